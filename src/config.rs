@@ -1,0 +1,59 @@
+//! The shape of a Gemma 4 text model: everything that decides which tensor has which size.
+
+/// A dense Gemma 4 text model. `L` is `layers.len()`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Model width `D` (`gemma4.embedding_length`).
+    pub width: usize,
+    /// Vocabulary size `V` (rows of `token_embd.weight`).
+    pub vocab: usize,
+    /// Width `P` of the per-layer embeddings (`gemma4.embedding_length_per_layer_input`); 0 where the model has none.
+    pub per_layer_width: usize,
+    /// The `ε` of every RMSNorm.
+    pub rms_eps: f32,
+    /// `c` of `c·tanh(z/c)` on the logits; `None` where the file sets none.
+    pub softcap: Option<f32>,
+    /// Longest sequence that the base was trained for (`gemma4.context_length`).
+    pub context_length: usize,
+    /// Divisors of the rotary frequencies on full-attention layers (`rope_freqs.weight`, `[K/2]`).
+    pub rope_freq_factors: Option<Vec<f32>>,
+    /// The layers, first to last.
+    pub layers: Vec<LayerConfig>,
+}
+
+/// One layer's shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerConfig {
+    /// `Some(w)` on sliding layers: key `j` is visible to query `i` if `i - w < j <= i`.
+    pub window: Option<usize>,
+    /// Query heads `H`.
+    pub heads: usize,
+    /// Key/value heads `G`.
+    pub kv_heads: usize,
+    /// Head size `K`.
+    pub head_size: usize,
+    /// Feed-forward width `F`.
+    pub ffn_width: usize,
+    /// Base of the rotary frequencies.
+    pub rope_base: f64,
+    /// The layer whose keys and values this layer uses; `None` where it makes its own.
+    pub kv_donor: Option<usize>,
+    /// Whether the values are the raw keys (`attention_k_eq_v`: no `attn_v` tensor).
+    pub k_eq_v: bool,
+}
+
+impl Config {
+    /// Rotary frequencies of layer `layer`, `[K/2]`: `θ_i = base^(−2i/K) / factor_i`, factors on full layers only.
+    ///
+    /// Source: llama.cpp `ggml_rope_ext` with `freq_factors`; transformers' "proportional" rotary embedding.
+    pub fn rope_frequencies(&self, layer: usize) -> Vec<f64> {
+        let l = &self.layers[layer];
+        let factors = self.rope_freq_factors.as_ref().filter(|_| l.window.is_none());
+        (0..l.head_size / 2)
+            .map(|i| {
+                let factor = factors.map_or(1.0, |f| f64::from(f[i]));
+                l.rope_base.powf(-2.0 * i as f64 / l.head_size as f64) / factor
+            })
+            .collect()
+    }
+}

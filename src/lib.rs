@@ -1,0 +1,9 @@
+//! Trains LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
+//!
+//! The modules stand in the order in which data flows. Shape letters, used everywhere: `T` tokens in the
+//! micro-batch, `D` model width, `F` feed-forward width, `P` per-layer embedding width, `H` query heads,
+//! `G` key/value heads, `K` head size, `V` vocabulary, `R` rank, `L` layers.
+
+pub mod batch;
+pub mod config;
+pub mod lora;

@@ -1,0 +1,136 @@
+//! Which matrices a LoRA adapter touches, and what the adapter's tensors are called.
+
+use crate::config::Config;
+
+/// A kind of matrix that can carry an adapter, named as GGUF names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Module {
+    /// Query projection, `[H·K, D]`.
+    AttnQ,
+    /// Key projection, `[G·K, D]`.
+    AttnK,
+    /// Value projection, `[G·K, D]`.
+    AttnV,
+    /// Attention output, `[D, H·K]`.
+    AttnOutput,
+    /// Feed-forward gate, `[F, D]`.
+    FfnGate,
+    /// Feed-forward up, `[F, D]`.
+    FfnUp,
+    /// Feed-forward down, `[D, F]`.
+    FfnDown,
+    /// Per-layer embedding gate, `[P, D]`.
+    InpGate,
+    /// Per-layer embedding projection, `[D, P]`.
+    Proj,
+}
+
+impl Module {
+    /// Every module, in the order in which a layer uses them.
+    pub const ALL: [Module; 9] = [
+        Module::AttnQ,
+        Module::AttnK,
+        Module::AttnV,
+        Module::AttnOutput,
+        Module::FfnGate,
+        Module::FfnUp,
+        Module::FfnDown,
+        Module::InpGate,
+        Module::Proj,
+    ];
+
+    /// GGUF's name: the middle of `blk.N.attn_q.weight`.
+    pub fn gguf_name(self) -> &'static str {
+        match self {
+            Module::AttnQ => "attn_q",
+            Module::AttnK => "attn_k",
+            Module::AttnV => "attn_v",
+            Module::AttnOutput => "attn_output",
+            Module::FfnGate => "ffn_gate",
+            Module::FfnUp => "ffn_up",
+            Module::FfnDown => "ffn_down",
+            Module::InpGate => "inp_gate",
+            Module::Proj => "proj",
+        }
+    }
+
+    /// Path inside transformers' `Gemma4DecoderLayer`, as PEFT's keys spell it.
+    pub fn peft_path(self) -> &'static str {
+        match self {
+            Module::AttnQ => "self_attn.q_proj",
+            Module::AttnK => "self_attn.k_proj",
+            Module::AttnV => "self_attn.v_proj",
+            Module::AttnOutput => "self_attn.o_proj",
+            Module::FfnGate => "mlp.gate_proj",
+            Module::FfnUp => "mlp.up_proj",
+            Module::FfnDown => "mlp.down_proj",
+            Module::InpGate => "per_layer_input_gate",
+            Module::Proj => "per_layer_projection",
+        }
+    }
+
+    /// The last part of [`Module::peft_path`]: what PEFT's `target_modules` lists.
+    pub fn peft_name(self) -> &'static str {
+        let path = self.peft_path();
+        path.rsplit('.').next().unwrap_or(path)
+    }
+
+    /// The module that a user means by a GGUF or PEFT name.
+    pub fn from_name(name: &str) -> Option<Module> {
+        Module::ALL.into_iter().find(|m| m.gguf_name() == name || m.peft_name() == name)
+    }
+
+    /// `(out, in)` of the matrix in layer `layer`; `None` where the layer has no such matrix or never uses it.
+    pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
+        let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        match self {
+            Module::AttnQ => Some((queries, d)),
+            Module::AttnK => l.kv_donor.is_none().then_some((keys, d)),
+            Module::AttnV => (l.kv_donor.is_none() && !l.k_eq_v).then_some((keys, d)),
+            Module::AttnOutput => Some((d, queries)),
+            Module::FfnGate | Module::FfnUp => Some((l.ffn_width, d)),
+            Module::FfnDown => Some((d, l.ffn_width)),
+            Module::InpGate => (p > 0).then_some((p, d)),
+            Module::Proj => (p > 0).then_some((d, p)),
+        }
+    }
+}
+
+/// One adapted matrix: `y = W·x + scale·B·(A·x)` with `A` `[rank, in]` and `B` `[out, rank]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot {
+    /// Layer index.
+    pub layer: usize,
+    /// Which of the layer's matrices.
+    pub module: Module,
+    /// Rows of `W` and of `B`.
+    pub out_features: usize,
+    /// Columns of `W` and of `A`.
+    pub in_features: usize,
+}
+
+impl Slot {
+    /// PEFT's key without `.lora_A.weight`, for `Gemma4ForCausalLM`.
+    pub fn peft_key(&self) -> String {
+        format!("base_model.model.model.layers.{}.{}", self.layer, self.module.peft_path())
+    }
+}
+
+/// Every slot of `modules` that the model has and uses, by layer and then in [`Module::ALL`]'s order.
+pub fn slots(config: &Config, modules: &[Module]) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    for layer in 0..config.layers.len() {
+        for module in Module::ALL.into_iter().filter(|m| modules.contains(m)) {
+            if let Some((out_features, in_features)) = module.shape(config, layer) {
+                slots.push(Slot { layer, module, out_features, in_features });
+            }
+        }
+    }
+    slots
+}
+
+/// `alpha/rank`, or `alpha/√rank` with rank-stabilised scaling (Kalajdzievski 2023, arXiv:2312.03732).
+pub fn scale(rank: usize, alpha: f64, rslora: bool) -> f64 {
+    if rslora { alpha / (rank as f64).sqrt() } else { alpha / rank as f64 }
+}
