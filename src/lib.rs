@@ -7,4 +7,6 @@
 pub mod batch;
 pub mod config;
 pub mod lora;
+pub mod gpu;
+pub mod ops;
 pub mod weights;

@@ -1,0 +1,24 @@
+// Sums and maxima over the 64 threads of a workgroup, in a fixed order, the same in every thread.
+var<workgroup> reduce_values: array<f32, 64>;
+
+fn reduce_sum(value: f32, lane: u32) -> f32 {
+    reduce_values[lane] = value;
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = 0u; i < 64u; i++) {
+        sum += reduce_values[i];
+    }
+    workgroupBarrier();
+    return sum;
+}
+
+fn reduce_max(value: f32, lane: u32) -> f32 {
+    reduce_values[lane] = value;
+    workgroupBarrier();
+    var largest = reduce_values[0];
+    for (var i = 1u; i < 64u; i++) {
+        largest = max(largest, reduce_values[i]);
+    }
+    workgroupBarrier();
+    return largest;
+}

@@ -1,0 +1,90 @@
+// A 64×64 tile of C = P·Q for 64 threads, 8×8 a thread, staged through workgroup memory 16 steps of the sum at a time.
+// The importer stages P `[16, 64]` and Q `[16, 64]`, calls tile_multiply, and at the end gets each row in its
+// `store_row(row, col4, a, b)`: eight neighbouring columns from 4·col4 on.
+// The accumulators have names because no driver here keeps an indexed array of them in registers.
+const TILE: u32 = 64u;
+const STEPS: u32 = 16u;
+const PITCH: u32 = 17u; // vec4s between two steps: one more than 16 spreads the banks
+
+var<workgroup> tile_p: array<vec4<f32>, 272>;
+var<workgroup> tile_q: array<vec4<f32>, 272>;
+var<private> c0a: vec4<f32>;
+var<private> c0b: vec4<f32>;
+var<private> c1a: vec4<f32>;
+var<private> c1b: vec4<f32>;
+var<private> c2a: vec4<f32>;
+var<private> c2b: vec4<f32>;
+var<private> c3a: vec4<f32>;
+var<private> c3b: vec4<f32>;
+var<private> c4a: vec4<f32>;
+var<private> c4b: vec4<f32>;
+var<private> c5a: vec4<f32>;
+var<private> c5b: vec4<f32>;
+var<private> c6a: vec4<f32>;
+var<private> c6b: vec4<f32>;
+var<private> c7a: vec4<f32>;
+var<private> c7b: vec4<f32>;
+
+// Stages four rows of P, four steps each: `rows[i]` holds steps 4·step4 .. of row 4·row4 + i.
+fn stage_p_rows(step4: u32, row4: u32, rows: mat4x4<f32>) {
+    let columns = transpose(rows);
+    let at = step4 * 4u * PITCH + row4;
+    tile_p[at] = columns[0];
+    tile_p[at + PITCH] = columns[1];
+    tile_p[at + 2u * PITCH] = columns[2];
+    tile_p[at + 3u * PITCH] = columns[3];
+}
+
+// The same for Q.
+fn stage_q_rows(step4: u32, row4: u32, rows: mat4x4<f32>) {
+    let columns = transpose(rows);
+    let at = step4 * 4u * PITCH + row4;
+    tile_q[at] = columns[0];
+    tile_q[at + PITCH] = columns[1];
+    tile_q[at + 2u * PITCH] = columns[2];
+    tile_q[at + 3u * PITCH] = columns[3];
+}
+
+// Adds the product of what is staged. All threads must call it together.
+fn tile_multiply(lane: u32) {
+    workgroupBarrier();
+    let p_at = lane / 8u * 2u;
+    let q_at = lane % 8u * 2u;
+    for (var step = 0u; step < STEPS; step++) {
+        let p0 = tile_p[step * PITCH + p_at];
+        let p1 = tile_p[step * PITCH + p_at + 1u];
+        let q0 = tile_q[step * PITCH + q_at];
+        let q1 = tile_q[step * PITCH + q_at + 1u];
+        c0a += p0.x * q0;
+        c0b += p0.x * q1;
+        c1a += p0.y * q0;
+        c1b += p0.y * q1;
+        c2a += p0.z * q0;
+        c2b += p0.z * q1;
+        c3a += p0.w * q0;
+        c3b += p0.w * q1;
+        c4a += p1.x * q0;
+        c4b += p1.x * q1;
+        c5a += p1.y * q0;
+        c5b += p1.y * q1;
+        c6a += p1.z * q0;
+        c6b += p1.z * q1;
+        c7a += p1.w * q0;
+        c7b += p1.w * q1;
+    }
+    workgroupBarrier();
+}
+
+// Hands out the tile whose first row is `row0` and whose first column is 4·`col4`.
+fn tile_store(row0: u32, col4: u32, lane: u32) {
+    let row = row0 + lane / 8u * 8u;
+    let col = col4 + lane % 8u * 2u;
+    store_row(row + 0u, col, c0a, c0b);
+    store_row(row + 1u, col, c1a, c1b);
+    store_row(row + 2u, col, c2a, c2b);
+    store_row(row + 3u, col, c3a, c3b);
+    store_row(row + 4u, col, c4a, c4b);
+    store_row(row + 5u, col, c5a, c5b);
+    store_row(row + 6u, col, c6a, c6b);
+    store_row(row + 7u, col, c7a, c7b);
+}

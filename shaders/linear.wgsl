@@ -1,0 +1,143 @@
+// y = scale·x·Wᵀ + lora_scale·z·Bᵀ, and its mirror dx = scale·dy·W + u·A, with W in whatever format `weight` reads.
+// W may be a tile of rows of a larger matrix: then forward fills its columns of y, and backward adds to dx.
+#import weight
+#import common/tile
+
+// Twin of `Params` in src/ops/linear.rs.
+struct Params {
+    rows: u32,          // T
+    weight_rows: u32,   // N
+    weight_cols: u32,   // K
+    weight_blocks: u32,
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride4: u32,
+    y_offset4: u32,
+    rank4: u32,         // padded rank / 4 of the adapter term; 0 for none
+    z_stride4: u32,
+    z_offset4: u32,
+    lora_offset4: u32,
+    scale: f32,
+    lora_scale: f32,
+    accumulate: u32,    // whether y keeps what it holds
+    cols4: u32,         // columns of y that this call owns, / 4
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> weight: array<u32>;           // W [N, K]
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;          // forward: x [T, K]; backward: dy [T, N]
+@group(0) @binding(3) var<storage, read> z: array<vec4<f32>>;          // forward: z [T, R]; backward: u [T, R]
+@group(0) @binding(4) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
+@group(0) @binding(5) var<storage, read_write> y: array<vec4<f32>>;    // forward: y [T, N]; backward: dx [T, K]
+
+fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
+    if row >= params.rows {
+        return;
+    }
+    let at = row * params.y_stride4 + params.y_offset4 + col4;
+    let left = col4 < params.cols4;
+    let right = col4 + 1u < params.cols4;
+    var sum_a = a;
+    var sum_b = b;
+    if params.accumulate == 1u && left {
+        sum_a += y[at];
+    }
+    if params.accumulate == 1u && right {
+        sum_b += y[at + 1u];
+    }
+    if left {
+        y[at] = sum_a;
+    }
+    if right {
+        y[at + 1u] = sum_b;
+    }
+}
+
+// Four values of row `row` of x or z, zero past its end.
+fn x4(row: u32, col4: u32, cols4: u32) -> vec4<f32> {
+    if row >= params.rows || col4 >= cols4 {
+        return vec4<f32>();
+    }
+    return x[row * params.x_stride4 + params.x_offset4 + col4];
+}
+
+fn z4(row: u32, r4: u32) -> vec4<f32> {
+    if row >= params.rows || r4 >= params.rank4 {
+        return vec4<f32>();
+    }
+    return z[row * params.z_stride4 + params.z_offset4 + r4];
+}
+
+fn w4(row: u32, col4: u32) -> vec4<f32> {
+    if row >= params.weight_rows || col4 * 4u >= params.weight_cols {
+        return vec4<f32>();
+    }
+    return params.scale * weight4(row, col4);
+}
+
+fn b4(row: u32, r4: u32) -> vec4<f32> {
+    if row >= params.weight_rows || r4 >= params.rank4 {
+        return vec4<f32>();
+    }
+    return params.lora_scale * lora[params.lora_offset4 + row * params.rank4 + r4];
+}
+
+fn a4(r: u32, col4: u32) -> vec4<f32> {
+    if r >= params.rank4 * 4u || col4 >= params.cols4 {
+        return vec4<f32>();
+    }
+    return lora[params.lora_offset4 + r * params.cols4 + col4];
+}
+
+fn stage_x(row: u32, col4: u32, cols4: u32, lane: u32) {
+    let rows = mat4x4<f32>(x4(row, col4, cols4), x4(row + 1u, col4, cols4), x4(row + 2u, col4, cols4), x4(row + 3u, col4, cols4));
+    stage_p_rows(lane % 4u, lane / 4u, rows);
+}
+
+fn stage_z(row: u32, r4: u32, lane: u32) {
+    stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(z4(row, r4), z4(row + 1u, r4), z4(row + 2u, r4), z4(row + 3u, r4)));
+}
+
+@compute @workgroup_size(64)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * TILE + lane / 4u * 4u;
+    let n = group.x * TILE + lane / 4u * 4u;
+    let cols4 = params.weight_cols / 4u;
+    for (var step4 = 0u; step4 < cols4; step4 += STEPS / 4u) {
+        let k4 = step4 + lane % 4u;
+        stage_x(row, k4, cols4, lane);
+        stage_q_rows(lane % 4u, lane / 4u, mat4x4<f32>(w4(n, k4), w4(n + 1u, k4), w4(n + 2u, k4), w4(n + 3u, k4)));
+        tile_multiply(lane);
+    }
+    for (var step4 = 0u; step4 < params.rank4; step4 += STEPS / 4u) {
+        let r4 = step4 + lane % 4u;
+        stage_z(row, r4, lane);
+        stage_q_rows(lane % 4u, lane / 4u, mat4x4<f32>(b4(n, r4), b4(n + 1u, r4), b4(n + 2u, r4), b4(n + 3u, r4)));
+        tile_multiply(lane);
+    }
+    tile_store(group.y * TILE, group.x * (TILE / 4u), lane);
+}
+
+// dx = dy·W + u·A
+@compute @workgroup_size(64)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * TILE + lane / 4u * 4u;
+    let rows4 = (params.weight_rows + 3u) / 4u;
+    let col4 = group.x * (TILE / 4u) + lane % 16u;
+    for (var n4 = 0u; n4 < rows4; n4 += STEPS / 4u) {
+        stage_x(row, n4 + lane % 4u, rows4, lane);
+        for (var step = lane / 16u; step < STEPS; step += 4u) {
+            tile_q[step * PITCH + lane % 16u] = w4(n4 * 4u + step, col4);
+        }
+        tile_multiply(lane);
+    }
+    for (var r4 = 0u; r4 < params.rank4; r4 += STEPS / 4u) {
+        stage_z(row, r4 + lane % 4u, lane);
+        for (var step = lane / 16u; step < STEPS; step += 4u) {
+            let r = r4 * 4u + step;
+            tile_q[step * PITCH + lane % 16u] = a4(r, col4);
+        }
+        tile_multiply(lane);
+    }
+    tile_store(group.y * TILE, group.x * (TILE / 4u), lane);
+}

@@ -1,0 +1,233 @@
+//! The device: choosing it, its buffers, its pipelines, and reading results back.
+
+mod pipeline;
+mod recorder;
+pub mod shader;
+
+use std::sync::{Arc, Mutex};
+
+use wgpu::util::DeviceExt;
+
+pub use pipeline::Kernel;
+pub use recorder::{Binding, Recorder, grid};
+
+/// What can go wrong on a device.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// There is no device at all, or none of the wanted name.
+    #[error(
+        "no GPU found{wanted}: {found}. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` \
+         gives a software device), or name one of the devices found in the recipe's [device] section"
+    )]
+    NoDevice {
+        /// What the recipe asked for, as a phrase.
+        wanted: String,
+        /// What there is.
+        found: String,
+    },
+    /// The adapter would not give a device.
+    #[error("{adapter} refused to open: {source}")]
+    Refused {
+        /// The adapter's name.
+        adapter: String,
+        /// The driver's reason.
+        source: wgpu::RequestDeviceError,
+    },
+    /// A buffer is larger than the device allows.
+    #[error(
+        "{name} needs a buffer of {needed} bytes, {device} allows {allowed}: lower data.max_seq_len or train.batch_size"
+    )]
+    TooLarge {
+        /// What the buffer is for.
+        name: String,
+        /// Its size.
+        needed: u64,
+        /// The device's limit.
+        allowed: u64,
+        /// The device.
+        device: String,
+    },
+    /// The device reported an error, or was lost.
+    #[error("the GPU reported an error: {0}")]
+    Device(String),
+}
+
+/// An open device. Cheap to pass by reference; not cloneable on purpose.
+pub struct Gpu {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    info: wgpu::AdapterInfo,
+    limits: wgpu::Limits,
+    pipelines: pipeline::Cache,
+    errors: Arc<Mutex<Option<String>>>,
+    /// Bound where a kernel has a binding that this call does not use.
+    unused: wgpu::Buffer,
+}
+
+impl Gpu {
+    /// Opens the fastest-looking device, or the one whose name contains `name` (case does not matter).
+    ///
+    /// With `webgpu_limits` the device is held to what every WebGPU browser guarantees.
+    pub async fn open(name: Option<&str>, webgpu_limits: bool) -> Result<Gpu, GpuError> {
+        let adapter = pick_adapter(name).await?;
+        let info = adapter.get_info();
+        let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("rullama-train"),
+            required_limits: limits.clone(),
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            ..Default::default()
+        };
+        let refused = |source| GpuError::Refused { adapter: info.name.clone(), source };
+        let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
+        let errors = Arc::new(Mutex::new(None));
+        let (uncaptured, lost) = (errors.clone(), errors.clone());
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| remember(&uncaptured, e.to_string())));
+        device.set_device_lost_callback(move |reason, text| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                remember(&lost, format!("the device was lost: {text}"));
+            }
+        });
+        let unused = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("unused"),
+            size: 256,
+            usage: wgpu::BufferUsages::STORAGE,
+            mapped_at_creation: false,
+        });
+        let pipelines = pipeline::Cache::default();
+        Ok(Gpu { device, queue, info, limits, pipelines, errors, unused })
+    }
+
+    /// The adapter's name, driver and backend, on one line.
+    pub fn description(&self) -> String {
+        let i = &self.info;
+        format!("{} ({:?}, {} {})", i.name, i.backend, i.driver, i.driver_info)
+    }
+
+    /// Whether the device is a CPU that plays a GPU.
+    pub fn is_software(&self) -> bool {
+        self.info.device_type == wgpu::DeviceType::Cpu
+    }
+
+    /// Bytes that one binding may span: what decides how matrices are tiled.
+    pub fn max_binding_bytes(&self) -> u64 {
+        let largest = self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size);
+        largest & !255
+    }
+
+    /// An uninitialised (zeroed) buffer of `bytes`, rounded up to 16.
+    pub fn buffer(&self, label: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
+        self.check_size(label, bytes)?;
+        Ok(self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size: bytes.max(16).next_multiple_of(16),
+            usage: USAGE,
+            mapped_at_creation: false,
+        }))
+    }
+
+    /// A buffer that holds `data`.
+    pub fn upload<T: bytemuck::Pod>(&self, label: &str, data: &[T]) -> Result<wgpu::Buffer, GpuError> {
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        self.check_size(label, bytes.len() as u64)?;
+        let descriptor = wgpu::util::BufferInitDescriptor { label: Some(label), contents: bytes, usage: USAGE };
+        Ok(self.device.create_buffer_init(&descriptor))
+    }
+
+    /// Overwrites the start of `buffer` before the next submission runs.
+    pub fn write<T: bytemuck::Pod>(&self, buffer: &wgpu::Buffer, data: &[T]) {
+        self.queue.write_buffer(buffer, 0, bytemuck::cast_slice(data));
+    }
+
+    /// Reads the first `len` values of `buffer`, after everything submitted so far.
+    pub async fn read<T: bytemuck::Pod>(&self, buffer: &wgpu::Buffer, len: usize) -> Result<Vec<T>, GpuError> {
+        self.read_at(buffer, 0, len).await
+    }
+
+    /// Reads `len` values from byte `offset` (a multiple of 4).
+    pub async fn read_at<T: bytemuck::Pod>(
+        &self,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        len: usize,
+    ) -> Result<Vec<T>, GpuError> {
+        let bytes = (len * size_of::<T>()) as u64;
+        let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("read back"),
+            size: bytes.next_multiple_of(4).max(4),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes.next_multiple_of(4));
+        self.queue.submit([encoder.finish()]);
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        staging.slice(..).map_async(wgpu::MapMode::Read, move |result| {
+            let _ = sender.send(result);
+        });
+        self.drive()?;
+        let mapped = receiver.await.map_err(|_| GpuError::Device("a read-back was dropped".into()))?;
+        self.check()?;
+        mapped.map_err(|e| GpuError::Device(e.to_string()))?;
+        let view = staging.slice(..).get_mapped_range().map_err(|e| GpuError::Device(e.to_string()))?;
+        Ok(bytemuck::pod_collect_to_vec(&view[..bytes as usize]))
+    }
+
+    /// The first error that the device reported since it was opened.
+    pub fn check(&self) -> Result<(), GpuError> {
+        match self.errors.lock().expect("the lock is held for a move only").as_ref() {
+            Some(text) => Err(GpuError::Device(text.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Native backends make progress only when polled; a browser polls by itself.
+    fn drive(&self) -> Result<(), GpuError> {
+        #[cfg(not(target_arch = "wasm32"))]
+        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(|e| GpuError::Device(e.to_string()))?;
+        Ok(())
+    }
+
+    fn check_size(&self, label: &str, bytes: u64) -> Result<(), GpuError> {
+        self.check()?;
+        let allowed = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        if bytes > allowed {
+            return Err(GpuError::TooLarge {
+                name: label.into(),
+                needed: bytes,
+                allowed,
+                device: self.info.name.clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+const USAGE: wgpu::BufferUsages =
+    wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+
+fn remember(slot: &Mutex<Option<String>>, text: String) {
+    slot.lock().expect("the lock is held for a move only").get_or_insert(text);
+}
+
+async fn pick_adapter(name: Option<&str>) -> Result<wgpu::Adapter, GpuError> {
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    let mut adapters = instance.enumerate_adapters(wgpu::Backends::all()).await;
+    let found = match adapters.len() {
+        0 => "no driver answered".to_string(),
+        _ => adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", "),
+    };
+    let wanted = name.map(|n| format!(" whose name contains \"{n}\"")).unwrap_or_default();
+    let matches = |a: &wgpu::Adapter| {
+        name.is_none_or(|n| a.get_info().name.to_lowercase().contains(&n.to_lowercase()))
+    };
+    adapters.retain(matches);
+    adapters.sort_by_key(|a| match a.get_info().device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    });
+    adapters.into_iter().next().ok_or(GpuError::NoDevice { wanted, found })
+}

@@ -1,0 +1,72 @@
+//! Compiled kernels, made at first use and kept.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use super::{Gpu, shader};
+use crate::weights::quant::GgmlType;
+
+/// One entry point of one shader file, for one weight format and one set of constants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// File name in `shaders/` without `.wgsl`.
+    pub shader: &'static str,
+    /// Entry point.
+    pub entry: &'static str,
+    /// What `#import weight` stands for.
+    pub format: Option<GgmlType>,
+    /// Values of the shader's `override` declarations.
+    pub constants: Vec<(&'static str, u32)>,
+}
+
+impl Kernel {
+    /// A kernel without weight format or constants.
+    pub fn new(shader: &'static str, entry: &'static str) -> Kernel {
+        Kernel { shader, entry, format: None, constants: Vec::new() }
+    }
+
+    /// The same for weights of `format`.
+    pub fn with_format(self, format: GgmlType) -> Kernel {
+        Kernel { format: Some(format), ..self }
+    }
+
+    /// The same with `override name = value`.
+    pub fn with_constant(mut self, name: &'static str, value: u32) -> Kernel {
+        self.constants.push((name, value));
+        self
+    }
+}
+
+/// Pipelines by kernel.
+#[derive(Default)]
+pub(super) struct Cache(Mutex<HashMap<Kernel, wgpu::ComputePipeline>>);
+
+impl Gpu {
+    /// The compiled kernel.
+    pub(super) fn pipeline(&self, kernel: &Kernel) -> wgpu::ComputePipeline {
+        let mut cache = self.pipelines.0.lock().expect("pipeline creation reports errors through the device");
+        if let Some(pipeline) = cache.get(kernel) {
+            return pipeline.clone();
+        }
+        let label = format!("{}.{}", kernel.shader, kernel.entry);
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(&label),
+            source: wgpu::ShaderSource::Wgsl(shader::expand(kernel.shader, kernel.format).into()),
+        });
+        let constants: Vec<_> = kernel.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(&label),
+            layout: None,
+            module: &module,
+            entry_point: Some(kernel.entry),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                constants: &constants,
+                // Every kernel writes workgroup memory before it reads it.
+                zero_initialize_workgroup_memory: false,
+            },
+            cache: None,
+        });
+        cache.insert(kernel.clone(), pipeline.clone());
+        pipeline
+    }
+}

@@ -1,0 +1,120 @@
+//! Records dispatches and submits them together.
+
+use super::{Gpu, GpuError, Kernel};
+
+/// A part of a buffer under a binding number.
+#[derive(Clone, Copy)]
+pub struct Binding<'a> {
+    /// `@binding(n)`.
+    pub index: u32,
+    /// The buffer.
+    pub buffer: &'a wgpu::Buffer,
+    /// First byte (a multiple of 256) and length; `None` for the whole buffer.
+    pub range: Option<(u64, u64)>,
+}
+
+enum Command {
+    Dispatch { pipeline: wgpu::ComputePipeline, bind_group: wgpu::BindGroup, workgroups: [u32; 3] },
+    Clear { buffer: wgpu::Buffer, bytes: u64 },
+    Copy { from: wgpu::Buffer, to: wgpu::Buffer, bytes: u64 },
+}
+
+/// Work in the order in which it will run. Nothing runs before [`Recorder::submit`].
+pub struct Recorder<'g> {
+    gpu: &'g Gpu,
+    commands: Vec<Command>,
+}
+
+impl<'g> Recorder<'g> {
+    /// An empty recording.
+    pub fn new(gpu: &'g Gpu) -> Recorder<'g> {
+        Recorder { gpu, commands: Vec::new() }
+    }
+
+    /// The device it records for.
+    pub fn gpu(&self) -> &'g Gpu {
+        self.gpu
+    }
+
+    /// Runs `kernel` over `workgroups`, with `params` at binding 0.
+    ///
+    /// Each dispatch has a uniform buffer of its own, so that no later dispatch can change what an earlier one reads.
+    pub fn dispatch<P: bytemuck::Pod>(
+        &mut self,
+        kernel: Kernel,
+        params: &P,
+        bindings: &[Binding],
+        workgroups: [u32; 3],
+    ) {
+        use wgpu::util::DeviceExt;
+        let pipeline = self.gpu.pipeline(&kernel);
+        let uniform = self.gpu.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+            label: Some(kernel.shader),
+            contents: bytemuck::bytes_of(params),
+            usage: wgpu::BufferUsages::UNIFORM,
+        });
+        let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: uniform.as_entire_binding() }];
+        entries.extend(bindings.iter().map(|b| wgpu::BindGroupEntry {
+            binding: b.index,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer: b.buffer,
+                offset: b.range.map_or(0, |r| r.0),
+                size: b.range.and_then(|r| std::num::NonZero::new(r.1)),
+            }),
+        }));
+        let bind_group = self.gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(kernel.shader),
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &entries,
+        });
+        self.commands.push(Command::Dispatch { pipeline, bind_group, workgroups });
+    }
+
+    /// Fills the first `bytes` (a multiple of 4) of `buffer` with zeros.
+    pub fn clear(&mut self, buffer: &wgpu::Buffer, bytes: u64) {
+        self.commands.push(Command::Clear { buffer: buffer.clone(), bytes });
+    }
+
+    /// Copies the first `bytes` (a multiple of 4).
+    pub fn copy(&mut self, from: &wgpu::Buffer, to: &wgpu::Buffer, bytes: u64) {
+        self.commands.push(Command::Copy { from: from.clone(), to: to.clone(), bytes });
+    }
+
+    /// A binding that this call does not use.
+    pub fn unused(&self, index: u32) -> Binding<'g> {
+        Binding { index, buffer: &self.gpu.unused, range: None }
+    }
+
+    /// Hands everything recorded so far to the device and starts anew.
+    pub fn submit(&mut self) -> Result<(), GpuError> {
+        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let mut commands = self.commands.drain(..).peekable();
+        while let Some(command) = commands.next() {
+            match command {
+                Command::Clear { buffer, bytes } => encoder.clear_buffer(&buffer, 0, Some(bytes)),
+                Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes),
+                Command::Dispatch { pipeline, bind_group, workgroups } => {
+                    let mut pass = encoder.begin_compute_pass(&Default::default());
+                    let mut next = Some((pipeline, bind_group, workgroups));
+                    while let Some((pipeline, bind_group, [x, y, z])) = next.take() {
+                        pass.set_pipeline(&pipeline);
+                        pass.set_bind_group(0, &bind_group, &[]);
+                        pass.dispatch_workgroups(x, y, z);
+                        let dispatch = commands.next_if(|c| matches!(c, Command::Dispatch { .. }));
+                        if let Some(Command::Dispatch { pipeline, bind_group, workgroups }) = dispatch {
+                            next = Some((pipeline, bind_group, workgroups));
+                        }
+                    }
+                }
+            }
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.check()
+    }
+}
+
+/// `n` workgroups as two dimensions, each under WebGPU's 65 535; a kernel's index is `x + y · num_workgroups.x`.
+pub fn grid(n: usize) -> [u32; 3] {
+    let x = n.min(32_768);
+    [x as u32, n.div_ceil(x.max(1)) as u32, 1]
+}

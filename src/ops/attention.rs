@@ -1,0 +1,87 @@
+//! Causal, windowed, grouped-query attention over packed samples; the backward recomputes the probabilities.
+
+use super::Rows;
+use crate::gpu::{Binding, Kernel, Recorder, grid};
+
+/// Largest head size that the kernels hold in registers.
+pub const MAX_HEAD_SIZE: usize = 512;
+
+/// Twin of `Params` in shaders/attention.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+}
+
+/// What stays the same for all of a layer's calls.
+#[derive(Clone, Copy)]
+pub struct Attention<'a> {
+    /// Query heads `H`.
+    pub heads: usize,
+    /// Key/value heads `G`.
+    pub kv_heads: usize,
+    /// Head size `K`, a multiple of 4, at most [`MAX_HEAD_SIZE`].
+    pub head_size: usize,
+    /// Sliding window.
+    pub window: Option<usize>,
+    /// First row and one past the last row of each token's sample, `[T, 2]` u32.
+    pub bounds: &'a wgpu::Buffer,
+    /// `T`.
+    pub rows: usize,
+}
+
+impl<'a> Attention<'a> {
+    fn dispatch(&self, rec: &mut Recorder, entry: &'static str, bindings: &[Binding], workgroups: [u32; 3]) {
+        let params = Params {
+            rows: self.rows as u32,
+            heads: self.heads as u32,
+            kv_heads: self.kv_heads as u32,
+            window: self.window.unwrap_or(0) as u32,
+        };
+        let kernel = Kernel::new("attention", entry).with_constant("HEAD_SIZE4", (self.head_size / 4) as u32);
+        rec.dispatch(kernel, &params, bindings, workgroups);
+    }
+
+    fn bounds(&self) -> Binding<'a> {
+        Binding { index: 4, buffer: self.bounds, range: None }
+    }
+
+    fn blocks(&self, heads: usize) -> [u32; 3] {
+        [self.rows.div_ceil(32) as u32, heads as u32, 1]
+    }
+
+    /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
+    pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
+        let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
+        self.dispatch(rec, "forward", &bindings, self.blocks(self.heads));
+    }
+
+    /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H]` is scratch.
+    pub fn backward(
+        &self,
+        rec: &mut Recorder,
+        [dq, dk, dv]: [&Rows; 3],
+        delta: &Rows,
+        dout: &Rows,
+        [q, k, v]: [&Rows; 3],
+        out: &Rows,
+        lse: &Rows,
+    ) {
+        let row_heads = self.rows * self.heads;
+        self.dispatch(rec, "delta", &[out.bind(1), dout.bind(5), delta.bind(8)], grid(row_heads.div_ceil(64)));
+        let mut bindings = [q, k, v, dout, dq, lse, delta].map(|rows| rows.bind(0)).to_vec();
+        for (binding, index) in bindings.iter_mut().zip([1, 2, 3, 5, 6, 7, 8]) {
+            binding.index = index;
+        }
+        bindings.push(self.bounds());
+        self.dispatch(rec, "backward_q", &bindings, self.blocks(self.heads));
+        bindings[4].buffer = &dk.buffer;
+        self.dispatch(rec, "backward_k", &bindings, self.blocks(self.kv_heads));
+        bindings[4].buffer = &dv.buffer;
+        bindings.remove(2);
+        self.dispatch(rec, "backward_v", &bindings, self.blocks(self.kv_heads));
+    }
+}

@@ -1,0 +1,45 @@
+//! Inverted dropout of what an adapter reads.
+
+use super::Rows;
+use crate::gpu::{Kernel, Recorder, grid};
+
+/// Twin of `Params` in shaders/dropout.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    count: u32,
+    key: u32,
+    threshold: u32,
+    scale: f32,
+}
+
+/// A mask: equal keys give equal masks.
+#[derive(Clone, Copy, Debug)]
+pub struct Mask {
+    /// Share of the values that become zero, in `(0, 1)`.
+    pub probability: f64,
+    /// What tells this mask from others.
+    pub key: u32,
+}
+
+/// `y = mask·x / (1 − probability)` over `rows` rows.
+pub fn forward(rec: &mut Recorder, y: &Rows, x: &Rows, mask: Mask, rows: usize) {
+    dispatch(rec, "forward", y, x, mask, rows);
+}
+
+/// `dx += mask·dy / (1 − probability)`.
+pub fn backward(rec: &mut Recorder, dx: &Rows, dy: &Rows, mask: Mask, rows: usize) {
+    dispatch(rec, "backward", dx, dy, mask, rows);
+}
+
+fn dispatch(rec: &mut Recorder, entry: &'static str, y: &Rows, x: &Rows, mask: Mask, rows: usize) {
+    let count = rows * y.stride;
+    let params = Params {
+        count: count as u32,
+        key: mask.key,
+        threshold: (mask.probability * 4_294_967_296.0) as u32,
+        scale: (1.0 / (1.0 - mask.probability)) as f32,
+    };
+    let bindings = [x.bind(1), y.bind(2)];
+    rec.dispatch(Kernel::new("dropout", entry), &params, &bindings, grid(count.div_ceil(64)));
+}

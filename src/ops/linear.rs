@@ -1,0 +1,129 @@
+//! Products with a frozen matrix, with the adapter's product in the same pass.
+
+use super::{Param, View, Weight};
+use crate::gpu::{Kernel, Recorder};
+
+/// Twin of `Params` in shaders/linear.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    weight_rows: u32,
+    weight_cols: u32,
+    weight_blocks: u32,
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride4: u32,
+    y_offset4: u32,
+    rank4: u32,
+    z_stride4: u32,
+    z_offset4: u32,
+    lora_offset4: u32,
+    scale: f32,
+    lora_scale: f32,
+    accumulate: u32,
+    cols4: u32,
+}
+
+/// A product of rank `R` that is added: `scale·z·Bᵀ` forward, `u·A` backward.
+pub struct LowRank<'a> {
+    /// `z` or `u`, `[T, R]`.
+    pub z: View<'a>,
+    /// `B` `[N, R]` or `A` `[R, K]`.
+    pub matrix: &'a Param,
+    /// `R`, a multiple of 4.
+    pub rank: usize,
+    /// Factor of the whole term; forward only.
+    pub scale: f32,
+}
+
+/// `y = scale·x·Wᵀ + lora.scale·z·Bᵀ` for `x` `[rows, K]`, `y` `[rows, N]`.
+pub fn forward(
+    rec: &mut Recorder,
+    y: View,
+    x: View,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+) {
+    for tile in &w.tiles {
+        let cols4 = tile.rows.div_ceil(4);
+        let params = Params {
+            y_offset4: y.offset4() + (tile.first_row / 4) as u32,
+            lora_offset4: lora.map_or(0, |l| (tile.first_row * l.rank / 4) as u32),
+            cols4: cols4 as u32,
+            ..params(y, x, w, tile, scale, lora, rows)
+        };
+        dispatch(rec, "forward", y, x, w, tile, lora, params);
+    }
+}
+
+/// `dx = scale·dy·W + u·A` for `dy` `[rows, N]`, `dx` `[rows, K]`; added to `dx` where `accumulate`.
+pub fn backward(
+    rec: &mut Recorder,
+    dx: View,
+    dy: View,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+    accumulate: bool,
+) {
+    for (i, tile) in w.tiles.iter().enumerate() {
+        let lora = lora.filter(|_| i + 1 == w.tiles.len());
+        let params = Params {
+            x_offset4: dy.offset4() + (tile.first_row / 4) as u32,
+            accumulate: u32::from(accumulate || i > 0),
+            cols4: (w.cols / 4) as u32,
+            ..params(dx, dy, w, tile, scale, lora, rows)
+        };
+        dispatch(rec, "backward", dx, dy, w, tile, lora, params);
+    }
+}
+
+fn params(
+    y: View,
+    x: View,
+    w: &Weight,
+    tile: &super::Tile,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+) -> Params {
+    Params {
+        rows: rows as u32,
+        weight_rows: tile.rows as u32,
+        weight_cols: w.cols as u32,
+        weight_blocks: w.blocks(tile),
+        x_stride4: x.stride4(),
+        x_offset4: x.offset4(),
+        y_stride4: y.stride4(),
+        y_offset4: y.offset4(),
+        rank4: lora.map_or(0, |l| (l.rank / 4) as u32),
+        z_stride4: lora.map_or(0, |l| l.z.stride4()),
+        z_offset4: lora.map_or(0, |l| l.z.offset4()),
+        lora_offset4: 0,
+        scale,
+        lora_scale: lora.map_or(0.0, |l| l.scale),
+        accumulate: 0,
+        cols4: 0,
+    }
+}
+
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    y: View,
+    x: View,
+    w: &Weight,
+    tile: &super::Tile,
+    lora: Option<&LowRank>,
+    params: Params,
+) {
+    let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
+    let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
+    let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
+    let workgroups = [params.cols4.div_ceil(16), params.rows.div_ceil(64), 1];
+    rec.dispatch(Kernel::new("linear", entry).with_format(w.ty), &params, &bindings, workgroups);
+}

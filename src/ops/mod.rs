@@ -1,0 +1,174 @@
+//! The operations, one file each, forward and backward side by side; shaders and f64 references have the same names.
+//!
+//! Accumulation rule: gradients of adapter matrices, and `dk` and `dv`, are added to what their buffers hold; everything
+//! else is overwritten unless the call says `accumulate`.
+
+pub mod adamw;
+pub mod attention;
+pub mod cross_entropy;
+pub mod dropout;
+pub mod embedding;
+pub mod geglu;
+pub mod linear;
+pub mod lora;
+pub mod rms_norm;
+pub mod rope;
+pub mod scale;
+
+use crate::gpu::{Binding, Gpu, GpuError};
+use crate::weights::quant::GgmlType;
+
+/// Rows of f32 on the device. The stride is the width rounded up to 4; what lies between is zero.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// `[rows, stride]`.
+    pub buffer: wgpu::Buffer,
+    /// Floats from one row to the next.
+    pub stride: usize,
+}
+
+impl Rows {
+    /// Zeroed rows.
+    pub fn new(gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Rows, GpuError> {
+        let stride = width.next_multiple_of(4);
+        Ok(Rows { buffer: gpu.buffer(label, (rows * stride * 4) as u64)?, stride })
+    }
+
+    /// All columns.
+    pub fn all(&self) -> View<'_> {
+        View { rows: self, offset: 0 }
+    }
+
+    /// The columns from `offset` (a multiple of 4) on.
+    pub fn from(&self, offset: usize) -> View<'_> {
+        View { rows: self, offset }
+    }
+
+    /// The whole buffer at binding `index`.
+    pub fn bind(&self, index: u32) -> Binding<'_> {
+        Binding { index, buffer: &self.buffer, range: None }
+    }
+
+    /// These rows as an F32 matrix, so that what reads weights can read them.
+    pub fn as_weight(&self, rows: usize) -> Weight {
+        let tile = Tile { first_row: 0, rows, buffer: self.buffer.clone(), range: None };
+        Weight { ty: GgmlType::F32, rows, cols: self.stride, tiles: vec![tile] }
+    }
+}
+
+/// Some columns of [`Rows`].
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// Where they are.
+    pub rows: &'a Rows,
+    /// First column, a multiple of 4.
+    pub offset: usize,
+}
+
+impl View<'_> {
+    fn stride4(&self) -> u32 {
+        (self.rows.stride / 4) as u32
+    }
+
+    fn offset4(&self) -> u32 {
+        (self.offset / 4) as u32
+    }
+}
+
+/// A matrix of adapter parameters or of their gradients: a part of a larger buffer.
+#[derive(Clone, Debug)]
+pub struct Param {
+    /// The buffer that it lies in.
+    pub buffer: wgpu::Buffer,
+    /// First byte, a multiple of 256.
+    pub offset: u64,
+    /// Rows.
+    pub rows: usize,
+    /// Columns, a multiple of 4.
+    pub cols: usize,
+}
+
+impl Param {
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        (self.rows * self.cols * 4) as u64
+    }
+
+    /// The matrix at binding `index`.
+    pub fn bind(&self, index: u32) -> Binding<'_> {
+        Binding { index, buffer: &self.buffer, range: Some((self.offset, self.bytes())) }
+    }
+
+    /// The matrix as something to multiply by.
+    pub fn as_weight(&self) -> Weight {
+        let range = Some((self.offset, self.bytes()));
+        let tile = Tile { first_row: 0, rows: self.rows, buffer: self.buffer.clone(), range };
+        Weight { ty: GgmlType::F32, rows: self.rows, cols: self.cols, tiles: vec![tile] }
+    }
+}
+
+/// A frozen matrix `[rows, cols]` in its own format, cut into tiles of rows that fit a binding.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Format of every tile.
+    pub ty: GgmlType,
+    /// Output features.
+    pub rows: usize,
+    /// Input features, a multiple of 4.
+    pub cols: usize,
+    /// Top to bottom.
+    pub tiles: Vec<Tile>,
+}
+
+/// Neighbouring rows of a [`Weight`].
+#[derive(Clone, Debug)]
+pub struct Tile {
+    /// A multiple of 64.
+    pub first_row: usize,
+    /// How many.
+    pub rows: usize,
+    /// The rows, repacked by [`crate::weights::quant::pack_planes`].
+    pub buffer: wgpu::Buffer,
+    /// Part of the buffer, where it holds more.
+    pub range: Option<(u64, u64)>,
+}
+
+impl Tile {
+    /// The rows at binding `index`.
+    pub fn bind(&self, index: u32) -> Binding<'_> {
+        Binding { index, buffer: &self.buffer, range: self.range }
+    }
+}
+
+impl Weight {
+    /// Uploads `[rows, cols]` of `data`, in the file's own blocks.
+    pub fn upload(
+        gpu: &Gpu,
+        name: &str,
+        ty: GgmlType,
+        rows: usize,
+        cols: usize,
+        data: &[u8],
+    ) -> Result<Weight, GpuError> {
+        let row_bytes = data.len() / rows.max(1);
+        let rows_per_tile = (gpu.max_binding_bytes() as usize / row_bytes.max(1)).max(64) / 64 * 64;
+        let mut tiles = Vec::new();
+        for first_row in (0..rows).step_by(rows_per_tile) {
+            let count = rows_per_tile.min(rows - first_row);
+            let bytes = &data[first_row * row_bytes..(first_row + count) * row_bytes];
+            let buffer = gpu.upload(name, &crate::weights::quant::pack_planes(ty, bytes))?;
+            tiles.push(Tile { first_row, rows: count, buffer, range: None });
+        }
+        Ok(Weight { ty, rows, cols, tiles })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.tiles.iter().map(|t| t.buffer.size()).sum()
+    }
+
+    /// Blocks in a tile: where a format's planes begin.
+    fn blocks(&self, tile: &Tile) -> u32 {
+        (tile.rows * self.cols / self.ty.block_len()) as u32
+    }
+}

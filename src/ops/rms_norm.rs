@@ -1,0 +1,75 @@
+//! RMSNorm over rows: whole tokens, or heads of a token.
+
+use super::Rows;
+use crate::gpu::{Binding, Kernel, Recorder, grid};
+
+/// Twin of `Params` in shaders/rms_norm.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    width4: u32,
+    weighted: u32,
+    residual: u32,
+    eps: f32,
+    scale: f32,
+}
+
+/// A norm's weights `[width]` (none: all 1), its row width and ε.
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// `[width]`.
+    pub weight: Option<wgpu::Buffer>,
+    /// Values that are normed together, a multiple of 4.
+    pub width: usize,
+    /// ε.
+    pub eps: f32,
+}
+
+impl Norm {
+    fn params(&self, rows: usize, residual: bool, scale: f32) -> Params {
+        Params {
+            rows: rows as u32,
+            width4: (self.width / 4) as u32,
+            weighted: u32::from(self.weight.is_some()),
+            residual: u32::from(residual),
+            eps: self.eps,
+            scale,
+        }
+    }
+
+    fn bind<'a>(&'a self, rec: &Recorder<'a>) -> Binding<'a> {
+        self.weight.as_ref().map_or(rec.unused(2), |buffer| Binding { index: 2, buffer, range: None })
+    }
+}
+
+/// `y = scale·(residual + norm(x))` over `rows` rows of the norm's width.
+pub fn forward<'a>(
+    rec: &mut Recorder<'a>,
+    y: &Rows,
+    x: &Rows,
+    norm: &'a Norm,
+    residual: Option<&Rows>,
+    scale: f32,
+    rows: usize,
+) {
+    let params = norm.params(rows, residual.is_some(), scale);
+    let base = residual.map_or(rec.unused(3), |r| r.bind(3));
+    let bindings = [x.bind(1), norm.bind(rec), base, y.bind(4)];
+    rec.dispatch(Kernel::new("rms_norm", "forward"), &params, &bindings, grid(rows));
+}
+
+/// `dx = (∂norm/∂x)ᵀ·dy`; added to `dx` where `accumulate`.
+pub fn backward<'a>(
+    rec: &mut Recorder<'a>,
+    dx: &Rows,
+    dy: &Rows,
+    x: &Rows,
+    norm: &'a Norm,
+    rows: usize,
+    accumulate: bool,
+) {
+    let params = norm.params(rows, accumulate, 1.0);
+    let bindings = [x.bind(1), norm.bind(rec), dy.bind(5), dx.bind(6)];
+    rec.dispatch(Kernel::new("rms_norm", "backward"), &params, &bindings, grid(rows));
+}

@@ -1,0 +1,26 @@
+//! Factors and sums, element by element.
+
+use super::Rows;
+use crate::gpu::{Kernel, Recorder, grid};
+
+/// Twin of `Params` in shaders/scale.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    count4: u32,
+    scale: f32,
+}
+
+/// `x = scale·x` over `rows` rows.
+pub fn in_place(rec: &mut Recorder, x: &Rows, scale: f32, rows: usize) {
+    let count4 = rows * x.stride / 4;
+    let params = Params { count4: count4 as u32, scale };
+    rec.dispatch(Kernel::new("scale", "in_place"), &params, &[x.bind(1)], grid(count4.div_ceil(64)));
+}
+
+/// `y = scale·(x + y)` over `rows` rows.
+pub fn add(rec: &mut Recorder, y: &Rows, x: &Rows, scale: f32, rows: usize) {
+    let count4 = rows * x.stride / 4;
+    let params = Params { count4: count4 as u32, scale };
+    rec.dispatch(Kernel::new("scale", "add"), &params, &[y.bind(1), x.bind(2)], grid(count4.div_ceil(64)));
+}
