@@ -7,3 +7,4 @@
 pub mod batch;
 pub mod config;
 pub mod lora;
+pub mod reference;
