@@ -75,7 +75,7 @@ impl Model<'_> {
     /// Runs the micro-batch. `N` is the number of rows that carry loss.
     pub fn forward(&self, batch: &MicroBatch) -> Activations {
         let d = self.config.width;
-        let embeddings = embedding::forward(&batch.tokens, &self.weights.token_embd, d, (d as f64).sqrt());
+        let embeddings = embedding::forward(&batch.tokens, &self.weights.token_embd, d, root(d));
         let mut acts = Activations::default();
         acts.per_layer_inputs = self.per_layer_inputs(batch, &embeddings);
         acts.hidden.push(embeddings);
@@ -104,8 +104,7 @@ impl Model<'_> {
     fn per_layer_inputs(&self, batch: &MicroBatch, embeddings: &[f64]) -> Vec<Vec<f64>> {
         let Some(weights) = &self.weights.per_layer else { return Vec::new() };
         let (d, p, layers) = (self.config.width, self.config.per_layer_width, self.config.layers.len());
-        let from_token =
-            embedding::forward(&batch.tokens, &weights.token_embd, layers * p, (p as f64).sqrt());
+        let from_token = embedding::forward(&batch.tokens, &weights.token_embd, layers * p, root(p));
         let mut from_stream = linear::forward(embeddings, &weights.model_proj, d);
         for value in &mut from_stream {
             *value *= (d as f64).powf(-0.5);
@@ -200,5 +199,76 @@ impl Model<'_> {
     /// The matrix of the head, `[V, D]`.
     pub(super) fn output(&self) -> &[f64] {
         self.weights.output.as_ref().unwrap_or(&self.weights.token_embd)
+    }
+}
+
+/// The factor on embeddings of this width, rounded to f32: that is how transformers and llama.cpp hold it.
+fn root(width: usize) -> f64 {
+    f64::from((width as f32).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::batch::MicroBatch;
+    use crate::config::{Config, LayerConfig};
+    use crate::reference::model::{Adapter, Model, Weights};
+
+    /// What no gradient can see, because only frozen tensors stand before it: the factors on the embeddings.
+    #[test]
+    fn per_layer_inputs_by_hand() {
+        let layer = LayerConfig {
+            window: None,
+            heads: 1,
+            kv_heads: 1,
+            head_size: 2,
+            ffn_width: 3,
+            rope_base: 1e4,
+            kv_donor: None,
+            k_eq_v: false,
+        };
+        let config = Config {
+            width: 4,
+            vocab: 2,
+            per_layer_width: 4,
+            rms_eps: 18.75,
+            softcap: None,
+            context_length: 8,
+            rope_freq_factors: None,
+            layers: vec![layer.clone(), layer],
+        };
+        let mut weights = Weights::random(&config, 1);
+        weights.token_embd = vec![0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 5.0];
+        let per_layer = weights.per_layer.as_mut().expect("the width is 4");
+        // Token 1: zeros for layer 0, (1, 2, 3, 4) for layer 1.
+        per_layer.token_embd = vec![0.0; 16];
+        per_layer.token_embd[12..].copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
+        // Rows 4 and 5 (elements 0 and 1 of layer 1) read element 0 of the stream.
+        per_layer.model_proj = vec![0.0; 32];
+        per_layer.model_proj[4 * 4] = 3.0;
+        per_layer.model_proj[5 * 4] = 4.0;
+        per_layer.proj_norm = vec![1.0, 10.0, 1.0, 1.0];
+        let model = Model { config: &config, weights: &weights, adapter: &Adapter::none() };
+        let batch = MicroBatch {
+            tokens: vec![1],
+            positions: vec![0],
+            starts: vec![0],
+            ends: vec![1],
+            ..Default::default()
+        };
+        let acts = model.forward(&batch);
+
+        // The stream is √4·row = (2, 0, 0, 10); the product (6, 8, 0, 0)/√4 = (3, 4, 0, 0) has a mean square of
+        // 6.25, with ε 25, so the norm divides by 5: (0.6, 0.8·10, 0, 0). The table adds √4·(1, 2, 3, 4).
+        assert_eq!(acts.hidden[0], [2.0, 0.0, 0.0, 10.0]);
+        assert_eq!(acts.per_layer_inputs[0], [0.0; 4]);
+        let expected = [2.6, 12.0, 6.0, 8.0].map(|sum: f64| sum / 2f64.sqrt());
+        for i in 0..4 {
+            let found = acts.per_layer_inputs[1][i];
+            assert!(
+                (found - expected[i]).abs() < 1e-14,
+                "element {i}: expected {}, found {found}",
+                expected[i]
+            );
+        }
     }
 }
