@@ -10,3 +10,4 @@ pub mod lora;
 pub mod gpu;
 pub mod ops;
 pub mod weights;
+pub mod reference;

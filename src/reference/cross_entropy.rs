@@ -1,0 +1,81 @@
+//! Softcap and cross entropy: `c = cap·tanh(z/cap)` (or `c = z`), `loss = ln Σ_j exp(c_j) − c_target`.
+
+use super::{row, row_mut};
+
+/// `logits` before the softcap `[N, V]`, `targets` `[N]` -> one loss per row, `[N]`.
+pub fn forward(logits: &[f64], targets: &[u32], softcap: Option<f64>, vocab: usize) -> Vec<f64> {
+    let mut losses = vec![0.0; targets.len()];
+    for n in 0..targets.len() {
+        let capped = self::softcap(row(logits, n, vocab), softcap);
+        losses[n] = log_sum_exp(&capped) - capped[targets[n] as usize];
+    }
+    losses
+}
+
+/// Gradient of `factor·Σ losses` with respect to the logits before the softcap, `[N, V]`.
+///
+/// `dz_j = factor·(softmax(c)_j − [j = target])·(1 − (c_j/cap)²)`.
+pub fn backward(
+    factor: f64,
+    logits: &[f64],
+    targets: &[u32],
+    softcap: Option<f64>,
+    vocab: usize,
+) -> Vec<f64> {
+    let mut dlogits = vec![0.0; logits.len()];
+    for n in 0..targets.len() {
+        let capped = self::softcap(row(logits, n, vocab), softcap);
+        let lse = log_sum_exp(&capped);
+        let dlogits = row_mut(&mut dlogits, n, vocab);
+        for j in 0..vocab {
+            let one_hot = if j == targets[n] as usize { 1.0 } else { 0.0 };
+            let dcapped = factor * ((capped[j] - lse).exp() - one_hot);
+            let slope = softcap.map_or(1.0, |cap| 1.0 - (capped[j] / cap) * (capped[j] / cap));
+            dlogits[j] = dcapped * slope;
+        }
+    }
+    dlogits
+}
+
+/// `cap·tanh(z/cap)` of every logit, or the logits as they are.
+pub fn softcap(logits: &[f64], softcap: Option<f64>) -> Vec<f64> {
+    let mut capped = logits.to_vec();
+    if let Some(cap) = softcap {
+        for j in 0..capped.len() {
+            capped[j] = cap * (capped[j] / cap).tanh();
+        }
+    }
+    capped
+}
+
+fn log_sum_exp(logits: &[f64]) -> f64 {
+    let mut max = f64::NEG_INFINITY;
+    for &logit in logits {
+        max = max.max(logit);
+    }
+    let mut sum = 0.0;
+    for &logit in logits {
+        sum += (logit - max).exp();
+    }
+    max + sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_logits_cost_ln_of_the_vocabulary() {
+        let losses = forward(&[7.0; 10], &[0, 4], Some(30.0), 5);
+        for loss in losses {
+            assert!((loss - 5f64.ln()).abs() < 1e-14, "expected ln 5, found {loss}");
+        }
+    }
+
+    #[test]
+    fn the_softcap_comes_first() {
+        // Logits (+inf-like, -inf-like) become (2, -2) under a cap of 2: loss of the second is ln(1 + e⁴).
+        let loss = forward(&[1e9, -1e9], &[1], Some(2.0), 2)[0];
+        assert!((loss - (1.0 + 4f64.exp()).ln()).abs() < 1e-14, "found {loss}");
+    }
+}

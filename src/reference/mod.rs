@@ -1,0 +1,48 @@
+//! The same ops and the same model in f64 loops: plain, slow, obvious, and the truth for every kernel.
+//!
+//! All slices are row-major. An op's `forward` and `backward` stand next to each other and take their
+//! arguments in the same order; the gradient of `x` is called `dx`. A gradient that is returned is new, one
+//! behind `&mut` is added to. Constants of the model (ε, softcap, window) are always arguments. Slices whose
+//! lengths do not fit the shapes are a mistake of the caller and panic.
+
+// The index is what the formulas are written in.
+#![allow(clippy::needless_range_loop)]
+
+pub mod adamw;
+pub mod attention;
+pub mod cross_entropy;
+pub mod embedding;
+pub mod geglu;
+pub mod linear;
+pub mod lora;
+pub mod model;
+pub mod rms_norm;
+pub mod rope;
+
+/// Row `n` of `x` `[N, width]`.
+fn row(x: &[f64], n: usize, width: usize) -> &[f64] {
+    &x[n * width..(n + 1) * width]
+}
+
+/// Row `n` of `x` `[N, width]`, to write.
+fn row_mut(x: &mut [f64], n: usize, width: usize) -> &mut [f64] {
+    &mut x[n * width..(n + 1) * width]
+}
+
+/// `Σ a_i·b_i`.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let mut sum = 0.0;
+    for (a, b) in a.iter().zip(b) {
+        sum += a * b;
+    }
+    sum
+}
+
+/// `y += scale·x`.
+fn add_scaled(y: &mut [f64], scale: f64, x: &[f64]) {
+    assert_eq!(y.len(), x.len());
+    for (y, x) in y.iter_mut().zip(x) {
+        *y += scale * x;
+    }
+}

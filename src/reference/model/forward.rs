@@ -1,0 +1,274 @@
+//! Forward pass and loss, straight through. `backward.rs` is the mirror of this file.
+
+use std::collections::BTreeMap;
+
+use super::Model;
+use crate::batch::MicroBatch;
+use crate::lora::{Module, Slot};
+use crate::reference::{
+    add_scaled, attention, cross_entropy, embedding, geglu, linear, lora, rms_norm, rope,
+};
+
+/// Everything that backward reads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Activations {
+    /// The stream, `L + 1` times `[T, D]`: the scaled embeddings, then the output of every layer.
+    pub hidden: Vec<Vec<f64>>,
+    /// Per-layer inputs, `L` times `[T, P]`; empty where `P` is 0.
+    pub per_layer_inputs: Vec<Vec<f64>>,
+    /// What happens inside the layers, `L`.
+    pub layers: Vec<LayerActivations>,
+    /// `x·Aᵀ` of every adapted slot, `[T, R]`.
+    pub z: BTreeMap<Slot, Vec<f64>>,
+    /// The last stream in the rows that carry loss, `[N, D]`.
+    pub head: Vec<f64>,
+    /// Logits of those rows before the softcap, `[N, V]`.
+    pub logits: Vec<f64>,
+}
+
+/// The values inside one layer; a projection is named after its matrix.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayerActivations {
+    /// Input of the q, k and v projections, `[T, D]`.
+    pub attn_normed: Vec<f64>,
+    /// Before `attn_q_norm`, `[T, H, K]`.
+    pub attn_q: Vec<f64>,
+    /// Before `attn_k_norm`, `[T, G, K]`; empty on layers with a donor.
+    pub attn_k: Vec<f64>,
+    /// Before the weightless norm, `[T, G, K]`; empty on layers with a donor.
+    pub attn_v: Vec<f64>,
+    /// Normed and rotated, `[T, H, K]`.
+    pub q: Vec<f64>,
+    /// Normed and rotated, `[T, G, K]`; empty on layers with a donor.
+    pub k: Vec<f64>,
+    /// Normed, `[T, G, K]`; empty on layers with a donor.
+    pub v: Vec<f64>,
+    /// Output of the attention, `[T, H, K]`.
+    pub attention: Vec<f64>,
+    /// Log-sum-exp of the scores, `[T, H]`.
+    pub lse: Vec<f64>,
+    /// Before `post_attention_norm`, `[T, D]`.
+    pub attn_output: Vec<f64>,
+    /// The stream after attention, `[T, D]`.
+    pub after_attention: Vec<f64>,
+    /// Input of gate and up, `[T, D]`.
+    pub ffn_normed: Vec<f64>,
+    /// `[T, F]`.
+    pub ffn_gate: Vec<f64>,
+    /// `[T, F]`.
+    pub ffn_up: Vec<f64>,
+    /// Input of down, `[T, F]`.
+    pub geglu: Vec<f64>,
+    /// Before `post_ffw_norm`, `[T, D]`.
+    pub ffn_down: Vec<f64>,
+    /// The stream after the feed-forward, `[T, D]`.
+    pub after_ffn: Vec<f64>,
+    /// Before the GELU, `[T, P]`; empty where `P` is 0.
+    pub inp_gate: Vec<f64>,
+    /// Input of `proj`, `[T, P]`; empty where `P` is 0.
+    pub gated_input: Vec<f64>,
+    /// Before `post_norm`, `[T, D]`; empty where `P` is 0.
+    pub proj: Vec<f64>,
+}
+
+impl Model<'_> {
+    /// Runs the micro-batch. `N` is the number of rows that carry loss.
+    pub fn forward(&self, batch: &MicroBatch) -> Activations {
+        let d = self.config.width;
+        let embeddings = embedding::forward(&batch.tokens, &self.weights.token_embd, d, root(d));
+        let mut acts = Activations::default();
+        acts.per_layer_inputs = self.per_layer_inputs(batch, &embeddings);
+        acts.hidden.push(embeddings);
+        for layer in 0..self.config.layers.len() {
+            self.layer_forward(layer, batch, &mut acts);
+        }
+        acts.head = embedding::gather(&acts.hidden[self.config.layers.len()], &batch.loss_rows, d);
+        acts.logits = self.logits(&acts.head);
+        acts
+    }
+
+    /// Logits before the softcap, `[N, V]`, of rows of the last stream, `[N, D]`.
+    pub fn logits(&self, hidden: &[f64]) -> Vec<f64> {
+        let normed =
+            rms_norm::forward(hidden, Some(&self.weights.output_norm), self.config.width, self.eps());
+        linear::forward(&normed, self.output(), self.config.width)
+    }
+
+    /// `factor·Σ` of the cross entropy over the rows that carry loss; `factor` is one over their number in the step.
+    pub fn loss(&self, batch: &MicroBatch, acts: &Activations, factor: f64) -> f64 {
+        let losses = cross_entropy::forward(&acts.logits, &batch.targets, self.softcap(), self.config.vocab);
+        factor * losses.iter().sum::<f64>()
+    }
+
+    /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2`, `L` times `[T, P]`.
+    fn per_layer_inputs(&self, batch: &MicroBatch, embeddings: &[f64]) -> Vec<Vec<f64>> {
+        let Some(weights) = &self.weights.per_layer else { return Vec::new() };
+        let (d, p, layers) = (self.config.width, self.config.per_layer_width, self.config.layers.len());
+        let from_token = embedding::forward(&batch.tokens, &weights.token_embd, layers * p, root(p));
+        let mut from_stream = linear::forward(embeddings, &weights.model_proj, d);
+        for value in &mut from_stream {
+            *value *= (d as f64).powf(-0.5);
+        }
+        let from_stream = rms_norm::forward(&from_stream, Some(&weights.proj_norm), p, self.eps());
+        let mut inputs = vec![vec![0.0; batch.len() * p]; layers];
+        for t in 0..batch.len() {
+            for layer in 0..layers {
+                for i in 0..p {
+                    let n = (t * layers + layer) * p + i;
+                    inputs[layer][t * p + i] = (from_token[n] + from_stream[n]) / 2f64.sqrt();
+                }
+            }
+        }
+        inputs
+    }
+
+    fn layer_forward(&self, layer: usize, batch: &MicroBatch, acts: &mut Activations) {
+        let (l, w) = (&self.config.layers[layer], &self.weights.layers[layer]);
+        let (d, size, eps) = (self.config.width, l.head_size, self.eps());
+        let frequencies = self.config.rope_frequencies(layer);
+        let h = &acts.hidden[layer];
+        let z = &mut acts.z;
+        let mut a = LayerActivations::default();
+
+        a.attn_normed = rms_norm::forward(h, Some(&w.attn_norm), d, eps);
+        a.attn_q = self.adapted(layer, Module::AttnQ, &a.attn_normed, &w.attn_q, z);
+        a.q = rms_norm::forward(&a.attn_q, Some(&w.attn_q_norm), size, eps);
+        a.q = rope::forward(&a.q, &batch.positions, &frequencies, l.heads);
+        if l.kv_donor.is_none() {
+            let attn_k = w.attn_k.as_ref().expect("a layer without donor has attn_k");
+            a.attn_k = self.adapted(layer, Module::AttnK, &a.attn_normed, attn_k, z);
+            a.attn_v = match &w.attn_v {
+                Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
+                None => a.attn_k.clone(),
+            };
+            let k_norm = w.attn_k_norm.as_ref().expect("a layer without donor has attn_k_norm");
+            a.k = rms_norm::forward(&a.attn_k, Some(k_norm), size, eps);
+            a.k = rope::forward(&a.k, &batch.positions, &frequencies, l.kv_heads);
+            a.v = rms_norm::forward(&a.attn_v, None, size, eps);
+        }
+        let (k, v) = match l.kv_donor {
+            Some(donor) => (&acts.layers[donor].k, &acts.layers[donor].v),
+            None => (&a.k, &a.v),
+        };
+        (a.attention, a.lse) = attention::forward(&a.q, k, v, &batch.starts, l.window, l.heads, l.kv_heads);
+        a.attn_output = self.adapted(layer, Module::AttnOutput, &a.attention, &w.attn_output, z);
+        a.after_attention = rms_norm::forward(&a.attn_output, Some(&w.post_attention_norm), d, eps);
+        add_scaled(&mut a.after_attention, 1.0, h);
+
+        a.ffn_normed = rms_norm::forward(&a.after_attention, Some(&w.ffn_norm), d, eps);
+        a.ffn_gate = self.adapted(layer, Module::FfnGate, &a.ffn_normed, &w.ffn_gate, z);
+        a.ffn_up = self.adapted(layer, Module::FfnUp, &a.ffn_normed, &w.ffn_up, z);
+        a.geglu = geglu::forward(&a.ffn_gate, &a.ffn_up);
+        a.ffn_down = self.adapted(layer, Module::FfnDown, &a.geglu, &w.ffn_down, z);
+        a.after_ffn = rms_norm::forward(&a.ffn_down, Some(&w.post_ffw_norm), d, eps);
+        add_scaled(&mut a.after_ffn, 1.0, &a.after_attention);
+
+        let mut out = a.after_ffn.clone();
+        if let Some(w) = &w.per_layer {
+            a.inp_gate = self.adapted(layer, Module::InpGate, &a.after_ffn, &w.inp_gate, z);
+            a.gated_input = geglu::forward(&a.inp_gate, &acts.per_layer_inputs[layer]);
+            a.proj = self.adapted(layer, Module::Proj, &a.gated_input, &w.proj, z);
+            add_scaled(&mut out, 1.0, &rms_norm::forward(&a.proj, Some(&w.post_norm), d, eps));
+        }
+        for value in &mut out {
+            *value *= w.output_scale;
+        }
+        acts.hidden.push(out);
+        acts.layers.push(a);
+    }
+
+    /// `x·Wᵀ`, plus the adapter's part where the slot has one; keeps its `z`.
+    fn adapted(
+        &self,
+        layer: usize,
+        module: Module,
+        x: &[f64],
+        w: &[f64],
+        z: &mut BTreeMap<Slot, Vec<f64>>,
+    ) -> Vec<f64> {
+        let slot = self.slot(layer, module);
+        let mut y = linear::forward(x, w, slot.in_features);
+        if let Some(pair) = self.adapter.pairs.get(&slot) {
+            let mask = self.adapter.masks.get(&slot).map(Vec::as_slice);
+            let (rank, scale) = (self.adapter.rank, self.adapter.scale);
+            z.insert(slot, lora::forward(x, &pair.a, &pair.b, rank, scale, mask, &mut y));
+        }
+        y
+    }
+
+    /// The matrix of the head, `[V, D]`.
+    pub(super) fn output(&self) -> &[f64] {
+        self.weights.output.as_ref().unwrap_or(&self.weights.token_embd)
+    }
+}
+
+/// The factor on embeddings of this width, rounded to f32: that is how transformers and llama.cpp hold it.
+fn root(width: usize) -> f64 {
+    f64::from((width as f32).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::batch::MicroBatch;
+    use crate::config::{Config, LayerConfig};
+    use crate::reference::model::{Adapter, Model, Weights};
+
+    /// What no gradient can see, because only frozen tensors stand before it: the factors on the embeddings.
+    #[test]
+    fn per_layer_inputs_by_hand() {
+        let layer = LayerConfig {
+            window: None,
+            heads: 1,
+            kv_heads: 1,
+            head_size: 2,
+            ffn_width: 3,
+            rope_base: 1e4,
+            kv_donor: None,
+            k_eq_v: false,
+        };
+        let config = Config {
+            width: 4,
+            vocab: 2,
+            per_layer_width: 4,
+            rms_eps: 18.75,
+            softcap: None,
+            context_length: 8,
+            rope_freq_factors: None,
+            layers: vec![layer.clone(), layer],
+        };
+        let mut weights = Weights::random(&config, 1);
+        weights.token_embd = vec![0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 5.0];
+        let per_layer = weights.per_layer.as_mut().expect("the width is 4");
+        // Token 1: zeros for layer 0, (1, 2, 3, 4) for layer 1.
+        per_layer.token_embd = vec![0.0; 16];
+        per_layer.token_embd[12..].copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
+        // Rows 4 and 5 (elements 0 and 1 of layer 1) read element 0 of the stream.
+        per_layer.model_proj = vec![0.0; 32];
+        per_layer.model_proj[4 * 4] = 3.0;
+        per_layer.model_proj[5 * 4] = 4.0;
+        per_layer.proj_norm = vec![1.0, 10.0, 1.0, 1.0];
+        let model = Model { config: &config, weights: &weights, adapter: &Adapter::none() };
+        let batch = MicroBatch {
+            tokens: vec![1],
+            positions: vec![0],
+            starts: vec![0],
+            ends: vec![1],
+            ..Default::default()
+        };
+        let acts = model.forward(&batch);
+
+        // The stream is √4·row = (2, 0, 0, 10); the product (6, 8, 0, 0)/√4 = (3, 4, 0, 0) has a mean square of
+        // 6.25, with ε 25, so the norm divides by 5: (0.6, 0.8·10, 0, 0). The table adds √4·(1, 2, 3, 4).
+        assert_eq!(acts.hidden[0], [2.0, 0.0, 0.0, 10.0]);
+        assert_eq!(acts.per_layer_inputs[0], [0.0; 4]);
+        let expected = [2.6, 12.0, 6.0, 8.0].map(|sum: f64| sum / 2f64.sqrt());
+        for i in 0..4 {
+            let found = acts.per_layer_inputs[1][i];
+            assert!(
+                (found - expected[i]).abs() < 1e-14,
+                "element {i}: expected {}, found {found}",
+                expected[i]
+            );
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! Every backward of the f64 reference against central finite differences of its forward, and the whole model.
+//!
+//! With a step of 1e-5 the differences themselves are good to about 1e-9 (truncation h²·f‴/6 = 1e-11 times the third
+//! derivative, rounding ε·|f|/h = 1e-11·|f|); 1e-6 leaves room and is far below any missing term.
+
+use std::cell::Cell;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::config::{Config, LayerConfig};
+use rullama_train::lora::{Module, Slot, slots};
+use rullama_train::reference::model::{Adapter, Gradients, Model, Pair, Weights};
+use rullama_train::reference::{attention, cross_entropy, embedding, geglu, linear, lora, rms_norm, rope};
+
+const STEP: f64 = 1e-5;
+const RELATIVE: f64 = 1e-6;
+/// Absolute floor of one element, as a part of the tensor's largest.
+const FLOOR: f64 = 1e-8;
+
+/// Uniform in [-1, 1), fixed by the seed.
+fn values(seed: u64, len: usize) -> Vec<f64> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    (0..len).map(|_| 2.0 * rng.random::<f64>() - 1.0).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn norm(x: &[f64]) -> f64 {
+    dot(x, x).sqrt()
+}
+
+/// Compares `gradient` with the differences of `f` around `x`, element by element and as a whole.
+fn assert_gradient(name: &str, gradient: &[f64], x: &[f64], f: impl Fn(&[f64]) -> f64) {
+    let mut expected = vec![0.0; x.len()];
+    for i in 0..x.len() {
+        let mut moved = x.to_vec();
+        moved[i] = x[i] + STEP;
+        let above = f(&moved);
+        moved[i] = x[i] - STEP;
+        expected[i] = (above - f(&moved)) / (2.0 * STEP);
+    }
+    assert_close(name, gradient, &expected, RELATIVE);
+    assert!(norm(&expected) > 1e-3, "{name}: the gradient vanishes, nothing was tested");
+}
+
+fn assert_close(name: &str, found: &[f64], expected: &[f64], relative: f64) {
+    assert_eq!(found.len(), expected.len(), "{name}: length");
+    let difference: Vec<f64> = found.iter().zip(expected).map(|(a, b)| a - b).collect();
+    let error = norm(&difference) / norm(expected).max(1e-300);
+    let largest = expected.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+    for i in 0..found.len() {
+        let tolerance = relative * expected[i].abs() + FLOOR * largest;
+        assert!(
+            difference[i].abs() <= tolerance,
+            "{name}: element {i} of {}: expected {:e}, found {:e} (whole tensor: relative error {error:.1e})",
+            found.len(),
+            expected[i],
+            found[i]
+        );
+    }
+    assert!(error <= relative, "{name}: relative error {error:.1e}");
+}
+
+// --- the ops ---
+
+#[test]
+fn embedding_scatter() {
+    let (x, dy, rows) = (values(1, 5 * 3), values(2, 3 * 3), [4, 1, 2]);
+    let dx = embedding::scatter(&dy, &rows, 3, 5);
+    assert_gradient("dx", &dx, &x, |x| dot(&dy, &embedding::gather(x, &rows, 3)));
+}
+
+#[test]
+fn rms_norm_backward() {
+    let (x, dy, w, eps) = (values(1, 3 * 7), values(2, 3 * 7), values(3, 7), 0.05);
+    for weight in [Some(&w[..]), None] {
+        let dx = rms_norm::backward(&dy, &x, weight, 7, eps);
+        assert_gradient("dx", &dx, &x, |x| dot(&dy, &rms_norm::forward(x, weight, 7, eps)));
+    }
+}
+
+#[test]
+fn linear_backward() {
+    let (x, w, dy) = (values(1, 3 * 5), values(2, 4 * 5), values(3, 3 * 4));
+    let dx = linear::backward(&dy, &w, 5);
+    assert_gradient("dx", &dx, &x, |x| dot(&dy, &linear::forward(x, &w, 5)));
+}
+
+#[test]
+fn lora_backward() {
+    let (rows, inputs, outputs, rank, scale) = (4, 5, 3, 2, 0.7);
+    let (x, a, b) = (values(1, rows * inputs), values(2, rank * inputs), values(3, outputs * rank));
+    let (y, dy) = (values(4, rows * outputs), values(5, rows * outputs));
+    let dropout: Vec<f64> = (0..rows * inputs).map(|i| if i % 3 == 0 { 0.0 } else { 1.5 }).collect();
+    for mask in [None, Some(&dropout[..])] {
+        let f = |x: &[f64], a: &[f64], b: &[f64]| {
+            let mut y = y.clone();
+            lora::forward(x, a, b, rank, scale, mask, &mut y);
+            dot(&dy, &y)
+        };
+        let z = lora::forward(&x, &a, &b, rank, scale, mask, &mut y.clone());
+        let before = [values(6, x.len()), values(7, a.len()), values(8, b.len())];
+        let [mut dx, mut da, mut db] = before.clone();
+        lora::backward(&dy, &x, &a, &b, rank, scale, mask, &z, &mut dx, &mut da, &mut db);
+        assert_gradient("dx", &added(&dx, &before[0]), &x, |x| f(x, &a, &b));
+        assert_gradient("da", &added(&da, &before[1]), &a, |a| f(&x, a, &b));
+        assert_gradient("db", &added(&db, &before[2]), &b, |b| f(&x, &a, b));
+    }
+}
+
+/// What a backward added to a buffer.
+fn added(after: &[f64], before: &[f64]) -> Vec<f64> {
+    after.iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+#[test]
+fn rope_backward() {
+    let (positions, frequencies) = ([0, 1, 2, 5], [1.0, 0.3, 0.0]);
+    let (x, dy) = (values(1, 4 * 2 * 6), values(2, 4 * 2 * 6));
+    let dx = rope::backward(&dy, &positions, &frequencies, 2);
+    assert_gradient("dx", &dx, &x, |x| dot(&dy, &rope::forward(x, &positions, &frequencies, 2)));
+}
+
+#[test]
+fn attention_backward() {
+    let (heads, kv_heads, size, starts) = (6, 2, 4, [0, 0, 0, 0, 4, 5, 5, 5, 5, 5]);
+    let q = values(1, starts.len() * heads * size);
+    let k = values(2, starts.len() * kv_heads * size);
+    let v = values(3, starts.len() * kv_heads * size);
+    let dout = values(4, q.len());
+    for window in [None, Some(3), Some(1)] {
+        let f = |q: &[f64], k: &[f64], v: &[f64]| {
+            dot(&dout, &attention::forward(q, k, v, &starts, window, heads, kv_heads).0)
+        };
+        let (out, lse) = attention::forward(&q, &k, &v, &starts, window, heads, kv_heads);
+        let before = [values(5, k.len()), values(6, v.len())];
+        let [mut dk, mut dv] = before.clone();
+        let dq = attention::backward(
+            &dout, &q, &k, &v, &starts, window, heads, kv_heads, &out, &lse, &mut dk, &mut dv,
+        );
+        let name = format!("window {window:?}");
+        if window == Some(1) {
+            // Each token sees itself alone: P is 1 whatever the scores.
+            assert!(norm(&dq) < 1e-13, "{name}: dq must vanish, found norm {:e}", norm(&dq));
+        } else {
+            assert_gradient(&format!("{name}: dq"), &dq, &q, |q| f(q, &k, &v));
+            assert_gradient(&format!("{name}: dk"), &added(&dk, &before[0]), &k, |k| f(&q, k, &v));
+        }
+        assert_gradient(&format!("{name}: dv"), &added(&dv, &before[1]), &v, |v| f(&q, &k, v));
+    }
+}
+
+#[test]
+fn geglu_backward() {
+    let gate: Vec<f64> = (0..40).map(|i| -5.0 + 0.25 * f64::from(i)).collect();
+    let (up, dy) = (values(1, 40), values(2, 40));
+    let (dgate, dup) = geglu::backward(&dy, &gate, &up);
+    assert_gradient("dgate", &dgate, &gate, |gate| dot(&dy, &geglu::forward(gate, &up)));
+    assert_gradient("dup", &dup, &up, |up| dot(&dy, &geglu::forward(&gate, up)));
+}
+
+#[test]
+fn cross_entropy_backward() {
+    let (vocab, targets, factor) = (9, [3, 0, 8], 0.4);
+    let logits: Vec<f64> = values(1, 3 * vocab).iter().map(|x| 4.0 * x).collect();
+    for softcap in [None, Some(3.0)] {
+        let dlogits = cross_entropy::backward(factor, &logits, &targets, softcap, vocab);
+        assert_gradient(&format!("softcap {softcap:?}"), &dlogits, &logits, |logits| {
+            factor * cross_entropy::forward(logits, &targets, softcap, vocab).iter().sum::<f64>()
+        });
+    }
+}
+
+// --- the whole model ---
+
+fn layer(full: bool, kv_donor: Option<usize>) -> LayerConfig {
+    LayerConfig {
+        window: (!full).then_some(3),
+        heads: 4,
+        kv_heads: 2,
+        head_size: if full { 8 } else { 6 },
+        ffn_width: if kv_donor.is_some() { 24 } else { 12 },
+        rope_base: if full { 1e6 } else { 1e4 },
+        kv_donor,
+        k_eq_v: false,
+    }
+}
+
+/// Per-layer embeddings, shared keys and values with a sliding and a full donor (not the first of their kind, and
+/// one of them read twice), and a wider feed-forward in the layers that share.
+fn like_e2b() -> Config {
+    Config {
+        width: 16,
+        vocab: 37,
+        per_layer_width: 6,
+        rms_eps: 1e-6,
+        softcap: Some(30.0),
+        context_length: 64,
+        rope_freq_factors: Some(vec![1.0, 1.0, 1e30, 1e30]),
+        layers: vec![
+            layer(false, None),
+            layer(true, None),
+            layer(false, None),
+            layer(true, None),
+            layer(false, Some(2)),
+            layer(false, Some(2)),
+            layer(true, Some(3)),
+        ],
+    }
+}
+
+/// Values that are the raw keys, and one key/value head, on the full layers; no per-layer embeddings.
+fn like_31b() -> Config {
+    let full = LayerConfig { k_eq_v: true, kv_heads: 1, ..layer(true, None) };
+    Config {
+        per_layer_width: 0,
+        softcap: Some(8.0),
+        layers: vec![layer(false, None), full.clone(), layer(false, None), full],
+        ..like_e2b()
+    }
+}
+
+/// Sizes that are no multiple of anything, no softcap, no frequency factors, an ε that is felt.
+fn odd_sizes() -> Config {
+    let odd = LayerConfig { heads: 3, kv_heads: 1, head_size: 10, ffn_width: 7, ..layer(true, None) };
+    Config {
+        width: 20,
+        vocab: 23,
+        per_layer_width: 5,
+        rms_eps: 0.03,
+        softcap: None,
+        rope_freq_factors: None,
+        layers: vec![LayerConfig { window: Some(2), head_size: 4, rope_base: 1e4, ..odd.clone() }, odd],
+        ..like_e2b()
+    }
+}
+
+fn configs() -> [(&'static str, Config); 3] {
+    [("like e2b", like_e2b()), ("like 31b", like_31b()), ("odd sizes", odd_sizes())]
+}
+
+/// Three samples, 11 tokens in all: one that is longer than the windows, with a prompt that carries no loss, one
+/// of a single token, which carries none either, and one without a prompt.
+fn samples(vocab: usize) -> Vec<Sample> {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let lengths = [(6, 2), (1, 0), (4, 0)];
+    lengths
+        .map(|(length, prompt)| {
+            let ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..vocab as u32)).collect();
+            let labels = ids.iter().enumerate().map(|(t, &id)| if t < prompt { IGNORE } else { id as i32 });
+            Sample { labels: labels.collect(), ids, origin: String::new() }
+        })
+        .to_vec()
+}
+
+struct Case {
+    config: Config,
+    weights: Weights,
+    adapter: Adapter,
+    batch: MicroBatch,
+    factor: f64,
+}
+
+impl Case {
+    fn new(config: Config) -> Case {
+        let adapter = Adapter::random(&slots(&config, &Module::ALL), 2, 1.5, 0.3, 11);
+        let batch = MicroBatch::pack(&samples(config.vocab));
+        let factor = 1.0 / batch.loss_rows.len() as f64;
+        Case { weights: Weights::random(&config, 3), config, adapter, batch, factor }
+    }
+
+    fn model<'a>(&'a self, adapter: &'a Adapter) -> Model<'a> {
+        Model { config: &self.config, weights: &self.weights, adapter }
+    }
+
+    fn loss(&self, adapter: &Adapter) -> f64 {
+        let model = self.model(adapter);
+        model.loss(&self.batch, &model.forward(&self.batch), self.factor)
+    }
+
+    fn gradients(&self) -> Gradients {
+        let model = self.model(&self.adapter);
+        model.backward(&self.batch, &model.forward(&self.batch), self.factor)
+    }
+
+    /// The change of the loss along a random direction in the matrices that `chosen` picks, by differences and by
+    /// the gradients. Returns the slope.
+    fn assert_slope(&self, name: &str, gradients: &Gradients, chosen: impl Fn(&Slot, &str) -> bool) -> f64 {
+        let seed = Cell::new(100);
+        let direction = |slot: &Slot, part: &str, len: usize| {
+            seed.set(seed.get() + 1);
+            if chosen(slot, part) { values(seed.get(), len) } else { vec![0.0; len] }
+        };
+        let mut directions = self.adapter.pairs.clone();
+        for (slot, pair) in &mut directions {
+            *pair = Pair { a: direction(slot, "A", pair.a.len()), b: direction(slot, "B", pair.b.len()) };
+        }
+        let mut found = 0.0;
+        for (slot, direction) in &directions {
+            let gradient = &gradients.pairs[slot];
+            found += dot(&gradient.a, &direction.a) + dot(&gradient.b, &direction.b);
+        }
+        let moved = |step: f64| {
+            let mut adapter = self.adapter.clone();
+            for (slot, pair) in &mut adapter.pairs {
+                for (x, d) in pair.a.iter_mut().zip(&directions[slot].a) {
+                    *x += step * d;
+                }
+                for (x, d) in pair.b.iter_mut().zip(&directions[slot].b) {
+                    *x += step * d;
+                }
+            }
+            self.loss(&adapter)
+        };
+        let expected = slope(moved);
+        assert_slopes(name, found, expected);
+        found
+    }
+}
+
+/// Derivative of `f` at 0 by central differences of fourth order: the slope along a single matrix can be small
+/// beside the loss, which asks for a larger step than [`STEP`].
+fn slope(f: impl Fn(f64) -> f64) -> f64 {
+    let h = 1e-4;
+    (8.0 * (f(h) - f(-h)) - (f(2.0 * h) - f(-2.0 * h))) / (12.0 * h)
+}
+
+fn assert_slopes(name: &str, found: f64, expected: f64) {
+    assert!(expected.abs() > 1e-3, "{name}: the slope vanishes ({expected:e}), nothing was tested");
+    let error = (found - expected).abs();
+    assert!(
+        error <= RELATIVE * expected.abs(),
+        "{name}: slope by differences {expected:e}, by the gradient {found:e}, relative error {:.1e}",
+        error / expected.abs()
+    );
+}
+
+#[test]
+fn model_every_slot() {
+    for (name, config) in configs() {
+        let case = Case::new(config);
+        let gradients = case.gradients();
+        for slot in case.adapter.pairs.keys() {
+            for part in ["A", "B"] {
+                let name = format!("{name}: layer {} {} {part}", slot.layer, slot.module.gguf_name());
+                case.assert_slope(&name, &gradients, |s, p| s == slot && p == part);
+            }
+        }
+    }
+}
+
+#[test]
+fn model_every_kind_and_all_together() {
+    for (name, config) in configs() {
+        let case = Case::new(config);
+        let gradients = case.gradients();
+        for module in Module::ALL.iter().filter(|m| case.adapter.pairs.keys().any(|slot| slot.module == **m))
+        {
+            let name = format!("{name}: all {}", module.gguf_name());
+            case.assert_slope(&name, &gradients, |slot, _| slot.module == *module);
+        }
+        case.assert_slope(&format!("{name}: everything"), &gradients, |_, _| true);
+    }
+}
+
+#[test]
+fn model_with_dropout() {
+    let mut case = Case::new(like_e2b());
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    for slot in case.adapter.pairs.keys() {
+        let mask =
+            (0..case.batch.len() * slot.in_features).map(|_| if rng.random::<bool>() { 2.0 } else { 0.0 });
+        case.adapter.masks.insert(*slot, mask.collect());
+    }
+    let without = Case::new(like_e2b());
+    assert_ne!(case.loss(&case.adapter), without.loss(&without.adapter), "the masks have no effect");
+    let gradients = case.gradients();
+    for module in Module::ALL {
+        let name = format!("dropout: all {}", module.gguf_name());
+        case.assert_slope(&name, &gradients, |slot, _| slot.module == module);
+    }
+}
+
+/// A donor whose own attention is cut off still trains its keys and values, through the layers that share them.
+#[test]
+fn model_shared_keys_and_values() {
+    let mut case = Case::new(like_e2b());
+    for donor in [2, 3] {
+        case.weights.layers[donor].attn_output.fill(0.0);
+        case.adapter.pairs.retain(|slot, _| slot.layer != donor || slot.module != Module::AttnOutput);
+    }
+    let gradients = case.gradients();
+    for donor in [2, 3] {
+        for module in [Module::AttnK, Module::AttnV] {
+            let name = format!("layer {donor} {}, seen by later layers only", module.gguf_name());
+            case.assert_slope(&name, &gradients, |slot, _| slot.layer == donor && slot.module == module);
+        }
+    }
+}
+
+/// The stream's own gradient at the bottom: it is the gradient of the embedding rows where these have no other way
+/// into the loss (own output matrix, no per-layer inputs).
+#[test]
+fn model_gradient_of_the_embeddings() {
+    let mut case = Case::new(like_31b());
+    case.weights.output = Some(values(21, case.config.vocab * case.config.width));
+    let width = case.config.width;
+    let direction = values(22, case.config.vocab * width);
+    let scaled = embedding::forward(&case.batch.tokens, &direction, width, (width as f64).sqrt());
+    let found = dot(&case.gradients().hidden[0], &scaled);
+    let expected = slope(|step| {
+        let mut weights = case.weights.clone();
+        for (x, d) in weights.token_embd.iter_mut().zip(&direction) {
+            *x += 0.1 * step * d;
+        }
+        let model = Model { weights: &weights, ..case.model(&case.adapter) };
+        model.loss(&case.batch, &model.forward(&case.batch), case.factor)
+    });
+    assert_slopes("embeddings", 0.1 * found, expected);
+}
+
+/// Packed samples do not see each other: losses and gradients are the sums over the samples alone.
+#[test]
+fn model_packing_changes_nothing() {
+    for (name, config) in configs() {
+        let mut case = Case::new(config);
+        let (loss, packed) = (case.loss(&case.adapter), case.gradients());
+        let (mut loss_sum, mut sum) = (0.0, packed.pairs.clone());
+        for pair in sum.values_mut() {
+            pair.a.fill(0.0);
+            pair.b.fill(0.0);
+        }
+        for sample in samples(case.config.vocab) {
+            case.batch = MicroBatch::pack([&sample]);
+            loss_sum += case.loss(&case.adapter);
+            for (slot, pair) in case.gradients().pairs {
+                let total = sum.get_mut(&slot).expect("the same slots");
+                total.a.iter_mut().zip(pair.a).for_each(|(sum, x)| *sum += x);
+                total.b.iter_mut().zip(pair.b).for_each(|(sum, x)| *sum += x);
+            }
+        }
+        assert!((loss - loss_sum).abs() <= 1e-12 * loss, "{name}: packed {loss}, one by one {loss_sum}");
+        for (slot, pair) in &packed.pairs {
+            for (found, expected) in [(&pair.a, &sum[slot].a), (&pair.b, &sum[slot].b)] {
+                let error = norm(&added(found, expected)) / norm(expected);
+                assert!(
+                    error <= 1e-12,
+                    "{name}: {}: packed and alone differ by {error:.1e}",
+                    slot.peft_key()
+                );
+            }
+        }
+    }
+}
+
+/// A micro-batch in which nothing carries loss is legal and moves nothing.
+#[test]
+fn model_without_loss_rows() {
+    let mut case = Case::new(like_e2b());
+    case.batch.loss_rows.clear();
+    case.batch.targets.clear();
+    assert_eq!(case.loss(&case.adapter), 0.0);
+    for (slot, pair) in case.gradients().pairs {
+        assert!(pair.a.iter().chain(&pair.b).all(|&g| g == 0.0), "{}", slot.peft_key());
+    }
+}
