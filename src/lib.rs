@@ -6,4 +6,7 @@
 
 pub mod batch;
 pub mod config;
+pub mod dataset;
 pub mod lora;
+pub mod template;
+pub mod tokenizer;
