@@ -10,3 +10,4 @@ pub mod dataset;
 pub mod lora;
 pub mod template;
 pub mod tokenizer;
+pub mod weights;

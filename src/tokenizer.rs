@@ -10,6 +10,8 @@ use std::borrow::Cow;
 use tokenizers::Model;
 use tokenizers::models::bpe::{BPE, Vocab};
 
+use crate::weights::{Error, Gguf};
+
 /// GGUF's token type for control tokens (`LLAMA_TOKEN_TYPE_CONTROL`).
 const CONTROL: i32 = 3;
 /// GGUF's token type for tokens added by the user (`LLAMA_TOKEN_TYPE_USER_DEFINED`); Gemma 4's channel and tool tokens.
@@ -38,6 +40,24 @@ pub struct TokenizerData {
     pub add_space_prefix: bool,
 }
 
+impl TokenizerData {
+    /// What the file says; an error where a key is missing or has another type.
+    pub fn from_gguf(gguf: &Gguf) -> Result<TokenizerData, Error> {
+        let mut eos: Vec<u32> = gguf.get("tokenizer.ggml.eos_token_ids")?.unwrap_or_default();
+        eos.extend(gguf.get::<u32>("tokenizer.ggml.eos_token_id")?);
+        Ok(TokenizerData {
+            model: gguf.require::<&str>("tokenizer.ggml.model")?.to_owned(),
+            pre: gguf.get::<&str>("tokenizer.ggml.pre")?.map(str::to_owned),
+            tokens: gguf.require::<&[String]>("tokenizer.ggml.tokens")?.to_vec(),
+            token_types: gguf.require("tokenizer.ggml.token_type")?,
+            merges: gguf.get::<&[String]>("tokenizer.ggml.merges")?.unwrap_or_default().to_vec(),
+            bos: gguf.require("tokenizer.ggml.bos_token_id")?,
+            eos,
+            add_space_prefix: gguf.get("tokenizer.ggml.add_space_prefix")?.unwrap_or(false),
+        })
+    }
+}
+
 /// Why a tokenizer could not be built.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum TokenizerError {
@@ -54,7 +74,7 @@ pub enum TokenizerError {
         expected: &'static str,
     },
     /// Lists of different lengths.
-    #[error("tokenizer: {types} token types for {tokens} tokens; the file is damaged")]
+    #[error("tokenizer.ggml.token_type has {types} entries for {tokens} tokens; the file is damaged")]
     TokenTypes {
         /// How many types.
         types: usize,
@@ -62,7 +82,7 @@ pub enum TokenizerError {
         tokens: usize,
     },
     /// A special id that is no token.
-    #[error("tokenizer: {key} is {id}, but the vocabulary has {vocab} tokens; the file is damaged")]
+    #[error("{key} is {id}, but the vocabulary has {vocab} tokens; the file is damaged")]
     Id {
         /// GGUF key.
         key: &'static str,
@@ -73,7 +93,7 @@ pub enum TokenizerError {
     },
     /// A merge that is not two tokens or does not make one.
     #[error(
-        "tokenizer: merge {index} is {found:?}, expected two tokens of the vocabulary that join to a third; \
+        "tokenizer.ggml.merges[{index}] is {found:?}, expected two tokens of the vocabulary that join to a third; \
          the file is damaged"
     )]
     Merge {
@@ -83,10 +103,10 @@ pub enum TokenizerError {
         found: String,
     },
     /// The merge list as a whole was refused.
-    #[error("tokenizer: the merges do not fit the vocabulary: {0}")]
+    #[error("tokenizer.ggml.merges does not fit the vocabulary: {0}")]
     Merges(String),
     /// A token that Gemma 4 needs is missing.
-    #[error("tokenizer: the vocabulary has no token {0:?}; expected a Gemma 4 instruction-tuned vocabulary")]
+    #[error("the vocabulary has no token {0:?}; expected a Gemma 4 instruction-tuned vocabulary")]
     Missing(String),
 }
 
@@ -147,6 +167,13 @@ impl Tokenizer {
             .collect();
         specials.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.1.cmp(&b.1)));
         Ok(Tokenizer { bpe, tokens, specials, byte_ids, bos, turn_start, turn_end, eos })
+    }
+
+    /// Builds the tokenizer of a model file; the error names the file.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Tokenizer, Error> {
+        let data = TokenizerData::from_gguf(gguf)?;
+        Tokenizer::new(data)
+            .map_err(|error| Error::Metadata { file: gguf.file().to_owned(), problem: error.to_string() })
     }
 
     /// Token ids of `text`. No `<bos>` is added.
