@@ -6,8 +6,11 @@
 
 pub mod batch;
 pub mod config;
+pub mod dataset;
 pub mod lora;
 pub mod gpu;
 pub mod ops;
+pub mod template;
+pub mod tokenizer;
 pub mod weights;
 pub mod reference;
