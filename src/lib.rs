@@ -7,3 +7,5 @@
 pub mod batch;
 pub mod config;
 pub mod lora;
+pub mod recipe;
+pub mod schedule;
