@@ -14,3 +14,5 @@ pub mod template;
 pub mod tokenizer;
 pub mod weights;
 pub mod reference;
+pub mod recipe;
+pub mod schedule;

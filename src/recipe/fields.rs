@@ -1,0 +1,255 @@
+//! Typed access to the keys of a section: default, type, range.
+
+use std::path::PathBuf;
+
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as VariantError, StrDeserializer};
+use serde::{Deserialize, Serialize};
+
+use super::error::RecipeError;
+use super::keys::nearest;
+use super::source::{Entry, Node, Source, Value};
+use super::{GradientCheckpointing, TargetModules};
+use crate::lora::Module;
+
+/// Values that later versions are meant to take.
+const PLANNED_VALUES: [(&str, &[&str]); 2] = [
+    ("data.format", &["alpaca", "sharegpt", "text"]),
+    ("output.export", &["gguf-lora", "merged-gguf", "mlx"]),
+];
+
+/// One section of a recipe.
+pub(super) struct Section<'a> {
+    pub source: &'a Source<'a>,
+    pub name: &'static str,
+    pub entries: &'a [Entry],
+}
+
+impl Section<'_> {
+    pub fn boolean(&self, key: &str, default: bool) -> Result<bool, RecipeError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(Node { value: Value::Boolean(flag), .. }) => Ok(*flag),
+            Some(node) => Err(self.wrong_type(key, node, "true or false")),
+        }
+    }
+
+    pub fn integer(&self, key: &str, default: u64, least: u64) -> Result<u64, RecipeError> {
+        Ok(self.optional_integer(key, least, i64::MAX as u64)?.unwrap_or(default))
+    }
+
+    /// A number of things; at most `u32::MAX`, so that products of two never overflow.
+    pub fn count(&self, key: &str, default: usize, least: usize) -> Result<usize, RecipeError> {
+        Ok(self.optional_count(key, least)?.unwrap_or(default))
+    }
+
+    pub fn optional_count(&self, key: &str, least: usize) -> Result<Option<usize>, RecipeError> {
+        Ok(self.optional_integer(key, least as u64, u64::from(u32::MAX))?.map(|number| number as usize))
+    }
+
+    fn optional_integer(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(None) };
+        let Value::Integer(number) = node.value else { return Err(self.wrong_type(key, node, "an integer")) };
+        match u64::try_from(number) {
+            Ok(number) if (least..=most).contains(&number) => Ok(Some(number)),
+            Ok(large) if large > most => Err(self.out_of_range(key, node, &format!("an integer <= {most}"))),
+            _ => Err(self.out_of_range(key, node, &format!("an integer >= {least}"))),
+        }
+    }
+
+    /// A finite number for which `fits` holds; `expected` says so in words.
+    pub fn number(
+        &self,
+        key: &str,
+        default: f64,
+        expected: &str,
+        fits: fn(f64) -> bool,
+    ) -> Result<f64, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(default) };
+        let number = match node.value {
+            Value::Integer(number) => number as f64,
+            Value::Float(number) => number,
+            _ => return Err(self.wrong_type(key, node, "a number")),
+        };
+        if number.is_finite() && fits(number) {
+            Ok(number)
+        } else {
+            Err(self.out_of_range(key, node, expected))
+        }
+    }
+
+    /// A string that is not empty.
+    pub fn text(&self, key: &str) -> Result<Option<String>, RecipeError> {
+        self.get(key).map(|node| self.text_of(key, node, "a string")).transpose()
+    }
+
+    /// A list of strings, none empty.
+    pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(None) };
+        let Value::List(items) = &node.value else {
+            return Err(self.wrong_type(key, node, "a list of strings"));
+        };
+        items
+            .iter()
+            .map(|item| self.text_of(key, item, "a list of strings"))
+            .collect::<Result<_, _>>()
+            .map(Some)
+    }
+
+    /// One path, or a list of at least one.
+    pub fn paths(&self, key: &str) -> Result<Option<Vec<PathBuf>>, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(None) };
+        let texts = match &node.value {
+            Value::List(items) if items.is_empty() => {
+                return Err(self.out_of_range(key, node, "at least one path"));
+            }
+            Value::List(items) => items
+                .iter()
+                .map(|item| self.text_of(key, item, "a list of paths"))
+                .collect::<Result<Vec<_>, _>>()?,
+            _ => vec![self.text_of(key, node, "a path or a list of paths")?],
+        };
+        Ok(Some(texts.into_iter().map(PathBuf::from).collect()))
+    }
+
+    /// One of the names of `T`'s variants.
+    pub fn choice<T: for<'de> Deserialize<'de>>(&self, key: &str, default: T) -> Result<T, RecipeError> {
+        self.get(key).map_or(Ok(default), |node| self.choice_of(key, node, "a string"))
+    }
+
+    /// A list of names of `T`'s variants, each at most once.
+    pub fn choices<T>(&self, key: &str, default: &[T]) -> Result<Vec<T>, RecipeError>
+    where
+        T: for<'de> Deserialize<'de> + Serialize + Copy + PartialEq,
+    {
+        let Some(node) = self.get(key) else { return Ok(default.to_vec()) };
+        let Value::List(items) = &node.value else {
+            return Err(self.wrong_type(key, node, "a list of strings"));
+        };
+        let mut choices = Vec::new();
+        for item in items {
+            let choice = self.choice_of(key, item, "a list of strings")?;
+            if choices.contains(&choice) {
+                return Err(self.out_of_range(key, item, "each name once"));
+            }
+            choices.push(choice);
+        }
+        Ok(choices)
+    }
+
+    /// `"all-linear"`, or a list of GGUF's or PEFT's names.
+    pub fn target_modules(&self, key: &str) -> Result<TargetModules, RecipeError> {
+        let expected = "\"all-linear\" or a list of module names";
+        let Some(node) = self.get(key) else { return Ok(TargetModules::AllLinear) };
+        let items = match &node.value {
+            Value::Text(text) if text == "all-linear" => return Ok(TargetModules::AllLinear),
+            Value::List(items) if !items.is_empty() => items,
+            Value::List(_) | Value::Text(_) => return Err(self.out_of_range(key, node, expected)),
+            _ => return Err(self.wrong_type(key, node, expected)),
+        };
+        let mut modules = Vec::new();
+        for item in items {
+            let name = self.text_of(key, item, "a list of module names")?;
+            let Some(module) = Module::from_name(&name) else {
+                let names = Module::ALL.iter().flat_map(|m| [m.gguf_name(), m.peft_name()]);
+                let expected = match nearest(&name, names) {
+                    Some(known) => format!("the name of a module; did you mean \"{known}\"?"),
+                    None => format!("one of {}", Module::ALL.map(Module::gguf_name).join(", ")),
+                };
+                return Err(self.out_of_range(key, item, &expected));
+            };
+            if modules.contains(&module) {
+                return Err(self.out_of_range(key, item, "each module once"));
+            }
+            modules.push(module);
+        }
+        Ok(TargetModules::Only(modules))
+    }
+
+    /// `"auto"`, true or false.
+    pub fn gradient_checkpointing(&self, key: &str) -> Result<GradientCheckpointing, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(GradientCheckpointing::Auto) };
+        match &node.value {
+            Value::Boolean(true) => Ok(GradientCheckpointing::On),
+            Value::Boolean(false) => Ok(GradientCheckpointing::Off),
+            Value::Text(text) if text == "auto" => Ok(GradientCheckpointing::Auto),
+            _ => Err(self.wrong_type(key, node, "\"auto\", true or false")),
+        }
+    }
+
+    pub fn missing(&self, key: &str, expected: &str) -> RecipeError {
+        RecipeError::Missing { name: self.source.name(), key: self.path(key), expected: expected.into() }
+    }
+
+    /// A contradiction at `key`, which must be set.
+    pub fn conflict(&self, key: &str, message: &str) -> RecipeError {
+        let origin = self.get(key).expect("only a key that was set contradicts another").origin;
+        RecipeError::Conflict {
+            place: self.source.place(origin),
+            key: self.path(key),
+            message: message.into(),
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&Node> {
+        self.entries.iter().find(|e| e.key == key).map(|e| &e.node)
+    }
+
+    fn path(&self, key: &str) -> String {
+        format!("{}.{key}", self.name)
+    }
+
+    fn text_of(&self, key: &str, node: &Node, expected: &str) -> Result<String, RecipeError> {
+        match &node.value {
+            Value::Text(text) if !text.is_empty() => Ok(text.clone()),
+            Value::Text(_) => Err(self.out_of_range(key, node, "a string that is not empty")),
+            _ => Err(self.wrong_type(key, node, expected)),
+        }
+    }
+
+    fn choice_of<T: for<'de> Deserialize<'de>>(
+        &self,
+        key: &str,
+        node: &Node,
+        expected: &str,
+    ) -> Result<T, RecipeError> {
+        let name = self.text_of(key, node, expected)?;
+        let (path, place) = (self.path(key), self.source.place(node.origin));
+        if PLANNED_VALUES.iter().any(|(planned, values)| *planned == path && values.contains(&name.as_str()))
+        {
+            return Err(RecipeError::NotSupported { place, what: format!("{path} = {name:?}") });
+        }
+        let deserializer: StrDeserializer<VariantError> = name.as_str().into_deserializer();
+        T::deserialize(deserializer).map_err(|error| {
+            // serde says "unknown variant `x`, expected `y` or `z`"; the first half stands in our message already.
+            let message = error.to_string();
+            let expected = message.split_once(", expected ").map_or(message.as_str(), |(_, names)| names);
+            self.out_of_range(key, node, expected)
+        })
+    }
+
+    fn wrong_type(&self, key: &str, node: &Node, expected: &str) -> RecipeError {
+        RecipeError::WrongType {
+            place: self.source.place(node.origin),
+            key: self.path(key),
+            expected: expected.into(),
+            found: node.value.describe(),
+        }
+    }
+
+    fn out_of_range(&self, key: &str, node: &Node, expected: &str) -> RecipeError {
+        let found = match &node.value {
+            Value::Integer(number) => number.to_string(),
+            Value::Float(number) => number.to_string(),
+            Value::Text(text) => format!("{text:?}"),
+            Value::List(items) if items.is_empty() => "[]".into(),
+            other => other.describe(),
+        };
+        RecipeError::OutOfRange {
+            place: self.source.place(node.origin),
+            key: self.path(key),
+            found,
+            expected: expected.into(),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The names of all sections and keys, and what a wrong one may have meant.
+
+use super::error::RecipeError;
+use super::source::{Entry, Source, Value};
+
+/// Every section with its keys, in the order of `recipes/chat.toml`.
+const SECTIONS: [(&str, &[&str]); 7] = [
+    ("model", &["base"]),
+    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from"]),
+    ("data", &["train", "valid", "val_size", "format", "max_seq_len", "overlong", "packing", "shuffle"]),
+    (
+        "train",
+        &[
+            "seed",
+            "epochs",
+            "max_steps",
+            "batch_size",
+            "gradient_accumulation_steps",
+            "optimizer",
+            "learning_rate",
+            "adam_beta1",
+            "adam_beta2",
+            "adam_epsilon",
+            "lr_scheduler",
+            "min_lr_ratio",
+            "warmup_ratio",
+            "warmup_steps",
+            "weight_decay",
+            "max_grad_norm",
+            "gradient_checkpointing",
+        ],
+    ),
+    ("eval", &["steps", "samples", "max_new_tokens"]),
+    ("output", &["dir", "export", "base_model_name"]),
+    ("device", &["backend", "adapter"]),
+];
+
+/// Keys that later versions are meant to have.
+const PLANNED: [(&str, &[&str]); 5] = [
+    ("model", &["digest"]),
+    ("lora", &["layers"]),
+    ("data", &["chat_template", "train_on"]),
+    ("eval", &["keep_best", "early_stopping_patience"]),
+    ("output", &["resume", "save_steps", "keep", "log_steps"]),
+];
+
+/// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
+const OTHER_NAMES: [(&str, &str); 16] = [
+    ("r", "lora.rank"),
+    ("lora_r", "lora.rank"),
+    ("scale", "lora.alpha"),
+    ("use_rslora", "lora.rslora"),
+    ("lora_target", "lora.target_modules"),
+    ("model_name_or_path", "model.base"),
+    ("sequence_len", "data.max_seq_len"),
+    ("cutoff_len", "data.max_seq_len"),
+    ("iters", "train.max_steps"),
+    ("lr", "train.learning_rate"),
+    ("lr_schedule", "train.lr_scheduler"),
+    ("per_device_train_batch_size", "train.batch_size"),
+    ("micro_batch_size", "train.batch_size"),
+    ("clip_grad_norm", "train.max_grad_norm"),
+    ("eval_steps", "eval.steps"),
+    ("output_dir", "output.dir"),
+];
+
+/// Least `strsim::normalized_damerau_levenshtein` at which a name is suggested.
+const ALIKE: f64 = 0.5;
+
+/// Refuses the first key or section that is not known.
+pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
+    for section in &source.entries {
+        let name = section.key.as_str();
+        let Some((_, keys)) = SECTIONS.iter().find(|(known, _)| *known == name) else {
+            let (what, hint) = match section.node.value {
+                Value::Table(_) => (format!("section [{name}]"), section_hint(name)),
+                _ => (format!("key `{name}` outside any section"), key_hint(None, name)),
+            };
+            return Err(RecipeError::Unknown { place: source.place(section.origin), what, hint });
+        };
+        let Value::Table(entries) = &section.node.value else {
+            return Err(RecipeError::WrongType {
+                place: source.place(section.node.origin),
+                key: name.to_owned(),
+                expected: "a section of keys".into(),
+                found: section.node.value.describe(),
+            });
+        };
+        if let Some(entry) = entries.iter().find(|entry| !keys.contains(&entry.key.as_str())) {
+            return Err(unknown(source, name, entry));
+        }
+    }
+    Ok(())
+}
+
+fn unknown(source: &Source, section: &str, entry: &Entry) -> RecipeError {
+    let (place, key) = (source.place(entry.origin), entry.key.as_str());
+    if PLANNED.iter().any(|(name, keys)| *name == section && keys.contains(&key)) {
+        return RecipeError::NotSupported { place, what: format!("`{key}` in [{section}]") };
+    }
+    RecipeError::Unknown {
+        place,
+        what: format!("key `{key}` in [{section}]"),
+        hint: key_hint(Some(section), key),
+    }
+}
+
+fn section_hint(name: &str) -> String {
+    match nearest(name, SECTIONS.iter().map(|(known, _)| *known)) {
+        Some(known) => format!("did you mean [{known}]?"),
+        None => format!("the sections are {}", list(SECTIONS.iter().map(|(known, _)| *known))),
+    }
+}
+
+fn key_hint(section: Option<&str>, key: &str) -> String {
+    if let Some((owner, _)) = SECTIONS.iter().find(|(_, keys)| keys.contains(&key)) {
+        return format!("`{key}` belongs in [{owner}]");
+    }
+    let other =
+        OTHER_NAMES.iter().find(|(other, _)| *other == key).and_then(|(_, path)| path.split_once('.'));
+    if let Some((owner, known)) = other {
+        return format!("did you mean `{known}` in [{owner}]?");
+    }
+    let own =
+        SECTIONS.iter().find(|(name, _)| Some(*name) == section).map_or(&[] as &[&str], |(_, keys)| keys);
+    if let Some(known) = nearest(key, own.iter().copied()) {
+        return format!("did you mean `{known}`?");
+    }
+    let known = nearest(key, SECTIONS.iter().flat_map(|(_, keys)| keys.iter().copied()));
+    let owner = SECTIONS.iter().find(|(_, keys)| known.is_some_and(|known| keys.contains(&known)));
+    match (known, owner, section) {
+        (Some(known), Some((owner, _)), _) => format!("did you mean `{known}` in [{owner}]?"),
+        (_, _, Some(section)) => format!("[{section}] takes {}", list(own.iter().copied())),
+        _ => format!("the sections are {}", list(SECTIONS.iter().map(|(known, _)| *known))),
+    }
+}
+
+/// The candidate most like `name`, if any is alike at all.
+pub(super) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |candidate: &&str| strsim::normalized_damerau_levenshtein(name, candidate);
+    candidates.filter(|c| likeness(c) >= ALIKE).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,431 @@
+//! What to do: the strict recipe, in TOML or JSON.
+//!
+//! Every key has a type, a range and a default; a key that is not known is an error. `recipes/chat.toml` is the
+//! manual of all keys. Paths are relative to the working directory.
+
+mod error;
+mod fields;
+mod keys;
+mod source;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize, Serializer};
+
+pub use error::{Place, RecipeError};
+pub use source::Format;
+
+use crate::lora::Module;
+use fields::Section;
+use source::Source;
+
+/// A whole run, with every default filled in.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Recipe {
+    /// The frozen base.
+    pub model: Model,
+    /// The adapter.
+    pub lora: Lora,
+    /// The samples.
+    pub data: Data,
+    /// The optimization.
+    pub train: Train,
+    /// What is measured on the way.
+    pub eval: Eval,
+    /// What is written, and where.
+    pub output: Output,
+    /// Which GPU.
+    pub device: Device,
+}
+
+/// `[model]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Model {
+    /// `tiny` (the model in `models/`), the path of a `.gguf` file, or an Ollama tag.
+    pub base: String,
+}
+
+/// `[lora]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lora {
+    /// Rank `R` of every `B·A`.
+    pub rank: usize,
+    /// Numerator of the scale; `2·rank` unless set. See [`crate::lora::scale`].
+    pub alpha: f64,
+    /// Whether the scale is `alpha/√rank` instead of `alpha/rank`.
+    pub rslora: bool,
+    /// Probability in `[0, 1)` that an input element of `A` is zeroed in training.
+    pub dropout: f64,
+    /// Which matrices carry an adapter.
+    pub target_modules: TargetModules,
+    /// A PEFT folder whose tensors are the starting point: a warm start, not a resume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init_from: Option<PathBuf>,
+}
+
+/// Which kinds of matrices carry an adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TargetModules {
+    /// Every kind that the model has.
+    AllLinear,
+    /// These kinds, in the recipe's order, each once.
+    Only(Vec<Module>),
+}
+
+impl TargetModules {
+    /// The kinds as a list, for [`crate::lora::slots`].
+    pub fn modules(&self) -> &[Module] {
+        match self {
+            TargetModules::AllLinear => &Module::ALL,
+            TargetModules::Only(modules) => modules,
+        }
+    }
+}
+
+impl Serialize for TargetModules {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            TargetModules::AllLinear => serializer.serialize_str("all-linear"),
+            TargetModules::Only(modules) => serializer.collect_seq(modules.iter().map(|m| m.gguf_name())),
+        }
+    }
+}
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Data {
+    /// Files of training samples, one JSON object a line.
+    pub train: Vec<PathBuf>,
+    /// Files of validation samples; empty where `val_size` splits them off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub valid: Vec<PathBuf>,
+    /// Validation samples split off `train`: 0 none, below 1 a fraction, from 1 on a whole count.
+    pub val_size: f64,
+    /// Shape of the samples.
+    pub format: DataFormat,
+    /// Most tokens `T` in one row: in a packed row of several samples, or in a sample of its own.
+    pub max_seq_len: usize,
+    /// What happens to a sample that is longer.
+    pub overlong: Overlong,
+    /// Whether samples share rows.
+    pub packing: bool,
+    /// Whether each epoch draws a new order from the seed.
+    pub shuffle: bool,
+}
+
+/// Shape of the samples in a data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataFormat {
+    /// Decided by the keys of each file's first sample.
+    Auto,
+    /// `{"messages": [{"role", "content"}, …]}`
+    Messages,
+    /// `{"prompt", "completion"}`
+    PromptCompletion,
+    /// `{"input_ids", "labels"}`, as transformers has them.
+    InputIds,
+}
+
+/// What happens to a sample longer than `max_seq_len`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlong {
+    /// The run stops and names it.
+    Error,
+    /// It is left out, and counted.
+    Drop,
+    /// Its end is cut off, and it is counted.
+    Truncate,
+}
+
+/// `[train]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Train {
+    /// Decides the adapter's start, the order and the dropout.
+    pub seed: u64,
+    /// Passes over the training samples, where `max_steps` is not set.
+    pub epochs: usize,
+    /// Optimizer steps; overrides `epochs`, as in transformers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<usize>,
+    /// Rows in one forward and backward pass.
+    pub batch_size: usize,
+    /// Forward and backward passes in one optimizer step.
+    pub gradient_accumulation_steps: usize,
+    /// How gradients become updates.
+    pub optimizer: Optimizer,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// AdamW's decay of the first moment, in `[0, 1)`.
+    pub adam_beta1: f64,
+    /// AdamW's decay of the second moment, in `[0, 1)`.
+    pub adam_beta2: f64,
+    /// What AdamW adds to its denominator.
+    pub adam_epsilon: f64,
+    /// Shape of the learning rate after the warm-up.
+    pub lr_scheduler: LrScheduler,
+    /// Lowest learning rate after the warm-up, as a fraction of the peak.
+    pub min_lr_ratio: f64,
+    /// Warm-up as a fraction of all optimizer steps; 0 where `warmup_steps` is set.
+    pub warmup_ratio: f64,
+    /// Warm-up in optimizer steps, instead of `warmup_ratio`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<usize>,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Gradients are scaled down to this L2 norm over the whole adapter; 0 = off.
+    pub max_grad_norm: f64,
+    /// Whether layers keep their activations or compute them again in the backward pass.
+    pub gradient_checkpointing: GradientCheckpointing,
+}
+
+/// How gradients become updates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Optimizer {
+    /// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101), as `torch.optim.AdamW`.
+    Adamw,
+    /// Plain gradient descent, as `torch.optim.SGD` without momentum.
+    Sgd,
+}
+
+/// Shape of the learning rate after the warm-up. See [`crate::schedule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LrScheduler {
+    /// Half a cosine from the peak to the minimum.
+    Cosine,
+    /// A straight line from the peak to the minimum.
+    Linear,
+    /// The peak.
+    Constant,
+}
+
+/// Whether layers keep their activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GradientCheckpointing {
+    /// The memory plan decides, layer by layer.
+    Auto,
+    /// Every layer computes them again.
+    On,
+    /// Every layer keeps them.
+    Off,
+}
+
+impl Serialize for GradientCheckpointing {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            GradientCheckpointing::Auto => serializer.serialize_str("auto"),
+            GradientCheckpointing::On => serializer.serialize_bool(true),
+            GradientCheckpointing::Off => serializer.serialize_bool(false),
+        }
+    }
+}
+
+/// `[eval]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Eval {
+    /// Validation after every so many optimizer steps; 0 = only before the first and after the last.
+    pub steps: usize,
+    /// User turns that the model answers before the first step and after the last.
+    pub samples: Vec<String>,
+    /// Longest answer to them, in tokens.
+    pub max_new_tokens: usize,
+}
+
+/// `[output]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Output {
+    /// The run's folder.
+    pub dir: PathBuf,
+    /// What is written into it at the end.
+    pub export: Vec<Export>,
+    /// `base_model_name_or_path` of `adapter_config.json`; unset, it is `model.base`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_model_name: Option<String>,
+}
+
+/// A form in which the adapter is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Export {
+    /// `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes them.
+    Peft,
+}
+
+/// `[device]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Device {
+    /// Which graphics interface.
+    pub backend: Backend,
+    /// Part of the adapter's name, in any case; unset, the fastest kind of adapter is taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+}
+
+/// Which graphics interface reaches the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// Whatever the machine has.
+    Auto,
+    /// Vulkan.
+    Vulkan,
+    /// Metal.
+    Metal,
+    /// Direct3D 12.
+    Dx12,
+}
+
+impl Recipe {
+    /// Reads a recipe file: JSON if its name ends in `.json`, else TOML. The only access to files besides
+    /// [`Recipe::check_files`].
+    pub fn read<S: AsRef<str>>(path: &Path, overrides: &[(S, S)]) -> Result<Recipe, RecipeError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| RecipeError::Read { path: error::absolute(path), source })?;
+        let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+        let format = if is_json { Format::Json } else { Format::Toml };
+        Recipe::parse(&text, format, &path.display().to_string(), overrides)
+    }
+
+    /// Parses a recipe. `name` stands in messages; each override is (`section.key`, value as on a command line).
+    pub fn parse<S: AsRef<str>>(
+        text: &str,
+        format: Format,
+        name: &str,
+        overrides: &[(S, S)],
+    ) -> Result<Recipe, RecipeError> {
+        let source = Source::parse(text, format, name, overrides)?;
+        keys::check(&source)?;
+        Ok(Recipe {
+            model: model(&source.section("model"))?,
+            lora: lora(&source.section("lora"))?,
+            data: data(&source.section("data"))?,
+            train: train(&source.section("train"))?,
+            eval: eval(&source.section("eval"))?,
+            output: output(&source.section("output"))?,
+            device: device(&source.section("device"))?,
+        })
+    }
+
+    /// The whole recipe as TOML; reading it back gives an equal recipe.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a recipe is tables of plain values")
+    }
+
+    /// Whether the files that the recipe reads exist; the error shows the absolute path that was tried.
+    pub fn check_files(&self) -> Result<(), RecipeError> {
+        let data = self.data.train.iter().map(|p| ("data.train", p));
+        let valid = self.data.valid.iter().map(|p| ("data.valid", p));
+        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", p));
+        match data.chain(valid).chain(init).find(|(_, path)| !path.exists()) {
+            Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Splits `section.key=value`, the argument of `--set`.
+pub fn split_override(argument: &str) -> Result<(&str, &str), RecipeError> {
+    let (key, value) =
+        argument.split_once('=').ok_or_else(|| RecipeError::Override { argument: argument.to_owned() })?;
+    Ok((key.trim(), value.trim()))
+}
+
+fn model(section: &Section) -> Result<Model, RecipeError> {
+    let expected = "\"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file";
+    Ok(Model { base: section.text("base")?.ok_or_else(|| section.missing("base", expected))? })
+}
+
+fn lora(section: &Section) -> Result<Lora, RecipeError> {
+    let rank = section.count("rank", 16, 1)?;
+    Ok(Lora {
+        rank,
+        alpha: section.number("alpha", 2.0 * rank as f64, "a number > 0", |x| x > 0.0)?,
+        rslora: section.boolean("rslora", false)?,
+        dropout: section.number("dropout", 0.0, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))?,
+        target_modules: section.target_modules("target_modules")?,
+        init_from: section.text("init_from")?.map(PathBuf::from),
+    })
+}
+
+fn data(section: &Section) -> Result<Data, RecipeError> {
+    let valid = section.paths("valid")?.unwrap_or_default();
+    let default_size = if valid.is_empty() { 0.05 } else { 0.0 };
+    let sizes = "0 (none), a fraction below 1, or a whole count";
+    let val_size = section.number("val_size", default_size, sizes, |x| {
+        (0.0..1.0).contains(&x) || (x >= 1.0 && x.fract() == 0.0)
+    })?;
+    if !valid.is_empty() && val_size > 0.0 {
+        return Err(section
+            .conflict("val_size", "`valid` names the validation samples already; remove one of the two"));
+    }
+    let expected = "the path of a .jsonl file, or a list of them";
+    Ok(Data {
+        train: section.paths("train")?.ok_or_else(|| section.missing("train", expected))?,
+        valid,
+        val_size,
+        format: section.choice("format", DataFormat::Auto)?,
+        max_seq_len: section.count("max_seq_len", 2048, 2)?,
+        overlong: section.choice("overlong", Overlong::Error)?,
+        packing: section.boolean("packing", true)?,
+        shuffle: section.boolean("shuffle", true)?,
+    })
+}
+
+fn train(section: &Section) -> Result<Train, RecipeError> {
+    let fraction =
+        |key, default| section.number(key, default, "a number from 0 to 1", |x| (0.0..=1.0).contains(&x));
+    let beta = |key, default| {
+        section.number(key, default, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))
+    };
+    let positive = |key, default| section.number(key, default, "a number > 0", |x| x > 0.0);
+    let not_negative = |key, default| section.number(key, default, "a number >= 0", |x| x >= 0.0);
+    let warmup_steps = section.optional_count("warmup_steps", 0)?;
+    let warmup_ratio = fraction("warmup_ratio", if warmup_steps.is_some() { 0.0 } else { 0.05 })?;
+    if warmup_steps.is_some() && warmup_ratio > 0.0 {
+        return Err(section
+            .conflict("warmup_ratio", "`warmup_steps` sets the warm-up already; remove one of the two"));
+    }
+    Ok(Train {
+        seed: section.integer("seed", 42, 0)?,
+        epochs: section.count("epochs", 3, 1)?,
+        max_steps: section.optional_count("max_steps", 1)?,
+        batch_size: section.count("batch_size", 1, 1)?,
+        gradient_accumulation_steps: section.count("gradient_accumulation_steps", 1, 1)?,
+        optimizer: section.choice("optimizer", Optimizer::Adamw)?,
+        learning_rate: positive("learning_rate", 1e-4)?,
+        adam_beta1: beta("adam_beta1", 0.9)?,
+        adam_beta2: beta("adam_beta2", 0.999)?,
+        adam_epsilon: positive("adam_epsilon", 1e-8)?,
+        lr_scheduler: section.choice("lr_scheduler", LrScheduler::Cosine)?,
+        min_lr_ratio: fraction("min_lr_ratio", 0.0)?,
+        warmup_ratio,
+        warmup_steps,
+        weight_decay: not_negative("weight_decay", 0.0)?,
+        max_grad_norm: not_negative("max_grad_norm", 1.0)?,
+        gradient_checkpointing: section.gradient_checkpointing("gradient_checkpointing")?,
+    })
+}
+
+fn eval(section: &Section) -> Result<Eval, RecipeError> {
+    Ok(Eval {
+        steps: section.count("steps", 0, 0)?,
+        samples: section.texts("samples")?.unwrap_or_default(),
+        max_new_tokens: section.count("max_new_tokens", 64, 1)?,
+    })
+}
+
+fn output(section: &Section) -> Result<Output, RecipeError> {
+    let dir = section.text("dir")?.ok_or_else(|| section.missing("dir", "the folder that the run writes"))?;
+    Ok(Output {
+        dir: PathBuf::from(dir),
+        export: section.choices("export", &[Export::Peft])?,
+        base_model_name: section.text("base_model_name")?,
+    })
+}
+
+fn device(section: &Section) -> Result<Device, RecipeError> {
+    Ok(Device { backend: section.choice("backend", Backend::Auto)?, adapter: section.text("adapter")? })
+}

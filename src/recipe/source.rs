@@ -1,0 +1,301 @@
+//! TOML, JSON and overrides as one tree whose every key and value knows where it was written.
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use toml::de::{DeTable, DeValue};
+
+use super::error::{Place, RecipeError};
+use super::fields::Section;
+
+/// Language of a recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// TOML 1.1.
+    Toml,
+    /// JSON, the sections as objects.
+    Json,
+}
+
+/// Lists and tables inside each other beyond this are refused: no key takes more than a list in a table.
+const MAX_DEPTH: usize = 8;
+
+/// Where a key or value was written.
+#[derive(Clone, Copy)]
+pub(super) enum Origin {
+    /// Byte offset in the text.
+    Text(usize),
+    /// Index of the override.
+    Override(usize),
+}
+
+/// A value and where it stands.
+pub(super) struct Node {
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// What TOML and JSON have in common.
+pub(super) enum Value {
+    Boolean(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Table(Vec<Entry>),
+    /// Something that no key takes (a date, null, an integer beyond 64 bits), in words.
+    Other(String),
+}
+
+/// A key with its value.
+pub(super) struct Entry {
+    pub key: String,
+    pub origin: Origin,
+    pub node: Node,
+}
+
+/// A parsed recipe, overrides applied.
+pub(super) struct Source<'a> {
+    name: &'a str,
+    text: &'a str,
+    overrides: Vec<String>,
+    pub entries: Vec<Entry>,
+}
+
+impl<'a> Source<'a> {
+    pub fn parse<S: AsRef<str>>(
+        text: &'a str,
+        format: Format,
+        name: &'a str,
+        overrides: &[(S, S)],
+    ) -> Result<Source<'a>, RecipeError> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let show = |(key, value): &(S, S)| format!("--set {}={}", key.as_ref(), value.as_ref());
+        let mut source =
+            Source { name, text, overrides: overrides.iter().map(show).collect(), entries: Vec::new() };
+        source.entries = match format {
+            Format::Toml => source.toml_entries()?,
+            Format::Json => source.json_entries()?,
+        };
+        for (index, (key, value)) in overrides.iter().enumerate() {
+            source.apply(index, key.as_ref(), value.as_ref())?;
+        }
+        Ok(source)
+    }
+
+    /// The section of that name; empty where the recipe has none.
+    pub fn section(&self, name: &'static str) -> Section<'_> {
+        let entries = self.entries.iter().find(|e| e.key == name).map(|e| &e.node.value);
+        let entries = if let Some(Value::Table(entries)) = entries { entries.as_slice() } else { &[] };
+        Section { source: self, name, entries }
+    }
+
+    /// What messages call the recipe.
+    pub fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    pub fn place(&self, origin: Origin) -> Place {
+        match origin {
+            Origin::Override(index) => Place { name: self.overrides[index].clone(), position: None },
+            Origin::Text(offset) => {
+                // A parser may point past the end, or (in an error) into a character.
+                let before = String::from_utf8_lossy(&self.text.as_bytes()[..offset.min(self.text.len())]);
+                let line = before.matches('\n').count() + 1;
+                let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+                Place { name: self.name(), position: Some((line as u32, column as u32)) }
+            }
+        }
+    }
+
+    fn toml_entries(&self) -> Result<Vec<Entry>, RecipeError> {
+        let table = DeTable::parse(self.text).map_err(|error| RecipeError::Syntax {
+            place: self.place(Origin::Text(error.span().map_or(0, |span| span.start))),
+            message: error.message().trim().replace('\n', ", "),
+        })?;
+        Ok(toml_table(table.get_ref(), &|offset| Origin::Text(offset)))
+    }
+
+    fn json_entries(&self) -> Result<Vec<Entry>, RecipeError> {
+        let root: &RawValue = serde_json::from_str(self.text).map_err(|error| self.json_error(0, &error))?;
+        match self.json_node(root, 0)?.value {
+            Value::Table(entries) => Ok(entries),
+            other => Err(RecipeError::Syntax {
+                place: self.place(Origin::Text(0)),
+                message: format!("expected an object of sections, found {}", other.describe()),
+            }),
+        }
+    }
+
+    fn json_node(&self, raw: &RawValue, depth: usize) -> Result<Node, RecipeError> {
+        let (text, start) = (raw.get(), self.offset(raw));
+        let syntax =
+            |message: String| RecipeError::Syntax { place: self.place(Origin::Text(start)), message };
+        let failed = |error: serde_json::Error| self.json_error(start, &error);
+        if depth > MAX_DEPTH {
+            return Err(syntax(format!("lists and objects are nested more than {MAX_DEPTH} deep")));
+        }
+        let value = match text.as_bytes().first() {
+            Some(b'{') => {
+                let members: Members = serde_json::from_str(text).map_err(failed)?;
+                let mut entries: Vec<Entry> = Vec::with_capacity(members.0.len());
+                for (raw_key, value) in members.0 {
+                    // Slices of `text` are slices of `self.text`, so their offsets stay true.
+                    let key: String = serde_json::from_str(raw_key.get()).map_err(failed)?;
+                    let origin = Origin::Text(self.offset(raw_key));
+                    if entries.iter().any(|e| e.key == key) {
+                        let message = format!("duplicate key `{key}`");
+                        return Err(RecipeError::Syntax { place: self.place(origin), message });
+                    }
+                    entries.push(Entry { key, origin, node: self.json_node(value, depth + 1)? });
+                }
+                Value::Table(entries)
+            }
+            Some(b'[') => {
+                let items: Vec<&RawValue> = serde_json::from_str(text).map_err(failed)?;
+                Value::List(
+                    items
+                        .into_iter()
+                        .map(|item| self.json_node(item, depth + 1))
+                        .collect::<Result<_, _>>()?,
+                )
+            }
+            Some(b'"') => Value::Text(serde_json::from_str(text).map_err(failed)?),
+            Some(b't' | b'f') => Value::Boolean(text == "true"),
+            Some(b'n') => Value::Other("null".into()),
+            _ if text.contains(['.', 'e', 'E']) => {
+                Value::Float(text.parse().map_err(|_| syntax("not a number".into()))?)
+            }
+            _ => integer(text, 10),
+        };
+        Ok(Node { value, origin: Origin::Text(start) })
+    }
+
+    /// Byte offset of a borrowed value in the text.
+    fn offset(&self, raw: &RawValue) -> usize {
+        raw.get().as_ptr() as usize - self.text.as_ptr() as usize
+    }
+
+    /// `start`: where the parsed part begins in the text.
+    fn json_error(&self, start: usize, error: &serde_json::Error) -> RecipeError {
+        let part = &self.text[start..];
+        let line_start: usize =
+            part.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or(&message).to_owned();
+        let place = self.place(Origin::Text(start + line_start + error.column().saturating_sub(1)));
+        RecipeError::Syntax { place, message }
+    }
+
+    /// Sets `section.key`; keys and types are checked later, as those of the file are.
+    fn apply(&mut self, index: usize, path: &str, text: &str) -> Result<(), RecipeError> {
+        let origin = Origin::Override(index);
+        let node = self.override_node(index, text)?;
+        let Some((section, key)) = path.split_once('.') else {
+            self.entries.retain(|e| e.key != path);
+            self.entries.push(Entry { key: path.to_owned(), origin, node });
+            return Ok(());
+        };
+        let position = self.entries.iter().position(|e| e.key == section).unwrap_or_else(|| {
+            let node = Node { value: Value::Table(Vec::new()), origin };
+            self.entries.push(Entry { key: section.to_owned(), origin, node });
+            self.entries.len() - 1
+        });
+        if let Value::Table(entries) = &mut self.entries[position].node.value {
+            entries.retain(|e| e.key != key);
+            entries.push(Entry { key: key.to_owned(), origin, node });
+        }
+        Ok(())
+    }
+
+    /// A TOML value, or else the bare text: `gemma4:e2b` and `runs/a` need no quotes.
+    fn override_node(&self, index: usize, text: &str) -> Result<Node, RecipeError> {
+        let origin = Origin::Override(index);
+        match DeValue::parse(text) {
+            Ok(value) if !matches!(value.get_ref(), DeValue::Datetime(_)) => {
+                Ok(Node { value: toml_value(value.get_ref(), &|_| origin), origin })
+            }
+            Err(error) if text.starts_with(['[', '{', '"', '\'']) => Err(RecipeError::Syntax {
+                place: self.place(origin),
+                message: error.message().trim().replace('\n', ", "),
+            }),
+            _ => Ok(Node { value: Value::Text(text.to_owned()), origin }),
+        }
+    }
+}
+
+fn toml_table(table: &DeTable<'_>, origin: &dyn Fn(usize) -> Origin) -> Vec<Entry> {
+    let mut items: Vec<_> = table.iter().collect();
+    items.sort_by_key(|(key, _)| key.span().start); // the first error is the topmost one
+    let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| Entry {
+        key: ToString::to_string(key.get_ref() as &std::borrow::Cow<'_, str>),
+        origin: origin(key.span().start),
+        node: Node { value: toml_value(value.get_ref(), origin), origin: origin(value.span().start) },
+    };
+    items.into_iter().map(entry).collect()
+}
+
+fn toml_value(value: &DeValue<'_>, origin: &dyn Fn(usize) -> Origin) -> Value {
+    match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(digits) => integer(digits.as_str(), digits.radix()),
+        DeValue::Float(text) => {
+            text.as_str().parse().map_or_else(|_| Value::Other(text.to_string()), Value::Float)
+        }
+        DeValue::Boolean(flag) => Value::Boolean(*flag),
+        DeValue::Datetime(date) => Value::Other(format!("the date {date}")),
+        DeValue::Array(items) => {
+            let node = |item: &toml::Spanned<DeValue<'_>>| Node {
+                value: toml_value(item.get_ref(), origin),
+                origin: origin(item.span().start),
+            };
+            Value::List(items.iter().map(node).collect())
+        }
+        DeValue::Table(table) => Value::Table(toml_table(table, origin)),
+    }
+}
+
+fn integer(digits: &str, radix: u32) -> Value {
+    i64::from_str_radix(digits, radix)
+        .map_or_else(|_| Value::Other(format!("the integer {digits}, beyond 64 bits")), Value::Integer)
+}
+
+impl Value {
+    /// The value in words, for messages.
+    pub fn describe(&self) -> String {
+        match self {
+            Value::Boolean(flag) => flag.to_string(),
+            Value::Integer(number) => format!("the integer {number}"),
+            Value::Float(number) => format!("the number {number}"),
+            Value::Text(text) => format!("the string {text:?}"),
+            Value::List(_) => "a list".into(),
+            Value::Table(_) => "a table".into(),
+            Value::Other(words) => words.clone(),
+        }
+    }
+}
+
+/// The members of a JSON object in their order, keys and values still as text.
+struct Members<'a>(Vec<(&'a RawValue, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Vec<(&'de RawValue, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(members)
+            }
+        }
+        deserializer.deserialize_map(MembersVisitor).map(Members)
+    }
+}

@@ -1,0 +1,461 @@
+//! Recipes: what is read, what is refused and in which words, and that the shipped ones load.
+
+use std::path::{Path, PathBuf};
+
+use rullama_train::lora::Module;
+use rullama_train::recipe::{Format, Recipe, RecipeError, TargetModules, split_override};
+
+const NONE: [(&str, &str); 0] = [];
+
+/// The three keys that every recipe needs; what follows them begins in line 4.
+const REQUIRED: &str = "model.base = 'tiny'\ndata.train = 'a.jsonl'\noutput.dir = 'runs/a'\n";
+
+fn parse(text: &str, overrides: &[(&str, &str)]) -> Result<Recipe, RecipeError> {
+    Recipe::parse(text, Format::Toml, "r.toml", overrides)
+}
+
+/// A valid recipe with `rest` as its line 4 and beyond.
+fn accept(rest: &str) -> Recipe {
+    parse(&format!("{REQUIRED}{rest}"), &NONE).unwrap_or_else(|error| panic!("{rest:?} was refused: {error}"))
+}
+
+#[track_caller]
+fn refuse(rest: &str, message: &str) {
+    assert_message(parse(&format!("{REQUIRED}{rest}"), &NONE), message);
+}
+
+#[track_caller]
+fn refuse_override(key: &str, value: &str, message: &str) {
+    assert_message(parse(REQUIRED, &[(key, value)]), message);
+}
+
+#[track_caller]
+fn refuse_json(text: &str, message: &str) {
+    assert_message(Recipe::parse(text, Format::Json, "r.json", &NONE), message);
+}
+
+#[track_caller]
+fn assert_message(result: Result<Recipe, RecipeError>, message: &str) {
+    match result {
+        Ok(_) => panic!("accepted; expected the error\n{message}"),
+        Err(error) => assert_eq!(error.to_string(), message),
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn shipped_recipes_load() {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root().join("recipes")).expect("the repository has recipes/") {
+        let path = entry.expect("a readable folder").path();
+        let recipe = Recipe::read(&path, &NONE).unwrap_or_else(|error| panic!("{error}"));
+        let again = parse(&recipe.to_toml(), &NONE).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(again, recipe, "{} does not survive to_toml", path.display());
+        names.push(path.file_name().expect("a file").to_string_lossy().into_owned());
+    }
+    names.sort();
+    assert_eq!(names, ["chat.toml", "gemma4-e2b.toml"]);
+}
+
+#[test]
+fn the_manual_gives_every_key_with_its_true_default() {
+    // A key of chat.toml is followed by `# default: VALUE`, also where it is commented out.
+    let manual = std::fs::read_to_string(root().join("recipes/chat.toml")).expect("recipes/chat.toml");
+    let (mut section, mut defaults, mut keys) = (String::new(), String::new(), 0);
+    for line in manual.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            section = name.0.to_owned();
+        }
+        let Some((before, after)) = line.split_once("# default: ") else { continue };
+        let key = before.trim_start_matches("# ").split(' ').next().expect("a key");
+        keys += 1;
+        let value = after.split(';').next().expect("a value").trim();
+        if value != "none" {
+            defaults += &format!("{section}.{key} = {value}\n");
+        }
+    }
+    assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
+    assert_eq!(keys, 35, "keys with a documented default");
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let expected = r#"[model]
+base = "tiny"
+
+[lora]
+rank = 16
+alpha = 32.0
+rslora = false
+dropout = 0.0
+target_modules = "all-linear"
+
+[data]
+train = ["a.jsonl"]
+val_size = 0.05
+format = "auto"
+max_seq_len = 2048
+overlong = "error"
+packing = true
+shuffle = true
+
+[train]
+seed = 42
+epochs = 3
+batch_size = 1
+gradient_accumulation_steps = 1
+optimizer = "adamw"
+learning_rate = 0.0001
+adam_beta1 = 0.9
+adam_beta2 = 0.999
+adam_epsilon = 0.00000001
+lr_scheduler = "cosine"
+min_lr_ratio = 0.0
+warmup_ratio = 0.05
+weight_decay = 0.0
+max_grad_norm = 1.0
+gradient_checkpointing = "auto"
+
+[eval]
+steps = 0
+samples = []
+max_new_tokens = 64
+
+[output]
+dir = "runs/a"
+export = ["peft"]
+
+[device]
+backend = "auto"
+"#;
+    assert_eq!(accept("").to_toml(), expected);
+}
+
+/// Every key, none at its default.
+const FULL: &str = r#"
+[model]
+base = "gemma4:e2b"
+[lora]
+rank = 8
+alpha = 20
+rslora = true
+dropout = 0.1
+target_modules = ["q_proj", "ffn_down"]
+init_from = "runs/old"
+[data]
+train = ["a.jsonl", "b.jsonl"]
+valid = "v.jsonl"
+val_size = 0
+format = "prompt_completion"
+max_seq_len = 512
+overlong = "truncate"
+packing = false
+shuffle = false
+[train]
+seed = 7
+epochs = 2
+max_steps = 10
+batch_size = 4
+gradient_accumulation_steps = 8
+optimizer = "sgd"
+learning_rate = 2e-4
+adam_beta1 = 0.8
+adam_beta2 = 0.98
+adam_epsilon = 1e-6
+lr_scheduler = "linear"
+min_lr_ratio = 0.1
+warmup_ratio = 0.0
+warmup_steps = 5
+weight_decay = 0.01
+max_grad_norm = 0
+gradient_checkpointing = true
+[eval]
+steps = 50
+samples = ["Hello!"]
+max_new_tokens = 16
+[output]
+dir = "runs/b"
+export = ["peft"]
+base_model_name = "google/gemma-4-E2B-it"
+[device]
+backend = "vulkan"
+adapter = "RTX"
+"#;
+
+#[test]
+fn toml_and_json_twins_are_equal_and_survive_to_toml() {
+    let recipe = parse(FULL, &NONE).expect("valid");
+    let table: toml::Table = FULL.parse().expect("valid TOML");
+    let json = serde_json::to_string_pretty(&table).expect("plain values");
+    let twin =
+        Recipe::parse(&json, Format::Json, "r.json", &NONE).unwrap_or_else(|error| panic!("{error}\n{json}"));
+    assert_eq!(twin, recipe);
+    assert_eq!(parse(&recipe.to_toml(), &NONE).expect("its own output"), recipe);
+
+    let sections: Vec<usize> =
+        table.values().map(|section| section.as_table().expect("a section").len()).collect();
+    assert_eq!(sections.iter().sum::<usize>(), 40, "FULL lists every key");
+    let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
+    for (name, section) in &defaults {
+        for key in section.as_table().expect("a section").keys() {
+            assert!(table[name].get(key).is_some(), "FULL lacks {name}.{key}");
+        }
+    }
+}
+
+#[test]
+fn values_arrive() {
+    let recipe = parse(FULL, &NONE).expect("valid");
+    assert_eq!(recipe.lora.target_modules, TargetModules::Only(vec![Module::AttnQ, Module::FfnDown]));
+    assert_eq!(recipe.lora.alpha, 20.0);
+    assert_eq!(recipe.data.train, [PathBuf::from("a.jsonl"), PathBuf::from("b.jsonl")]);
+    assert_eq!(recipe.train.learning_rate, 2e-4);
+    assert_eq!(accept("lora.rank = 4").lora.alpha, 8.0, "alpha is 2·rank");
+    assert_eq!(accept("lora.rank = 0x1_0").lora.rank, 16, "TOML's other spellings of integers");
+    assert_eq!(accept("data.valid = 'v'").data.val_size, 0.0, "nothing is split off beside data.valid");
+    assert_eq!(accept("train.warmup_steps = 0").train.warmup_ratio, 0.0, "warmup_steps = 0 is no warm-up");
+    assert_eq!(accept("data.val_size = 20").data.val_size, 20.0);
+    assert_eq!(TargetModules::AllLinear.modules().len(), 9);
+}
+
+#[test]
+fn unknown_keys_name_the_nearest() {
+    refuse("lora.rnak = 8", "r.toml:4:6: unknown key `rnak` in [lora]; did you mean `rank`?");
+    refuse(
+        "[lora]\nrank = 8\n  dropuot = 0.1",
+        "r.toml:6:3: unknown key `dropuot` in [lora]; did you mean `dropout`?",
+    );
+    refuse("[train]\nrank = 8", "r.toml:5:1: unknown key `rank` in [train]; `rank` belongs in [lora]");
+    refuse("rank = 8", "r.toml:4:1: unknown key `rank` outside any section; `rank` belongs in [lora]");
+    refuse(
+        "train.lr = 1",
+        "r.toml:4:7: unknown key `lr` in [train]; did you mean `learning_rate` in [train]?",
+    );
+    refuse("train.beta1 = 1", "r.toml:4:7: unknown key `beta1` in [train]; did you mean `adam_beta1`?");
+    refuse(
+        "train.maxseqlen = 1",
+        "r.toml:4:7: unknown key `maxseqlen` in [train]; did you mean `max_seq_len` in [data]?",
+    );
+    refuse("[loar]\nrank = 8", "r.toml:4:2: unknown section [loar]; did you mean [lora]?");
+    refuse(
+        "[zzzzzz]\nrank = 8",
+        "r.toml:4:2: unknown section [zzzzzz]; the sections are model, lora, data, train, eval, output, device",
+    );
+    refuse(
+        "eval.zzzzzzzz = 8",
+        "r.toml:4:6: unknown key `zzzzzzzz` in [eval]; [eval] takes steps, samples, max_new_tokens",
+    );
+    refuse_json(
+        "{\n  \"lora\": {\"rank\": 8,\n    \"rnak\": 8}}",
+        "r.json:3:5: unknown key `rnak` in [lora]; did you mean `rank`?",
+    );
+    refuse_json(
+        "{\"train\":\n {\"rank\": 8}}",
+        "r.json:2:3: unknown key `rank` in [train]; `rank` belongs in [lora]",
+    );
+}
+
+#[test]
+fn planned_keys_are_not_typos() {
+    refuse("eval.keep_best = true", "r.toml:4:6: `keep_best` in [eval] is not supported yet; remove it");
+    refuse("model.digest = 'sha256:0'", "r.toml:4:7: `digest` in [model] is not supported yet; remove it");
+    refuse(
+        "output.export = ['peft', 'gguf-lora']",
+        "r.toml:4:26: output.export = \"gguf-lora\" is not supported yet; remove it",
+    );
+    refuse("data.format = 'alpaca'", "r.toml:4:15: data.format = \"alpaca\" is not supported yet; remove it");
+}
+
+#[test]
+fn wrong_types_name_both() {
+    refuse("lora.rank = '16'", "r.toml:4:13: lora.rank: expected an integer, found the string \"16\"");
+    refuse("lora.rank = 16.0", "r.toml:4:13: lora.rank: expected an integer, found the number 16");
+    refuse("train.learning_rate = true", "r.toml:4:23: train.learning_rate: expected a number, found true");
+    refuse("data.packing = 1", "r.toml:4:16: data.packing: expected true or false, found the integer 1");
+    refuse(
+        "eval.samples = 'Hi'",
+        "r.toml:4:16: eval.samples: expected a list of strings, found the string \"Hi\"",
+    );
+    refuse(
+        "eval.samples = ['Hi', 3]",
+        "r.toml:4:23: eval.samples: expected a list of strings, found the integer 3",
+    );
+    refuse(
+        "data.valid = 2026-01-01",
+        "r.toml:4:14: data.valid: expected a path or a list of paths, found the date 2026-01-01",
+    );
+    refuse("lora = 3", "r.toml:4:8: lora: expected a section of keys, found the integer 3");
+    refuse(
+        "train.gradient_checkpointing = 'yes'",
+        "r.toml:4:32: train.gradient_checkpointing: expected \"auto\", true or false, found the string \"yes\"",
+    );
+    refuse_json(
+        "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\n  \"rank\": null}}",
+        "r.json:3:11: lora.rank: expected an integer, found null",
+    );
+    refuse_json("[1]", "r.json:1:1: expected an object of sections, found a list");
+}
+
+#[test]
+fn out_of_range_names_the_range() {
+    refuse("train.learning_rate = -1", "r.toml:4:23: train.learning_rate = -1: expected a number > 0");
+    refuse("train.learning_rate = nan", "r.toml:4:23: train.learning_rate = NaN: expected a number > 0");
+    refuse("lora.alpha = inf", "r.toml:4:14: lora.alpha = inf: expected a number > 0");
+    refuse("lora.rank = 0", "r.toml:4:13: lora.rank = 0: expected an integer >= 1");
+    refuse("train.epochs = -3", "r.toml:4:16: train.epochs = -3: expected an integer >= 1");
+    refuse(
+        "lora.rank = 4294967296",
+        "r.toml:4:13: lora.rank = 4294967296: expected an integer <= 4294967295",
+    );
+    refuse("lora.dropout = 1", "r.toml:4:16: lora.dropout = 1: expected a number from 0 to below 1");
+    refuse(
+        "train.warmup_ratio = 1.5",
+        "r.toml:4:22: train.warmup_ratio = 1.5: expected a number from 0 to 1",
+    );
+    refuse(
+        "train.adam_beta2 = 1.0",
+        "r.toml:4:20: train.adam_beta2 = 1: expected a number from 0 to below 1",
+    );
+    refuse(
+        "data.val_size = 1.5",
+        "r.toml:4:17: data.val_size = 1.5: expected 0 (none), a fraction below 1, or a whole count",
+    );
+    refuse("train.optimizer = 'adam'", "r.toml:4:19: train.optimizer = \"adam\": expected `adamw` or `sgd`");
+    refuse("data.valid = []", "r.toml:4:14: data.valid = []: expected at least one path");
+    refuse("data.valid = ''", "r.toml:4:14: data.valid = \"\": expected a string that is not empty");
+    refuse(
+        "lora.target_modules = ['q_prj']",
+        "r.toml:4:24: lora.target_modules = \"q_prj\": expected the name of a module; did you mean \"q_proj\"?",
+    );
+    refuse(
+        "lora.target_modules = ['q_proj', 'attn_q']",
+        "r.toml:4:34: lora.target_modules = \"attn_q\": expected each module once",
+    );
+    refuse(
+        "lora.target_modules = 'all'",
+        "r.toml:4:23: lora.target_modules = \"all\": expected \"all-linear\" or a list of module names",
+    );
+    refuse_json(
+        "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\"alpha\": 1e999}}",
+        "r.json:2:20: lora.alpha = inf: expected a number > 0",
+    );
+}
+
+#[test]
+fn contradictions_are_refused() {
+    refuse(
+        "data.valid = 'v.jsonl'\ndata.val_size = 0.1",
+        "r.toml:5:17: data.val_size: `valid` names the validation samples already; remove one of the two",
+    );
+    refuse(
+        "train.warmup_steps = 5\ntrain.warmup_ratio = 0.1",
+        "r.toml:5:22: train.warmup_ratio: `warmup_steps` sets the warm-up already; remove one of the two",
+    );
+}
+
+#[test]
+fn missing_keys_say_what_they_take() {
+    let text = "data.train = 'a'\noutput.dir = 'b'";
+    assert_message(
+        parse(text, &NONE),
+        "r.toml: `model.base` is missing; it is \"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file",
+    );
+    let text = "model.base = 'tiny'\noutput.dir = 'b'";
+    assert_message(
+        parse(text, &NONE),
+        "r.toml: `data.train` is missing; it is the path of a .jsonl file, or a list of them",
+    );
+    let text = "model.base = 'tiny'\ndata.train = 'a'";
+    assert_message(
+        parse(text, &NONE),
+        "r.toml: `output.dir` is missing; it is the folder that the run writes",
+    );
+}
+
+#[test]
+fn overrides_win_and_are_named() {
+    let overrides = [
+        ("train.learning_rate", "2e-4"),
+        ("model.base", "gemma4:e2b"),
+        ("lora.target_modules", "['q_proj']"),
+        ("output.dir", "2026-01-01"),
+        ("train.epochs", "5"),
+        ("train.epochs", "6"),
+    ];
+    let recipe = parse(&format!("{REQUIRED}train.epochs = 4"), &overrides).expect("valid");
+    assert_eq!(recipe.train.learning_rate, 2e-4);
+    assert_eq!(recipe.model.base, "gemma4:e2b");
+    assert_eq!(recipe.lora.target_modules, TargetModules::Only(vec![Module::AttnQ]));
+    assert_eq!(recipe.output.dir, PathBuf::from("2026-01-01"), "a date is the bare string");
+    assert_eq!(recipe.train.epochs, 6, "the last one wins");
+
+    refuse_override(
+        "lora.rnak",
+        "8",
+        "--set lora.rnak=8: unknown key `rnak` in [lora]; did you mean `rank`?",
+    );
+    refuse_override(
+        "lora.rank",
+        "eight",
+        "--set lora.rank=eight: lora.rank: expected an integer, found the string \"eight\"",
+    );
+    refuse_override("lora.rank", "0", "--set lora.rank=0: lora.rank = 0: expected an integer >= 1");
+    refuse_override("loar.rank", "8", "--set loar.rank=8: unknown section [loar]; did you mean [lora]?");
+    refuse_override(
+        "rank",
+        "8",
+        "--set rank=8: unknown key `rank` outside any section; `rank` belongs in [lora]",
+    );
+    refuse_override(
+        "lora.rank",
+        "1\nalpha = 2",
+        "--set lora.rank=1\nalpha = 2: lora.rank: expected an integer, found the string \"1\\nalpha = 2\"",
+    );
+
+    assert_eq!(split_override("data.train = a=b").expect("valid"), ("data.train", "a=b"));
+    let error = split_override("lora.rank").expect_err("no value").to_string();
+    assert_eq!(
+        error,
+        "--set lora.rank: expected section.key=value, for instance --set train.learning_rate=2e-4"
+    );
+}
+
+#[test]
+fn syntax_errors_give_the_line() {
+    refuse("lora.rank 8", "r.toml:4:11: key with no value, expected `=`");
+    refuse("lora.rank = 8\nlora.rank = 9", "r.toml:5:6: duplicate key");
+    refuse_json("{\n \"lora\": {\"rank\": 8,}\n}", "r.json:2:21: key must be a string");
+    refuse_json("{\"lora\": {\"rank\": 8,\n \"rank\": 9}}", "r.json:2:2: duplicate key `rank`");
+    refuse_json("", "r.json:1:1: EOF while parsing a value");
+}
+
+#[test]
+fn hostile_files_are_errors() {
+    let deep = format!("{{\"lora\": {{\"rank\": {}1{}}}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(Recipe::parse(&deep, Format::Json, "r.json", &NONE).is_err());
+    let deep = format!("{REQUIRED}lora.rank = {}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(parse(&deep, &NONE).is_err());
+    // Cut anywhere, a recipe is read or refused, never a panic.
+    for end in (0..FULL.len()).filter(|&end| FULL.is_char_boundary(end)) {
+        let _ = parse(&FULL[..end], &NONE);
+    }
+}
+
+#[test]
+fn files_that_do_not_exist_are_named_in_full() {
+    let recipe = accept("");
+    let expected = std::env::current_dir().expect("a working directory").join("a.jsonl");
+    assert_eq!(
+        recipe.check_files().expect_err("no such file").to_string(),
+        format!(
+            "data.train: {} does not exist (paths in a recipe are relative to the working directory)",
+            expected.display()
+        )
+    );
+    let error = Recipe::read(Path::new("no/such.toml"), &NONE).expect_err("no such file").to_string();
+    let absolute = std::env::current_dir().expect("a working directory").join("no/such.toml");
+    assert!(error.starts_with(&format!("cannot read the recipe {}: ", absolute.display())), "{error}");
+}
