@@ -1,0 +1,7 @@
+#!/bin/sh
+# Regenerates dense/, big/ and ollama/ (or only those named). README.md says how to get LLAMA_CPP and LLAMA_QUANTIZE.
+set -e
+cd "$(dirname "$0")"
+: "${LLAMA_CPP:?llama.cpp source folder}" "${LLAMA_QUANTIZE:?path of the llama-quantize binary}"
+export LLAMA_CPP LLAMA_QUANTIZE
+exec "${PYTHON:-python3}" make.py "$@"
