@@ -4,15 +4,21 @@
 //! micro-batch, `D` model width, `F` feed-forward width, `P` per-layer embedding width, `H` query heads,
 //! `G` key/value heads, `K` head size, `V` vocabulary, `R` rank, `L` layers.
 
-pub mod batch;
-pub mod config;
+pub mod recipe;
+
 pub mod dataset;
-pub mod lora;
-pub mod gpu;
-pub mod ops;
 pub mod template;
 pub mod tokenizer;
+
+pub mod batch;
+
+pub mod config;
+pub mod lora;
 pub mod weights;
+
+pub mod gpu;
+pub mod ops;
+
 pub mod reference;
-pub mod recipe;
+
 pub mod schedule;
