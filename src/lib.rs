@@ -19,6 +19,8 @@ pub mod weights;
 pub mod gpu;
 pub mod ops;
 
+pub mod model;
+
 pub mod reference;
 
 pub mod schedule;

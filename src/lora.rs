@@ -1,4 +1,9 @@
-//! Which matrices a LoRA adapter touches, and what the adapter's tensors are called.
+//! Which matrices a LoRA adapter touches, what the adapter's tensors are called, and the adapter in host memory.
+
+use std::collections::BTreeMap;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::config::Config;
 
@@ -133,4 +138,53 @@ pub fn slots(config: &Config, modules: &[Module]) -> Vec<Slot> {
 /// `alpha/rank`, or `alpha/√rank` with rank-stabilised scaling (Kalajdzievski 2023, arXiv:2312.03732).
 pub fn scale(rank: usize, alpha: f64, rslora: bool) -> f64 {
     if rslora { alpha / (rank as f64).sqrt() } else { alpha / rank as f64 }
+}
+
+/// An adapter in host memory: what files hold and what the device starts from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// `R`, the same for every slot.
+    pub rank: usize,
+    /// Numerator of the scale.
+    pub alpha: f64,
+    /// Whether the scale is `alpha/√rank`.
+    pub rslora: bool,
+    /// The matrices.
+    pub pairs: BTreeMap<Slot, Pair>,
+}
+
+/// The two matrices of a slot, or their gradients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pair {
+    /// `A` `[R, in]`.
+    pub a: Vec<f32>,
+    /// `B` `[out, R]`.
+    pub b: Vec<f32>,
+}
+
+impl Adapter {
+    /// PEFT's start: `A` Kaiming-uniform with a = √5, which is uniform in `±1/√in`, and `B` zero.
+    ///
+    /// Each slot draws from its own stream of `seed`, so that slots do not depend on each other.
+    pub fn init(slots: &[Slot], rank: usize, alpha: f64, rslora: bool, seed: u64) -> Adapter {
+        let mut pairs = BTreeMap::new();
+        for (stream, slot) in slots.iter().enumerate() {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            rng.set_stream(stream as u64 + 1);
+            let bound = 1.0 / (slot.in_features as f32).sqrt();
+            let a = (0..rank * slot.in_features).map(|_| rng.random_range(-bound..bound)).collect();
+            pairs.insert(*slot, Pair { a, b: vec![0.0; slot.out_features * rank] });
+        }
+        Adapter { rank, alpha, rslora, pairs }
+    }
+
+    /// The factor on `B·A`.
+    pub fn scale(&self) -> f64 {
+        scale(self.rank, self.alpha, self.rslora)
+    }
+
+    /// Trainable values.
+    pub fn parameters(&self) -> usize {
+        self.pairs.values().map(|p| p.a.len() + p.b.len()).sum()
+    }
 }

@@ -130,7 +130,8 @@ impl Gpu {
     pub fn upload<T: bytemuck::Pod>(&self, label: &str, data: &[T]) -> Result<wgpu::Buffer, GpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         self.check_size(label, bytes.len() as u64)?;
-        let descriptor = wgpu::util::BufferInitDescriptor { label: Some(label), contents: bytes, usage: USAGE };
+        let descriptor =
+            wgpu::util::BufferInitDescriptor { label: Some(label), contents: bytes, usage: USAGE };
         Ok(self.device.create_buffer_init(&descriptor))
     }
 
@@ -140,7 +141,11 @@ impl Gpu {
     }
 
     /// Reads the first `len` values of `buffer`, after everything submitted so far.
-    pub async fn read<T: bytemuck::Pod>(&self, buffer: &wgpu::Buffer, len: usize) -> Result<Vec<T>, GpuError> {
+    pub async fn read<T: bytemuck::Pod>(
+        &self,
+        buffer: &wgpu::Buffer,
+        len: usize,
+    ) -> Result<Vec<T>, GpuError> {
         self.read_at(buffer, 0, len).await
     }
 
@@ -218,9 +223,8 @@ async fn pick_adapter(name: Option<&str>) -> Result<wgpu::Adapter, GpuError> {
         _ => adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", "),
     };
     let wanted = name.map(|n| format!(" whose name contains \"{n}\"")).unwrap_or_default();
-    let matches = |a: &wgpu::Adapter| {
-        name.is_none_or(|n| a.get_info().name.to_lowercase().contains(&n.to_lowercase()))
-    };
+    let matches =
+        |a: &wgpu::Adapter| name.is_none_or(|n| a.get_info().name.to_lowercase().contains(&n.to_lowercase()));
     adapters.retain(matches);
     adapters.sort_by_key(|a| match a.get_info().device_type {
         wgpu::DeviceType::DiscreteGpu => 0,

@@ -53,7 +53,8 @@ impl Gpu {
             label: Some(&label),
             source: wgpu::ShaderSource::Wgsl(shader::expand(kernel.shader, kernel.format).into()),
         });
-        let constants: Vec<_> = kernel.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
+        let constants: Vec<_> =
+            kernel.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
         let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(&label),
             layout: None,

@@ -47,11 +47,13 @@ fn include(name: &str, format: Option<GgmlType>, seen: &mut Vec<String>, text: &
     }
     seen.push(name.to_string());
     let source = SOURCES.iter().find(|(n, _)| *n == name).map(|(_, source)| *source);
-    let source = source.unwrap_or_else(|| panic!("no shader named {name}; imported through {}", seen.join(" → ")));
+    let source =
+        source.unwrap_or_else(|| panic!("no shader named {name}; imported through {}", seen.join(" → ")));
     for line in source.lines() {
         match line.strip_prefix("#import ").map(str::trim) {
             Some("weight") => {
-                let format = format.unwrap_or_else(|| panic!("{name} imports a weight format, none was given"));
+                let format =
+                    format.unwrap_or_else(|| panic!("{name} imports a weight format, none was given"));
                 include(&format!("quant/{}", format.name().to_lowercase()), None, seen, text);
             }
             Some(other) => include(other, format, seen, text),

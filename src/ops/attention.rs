@@ -71,7 +71,12 @@ impl<'a> Attention<'a> {
         lse: &Rows,
     ) {
         let row_heads = self.rows * self.heads;
-        self.dispatch(rec, "delta", &[out.bind(1), dout.bind(5), delta.bind(8)], grid(row_heads.div_ceil(64)));
+        self.dispatch(
+            rec,
+            "delta",
+            &[out.bind(1), dout.bind(5), delta.bind(8)],
+            grid(row_heads.div_ceil(64)),
+        );
         let mut bindings = [q, k, v, dout, dq, lse, delta].map(|rows| rows.bind(0)).to_vec();
         for (binding, index) in bindings.iter_mut().zip([1, 2, 3, 5, 6, 7, 8]) {
             binding.index = index;

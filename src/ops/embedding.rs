@@ -48,7 +48,14 @@ pub fn forward(
 }
 
 /// `dx[ids[ids_offset + t]] = dy[t]`; the ids are distinct, other rows of `dx` keep what they hold.
-pub fn backward(rec: &mut Recorder, dx: &Rows, ids: &wgpu::Buffer, ids_offset: usize, dy: &Rows, rows: usize) {
+pub fn backward(
+    rec: &mut Recorder,
+    dx: &Rows,
+    ids: &wgpu::Buffer,
+    ids_offset: usize,
+    dy: &Rows,
+    rows: usize,
+) {
     let params = Params {
         rows: rows as u32,
         first_row: 0,

@@ -39,12 +39,26 @@ impl Table {
 }
 
 /// Turns `x` `[rows, heads, K]` by its positions.
-pub fn forward(rec: &mut Recorder, x: &Rows, positions: &wgpu::Buffer, table: &Table, heads: usize, rows: usize) {
+pub fn forward(
+    rec: &mut Recorder,
+    x: &Rows,
+    positions: &wgpu::Buffer,
+    table: &Table,
+    heads: usize,
+    rows: usize,
+) {
     turn(rec, "forward", x, positions, table, heads, rows);
 }
 
 /// Turns the gradient back.
-pub fn backward(rec: &mut Recorder, dx: &Rows, positions: &wgpu::Buffer, table: &Table, heads: usize, rows: usize) {
+pub fn backward(
+    rec: &mut Recorder,
+    dx: &Rows,
+    positions: &wgpu::Buffer,
+    table: &Table,
+    heads: usize,
+    rows: usize,
+) {
     turn(rec, "backward", dx, positions, table, heads, rows);
 }
 
@@ -63,5 +77,10 @@ fn turn(
         Binding { index: 2, buffer: &table.buffer, range: None },
         x.bind(3),
     ];
-    rec.dispatch(Kernel::new("rope", entry), &params, &bindings, grid((rows * heads * table.pairs).div_ceil(64)));
+    rec.dispatch(
+        Kernel::new("rope", entry),
+        &params,
+        &bindings,
+        grid((rows * heads * table.pairs).div_ceil(64)),
+    );
 }

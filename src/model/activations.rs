@@ -1,0 +1,222 @@
+//! What forward saves for backward, and the scratch of both.
+//!
+//! | name | shape | needed by |
+//! |---|---|---|
+//! | `input` | `[T, D]` | norm before attention; recomputation |
+//! | `attn_normed`, `z_attn` | `[T, D]`, `[T, Σ R]` | adapters of q, k, v |
+//! | `attn_q`, `attn_k`, `attn_v` | `[T, H·K]`, `[T, G·K]` | norms of the heads |
+//! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too |
+//! | `z_output`, `attn_output` | `[T, R]`, `[T, D]` | adapter; norm after attention |
+//! | `after_attention` | `[T, D]` | norm before the feed-forward |
+//! | `ffn_normed`, `z_ffn` | `[T, D]`, `[T, Σ R]` | adapters of gate and up |
+//! | `ffn_gate`, `ffn_up`, `geglu`, `z_down` | `[T, F]`, `[T, R]` | GeGLU; adapter of down |
+//! | `ffn_down` | `[T, D]` | norm after the feed-forward |
+//! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | adapter of inp_gate |
+//! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
+
+use super::plan::{LayerWidths, Plan};
+use crate::gpu::{Gpu, GpuError};
+use crate::ops::Rows;
+
+/// What one layer's forward leaves behind.
+#[derive(Clone)]
+pub(super) struct LayerActivations {
+    pub input: Rows,
+    pub k: Rows,
+    pub v: Rows,
+    pub inner: Inner,
+}
+
+/// The part that a recomputing layer shares with the others.
+#[derive(Clone)]
+pub(super) struct Inner {
+    pub attn_normed: Rows,
+    pub z_attn: Rows,
+    pub attn_q: Rows,
+    pub attn_k: Rows,
+    pub attn_v: Rows,
+    pub q: Rows,
+    pub attention: Rows,
+    pub lse: Rows,
+    pub z_output: Rows,
+    pub attn_output: Rows,
+    pub after_attention: Rows,
+    pub ffn_normed: Rows,
+    pub z_ffn: Rows,
+    pub ffn_gate: Rows,
+    pub ffn_up: Rows,
+    pub geglu: Rows,
+    pub z_down: Rows,
+    pub ffn_down: Rows,
+    pub after_ffn: Rows,
+    pub z_gate: Rows,
+    pub per_layer_input: Rows,
+    pub inp_gate: Rows,
+    pub gated_input: Rows,
+    pub z_proj: Rows,
+    pub proj: Rows,
+}
+
+/// Scratch of one layer's backward; every layer uses the same.
+pub(super) struct Scratch {
+    pub dstream: Rows,   // gradient of a norm's input or output [T, D]
+    pub dnormed: Rows,   // [T, D]
+    pub dgate: Rows,     // [T, F]
+    pub dup: Rows,       // [T, F]
+    pub dgeglu: Rows,    // [T, F]
+    pub dq: Rows,        // [T, H·K]
+    pub dattn_q: Rows,   // [T, H·K]; before that, the gradient of the attention's output
+    pub dattn_k: Rows,   // [T, G·K]
+    pub dattn_v: Rows,   // [T, G·K]
+    pub delta: Rows,     // [T, H]
+    pub dgated: Rows,    // [T, P]
+    pub dinp_gate: Rows, // [T, P]
+    pub u: Rows,         // [T, Σ R]
+    pub masked: Rows,    // [T, widest], with dropout
+}
+
+/// All buffers of a pass over at most `tokens` tokens.
+pub struct Activations {
+    /// Largest micro-batch that fits.
+    pub tokens: usize,
+    pub(super) embeddings: Rows, // scaled, [T, D]
+    pub(super) layers: Vec<LayerActivations>,
+    pub(super) recompute: Vec<bool>,
+    pub(super) output: Rows,                   // of the last layer [T, D]
+    pub(super) dhidden: Rows,                  // gradient of the stream [T, D]
+    pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
+    pub(super) scratch: Scratch,
+}
+
+impl Activations {
+    /// Makes every buffer of `plan`.
+    pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
+        let make = Maker { gpu, tokens: plan.tokens };
+        let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let shared = match plan.recompute.contains(&true) {
+            true => Some(make.inner("recomputed", &widest)?),
+            false => None,
+        };
+        let mut layers = Vec::new();
+        let mut dkv = Vec::new();
+        for (i, w) in plan.layers.iter().enumerate() {
+            let inner = match (&shared, plan.recompute[i]) {
+                (Some(shared), true) => shared.narrowed(w),
+                _ => make.inner(&format!("layer {i}"), w)?,
+            };
+            layers.push(LayerActivations {
+                input: make.rows("layer input", w.width)?,
+                k: make.rows("keys", w.own_keys)?,
+                v: make.rows("values", w.own_keys)?,
+                inner,
+            });
+            dkv.push(match w.own_keys {
+                0 => None,
+                keys => Some((make.rows("key gradients", keys)?, make.rows("value gradients", keys)?)),
+            });
+        }
+        Ok(Activations {
+            tokens: plan.tokens,
+            embeddings: make.rows("embeddings", widest.width)?,
+            layers,
+            recompute: plan.recompute.clone(),
+            output: make.rows("stream", widest.width)?,
+            dhidden: make.rows("stream gradient", widest.width)?,
+            dkv,
+            scratch: Scratch {
+                dstream: make.rows("dstream", widest.width)?,
+                dnormed: make.rows("dnormed", widest.width)?,
+                dgate: make.rows("dgate", widest.ffn)?,
+                dup: make.rows("dup", widest.ffn)?,
+                dgeglu: make.rows("dgeglu", widest.ffn)?,
+                dq: make.rows("dq", widest.queries)?,
+                dattn_q: make.rows("dattn_q", widest.queries)?,
+                dattn_k: make.rows("dattn_k", widest.own_keys)?,
+                dattn_v: make.rows("dattn_v", widest.own_keys)?,
+                delta: make.rows("delta", widest.heads)?,
+                dgated: make.rows("dgated", widest.per_layer)?,
+                dinp_gate: make.rows("dinp_gate", widest.per_layer)?,
+                u: make.rows("u", plan.z_width)?,
+                masked: make.rows("masked input", plan.masked_width)?,
+            },
+        })
+    }
+
+    /// The stream after layer `layer - 1`: the embeddings for 0, the model's output for `L`.
+    pub(super) fn hidden(&self, layer: usize) -> &Rows {
+        self.layers.get(layer).map_or(&self.output, |l| &l.input)
+    }
+}
+
+struct Maker<'a> {
+    gpu: &'a Gpu,
+    tokens: usize,
+}
+
+impl Maker<'_> {
+    fn rows(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        Rows::new(self.gpu, label, if width == 0 { 0 } else { self.tokens }, width)
+    }
+
+    fn inner(&self, label: &str, w: &LayerWidths) -> Result<Inner, GpuError> {
+        let rows = |name: &str, width: usize| self.rows(&format!("{label} {name}"), width);
+        Ok(Inner {
+            attn_normed: rows("attn_normed", w.width)?,
+            z_attn: rows("z_attn", w.z[0])?,
+            attn_q: rows("attn_q", w.queries)?,
+            attn_k: rows("attn_k", w.own_keys)?,
+            attn_v: rows("attn_v", w.own_values)?,
+            q: rows("q", w.queries)?,
+            attention: rows("attention", w.queries)?,
+            lse: rows("lse", w.heads)?,
+            z_output: rows("z_output", w.z[1])?,
+            attn_output: rows("attn_output", w.width)?,
+            after_attention: rows("after_attention", w.width)?,
+            ffn_normed: rows("ffn_normed", w.width)?,
+            z_ffn: rows("z_ffn", w.z[2])?,
+            ffn_gate: rows("ffn_gate", w.ffn)?,
+            ffn_up: rows("ffn_up", w.ffn)?,
+            geglu: rows("geglu", w.ffn)?,
+            z_down: rows("z_down", w.z[3])?,
+            ffn_down: rows("ffn_down", w.width)?,
+            after_ffn: rows("after_ffn", w.width)?,
+            z_gate: rows("z_gate", w.z[4])?,
+            per_layer_input: rows("per_layer_input", w.per_layer)?,
+            inp_gate: rows("inp_gate", w.per_layer)?,
+            gated_input: rows("gated_input", w.per_layer)?,
+            z_proj: rows("z_proj", w.z[5])?,
+            proj: rows("proj", if w.per_layer > 0 { w.width } else { 0 })?,
+        })
+    }
+}
+
+impl Rows {
+    /// The same memory with narrower rows.
+    pub(super) fn narrowed(&self, width: usize) -> Rows {
+        Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4) }
+    }
+}
+
+impl Inner {
+    /// The same memory, laid out for a layer of these widths.
+    fn narrowed(&self, w: &LayerWidths) -> Inner {
+        Inner {
+            z_attn: self.z_attn.narrowed(w.z[0]),
+            attn_q: self.attn_q.narrowed(w.queries),
+            attn_k: self.attn_k.narrowed(w.own_keys),
+            attn_v: self.attn_v.narrowed(w.own_values),
+            q: self.q.narrowed(w.queries),
+            attention: self.attention.narrowed(w.queries),
+            lse: self.lse.narrowed(w.heads),
+            z_output: self.z_output.narrowed(w.z[1]),
+            z_ffn: self.z_ffn.narrowed(w.z[2]),
+            ffn_gate: self.ffn_gate.narrowed(w.ffn),
+            ffn_up: self.ffn_up.narrowed(w.ffn),
+            geglu: self.geglu.narrowed(w.ffn),
+            z_down: self.z_down.narrowed(w.z[3]),
+            z_gate: self.z_gate.narrowed(w.z[4]),
+            z_proj: self.z_proj.narrowed(w.z[5]),
+            ..self.clone()
+        }
+    }
+}

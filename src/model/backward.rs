@@ -1,0 +1,114 @@
+//! Backward: `forward.rs` from the last line to the first. Gradients of the adapter are added to what is there.
+
+use super::activations::Activations;
+use super::forward::Pass;
+use super::trainable::{Input, Trainable};
+use super::{Inputs, Model};
+use crate::gpu::Recorder;
+use crate::lora::Module;
+use crate::ops::dropout::Mask;
+use crate::ops::{geglu, rms_norm, rope, scale};
+
+impl<'b> Model<'b> {
+    /// From the gradient of the last stream in `acts` (see [`super::Head::backward`]) to the adapter's gradients.
+    pub fn backward<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        inputs: &Inputs,
+        adapter: &Trainable,
+        acts: &Activations,
+        dropout: Option<Mask>,
+    ) {
+        let pass = Pass { inputs, adapter, dropout };
+        for (dk, dv) in acts.dkv.iter().flatten() {
+            let bytes = |rows: &crate::ops::Rows| (inputs.tokens * rows.stride * 4) as u64;
+            rec.clear(&dk.buffer, bytes(dk));
+            rec.clear(&dv.buffer, bytes(dv));
+        }
+        for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
+            if acts.recompute[layer] {
+                // Nothing below reads the output of this layer again, so it may be overwritten with itself.
+                self.layer_forward(rec, &pass, acts, layer, acts.hidden(layer + 1));
+            }
+            self.layer_backward(rec, &pass, acts, layer);
+        }
+    }
+
+    /// Turns the gradient of the layer's output in `acts.dhidden` into that of its input.
+    fn layer_backward<'a>(&'a self, rec: &mut Recorder<'a>, pass: &Pass, acts: &Activations, layer: usize) {
+        let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
+        let (a, saved, s, t) =
+            (&acts.layers[layer], &acts.layers[layer].inner, &acts.scratch, pass.inputs.tokens);
+        let (dhidden, products) = (&acts.dhidden, pass.products(acts));
+        let group = |input| pass.adapter.group(layer, input);
+        let positions = &pass.inputs.positions;
+
+        if w.output_scale != 1.0 {
+            scale::in_place(rec, dhidden, w.output_scale, t);
+        }
+        if let Some(branch) = &w.per_layer {
+            rms_norm::backward(rec, &s.dstream, dhidden, &saved.proj, &branch.post_norm, t, false);
+            let gradients = [(Module::Proj, &branch.proj, &s.dstream)];
+            let dx = Some((&s.dgated, false));
+            products.backward(
+                rec,
+                group(Input::GatedInput),
+                &saved.z_proj,
+                &saved.gated_input,
+                &gradients,
+                dx,
+            );
+            geglu::backward(rec, &s.dinp_gate, None, &s.dgated, &saved.inp_gate, &saved.per_layer_input, t);
+            let gradients = [(Module::InpGate, &branch.inp_gate, &s.dinp_gate)];
+            let dx = Some((dhidden, true));
+            products.backward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &gradients, dx);
+        }
+
+        let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
+        rms_norm::backward(rec, &s.dstream, dhidden, &saved.ffn_down, &w.post_ffw_norm, t, false);
+        let gradients = [(Module::FfnDown, &w.ffn_down, &s.dstream)];
+        let dx = Some((&dgeglu, false));
+        products.backward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &gradients, dx);
+        geglu::backward(rec, &dgate, Some(&dup), &dgeglu, &saved.ffn_gate, &saved.ffn_up, t);
+        let gradients = [(Module::FfnGate, &w.ffn_gate, &dgate), (Module::FfnUp, &w.ffn_up, &dup)];
+        let dx = Some((&s.dnormed, false));
+        products.backward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &gradients, dx);
+        rms_norm::backward(rec, dhidden, &s.dnormed, &saved.after_attention, &w.ffn_norm, t, true);
+
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let [dq, dattn_q] = [&s.dq, &s.dattn_q].map(|rows| rows.narrowed(queries));
+        let [dattn_k, dattn_v] = [&s.dattn_k, &s.dattn_v].map(|rows| rows.narrowed(keys));
+        let dattention = &dattn_q;
+        rms_norm::backward(rec, &s.dstream, dhidden, &saved.attn_output, &w.post_attention_norm, t, false);
+        let gradients = [(Module::AttnOutput, &w.attn_output, &s.dstream)];
+        let dx = Some((dattention, false));
+        products.backward(rec, group(Input::Attention), &saved.z_output, &saved.attention, &gradients, dx);
+
+        let donor = l.kv_donor.unwrap_or(layer);
+        let (dk, dv) = acts.dkv[donor].as_ref().expect("a donor makes keys and values");
+        let delta = s.delta.narrowed(l.heads);
+        let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
+        let attention = self.attention(layer, pass.inputs);
+        attention.backward(rec, [&dq, dk, dv], &delta, dattention, qkv, &saved.attention, &saved.lse);
+
+        rope::backward(rec, &dq, positions, &w.rope, l.heads, t);
+        rms_norm::backward(rec, &dattn_q, &dq, &saved.attn_q, &w.attn_q_norm, t * l.heads, false);
+        let mut gradients = vec![(Module::AttnQ, &w.attn_q, &dattn_q)];
+        if let (Some(attn_k), Some(k_norm)) = (&w.attn_k, &w.attn_k_norm) {
+            // Every layer that shares these keys and values lies above and has added its part.
+            rope::backward(rec, dk, positions, &w.rope, l.kv_heads, t);
+            rms_norm::backward(rec, &dattn_k, dk, &saved.attn_k, k_norm, t * l.kv_heads, false);
+            let draw_values = if l.k_eq_v { &dattn_k } else { &dattn_v };
+            let raw_values = a.raw_values(l.k_eq_v);
+            rms_norm::backward(rec, draw_values, dv, raw_values, &w.attn_v_norm, t * l.kv_heads, l.k_eq_v);
+            gradients.push((Module::AttnK, attn_k, &dattn_k));
+            gradients.extend(w.attn_v.iter().map(|v| (Module::AttnV, v, &dattn_v)));
+        }
+        let lowest = layer == pass.adapter.lowest_layer();
+        let dx = (!lowest).then_some((&s.dnormed, false));
+        products.backward(rec, group(Input::AttnNormed), &saved.z_attn, &saved.attn_normed, &gradients, dx);
+        if !lowest {
+            rms_norm::backward(rec, dhidden, &s.dnormed, &a.input, &w.attn_norm, t, true);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! One micro-batch on the device.
+
+use super::Model;
+use crate::batch::MicroBatch;
+use crate::gpu::{Gpu, GpuError};
+use crate::ops::Weight;
+
+/// Everything about a micro-batch that the kernels read.
+pub struct Inputs {
+    /// Tokens `T`.
+    pub tokens: usize,
+    /// Rows that carry loss `N`.
+    pub loss_tokens: usize,
+    pub(super) ids: wgpu::Buffer,       // [T]
+    pub(super) positions: wgpu::Buffer, // [T]
+    pub(super) bounds: wgpu::Buffer,    // [T, 2]
+    pub(super) loss_rows: wgpu::Buffer, // [N]
+    pub(super) targets: wgpu::Buffer,   // [N]
+    pub(super) per_layer: Option<PerLayerRows>,
+}
+
+/// The rows of the per-layer embedding table that this micro-batch needs, in the file's format.
+pub(super) struct PerLayerRows {
+    pub table: Weight,     // [distinct tokens, L·P]
+    pub ids: wgpu::Buffer, // [T], rows of `table`
+}
+
+impl Inputs {
+    /// Uploads a micro-batch, and fetches its per-layer embedding rows from the file.
+    pub fn upload(gpu: &Gpu, model: &Model, batch: &MicroBatch) -> Result<Inputs, GpuError> {
+        let bounds: Vec<[u32; 2]> = batch.starts.iter().zip(&batch.ends).map(|(&s, &e)| [s, e]).collect();
+        Ok(Inputs {
+            tokens: batch.len(),
+            loss_tokens: batch.loss_rows.len(),
+            ids: gpu.upload("token ids", &batch.tokens)?,
+            positions: gpu.upload("positions", &batch.positions)?,
+            bounds: gpu.upload("sample bounds", &bounds)?,
+            loss_rows: gpu.upload("loss rows", &non_empty(&batch.loss_rows))?,
+            targets: gpu.upload("targets", &non_empty(&batch.targets))?,
+            per_layer: per_layer_rows(gpu, model, batch)?,
+        })
+    }
+}
+
+fn per_layer_rows(gpu: &Gpu, model: &Model, batch: &MicroBatch) -> Result<Option<PerLayerRows>, GpuError> {
+    let Some(table) = model.base.matrix("per_layer_token_embd") else { return Ok(None) };
+    let mut distinct = batch.tokens.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let row_bytes = table.row_bytes();
+    let mut rows = Vec::with_capacity(distinct.len() * row_bytes);
+    for &id in &distinct {
+        rows.extend_from_slice(table.rows(id as usize..id as usize + 1).data);
+    }
+    let row_of =
+        |id: &u32| distinct.binary_search(id).expect("every token is among the distinct ones") as u32;
+    let ids: Vec<u32> = batch.tokens.iter().map(row_of).collect();
+    Ok(Some(PerLayerRows {
+        table: Weight::upload(gpu, "per-layer embedding rows", table.ty, distinct.len(), table.cols, &rows)?,
+        ids: gpu.upload("per-layer embedding ids", &ids)?,
+    }))
+}
+
+/// A binding cannot be empty; no kernel runs over a micro-batch without loss.
+fn non_empty(values: &[u32]) -> Vec<u32> {
+    if values.is_empty() { vec![0] } else { values.to_vec() }
+}

@@ -1,0 +1,177 @@
+//! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
+
+use super::{Model, Trainable};
+use crate::ops::Weight;
+
+/// Widths of one layer's buffers, in f32 per token.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LayerWidths {
+    pub width: usize,
+    pub heads: usize,
+    pub queries: usize,
+    pub own_keys: usize,   // G·K where the layer makes its own keys, else 0
+    pub own_values: usize, // the same where it has a matrix for the values
+    pub ffn: usize,
+    pub per_layer: usize,
+    pub z: [usize; 6], // by `Input`
+}
+
+impl LayerWidths {
+    pub fn max(&self, other: &LayerWidths) -> LayerWidths {
+        let mut z = self.z;
+        for (mine, theirs) in z.iter_mut().zip(other.z) {
+            *mine = (*mine).max(theirs);
+        }
+        LayerWidths {
+            width: self.width.max(other.width),
+            heads: self.heads.max(other.heads),
+            queries: self.queries.max(other.queries),
+            own_keys: self.own_keys.max(other.own_keys),
+            own_values: self.own_values.max(other.own_values),
+            ffn: self.ffn.max(other.ffn),
+            per_layer: self.per_layer.max(other.per_layer),
+            z,
+        }
+    }
+
+    /// f32 per token of what a recomputing layer shares with the others.
+    fn inner(&self) -> usize {
+        let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
+        6 * self.width
+            + 3 * self.queries
+            + self.own_keys
+            + self.own_values
+            + self.heads
+            + 3 * self.ffn
+            + per_layer
+            + self.z.iter().sum::<usize>()
+    }
+}
+
+/// What a run will need, before anything is allocated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Largest micro-batch, in tokens.
+    pub tokens: usize,
+    /// Rows of logits that exist at a time.
+    pub head_rows: usize,
+    /// Bytes by purpose.
+    pub bytes: Vec<(&'static str, u64)>,
+    /// By layer: whether backward computes the activations again from the layer's input.
+    pub recompute: Vec<bool>,
+    pub(super) layers: Vec<LayerWidths>,
+    pub(super) z_width: usize,
+    pub(super) masked_width: usize,
+}
+
+/// What the recipe says about recomputation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Keep everything where that takes at most this many bytes, else recompute every layer.
+    Above(u64),
+    /// Every layer.
+    Always,
+    /// No layer.
+    Never,
+}
+
+/// Upper bound of the logits' chunk, unless one row alone is larger.
+const HEAD_BYTES: u64 = 128 << 20;
+
+impl Plan {
+    /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
+    pub fn new(
+        model: &Model,
+        adapter: &Trainable,
+        tokens: usize,
+        loss_tokens: usize,
+        dropout: bool,
+        recompute: Recompute,
+    ) -> Plan {
+        let config = model.config();
+        let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
+        let kept: usize = layers.iter().map(LayerWidths::inner).sum();
+        let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let bytes = |floats: usize| (floats * tokens * 4) as u64;
+        let recompute = match recompute {
+            Recompute::Always => true,
+            Recompute::Never => false,
+            Recompute::Above(limit) => bytes(kept) > limit,
+        };
+        let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 3 * widest.width;
+        let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
+        let z_width = adapter.max_z_width();
+        let scratch = 2 * widest.width
+            + 3 * widest.ffn
+            + 2 * widest.queries
+            + 2 * widest.own_keys
+            + widest.heads
+            + 2 * widest.per_layer
+            + z_width
+            + masked_width;
+        let row_bytes = (config.vocab.next_multiple_of(4) * 4) as u64;
+        let head_rows = ((HEAD_BYTES / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
+        let table = model.base.matrix("per_layer_token_embd");
+        let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
+        let activations = if recompute { bytes(widest.inner()) } else { bytes(kept) };
+        Plan {
+            tokens,
+            head_rows,
+            bytes: vec![
+                ("frozen weights", model.bytes()),
+                ("adapter, gradients and moments", adapter.bytes()),
+                ("layer inputs, keys and values", bytes(always)),
+                (
+                    if recompute { "activations, recomputed by layer" } else { "activations, kept" },
+                    activations,
+                ),
+                ("backward scratch", bytes(scratch)),
+                ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
+                ("per-layer embedding rows", fetched),
+            ],
+            recompute: vec![recompute; layers.len()],
+            layers,
+            z_width,
+            masked_width,
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().map(|(_, b)| b).sum()
+    }
+}
+
+fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
+    let config = model.config();
+    let l = &config.layers[layer];
+    let own_keys = if l.kv_donor.is_none() { l.kv_heads * l.head_size } else { 0 };
+    LayerWidths {
+        width: config.width,
+        heads: l.heads.next_multiple_of(4),
+        queries: l.heads * l.head_size,
+        own_keys,
+        own_values: if l.k_eq_v { 0 } else { own_keys },
+        ffn: l.ffn_width,
+        per_layer: config.per_layer_width,
+        z: adapter.z_widths(layer),
+    }
+}
+
+impl Model<'_> {
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        let mut matrices: Vec<&Weight> = vec![&self.token_embd];
+        matrices.extend(&self.output);
+        matrices.extend(self.per_layer.iter().flat_map(|p| &p.model_proj));
+        for l in &self.layers {
+            matrices.extend([&l.attn_q, &l.attn_output, &l.ffn_gate, &l.ffn_up, &l.ffn_down]);
+            matrices.extend(l.attn_k.iter().chain(&l.attn_v));
+            matrices.extend(l.per_layer.iter().flat_map(|p| [&p.inp_gate, &p.proj]));
+        }
+        let mut tables: Vec<u64> = self.layers.iter().map(|l| l.rope.bytes()).collect();
+        tables.sort_unstable();
+        tables.dedup(); // layers of a kind share one table
+        matrices.iter().map(|m| m.bytes()).sum::<u64>() + tables.iter().sum::<u64>()
+    }
+}

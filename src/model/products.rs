@@ -1,0 +1,109 @@
+//! Products of matrices that read one input, with their adapters.
+
+use super::trainable::{Group, Trainable};
+use crate::gpu::Recorder;
+use crate::lora::Module;
+use crate::ops::dropout::{self, Mask};
+use crate::ops::linear::{self, LowRank};
+use crate::ops::{Rows, Weight, lora};
+
+/// What every product of a pass shares.
+pub(super) struct Products<'a> {
+    pub adapter: &'a Trainable,
+    /// `None` outside training, and where the recipe has none.
+    pub dropout: Option<Mask>,
+    /// Scratch for masked inputs `[T, widest]`; used with dropout only.
+    pub masked: &'a Rows,
+    /// Scratch for `u` `[T, Σ R]`.
+    pub u: &'a Rows,
+    /// `T`.
+    pub rows: usize,
+}
+
+/// A frozen matrix, which module it is, and its output or the output's gradient.
+pub(super) type Projection<'a> = (Module, &'a Weight, &'a Rows);
+
+impl Products<'_> {
+    /// `z = mask(x)·Aᵀ` and every `y = x·Wᵀ + scale·z·Bᵀ`. `z` is kept for the backward.
+    pub fn forward(
+        &self,
+        rec: &mut Recorder,
+        group: Option<&Group>,
+        z: &Rows,
+        x: &Rows,
+        outputs: &[Projection],
+    ) {
+        if let Some(group) = group {
+            let input = self.adapter_input(rec, group, x);
+            linear::forward(rec, z.all(), input.all(), &group.a.value.as_weight(), 1.0, None, self.rows);
+        }
+        for (module, weight, y) in outputs {
+            let member = group.and_then(|g| g.members.iter().find(|m| m.module == *module));
+            let term = member.map(|m| LowRank {
+                z: z.from(m.offset),
+                matrix: &m.b.value,
+                rank: self.adapter.padded_rank,
+                scale: self.adapter.scale,
+            });
+            linear::forward(rec, y.all(), x.all(), weight, 1.0, term.as_ref(), self.rows);
+        }
+    }
+
+    /// `dB += scale·dyᵀ·z`, `u = scale·dy·B`, `dA += uᵀ·mask(x)` and, where wanted, `dx (+)= dy·W + mask(u·A)`.
+    pub fn backward(
+        &self,
+        rec: &mut Recorder,
+        group: Option<&Group>,
+        z: &Rows,
+        x: &Rows,
+        gradients: &[Projection],
+        dx: Option<(&Rows, bool)>,
+    ) {
+        if let Some(group) = group {
+            for (module, _, dy) in gradients {
+                let Some(member) = group.members.iter().find(|m| m.module == *module) else { continue };
+                let (scale, b) = (self.adapter.scale, member.b.value.as_weight());
+                lora::gradient(rec, &member.b.grad, dy.all(), z.from(member.offset), scale, self.rows);
+                linear::backward(
+                    rec,
+                    self.u.from(member.offset),
+                    dy.all(),
+                    &b,
+                    scale,
+                    None,
+                    self.rows,
+                    false,
+                );
+            }
+            let input = self.adapter_input(rec, group, x);
+            lora::gradient(rec, &group.a.grad, self.u.all(), input.all(), 1.0, self.rows);
+        }
+        let Some((dx, accumulate)) = dx else { return };
+        let u_a =
+            group.map(|g| LowRank { z: self.u.all(), matrix: &g.a.value, rank: g.a.value.rows, scale: 1.0 });
+        let fused = u_a.as_ref().filter(|_| self.dropout.is_none());
+        for (i, (_, weight, dy)) in gradients.iter().enumerate() {
+            let last = i + 1 == gradients.len();
+            let term = fused.filter(|_| last);
+            linear::backward(rec, dx.all(), dy.all(), weight, 1.0, term, self.rows, accumulate || i > 0);
+        }
+        if let Some((group, mask)) = group.and_then(|g| Some((g, self.mask(g)?))) {
+            let masked = Rows { buffer: self.masked.buffer.clone(), stride: dx.stride };
+            let a = group.a.value.as_weight();
+            linear::backward(rec, masked.all(), self.u.all(), &a, 1.0, None, self.rows, false);
+            dropout::backward(rec, dx, &masked, mask, self.rows);
+        }
+    }
+
+    fn mask(&self, group: &Group) -> Option<Mask> {
+        let mask = self.dropout?;
+        Some(Mask { key: mask.key.wrapping_mul(0x9e37_79b9).wrapping_add(group.key), ..mask })
+    }
+
+    fn adapter_input(&self, rec: &mut Recorder, group: &Group, x: &Rows) -> Rows {
+        let Some(mask) = self.mask(group) else { return x.clone() };
+        let masked = Rows { buffer: self.masked.buffer.clone(), stride: x.stride };
+        dropout::forward(rec, &masked, x, mask, self.rows);
+        masked
+    }
+}

@@ -1,0 +1,314 @@
+//! The adapter on the device: parameters, gradients and moments, in few large buffers.
+
+use std::collections::BTreeMap;
+
+use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::lora::{Adapter, Module, Pair, Slot};
+use crate::ops::Param;
+use crate::ops::adamw::{self, AdamW, Clip, Shard};
+
+/// What several matrices of a layer read: their `A·x` is one product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    /// `attn_norm`'s output: q, k and v.
+    AttnNormed,
+    /// The attention's output.
+    Attention,
+    /// `ffn_norm`'s output: gate and up.
+    FfnNormed,
+    /// The product of gate and up.
+    Geglu,
+    /// The stream after the feed-forward block.
+    AfterFfn,
+    /// The gated per-layer input.
+    GatedInput,
+}
+
+impl Input {
+    const ALL: [Input; 6] = [
+        Input::AttnNormed,
+        Input::Attention,
+        Input::FfnNormed,
+        Input::Geglu,
+        Input::AfterFfn,
+        Input::GatedInput,
+    ];
+
+    fn of(module: Module) -> Input {
+        match module {
+            Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
+            Module::AttnOutput => Input::Attention,
+            Module::FfnGate | Module::FfnUp => Input::FfnNormed,
+            Module::FfnDown => Input::Geglu,
+            Module::InpGate => Input::AfterFfn,
+            Module::Proj => Input::GatedInput,
+        }
+    }
+}
+
+/// A parameter matrix and its gradient.
+#[derive(Clone, Debug)]
+pub(super) struct Trained {
+    pub value: Param,
+    pub grad: Param,
+    shard: usize,
+}
+
+/// The adapted matrices that read one input.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// All `A` below each other, `[Σ R, K]`.
+    pub a: Trained,
+    /// The matrices.
+    pub members: Vec<Member>,
+    /// Tells this group's dropout mask from others.
+    pub key: u32,
+}
+
+/// One adapted matrix of a group.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub module: Module,
+    /// First column in `z` and `u`, first row in `a`.
+    pub offset: usize,
+    /// `B` `[N, R]`.
+    pub b: Trained,
+}
+
+/// The adapter being trained. The rank is padded to a multiple of 4 inside; the padding is zero and its gradient too.
+pub struct Trainable {
+    rank: usize,
+    pub(super) padded_rank: usize,
+    pub(super) scale: f32,
+    layers: Vec<Vec<Option<Group>>>, // by layer and `Input`
+    slots: Vec<Slot>,
+    parameters: Vec<wgpu::Buffer>,
+    gradients: Vec<wgpu::Buffer>,
+    first: Vec<wgpu::Buffer>,
+    second: Vec<wgpu::Buffer>,
+    /// Norm, clipping factor and finiteness of the last step's gradients.
+    pub clip: Clip,
+}
+
+impl Trainable {
+    /// Uploads `adapter` with zero gradients and moments, for a model of `layers` layers.
+    pub fn new(gpu: &Gpu, adapter: &Adapter, layers: usize) -> Result<Trainable, GpuError> {
+        let padded_rank = adapter.rank.next_multiple_of(4);
+        let mut layout = Layout { shard_limit: gpu.max_binding_bytes(), shards: Vec::new() };
+        let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
+        let places: Vec<GroupPlaces> = places(&slots, padded_rank, &mut layout);
+
+        let buffers = |label: &str| -> Result<Vec<wgpu::Buffer>, GpuError> {
+            layout.shards.iter().map(|&bytes| gpu.buffer(label, bytes)).collect()
+        };
+        let (parameters, gradients) = (buffers("adapter")?, buffers("adapter gradients")?);
+        let (first, second) = (buffers("adapter first moments")?, buffers("adapter second moments")?);
+        let trained = |p: &Place| Trained {
+            value: Param {
+                buffer: parameters[p.shard].clone(),
+                offset: p.offset,
+                rows: p.rows,
+                cols: p.cols,
+            },
+            grad: Param { buffer: gradients[p.shard].clone(), offset: p.offset, rows: p.rows, cols: p.cols },
+            shard: p.shard,
+        };
+        let mut groups: Vec<Vec<Option<Group>>> =
+            (0..layers).map(|_| Input::ALL.iter().map(|_| None).collect()).collect();
+        for (i, place) in places.iter().enumerate() {
+            let members = place.members.iter().enumerate().map(|(m, (module, b))| Member {
+                module: *module,
+                offset: m * padded_rank,
+                b: trained(b),
+            });
+            let group = Group { a: trained(&place.a), members: members.collect(), key: i as u32 };
+            groups[place.layer][place.input as usize] = Some(group);
+        }
+        let clip = Clip::new(gpu, layout.shards.iter().copied())?;
+        let scale = adapter.scale() as f32;
+        let rank = adapter.rank;
+        let trainable = Trainable {
+            rank,
+            padded_rank,
+            scale,
+            layers: groups,
+            slots,
+            parameters,
+            gradients,
+            first,
+            second,
+            clip,
+        };
+        trainable.write(gpu, adapter);
+        Ok(trainable)
+    }
+
+    /// The group that reads `input` in `layer`, where any of its matrices is adapted.
+    pub(super) fn group(&self, layer: usize, input: Input) -> Option<&Group> {
+        self.layers[layer][input as usize].as_ref()
+    }
+
+    /// The lowest layer that has an adapted matrix: no gradient is needed below it.
+    pub(super) fn lowest_layer(&self) -> usize {
+        self.slots.first().map_or(self.layers.len(), |s| s.layer)
+    }
+
+    /// Widest `z`: columns over all matrices of one input.
+    pub(super) fn max_z_width(&self) -> usize {
+        let groups = self.layers.iter().flatten().flatten();
+        groups.map(|g| g.a.value.rows).max().unwrap_or(0).max(4)
+    }
+
+    /// Columns of `z` of each input of a layer; 0 where nothing that reads it is adapted.
+    pub(super) fn z_widths(&self, layer: usize) -> [usize; 6] {
+        Input::ALL.map(|input| self.group(layer, input).map_or(0, |g| g.a.value.rows))
+    }
+
+    /// Bytes of parameters, gradients and both moments.
+    pub fn bytes(&self) -> u64 {
+        4 * self.parameters.iter().map(|b| b.size()).sum::<u64>()
+    }
+
+    /// Sets all gradients to zero.
+    pub fn zero_gradients(&self, rec: &mut Recorder) {
+        for buffer in &self.gradients {
+            rec.clear(buffer, buffer.size());
+        }
+    }
+
+    /// Clips the gradients to `max_norm` (0: not) and takes an AdamW step, or plain descent where `adam` is `None`.
+    pub fn update(
+        &self,
+        rec: &mut Recorder,
+        adam: Option<&AdamW>,
+        weight_decay: f64,
+        max_norm: f64,
+        learning_rate: f64,
+        step: u64,
+    ) {
+        self.clip.norm(rec, &self.gradients, max_norm);
+        for i in 0..self.parameters.len() {
+            let shard = Shard {
+                parameters: &self.parameters[i],
+                gradients: &self.gradients[i],
+                first: &self.first[i],
+                second: &self.second[i],
+            };
+            match adam {
+                Some(adam) => adamw::adamw(rec, &shard, &self.clip, adam, learning_rate, step),
+                None => adamw::sgd(rec, &shard, &self.clip, weight_decay, learning_rate),
+            }
+        }
+    }
+
+    /// Overwrites the parameters; moments and gradients stay.
+    fn write(&self, gpu: &Gpu, adapter: &Adapter) {
+        let mut shards: Vec<Vec<f32>> =
+            self.parameters.iter().map(|b| vec![0.0; (b.size() / 4) as usize]).collect();
+        let (r, pr) = (self.rank, self.padded_rank);
+        for (slot, group, member) in self.members() {
+            let (pair, k) = (&adapter.pairs[&slot], slot.in_features);
+            let at = group.a.value.offset as usize / 4 + member.offset * k;
+            shards[group.a.shard][at..at + r * k].copy_from_slice(&pair.a);
+            let at = member.b.value.offset as usize / 4;
+            for (n, row) in pair.b.chunks_exact(r).enumerate() {
+                shards[member.b.shard][at + n * pr..at + n * pr + r].copy_from_slice(row);
+            }
+        }
+        for (buffer, data) in self.parameters.iter().zip(&shards) {
+            gpu.write(buffer, data);
+        }
+    }
+
+    /// The parameters, by slot.
+    pub async fn read(&self, gpu: &Gpu) -> Result<BTreeMap<Slot, Pair>, GpuError> {
+        self.read_from(gpu, &self.parameters).await
+    }
+
+    /// The gradients, by slot.
+    pub async fn read_gradients(&self, gpu: &Gpu) -> Result<BTreeMap<Slot, Pair>, GpuError> {
+        self.read_from(gpu, &self.gradients).await
+    }
+
+    async fn read_from(&self, gpu: &Gpu, buffers: &[wgpu::Buffer]) -> Result<BTreeMap<Slot, Pair>, GpuError> {
+        let mut shards = Vec::new();
+        for buffer in buffers {
+            shards.push(gpu.read::<f32>(buffer, (buffer.size() / 4) as usize).await?);
+        }
+        let (r, pr) = (self.rank, self.padded_rank);
+        let mut pairs = BTreeMap::new();
+        for (slot, group, member) in self.members() {
+            let k = slot.in_features;
+            let at = group.a.value.offset as usize / 4 + member.offset * k;
+            let a = shards[group.a.shard][at..at + r * k].to_vec();
+            let at = member.b.value.offset as usize / 4;
+            let b = &shards[member.b.shard][at..at + slot.out_features * pr];
+            let b = b.chunks_exact(pr).flat_map(|row| &row[..r]).copied().collect();
+            pairs.insert(slot, Pair { a, b });
+        }
+        Ok(pairs)
+    }
+
+    fn members(&self) -> impl Iterator<Item = (Slot, &Group, &Member)> {
+        self.slots.iter().map(|slot| {
+            let group = self.group(slot.layer, Input::of(slot.module)).expect("a group for every slot");
+            let member =
+                group.members.iter().find(|m| m.module == slot.module).expect("a member for every slot");
+            (*slot, group, member)
+        })
+    }
+}
+
+/// Where a matrix lies.
+struct Place {
+    shard: usize,
+    offset: u64,
+    rows: usize,
+    cols: usize,
+}
+
+struct GroupPlaces {
+    layer: usize,
+    input: Input,
+    a: Place,
+    members: Vec<(Module, Place)>,
+}
+
+/// Buffers being filled one after another, none larger than a binding.
+struct Layout {
+    shard_limit: u64,
+    shards: Vec<u64>,
+}
+
+impl Layout {
+    fn place(&mut self, rows: usize, cols: usize) -> Place {
+        let bytes = (rows * cols * 4) as u64;
+        let padded = bytes.next_multiple_of(256); // the alignment of a binding's offset
+        match self.shards.last() {
+            Some(&used) if used + padded <= self.shard_limit => {}
+            _ => self.shards.push(0),
+        }
+        let shard = self.shards.len() - 1;
+        let offset = self.shards[shard];
+        self.shards[shard] += padded;
+        Place { shard, offset, rows, cols }
+    }
+}
+
+fn places(slots: &[Slot], padded_rank: usize, layout: &mut Layout) -> Vec<GroupPlaces> {
+    let mut groups = Vec::new();
+    let mut rest = slots;
+    while let Some(first) = rest.first() {
+        let layer = first.layer;
+        let (of_layer, others) = rest.split_at(rest.iter().take_while(|s| s.layer == layer).count());
+        rest = others;
+        for input in Input::ALL {
+            let members: Vec<&Slot> = of_layer.iter().filter(|s| Input::of(s.module) == input).collect();
+            let Some(first) = members.first() else { continue };
+            let a = layout.place(members.len() * padded_rank, first.in_features);
+            let place_b = |s: &&Slot| (s.module, layout.place(s.out_features, padded_rank));
+            groups.push(GroupPlaces { layer, input, a, members: members.iter().map(place_b).collect() });
+        }
+    }
+    groups
+}
