@@ -111,6 +111,25 @@ fn heads_may_differ_by_layer() {
 }
 
 #[test]
+fn keys_come_from_the_last_layer_of_the_same_kind() {
+    // Sliding, full, sliding, and a sliding layer that shares: it uses layer 2's keys, not layer 0's.
+    let base = open(&changed(|w| {
+        w.set("gemma4.attention.shared_kv_layers", Value::U32(1));
+        let pattern = Value::Array(Array::Bool(vec![true, false, true, true]));
+        w.set("gemma4.attention.sliding_window_pattern", pattern);
+        for (last, shape) in [("attn_q_norm", &[4][..]), ("attn_q", &[32, 8]), ("attn_output", &[8, 32])] {
+            w.remove_tensor(&format!("blk.3.{last}.weight"));
+            w.random(&format!("blk.3.{last}.weight"), shape, GgmlType::F32);
+        }
+        for (last, shape) in [("attn_k_norm", &[4][..]), ("attn_k", &[32, 4]), ("attn_v", &[32, 4])] {
+            w.random(&format!("blk.2.{last}.weight"), shape, GgmlType::F32);
+        }
+    }));
+    let donors: Vec<_> = base.expect("sound").config().layers.iter().map(|l| l.kv_donor).collect();
+    assert_eq!(donors, [None, None, None, Some(2)]);
+}
+
+#[test]
 fn other_names_and_layouts_are_accepted() {
     let base = open(&changed(|w| {
         for (ours, theirs) in [
