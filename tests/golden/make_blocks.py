@@ -1,0 +1,71 @@
+# Writes blocks.gguf: three random blocks of each supported format, what gguf-py makes of them, and a metadata
+# value of each type. Run: pip install gguf==0.19.0 numpy==2.4.6 && python make_blocks.py blocks.gguf
+import sys
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as T, GGUFValueType as V
+
+# (format, bytes of a block, where its f16 scales lie)
+FORMATS = [
+    (T.F32, 4, []),
+    (T.F16, 2, []),
+    (T.BF16, 2, []),
+    (T.Q4_0, 18, [0]),
+    (T.Q5_0, 22, [0]),
+    (T.Q8_0, 34, [0]),
+    (T.Q4_K, 144, [0, 2]),
+    (T.Q5_K, 176, [0, 2]),
+    (T.Q6_K, 210, [208]),
+]
+
+random = np.random.default_rng(1)
+writer = gguf.GGUFWriter(sys.argv[1], "golden")
+for name, value, kind, element in [
+    ("u8", 200, V.UINT8, None),
+    ("i8", -100, V.INT8, None),
+    ("u16", 60000, V.UINT16, None),
+    ("i16", -30000, V.INT16, None),
+    ("u32", 4000000000, V.UINT32, None),
+    ("i32", -2000000000, V.INT32, None),
+    ("u64", 18000000000000000000, V.UINT64, None),
+    ("i64", -9000000000000000000, V.INT64, None),
+    ("f32", 0.1, V.FLOAT32, None),
+    ("f64", 0.1, V.FLOAT64, None),
+    ("bool", True, V.BOOL, None),
+    ("string", "Grüße ▁", V.STRING, None),
+    ("u8s", [0, 200], V.ARRAY, V.UINT8),
+    ("i8s", [-100, 100], V.ARRAY, V.INT8),
+    ("u16s", [0, 60000], V.ARRAY, V.UINT16),
+    ("i16s", [-30000, 1], V.ARRAY, V.INT16),
+    ("u32s", [0, 4000000000], V.ARRAY, V.UINT32),
+    ("i32s", [-2000000000, 1], V.ARRAY, V.INT32),
+    ("u64s", [0, 18000000000000000000], V.ARRAY, V.UINT64),
+    ("i64s", [-9000000000000000000, 1], V.ARRAY, V.INT64),
+    ("f32s", [0.5, -1.0], V.ARRAY, V.FLOAT32),
+    ("f64s", [0.1, -1.0], V.ARRAY, V.FLOAT64),
+    ("bools", [True, False], V.ARRAY, V.BOOL),
+    ("strings", ["", "▁a", "\n"], V.ARRAY, V.STRING),
+]:
+    writer.add_key_value("test." + name, value, kind, sub_type=element)
+
+for kind, size, scales in FORMATS:
+    count = 24 if size <= 4 else 3
+    blocks = random.integers(0, 256, (count, size), dtype=np.uint8)
+    if size <= 4:  # values themselves: finite, with a subnormal and both zeros
+        top = {T.F32: 0x3F, T.F16: 0x37, T.BF16: 0x3F}[kind]
+        blocks[:, -1] = (blocks[:, -1] & 0x80) | (top & (blocks[:, -1] | 0x30))
+        blocks[0], blocks[1], blocks[2] = 0, 0, 0
+        blocks[1, -1] = 0x80
+        blocks[2, 0] = 3
+    for at in scales:  # one normal, one subnormal (as Q6_K scales of small weights are), one negative
+        blocks[:, at : at + 2] = np.array([0x2345, 0x0123, 0xA7FF], dtype="<u2").view(np.uint8).reshape(3, 2)
+    row = blocks.reshape(1, -1)
+    values = gguf.dequantize(row.view(np.float32) if kind == T.F32 else row.view(np.float16) if kind == T.F16 else row, kind)
+    assert np.isfinite(values).all()
+    writer.add_tensor(kind.name, row, raw_dtype=kind)
+    writer.add_tensor(kind.name + ".values", values.astype(np.float32).reshape(-1))
+writer.write_header_to_file()
+writer.write_kv_data_to_file()
+writer.write_tensors_to_file()
+writer.close()

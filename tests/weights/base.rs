@@ -1,0 +1,295 @@
+//! The model: its shape, its tensors, and what is refused.
+
+use crate::assert_says;
+use crate::gguf_writer::GgufWriter;
+use rullama_train::weights::quant::dequantize;
+use rullama_train::weights::value::{Array, Value};
+use rullama_train::weights::{Base, Error, GgmlType, Gguf};
+
+fn open(writer: &GgufWriter) -> Result<Base, Error> {
+    Base::from_gguf(Gguf::from_bytes(writer.bytes(), "test.gguf")?, "test")
+}
+
+/// The small model with a change.
+fn changed(change: impl FnOnce(&mut GgufWriter)) -> GgufWriter {
+    let mut w = GgufWriter::gemma4();
+    change(&mut w);
+    w
+}
+
+#[test]
+fn the_embedded_model_has_the_shape_that_it_was_trained_with() {
+    // models/tiny-gemma4: 4 layers, 4 heads of 64 (sliding) and 128 (full), one key/value head, window 64.
+    let base = Base::open("tiny").expect("part of the program");
+    let config = base.config();
+    assert_eq!((config.width, config.vocab, config.per_layer_width), (256, 2048, 256));
+    assert_eq!((config.rms_eps, config.softcap, config.context_length), (1e-6, Some(30.0), 1024));
+    let factors = config.rope_freq_factors.as_ref().expect("it has full layers");
+    // Proportional rotary: a quarter of the 64 pairs rotates.
+    assert_eq!((factors.len(), &factors[..16], &factors[16..]), (64, &[1.0; 16][..], &[1e30; 48][..]));
+    assert_eq!(config.layers.len(), 4);
+    for (i, layer) in config.layers.iter().enumerate() {
+        let sliding = i % 2 == 0;
+        assert_eq!(layer.window, sliding.then_some(64), "layer {i}");
+        assert_eq!(layer.head_size, if sliding { 64 } else { 128 }, "layer {i}");
+        assert_eq!(layer.rope_base, if sliding { 1e4 } else { 1e6 }, "layer {i}");
+        assert_eq!((layer.heads, layer.kv_heads, layer.k_eq_v), (4, 1, false), "layer {i}");
+        assert_eq!(layer.ffn_width, if i < 2 { 256 } else { 512 }, "layer {i}: double-wide where shared");
+        assert_eq!(layer.kv_donor, [None, None, Some(0), Some(1)][i], "layer {i}");
+    }
+    let down = base.require_matrix("blk.3.ffn_down").expect("used");
+    assert_eq!((down.rows, down.cols, down.ty, down.row_bytes()), (256, 512, GgmlType::Q6_K, 420));
+    assert_eq!(base.head().name, "token_embd", "the head is tied");
+    assert!(base.matrix("blk.2.attn_k").is_none(), "layer 2 uses layer 0's keys");
+    assert_says("unused", base.require_matrix("blk.2.attn_k"), &["blk.2.attn_k"]);
+    assert_eq!(base.vector("blk.3.attn_q_norm").len(), 128);
+    assert!((0..4).all(|i| base.layer_output_scale(i).is_finite()));
+    assert_eq!((base.name(), base.gguf().file()), ("tiny", "tiny"));
+}
+
+#[test]
+fn matrices_and_their_rows_are_the_files_bytes() {
+    let w = GgufWriter::gemma4();
+    let base = open(&w).expect("sound");
+    let stored = &w.tensors.iter().find(|t| t.name == "blk.0.attn_q.weight").expect("written").data;
+    let matrix = base.matrix("blk.0.attn_q").expect("used");
+    assert_eq!((matrix.rows, matrix.cols, matrix.data), (8, 32, &stored[..]));
+    let all = matrix.dequantize();
+    assert_eq!(all, dequantize(GgmlType::Q8_0, stored));
+    let two = matrix.rows(3..5);
+    assert_eq!((two.rows, two.cols, two.dequantize()), (2, 32, all[3 * 32..5 * 32].to_vec()));
+    assert_eq!(base.config().softcap, Some(20.0));
+    assert_eq!(base.config().layers[3].ffn_width, 32);
+}
+
+#[test]
+fn files_are_opened_by_path() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model");
+    std::fs::write(&path, GgufWriter::gemma4().bytes()).expect("written");
+    let spec = path.to_str().expect("UTF-8");
+    assert_eq!(Base::open(spec).expect("sound").name(), spec);
+    assert_says("missing", Base::open("missing.gguf"), &["missing.gguf", "check the path"]);
+}
+
+#[test]
+fn absent_keys_have_llama_cpps_meaning() {
+    let base = open(&changed(|w| {
+        w.remove_key("gemma4.final_logit_softcapping");
+        w.remove_tensor("blk.1.layer_output_scale.weight");
+    }));
+    let base = base.expect("sound");
+    assert_eq!(base.config().softcap, Some(30.0), "llama.cpp's default of f_final_logit_softcapping");
+    assert_eq!(base.layer_output_scale(1), 1.0);
+    let uncapped =
+        open(&changed(|w| w.set("gemma4.final_logit_softcapping", Value::F32(0.0)))).expect("sound");
+    assert_eq!(uncapped.config().softcap, None);
+}
+
+#[test]
+fn heads_may_differ_by_layer() {
+    // Layer 1 (full) and layer 3, which uses its keys, have two key/value heads.
+    let wider = |w: &mut GgufWriter| {
+        for name in ["blk.1.attn_k.weight", "blk.1.attn_v.weight"] {
+            w.remove_tensor(name);
+            w.random(name, &[32, 16], GgmlType::Q4_0);
+        }
+    };
+    let array = changed(|w| {
+        wider(w);
+        w.set("gemma4.attention.head_count_kv", Value::Array(Array::I32(vec![1, 2, 1, 2])));
+    });
+    let legacy = changed(|w| {
+        wider(w);
+        w.set("gemma4.attention.global_head_count_kv", Value::U32(2));
+    });
+    for w in [array, legacy] {
+        let base = open(&w).expect("sound");
+        let kv_heads: Vec<usize> = base.config().layers.iter().map(|l| l.kv_heads).collect();
+        assert_eq!(kv_heads, [1, 2, 1, 2]);
+    }
+}
+
+#[test]
+fn keys_come_from_the_last_layer_of_the_same_kind() {
+    // Sliding, full, sliding, and a sliding layer that shares: it uses layer 2's keys, not layer 0's.
+    let base = open(&changed(|w| {
+        w.set("gemma4.attention.shared_kv_layers", Value::U32(1));
+        let pattern = Value::Array(Array::Bool(vec![true, false, true, true]));
+        w.set("gemma4.attention.sliding_window_pattern", pattern);
+        for (last, shape) in [("attn_q_norm", &[4][..]), ("attn_q", &[32, 8]), ("attn_output", &[8, 32])] {
+            w.remove_tensor(&format!("blk.3.{last}.weight"));
+            w.random(&format!("blk.3.{last}.weight"), shape, GgmlType::F32);
+        }
+        for (last, shape) in [("attn_k_norm", &[4][..]), ("attn_k", &[32, 4]), ("attn_v", &[32, 4])] {
+            w.random(&format!("blk.2.{last}.weight"), shape, GgmlType::F32);
+        }
+    }));
+    let donors: Vec<_> = base.expect("sound").config().layers.iter().map(|l| l.kv_donor).collect();
+    assert_eq!(donors, [None, None, None, Some(2)]);
+}
+
+#[test]
+fn other_names_and_layouts_are_accepted() {
+    let base = open(&changed(|w| {
+        for (ours, theirs) in [
+            ("post_attention_norm", "attn_post_norm"),
+            ("ffn_norm", "ffn_pre_norm"),
+            ("post_ffw_norm", "ffn_post_norm"),
+            ("layer_output_scale", "layer_scalar"),
+        ] {
+            w.tensor(&format!("blk.0.{ours}.weight")).name = format!("blk.0.{theirs}.weight");
+        }
+        // Queries, keys and values in one tensor: 8, 4 and 4 rows.
+        for last in ["q", "k", "v"] {
+            w.remove_tensor(&format!("blk.0.attn_{last}.weight"));
+        }
+        w.random("blk.0.attn_qkv.weight", &[32, 16], GgmlType::Q8_0);
+        // No values on layer 1: they are its raw keys. An output of its own. A tower that is not text.
+        w.remove_tensor("blk.1.attn_v.weight");
+        w.random("output.weight", &[32, 8], GgmlType::F32);
+        w.random("v.blk.0.attn_q.weight", &[256], GgmlType::IQ4_XS);
+        // Layer 2 shares, yet its unused keys are in the file, in a format without kernels.
+        w.random("blk.2.attn_k.weight", &[32, 4], GgmlType::Q4_1);
+    }));
+    let base = base.expect("sound");
+    assert_eq!(base.vector("blk.0.ffn_norm").len(), 32);
+    let fused = base.gguf().tensor("blk.0.attn_qkv.weight").expect("written");
+    let all = dequantize(GgmlType::Q8_0, base.gguf().data(fused));
+    for (name, rows) in [("q", 0..8), ("k", 8..12), ("v", 12..16)] {
+        let part = base.matrix(&format!("blk.0.attn_{name}")).expect("split");
+        assert_eq!(
+            (part.rows, part.dequantize()),
+            (rows.len(), all[rows.start * 32..rows.end * 32].to_vec()),
+            "{name}"
+        );
+    }
+    let k_eq_v: Vec<bool> = base.config().layers.iter().map(|l| l.k_eq_v).collect();
+    assert_eq!(k_eq_v, [false, true, false, false]);
+    assert_eq!(base.head().name, "output");
+    assert!(base.matrix("blk.2.attn_k").is_none());
+}
+
+#[test]
+fn a_tensor_that_is_needed_cannot_be_missing() {
+    let optional = ["attn_v", "layer_output_scale"];
+    for i in 0..GgufWriter::gemma4().tensors.len() {
+        let mut name = String::new();
+        let result = open(&changed(|w| name = w.tensors.remove(i).name));
+        if optional.iter().any(|last| name.contains(last)) {
+            result.unwrap_or_else(|e| panic!("{name} is optional: {e}"));
+        } else {
+            assert_says(&name, result, &["test.gguf", &name, "missing"]);
+        }
+    }
+}
+
+#[test]
+fn other_models_are_refused_by_what_they_are() {
+    let refused = |what: &str, change: fn(&mut GgufWriter), parts: &[&str]| {
+        assert_says(what, open(&changed(change)), &[&["test.gguf"], parts].concat());
+    };
+    let text = |s: &str| Value::String(s.into());
+    assert_says(
+        "llama",
+        open(&changed(|w| w.set("general.architecture", text("llama")))),
+        &["`llama`", "`gemma4`"],
+    );
+    assert_says("adapter", open(&changed(|w| w.set("general.type", text("adapter")))), &["LoRA adapter"]);
+    assert_says(
+        "yarn",
+        open(&changed(|w| w.set("gemma4.rope.scaling.type", text("yarn")))),
+        &["yarn", "none"],
+    );
+    refused(
+        "MoE",
+        |w| w.set("gemma4.expert_count", Value::U32(128)),
+        &["mixture-of-experts (expert_count = 128)"],
+    );
+    refused(
+        "router",
+        |w| w.random("blk.0.ffn_gate_inp.weight", &[32, 4], GgmlType::F32),
+        &["mixture-of-experts"],
+    );
+    refused("split", |w| w.set("split.count", Value::U16(3)), &["3 parts", "--merge"]);
+    refused(
+        "no architecture",
+        |w| w.remove_key("general.architecture"),
+        &["general.architecture", "missing"],
+    );
+}
+
+#[test]
+fn keys_that_make_no_sense_are_named() {
+    let mut keys: Vec<(&str, Value, &[&str])> = vec![
+        ("block_count", Value::U32(0), &["1 to"]),
+        ("block_count", Value::U32(u32::MAX), &["4294967295", "1 to"]),
+        ("block_count", Value::U32(3), &["sliding_window_pattern", "3 bools"]),
+        ("embedding_length", Value::U32(u32::MAX), &["1 to"]),
+        ("embedding_length", Value::U32(64), &["token_embd.weight", "[32, 8]", "[64, 8]"]),
+        ("attention.head_count", Value::U32(3), &["blk.0.attn_q.weight", "[32, 8]", "[32, 12]"]),
+        ("attention.head_count", Value::I32(-2), &["-2"]),
+        ("attention.head_count_kv", Value::U32(0), &["1 to"]),
+        ("attention.head_count_kv", Value::U32(3), &["divisor", "2 query heads"]),
+        ("attention.head_count_kv", Value::Array(Array::I32(vec![1, 1, 2, 1])), &["layer 2", "layer 0"]),
+        ("attention.head_count_kv", Value::Array(Array::I32(vec![1, 1])), &["array of 2", "array of 4"]),
+        ("attention.value_length", Value::U32(4), &["attention.key_length"]),
+        ("attention.key_length_swa", Value::U32(3), &["even"]),
+        ("attention.shared_kv_layers", Value::U32(4), &["at most 3"]),
+        ("attention.shared_kv_layers", Value::U32(3), &["full-attention layer", "layer 1"]),
+        ("attention.sliding_window", Value::U32(0), &["1 to"]),
+        ("attention.layer_norm_rms_epsilon", Value::F32(f32::NAN), &["above 0"]),
+        ("rope.freq_base", Value::F32(0.0), &["above 0"]),
+        ("rope.dimension_count", Value::U32(4), &["expected 8", "attention.key_length"]),
+        ("final_logit_softcapping", Value::F32(-1.0), &["above 0"]),
+        ("feed_forward_length", Value::U32(8), &["blk.2.ffn_gate.weight", "[32, 32]", "[32, 8]"]),
+    ];
+    for (name, value, parts) in keys.drain(..) {
+        let what = format!("{name} = {value:?}");
+        assert_says(&what, open(&changed(|w| w.set(&format!("gemma4.{name}"), value))), parts);
+    }
+    for name in
+        ["block_count", "context_length", "attention.key_length_swa", "rope.freq_base", "feed_forward_length"]
+    {
+        let key = format!("gemma4.{name}");
+        assert_says(name, open(&changed(|w| w.remove_key(&key))), &[&key, "missing"]);
+    }
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_named() {
+    let replaced = |name: &str, shape: &[usize], ty| {
+        open(&changed(|w| {
+            w.remove_tensor(name);
+            w.random(name, shape, ty);
+        }))
+    };
+    let name = "blk.0.ffn_up.weight";
+    assert_says("shape", replaced(name, &[32, 9], GgmlType::Q8_0), &[name, "[32, 9]", "[32, 8]"]);
+    assert_says("3-D", replaced(name, &[32, 8, 2], GgmlType::Q8_0), &[name, "[32, 8, 2]"]);
+    assert_says("type", replaced(name, &[32, 8], GgmlType::Q4_1), &[name, "Q4_1", "Q4_K, Q5_K, Q6_K"]);
+    replaced(name, &[32, 8, 1], GgmlType::F32).expect("sizes of 1 at the end mean nothing");
+    let norm = "blk.0.attn_norm.weight";
+    assert_says("norm", replaced(norm, &[32], GgmlType::Q8_0), &[norm, "Q8_0", "F32"]);
+    assert_says(
+        "factors",
+        replaced("rope_freqs.weight", &[8], GgmlType::F32),
+        &["rope_freqs.weight", "[8]", "[4]"],
+    );
+    let zero = open(&changed(|w| w.tensor("rope_freqs.weight").data.fill(0)));
+    assert_says("factors", zero, &["rope_freqs.weight", "above 0"]);
+    // P 2 makes rows of 2 values in `proj`.
+    let narrow = open(&changed(|w| {
+        w.set("gemma4.embedding_length_per_layer_input", Value::U32(2));
+        for (name, shape) in [("token_embd", vec![8, 8]), ("model_proj", vec![32, 8]), ("proj_norm", vec![2])]
+        {
+            w.remove_tensor(&format!("per_layer_{name}.weight"));
+            w.random(&format!("per_layer_{name}.weight"), &shape, GgmlType::F32);
+        }
+        for (name, shape) in [("inp_gate", [32, 2]), ("proj", [2, 32])] {
+            w.remove_tensor(&format!("blk.0.{name}.weight"));
+            w.random(&format!("blk.0.{name}.weight"), &shape, GgmlType::F32);
+        }
+    }));
+    assert_says("columns", narrow, &["blk.0.proj.weight", "rows of 2", "multiple of 4"]);
+}

@@ -1,0 +1,18 @@
+//! Reading base models: sound files in full, damaged and foreign ones with an error that names the cause.
+
+#[path = "../common/gguf_writer.rs"]
+mod gguf_writer;
+
+mod base;
+mod gguf;
+mod ollama;
+mod quant;
+
+/// Asserts that an error's text holds every one of `parts`.
+fn assert_says<T>(what: &str, result: Result<T, rullama_train::weights::Error>, parts: &[&str]) {
+    let Err(error) = result else { panic!("{what}: expected an error that says {parts:?}, found success") };
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{what}: expected {part:?} in the error, found: {text}");
+    }
+}
