@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use wgpu::util::DeviceExt;
 
+pub use crate::recipe::Backend;
 pub use pipeline::Kernel;
 pub use recorder::{Binding, Recorder, grid};
 
@@ -68,8 +69,8 @@ impl Gpu {
     /// Opens the fastest-looking device, or the one whose name contains `name` (case does not matter).
     ///
     /// With `webgpu_limits` the device is held to what every WebGPU browser guarantees.
-    pub async fn open(name: Option<&str>, webgpu_limits: bool) -> Result<Gpu, GpuError> {
-        let adapter = pick_adapter(name).await?;
+    pub async fn open(backend: Backend, name: Option<&str>, webgpu_limits: bool) -> Result<Gpu, GpuError> {
+        let adapter = pick_adapter(backend, name).await?;
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let descriptor = wgpu::DeviceDescriptor {
@@ -215,9 +216,15 @@ fn remember(slot: &Mutex<Option<String>>, text: String) {
     slot.lock().expect("the lock is held for a move only").get_or_insert(text);
 }
 
-async fn pick_adapter(name: Option<&str>) -> Result<wgpu::Adapter, GpuError> {
+async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result<wgpu::Adapter, GpuError> {
+    let backends = match backend {
+        Backend::Auto => wgpu::Backends::all(),
+        Backend::Vulkan => wgpu::Backends::VULKAN,
+        Backend::Metal => wgpu::Backends::METAL,
+        Backend::Dx12 => wgpu::Backends::DX12,
+    };
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    let mut adapters = instance.enumerate_adapters(wgpu::Backends::all()).await;
+    let mut adapters = instance.enumerate_adapters(backends).await;
     let found = match adapters.len() {
         0 => "no driver answered".to_string(),
         _ => adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", "),

@@ -1,0 +1,35 @@
+//! The device that GPU tests run on, and how they show where there is none.
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use rullama_train::gpu::{Backend, Gpu};
+
+/// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
+pub fn run(tests: Vec<(String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>)>) -> ! {
+    let mut arguments = Arguments::from_args();
+    // One device for all; a software device already uses every core.
+    arguments.test_threads = Some(1);
+    // Some tests hold the device to what every browser guarantees.
+    let webgpu_limits = std::env::var_os("RULLAMA_WEBGPU_LIMITS").is_some();
+    let gpu = pollster::block_on(Gpu::open(Backend::Auto, None, webgpu_limits));
+    let trials = match gpu {
+        Ok(gpu) => {
+            eprintln!("device: {}", gpu.description());
+            let gpu: &'static Gpu = Box::leak(Box::new(gpu));
+            tests.into_iter().map(|(name, test)| Trial::test(name, move || test(gpu))).collect()
+        }
+        Err(error) => {
+            eprintln!("ignored, for want of a device: {error}");
+            let ignored = |(name, _)| Trial::test(name, || Ok(())).with_ignored_flag(true);
+            tests.into_iter().map(ignored).collect()
+        }
+    };
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
+/// Norm of the difference over the norm of what is expected.
+pub fn relative(found: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len(), "lengths");
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let difference = norm(&mut found.iter().zip(expected).map(|(f, e)| f - e));
+    difference / norm(&mut expected.iter().copied()).max(1e-30)
+}

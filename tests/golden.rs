@@ -1,0 +1,154 @@
+//! Whole models on the device against PyTorch in f64: logits, loss, every gradient, two samples in a step, ten steps.
+//!
+//! `RULLAMA_GOLDEN` names further folders like those in tests/golden, separated by colons.
+
+#[path = "common/golden.rs"]
+mod golden;
+#[path = "common/gpu.rs"]
+mod gpu;
+
+use std::path::{Path, PathBuf};
+
+use golden::Golden;
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::batch::{MicroBatch, Sample, Step};
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::Adapter;
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::ops::adamw::AdamW;
+use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
+
+/// PyTorch itself is within 1.5e-6 in f32.
+const LOGITS: f64 = 2e-5;
+const LOSS: f64 = 1e-5;
+/// PyTorch itself is within 5e-6 in f32.
+const GRADIENT: f64 = 5e-5;
+const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
+
+fn main() {
+    let mut folders: Vec<PathBuf> =
+        ["dense", "big", "ollama"].map(|n| Path::new("tests/golden").join(n)).to_vec();
+    let further = std::env::var_os("RULLAMA_GOLDEN").unwrap_or_default();
+    folders.extend(std::env::split_paths(&further).filter(|f| !f.as_os_str().is_empty()));
+    let mut tests: Vec<(String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>)> = Vec::new();
+    for folder in folders {
+        let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
+        let mut add = |what: &str, test: fn(&Gpu, &Golden) -> Result<(), Failed>| {
+            let folder = folder.clone();
+            let run = move |gpu: &Gpu| test(gpu, &Golden::read(&folder));
+            tests.push((format!("{name}: {what}"), Box::new(run)));
+        };
+        add("logits", logits);
+        add("loss and gradients, activations kept", |gpu, g| gradients(gpu, g, Recompute::Never));
+        add("loss and gradients, activations recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
+        add("two samples, packed and in two micro-batches", two_samples);
+        add("ten AdamW steps", ten_steps);
+    }
+    gpu::run(tests)
+}
+
+fn trainer<'a>(
+    gpu: &'a Gpu,
+    model: &'a Model<'a>,
+    adapter: &Adapter,
+    steps: &[&Step],
+    recompute: Recompute,
+) -> Trainer<'a> {
+    let mut capacity = Capacity::default();
+    steps.iter().for_each(|s| capacity.include(s));
+    Trainer::new(gpu, model, adapter, capacity, NO_DROPOUT, recompute).expect("the buffers fit")
+}
+
+fn model<'a>(gpu: &Gpu, golden: &'a Golden) -> Model<'a> {
+    Model::load(gpu, &golden.base, 128).expect("the model fits")
+}
+
+fn step_of(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
+    Step::new(samples, micro_batches)
+}
+
+fn check(what: &str, found: f64, tolerance: f64) -> Result<(), Failed> {
+    println!("{what}: {found:.2e} (at most {tolerance:.0e})");
+    // Written so that NaN fails.
+    if found <= tolerance {
+        Ok(())
+    } else {
+        Err(format!("{what}: {found:e}, expected at most {tolerance:e}").into())
+    }
+}
+
+fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let model = model(gpu, g);
+    let batch = MicroBatch::pack([&g.first]);
+    let rows: Vec<u32> = (0..batch.len() as u32).collect();
+    let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);
+    for (name, adapter) in [("logits.lora", g.adapter.clone()), ("logits.base", g.without_effect())] {
+        let trainer = trainer(gpu, &model, &adapter, &[&step], Recompute::Never);
+        let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
+        check(name, gpu::relative(&found, g.tensor(name)), LOGITS)?;
+    }
+    Ok(())
+}
+
+fn gradients(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> {
+    let model = model(gpu, g);
+    let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&step], recompute);
+    let (loss, gradients) = block_on(trainer.gradients(&step, 1))?;
+    let expected = g.tensor("loss.lora")[0];
+    check("loss", (loss - expected).abs() / expected, LOSS)?;
+    let mut worst = (0.0, String::new());
+    for (name, found) in golden::by_name(&gradients) {
+        let relative = gpu::relative(&found, g.tensor(&format!("grad.{name}")));
+        if relative.is_nan() || relative > worst.0 {
+            worst = (relative, name);
+        }
+    }
+    assert_eq!(2 * gradients.len(), g.count("grad."), "every gradient of the file is compared");
+    check(&format!("worst gradient, {}", worst.1), worst.0, GRADIENT)
+}
+
+fn two_samples(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let model = model(gpu, g);
+    let samples = [g.first.clone(), g.second.clone()];
+    let packed = step_of(&samples, &[vec![0, 1]]);
+    let reversed = step_of(&samples, &[vec![1, 0]]);
+    let split = step_of(&samples, &[vec![0], vec![1]]);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&packed, &split], Recompute::Never);
+    for (what, step) in
+        [("packed", &packed), ("packed the other way", &reversed), ("two micro-batches", &split)]
+    {
+        let (loss, gradients) = block_on(trainer.gradients(step, 1))?;
+        let expected = g.tensor("loss.batch")[0];
+        check(&format!("{what}: loss"), (loss - expected).abs() / expected, LOSS)?;
+        let norm = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let mut norms: Vec<_> =
+            golden::by_name(&gradients).into_iter().map(|(name, found)| (name, norm(&found))).collect();
+        norms.sort_by(|a, b| a.0.cmp(&b.0));
+        for ((name, found), expected) in norms.iter().zip(g.tensor("gradnorm.batch")) {
+            let relative = (found - expected).abs() / expected;
+            if relative.is_nan() || relative > GRADIENT {
+                check(&format!("{what}: norm of {name}"), relative, GRADIENT)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ten_steps(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let model = model(gpu, g);
+    let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&step], Recompute::Never);
+    let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+    let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 0.0 };
+    let expected = g.tensor("loss.adamw");
+    assert_eq!(expected.len(), 11, "the loss before each of ten steps and after the last");
+    for (i, expected) in expected.iter().enumerate() {
+        let loss = block_on(trainer.step(&step, i as u64 + 1, &optimizer, 2e-3))?.loss;
+        // Adam's first steps divide each gradient by its own size, so that rounding in near-zero ones is magnified.
+        check(&format!("loss before step {}", i + 1), (loss - expected).abs() / expected, 10.0 * LOSS)?;
+    }
+    Ok(())
+}
