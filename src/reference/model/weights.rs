@@ -81,10 +81,12 @@ pub struct PerLayerBranchWeights {
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum WeightsError {
     /// A tensor that the configuration asks for is not there.
-    #[error("tensor {0} is missing: the configuration asks for it")]
+    #[error("tensor {0} is missing, the configuration asks for it; take both from the same base")]
     Missing(String),
     /// A tensor has another size than the configuration says.
-    #[error("tensor {name} has {found} elements, the configuration asks for {expected}")]
+    #[error(
+        "tensor {name} has {found} elements, the configuration asks for {expected}; take both from the same base"
+    )]
     Length {
         /// GGUF name.
         name: String,
@@ -96,9 +98,9 @@ pub enum WeightsError {
 }
 
 impl Weights {
-    /// Collects the tensors by their GGUF names (`blk.3.attn_q.weight`), dequantized, row-major `[out, in]`.
+    /// Collects the tensors, dequantized, row-major `[out, in]`, by their GGUF names without `.weight` (`blk.3.attn_q`).
     ///
-    /// Asks only for what the model uses; `output.weight` and `layer_output_scale` may be missing.
+    /// Asks only for what the model uses; `output` and `layer_output_scale` may be missing.
     pub fn from_tensors(
         config: &Config,
         mut tensor: impl FnMut(&str) -> Option<Vec<f64>>,
@@ -110,31 +112,31 @@ impl Weights {
             values => Ok(values),
         };
         let (d, p, v, layers) = (config.width, config.per_layer_width, config.vocab, config.layers.len());
-        let output = optional("output.weight", v * d)?;
+        let output = optional("output", v * d)?;
         let mut scales = Vec::new();
         for layer in 0..layers {
-            let scale = optional(&format!("blk.{layer}.layer_output_scale.weight"), 1)?;
+            let scale = optional(&format!("blk.{layer}.layer_output_scale"), 1)?;
             scales.push(scale.map_or(1.0, |scale| scale[0]));
         }
         let mut required = |name: &str, expected: usize| {
             optional(name, expected)?.ok_or_else(|| WeightsError::Missing(name.to_string()))
         };
         let mut weights = Weights {
-            token_embd: required("token_embd.weight", v * d)?,
-            output_norm: required("output_norm.weight", d)?,
+            token_embd: required("token_embd", v * d)?,
+            output_norm: required("output_norm", d)?,
             output,
             per_layer: None,
             layers: Vec::new(),
         };
         if p > 0 {
             weights.per_layer = Some(PerLayerInputWeights {
-                token_embd: required("per_layer_token_embd.weight", v * layers * p)?,
-                model_proj: required("per_layer_model_proj.weight", layers * p * d)?,
-                proj_norm: required("per_layer_proj_norm.weight", p)?,
+                token_embd: required("per_layer_token_embd", v * layers * p)?,
+                model_proj: required("per_layer_model_proj", layers * p * d)?,
+                proj_norm: required("per_layer_proj_norm", p)?,
             });
         }
         for (layer, output_scale) in scales.into_iter().enumerate() {
-            let mut required = |name: &str, len: usize| required(&format!("blk.{layer}.{name}.weight"), len);
+            let mut required = |name: &str, len: usize| required(&format!("blk.{layer}.{name}"), len);
             weights.layers.push(LayerWeights::from_tensors(config, layer, output_scale, &mut required)?);
         }
         Ok(weights)
@@ -307,15 +309,15 @@ mod tests {
     /// Lengths of the tensors of [`config`], multiplied out.
     fn length(name: &str) -> Option<usize> {
         Some(match name.trim_start_matches("blk.0.").trim_start_matches("blk.1.") {
-            "token_embd.weight" => 21,
-            "per_layer_token_embd.weight" => 28,
-            "per_layer_model_proj.weight" => 12,
-            "attn_q.weight" | "attn_output.weight" => 12,
-            "attn_k.weight" | "attn_v.weight" | "inp_gate.weight" | "proj.weight" => 6,
-            "ffn_gate.weight" | "ffn_up.weight" | "ffn_down.weight" => 15,
-            "attn_q_norm.weight" | "attn_k_norm.weight" | "per_layer_proj_norm.weight" => 2,
-            "output.weight" | "layer_output_scale.weight" => return None,
-            norm if norm.ends_with("norm.weight") => 3,
+            "token_embd" => 21,
+            "per_layer_token_embd" => 28,
+            "per_layer_model_proj" => 12,
+            "attn_q" | "attn_output" => 12,
+            "attn_k" | "attn_v" | "inp_gate" | "proj" => 6,
+            "ffn_gate" | "ffn_up" | "ffn_down" => 15,
+            "attn_q_norm" | "attn_k_norm" | "per_layer_proj_norm" => 2,
+            "output" | "layer_output_scale" => return None,
+            norm if norm.ends_with("norm") => 3,
             name => panic!("asked for the unknown tensor {name}"),
         })
     }
@@ -331,7 +333,7 @@ mod tests {
         assert_eq!((weights.output, weights.layers[0].output_scale), (None, 1.0));
         // 3 + 3 global ones; 14 + 3 in a layer, of which the second has no use for its k, v and k_norm.
         assert_eq!(asked.len(), 6 + 17 + 14, "{asked:?}");
-        assert!(!asked.contains(&"blk.1.attn_k.weight".to_string()));
+        assert!(!asked.contains(&"blk.1.attn_k".to_string()));
     }
 
     #[test]
@@ -340,14 +342,14 @@ mod tests {
             move |name: &str| length(name).filter(|_| name != gone).map(|len| vec![0.5; len])
         };
         assert_eq!(
-            Weights::from_tensors(&config(), without("blk.1.ffn_up.weight")),
-            Err(WeightsError::Missing("blk.1.ffn_up.weight".to_string()))
+            Weights::from_tensors(&config(), without("blk.1.ffn_up")),
+            Err(WeightsError::Missing("blk.1.ffn_up".to_string()))
         );
         let short =
-            |name: &str| length(name).map(|len| vec![0.5; if name == "blk.0.proj.weight" { 5 } else { len }]);
+            |name: &str| length(name).map(|len| vec![0.5; if name == "blk.0.proj" { 5 } else { len }]);
         assert_eq!(
             Weights::from_tensors(&config(), short),
-            Err(WeightsError::Length { name: "blk.0.proj.weight".to_string(), found: 5, expected: 6 })
+            Err(WeightsError::Length { name: "blk.0.proj".to_string(), found: 5, expected: 6 })
         );
     }
 
