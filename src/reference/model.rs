@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::lora::{Module, Slot};
 
 pub use forward::{Activations, LayerActivations};
-pub use weights::{LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights};
+pub use weights::{LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError};
 
 /// A frozen base with an adapter on it. Its methods are `forward`, `logits`, `loss` and `backward`.
 #[derive(Clone, Copy, Debug)]

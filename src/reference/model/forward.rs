@@ -76,9 +76,8 @@ impl Model<'_> {
     pub fn forward(&self, batch: &MicroBatch) -> Activations {
         let d = self.config.width;
         let embeddings = embedding::forward(&batch.tokens, &self.weights.token_embd, d, root(d));
-        let mut acts = Activations::default();
-        acts.per_layer_inputs = self.per_layer_inputs(batch, &embeddings);
-        acts.hidden.push(embeddings);
+        let per_layer_inputs = self.per_layer_inputs(batch, &embeddings);
+        let mut acts = Activations { hidden: vec![embeddings], per_layer_inputs, ..Default::default() };
         for layer in 0..self.config.layers.len() {
             self.layer_forward(layer, batch, &mut acts);
         }

@@ -77,7 +77,71 @@ pub struct PerLayerBranchWeights {
     pub post_norm: Vec<f64>,
 }
 
+/// Why tensors do not make a model.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum WeightsError {
+    /// A tensor that the configuration asks for is not there.
+    #[error("tensor {0} is missing, the configuration asks for it; take both from the same base")]
+    Missing(String),
+    /// A tensor has another size than the configuration says.
+    #[error(
+        "tensor {name} has {found} elements, the configuration asks for {expected}; take both from the same base"
+    )]
+    Length {
+        /// GGUF name.
+        name: String,
+        /// Elements found.
+        found: usize,
+        /// Elements expected.
+        expected: usize,
+    },
+}
+
 impl Weights {
+    /// Collects the tensors, dequantized, row-major `[out, in]`, by their GGUF names without `.weight` (`blk.3.attn_q`).
+    ///
+    /// Asks only for what the model uses; `output` and `layer_output_scale` may be missing.
+    pub fn from_tensors(
+        config: &Config,
+        mut tensor: impl FnMut(&str) -> Option<Vec<f64>>,
+    ) -> Result<Weights, WeightsError> {
+        let mut optional = |name: &str, expected: usize| match tensor(name) {
+            Some(values) if values.len() != expected => {
+                Err(WeightsError::Length { name: name.to_string(), found: values.len(), expected })
+            }
+            values => Ok(values),
+        };
+        let (d, p, v, layers) = (config.width, config.per_layer_width, config.vocab, config.layers.len());
+        let output = optional("output", v * d)?;
+        let mut scales = Vec::new();
+        for layer in 0..layers {
+            let scale = optional(&format!("blk.{layer}.layer_output_scale"), 1)?;
+            scales.push(scale.map_or(1.0, |scale| scale[0]));
+        }
+        let mut required = |name: &str, expected: usize| {
+            optional(name, expected)?.ok_or_else(|| WeightsError::Missing(name.to_string()))
+        };
+        let mut weights = Weights {
+            token_embd: required("token_embd", v * d)?,
+            output_norm: required("output_norm", d)?,
+            output,
+            per_layer: None,
+            layers: Vec::new(),
+        };
+        if p > 0 {
+            weights.per_layer = Some(PerLayerInputWeights {
+                token_embd: required("per_layer_token_embd", v * layers * p)?,
+                model_proj: required("per_layer_model_proj", layers * p * d)?,
+                proj_norm: required("per_layer_proj_norm", p)?,
+            });
+        }
+        for (layer, output_scale) in scales.into_iter().enumerate() {
+            let mut required = |name: &str, len: usize| required(&format!("blk.{layer}.{name}"), len);
+            weights.layers.push(LayerWeights::from_tensors(config, layer, output_scale, &mut required)?);
+        }
+        Ok(weights)
+    }
+
     /// Random weights at scales where every path matters: embeddings of RMS 1, moderate attention scores, branches
     /// that move the stream by a third, logits that reach the softcap, signs in the output norm so that the tied
     /// head does not just echo its input.
@@ -105,6 +169,49 @@ impl Weights {
 }
 
 impl LayerWeights {
+    fn from_tensors(
+        config: &Config,
+        layer: usize,
+        output_scale: f64,
+        required: &mut impl FnMut(&str, usize) -> Result<Vec<f64>, WeightsError>,
+    ) -> Result<LayerWeights, WeightsError> {
+        let l = &config.layers[layer];
+        let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let (mut attn_k, mut attn_v, mut attn_k_norm, mut per_layer) = (None, None, None, None);
+        if l.kv_donor.is_none() {
+            attn_k = Some(required("attn_k", keys * d)?);
+            attn_k_norm = Some(required("attn_k_norm", l.head_size)?);
+            if !l.k_eq_v {
+                attn_v = Some(required("attn_v", keys * d)?);
+            }
+        }
+        if p > 0 {
+            per_layer = Some(PerLayerBranchWeights {
+                inp_gate: required("inp_gate", p * d)?,
+                proj: required("proj", d * p)?,
+                post_norm: required("post_norm", d)?,
+            });
+        }
+        Ok(LayerWeights {
+            attn_norm: required("attn_norm", d)?,
+            attn_q: required("attn_q", queries * d)?,
+            attn_k,
+            attn_v,
+            attn_q_norm: required("attn_q_norm", l.head_size)?,
+            attn_k_norm,
+            attn_output: required("attn_output", d * queries)?,
+            post_attention_norm: required("post_attention_norm", d)?,
+            ffn_norm: required("ffn_norm", d)?,
+            ffn_gate: required("ffn_gate", f * d)?,
+            ffn_up: required("ffn_up", f * d)?,
+            ffn_down: required("ffn_down", d * f)?,
+            post_ffw_norm: required("post_ffw_norm", d)?,
+            per_layer,
+            output_scale,
+        })
+    }
+
     fn random(config: &Config, layer: usize, normal: &mut Normal) -> LayerWeights {
         let l = &config.layers[layer];
         let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
@@ -167,5 +274,92 @@ impl Normal {
     /// `[0, 1)`, exact in f32.
     fn uniform(&mut self) -> f64 {
         f64::from(self.0.random::<f32>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LayerConfig;
+
+    /// Two layers; the second reads the keys and values of the first.
+    fn config() -> Config {
+        let layer = LayerConfig {
+            window: None,
+            heads: 2,
+            kv_heads: 1,
+            head_size: 2,
+            ffn_width: 5,
+            rope_base: 1e4,
+            kv_donor: None,
+            k_eq_v: false,
+        };
+        Config {
+            width: 3,
+            vocab: 7,
+            per_layer_width: 2,
+            rms_eps: 1e-6,
+            softcap: None,
+            context_length: 8,
+            rope_freq_factors: None,
+            layers: vec![layer.clone(), LayerConfig { kv_donor: Some(0), ..layer }],
+        }
+    }
+
+    /// Lengths of the tensors of [`config`], multiplied out.
+    fn length(name: &str) -> Option<usize> {
+        Some(match name.trim_start_matches("blk.0.").trim_start_matches("blk.1.") {
+            "token_embd" => 21,
+            "per_layer_token_embd" => 28,
+            "per_layer_model_proj" => 12,
+            "attn_q" | "attn_output" => 12,
+            "attn_k" | "attn_v" | "inp_gate" | "proj" => 6,
+            "ffn_gate" | "ffn_up" | "ffn_down" => 15,
+            "attn_q_norm" | "attn_k_norm" | "per_layer_proj_norm" => 2,
+            "output" | "layer_output_scale" => return None,
+            norm if norm.ends_with("norm") => 3,
+            name => panic!("asked for the unknown tensor {name}"),
+        })
+    }
+
+    #[test]
+    fn tensors_are_asked_for_by_their_gguf_names() {
+        let mut asked = Vec::new();
+        let weights = Weights::from_tensors(&config(), |name| {
+            asked.push(name.to_string());
+            length(name).map(|len| vec![0.5; len])
+        });
+        let weights = weights.expect("all tensors are there");
+        assert_eq!((weights.output, weights.layers[0].output_scale), (None, 1.0));
+        // 3 + 3 global ones; 14 + 3 in a layer, of which the second has no use for its k, v and k_norm.
+        assert_eq!(asked.len(), 6 + 17 + 14, "{asked:?}");
+        assert!(!asked.contains(&"blk.1.attn_k".to_string()));
+    }
+
+    #[test]
+    fn wrong_tensors_are_named() {
+        let without = |gone: &'static str| {
+            move |name: &str| length(name).filter(|_| name != gone).map(|len| vec![0.5; len])
+        };
+        assert_eq!(
+            Weights::from_tensors(&config(), without("blk.1.ffn_up")),
+            Err(WeightsError::Missing("blk.1.ffn_up".to_string()))
+        );
+        let short =
+            |name: &str| length(name).map(|len| vec![0.5; if name == "blk.0.proj" { 5 } else { len }]);
+        assert_eq!(
+            Weights::from_tensors(&config(), short),
+            Err(WeightsError::Length { name: "blk.0.proj".to_string(), found: 5, expected: 6 })
+        );
+    }
+
+    #[test]
+    fn random_weights_have_the_shapes_of_the_configuration() {
+        let weights = Weights::random(&config(), 1);
+        assert_eq!(weights.token_embd.len(), 21);
+        assert_eq!(weights.layers[0].attn_k.as_ref().map(Vec::len), Some(6));
+        assert_eq!((&weights.layers[1].attn_k, &weights.layers[1].attn_v), (&None, &None));
+        assert_eq!(weights, Weights::random(&config(), 1));
+        assert_ne!(weights, Weights::random(&config(), 2));
     }
 }
