@@ -176,6 +176,11 @@ impl Gguf {
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         &self.bytes[tensor.range.clone()]
     }
+
+    /// The whole file, which [`TensorInfo::range`] indexes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Everything that the header says.

@@ -1,11 +1,17 @@
 //! The frozen base model: from a file on the user's disk to checked, named, still quantized matrices.
 //!
-//! `gguf` reads the container, `value` its metadata, `quant` its block formats.
+//! `ollama` finds the file, `gguf` reads the container, `value` its metadata, `quant` its block formats,
+//! `hyperparameters` the model's shape, `tensors` checks what is there, and `base` hands it out.
 
+pub mod base;
 pub mod gguf;
+mod hyperparameters;
+pub mod ollama;
 pub mod quant;
+mod tensors;
 pub mod value;
 
+pub use base::{Base, Matrix};
 pub use gguf::{Gguf, TensorInfo};
 pub use quant::GgmlType;
 

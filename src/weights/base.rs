@@ -1,0 +1,189 @@
+//! [`Base`]: a frozen Gemma 4 text model whose every tensor has been found and checked.
+
+use super::tensors::{Inventory, Stored, find};
+use super::{Error, GgmlType, Gguf, hyperparameters, ollama, quant};
+use crate::config::Config;
+use crate::lora::Module;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+/// The model that is part of the program: 5.5 M parameters, every part that gemma4:e2b has.
+const TINY: &[u8] = include_bytes!("../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+
+/// A frozen base model. Tensors stay as the file has them; nothing is copied when it is opened.
+#[derive(Debug)]
+pub struct Base {
+    name: String,
+    gguf: Gguf,
+    config: Config,
+    stored: HashMap<String, Stored>,
+}
+
+/// A matrix `[rows, cols]`, rows contiguous, in the file's format: `y = W·x` with `x` `[cols]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// Name without `.weight`: `blk.3.attn_q`.
+    pub name: &'a str,
+    /// Format; always one of [`GgmlType::SUPPORTED`].
+    pub ty: GgmlType,
+    /// Output width.
+    pub rows: usize,
+    /// Input width: whole blocks, and a multiple of 4.
+    pub cols: usize,
+    /// `rows · row_bytes()` bytes, at any address.
+    pub data: &'a [u8],
+}
+
+impl<'a> Matrix<'a> {
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.cols / self.ty.block_len() * self.ty.block_bytes()
+    }
+
+    /// The matrix of some of the rows. Panics where `range` is not within them.
+    pub fn rows(&self, range: Range<usize>) -> Matrix<'a> {
+        let data = &self.data[range.start * self.row_bytes()..range.end * self.row_bytes()];
+        Matrix { rows: range.len(), data, ..*self }
+    }
+
+    /// All values, `[rows, cols]`.
+    pub fn dequantize(&self) -> Vec<f32> {
+        quant::dequantize(self.ty, self.data)
+    }
+
+    /// The bytes in the layout that the shaders read; see [`quant::pack_planes`].
+    pub fn pack_planes(&self) -> std::borrow::Cow<'a, [u8]> {
+        quant::pack_planes(self.ty, self.data)
+    }
+}
+
+impl Base {
+    /// Opens what the user named: `tiny` (part of the program), a GGUF file, or a model in Ollama's store.
+    ///
+    /// A file is what exists, ends in `.gguf`, or is spelled as a path (`./…`, `~…`, absolute); the rest are
+    /// Ollama's names, which may contain `/` too.
+    pub fn open(spec: &str) -> Result<Base, Error> {
+        if spec == "tiny" {
+            return Base::tiny();
+        }
+        let path = Path::new(spec);
+        let spelled_as_path =
+            spec.ends_with(".gguf") || spec.starts_with(['.', '~', '/']) || spec.contains('\\');
+        if spelled_as_path || path.is_file() {
+            return Base::from_gguf(Gguf::open(path)?, spec);
+        }
+        let blob = ollama::resolve(spec, &ollama::stores())?;
+        Base::from_gguf(Gguf::open(&blob)?, spec)
+    }
+
+    /// The model that is part of the program.
+    pub fn tiny() -> Result<Base, Error> {
+        Base::from_gguf(Gguf::from_static(TINY, "tiny")?, "tiny")
+    }
+
+    /// Reads the model's shape from the metadata and checks that each tensor it needs is there, has the shape
+    /// that follows, and a format with kernels. Tensors of vision and audio towers, and the unused keys and values
+    /// of layers that share, are ignored.
+    pub fn from_gguf(gguf: Gguf, name: &str) -> Result<Base, Error> {
+        let config = hyperparameters::read(&gguf)?;
+        let stored = inventory(&gguf, &config)?;
+        Ok(Base { name: name.into(), gguf, config, stored })
+    }
+
+    /// The name that the model was opened by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The file, for the tokenizer's metadata.
+    pub fn gguf(&self) -> &Gguf {
+        &self.gguf
+    }
+
+    /// A matrix by its name without `.weight` (`blk.3.attn_q`); `None` where this model has or uses none.
+    pub fn matrix(&self, name: &str) -> Option<Matrix<'_>> {
+        let (name, s) = self.stored.get_key_value(name)?;
+        let data = &self.gguf.bytes()[s.range.clone()];
+        Some(Matrix { name, ty: s.ty, rows: s.rows, cols: s.cols, data })
+    }
+
+    /// [`Base::matrix`], an error where this model has or uses none.
+    pub fn require_matrix(&self, name: &str) -> Result<Matrix<'_>, Error> {
+        self.matrix(name).ok_or_else(|| Error::Tensor {
+            file: self.gguf.file().into(),
+            problem: format!("matrix {name} is not one that this model uses; choose another target"),
+        })
+    }
+
+    /// The output projection, `[V, D]`: `output` where the file has one, else the embedding (tied).
+    pub fn head(&self) -> Matrix<'_> {
+        self.matrix("output")
+            .or_else(|| self.matrix("token_embd"))
+            .expect("checked when the model was opened")
+    }
+
+    /// A vector by its name without `.weight` (`blk.3.attn_norm`).
+    ///
+    /// Panics where a model of this [`Config`] has no such vector: the others were checked when it was opened.
+    pub fn vector(&self, name: &str) -> Vec<f32> {
+        let vector =
+            self.matrix(name).unwrap_or_else(|| panic!("a model of this config has no vector {name}"));
+        vector.dequantize()
+    }
+
+    /// The factor on the output of layer `layer`; 1 where the file has none.
+    pub fn layer_output_scale(&self, layer: usize) -> f32 {
+        self.matrix(&format!("blk.{layer}.layer_output_scale")).map_or(1.0, |scale| scale.dequantize()[0])
+    }
+}
+
+/// Finds and checks every tensor that a model of this shape uses.
+fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, Stored>, Error> {
+    let (d, p, vocab, layers) = (config.width, config.per_layer_width, config.vocab, config.layers.len());
+    let mut tensors = Inventory::new(gguf);
+    tensors.matrix("token_embd", vocab, d)?;
+    if find(gguf, "output").is_some() {
+        tensors.matrix("output", vocab, d)?;
+    }
+    tensors.vector("output_norm", d)?;
+    if p > 0 {
+        tensors.matrix("per_layer_token_embd", vocab, layers * p)?;
+        tensors.matrix("per_layer_model_proj", layers * p, d)?;
+        tensors.vector("per_layer_proj_norm", p)?;
+    }
+    for (i, layer) in config.layers.iter().enumerate() {
+        let name = |last: &str| format!("blk.{i}.{last}");
+        for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
+            tensors.vector(&name(norm), d)?;
+        }
+        tensors.vector(&name("attn_q_norm"), layer.head_size)?;
+        if layer.kv_donor.is_none() {
+            tensors.vector(&name("attn_k_norm"), layer.head_size)?;
+        }
+        if p > 0 {
+            tensors.vector(&name("post_norm"), d)?;
+        }
+        if find(gguf, &name("layer_output_scale")).is_some() {
+            tensors.vector(&name("layer_output_scale"), 1)?;
+        }
+        let fused = find(gguf, &name("attn_q")).is_none() && find(gguf, &name("attn_qkv")).is_some();
+        if fused {
+            let (queries, keys) = (layer.heads * layer.head_size, layer.kv_heads * layer.head_size);
+            let parts = [(name("attn_q"), queries), (name("attn_k"), keys), (name("attn_v"), keys)];
+            tensors.split(&name("attn_qkv"), d, &parts, if layer.kv_donor.is_none() { 3 } else { 1 })?;
+        }
+        for module in Module::ALL {
+            let in_fused = fused && matches!(module, Module::AttnQ | Module::AttnK | Module::AttnV);
+            if let Some((rows, cols)) = module.shape(config, i).filter(|_| !in_fused) {
+                tensors.matrix(&name(module.gguf_name()), rows, cols)?;
+            }
+        }
+    }
+    Ok(tensors.stored)
+}
