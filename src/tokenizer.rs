@@ -180,11 +180,12 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         let mut ids = Vec::new();
         let mut rest = text;
-        while special == Special::Parse {
-            let Some((at, token, id)) = self.next_special(rest) else { break };
-            self.encode_plain(&rest[..at], &mut ids);
-            ids.push(id);
-            rest = &rest[at + token.len()..];
+        if special == Special::Parse {
+            while let Some((at, token, id)) = self.next_special(rest) {
+                self.encode_plain(&rest[..at], &mut ids);
+                ids.push(id);
+                rest = &rest[at + token.len()..];
+            }
         }
         self.encode_plain(rest, &mut ids);
         ids

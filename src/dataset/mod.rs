@@ -140,6 +140,7 @@ pub fn parse(
     let mut samples = Vec::new();
     let mut ignored = line::Ignored::default();
     let (mut total, mut overlong, mut longest) = (0, 0, 0);
+    // Splitting nothing gives one empty line, which an empty file does not have.
     for (index, line) in bytes.split(|&b| b == b'\n').enumerate().take_while(|_| !bytes.is_empty()) {
         let origin = format!("{name} line {}", index + 1);
         let parsed = line::object(line).and_then(|object| {
