@@ -67,9 +67,9 @@ for seed in map(int, sys.argv[2:]):
     cfg = shape(rng)
     folder = os.path.join(sys.argv[1], str(seed))
     make(cfg, seed, "Q8_0", types(rng, cfg), folder + "/model.gguf")
-    print(f"seed {seed}: {''.join(k[0] for k in cfg.layer_types)}, shared {cfg.num_kv_shared_layers}, D {cfg.hidden_size}, F {cfg.intermediate_size}"
-          f"{' doubled' if cfg.use_double_wide_mlp else ''}, P {cfg.hidden_size_per_layer_input}, H {cfg.num_attention_heads}, "
-          f"G {[cfg.per_layer_config[i].num_key_value_heads for i in range(cfg.num_hidden_layers)]}, "
-          f"K {[cfg.per_layer_config[i].head_dim for i in range(cfg.num_hidden_layers)]}, k=v {cfg.attention_k_eq_v}, window {cfg.sliding_window}, V {cfg.vocab_size}; "
-          f"matrices {tensor_types(folder + '/model.gguf')}")
+    per_layer = [cfg.per_layer_config[i] for i in range(cfg.num_hidden_layers)]
+    print(f"seed {seed}: {''.join(k[0] for k in cfg.layer_types)}, shared {cfg.num_kv_shared_layers}, D {cfg.hidden_size}, "
+          f"F {cfg.intermediate_size}{' doubled' if cfg.use_double_wide_mlp else ''}, P {cfg.hidden_size_per_layer_input}, "
+          f"H {cfg.num_attention_heads}, G {[c.num_key_value_heads for c in per_layer]}, K {[c.head_dim for c in per_layer]}, "
+          f"k=v {cfg.attention_k_eq_v}, window {cfg.sliding_window}, V {cfg.vocab_size}; matrices {tensor_types(folder + '/model.gguf')}")
     golden(folder, rank=rng.choice([1, 2, 4, 6, 8, 16]), alpha=rng.choice([1, 4, 8, 32]), seed=seed, n=rng.choice([65, 80, 96, 150]))
