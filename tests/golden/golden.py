@@ -120,7 +120,7 @@ def references(path, dtype, rank, alpha, seed, n):
     d["logits.lora"], loss, grads, hidden = forward_backward(m, *one)
     d["loss.lora"] = loss.reshape(1)
     d |= {f"hidden.{i}": h for i, h in enumerate(hidden)}
-    d |= {"lora." + lora_key(n): p.detach() for n, p in m.named_parameters() if "lora_" in n}
+    d |= {"lora." + lora_key(n): p.detach().clone() for n, p in m.named_parameters() if "lora_" in n}  # AdamW moves them later
     d |= {"grad." + n: g for n, g in grads.items()}
     m.zero_grad()
     batch = mean_loss(m, [one, two])
@@ -160,6 +160,8 @@ def golden(folder, rank=4, alpha=8, seed=7, n=96, hidden=True):
     keep |= {k: d[k] for k in d if k.startswith("loss.")}  # a few numbers: kept in f64
     facts = {"rank": str(rank), "alpha": str(alpha), "adamw": json.dumps(ADAMW),
              "loss": "mean cross entropy over mask[t+1]==1, after the softcap"}
+    saved = load_file(weights)
+    assert len(saved) == len(grads) and all(torch.equal(saved[k], keep["lora." + k]) for k in saved)
     save_file({k: v.contiguous() for k, v in keep.items()}, os.path.join(folder, "golden.safetensors"), metadata=facts)
     return yard
 
