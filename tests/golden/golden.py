@@ -120,7 +120,7 @@ def references(path, dtype, rank, alpha, seed, n):
     d["logits.lora"], loss, grads, hidden = forward_backward(m, *one)
     d["loss.lora"] = loss.reshape(1)
     d |= {f"hidden.{i}": h for i, h in enumerate(hidden)}
-    d |= {"lora." + lora_key(n): p.detach() for n, p in m.named_parameters() if "lora_" in n}
+    d |= {"lora." + lora_key(n): p.detach().clone() for n, p in m.named_parameters() if "lora_" in n}  # AdamW moves them later
     d |= {"grad." + n: g for n, g in grads.items()}
     m.zero_grad()
     batch = mean_loss(m, [one, two])
@@ -150,14 +150,18 @@ def golden(folder, rank=4, alpha=8, seed=7, n=96, hidden=True):
     rel = {k: relative(d[k], e[k]) for k in d if not k.startswith(("tokens", "mask", "lora."))}
     worst = sorted((v, k) for k, v in rel.items() if k.startswith("grad."))
     yard = {k: v for k, v in rel.items() if not k.startswith(("grad.", "hidden."))}
-    yard |= {"hidden worst": max(v for k, v in rel.items() if k.startswith("hidden.")), "grad median": worst[len(worst) // 2][0], "grad worst": worst[-1][0]}
+    yard["hidden worst"] = max(v for k, v in rel.items() if k.startswith("hidden."))
+    yard |= {"grad median": worst[len(worst) // 2][0], "grad worst": worst[-1][0]}
     print(f"{folder}: loss base {d['loss.base'].item():.9f}, with adapter {d['loss.lora'].item():.9f}; {len(grads)} gradients, "
           f"central differences agree to {differences:.1e}; adapter changes the logits by {relative(d['logits.base'], d['logits.lora']):.2f}")
     print("  float32 against float64:", "  ".join(f"{k} {v:.1e}" for k, v in yard.items()), "at", worst[-1][1])
 
     keep = {k: v if v.dtype == torch.int64 else v.float() for k, v in d.items() if hidden or not k.startswith("hidden.")}
     keep |= {k: d[k] for k in d if k.startswith("loss.")}  # a few numbers: kept in f64
-    facts = {"rank": str(rank), "alpha": str(alpha), "adamw": json.dumps(ADAMW), "loss": "mean cross entropy over mask[t+1]==1, after the softcap"}
+    facts = {"rank": str(rank), "alpha": str(alpha), "adamw": json.dumps(ADAMW),
+             "loss": "mean cross entropy over mask[t+1]==1, after the softcap"}
+    saved = load_file(weights)
+    assert len(saved) == len(grads) and all(torch.equal(saved[k], keep["lora." + k]) for k in saved)
     save_file({k: v.contiguous() for k, v in keep.items()}, os.path.join(folder, "golden.safetensors"), metadata=facts)
     return yard
 

@@ -31,8 +31,9 @@ def big():
     """
     shape = dict(hidden_size=256, intermediate_size=512, num_attention_heads=6, num_key_value_heads=3, head_dim=32, global_head_dim=64,
                  num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=24)
-    types = {r"blk\.0\.attn_k": "f32", r"blk\.[0-3]\.attn_output": "q5_0", r"blk\.4\.attn_output": "q8_0", r"blk\.0\.ffn_gate": "q4_0", r"blk\.2\.attn_q": "q4_0",
-             r"blk\.1\.ffn_down": "q8_0", r"blk\.3\.attn_v": "f16", r"blk\.3\.attn_q": "bf16", r"blk\.4\.ffn_up": "q6_k", r"token_embd": "q8_0"}
+    types = {r"token_embd": "q8_0", r"blk\.[0-3]\.attn_output": "q5_0", r"blk\.4\.attn_output": "q8_0",
+             r"blk\.0\.attn_k": "f32", r"blk\.0\.ffn_gate": "q4_0", r"blk\.1\.ffn_down": "q8_0", r"blk\.2\.attn_q": "q4_0",
+             r"blk\.3\.attn_q": "bf16", r"blk\.3\.attn_v": "f16", r"blk\.4\.ffn_up": "q6_k"}
     make(config(521, [S, F, S, S, F], **shape), 20261, "Q5_K_M", types, f"{HERE}/big/model.gguf")
     golden(f"{HERE}/big", rank=5, alpha=8, hidden=False)
 

@@ -3,5 +3,5 @@
 set -e
 cd "$(dirname "$0")"
 : "${LLAMA_CPP:?llama.cpp source folder}" "${LLAMA_QUANTIZE:?path of the llama-quantize binary}"
-export LLAMA_CPP LLAMA_QUANTIZE
+export LLAMA_CPP LLAMA_QUANTIZE PYTHONHASHSEED=0 # PEFT writes a set into adapter_config.json
 exec "${PYTHON:-python3}" make.py "$@"

@@ -19,7 +19,7 @@ def rewrite(path):
     for key, field in reader.fields.items():
         value, kind = field.contents(), field.types[0]
         element = field.types[-1] if kind == KINDS.ARRAY else None
-        if key.startswith("GGUF.") or key in ("general.architecture", "tokenizer.ggml.mask_token_id", "tokenizer.ggml.pre", "tokenizer.chat_template"):
+        if key.startswith("GGUF.") or key in ("general.architecture", "tokenizer.ggml.mask_token_id", "tokenizer.chat_template"):
             continue
         if key == "tokenizer.ggml.model":
             value = "llama"  # yet it is BPE, with merges
@@ -41,14 +41,14 @@ def rewrite(path):
 
     w.add_tensor("a.conv1d.0.weight", np.ones((4, 1, 3, 3), np.float16))
     for t in reader.tensors:
-        shape = tuple(int(n) for n in reversed(t.shape))
         if t.name == "per_layer_token_embd.weight":
             w.add_tensor(t.name, arrays[t.name].astype(np.float16))
         elif t.name == "per_layer_model_proj.weight":
             w.add_tensor(t.name, ggml_quantize(arrays[t.name], TYPES.Q4_K), raw_dtype=TYPES.Q4_K)
         else:
-            prefix, rest = t.name.rsplit(".", 2)[0], ".".join(t.name.rsplit(".", 2)[1:])
-            w.add_tensor(f"{prefix}.{NAMES[rest]}" if rest in NAMES else t.name, np.array(t.data), raw_shape=None if t.data.shape != shape else shape, raw_dtype=t.tensor_type)
+            parent, _, rest = t.name.removesuffix(".weight").rpartition(".")
+            rest += ".weight"
+            w.add_tensor(f"{parent}.{NAMES[rest]}" if rest in NAMES else t.name, np.array(t.data), raw_dtype=t.tensor_type)
     w.add_tensor("mm.input_projection.weight", np.ones((8, 4), np.float16))
     w.add_tensor("v.blk.0.attn_q.weight", np.ones((4, 4), np.float16))
     w.add_tensor("v.patch_embd.weight", np.ones((4, 3, 2, 2), np.float32))

@@ -49,7 +49,8 @@ if found.shape != expected.shape:
     faults.append(f"logits are {tuple(expected.shape)}, PEFT gives {tuple(found.shape)}")
 else:
     difference, effect = relative(found, expected), relative(without, found)
-    print(f"{len(stored)} tensors, rank {adapted.peft_config['default'].r}; the adapter changes the logits by {effect:.2e}; ours differ from PEFT's by {difference:.2e}")
+    print(f"{len(stored)} tensors, rank {adapted.peft_config['default'].r}; the adapter changes the logits by {effect:.2e}; "
+          f"ours differ from PEFT's by {difference:.2e}")
     if not difference <= a.tolerance:
         faults.append(f"logits differ by {difference:.2e}, more than {a.tolerance:g}")
     if effect == 0:

@@ -98,8 +98,9 @@ def add_unused_kv(folder, model, seed):
     for i, layer in enumerate(model.model.layers):
         if layer.self_attn.is_kv_shared_layer:
             c = model.config.per_layer_config[i]
+            shape = c.num_key_value_heads * c.head_dim, model.config.hidden_size
             for w in ("k_proj", "v_proj"):
-                state[f"model.layers.{i}.self_attn.{w}.weight"] = torch.randn(c.num_key_value_heads * c.head_dim, model.config.hidden_size, generator=g)
+                state[f"model.layers.{i}.self_attn.{w}.weight"] = torch.randn(shape, generator=g)
             state[f"model.layers.{i}.self_attn.k_norm.weight"] = torch.full((c.head_dim,), 3.0)
     save_file(state, path, metadata={"format": "pt"})
 
