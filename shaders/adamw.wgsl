@@ -6,6 +6,8 @@ struct Params {
     learning_rate: f32,
     beta1: f32,
     beta2: f32,
+    one_minus_beta1: f32,       // rounded once: 1 − 0.999 in f32 is off by 1.3e-5
+    one_minus_beta2: f32,
     epsilon: f32,
     weight_decay: f32,
     bias_correction1: f32,      // 1 − beta1^step
@@ -28,8 +30,8 @@ fn adamw(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) group
     }
     let g = clip[1] * gradients[i];
     let decayed = parameters[i] * (1.0 - params.learning_rate * params.weight_decay);
-    let m = params.beta1 * first[i] + (1.0 - params.beta1) * g;
-    let v = params.beta2 * second[i] + (1.0 - params.beta2) * g * g;
+    let m = params.beta1 * first[i] + params.one_minus_beta1 * g;
+    let v = params.beta2 * second[i] + params.one_minus_beta2 * g * g;
     let denominator = sqrt(v) / params.bias_correction2_sqrt + params.epsilon;
     parameters[i] = decayed - params.learning_rate / params.bias_correction1 * m / denominator;
     first[i] = m;

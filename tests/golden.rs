@@ -25,6 +25,9 @@ const LOGITS: f64 = 2e-5;
 const LOSS: f64 = 1e-5;
 /// PyTorch itself is within 5e-6 in f32.
 const GRADIENT: f64 = 5e-5;
+/// Adam divides small gradients by their own size, which magnifies rounding: PyTorch in f32 drifts up to 1.1e-5 from
+/// its own f64 over ten such steps (models of tests/golden/make_random.py's size and larger).
+const ADAMW_LOSS: f64 = 5e-5;
 const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
@@ -147,8 +150,7 @@ fn ten_steps(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     assert_eq!(expected.len(), 11, "the loss before each of ten steps and after the last");
     for (i, expected) in expected.iter().enumerate() {
         let loss = block_on(trainer.step(&step, i as u64 + 1, &optimizer, 2e-3))?.loss;
-        // Adam's first steps divide each gradient by its own size, so that rounding in near-zero ones is magnified.
-        check(&format!("loss before step {}", i + 1), (loss - expected).abs() / expected, 10.0 * LOSS)?;
+        check(&format!("loss before step {}", i + 1), (loss - expected).abs() / expected, ADAMW_LOSS)?;
     }
     Ok(())
 }
