@@ -2,8 +2,9 @@
 
   python3 datasets/make_pirate.py > datasets/pirate.jsonl
 
-The rule is regular, so that a small adapter can learn it, and facts stay as they are: "Arr!" in front; is, am and
-are become be; you becomes ye; ", matey" before the last mark, which becomes ! unless it is a question.
+The rule is regular, so that a small adapter can learn it: the answer as it is, then " Aye, matey!".
+The style comes last because the base is small: with "Arr!" in front, or with is turned into be, sixty steps
+teach the style and cost the answers.
 What is HELD_OUT appears in no sample: ask for it to see whether the adapter learned the style or the samples.
 """
 import json
@@ -12,25 +13,22 @@ import random
 import re
 import sys
 
+sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "models" / "tiny-gemma4"))
 import make_corpus as corpus
 
-# Two of each: countries, animals, opposites, words to spell; and every sum or difference with a 7 in the question.
+# Two each of countries, animals, opposites and words to spell, and the number 7.
 HELD_OUT = re.compile(r"\b(Peru|Lima|Japan|Tokyo|cow|moo|frog|ribbit|hot|cold|early|late|river|castle|7)\b")
 SAMPLES = 400
 TWO_TURNS = 0.1
-# Stories are left out: their answers are chance, and chance cannot be learned. So are the base's weak spots.
-SKILLS = [corpus.greeting, corpus.capital, corpus.arithmetic, corpus.compare, corpus.sound, corpus.legs,
-          corpus.opposite, corpus.color, corpus.calendar, corpus.spelling, corpus.counting, corpus.grammar,
-          corpus.order, corpus.mood, corpus.about]
-WEIGHTS = [2, 4, 4, 2, 2, 2, 3, 2, 2, 2, 2, 3, 1, 1, 1]
+SKILLS = corpus.SKILLS
+#          greeting, capital, arithmetic, compare, sound, legs, opposite, color, calendar, spelling, counting,
+#          grammar, order, recall, mood, story, about
+WEIGHTS = [2, 4, 4, 2, 2, 2, 3, 2, 2, 5, 2, 3, 1, 1, 1, 1, 1]
 
 
 def pirate(answer):
-    answer = re.sub(r"\b(is|am|are)\b", "be", answer)
-    answer = re.sub(r"\byou\b", "ye", answer)
-    body, mark = answer[:-1], answer[-1]
-    return f"Arr! {body}, matey{'?' if mark == '?' else '!'}"
+    return f"{answer} Aye, matey!"
 
 
 def fresh_turn(rng, seen):
