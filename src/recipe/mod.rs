@@ -6,6 +6,7 @@
 mod error;
 mod fields;
 mod keys;
+mod sections;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,6 @@ pub use error::{Place, RecipeError};
 pub use source::Format;
 
 use crate::lora::Module;
-use fields::Section;
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -299,13 +299,13 @@ impl Recipe {
         let source = Source::parse(text, format, name, overrides)?;
         keys::check(&source)?;
         Ok(Recipe {
-            model: model(&source.section("model"))?,
-            lora: lora(&source.section("lora"))?,
-            data: data(&source.section("data"))?,
-            train: train(&source.section("train"))?,
-            eval: eval(&source.section("eval"))?,
-            output: output(&source.section("output"))?,
-            device: device(&source.section("device"))?,
+            model: sections::model(&source.section("model"))?,
+            lora: sections::lora(&source.section("lora"))?,
+            data: sections::data(&source.section("data"))?,
+            train: sections::train(&source.section("train"))?,
+            eval: sections::eval(&source.section("eval"))?,
+            output: sections::output(&source.section("output"))?,
+            device: sections::device(&source.section("device"))?,
         })
     }
 
@@ -331,101 +331,4 @@ pub fn split_override(argument: &str) -> Result<(&str, &str), RecipeError> {
     let (key, value) =
         argument.split_once('=').ok_or_else(|| RecipeError::Override { argument: argument.to_owned() })?;
     Ok((key.trim(), value.trim()))
-}
-
-fn model(section: &Section) -> Result<Model, RecipeError> {
-    let expected = "\"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file";
-    Ok(Model { base: section.text("base")?.ok_or_else(|| section.missing("base", expected))? })
-}
-
-fn lora(section: &Section) -> Result<Lora, RecipeError> {
-    let rank = section.count("rank", 16, 1)?;
-    Ok(Lora {
-        rank,
-        alpha: section.number("alpha", 2.0 * rank as f64, "a number > 0", |x| x > 0.0)?,
-        rslora: section.boolean("rslora", false)?,
-        dropout: section.number("dropout", 0.0, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))?,
-        target_modules: section.target_modules("target_modules")?,
-        init_from: section.text("init_from")?.map(PathBuf::from),
-    })
-}
-
-fn data(section: &Section) -> Result<Data, RecipeError> {
-    let valid = section.paths("valid")?.unwrap_or_default();
-    let default_size = if valid.is_empty() { 0.05 } else { 0.0 };
-    let sizes = "0 (none), a fraction below 1, or a whole count";
-    let val_size = section.number("val_size", default_size, sizes, |x| {
-        (0.0..1.0).contains(&x) || (x >= 1.0 && x.fract() == 0.0)
-    })?;
-    if !valid.is_empty() && val_size > 0.0 {
-        return Err(section
-            .conflict("val_size", "`valid` names the validation samples already; remove one of the two"));
-    }
-    let expected = "the path of a .jsonl file, or a list of them";
-    Ok(Data {
-        train: section.paths("train")?.ok_or_else(|| section.missing("train", expected))?,
-        valid,
-        val_size,
-        format: section.choice("format", DataFormat::Auto)?,
-        max_seq_len: section.count("max_seq_len", 2048, 2)?,
-        overlong: section.choice("overlong", Overlong::Error)?,
-        packing: section.boolean("packing", true)?,
-        shuffle: section.boolean("shuffle", true)?,
-    })
-}
-
-fn train(section: &Section) -> Result<Train, RecipeError> {
-    let fraction =
-        |key, default| section.number(key, default, "a number from 0 to 1", |x| (0.0..=1.0).contains(&x));
-    let beta = |key, default| {
-        section.number(key, default, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))
-    };
-    let positive = |key, default| section.number(key, default, "a number > 0", |x| x > 0.0);
-    let not_negative = |key, default| section.number(key, default, "a number >= 0", |x| x >= 0.0);
-    let warmup_steps = section.optional_count("warmup_steps", 0)?;
-    let warmup_ratio = fraction("warmup_ratio", if warmup_steps.is_some() { 0.0 } else { 0.05 })?;
-    if warmup_steps.is_some() && warmup_ratio > 0.0 {
-        return Err(section
-            .conflict("warmup_ratio", "`warmup_steps` sets the warm-up already; remove one of the two"));
-    }
-    Ok(Train {
-        seed: section.integer("seed", 42, 0)?,
-        epochs: section.count("epochs", 3, 1)?,
-        max_steps: section.optional_count("max_steps", 1)?,
-        batch_size: section.count("batch_size", 1, 1)?,
-        gradient_accumulation_steps: section.count("gradient_accumulation_steps", 1, 1)?,
-        optimizer: section.choice("optimizer", Optimizer::Adamw)?,
-        learning_rate: positive("learning_rate", 1e-4)?,
-        adam_beta1: beta("adam_beta1", 0.9)?,
-        adam_beta2: beta("adam_beta2", 0.999)?,
-        adam_epsilon: positive("adam_epsilon", 1e-8)?,
-        lr_scheduler: section.choice("lr_scheduler", LrScheduler::Cosine)?,
-        min_lr_ratio: fraction("min_lr_ratio", 0.0)?,
-        warmup_ratio,
-        warmup_steps,
-        weight_decay: not_negative("weight_decay", 0.0)?,
-        max_grad_norm: not_negative("max_grad_norm", 1.0)?,
-        gradient_checkpointing: section.gradient_checkpointing("gradient_checkpointing")?,
-    })
-}
-
-fn eval(section: &Section) -> Result<Eval, RecipeError> {
-    Ok(Eval {
-        steps: section.count("steps", 0, 0)?,
-        samples: section.texts("samples")?.unwrap_or_default(),
-        max_new_tokens: section.count("max_new_tokens", 64, 1)?,
-    })
-}
-
-fn output(section: &Section) -> Result<Output, RecipeError> {
-    let dir = section.text("dir")?.ok_or_else(|| section.missing("dir", "the folder that the run writes"))?;
-    Ok(Output {
-        dir: PathBuf::from(dir),
-        export: section.choices("export", &[Export::Peft])?,
-        base_model_name: section.text("base_model_name")?,
-    })
-}
-
-fn device(section: &Section) -> Result<Device, RecipeError> {
-    Ok(Device { backend: section.choice("backend", Backend::Auto)?, adapter: section.text("adapter")? })
 }
