@@ -24,3 +24,5 @@ pub mod model;
 pub mod reference;
 
 pub mod schedule;
+
+pub mod files;
