@@ -25,4 +25,5 @@ pub mod reference;
 
 pub mod schedule;
 
+pub mod export;
 pub mod files;
