@@ -24,5 +24,10 @@ pub mod model;
 pub mod reference;
 
 pub mod schedule;
-
 pub mod train;
+
+pub mod generate;
+pub mod run;
+
+pub mod export;
+pub mod files;

@@ -22,7 +22,7 @@ pub use error::{DatasetError, Problem};
 pub use split::{Split, split};
 
 /// Which shape the lines have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// Whichever of the three each line's keys show; shapes may be mixed.
@@ -37,7 +37,7 @@ pub enum Format {
 }
 
 /// What happens to a sample longer than `max_seq_len`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlong {
     /// It is refused.

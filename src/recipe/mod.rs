@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub use error::{Place, RecipeError};
 pub use source::Format;
 
+pub use crate::dataset::{Format as DataFormat, Overlong};
 use crate::lora::Module;
 use source::Source;
 
@@ -111,32 +112,6 @@ pub struct Data {
     pub packing: bool,
     /// Whether each epoch draws a new order from the seed.
     pub shuffle: bool,
-}
-
-/// Shape of the samples in a data file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DataFormat {
-    /// Decided by the keys of each file's first sample.
-    Auto,
-    /// `{"messages": [{"role", "content"}, …]}`
-    Messages,
-    /// `{"prompt", "completion"}`
-    PromptCompletion,
-    /// `{"input_ids", "labels"}`, as transformers has them.
-    InputIds,
-}
-
-/// What happens to a sample longer than `max_seq_len`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Overlong {
-    /// The run stops and names it.
-    Error,
-    /// It is left out, and counted.
-    Drop,
-    /// Its end is cut off, and it is counted.
-    Truncate,
 }
 
 /// `[train]`

@@ -1,0 +1,53 @@
+//! Loss over the validation data.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use pollster::block_on;
+use rullama_train::export::peft;
+use rullama_train::lora::Adapter;
+use rullama_train::recipe::Recipe;
+use rullama_train::run;
+use serde_json::json;
+
+use super::session::Session;
+use super::show;
+
+/// Evaluates the base, or the base with the adapter in `dir`.
+pub fn run(recipe: &Recipe, dir: Option<&Path>, as_json: bool) -> Result<()> {
+    let session = Session::open(recipe)?;
+    if session.validation.is_empty() {
+        bail!(
+            "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them"
+        );
+    }
+    let config = session.frozen.base.config();
+    let slots = run::slots(recipe, config)?;
+    let adapter = match dir {
+        None => Adapter::init(&slots, recipe.lora.rank, recipe.lora.alpha, recipe.lora.rslora, 0),
+        Some(dir) => peft::read(dir, config, &slots)?,
+    };
+    let gpu = Session::device(recipe)?;
+    let model = session.model(&gpu)?;
+    let trainer = session.trainer(recipe, &gpu, &model, &adapter)?;
+    let evaluation = block_on(trainer.evaluate(&session.validation, |_| {}))?;
+    let (loss, perplexity, tokens) = (evaluation.loss(), evaluation.perplexity(), evaluation.tokens);
+    let samples = session.data.validation.len();
+    if as_json {
+        let adapter = dir.map(|d| d.display().to_string());
+        println!(
+            "{}",
+            json!({
+                "loss": loss, "perplexity": perplexity, "tokens": tokens, "samples": samples,
+                "base": session.frozen.base.name(), "adapter": adapter,
+            })
+        );
+    } else {
+        show::device(&gpu);
+        show::line(
+            "validation",
+            format!("loss {loss:.4}, perplexity {perplexity:.2} over {tokens} tokens of {samples} samples"),
+        );
+    }
+    Ok(())
+}

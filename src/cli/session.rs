@@ -1,0 +1,69 @@
+//! What train, check and eval share: opening everything that the recipe names, and the device.
+
+use anyhow::Result;
+use rullama_train::batch::MicroBatch;
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::Adapter;
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::recipe::{GradientCheckpointing, Recipe};
+use rullama_train::run::{self, Data, Frozen, Steps};
+use rullama_train::train::{Capacity, Trainer};
+
+/// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
+const KEEP_UP_TO: u64 = 4 << 30;
+
+/// Everything that lies on the host.
+pub struct Session {
+    pub frozen: Frozen,
+    pub data: Data,
+    pub validation: Vec<MicroBatch>,
+    pub steps: Steps,
+    pub prompts: Vec<(String, Vec<u32>)>,
+    pub capacity: Capacity,
+    pub positions: usize,
+}
+
+impl Session {
+    /// Opens the base, reads the data and plans every step.
+    pub fn open(recipe: &Recipe) -> Result<Session> {
+        let frozen = Frozen::open(recipe)?;
+        let data = Data::read(recipe, &frozen)?;
+        let steps = Steps::plan(recipe, &data.train)?;
+        let validation = data.validation_batches(recipe)?;
+        let render = |text: &String| Ok((text.clone(), frozen.prompt(text).map_err(run::RunError::Prompt)?));
+        let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
+        let longest =
+            prompts.iter().map(|(_, ids)| ids.len() + recipe.eval.max_new_tokens).max().unwrap_or(0);
+        let capacity = run::capacity(&steps, &data.train, &validation, longest);
+        let positions = longest.max(recipe.data.max_seq_len).min(frozen.base.config().context_length);
+        Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
+    }
+
+    /// Opens the device that the recipe names.
+    pub fn device(recipe: &Recipe) -> Result<Gpu> {
+        let (backend, name) = (recipe.device.backend, recipe.device.adapter.as_deref());
+        Ok(pollster::block_on(Gpu::open(backend, name, false))?)
+    }
+
+    /// Uploads the base.
+    pub fn model(&self, gpu: &Gpu) -> Result<Model<'_>> {
+        Ok(Model::load(gpu, &self.frozen.base, self.positions)?)
+    }
+
+    /// Allocates what training needs.
+    pub fn trainer<'a>(
+        &self,
+        recipe: &Recipe,
+        gpu: &'a Gpu,
+        model: &'a Model<'a>,
+        adapter: &Adapter,
+    ) -> Result<Trainer<'a>> {
+        let recompute = match recipe.train.gradient_checkpointing {
+            GradientCheckpointing::Auto => Recompute::Above(KEEP_UP_TO),
+            GradientCheckpointing::On => Recompute::Always,
+            GradientCheckpointing::Off => Recompute::Never,
+        };
+        Ok(Trainer::new(gpu, model, adapter, self.capacity, run::dropout(recipe), recompute)?)
+    }
+}

@@ -1,0 +1,136 @@
+//! What a run prints about itself.
+
+use std::io::IsTerminal;
+
+use rullama_train::batch::{IGNORE, Sample};
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Adapter, Slot};
+use rullama_train::model::Plan;
+use rullama_train::recipe::Recipe;
+use rullama_train::run::names;
+use rullama_train::tokenizer::Tokenizer;
+
+use super::session::Session;
+
+/// One labelled line.
+pub fn line(label: &str, text: impl std::fmt::Display) {
+    println!("{label:<9} {text}");
+}
+
+/// The device.
+pub fn device(gpu: &Gpu) {
+    let software =
+        if gpu.is_software() { "; a CPU plays the GPU here: slow, but the same numbers" } else { "" };
+    line("device", format!("{}{software}", gpu.description()));
+}
+
+/// Base, adapter, data and steps.
+pub fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
+    let config = s.frozen.base.config();
+    let (layers, width, vocab) = (config.layers.len(), config.width, grouped(config.vocab));
+    line("base", format!("{}: {layers} layers, width {width}, vocabulary {vocab}", s.frozen.base.name()));
+    let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
+    let origin = match &recipe.lora.init_from {
+        Some(dir) => format!(", from {}", dir.display()),
+        None => String::new(),
+    };
+    let (rank, alpha, scale) = (adapter.rank, adapter.alpha, adapter.scale());
+    let (parameters, modules) = (grouped(adapter.parameters()), names(&slots));
+    line(
+        "adapter",
+        format!(
+            "{parameters} trainable parameters{origin}: rank {rank}, alpha {alpha} (scale {scale:.4}) on {modules}"
+        ),
+    );
+    line("data", format!("train {}; validation {}", samples(&s.data.train), samples(&s.data.validation)));
+    for notice in &s.data.notices {
+        line("notice", notice);
+    }
+}
+
+fn samples(samples: &[Sample]) -> String {
+    let tokens: usize = samples.iter().map(|s| s.ids.len()).sum();
+    let loss: usize = samples.iter().map(Sample::loss_tokens).sum();
+    let share = 100.0 * loss as f64 / tokens.max(1) as f64;
+    format!("{} samples, {} tokens, {share:.0} % carry loss", grouped(samples.len()), grouped(tokens))
+}
+
+/// How the samples become steps.
+pub fn steps(recipe: &Recipe, s: &Session) {
+    let (t, d) = (&recipe.train, &recipe.data);
+    let rows =
+        if d.packing { format!("rows packed up to {} tokens", d.max_seq_len) } else { "samples".into() };
+    let accumulated = match t.gradient_accumulation_steps {
+        1 => String::new(),
+        n => format!(" × {n} micro-batches"),
+    };
+    let length = match t.max_steps {
+        Some(_) => "as max_steps says".into(),
+        None => format!("{} epochs", t.epochs),
+    };
+    let count = s.steps.plans.len();
+    line(
+        "steps",
+        format!(
+            "{count} of {} {rows}{accumulated} ({length}); learning rate {}",
+            t.batch_size, t.learning_rate
+        ),
+    );
+}
+
+/// The memory plan, purpose by purpose.
+pub fn plan(plan: &Plan, detailed: bool) {
+    let (tokens, rows) = (plan.tokens, plan.head_rows);
+    line(
+        "memory",
+        format!(
+            "{} on the device for {tokens} tokens a pass, logits of {rows} tokens at a time",
+            bytes(plan.total())
+        ),
+    );
+    if detailed {
+        for (purpose, size) in &plan.bytes {
+            println!("          {:>10}  {purpose}", bytes(*size));
+        }
+    }
+}
+
+/// The sample's text with what carries loss between « and ».
+pub fn marked(tokenizer: &Tokenizer, sample: &Sample) -> String {
+    let colour = std::io::stdout().is_terminal();
+    let (open, close) = if colour { ("\x1b[32m«", "»\x1b[0m") } else { ("«", "»") };
+    let mut text = String::new();
+    let mut start = 0;
+    let carries = |t: usize| t > 0 && sample.labels[t] != IGNORE;
+    for t in 1..=sample.ids.len() {
+        if t == sample.ids.len() || carries(t) != carries(start) {
+            let piece = tokenizer.decode(&sample.ids[start..t]);
+            text += &if carries(start) { format!("{open}{piece}{close}") } else { piece };
+            start = t;
+        }
+    }
+    text
+}
+
+/// A size in the unit that fits.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
+    }
+}
+
+/// Digits in groups of three.
+pub fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,132 @@
+//! PEFT folders: `adapter_config.json` and `adapter_model.safetensors`, as PEFT 0.21 writes and loads them.
+//!
+//! Tensors are F32 and named `base_model.model.<module>.lora_A.weight` `[R, in]` and `.lora_B.weight` `[out, R]`.
+
+mod config;
+mod tensors;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+pub use config::{AdapterConfig, read_config};
+pub use tensors::read;
+
+use super::Error;
+use crate::files;
+use crate::lora::{Adapter, Module, Pair, Slot};
+
+/// File of the tensors.
+const TENSORS: &str = "adapter_model.safetensors";
+/// File of everything else.
+const CONFIG: &str = "adapter_config.json";
+
+/// The class of transformers' that the adapter is for: it decides what the modules are called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Naming {
+    /// `Gemma4ForCausalLM`, the text model alone: `model.layers.N`.
+    #[default]
+    CausalLm,
+    /// `Gemma4ForConditionalGeneration`, with vision and audio towers: `model.language_model.layers.N`.
+    ConditionalGeneration,
+}
+
+impl Naming {
+    /// Path of the list of text layers.
+    fn layers(self) -> &'static str {
+        match self {
+            Naming::CausalLm => "model.layers",
+            Naming::ConditionalGeneration => "model.language_model.layers",
+        }
+    }
+
+    /// Path of an adapted module: `model.layers.3.self_attn.q_proj`.
+    pub fn module(self, slot: &Slot) -> String {
+        format!("{}.{}.{}", self.layers(), slot.layer, slot.module.peft_path())
+    }
+
+    /// A regular expression for `target_modules` that matches, as a whole, the modules of `slots` and no others.
+    ///
+    /// Exact, because layers that share keys have no `k_proj`, and because the names alone also occur in the towers,
+    /// where PEFT cannot attach (transformers wraps those in `Gemma4ClippableLinear`).
+    pub fn target_modules<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> String {
+        let mut by_layer: BTreeMap<usize, Vec<Module>> = BTreeMap::new();
+        for slot in slots {
+            by_layer.entry(slot.layer).or_default().push(slot.module);
+        }
+        // Layers with the same modules share one alternative.
+        let mut by_modules: BTreeMap<Vec<Module>, Vec<String>> = BTreeMap::new();
+        for (layer, modules) in by_layer {
+            by_modules.entry(modules).or_default().push(layer.to_string());
+        }
+        let alternatives: Vec<String> = by_modules
+            .iter()
+            .map(|(modules, layers)| {
+                let paths: Vec<&str> = modules.iter().map(|m| m.peft_path()).collect();
+                format!("({}).({})", layers.join("|"), paths.join("|"))
+            })
+            .collect();
+        format!("{}.({})", self.layers(), alternatives.join("|")).replace('.', r"\.")
+    }
+}
+
+/// What the files say beside the adapter itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// The class that the adapter is for.
+    pub naming: Naming,
+    /// `base_model_name_or_path`: where a program that loads the adapter finds its base.
+    pub base_model: &'a str,
+    /// `lora_dropout` of the training run.
+    pub dropout: f64,
+}
+
+/// Writes a PEFT folder; see [`files::write_folder`] for what happens to an existing one.
+pub fn write(dir: &Path, adapter: &Adapter, options: &Options) -> Result<(), Error> {
+    let files = serialize(adapter, options)?;
+    Ok(files::write_folder(dir, &files.each_ref().map(|(name, bytes)| (*name, &bytes[..])))?)
+}
+
+/// The folder's files, names and contents; the same adapter always gives the same bytes.
+///
+/// Refuses an adapter without matrices, and one with values that are not finite.
+pub fn serialize(adapter: &Adapter, options: &Options) -> Result<[(&'static str, Vec<u8>); 2], Error> {
+    let tensors = serialize_pairs(&adapter.pairs, adapter.rank, options.naming, HashMap::new())?;
+    Ok([(TENSORS, tensors), (CONFIG, config::serialize(adapter, options))])
+}
+
+/// Matrices, or their gradients, under PEFT's names as one safetensors file with `metadata`.
+pub fn serialize_pairs(
+    pairs: &BTreeMap<Slot, Pair>,
+    rank: usize,
+    naming: Naming,
+    mut metadata: HashMap<String, String>,
+) -> Result<Vec<u8>, Error> {
+    let refuse = |problem: String| Err(Error::Adapter { problem });
+    if pairs.is_empty() {
+        return refuse("it has no matrices; choose at least one target module".into());
+    }
+    let mut views = Vec::with_capacity(2 * pairs.len());
+    for (slot, pair) in pairs {
+        let module = naming.module(slot);
+        let halves =
+            [("lora_A", [rank, slot.in_features], &pair.a), ("lora_B", [slot.out_features, rank], &pair.b)];
+        for (half, shape, values) in halves {
+            if let Some(value) = values.iter().find(|v| !v.is_finite()) {
+                return refuse(format!(
+                    "{half} of {module} holds {value}: training diverged; lower the learning rate"
+                ));
+            }
+            let view = TensorView::new(Dtype::F32, shape.into(), bytemuck::cast_slice(values))
+                .expect("a pair has the lengths that its slot and rank say");
+            views.push((format!("base_model.model.{module}.{half}.weight"), view));
+        }
+    }
+    // As in PEFT's own files: the tensors are laid out as PyTorch's.
+    metadata.insert("format".into(), "pt".into());
+    safetensors::serialize(views, Some(metadata)).or_else(|_| {
+        refuse("it has too many matrices for one safetensors file; choose fewer target modules".into())
+    })
+}

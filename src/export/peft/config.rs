@@ -1,0 +1,155 @@
+//! `adapter_config.json`: the rank and the scale, and what must be off.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::{CONFIG, Options, TENSORS};
+use crate::export::Error;
+use crate::lora::Adapter;
+
+/// What a PEFT folder says about its adapter without its tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterConfig {
+    /// `r`.
+    pub rank: usize,
+    /// `lora_alpha`.
+    pub alpha: f64,
+    /// `use_rslora`.
+    pub rslora: bool,
+}
+
+/// Keys of PEFT 0.21's `LoraConfig` that change what an adapter computes, and what each stands for.
+///
+/// Keys that only say where or how PEFT started or attached the matrices do not matter: the tensors tell.
+const MUST_BE_OFF: [(&str, &str); 15] = [
+    ("alora_invocation_tokens", "activated LoRA"),
+    ("alpha_pattern", "an alpha per module"),
+    ("arrow_config", "Arrow routing"),
+    ("fan_in_fan_out", "transposed weights"),
+    ("kasa_config", "KaSA"),
+    ("layer_replication", "replicated layers"),
+    ("lora_bias", "a bias on lora_B"),
+    ("modules_to_save", "fully trained modules"),
+    ("monteclora_config", "MonteCLoRA"),
+    ("rank_pattern", "a rank per module"),
+    ("target_parameters", "adapters on bare parameters"),
+    ("trainable_token_indices", "trained token embeddings"),
+    ("use_bdlora", "block-diagonal LoRA"),
+    ("use_dora", "DoRA"),
+    ("use_qalora", "QA-LoRA"),
+];
+
+/// Starts that also change the base, so that the matrices alone are not the adapter.
+const CHANGED_BASE: [&str; 5] = ["pissa", "corda", "olora", "loftq", "lora_ga"];
+
+/// Reads and checks `adapter_config.json`: a caller compares it with its recipe before it reads the tensors.
+///
+/// Fails where the folder or the file is missing or damaged, where the adapter is not a plain LoRA, where `r` is not a
+/// count above 0, and where `lora_alpha` is not a finite number other than 0.
+pub fn read_config(dir: &Path) -> Result<AdapterConfig, Error> {
+    let bytes = read_file(dir, CONFIG)?;
+    parse(&bytes).map_err(|problem| Error::Config { path: dir.join(CONFIG), problem })
+}
+
+fn parse(bytes: &[u8]) -> Result<AdapterConfig, String> {
+    let config: Map<String, Value> = serde_json::from_slice(bytes)
+        .map_err(|e| format!("expected a JSON object: {e}; copy or export the adapter again"))?;
+    let expect = |key: &str, expected: &str| match config.get(key) {
+        Some(found) => format!("{key} is {found}, expected {expected}"),
+        None => format!("{key} is missing, expected {expected}"),
+    };
+    if config.get("peft_type") != Some(&json!("LORA")) {
+        return Err(expect("peft_type", "\"LORA\"; only LoRA adapters can be loaded"));
+    }
+    for (key, meaning) in MUST_BE_OFF {
+        if let Some(found) = config.get(key).filter(|v| !is_off(v)) {
+            return Err(format!("{key} is {found}: {meaning} is not supported; use a plain LoRA adapter"));
+        }
+    }
+    if config.get("bias").is_some_and(|v| !v.is_null() && v != "none") {
+        return Err(expect("bias", "\"none\"; trained biases are not supported"));
+    }
+    if let Some(Value::String(start)) = config.get("init_lora_weights")
+        && CHANGED_BASE.iter().any(|name| start.to_lowercase().starts_with(name))
+    {
+        return Err(format!(
+            "init_lora_weights is \"{start}\", which also changed the base; save the adapter again with PEFT's \
+             `path_initial_model_for_weight_conversion`, which turns it into a plain LoRA adapter"
+        ));
+    }
+    let rank = config.get("r").and_then(Value::as_u64).and_then(|r| usize::try_from(r).ok());
+    let rank = rank.filter(|r| *r > 0).ok_or_else(|| expect("r", "a whole number above 0"))?;
+    let alpha = config.get("lora_alpha").and_then(Value::as_f64).filter(|a| a.is_finite() && *a != 0.0);
+    let alpha = alpha.ok_or_else(|| expect("lora_alpha", "a number other than 0"))?;
+    let rslora = match config.get("use_rslora") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(rslora)) => *rslora,
+        Some(_) => return Err(expect("use_rslora", "true or false")),
+    };
+    Ok(AdapterConfig { rank, alpha, rslora })
+}
+
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.is_empty(),
+        _ => false,
+    }
+}
+
+/// The file's text, with PEFT's layout: keys sorted, two spaces.
+///
+/// The keys are those that every PEFT since 0.8 knows, because older ones refuse what they do not know; the others have
+/// the value that PEFT takes where they are missing.
+pub(super) fn serialize(adapter: &Adapter, options: &Options) -> Vec<u8> {
+    let alpha = adapter.alpha;
+    // PEFT declares a whole number; a fraction is loaded all the same.
+    let whole = alpha.fract() == 0.0 && alpha.abs() < (1u64 << 53) as f64;
+    let config = json!({
+        "alpha_pattern": {},
+        "auto_mapping": null,
+        "base_model_name_or_path": options.base_model,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": true,
+        "layers_pattern": null,
+        "layers_to_transform": null,
+        "lora_alpha": if whole { json!(alpha as i64) } else { json!(alpha) },
+        "lora_dropout": options.dropout,
+        "modules_to_save": null,
+        "peft_type": "LORA",
+        "r": adapter.rank,
+        "rank_pattern": {},
+        "revision": null,
+        "target_modules": options.naming.target_modules(adapter.pairs.keys()),
+        "task_type": "CAUSAL_LM",
+        "use_rslora": adapter.rslora,
+    });
+    serde_json::to_vec_pretty(&config).expect("an object with text keys is JSON")
+}
+
+/// Reads a file of a PEFT folder.
+pub(super) fn read_file(dir: &Path, name: &str) -> Result<Vec<u8>, Error> {
+    let path = dir.join(name);
+    std::fs::read(&path).map_err(|source| {
+        let refuse = |path: &Path, problem: String| Error::Read { path: path.into(), problem };
+        if dir.is_file() {
+            refuse(dir, format!("is a file; name the folder that holds {CONFIG} and {TENSORS}"))
+        } else if source.kind() != ErrorKind::NotFound {
+            refuse(&path, format!("{source}; check the path and its permissions"))
+        } else if !dir.exists() {
+            refuse(dir, format!("does not exist; name a folder that holds {CONFIG} and {TENSORS}"))
+        } else if dir.join("adapter_model.bin").exists() && name == TENSORS {
+            refuse(
+                dir,
+                format!("holds adapter_model.bin, expected {TENSORS}; save it with safe_serialization=True"),
+            )
+        } else {
+            refuse(dir, format!("has no {name}; a PEFT folder holds {CONFIG} and {TENSORS}"))
+        }
+    })
+}

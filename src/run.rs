@@ -1,0 +1,261 @@
+//! From a recipe to everything that a run needs before it touches a device.
+
+use std::path::Path;
+
+use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
+use crate::config::Config;
+use crate::dataset::{self, DatasetError, Notice};
+use crate::export::{self, peft};
+use crate::lora::{self, Adapter, Module, Slot};
+use crate::recipe::{self, Recipe, TargetModules};
+use crate::schedule::Schedule;
+use crate::template::{Layout, Message, Role, TemplateError, render_prompt};
+use crate::tokenizer::Tokenizer;
+use crate::train::{Capacity, Dropout, Optimizer};
+use crate::weights::{self, Base};
+
+/// Why a recipe cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The base.
+    #[error(transparent)]
+    Base(#[from] weights::Error),
+    /// The data.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// The order of the data.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// The adapter to start from.
+    #[error(transparent)]
+    Adapter(#[from] export::Error),
+    /// A prompt of `[eval] samples`.
+    #[error("eval.samples: {0}")]
+    Prompt(#[from] TemplateError),
+    /// Something that does not go with something else.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+/// The frozen base with its tokenizer.
+pub struct Frozen {
+    /// The model's file.
+    pub base: Base,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat layout.
+    pub layout: Layout,
+}
+
+impl Frozen {
+    /// Opens the base that `recipe` names.
+    pub fn open(recipe: &Recipe) -> Result<Frozen, RunError> {
+        let base = Base::open(&recipe.model.base)?;
+        let tokenizer = Tokenizer::from_gguf(base.gguf())?;
+        let config = base.config();
+        if tokenizer.vocab_size() > config.vocab {
+            return Err(RunError::Conflict(format!(
+                "{}: the tokenizer has {} tokens, token_embd.weight has {} rows; the file is damaged, download it again",
+                base.name(),
+                tokenizer.vocab_size(),
+                config.vocab
+            )));
+        }
+        if recipe.data.max_seq_len > config.context_length {
+            return Err(RunError::Conflict(format!(
+                "data.max_seq_len = {}, but {} was trained for {} positions; lower it",
+                recipe.data.max_seq_len,
+                base.name(),
+                config.context_length
+            )));
+        }
+        let layout = Layout::of(config);
+        Ok(Frozen { base, tokenizer, layout })
+    }
+
+    /// Ids of a user's message with the prompt for the reply.
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TemplateError> {
+        let message = Message { role: Role::User, content: text.into() };
+        render_prompt(&self.tokenizer, self.layout, &[message])
+    }
+}
+
+/// Training and validation samples, and what was left out of them.
+pub struct Data {
+    /// Training samples.
+    pub train: Vec<Sample>,
+    /// Validation samples; empty where the recipe wants none.
+    pub validation: Vec<Sample>,
+    /// What the user should know.
+    pub notices: Vec<Notice>,
+}
+
+impl Data {
+    /// Reads what `recipe` names.
+    pub fn read(recipe: &Recipe, frozen: &Frozen) -> Result<Data, RunError> {
+        let options = dataset::Options {
+            format: recipe.data.format,
+            layout: frozen.layout,
+            max_seq_len: recipe.data.max_seq_len,
+            overlong: recipe.data.overlong,
+        };
+        let mut notices = Vec::new();
+        let mut read = |paths: &[std::path::PathBuf]| -> Result<Vec<Sample>, RunError> {
+            let mut samples = Vec::new();
+            for path in paths {
+                let dataset = dataset::read_path(path, &frozen.tokenizer, &options)?;
+                samples.extend(dataset.samples);
+                notices.extend(dataset.notices);
+            }
+            Ok(samples)
+        };
+        let mut train = read(&recipe.data.train)?;
+        let mut validation = read(&recipe.data.valid)?;
+        if validation.is_empty() && recipe.data.val_size > 0.0 {
+            let split = dataset::split(train, recipe.data.val_size, recipe.train.seed)?;
+            (train, validation) = (split.train, split.validation);
+        }
+        Ok(Data { train, validation, notices })
+    }
+
+    /// The validation samples as micro-batches of the recipe's size, in file order.
+    pub fn validation_batches(&self, recipe: &Recipe) -> Result<Vec<MicroBatch>, RunError> {
+        let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
+        let lengths: Vec<usize> = self.validation.iter().map(|s| s.ids.len()).collect();
+        let steps = batching.plan_epoch(&lengths, 0)?;
+        Ok(steps.iter().flat_map(|plan| Step::new(&self.validation, plan).micro_batches).collect())
+    }
+}
+
+/// Every optimizer step of a run, as indices into the training samples.
+pub struct Steps {
+    /// In order; an epoch follows the other.
+    pub plans: Vec<StepPlan>,
+    /// The learning rate of each.
+    pub schedule: Schedule,
+}
+
+impl Steps {
+    /// Plans `epochs` epochs, or as many as `max_steps` needs.
+    pub fn plan(recipe: &Recipe, samples: &[Sample]) -> Result<Steps, RunError> {
+        let batching = batching(recipe);
+        let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
+        let mut plans = Vec::new();
+        let mut epoch = 0;
+        while recipe.train.max_steps.map_or(epoch < recipe.train.epochs, |max| plans.len() < max) {
+            plans.extend(batching.plan_epoch(&lengths, epoch as u64)?);
+            epoch += 1;
+        }
+        plans.truncate(recipe.train.max_steps.unwrap_or(usize::MAX));
+        let schedule = Schedule::new(&recipe.train, plans.len());
+        Ok(Steps { plans, schedule })
+    }
+
+    /// Step `index`, from 0.
+    pub fn step(&self, samples: &[Sample], index: usize) -> Step {
+        Step::new(samples, &self.plans[index])
+    }
+}
+
+fn batching(recipe: &Recipe) -> Batching {
+    Batching {
+        batch_size: recipe.train.batch_size,
+        gradient_accumulation_steps: recipe.train.gradient_accumulation_steps,
+        max_seq_len: recipe.data.max_seq_len,
+        packing: recipe.data.packing,
+        shuffle: recipe.data.shuffle,
+        seed: recipe.train.seed,
+    }
+}
+
+/// What a trainer must hold for these steps, validation batches and replies of up to `reply_tokens` tokens.
+pub fn capacity(
+    steps: &Steps,
+    samples: &[Sample],
+    validation: &[MicroBatch],
+    reply_tokens: usize,
+) -> Capacity {
+    let mut capacity = Capacity { tokens: reply_tokens.max(1), loss_tokens: 1, step_loss_tokens: 1 };
+    for index in 0..steps.plans.len() {
+        capacity.include(&steps.step(samples, index));
+    }
+    for batch in validation {
+        capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
+    }
+    capacity
+}
+
+/// The slots that the recipe's `target_modules` mean in this model.
+pub fn slots(recipe: &Recipe, config: &Config) -> Result<Vec<Slot>, RunError> {
+    let slots = lora::slots(config, recipe.lora.target_modules.modules());
+    if let TargetModules::Only(modules) = &recipe.lora.target_modules {
+        let missing = |m: &&Module| !slots.iter().any(|s| s.module == **m);
+        if let Some(module) = modules.iter().find(missing) {
+            return Err(RunError::Conflict(format!(
+                "lora.target_modules names {}, which this model does not have; it has {}",
+                module.gguf_name(),
+                names(&lora::slots(config, &Module::ALL))
+            )));
+        }
+    }
+    Ok(slots)
+}
+
+/// The adapter that training starts from: fresh, or `lora.init_from`.
+pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunError> {
+    let (slots, l) = (slots(recipe, config)?, &recipe.lora);
+    match &l.init_from {
+        None => Ok(Adapter::init(&slots, l.rank, l.alpha, l.rslora, recipe.train.seed)),
+        Some(dir) => read_adapter(dir, config, &slots, recipe),
+    }
+}
+
+/// An adapter from a PEFT folder, of the recipe's rank and scale.
+pub fn read_adapter(
+    dir: &Path,
+    config: &Config,
+    slots: &[Slot],
+    recipe: &Recipe,
+) -> Result<Adapter, RunError> {
+    let (found, l) = (peft::read_config(dir)?, &recipe.lora);
+    if found.rank != l.rank || found.alpha != l.alpha || found.rslora != l.rslora {
+        return Err(RunError::Conflict(format!(
+            "{} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them equal",
+            dir.display(),
+            found.rank,
+            found.alpha,
+            found.rslora,
+            l.rank,
+            l.alpha,
+            l.rslora
+        )));
+    }
+    Ok(peft::read(dir, config, slots)?)
+}
+
+/// The different modules among `slots`, for messages.
+pub fn names(slots: &[Slot]) -> String {
+    let present = Module::ALL.into_iter().filter(|m| slots.iter().any(|s| s.module == *m));
+    present.map(Module::gguf_name).collect::<Vec<_>>().join(", ")
+}
+
+/// The optimizer that the recipe describes.
+pub fn optimizer(recipe: &Recipe) -> Optimizer {
+    let t = &recipe.train;
+    let adam = crate::ops::adamw::AdamW {
+        beta1: t.adam_beta1,
+        beta2: t.adam_beta2,
+        epsilon: t.adam_epsilon,
+        weight_decay: t.weight_decay,
+    };
+    Optimizer {
+        adam: (t.optimizer == recipe::Optimizer::Adamw).then_some(adam),
+        weight_decay: t.weight_decay,
+        max_grad_norm: t.max_grad_norm,
+    }
+}
+
+/// The dropout that the recipe describes.
+pub fn dropout(recipe: &Recipe) -> Dropout {
+    Dropout { probability: recipe.lora.dropout, seed: recipe.train.seed }
+}

@@ -1,0 +1,632 @@
+//! PEFT folders: what is written is what PEFT writes, what is read is what was written, and nothing wrong is accepted.
+//!
+//! The golden folders were written by PEFT 0.21.2 itself, on models of transformers' `Gemma4ForCausalLM`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use regex::Regex;
+use rullama_train::config::{Config, LayerConfig};
+use rullama_train::export::Error;
+use rullama_train::export::peft::{self, AdapterConfig, Naming, Options};
+use rullama_train::lora::{Adapter, Module, Pair, Slot, slots};
+use rullama_train::weights::Base;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value, json};
+
+const NAMINGS: [Naming; 2] = [Naming::CausalLm, Naming::ConditionalGeneration];
+
+fn options(naming: Naming) -> Options<'static> {
+    Options { naming, base_model: "google/gemma-4-E2B-it", dropout: 0.05 }
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn config_of(name: &str) -> Config {
+    let path = golden(name).join("model.gguf");
+    Base::open(path.to_str().expect("UTF-8")).expect("the golden model opens").config().clone()
+}
+
+/// Four layers with every oddity: layer 1 has keys for values, layers 2 and 3 share those of 0 and 1.
+fn odd_config() -> Config {
+    let layer = LayerConfig {
+        window: Some(8),
+        heads: 4,
+        kv_heads: 2,
+        head_size: 8,
+        ffn_width: 24,
+        rope_base: 10_000.0,
+        kv_donor: None,
+        k_eq_v: false,
+    };
+    let full = LayerConfig { window: None, head_size: 16, k_eq_v: true, ..layer.clone() };
+    Config {
+        width: 16,
+        vocab: 32,
+        per_layer_width: 4,
+        rms_eps: 1e-6,
+        softcap: None,
+        context_length: 64,
+        rope_freq_factors: None,
+        layers: vec![
+            layer.clone(),
+            full.clone(),
+            LayerConfig { kv_donor: Some(0), ffn_width: 48, ..layer },
+            LayerConfig { kv_donor: Some(1), ffn_width: 48, ..full },
+        ],
+    }
+}
+
+/// Values in `B` too, among them the smallest, the largest, a negative zero and a subnormal.
+fn adapter(slots: &[Slot]) -> Adapter {
+    let mut adapter = Adapter::init(slots, 3, 16.0, false, 7);
+    for pair in adapter.pairs.values_mut() {
+        for (i, b) in pair.b.iter_mut().enumerate() {
+            *b = (i as f32).sin();
+        }
+        pair.b[..4].copy_from_slice(&[f32::MAX, f32::MIN_POSITIVE, -0.0, 1e-44]);
+    }
+    adapter
+}
+
+fn bits(adapter: &Adapter) -> BTreeMap<Slot, [Vec<u32>; 2]> {
+    let of = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect();
+    adapter.pairs.iter().map(|(slot, pair)| (*slot, [of(&pair.a), of(&pair.b)])).collect()
+}
+
+// --- what is written ---
+
+#[test]
+fn a_round_trip_is_exact() {
+    let config = odd_config();
+    let slots = slots(&config, &Module::ALL);
+    for naming in NAMINGS {
+        // 0.1 + 0.2 needs all 17 digits.
+        for (alpha, rslora) in [(16.0, false), (0.1 + 0.2, true), (-3.5, false)] {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let written = Adapter { alpha, rslora, ..adapter(&slots) };
+            peft::write(dir.path(), &written, &options(naming)).expect("written");
+            let read = peft::read(dir.path(), &config, &slots).expect("read");
+            assert_eq!((read.rank, read.alpha.to_bits(), read.rslora), (3, alpha.to_bits(), rslora));
+            assert_eq!(bits(&read), bits(&written), "{naming:?}, alpha {alpha}");
+            assert_eq!(
+                peft::read_config(dir.path()).expect("read"),
+                AdapterConfig { rank: 3, alpha, rslora }
+            );
+        }
+    }
+}
+
+#[test]
+fn golden_adapters_load_and_come_out_as_peft_wrote_them() {
+    // Modules that the golden adapters cover; k and v of sharing layers are in none of them.
+    let text = &Module::ALL[..7];
+    let cases: [(&str, Config, &[Module], AdapterConfig); 4] = [
+        ("dense", config_of("dense"), &Module::ALL, AdapterConfig { rank: 4, alpha: 8.0, rslora: false }),
+        ("big", config_of("big"), text, AdapterConfig { rank: 5, alpha: 8.0, rslora: false }),
+        ("ollama", config_of("ollama"), &Module::ALL, AdapterConfig { rank: 3, alpha: 4.0, rslora: false }),
+        (
+            "chat",
+            Base::tiny().expect("part of the program").config().clone(),
+            &Module::ALL,
+            AdapterConfig { rank: 8, alpha: 16.0, rslora: false },
+        ),
+    ];
+    for (name, config, modules, expected) in cases {
+        let folder = golden(name).join("adapter");
+        let slots = slots(&config, modules);
+        let read = peft::read(&folder, &config, &slots).unwrap_or_else(|e| panic!("{e}"));
+        let found = AdapterConfig { rank: read.rank, alpha: read.alpha, rslora: read.rslora };
+        assert_eq!(found, expected, "{name}");
+        assert_eq!(read.pairs.len(), slots.len(), "{name}");
+        assert!(read.pairs.values().all(|p| p.b.iter().any(|b| *b != 0.0)), "{name}: a B is zero");
+
+        let theirs = fs::read(folder.join("adapter_model.safetensors")).expect("there");
+        let [(file, ours), _] = peft::serialize(&read, &options(Naming::CausalLm)).expect("sound");
+        assert_eq!(file, "adapter_model.safetensors");
+        assert!(
+            ours == theirs,
+            "{name}: {} bytes of ours differ from {} of PEFT's",
+            ours.len(),
+            theirs.len()
+        );
+    }
+}
+
+#[test]
+fn the_configuration_says_what_peft_says() {
+    let config = odd_config();
+    let adapter = adapter(&slots(&config, &[Module::AttnQ, Module::FfnDown]));
+    let [_, (file, bytes)] = peft::serialize(&adapter, &options(Naming::CausalLm)).expect("sound");
+    assert_eq!(file, "adapter_config.json");
+    let ours: Map<String, Value> = serde_json::from_slice(&bytes).expect("JSON");
+    assert!(ours.keys().is_sorted(), "PEFT sorts its keys");
+    let path = golden("dense").join("adapter/adapter_config.json");
+    let theirs: Map<String, Value> =
+        serde_json::from_slice(&fs::read(path).expect("there")).expect("PEFT writes JSON");
+    // What this adapter has of its own; all else is as in a plain adapter that PEFT wrote.
+    let own = [
+        ("base_model_name_or_path", json!("google/gemma-4-E2B-it")),
+        ("lora_alpha", json!(16)),
+        ("lora_dropout", json!(0.05)),
+        ("r", json!(3)),
+        ("target_modules", json!(r"model\.layers\.((0|1|2|3)\.(self_attn\.q_proj|mlp\.down_proj))")),
+    ];
+    for (key, value) in &ours {
+        let expected = own.iter().find(|(k, _)| k == key).map_or(&theirs[key], |(_, v)| v);
+        assert_eq!(value, expected, "{key}");
+    }
+    let again = peft::serialize(&adapter, &options(Naming::CausalLm)).expect("sound");
+    assert_eq!(again[1].1, bytes, "the same adapter gives the same bytes");
+}
+
+#[test]
+fn keys_are_those_of_lora_rs() {
+    for slot in slots(&odd_config(), &Module::ALL) {
+        assert_eq!(format!("base_model.model.{}", Naming::CausalLm.module(&slot)), slot.peft_key());
+    }
+}
+
+#[test]
+fn an_adapter_that_no_file_should_hold_is_not_written() {
+    let mut bad = adapter(&slots(&odd_config(), &[Module::Proj]));
+    bad.pairs.values_mut().nth(2).expect("four layers").b[5] = f32::NAN;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let error = peft::write(dir.path(), &bad, &options(Naming::CausalLm)).expect_err("NaN").to_string();
+    assert!(error.contains("lora_B of model.layers.2.per_layer_projection holds NaN"), "{error}");
+    let empty = Adapter { pairs: BTreeMap::new(), ..bad };
+    let error = peft::write(dir.path(), &empty, &options(Naming::CausalLm)).expect_err("empty").to_string();
+    assert!(error.contains("it has no matrices"), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0, "nothing was written");
+}
+
+// --- target_modules ---
+
+/// Linear modules and their parents in one text layer of transformers 5.23; some layers have fewer.
+const IN_LAYER: [&str; 20] = [
+    "",
+    ".self_attn",
+    ".self_attn.q_proj",
+    ".self_attn.q_norm",
+    ".self_attn.k_proj",
+    ".self_attn.k_norm",
+    ".self_attn.v_proj",
+    ".self_attn.v_norm",
+    ".self_attn.o_proj",
+    ".mlp",
+    ".mlp.gate_proj",
+    ".mlp.up_proj",
+    ".mlp.down_proj",
+    ".mlp.act_fn",
+    ".per_layer_input_gate",
+    ".per_layer_projection",
+    ".act_fn",
+    ".input_layernorm",
+    ".post_attention_layernorm",
+    ".post_per_layer_input_norm",
+];
+
+/// Modules of `Gemma4ForConditionalGeneration` beside the text layers, `0` for each layer (transformers 5.23, printed
+/// by `named_modules`).
+const TOWERS: [&str; 34] = [
+    "lm_head",
+    "model",
+    "model.audio_tower",
+    "model.audio_tower.layers.0.feed_forward1.ffw_layer_1.linear",
+    "model.audio_tower.layers.0.feed_forward2.ffw_layer_2",
+    "model.audio_tower.layers.0.lconv1d.linear_start",
+    "model.audio_tower.layers.0.lconv1d.linear_start.linear",
+    "model.audio_tower.layers.0.self_attn.k_proj",
+    "model.audio_tower.layers.0.self_attn.k_proj.linear",
+    "model.audio_tower.layers.0.self_attn.post",
+    "model.audio_tower.layers.0.self_attn.q_proj",
+    "model.audio_tower.layers.0.self_attn.q_proj.linear",
+    "model.audio_tower.layers.0.self_attn.relative_k_proj",
+    "model.audio_tower.layers.0.self_attn.v_proj",
+    "model.audio_tower.layers.0.self_attn.v_proj.linear",
+    "model.audio_tower.output_proj",
+    "model.embed_audio.embedding_projection",
+    "model.embed_vision.embedding_projection",
+    "model.vision_tower",
+    "model.vision_tower.encoder.layers.0",
+    "model.vision_tower.encoder.layers.0.mlp.down_proj",
+    "model.vision_tower.encoder.layers.0.mlp.down_proj.linear",
+    "model.vision_tower.encoder.layers.0.mlp.gate_proj",
+    "model.vision_tower.encoder.layers.0.mlp.gate_proj.linear",
+    "model.vision_tower.encoder.layers.0.mlp.up_proj",
+    "model.vision_tower.encoder.layers.0.mlp.up_proj.linear",
+    "model.vision_tower.encoder.layers.0.self_attn.k_proj",
+    "model.vision_tower.encoder.layers.0.self_attn.k_proj.linear",
+    "model.vision_tower.encoder.layers.0.self_attn.o_proj",
+    "model.vision_tower.encoder.layers.0.self_attn.o_proj.linear",
+    "model.vision_tower.encoder.layers.0.self_attn.q_proj",
+    "model.vision_tower.encoder.layers.0.self_attn.q_proj.linear",
+    "model.vision_tower.encoder.layers.0.self_attn.v_proj",
+    "model.vision_tower.encoder.layers.0.self_attn.v_proj.linear",
+];
+
+/// Modules of the text model beside its layers.
+const TEXT: [&str; 6] =
+    ["", ".embed_tokens", ".embed_tokens_per_layer", ".layers", ".norm", ".per_layer_model_projection"];
+
+/// Every name that a module of either class could have, with `layers` layers.
+fn every_module(layers: usize) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for layer in 0..layers {
+        names.extend(TOWERS.map(|name| name.replace(".0", &format!(".{layer}"))));
+        for text in ["model", "model.language_model"] {
+            names.extend(TEXT.map(|name| format!("{text}{name}")));
+            names.extend(IN_LAYER.map(|name| format!("{text}.layers.{layer}{name}")));
+        }
+    }
+    names
+}
+
+#[test]
+fn target_modules_match_exactly_the_slots() {
+    // 24 layers, so that 1, 2, 12 and 21 can be confused; the last four share.
+    let mut config = odd_config();
+    config.layers = (0..24).map(|i| config.layers[if i < 20 { i % 2 } else { 2 + i % 2 }].clone()).collect();
+    let all = slots(&config, &Module::ALL);
+    let odd: Vec<Slot> = all
+        .iter()
+        .copied()
+        .filter(|s| match s.module {
+            Module::AttnQ => s.layer % 3 == 0,
+            Module::FfnUp => s.layer == 2 || s.layer > 11,
+            Module::Proj => s.layer == 21,
+            _ => false,
+        })
+        .collect();
+    let only = |modules: &[Module]| slots(&config, modules);
+    let cases = [
+        all.clone(),
+        odd,
+        all[5..6].to_vec(),
+        only(&[Module::AttnK, Module::AttnV]),
+        only(&[Module::FfnGate]),
+    ];
+    let names = every_module(24);
+    // 24 layers × 20 names × 2 classes, 2 × 6 names beside them, and the towers.
+    assert!(names.len() > 960 + 12 + 24 * 20, "only {} names", names.len());
+    for slots in &cases {
+        for naming in NAMINGS {
+            let pattern = naming.target_modules(slots);
+            // PEFT uses re.fullmatch.
+            let whole = Regex::new(&format!("^(?:{pattern})$")).expect("a regular expression");
+            let found: BTreeSet<&String> = names.iter().filter(|name| whole.is_match(name)).collect();
+            let expected: BTreeSet<String> = slots.iter().map(|s| naming.module(s)).collect();
+            assert_eq!(found, expected.iter().collect(), "{pattern}");
+        }
+    }
+}
+
+// --- what is refused ---
+
+/// A sound folder, to be damaged: q and k of the odd model.
+struct Folder {
+    dir: tempfile::TempDir,
+    config: Config,
+    slots: Vec<Slot>,
+    tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
+}
+
+impl Folder {
+    fn new() -> Folder {
+        let config = odd_config();
+        let slots = slots(&config, &[Module::AttnQ, Module::AttnK]);
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        peft::write(dir.path(), &adapter(&slots), &options(Naming::CausalLm)).expect("written");
+        let bytes = fs::read(dir.path().join("adapter_model.safetensors")).expect("there");
+        let file = SafeTensors::deserialize(&bytes).expect("sound");
+        let copy = |(name, t): (&str, TensorView)| {
+            (name.to_owned(), (t.dtype(), t.shape().to_vec(), t.data().to_vec()))
+        };
+        Folder { dir, config, slots, tensors: file.iter().map(copy).collect() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write_tensors(&self) {
+        let views = self.tensors.iter().map(|(name, (dtype, shape, data))| {
+            (name, TensorView::new(*dtype, shape.clone(), data).expect("a sound tensor"))
+        });
+        fs::write(
+            self.path("adapter_model.safetensors"),
+            safetensors::serialize(views, None).expect("sound"),
+        )
+        .expect("written");
+    }
+
+    fn read(&self) -> Result<Adapter, Error> {
+        peft::read(self.dir.path(), &self.config, &self.slots)
+    }
+
+    /// The error must name the file, what was found and what to do.
+    fn assert_refused(&self, expected: &[&str]) {
+        let error = self.read().expect_err(&format!("expected {expected:?}")).to_string();
+        for part in expected {
+            assert!(error.contains(part), "expected {part:?} in: {error}");
+        }
+        assert!(error.contains(&*self.dir.path().to_string_lossy()), "no path in: {error}");
+        assert!(!error.contains('\n'), "more than one line: {error}");
+    }
+}
+
+const Q0: &str = "base_model.model.model.layers.0.self_attn.q_proj";
+
+#[test]
+fn wrong_configurations_are_refused() {
+    let file = "adapter_config.json: ";
+    let cases: &[(&str, Value, &str)] = &[
+        ("peft_type", json!("LOHA"), "peft_type is \"LOHA\", expected \"LORA\""),
+        ("peft_type", Value::Null, "peft_type is null, expected \"LORA\""),
+        ("r", json!(0), "r is 0, expected a whole number above 0"),
+        ("r", json!(-4), "r is -4, expected a whole number above 0"),
+        ("r", json!("8"), "r is \"8\", expected a whole number above 0"),
+        ("lora_alpha", json!(0), "lora_alpha is 0, expected a number other than 0"),
+        ("lora_alpha", json!("16"), "lora_alpha is \"16\", expected a number other than 0"),
+        ("use_rslora", json!("yes"), "use_rslora is \"yes\", expected true or false"),
+        ("use_dora", json!(true), "use_dora is true: DoRA is not supported; use a plain LoRA adapter"),
+        (
+            "rank_pattern",
+            json!({"q_proj": 4}),
+            "rank_pattern is {\"q_proj\":4}: a rank per module is not supported",
+        ),
+        (
+            "alpha_pattern",
+            json!({"q_proj": 4}),
+            "alpha_pattern is {\"q_proj\":4}: an alpha per module is not supported",
+        ),
+        ("modules_to_save", json!(["lm_head"]), "modules_to_save is [\"lm_head\"]: fully trained modules"),
+        ("fan_in_fan_out", json!(true), "fan_in_fan_out is true: transposed weights"),
+        (
+            "layer_replication",
+            json!([[0, 4], [2, 5]]),
+            "layer_replication is [[0,4],[2,5]]: replicated layers is not",
+        ),
+        ("lora_bias", json!(true), "lora_bias is true: a bias on lora_B"),
+        ("bias", json!("lora_only"), "bias is \"lora_only\", expected \"none\""),
+        ("init_lora_weights", json!("pissa_niter_16"), "\"pissa_niter_16\", which also changed the base"),
+    ];
+    for (key, value, expected) in cases {
+        let folder = Folder::new();
+        let path = folder.path("adapter_config.json");
+        let mut config: Map<String, Value> =
+            serde_json::from_slice(&fs::read(&path).expect("there")).expect("JSON");
+        config.insert((*key).into(), value.clone());
+        fs::write(&path, serde_json::to_vec(&config).expect("JSON")).expect("written");
+        folder.assert_refused(&[file, expected]);
+        let error = peft::read_config(folder.dir.path()).expect_err("refused there too").to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    for (text, expected) in [
+        (&b"{\"peft_type\": \"LORA\", \"r\": 4"[..], "expected a JSON object: EOF"),
+        (b"[]", "expected a JSON object: invalid type"),
+        (b"\xff\xfe", "expected a JSON object"),
+        (b"{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": NaN}", "expected a JSON object"),
+        (b"{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 1e999}", "expected a JSON object"),
+        (b"{\"peft_type\": \"LORA\", \"lora_alpha\": 4}", "r is missing, expected a whole number above 0"),
+        (b"{\"peft_type\": \"LORA\", \"r\": 4}", "lora_alpha is missing, expected a number"),
+    ] {
+        let folder = Folder::new();
+        fs::write(folder.path("adapter_config.json"), text).expect("written");
+        folder.assert_refused(&[file, expected]);
+    }
+}
+
+#[test]
+fn wrong_tensors_are_refused() {
+    type Damage = fn(&mut Folder);
+    fn rename(folder: &mut Folder, from: &str, to: &str) {
+        let tensor = folder.tensors.remove(&format!("{Q0}.{from}")).expect("there");
+        folder.tensors.insert(to.into(), tensor);
+    }
+    fn copy(folder: &mut Folder, to: &str) {
+        let tensor = folder.tensors[&format!("{Q0}.lora_A.weight")].clone();
+        folder.tensors.insert(to.into(), tensor);
+    }
+    fn set(folder: &mut Folder, index: usize, value: f32) {
+        let tensor = folder.tensors.get_mut(&format!("{Q0}.lora_A.weight")).expect("there");
+        tensor.2[4 * index..4 * index + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    fn shape(folder: &mut Folder, shape: &[usize]) {
+        folder.tensors.get_mut(&format!("{Q0}.lora_A.weight")).expect("there").1 = shape.into();
+    }
+    let cases: &[(Damage, &[&str])] = &[
+        (
+            |f| shape(f, &[16, 3]),
+            &["q_proj.lora_A.weight is [16, 3], expected [r, in] = [3, 16]; use an adapter of this model"],
+        ),
+        (|f| shape(f, &[48]), &["is [48], expected [r, in] = [3, 16]"]),
+        (
+            |f| {
+                let tensor = f.tensors.get_mut(&format!("{Q0}.lora_B.weight")).expect("there");
+                tensor.1 = vec![16, 3];
+                tensor.2.truncate(16 * 3 * 4);
+            },
+            &["q_proj.lora_B.weight is [16, 3], expected [out, r] = [32, 3]"],
+        ),
+        (
+            |f| f.tensors.get_mut(&format!("{Q0}.lora_A.weight")).expect("there").0 = Dtype::I32,
+            &["q_proj.lora_A.weight is I32, expected F32, F16 or BF16; convert the adapter"],
+        ),
+        (|f| set(f, 17, f32::NAN), &["q_proj.lora_A.weight holds NaN at [1, 1]"]),
+        (|f| set(f, 47, f32::NEG_INFINITY), &["q_proj.lora_A.weight holds -inf at [2, 15]"]),
+        (
+            |f| drop(f.tensors.remove(&format!("{Q0}.lora_B.weight"))),
+            &["model.layers.0.self_attn.q_proj has a lora_A and no lora_B; export"],
+        ),
+        (
+            |f| drop(f.tensors.remove(&format!("{Q0}.lora_A.weight"))),
+            &["model.layers.0.self_attn.q_proj has a lora_B and no lora_A"],
+        ),
+        (
+            |f| f.tensors.retain(|name, _| !name.contains("q_proj") || name.contains("layers.0.")),
+            &[
+                "no tensors for model.layers.1.self_attn.q_proj, model.layers.2.self_attn.q_proj, model.layers.3.self",
+            ],
+        ),
+        (|f| f.tensors.clear(), &["no tensors for model.layers.0.self_attn.q_proj, "]),
+        (
+            |f| copy(f, "base_model.model.model.layers.2.self_attn.k_proj.lora_A.weight"),
+            &[
+                "layers.2.self_attn.k_proj.lora_A.weight (layer 2 shares the keys of layer 0 and has no k_proj)",
+            ],
+        ),
+        (
+            |f| copy(f, "base_model.model.model.layers.3.self_attn.v_proj.lora_A.weight"),
+            &["(layer 3 shares the values of layer 1 and has no v_proj)"],
+        ),
+        (
+            |f| copy(f, "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"),
+            &["(the values of layer 1 are its keys: it has no v_proj)"],
+        ),
+        (
+            |f| copy(f, "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"),
+            &["(the recipe does not train it; add up_proj to lora.target_modules)"],
+        ),
+        (
+            |f| copy(f, "base_model.model.model.layers.4.mlp.up_proj.lora_A.weight"),
+            &["layers.4.mlp.up_proj.lora_A.weight (the model has 4 layers, the first is 0)"],
+        ),
+        (
+            |f| {
+                f.config.per_layer_width = 0;
+                copy(f, "base_model.model.model.layers.0.per_layer_projection.lora_A.weight");
+            },
+            &["(this model has no per-layer embeddings and no per_layer_projection)"],
+        ),
+        (
+            |f| {
+                copy(
+                    f,
+                    "base_model.model.model.vision_tower.encoder.layers.0.self_attn.q_proj.linear.lora_A.weight",
+                )
+            },
+            &["vision_tower", "(not a LoRA matrix of a text layer)"],
+        ),
+        (
+            |f| copy(f, "base_model.model.lm_head.lora_A.weight"),
+            &["lm_head.lora_A.weight (not a LoRA matrix"],
+        ),
+        (
+            |f| copy(f, "base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight"),
+            &["layers.00.self_attn.q_proj.lora_A.weight (not a LoRA matrix"],
+        ),
+        (
+            |f| copy(f, "base_model.model.model.layers.99999999999999999999.mlp.up_proj.lora_A.weight"),
+            &["(not a LoRA matrix of a text layer)"],
+        ),
+        (
+            |f| rename(f, "lora_A.weight", "blk.0.attn_q.weight.lora_a"),
+            &["blk.0.attn_q.weight.lora_a (not a LoRA"],
+        ),
+        (
+            |f| copy(f, &format!("{Q0}.lora_A.default.weight")),
+            &["lora_A of model.layers.0.self_attn.q_proj is there twice, under two names; keep one"],
+        ),
+        (
+            |f| copy(f, "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight"),
+            &["lora_A of model.layers.0.self_attn.q_proj is there twice"],
+        ),
+    ];
+    for (damage, expected) in cases {
+        let mut folder = Folder::new();
+        damage(&mut folder);
+        folder.write_tensors();
+        folder.assert_refused(&[&["adapter_model.safetensors: "], *expected].concat());
+    }
+}
+
+#[test]
+fn damaged_files_are_refused() {
+    let sound = fs::read(Folder::new().path("adapter_model.safetensors")).expect("there");
+    let header = |length: u64| [&length.to_le_bytes()[..], &sound[8..]].concat();
+    let cases = [
+        (sound[..sound.len() - 1].to_vec(), "not a whole safetensors file: incomplete metadata"),
+        ([&sound[..], b"x"].concat(), "not a whole safetensors file: incomplete metadata"),
+        (sound[..100].to_vec(), "not a whole safetensors file: invalid header length"),
+        (sound[..5].to_vec(), "not a whole safetensors file: header too small"),
+        (vec![], "not a whole safetensors file: header too small"),
+        (header(u64::MAX), "not a whole safetensors file: header too large"),
+        (header(1 << 40), "not a whole safetensors file: header too large"),
+        (header(90_000_000), "not a whole safetensors file: invalid header length"),
+        (header(10), "not a whole safetensors file: invalid JSON"),
+        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "is a pointer of Git LFS"),
+        (b"PK\x03\x04 a pickle, renamed".to_vec(), "not a whole safetensors file"),
+    ];
+    for (bytes, expected) in cases {
+        let folder = Folder::new();
+        fs::write(folder.path("adapter_model.safetensors"), bytes).expect("written");
+        folder.assert_refused(&["adapter_model.safetensors: ", expected]);
+    }
+    // A cut anywhere, and any single wrong byte of the header, gives an error or an adapter, never a panic.
+    let folder = Folder::new();
+    let end = 8 + u64::from_le_bytes(sound[..8].try_into().expect("eight bytes")) as usize;
+    for i in (0..end).step_by(3) {
+        let mut bytes = sound.clone();
+        bytes[i] ^= 0x11;
+        fs::write(folder.path("adapter_model.safetensors"), bytes).expect("written");
+        let _ = folder.read();
+        fs::write(folder.path("adapter_model.safetensors"), &sound[..i]).expect("written");
+        assert!(folder.read().is_err(), "a file cut at {i} was read");
+    }
+}
+
+#[test]
+fn missing_files_are_named() {
+    let folder = Folder::new();
+    let (dir, config, slots) = (folder.dir.path(), &folder.config, &folder.slots[..]);
+    let read = |dir: &Path| peft::read(dir, config, slots).expect_err("nothing to read").to_string();
+    let error = read(&dir.join("nowhere"));
+    assert!(
+        error.contains("nowhere: does not exist; name a folder that holds adapter_config.json"),
+        "{error}"
+    );
+    let error = read(&dir.join("adapter_model.safetensors"));
+    assert!(error.contains("adapter_model.safetensors: is a file; name the folder"), "{error}");
+    fs::remove_file(folder.path("adapter_model.safetensors")).expect("removed");
+    folder.assert_refused(&["has no adapter_model.safetensors; a PEFT folder holds"]);
+    fs::write(folder.path("adapter_model.bin"), "x").expect("written");
+    folder.assert_refused(&["holds adapter_model.bin, expected adapter_model.safetensors; save it with"]);
+    fs::remove_file(folder.path("adapter_config.json")).expect("removed");
+    folder.assert_refused(&["has no adapter_config.json"]);
+}
+
+// --- what is accepted beside our own ---
+
+#[test]
+fn other_spellings_and_half_precision_are_read() {
+    let mut folder = Folder::new();
+    let expected = folder.read().expect("sound");
+    let half_of = |x: f32| f16::from_f32(x).to_f32();
+    let mut renamed = BTreeMap::new();
+    for (i, (name, (_, shape, data))) in std::mem::take(&mut folder.tensors).into_iter().enumerate() {
+        let name = name.replace("model.model.layers", "model.model.language_model.layers");
+        let values = data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b).clamp(-1.0, 1.0));
+        let (dtype, data): (Dtype, Vec<u8>) = match i % 2 {
+            0 => (Dtype::F16, values.flat_map(|v| f16::from_f32(v).to_le_bytes()).collect()),
+            _ => (Dtype::BF16, values.flat_map(|v| bf16::from_f32(v).to_le_bytes()).collect()),
+        };
+        renamed.insert(name.replace("lora_A.weight", "lora_A.default.weight"), (dtype, shape, data));
+    }
+    folder.tensors = renamed;
+    folder.write_tensors();
+    let read = folder.read().unwrap_or_else(|e| panic!("{e}"));
+    for (slot, Pair { a, b }) in &read.pairs {
+        // Names alternate A, B in sorted order: A is F16 and B BF16.
+        let (full_a, full_b) = (&expected.pairs[slot].a, &expected.pairs[slot].b);
+        assert!(a.iter().zip(full_a).all(|(x, full)| *x == half_of(*full)), "{slot:?}: A");
+        let half_b = |full: f32| bf16::from_f32(full.clamp(-1.0, 1.0)).to_f32();
+        assert!(b.iter().zip(full_b).all(|(x, full)| *x == half_b(*full)), "{slot:?}: B");
+    }
+    assert_eq!(read.pairs.len(), 6, "q of four layers, k of two");
+}
