@@ -1,10 +1,11 @@
 //! Attention over packed samples.
 
+use libtest_mimic::Failed;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::attention::Attention;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Outcome, Tolerance, run, sum, values, wide};
+use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
 
 /// Scores are sums of up to 512 products, about 3 in size: rounding moves each by some 1e-6, and exp passes that on.
 /// exp itself may be off by 3 + 2|x| ULP (WGSL, 15.7.4.1): some 3e-6 at x = -10.
@@ -29,10 +30,11 @@ struct Case {
 fn cases() -> Vec<Case> {
     const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(32), Some(64)];
     const HEADS: [(usize, usize); 4] = [(1, 1), (4, 2), (4, 1), (2, 2)];
-    const PACKED: [(usize, &[u32]); 6] = [
+    const PACKED: [(usize, &[u32]); 7] = [
         (1, &[0]),
         (31, &[0]),
         (33, &[0, 1, 14]),
+        (66, &[0, 7]),
         (97, &[0]),
         (97, &[0, 1, 33, 34, 77]),
         (97, &[0, 31, 64, 96]),
@@ -120,11 +122,8 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
             );
         })?;
         out_check.close(&name, q_width, &out_block.read(gpu, &name)?, &out)?;
-        let mut lse_found = lse_block.read(gpu, &name)?;
-        let behind = lse_found.split_off(tokens * heads);
-        if behind.iter().any(|&x| x != f64::from(super::check::UNTOUCHED)) {
-            return Err(format!("attention {name}: something behind the log-sum-exps was written").into());
-        }
+        let lse_found = per_row(gpu, &name, &lse_block, tokens * heads)?;
+        per_row(gpu, &name, &delta, tokens * heads)?;
         // An lse may be near zero; it is a sum of scores of about 3.
         lse_check.close_to(&name, heads, &lse_found, &lse, 3.0)?;
         for ((what, check), (block, expected)) in
@@ -139,4 +138,42 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
     out_check.done()?;
     lse_check.done()?;
     checks.into_iter().try_for_each(|(_, check)| check.done())
+}
+
+/// The first `len` of the values by row and head, after checking that nothing behind them was written.
+fn per_row(gpu: &Gpu, case: &str, block: &Block, len: usize) -> Result<Vec<f64>, Failed> {
+    let mut found = block.read(gpu, case)?;
+    match found.split_off(len).iter().any(|&x| x != f64::from(UNTOUCHED)) {
+        true => Err(format!("attention {case}: something behind the values by row was written").into()),
+        false => Ok(found),
+    }
+}
+
+/// Scores that differ by more than exp can take: the largest of all keys so far must be taken off, whichever block
+/// it is in. With q = (1, 0, 0, 0) the scores are the keys' first values, exactly.
+pub fn large_scores(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("attention, large scores", FORWARD);
+    let tokens = 97;
+    let scores: [(&str, fn(usize) -> f32); 3] = [
+        ("the first", |j| if j == 0 { 300.0 } else { -300.0 }),
+        ("rising", |j| 12.0 * j as f32 - 900.0),
+        ("falling", |j| 900.0 - 0.5 * (j * j) as f32),
+    ];
+    for (name, score) in scores {
+        let q = [1.0, 0.0, 0.0, 0.0].repeat(tokens);
+        let k: Vec<f32> = (0..tokens).flat_map(|j| [score(j), 1.0, 2.0, 3.0]).collect();
+        let v = values(3, tokens * 4);
+        let starts = vec![0; tokens];
+        let (expected, lse) =
+            reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, None, 1, 1);
+        let [q, k, v] = [&q, &k, &v].map(|x| Block::input(gpu, (0, 0), 4, x));
+        let (out, lse_block) = (Block::output(gpu, (0, 0), 4, tokens), Block::output(gpu, (0, 0), 100, 1));
+        let bounds = gpu.upload("bounds", &vec![[0, tokens as u32]; tokens])?;
+        let attention =
+            Attention { heads: 1, kv_heads: 1, head_size: 4, window: None, bounds: &bounds, rows: tokens };
+        run(gpu, |rec| attention.forward(rec, &out.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows))?;
+        check.close(name, 4, &out.read(gpu, name)?, &expected)?;
+        check.close(&format!("lse, {name}"), 1, &per_row(gpu, name, &lse_block, tokens)?, &lse)?;
+    }
+    check.done()
 }

@@ -197,8 +197,8 @@ impl Check {
         for (i, (f, e)) in found.iter().zip(expected).enumerate() {
             let allowed = relative * e.abs() + absolute * largest;
             self.worst.1 = self.worst.1.max((f - e).abs() / allowed);
-            // Written so that NaN fails.
-            if !((f - e).abs() <= allowed) {
+            let close = (f - e).abs() <= allowed; // false for NaN
+            if !close {
                 let place = format!("[{}, {}] of [{}, {width}]", i / width, i % width, found.len() / width);
                 return Err(format!(
                     "{what}: {place}: expected {e:e}, found {f:e}, at most {allowed:.1e} apart (norm: {error:.1e} apart)"
@@ -206,7 +206,8 @@ impl Check {
                 .into());
             }
         }
-        if !(error <= norm) {
+        let close = error <= norm;
+        if !close {
             return Err(format!("{what}: relative error {error:.2e}, expected at most {norm:.0e}").into());
         }
         self.cases += 1;

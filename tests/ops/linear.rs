@@ -22,7 +22,7 @@ pub fn widths(ty: GgmlType) -> [usize; 3] {
 
 /// A random weight on the device and its values, as the decoder of src/weights has them.
 ///
-/// With `tiled` it is in pieces of 64 rows, which lie in one buffer, each from a multiple of 256 bytes on.
+/// With `tiled` it is in pieces of 64 rows in one buffer, each from a multiple of 256 bytes on and with NaN behind it.
 pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: bool) -> (Weight, Vec<f64>) {
     let bytes = random_blocks(ty, rows * cols / ty.block_len(), (rows + cols) as u64);
     let truth = wide(&dequantize(ty, &bytes));
@@ -32,9 +32,10 @@ pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: b
     let (mut all, mut parts) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(64 * cols / ty.block_len() * ty.block_bytes()) {
         let packed = pack_planes(ty, piece);
-        parts.push((all.len() as u64, packed.len() as u64));
+        let start = all.len();
         all.extend_from_slice(&packed);
-        all.resize(all.len().next_multiple_of(256), 0xff);
+        all.resize((all.len() + 256).next_multiple_of(256), 0xff);
+        parts.push((start as u64, (all.len() - start) as u64));
     }
     let buffer = gpu.upload("test", &all).expect("a small matrix");
     let tiles = parts.into_iter().enumerate().map(|(i, range)| {

@@ -17,8 +17,10 @@ mod rms_norm;
 
 use rullama_train::gpu::Gpu;
 
+type Test = (&'static str, fn(&Gpu) -> check::Outcome);
+
 fn main() {
-    let tests: [(&str, fn(&Gpu) -> check::Outcome); 19] = [
+    let tests: [Test; 20] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -30,6 +32,7 @@ fn main() {
         ("rms_norm: backward", rms_norm::backward),
         ("rope: forward and backward", elementwise::rope_both_ways),
         ("attention: forward and backward", attention::forward_and_backward),
+        ("attention: large scores", attention::large_scores),
         ("geglu: forward and backward", elementwise::geglu_both_ways),
         ("scale: in place and add", elementwise::scale_and_add),
         ("dropout: masks", elementwise::dropout_masks),
