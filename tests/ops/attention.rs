@@ -154,14 +154,15 @@ fn per_row(gpu: &Gpu, case: &str, block: &Block, len: usize) -> Result<Vec<f64>,
 pub fn large_scores(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("attention, large scores", FORWARD);
     let tokens = 97;
-    let scores: [(&str, fn(usize) -> f32); 3] = [
-        ("the first", |j| if j == 0 { 300.0 } else { -300.0 }),
-        ("rising", |j| 12.0 * j as f32 - 900.0),
-        ("falling", |j| 900.0 - 0.5 * (j * j) as f32),
+    let by_key = |score: fn(usize) -> f32| (0..tokens).map(score).collect::<Vec<f32>>();
+    let scores = [
+        ("the first", by_key(|j| if j == 0 { 300.0 } else { -300.0 })),
+        ("rising", by_key(|j| 12.0 * j as f32 - 900.0)),
+        ("falling", by_key(|j| 900.0 - 0.5 * (j * j) as f32)),
     ];
-    for (name, score) in scores {
+    for (name, scores) in scores {
         let q = [1.0, 0.0, 0.0, 0.0].repeat(tokens);
-        let k: Vec<f32> = (0..tokens).flat_map(|j| [score(j), 1.0, 2.0, 3.0]).collect();
+        let k: Vec<f32> = scores.iter().flat_map(|&score| [score, 1.0, 2.0, 3.0]).collect();
         let v = values(3, tokens * 4);
         let starts = vec![0; tokens];
         let (expected, lse) =
