@@ -12,7 +12,7 @@ use super::check::{Check, Outcome, Tolerance, run, values, wide};
 const NORM: Tolerance = Tolerance { norm: 5e-7, relative: 5e-7, absolute: 0.0 };
 /// Ten steps of ten roundings each. Parameters start at the size of a step, so that a wrong step would show.
 const STEPS: Tolerance = Tolerance { norm: 1e-6, relative: 2e-6, absolute: 2e-6 };
-/// Of the second moment, squares.
+/// A decay that is felt beside the steps.
 const ADAM: AdamW = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.3 };
 const LEARNING_RATE: f64 = 1e-2;
 /// Floats in each buffer: one vec4, an odd number of them, more than four workgroups of the norm sum up.

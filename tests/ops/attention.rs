@@ -59,7 +59,7 @@ fn cases() -> Vec<Case> {
 pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
     let mut out_check = Check::new("attention out", FORWARD);
     let mut lse_check = Check::new("attention lse", LSE);
-    let mut checks = ["dq", "dk", "dv"].map(|what| (what, Check::new("attention backward", BACKWARD)));
+    let mut checks = ["attention dq", "attention dk", "attention dv"].map(|what| Check::new(what, BACKWARD));
     for c in cases() {
         let Case { starts, tokens, heads, kv_heads, head_size, window } = c;
         let name =
@@ -126,10 +126,9 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         per_row(gpu, &name, &delta, tokens * heads)?;
         // An lse may be near zero; it is a sum of scores of about 3.
         lse_check.close_to(&name, heads, &lse_found, &lse, 3.0)?;
-        for ((what, check), (block, expected)) in
+        for (check, (block, expected)) in
             checks.iter_mut().zip([(&dq, &dq_expected), (&dk, &dk_expected), (&dv, &dv_expected)])
         {
-            let name = format!("{what} {name}");
             // Where every token sees itself alone, dq vanishes: it is a difference of terms of q's size.
             let width = expected.len() / tokens;
             check.close_to(&name, width, &block.read(gpu, &name)?, expected, f64::from(size) / 4.0)?;
@@ -137,7 +136,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
     }
     out_check.done()?;
     lse_check.done()?;
-    checks.into_iter().try_for_each(|(_, check)| check.done())
+    checks.into_iter().try_for_each(Check::done)
 }
 
 /// The first `len` of the values by row and head, after checking that nothing behind them was written.
