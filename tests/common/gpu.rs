@@ -3,8 +3,11 @@
 use libtest_mimic::{Arguments, Failed, Trial};
 use rullama_train::gpu::{Backend, Gpu};
 
+/// A name and what to do on the device.
+pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
+
 /// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
-pub fn run(tests: Vec<(String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>)>) -> ! {
+pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     // One device for all; a software device already uses every core.
     arguments.test_threads = Some(1);
