@@ -12,6 +12,8 @@ struct Params {
     q_stride4: u32,
     q_offset4: u32,
     scale: f32,
+    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at dweight[i]
+    accumulate: u32,    // whether dweight keeps what it holds: not the parts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -19,16 +21,28 @@ struct Params {
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> dweight: array<vec4<f32>>;
 
+var<private> part: u32;
+
 fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
     if row >= params.p_cols4 * 4u {
         return;
     }
-    let at = row * params.q_cols4 + col4;
-    if col4 < params.q_cols4 {
-        dweight[at] += params.scale * a;
+    let at = (part * params.p_cols4 * 4u + row) * params.q_cols4 + col4;
+    let left = col4 < params.q_cols4;
+    let right = col4 + 1u < params.q_cols4;
+    var sum_a = params.scale * a;
+    var sum_b = params.scale * b;
+    if params.accumulate == 1u && left {
+        sum_a += dweight[at];
     }
-    if col4 + 1u < params.q_cols4 {
-        dweight[at + 1u] += params.scale * b;
+    if params.accumulate == 1u && right {
+        sum_b += dweight[at + 1u];
+    }
+    if left {
+        dweight[at] = sum_a;
+    }
+    if right {
+        dweight[at + 1u] = sum_b;
     }
 }
 
@@ -51,7 +65,9 @@ fn gradient(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let c = lane % 16u;
     let p4 = group.y * (TILE / 4u) + c;
     let q4 = group.x * (TILE / 4u) + c;
-    for (var t0 = 0u; t0 < params.rows; t0 += STEPS) {
+    part = group.z;
+    let end = min((part + 1u) * params.part_steps * STEPS, params.rows);
+    for (var t0 = part * params.part_steps * STEPS; t0 < end; t0 += STEPS) {
         for (var step = lane / 16u; step < STEPS; step += 4u) {
             let t = t0 + step;
             tile_p[step * PITCH + c] = read_p(t, p4);

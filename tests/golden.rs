@@ -46,6 +46,13 @@ fn main() {
         add("logits", logits);
         add("loss and gradients, activations kept", |gpu, g| gradients(gpu, g, Recompute::Never));
         add("loss and gradients, activations recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
+        add("loss and gradients, sums split", |gpu, g| {
+            let usual = gpu.workgroups_to_fill();
+            gpu.set_workgroups_to_fill(1 << 20);
+            let outcome = gradients(gpu, g, Recompute::Never);
+            gpu.set_workgroups_to_fill(usual);
+            outcome
+        });
         add("two samples, packed and in two micro-batches", two_samples);
         add("ten AdamW steps", ten_steps);
     }

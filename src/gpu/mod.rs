@@ -5,6 +5,7 @@ pub mod profile;
 mod recorder;
 pub mod shader;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wgpu::util::DeviceExt;
@@ -63,6 +64,9 @@ pub struct Gpu {
     pipelines: pipeline::Cache,
     profile: profile::Profile,
     errors: Arc<Mutex<Option<String>>>,
+    /// Results of the parts of split products.
+    partial_sums: wgpu::Buffer,
+    workgroups_to_fill: AtomicUsize,
     /// Bound where a kernel has a binding that this call does not use.
     unused: wgpu::Buffer,
 }
@@ -98,9 +102,28 @@ impl Gpu {
             usage: wgpu::BufferUsages::STORAGE,
             mapped_at_creation: false,
         });
+        let partial_sums = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("partial sums"),
+            size: PARTIAL_SUMS,
+            usage: wgpu::BufferUsages::STORAGE,
+            mapped_at_creation: false,
+        });
+        // A software device has a few cores only, and pays dearly for each dispatch.
+        let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 1024 };
         let pipelines = pipeline::Cache::default();
         let profile = profile::Profile::default();
-        Ok(Gpu { device, queue, info, limits, pipelines, profile, errors, unused })
+        Ok(Gpu {
+            device,
+            queue,
+            info,
+            limits,
+            pipelines,
+            profile,
+            errors,
+            partial_sums,
+            workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
+            unused,
+        })
     }
 
     /// The adapter's name, driver and backend, on one line.
@@ -118,6 +141,21 @@ impl Gpu {
     pub fn max_binding_bytes(&self) -> u64 {
         let largest = self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size);
         largest & !255
+    }
+
+    /// Workgroups of 64 threads that keep the device busy; products with fewer tiles are split along their sums.
+    pub fn workgroups_to_fill(&self) -> usize {
+        self.workgroups_to_fill.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`Gpu::workgroups_to_fill`]: for tests of split products on any device.
+    pub fn set_workgroups_to_fill(&self, workgroups: usize) {
+        self.workgroups_to_fill.store(workgroups, Ordering::Relaxed);
+    }
+
+    /// Scratch of split products.
+    pub(crate) fn partial_sums(&self) -> &wgpu::Buffer {
+        &self.partial_sums
     }
 
     /// An uninitialised (zeroed) buffer of `bytes`, rounded up to 16.
@@ -212,6 +250,9 @@ impl Gpu {
         Ok(())
     }
 }
+
+/// Bytes of scratch for split products.
+const PARTIAL_SUMS: u64 = 32 << 20;
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);

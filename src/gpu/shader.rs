@@ -13,6 +13,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("grad_norm", include_str!("../../shaders/grad_norm.wgsl")),
     ("linear", include_str!("../../shaders/linear.wgsl")),
     ("lora", include_str!("../../shaders/lora.wgsl")),
+    ("partial_sums", include_str!("../../shaders/partial_sums.wgsl")),
     ("rms_norm", include_str!("../../shaders/rms_norm.wgsl")),
     ("rope", include_str!("../../shaders/rope.wgsl")),
     ("scale", include_str!("../../shaders/scale.wgsl")),

@@ -1,7 +1,8 @@
 //! Products with a frozen matrix, with the adapter's product in the same pass.
 
-use super::{Param, View, Weight};
-use crate::gpu::{Kernel, Recorder};
+use super::partial_sums::{self, Target};
+use super::{Param, STEPS, View, Weight};
+use crate::gpu::{Binding, Kernel, Recorder};
 
 /// Twin of `Params` in shaders/linear.wgsl.
 #[repr(C)]
@@ -23,6 +24,7 @@ struct Params {
     lora_scale: f32,
     accumulate: u32,
     cols4: u32,
+    part_steps: u32,
 }
 
 /// A product of rank `R` that is added: `scale·z·Bᵀ` forward, `u·A` backward.
@@ -108,6 +110,7 @@ fn params(
         lora_scale: lora.map_or(0.0, |l| l.scale),
         accumulate: 0,
         cols4: 0,
+        part_steps: 0,
     }
 }
 
@@ -121,9 +124,39 @@ fn dispatch(
     lora: Option<&LowRank>,
     params: Params,
 ) {
+    let summed = if entry == "forward" { w.cols } else { tile.rows };
+    let steps = summed.div_ceil(STEPS);
+    let [across, down] = [params.cols4.div_ceil(16), params.rows.div_ceil(64)];
+    let parts = partial_sums::parts(
+        rec.gpu(),
+        (across * down) as usize,
+        steps,
+        (params.rows * params.cols4) as usize,
+    );
+    let part_steps = steps.div_ceil(parts as usize) as u32;
+    let target = Target {
+        y: y.rows.bind(5),
+        rows: params.rows,
+        cols4: params.cols4,
+        stride4: params.y_stride4,
+        offset4: params.y_offset4,
+        accumulate: params.accumulate == 1,
+    };
+    let (params, result) = match parts {
+        1 => (Params { part_steps, ..params }, target.y),
+        _ => {
+            let scratch = Binding { index: 5, buffer: rec.gpu().partial_sums(), range: None };
+            let to_scratch =
+                Params { y_stride4: params.cols4, y_offset4: 0, accumulate: 0, part_steps, ..params };
+            (to_scratch, scratch)
+        }
+    };
     let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
     let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
-    let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
-    let workgroups = [params.cols4.div_ceil(16), params.rows.div_ceil(64), 1];
-    rec.dispatch(Kernel::new("linear", entry).with_format(w.ty), &params, &bindings, workgroups);
+    let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, result];
+    let kernel = Kernel::new("linear", entry).with_format(w.ty);
+    rec.dispatch(kernel, &params, &bindings, [across, down, parts]);
+    if parts > 1 {
+        partial_sums::reduce(rec, &target, parts);
+    }
 }

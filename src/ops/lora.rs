@@ -1,7 +1,8 @@
 //! Gradients of the adapter's matrices. Their forward products are [`super::linear`]'s.
 
-use super::{Param, View};
-use crate::gpu::{Kernel, Recorder};
+use super::partial_sums::{self, Target};
+use super::{Param, STEPS, View};
+use crate::gpu::{Binding, Kernel, Recorder};
 
 /// Twin of `Params` in shaders/lora.wgsl.
 #[repr(C)]
@@ -15,25 +16,45 @@ struct Params {
     q_stride4: u32,
     q_offset4: u32,
     scale: f32,
+    part_steps: u32,
+    accumulate: u32,
 }
 
 /// `dW += scale·pᵀ·q` for `p` `[rows, N]`, `q` `[rows, M]`, `dW` `[N, M]`: `dB` from `dy` and `z`, `dA` from `u` and `x`.
 pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f32, rows: usize) {
+    debug_assert!(dweight.rows.is_multiple_of(4), "rows past the matrix would be written");
+    let [p_cols4, q_cols4] = [dweight.rows / 4, dweight.cols / 4].map(|n| n as u32);
+    let [across, down] = [q_cols4.div_ceil(16), p_cols4.div_ceil(16)];
+    let steps = rows.div_ceil(STEPS);
+    let parts =
+        partial_sums::parts(rec.gpu(), (across * down) as usize, steps, dweight.rows * dweight.cols / 4);
+    let target = Target {
+        y: dweight.bind(3),
+        rows: dweight.rows as u32,
+        cols4: q_cols4,
+        stride4: q_cols4,
+        offset4: 0,
+        accumulate: true,
+    };
+    let result = match parts {
+        1 => target.y,
+        _ => Binding { index: 3, buffer: rec.gpu().partial_sums(), range: None },
+    };
     let params = Params {
         rows: rows as u32,
-        p_cols4: dweight.rows.div_ceil(4) as u32,
+        p_cols4,
         p_stride4: p.stride4(),
         p_offset4: p.offset4(),
-        q_cols4: (dweight.cols / 4) as u32,
+        q_cols4,
         q_stride4: q.stride4(),
         q_offset4: q.offset4(),
         scale,
+        part_steps: steps.div_ceil(parts as usize) as u32,
+        accumulate: u32::from(parts == 1),
     };
-    let workgroups = [params.q_cols4.div_ceil(16), params.p_cols4.div_ceil(16), 1];
-    rec.dispatch(
-        Kernel::new("lora", "gradient"),
-        &params,
-        &[p.rows.bind(1), q.rows.bind(2), dweight.bind(3)],
-        workgroups,
-    );
+    let bindings = [p.rows.bind(1), q.rows.bind(2), result];
+    rec.dispatch(Kernel::new("lora", "gradient"), &params, &bindings, [across, down, parts]);
+    if parts > 1 {
+        partial_sums::reduce(rec, &target, parts);
+    }
 }

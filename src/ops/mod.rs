@@ -11,12 +11,16 @@ pub mod embedding;
 pub mod geglu;
 pub mod linear;
 pub mod lora;
+pub mod partial_sums;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
 
 use crate::gpu::{Binding, Gpu, GpuError};
 use crate::weights::quant::GgmlType;
+
+/// Steps of the sum that shaders/common/tile.wgsl stages at a time.
+const STEPS: usize = 16;
 
 /// Rows of f32 on the device. The stride is the width rounded up to 4; what lies between is zero.
 #[derive(Clone, Debug)]

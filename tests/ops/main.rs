@@ -20,7 +20,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 20] = [
+    let tests: [Test; 23] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -28,6 +28,9 @@ fn main() {
         ("linear: backward", linear::backward),
         ("linear: adapter matrices as weights", linear::adapter_products),
         ("lora: gradient", lora::gradient),
+        ("linear: forward, sums split", |gpu| split(gpu, linear::forward)),
+        ("linear: backward, sums split", |gpu| split(gpu, linear::backward)),
+        ("lora: gradient, sums split", |gpu| split(gpu, lora::gradient)),
         ("rms_norm: forward", rms_norm::forward),
         ("rms_norm: backward", rms_norm::backward),
         ("rope: forward and backward", elementwise::rope_both_ways),
@@ -43,4 +46,13 @@ fn main() {
         ("adamw, sgd and clipping: gradients that are not finite", adamw::non_finite),
     ];
     gpu::run(tests.map(|(name, test)| (name.to_string(), Box::new(test) as _)).into())
+}
+
+/// The same test with every product cut into as many parts as its sum allows.
+fn split(gpu: &Gpu, test: fn(&Gpu) -> check::Outcome) -> check::Outcome {
+    let usual = gpu.workgroups_to_fill();
+    gpu.set_workgroups_to_fill(1 << 20);
+    let outcome = test(gpu);
+    gpu.set_workgroups_to_fill(usual);
+    outcome
 }
