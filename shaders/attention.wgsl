@@ -19,7 +19,7 @@ override HEAD_SIZE4: u32; // K / 4, at most 128
 @group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, K]
 @group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
 @group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]; in `delta`, `forward`: unused
-@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out or dq [T, H, K]; dk or dv [T, G, K]
+@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out, dq or a head's dk or dv [T, H, K]; dk or dv [T, G, K]
 @group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
 @group(0) @binding(8) var<storage, read_write> row_delta: array<f32>;  // [T, H]
 
@@ -336,15 +336,16 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     }
 }
 
-fn add_key_gradients(key0: u32, head: u32, lane: u32) {
+// Leaves the gradients of one query head in [T, H, K]: sum_heads adds up those that share a key.
+fn store_key_gradients(key0: u32, head: u32, lane: u32) {
     let j = lane / 16u * 2u;
     for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
         let d = c * CHUNK4 + lane % 16u;
         if d < HEAD_SIZE4 && key0 + j < params.rows {
-            result[key_at(key0 + j, head) + d] += acc[2u * c];
+            result[query_at(key0 + j, head) + d] = acc[2u * c];
         }
         if d < HEAD_SIZE4 && key0 + j + 1u < params.rows {
-            result[key_at(key0 + j + 1u, head) + d] += acc[2u * c + 1u];
+            result[query_at(key0 + j + 1u, head) + d] = acc[2u * c + 1u];
         }
     }
 }
@@ -352,52 +353,64 @@ fn add_key_gradients(key0: u32, head: u32, lane: u32) {
 @compute @workgroup_size(256)
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let key0 = group.x * BLOCK;
-    let sharing = params.heads / params.kv_heads;
+    let head = group.y;
     clear_acc();
     let end = end_query(key0);
-    for (var head = group.y * sharing; head < (group.y + 1u) * sharing; head++) {
-        for (var query0 = key0; query0 < end; query0 += BLOCK) {
-            load_row_values(query0, head, lane);
-            store_score_gradients(query0, key0, head, lane);
-            for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-                workgroupBarrier();
-                for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-                    let d = c * CHUNK4 + i % CHUNK4;
-                    stage[i] = vec4<f32>();
-                    if d < HEAD_SIZE4 {
-                        stage[i] = q[query_at(query0 + i / CHUNK4, head) + d];
-                    }
+    for (var query0 = key0; query0 < end; query0 += BLOCK) {
+        load_row_values(query0, head, lane);
+        store_score_gradients(query0, key0, head, lane);
+        for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
+            workgroupBarrier();
+            for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
+                let d = c * CHUNK4 + i % CHUNK4;
+                stage[i] = vec4<f32>();
+                if d < HEAD_SIZE4 {
+                    stage[i] = q[query_at(query0 + i / CHUNK4, head) + d];
                 }
-                sum_over_queries(c, lane);
             }
+            sum_over_queries(c, lane);
         }
     }
-    add_key_gradients(key0, group.y, lane);
+    store_key_gradients(key0, head, lane);
 }
 
 @compute @workgroup_size(256)
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let key0 = group.x * BLOCK;
-    let sharing = params.heads / params.kv_heads;
+    let head = group.y;
     clear_acc();
     let end = end_query(key0);
-    for (var head = group.y * sharing; head < (group.y + 1u) * sharing; head++) {
-        for (var query0 = key0; query0 < end; query0 += BLOCK) {
-            load_row_values(query0, head, lane);
-            scores_qk(query0, key0, head, lane);
-            store_probabilities(query0, key0, lane);
-            for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-                workgroupBarrier();
-                for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-                    let d = c * CHUNK4 + i % CHUNK4;
-                    stage[i] = vec4<f32>();
-                    if d < HEAD_SIZE4 {
-                        stage[i] = dout[query_at(query0 + i / CHUNK4, head) + d];
-                    }
+    for (var query0 = key0; query0 < end; query0 += BLOCK) {
+        load_row_values(query0, head, lane);
+        scores_qk(query0, key0, head, lane);
+        store_probabilities(query0, key0, lane);
+        for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
+            workgroupBarrier();
+            for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
+                let d = c * CHUNK4 + i % CHUNK4;
+                stage[i] = vec4<f32>();
+                if d < HEAD_SIZE4 {
+                    stage[i] = dout[query_at(query0 + i / CHUNK4, head) + d];
                 }
-                sum_over_queries(c, lane);
             }
+            sum_over_queries(c, lane);
         }
     }
-    add_key_gradients(key0, group.y, lane);
+    store_key_gradients(key0, head, lane);
+}
+
+// dk or dv += the gradients of the query heads that share it; `q` is bound to those [T, H, K].
+@compute @workgroup_size(64)
+fn sum_heads(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = (group.x + group.y * groups.x) * 64u + lane;
+    if i >= params.rows * params.kv_heads * HEAD_SIZE4 {
+        return;
+    }
+    let sharing = params.heads / params.kv_heads;
+    let first = i / HEAD_SIZE4 * sharing * HEAD_SIZE4 + i % HEAD_SIZE4;
+    var sum = result[i];
+    for (var s = 0u; s < sharing; s++) {
+        sum += q[first + s * HEAD_SIZE4];
+    }
+    result[i] = sum;
 }

@@ -66,6 +66,7 @@ pub(super) struct Scratch {
     pub dgeglu: Rows,    // [T, F]
     pub dq: Rows,        // [T, H·K]
     pub dattn_q: Rows,   // [T, H·K]; before that, the gradient of the attention's output
+    pub dheads: Rows,    // gradients of keys or values by query head [T, H·K]
     pub dattn_k: Rows,   // [T, G·K]
     pub dattn_v: Rows,   // [T, G·K]
     pub delta: Rows,     // [T, H]
@@ -131,6 +132,7 @@ impl Activations {
                 dgeglu: make.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
                 dattn_q: make.rows("dattn_q", widest.queries)?,
+                dheads: make.rows("dheads", widest.queries)?,
                 dattn_k: make.rows("dattn_k", widest.own_keys)?,
                 dattn_v: make.rows("dattn_v", widest.own_keys)?,
                 delta: make.rows("delta", widest.heads)?,

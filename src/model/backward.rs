@@ -89,7 +89,15 @@ impl<'b> Model<'b> {
         let delta = s.delta.narrowed(l.heads);
         let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
         let attention = self.attention(layer, pass.inputs);
-        attention.backward(rec, [&dq, dk, dv], &delta, dattention, qkv, &saved.attention, &saved.lse);
+        attention.backward(
+            rec,
+            [&dq, dk, dv],
+            [&delta, &s.dheads],
+            dattention,
+            qkv,
+            &saved.attention,
+            &saved.lse,
+        );
 
         rope::backward(rec, &dq, positions, &w.rope, l.heads, t);
         rms_norm::backward(rec, &dattn_q, &dq, &saved.attn_q, &w.attn_q_norm, t * l.heads, false);

@@ -103,7 +103,7 @@ impl Plan {
         let z_width = adapter.max_z_width();
         let scratch = 2 * widest.width
             + 3 * widest.ffn
-            + 2 * widest.queries
+            + 3 * widest.queries
             + 2 * widest.own_keys
             + widest.heads
             + 2 * widest.per_layer

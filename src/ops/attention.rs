@@ -59,12 +59,12 @@ impl<'a> Attention<'a> {
         self.dispatch(rec, "forward", &bindings, self.blocks(self.heads));
     }
 
-    /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H]` is scratch.
+    /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H]` and `dheads` `[T, H, K]` are scratch.
     pub fn backward(
         &self,
         rec: &mut Recorder,
         [dq, dk, dv]: [&Rows; 3],
-        delta: &Rows,
+        [delta, dheads]: [&Rows; 2],
         dout: &Rows,
         [q, k, v]: [&Rows; 3],
         out: &Rows,
@@ -77,16 +77,20 @@ impl<'a> Attention<'a> {
             &[out.bind(1), dout.bind(5), delta.bind(8)],
             grid(row_heads.div_ceil(64)),
         );
-        let mut bindings = [q, k, v, dout, dq, lse, delta].map(|rows| rows.bind(0)).to_vec();
-        for (binding, index) in bindings.iter_mut().zip([1, 2, 3, 5, 6, 7, 8]) {
-            binding.index = index;
+        let saved = [q.bind(1), k.bind(2), self.bounds(), dout.bind(5), lse.bind(7), delta.bind(8)];
+        fn with<'b>(saved: &[Binding<'b>], more: &[Binding<'b>]) -> Vec<Binding<'b>> {
+            [saved, more].concat()
         }
-        bindings.push(self.bounds());
-        self.dispatch(rec, "backward_q", &bindings, self.blocks(self.heads));
-        bindings[4].buffer = &dk.buffer;
-        self.dispatch(rec, "backward_k", &bindings, self.blocks(self.kv_heads));
-        bindings[4].buffer = &dv.buffer;
-        bindings.remove(2);
-        self.dispatch(rec, "backward_v", &bindings, self.blocks(self.kv_heads));
+        let blocks = self.blocks(self.heads);
+        self.dispatch(rec, "backward_q", &with(&saved, &[v.bind(3), dq.bind(6)]), blocks);
+        self.dispatch(rec, "backward_k", &with(&saved, &[v.bind(3), dheads.bind(6)]), blocks);
+        self.sum_heads(rec, dk, dheads);
+        self.dispatch(rec, "backward_v", &with(&saved, &[dheads.bind(6)]), blocks);
+        self.sum_heads(rec, dv, dheads);
+    }
+
+    fn sum_heads(&self, rec: &mut Recorder, dkv: &Rows, dheads: &Rows) {
+        let count = self.rows * self.kv_heads * self.head_size / 4;
+        self.dispatch(rec, "sum_heads", &[dheads.bind(1), dkv.bind(6)], grid(count.div_ceil(64)));
     }
 }

@@ -2,6 +2,7 @@
 
 use libtest_mimic::Failed;
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::Rows;
 use rullama_train::ops::attention::Attention;
 use rullama_train::reference;
 
@@ -105,6 +106,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         // Without padding between the rows: [T, H].
         let [lse_block, delta] =
             [(); 2].map(|()| Block::output(gpu, (0, 0), tokens.next_multiple_of(4) * heads, 1));
+        let dheads = Rows::new(gpu, "dheads", tokens, heads * head_size)?;
         let bounds = gpu.upload("bounds", &bounds)?;
         let attention = Attention { heads, kv_heads, head_size, window, bounds: &bounds, rows: tokens };
         run(gpu, |rec| {
@@ -114,7 +116,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
             attention.backward(
                 rec,
                 gradients,
-                &delta.rows,
+                [&delta.rows, &dheads],
                 &dout.rows,
                 inputs,
                 &out_block.rows,
