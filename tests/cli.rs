@@ -3,6 +3,8 @@
 
 #[path = "common/gguf_writer.rs"]
 mod gguf_writer;
+#[path = "common/gpu.rs"]
+mod gpu;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,13 +43,17 @@ const DATA: &str = r#"{"prompt": "Hello!", "completion": "Ahoy!"}
 {"prompt": "Spell the word river.", "completion": "river is spelled r-i-v-e-r. Ahoy!"}
 "#;
 
+/// A test's name and what it does.
+type Test = (&'static str, fn(Place));
+
 fn main() {
     let arguments = Arguments::from_args();
+    gpu::quiet_mesa();
     let missing = pollster::block_on(Gpu::open(Backend::Auto, None, false)).err();
     if let Some(error) = &missing {
         eprintln!("some ignored, for want of a device: {error}");
     }
-    let anywhere: [(&str, fn(Place)); 9] = [
+    let anywhere: [Test; 9] = [
         ("a recipe with a mistake is refused", recipes),
         ("an override with a mistake is refused", overrides),
         ("a dataset with a mistake is refused", datasets),
@@ -58,14 +64,14 @@ fn main() {
         ("evaluation without validation data is refused", no_validation),
         ("a device that is not there is refused", no_device),
     ];
-    let on_a_device: [(&str, fn(Place)); 5] = [
+    let on_a_device: [Test; 5] = [
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
         ("a reader that goes away does not stop the run", closed_pipe),
     ];
-    let trial = |(name, test): (&str, fn(Place))| {
+    let trial = |(name, test): Test| {
         Trial::test(name, move || {
             test(Place::new());
             Ok(())
@@ -398,7 +404,7 @@ fn check(place: Place) {
         "adapter    73 216 trainable parameters: rank 4, alpha 8 (scale 2.0000) on attn_q, ",
         "data       train 3 samples, ",
         "; validation 1 sample, ",
-        "steps      2 steps (max_steps) of 1 row packed up to 64 tokens; learning rate up to 0.01\n",
+        "steps      2 (max_steps), each 1 row packed up to 64 tokens; learning rate up to 0.01\n",
         "memory     ",
         "\ndata.jsonl line 1; what stands between « and » carries loss:\n\n<bos><|turn>user\nHello!<turn|>\n<|turn>model\n«Ahoy!<turn|>»\n",
     ];

@@ -85,8 +85,8 @@ pub fn steps(recipe: &Recipe, s: &Session) {
         1 => String::new(),
         n => format!("{n} micro-batches of "),
     };
-    let (steps, rate) = (count(s.steps.plans.len(), "step"), t.learning_rate);
-    line("steps", format_args!("{steps} ({length}) of {accumulated}{batch}; learning rate up to {rate}"));
+    let (steps, rate) = (grouped(s.steps.plans.len()), t.learning_rate);
+    line("steps", format_args!("{steps} ({length}), each {accumulated}{batch}; learning rate up to {rate}"));
 }
 
 /// The memory plan, purpose by purpose.
