@@ -53,7 +53,7 @@ fn main() {
     if let Some(error) = &missing {
         eprintln!("some ignored, for want of a device: {error}");
     }
-    let anywhere: [Test; 9] = [
+    let anywhere: [Test; 10] = [
         ("a recipe with a mistake is refused", recipes),
         ("an override with a mistake is refused", overrides),
         ("a dataset with a mistake is refused", datasets),
@@ -62,13 +62,15 @@ fn main() {
         ("an adapter that does not fit is refused", adapters),
         ("a place that cannot be written is refused", places),
         ("evaluation without validation data is refused", no_validation),
+        ("a benchmark of nothing is refused", bench_numbers),
         ("a device that is not there is refused", no_device),
     ];
-    let on_a_device: [Test; 5] = [
+    let on_a_device: [Test; 6] = [
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
+        ("bench gives a speed", bench),
         ("a reader that goes away does not stop the run", closed_pipe),
     ];
     let trial = |(name, test): Test| {
@@ -370,6 +372,21 @@ fn places(place: Place) {
         &["check", "recipe.toml", "--gradients", "."],
         "cannot write .: is a directory; it is a folder where a file is expected; choose another name",
     );
+}
+
+fn bench_numbers(place: Place) {
+    let expected = "--batch, --sequence, --rank and --steps start at 1, and --sequence ends at 1024";
+    for wrong in ["--batch=0", "--sequence=0", "--sequence=1025", "--rank=0", "--steps=0"] {
+        place.refused(&["bench", "tiny", wrong], expected);
+    }
+}
+
+fn bench(place: Place) {
+    let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"]);
+    let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(found["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{text}");
+    let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2"]);
+    assert!(text.contains("step       1 × 8 tokens, rank 2: "), "{text}");
 }
 
 fn no_validation(place: Place) {

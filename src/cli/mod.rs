@@ -1,5 +1,6 @@
 //! The command line: what each verb does, in order, and what it prints.
 
+mod bench;
 mod check;
 mod eval;
 mod session;
@@ -32,6 +33,8 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         gradients: Option<PathBuf>,
     },
+    /// Time training steps on random tokens: tokens/s, memory, time by kernel.
+    Bench(bench::BenchArgs),
     /// Mean loss and perplexity over the validation data.
     Eval {
         #[command(flatten)]
@@ -89,6 +92,7 @@ pub fn run() -> Result<()> {
         (Some(Verb::Eval { recipe, adapter, json }), _) => {
             eval::run(&recipe.read()?, adapter.as_deref(), json)
         }
+        (Some(Verb::Bench(args)), _) => bench::run(&args),
         (None, Some(recipe)) => train::run(&recipe.read()?),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
     }

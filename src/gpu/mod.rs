@@ -1,6 +1,7 @@
 //! The device: choosing it, its buffers, its pipelines, and reading results back.
 
 mod pipeline;
+pub mod profile;
 mod recorder;
 pub mod shader;
 
@@ -60,6 +61,7 @@ pub struct Gpu {
     info: wgpu::AdapterInfo,
     limits: wgpu::Limits,
     pipelines: pipeline::Cache,
+    profile: profile::Profile,
     errors: Arc<Mutex<Option<String>>>,
     /// Bound where a kernel has a binding that this call does not use.
     unused: wgpu::Buffer,
@@ -75,6 +77,7 @@ impl Gpu {
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("rullama-train"),
+            required_features: adapter.features() & wgpu::Features::TIMESTAMP_QUERY,
             required_limits: limits.clone(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
@@ -96,7 +99,8 @@ impl Gpu {
             mapped_at_creation: false,
         });
         let pipelines = pipeline::Cache::default();
-        Ok(Gpu { device, queue, info, limits, pipelines, errors, unused })
+        let profile = profile::Profile::default();
+        Ok(Gpu { device, queue, info, limits, pipelines, profile, errors, unused })
     }
 
     /// The adapter's name, driver and backend, on one line.

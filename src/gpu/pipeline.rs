@@ -37,6 +37,16 @@ impl Kernel {
     }
 }
 
+impl std::fmt::Display for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.shader, self.entry)?;
+        if let Some(format) = self.format {
+            write!(f, " {}", format.name())?;
+        }
+        self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
 /// Pipelines by kernel.
 #[derive(Default)]
 pub(super) struct Cache(Mutex<HashMap<Kernel, wgpu::ComputePipeline>>);
@@ -48,7 +58,7 @@ impl Gpu {
         if let Some(pipeline) = cache.get(kernel) {
             return pipeline.clone();
         }
-        let label = format!("{}.{}", kernel.shader, kernel.entry);
+        let label = kernel.to_string();
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(&label),
             source: wgpu::ShaderSource::Wgsl(shader::expand(kernel.shader, kernel.format).into()),

@@ -14,9 +14,21 @@ pub struct Binding<'a> {
 }
 
 enum Command {
-    Dispatch { pipeline: wgpu::ComputePipeline, bind_group: wgpu::BindGroup, workgroups: [u32; 3] },
-    Clear { buffer: wgpu::Buffer, bytes: u64 },
-    Copy { from: wgpu::Buffer, to: wgpu::Buffer, bytes: u64 },
+    Dispatch {
+        name: String,
+        pipeline: wgpu::ComputePipeline,
+        bind_group: wgpu::BindGroup,
+        workgroups: [u32; 3],
+    },
+    Clear {
+        buffer: wgpu::Buffer,
+        bytes: u64,
+    },
+    Copy {
+        from: wgpu::Buffer,
+        to: wgpu::Buffer,
+        bytes: u64,
+    },
 }
 
 /// Work in the order in which it will run. Nothing runs before [`Recorder::submit`].
@@ -67,7 +79,8 @@ impl<'g> Recorder<'g> {
             layout: &pipeline.get_bind_group_layout(0),
             entries: &entries,
         });
-        self.commands.push(Command::Dispatch { pipeline, bind_group, workgroups });
+        let name = kernel.to_string();
+        self.commands.push(Command::Dispatch { name, pipeline, bind_group, workgroups });
     }
 
     /// Fills the first `bytes` (a multiple of 4) of `buffer` with zeros.
@@ -88,27 +101,42 @@ impl<'g> Recorder<'g> {
     /// Hands everything recorded so far to the device and starts anew.
     pub fn submit(&mut self) -> Result<(), GpuError> {
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let dispatches = self.commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
+        let mut timing = self.gpu.profile.timing(&self.gpu.device, dispatches);
         let mut commands = self.commands.drain(..).peekable();
         while let Some(command) = commands.next() {
             match command {
                 Command::Clear { buffer, bytes } => encoder.clear_buffer(&buffer, 0, Some(bytes)),
                 Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes),
-                Command::Dispatch { pipeline, bind_group, workgroups } => {
-                    let mut pass = encoder.begin_compute_pass(&Default::default());
-                    let mut next = Some((pipeline, bind_group, workgroups));
-                    while let Some((pipeline, bind_group, [x, y, z])) = next.take() {
+                Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z] } => {
+                    let timestamp_writes = timing.as_mut().map(|t| t.next(name));
+                    let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+                    let mut pass = encoder.begin_compute_pass(&descriptor);
+                    pass.set_pipeline(&pipeline);
+                    pass.set_bind_group(0, &bind_group, &[]);
+                    pass.dispatch_workgroups(x, y, z);
+                    // Timed, each dispatch has a pass of its own; otherwise neighbours share one.
+                    while timing.is_none() {
+                        let next = commands.next_if(|c| matches!(c, Command::Dispatch { .. }));
+                        let Some(Command::Dispatch { pipeline, bind_group, workgroups: [x, y, z], .. }) =
+                            next
+                        else {
+                            break;
+                        };
                         pass.set_pipeline(&pipeline);
                         pass.set_bind_group(0, &bind_group, &[]);
                         pass.dispatch_workgroups(x, y, z);
-                        let dispatch = commands.next_if(|c| matches!(c, Command::Dispatch { .. }));
-                        if let Some(Command::Dispatch { pipeline, bind_group, workgroups }) = dispatch {
-                            next = Some((pipeline, bind_group, workgroups));
-                        }
                     }
                 }
             }
         }
+        if let Some(timing) = &timing {
+            timing.resolve(&mut encoder);
+        }
         self.gpu.queue.submit([encoder.finish()]);
+        if let Some(timing) = timing {
+            self.gpu.profile.keep(timing);
+        }
         self.gpu.check()
     }
 }

@@ -4,7 +4,7 @@
 use libtest_mimic::{Arguments, Failed, Trial};
 use rullama_train::gpu::{Backend, Gpu};
 
-/// A test's name and what it does.
+/// A name and what to do on the device.
 pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
 
 /// Runs the tests that need a device; without one each of them shows as ignored, with the reason.

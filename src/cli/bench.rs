@@ -1,0 +1,121 @@
+//! Speed and memory of training steps on random tokens, and where the time goes.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use pollster::block_on;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rullama_train::batch::{Sample, Step};
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Adapter, Module, slots};
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::ops::adamw::AdamW;
+use rullama_train::recipe::Backend;
+use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
+use rullama_train::weights::Base;
+use serde_json::json;
+
+use super::show;
+
+/// What to time.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// "tiny", an Ollama tag, or the path of a .gguf.
+    base: String,
+    /// Sequences in a step.
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Tokens in a sequence.
+    #[arg(long, default_value_t = 512)]
+    sequence: usize,
+    /// Rank, on every linear.
+    #[arg(long, default_value_t = 16)]
+    rank: usize,
+    /// Steps that are timed, after one that is not.
+    #[arg(long, default_value_t = 3)]
+    steps: usize,
+    /// Compute activations again in the backward pass.
+    #[arg(long)]
+    recompute: bool,
+    /// Part of the GPU's name.
+    #[arg(long)]
+    adapter: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the steps and prints what they took.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let base = Base::open(&args.base)?;
+    let config = base.config();
+    let longest = config.context_length;
+    if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
+        bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
+    }
+    let gpu = block_on(Gpu::open(Backend::Auto, args.adapter.as_deref(), false))?;
+    let model = Model::load(&gpu, &base, args.sequence)?;
+    let slots = slots(config, &Module::ALL);
+    let adapter = Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
+    let step = random_step(args, config.vocab);
+    let mut capacity = Capacity::default();
+    capacity.include(&step);
+    let recompute = if args.recompute { Recompute::Always } else { Recompute::Never };
+    let trainer =
+        Trainer::new(&gpu, &model, &adapter, capacity, Dropout { probability: 0.0, seed: 0 }, recompute)?;
+    let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
+
+    block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
+    let started = Instant::now();
+    for number in 0..args.steps {
+        block_on(trainer.step(&step, number as u64 + 2, &optimizer, 1e-4))?;
+    }
+    let seconds = started.elapsed().as_secs_f64() / args.steps as f64;
+    let tokens_per_second = (args.batch * args.sequence) as f64 / seconds;
+    let mut kernels = Vec::new();
+    if gpu.can_profile() {
+        gpu.start_profile();
+        block_on(trainer.step(&step, args.steps as u64 + 2, &optimizer, 1e-4))?;
+        kernels = block_on(gpu.finish_profile())?.into_iter().collect();
+        kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+    }
+    let memory = trainer.plan().total();
+    if args.json {
+        let kernels: Vec<_> = kernels
+            .iter()
+            .map(|(name, t)| json!({ "kernel": name, "dispatches": t.dispatches, "seconds": t.seconds }))
+            .collect();
+        show::text(json!({
+            "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
+            "rank": args.rank, "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "planned_bytes": memory, "kernels": kernels,
+        }));
+        return Ok(());
+    }
+    show::device(&gpu);
+    show::line("base", base.name());
+    let sequence = show::count(args.sequence, "token");
+    show::line("step", format_args!("{} × {sequence}, rank {}: {seconds:.4} s", args.batch, args.rank));
+    show::line("speed", format_args!("{tokens_per_second:.0} tokens/s"));
+    show::line("memory", format_args!("{} planned", show::bytes(memory)));
+    let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
+    for (name, t) in &kernels {
+        let (ms, share) = (1e3 * t.seconds, 100.0 * t.seconds / total);
+        show::text(format_args!("{ms:11.3} ms  {share:5.1} %  {:5} ×  {name}", t.dispatches));
+    }
+    Ok(())
+}
+
+fn random_step(args: &BenchArgs, vocab: usize) -> Step {
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let mut sample = || {
+        let ids: Vec<u32> = (0..args.sequence).map(|_| rng.random_range(0..vocab as u32)).collect();
+        Sample { labels: ids.iter().map(|&id| id as i32).collect(), ids, origin: "random".into() }
+    };
+    let samples: Vec<Sample> = (0..args.batch).map(|_| sample()).collect();
+    Step::new(&samples, &[(0..args.batch).collect()])
+}

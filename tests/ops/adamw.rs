@@ -1,0 +1,183 @@
+//! The gradient norm, clipping, and the steps that read them.
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::adamw::{self, AdamW, Clip, Shard};
+use rullama_train::reference;
+
+use super::check::{Check, Outcome, Tolerance, run, values, wide};
+
+/// The squares are summed 4096 by 64 threads and more: some ε.
+const NORM: Tolerance = Tolerance { norm: 5e-7, relative: 5e-7, absolute: 0.0 };
+/// Ten steps of ten roundings each. Parameters start at the size of a step, so that a wrong step would show.
+const STEPS: Tolerance = Tolerance { norm: 1e-6, relative: 2e-6, absolute: 2e-6 };
+/// A decay that is felt beside the steps.
+const ADAM: AdamW = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.3 };
+const LEARNING_RATE: f64 = 1e-2;
+/// Floats in each buffer: one vec4, an odd number of them, more than four workgroups of the norm sum up.
+const SHARDS: [usize; 3] = [4, 4 * 63, 70_004];
+
+/// Buffers on the device, one of each kind for each of [`SHARDS`].
+struct Device {
+    parameters: Vec<wgpu::Buffer>,
+    gradients: Vec<wgpu::Buffer>,
+    first: Vec<wgpu::Buffer>,
+    second: Vec<wgpu::Buffer>,
+    clip: Clip,
+}
+
+impl Device {
+    fn new(gpu: &Gpu) -> Result<Device, Failed> {
+        let small = |seed| SHARDS.map(|len| values(seed, len).iter().map(|x| 0.01 * x).collect::<Vec<f32>>());
+        let upload = |data: [Vec<f32>; 3]| data.map(|d| gpu.upload("test", &d).expect("small")).to_vec();
+        let zeros = || upload(SHARDS.map(|len| vec![0.0; len]));
+        Ok(Device {
+            parameters: upload(small(1)),
+            gradients: zeros(),
+            first: zeros(),
+            second: zeros(),
+            clip: Clip::new(gpu, SHARDS.iter().map(|&len| 4 * len as u64))?,
+        })
+    }
+
+    fn step(&self, gpu: &Gpu, max_norm: f64, step: u64, adam: bool) -> Outcome {
+        run(gpu, |rec| {
+            self.clip.norm(rec, &self.gradients, max_norm);
+            for i in 0..SHARDS.len() {
+                let shard = Shard {
+                    parameters: &self.parameters[i],
+                    gradients: &self.gradients[i],
+                    first: &self.first[i],
+                    second: &self.second[i],
+                };
+                match adam {
+                    true => adamw::adamw(rec, &shard, &self.clip, &ADAM, LEARNING_RATE, step),
+                    false => adamw::sgd(rec, &shard, &self.clip, 0.3, LEARNING_RATE),
+                }
+            }
+        })
+    }
+
+    fn read(&self, gpu: &Gpu, buffers: &[wgpu::Buffer]) -> Result<Vec<Vec<f32>>, Failed> {
+        let read = |(buffer, len)| Ok(block_on(gpu.read(buffer, len))?);
+        buffers.iter().zip(SHARDS).map(read).collect()
+    }
+}
+
+fn gradients(step: u64) -> Vec<Vec<f32>> {
+    // Alike from step to step, as in training: the moments grow.
+    let noise = |len: usize| values(100 + step, len);
+    SHARDS
+        .iter()
+        .map(|&len| values(7, len).iter().zip(noise(len)).map(|(x, n)| 0.1 * (x + 0.3 * n)).collect())
+        .collect()
+}
+
+/// Ten steps with and without clipping, norm and factor included.
+pub fn ten_steps(gpu: &Gpu) -> Outcome {
+    let mut norms = Check::new("grad_norm", NORM);
+    let mut adams = Check::new("adamw", STEPS);
+    let mut sgds = Check::new("sgd", STEPS);
+    // The norm is about 0.1·√(70 260·(1 + 0.09)/3) = 16: clipped to a quarter, not clipped, never clipped.
+    for max_norm in [4.0, 100.0, 0.0] {
+        for adam in [true, false] {
+            let device = Device::new(gpu)?;
+            let mut x: Vec<Vec<f64>> =
+                device.read(gpu, &device.parameters)?.iter().map(|x| wide(x)).collect();
+            let (mut m, mut v) = (SHARDS.map(|len| vec![0.0; len]), SHARDS.map(|len| vec![0.0; len]));
+            for step in 1..=10 {
+                let gradients = gradients(step);
+                device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
+                device.step(gpu, max_norm, step, adam)?;
+                let mut g: Vec<Vec<f64>> = gradients.iter().map(|g| wide(g)).collect();
+                let limit = if max_norm > 0.0 { max_norm } else { f64::INFINITY };
+                let mut slices: Vec<&mut [f64]> = g.iter_mut().map(|g| &mut g[..]).collect();
+                let norm = reference::adamw::clip(&mut slices, limit);
+                for i in 0..SHARDS.len() {
+                    if adam {
+                        let AdamW { beta1, beta2, epsilon, weight_decay } = ADAM;
+                        reference::adamw::adamw(
+                            &mut x[i],
+                            &g[i],
+                            &mut m[i],
+                            &mut v[i],
+                            step,
+                            LEARNING_RATE,
+                            beta1,
+                            beta2,
+                            epsilon,
+                            weight_decay,
+                        );
+                    } else {
+                        reference::adamw::sgd(&mut x[i], &g[i], LEARNING_RATE, 0.3);
+                    }
+                }
+                let name = format!("max_norm={max_norm} step={step}");
+                let state: Vec<f32> = block_on(gpu.read(&device.clip.state, 3))?;
+                let factor = (limit / (norm + 1e-6)).min(1.0);
+                norms.close(&name, 3, &wide(&state), &[norm, factor, 1.0])?;
+                let check = if adam { &mut adams } else { &mut sgds };
+                for (what, buffers, expected) in
+                    [("x", &device.parameters, &x[..]), ("m", &device.first, &m), ("v", &device.second, &v)]
+                {
+                    for (i, found) in device.read(gpu, buffers)?.iter().enumerate() {
+                        check.close(
+                            &format!("{what} of buffer {i} {name}"),
+                            SHARDS[i],
+                            &wide(found),
+                            &expected[i],
+                        )?;
+                    }
+                }
+            }
+        }
+    }
+    norms.done()?;
+    adams.done()?;
+    sgds.done()
+}
+
+/// One infinite or undefined gradient anywhere, or a norm beyond f32: nothing moves, not even a moment.
+pub fn non_finite(gpu: &Gpu) -> Outcome {
+    // 2e19² is beyond f32's largest, 3.4e38.
+    for (bad, buffer, at) in
+        [(f32::NAN, 2, 70_003), (f32::INFINITY, 0, 0), (f32::NEG_INFINITY, 1, 251), (2e19, 2, 20_000)]
+    {
+        for (adam, max_norm) in [(true, 1.0), (true, 0.0), (false, 1.0), (false, 0.0)] {
+            let name = format!("gradient {bad} at {at} of buffer {buffer}, adam={adam}, max_norm={max_norm}");
+            let device = Device::new(gpu)?;
+            let everything = |device: &Device| -> Result<Vec<Vec<u32>>, Failed> {
+                let all = [&device.parameters, &device.first, &device.second];
+                let all = all
+                    .map(|buffers| device.read(gpu, buffers))
+                    .into_iter()
+                    .collect::<Result<Vec<_>, _>>()?;
+                Ok(all.concat().iter().map(|x| x.iter().map(|x| x.to_bits()).collect()).collect())
+            };
+            // A good step first, so that the moments hold something.
+            let mut gradients = gradients(1);
+            device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
+            device.step(gpu, max_norm, 1, adam)?;
+            let before = everything(&device)?;
+            gradients[buffer][at] = bad;
+            device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
+            device.step(gpu, max_norm, 2, adam)?;
+            let state: Vec<f32> = block_on(gpu.read(&device.clip.state, 3))?;
+            if state[2] != 0.0 {
+                return Err(format!("grad_norm, {name}: expected the third of {state:?} to be 0").into());
+            }
+            if everything(&device)? != before {
+                return Err(format!("{name}: a parameter or moment moved").into());
+            }
+            // And the next good step moves again.
+            gradients[buffer][at] = 0.0;
+            device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
+            device.step(gpu, max_norm, 2, adam)?;
+            if everything(&device)?[0] == before[0] {
+                return Err(format!("{name}: the step after it does nothing").into());
+            }
+        }
+    }
+    Ok(())
+}

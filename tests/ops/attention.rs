@@ -1,0 +1,179 @@
+//! Attention over packed samples.
+
+use libtest_mimic::Failed;
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::attention::Attention;
+use rullama_train::reference;
+
+use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
+
+/// Scores are sums of up to 512 products, about 3 in size: rounding moves each by some 1e-6, and exp passes that on.
+/// exp itself may be off by 3 + 2|x| ULP (WGSL, 15.7.4.1): some 3e-6 at x = -10.
+const FORWARD: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 1e-5 };
+/// The log-sum-exp is as good as the largest score.
+const LSE: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 2e-6 };
+/// dp − delta cancels in part, and every p is off as above.
+const BACKWARD: Tolerance = Tolerance { norm: 5e-6, relative: 5e-6, absolute: 5e-6 };
+
+struct Case {
+    /// Where samples start.
+    starts: &'static [u32],
+    tokens: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_size: usize,
+    window: Option<usize>,
+}
+
+/// Sizes against blocks of 32 tokens and of 32 and 64 dimensions, samples that end inside a block, and windows
+/// that are one, smaller than a block, a block, larger, and none.
+fn cases() -> Vec<Case> {
+    const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(32), Some(64)];
+    const HEADS: [(usize, usize); 4] = [(1, 1), (4, 2), (4, 1), (2, 2)];
+    const PACKED: [(usize, &[u32]); 7] = [
+        (1, &[0]),
+        (31, &[0]),
+        (33, &[0, 1, 14]),
+        (66, &[0, 7]),
+        (97, &[0]),
+        (97, &[0, 1, 33, 34, 77]),
+        (97, &[0, 31, 64, 96]),
+    ];
+    let mut cases = Vec::new();
+    for (s, head_size) in [4, 32, 64, 100, 128, 256, 512].into_iter().enumerate() {
+        for (p, (tokens, starts)) in PACKED.into_iter().enumerate() {
+            for (w, window) in WINDOWS.into_iter().enumerate() {
+                // Everything with everything at one size; a third of it at the others, each time another.
+                if head_size != 100 && (s + p + w) % 3 != 0 {
+                    continue;
+                }
+                let (heads, kv_heads) = HEADS[(s + p + w) % 4];
+                cases.push(Case { starts, tokens, heads, kv_heads, head_size, window });
+            }
+        }
+    }
+    cases
+}
+
+/// `out` and the log-sum-exp; `dq`; `dk` and `dv`, which are added to what is there.
+pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
+    let mut out_check = Check::new("attention out", FORWARD);
+    let mut lse_check = Check::new("attention lse", LSE);
+    let mut checks = ["attention dq", "attention dk", "attention dv"].map(|what| Check::new(what, BACKWARD));
+    for c in cases() {
+        let Case { starts, tokens, heads, kv_heads, head_size, window } = c;
+        let name =
+            format!("T={tokens} starts={starts:?} H={heads} G={kv_heads} K={head_size} window={window:?}");
+        let (q_len, kv_len) = (tokens * heads * head_size, tokens * kv_heads * head_size);
+        // Scores of about 3, whatever the head size.
+        let size = 3.0 * (3.0 / (head_size as f32).sqrt()).sqrt();
+        let of_size = |seed, len| values(seed, len).iter().map(|x| size * x).collect::<Vec<f32>>();
+        let (q, k, v) = (of_size(1, q_len), of_size(2, kv_len), values(3, kv_len));
+        let (dout, dk, dv) = (values(4, q_len), values(5, kv_len), values(6, kv_len));
+
+        let start_of = |t: usize| *starts.iter().rfind(|&&s| s as usize <= t).expect("the first is 0");
+        let end_of = |t: usize| *starts.iter().find(|&&s| s as usize > t).unwrap_or(&(tokens as u32));
+        let row_starts: Vec<u32> = (0..tokens).map(start_of).collect();
+        let bounds: Vec<[u32; 2]> = (0..tokens).map(|t| [start_of(t), end_of(t)]).collect();
+        let [wide_q, wide_k, wide_v] = [&q, &k, &v].map(|x| wide(x));
+        let (out, lse) =
+            reference::attention::forward(&wide_q, &wide_k, &wide_v, &row_starts, window, heads, kv_heads);
+        let (mut dk_expected, mut dv_expected) = (vec![0.0; kv_len], vec![0.0; kv_len]);
+        let dq_expected = reference::attention::backward(
+            &wide(&dout),
+            &wide_q,
+            &wide_k,
+            &wide_v,
+            &row_starts,
+            window,
+            heads,
+            kv_heads,
+            &out,
+            &lse,
+            &mut dk_expected,
+            &mut dv_expected,
+        );
+        let dk_expected = sum(&dk_expected, &wide(&dk));
+        let dv_expected = sum(&dv_expected, &wide(&dv));
+
+        let (q_width, kv_width) = (heads * head_size, kv_heads * head_size);
+        let input = |width: usize, x: &[f32]| Block::input(gpu, (0, 0), width, x);
+        let (q, k, v, dout) =
+            (input(q_width, &q), input(kv_width, &k), input(kv_width, &v), input(q_width, &dout));
+        let (dk, dv) = (Block::in_out(gpu, (0, 0), kv_width, &dk), Block::in_out(gpu, (0, 0), kv_width, &dv));
+        let [out_block, dq] = [(); 2].map(|()| Block::output(gpu, (0, 0), q_width, tokens));
+        // Without padding between the rows: [T, H].
+        let [lse_block, delta] =
+            [(); 2].map(|()| Block::output(gpu, (0, 0), tokens.next_multiple_of(4) * heads, 1));
+        let bounds = gpu.upload("bounds", &bounds)?;
+        let attention = Attention { heads, kv_heads, head_size, window, bounds: &bounds, rows: tokens };
+        run(gpu, |rec| {
+            attention.forward(rec, &out_block.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows);
+            let gradients = [&dq.rows, &dk.rows, &dv.rows];
+            let inputs = [&q.rows, &k.rows, &v.rows];
+            attention.backward(
+                rec,
+                gradients,
+                &delta.rows,
+                &dout.rows,
+                inputs,
+                &out_block.rows,
+                &lse_block.rows,
+            );
+        })?;
+        out_check.close(&name, q_width, &out_block.read(gpu, &name)?, &out)?;
+        let lse_found = per_row(gpu, &name, &lse_block, tokens * heads)?;
+        per_row(gpu, &name, &delta, tokens * heads)?;
+        // An lse may be near zero; it is a sum of scores of about 3.
+        lse_check.close_to(&name, heads, &lse_found, &lse, 3.0)?;
+        for (check, (block, expected)) in
+            checks.iter_mut().zip([(&dq, &dq_expected), (&dk, &dk_expected), (&dv, &dv_expected)])
+        {
+            // Where every token sees itself alone, dq vanishes: it is a difference of terms of q's size.
+            let width = expected.len() / tokens;
+            check.close_to(&name, width, &block.read(gpu, &name)?, expected, f64::from(size) / 4.0)?;
+        }
+    }
+    out_check.done()?;
+    lse_check.done()?;
+    checks.into_iter().try_for_each(Check::done)
+}
+
+/// The first `len` of the values by row and head, after checking that nothing behind them was written.
+fn per_row(gpu: &Gpu, case: &str, block: &Block, len: usize) -> Result<Vec<f64>, Failed> {
+    let mut found = block.read(gpu, case)?;
+    match found.split_off(len).iter().any(|&x| x != f64::from(UNTOUCHED)) {
+        true => Err(format!("attention {case}: something behind the values by row was written").into()),
+        false => Ok(found),
+    }
+}
+
+/// Scores that differ by more than exp can take: the largest of all keys so far must be taken off, whichever block
+/// it is in. With q = (1, 0, 0, 0) the scores are the keys' first values, exactly.
+pub fn large_scores(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("attention, large scores", FORWARD);
+    let tokens = 97;
+    let by_key = |score: fn(usize) -> f32| (0..tokens).map(score).collect::<Vec<f32>>();
+    let scores = [
+        ("the first", by_key(|j| if j == 0 { 300.0 } else { -300.0 })),
+        ("rising", by_key(|j| 12.0 * j as f32 - 900.0)),
+        ("falling", by_key(|j| 900.0 - 0.5 * (j * j) as f32)),
+    ];
+    for (name, scores) in scores {
+        let q = [1.0, 0.0, 0.0, 0.0].repeat(tokens);
+        let k: Vec<f32> = scores.iter().flat_map(|&score| [score, 1.0, 2.0, 3.0]).collect();
+        let v = values(3, tokens * 4);
+        let starts = vec![0; tokens];
+        let (expected, lse) =
+            reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, None, 1, 1);
+        let [q, k, v] = [&q, &k, &v].map(|x| Block::input(gpu, (0, 0), 4, x));
+        let (out, lse_block) = (Block::output(gpu, (0, 0), 4, tokens), Block::output(gpu, (0, 0), 100, 1));
+        let bounds = gpu.upload("bounds", &vec![[0, tokens as u32]; tokens])?;
+        let attention =
+            Attention { heads: 1, kv_heads: 1, head_size: 4, window: None, bounds: &bounds, rows: tokens };
+        run(gpu, |rec| attention.forward(rec, &out.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows))?;
+        check.close(name, 4, &out.read(gpu, name)?, &expected)?;
+        check.close(&format!("lse, {name}"), 1, &per_row(gpu, name, &lse_block, tokens)?, &lse)?;
+    }
+    check.done()
+}

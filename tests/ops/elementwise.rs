@@ -1,0 +1,173 @@
+//! RoPE, GeGLU, sums and factors, dropout.
+
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::dropout::{self, Mask};
+use rullama_train::ops::{geglu, rope, scale};
+use rullama_train::reference;
+
+use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};
+
+/// Two products and a sum, with cosines and sines that are rounded to f32.
+const ROPE: Tolerance = Tolerance { norm: 2e-7, relative: 0.0, absolute: 3e-7 };
+/// tanh is good to 1e-7 of 1. Where it nears -1, around -5, 1 − tanh² keeps that error times 5·(1 + 3·0.0447·25)/2.
+const GEGLU: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 3e-6 };
+/// One rounding a step.
+const SUM: Tolerance = Tolerance { norm: 1.2e-7, relative: 2.4e-7, absolute: 1.2e-7 };
+
+/// Rows and widths; the last has more elements than one dimension of workgroups of 64 covers.
+const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
+
+/// Pairs (i, i + K/2) turned by position · frequency, and back.
+pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
+    let mut forward = Check::new("rope forward", ROPE);
+    let mut backward = Check::new("rope backward", ROPE);
+    for (tokens, heads, size) in [(1, 1, 4), (7, 3, 100), (65, 8, 32), (130, 2, 512), (8_400, 4, 128)] {
+        let name = format!("T={tokens} heads={heads} K={size}");
+        // Packed samples of 130: positions start again; the last quarter of the pairs stands still.
+        let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 130).collect();
+        let frequency =
+            |i: usize| if i >= size * 3 / 8 { 0.0 } else { 1e4f64.powf(-2.0 * i as f64 / size as f64) };
+        let frequencies: Vec<f64> = (0..size / 2).map(frequency).collect();
+        let table = rope::Table::new(gpu, &frequencies, 130)?;
+        let x = values(1, tokens * heads * size);
+        let turned = reference::rope::forward(&wide(&x), &positions, &frequencies, heads);
+        let back = reference::rope::backward(&wide(&x), &positions, &frequencies, heads);
+        // What stands behind must turn nothing.
+        let positions = gpu.upload("positions", &[positions, vec![77; 64]].concat())?;
+        let width = heads * size;
+        let block = Block::in_out(gpu, (0, 0), width, &x);
+        run(gpu, |rec| rope::forward(rec, &block.rows, &positions, &table, heads, tokens))?;
+        forward.close(&name, width, &block.read(gpu, &name)?, &turned)?;
+        let block = Block::in_out(gpu, (0, 0), width, &x);
+        run(gpu, |rec| rope::backward(rec, &block.rows, &positions, &table, heads, tokens))?;
+        backward.close(&name, width, &block.read(gpu, &name)?, &back)?;
+    }
+    forward.done()?;
+    backward.done()
+}
+
+/// `gelu(gate)·up` where gelu bends, is 0, is its argument, and where x³ is beyond what exp can take.
+pub fn geglu_both_ways(gpu: &Gpu) -> Outcome {
+    let mut forward = Check::new("geglu forward", GEGLU);
+    let mut backward = Check::new("geglu backward", GEGLU);
+    for (height, width) in SHAPES {
+        for size in [0.01, 3.0, 50.0] {
+            let name = format!("[{height}, {width}] gates up to {size}");
+            let len = height * width;
+            let mut gate: Vec<f32> = values(1, len).iter().map(|x| size * x).collect();
+            gate[..4].copy_from_slice(&[-size, size, 0.0, -0.0]);
+            let (up, dy) = (values(2, len), values(3, len));
+            let expected = reference::geglu::forward(&wide(&gate), &wide(&up));
+            let (dgate_expected, dup_expected) =
+                reference::geglu::backward(&wide(&dy), &wide(&gate), &wide(&up));
+            let [gate, up, dy] = [&gate, &up, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
+            let [y, dgate, dup] = [(); 3].map(|()| Block::output(gpu, (0, 0), width, height));
+            run(gpu, |rec| {
+                geglu::forward(rec, &y.rows, &gate.rows, &up.rows, height);
+                geglu::backward(rec, &dgate.rows, Some(&dup.rows), &dy.rows, &gate.rows, &up.rows, height);
+            })?;
+            forward.close(&name, width, &y.read(gpu, &name)?, &expected)?;
+            backward.close(&format!("dgate {name}"), width, &dgate.read(gpu, &name)?, &dgate_expected)?;
+            backward.close(&format!("dup {name}"), width, &dup.read(gpu, &name)?, &dup_expected)?;
+            let dgate = Block::output(gpu, (0, 0), width, height);
+            run(gpu, |rec| {
+                geglu::backward(rec, &dgate.rows, None, &dy.rows, &gate.rows, &up.rows, height);
+            })?;
+            backward.close(
+                &format!("dgate alone {name}"),
+                width,
+                &dgate.read(gpu, &name)?,
+                &dgate_expected,
+            )?;
+        }
+    }
+    forward.done()?;
+    backward.done()
+}
+
+/// `x = scale·x` and `y = scale·(x + y)`.
+pub fn scale_and_add(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("scale", SUM);
+    // The last has more vec4s than one dimension of workgroups covers.
+    for (height, width) in SHAPES.into_iter().chain([(32_900, 256)]) {
+        for factor in [1.0, -0.37] {
+            let name = format!("[{height}, {width}] scale={factor}");
+            let (x, y) = (values(1, height * width), values(2, height * width));
+            let block = Block::in_out(gpu, (0, 0), width, &x);
+            run(gpu, |rec| scale::in_place(rec, &block.rows, factor, height))?;
+            let found = block.read(gpu, &name)?;
+            check.close(&format!("in place {name}"), width, &found, &scaled(factor, &wide(&x)))?;
+            let (block, added) =
+                (Block::in_out(gpu, (0, 0), width, &y), Block::input(gpu, (0, 0), width, &x));
+            run(gpu, |rec| scale::add(rec, &block.rows, &added.rows, factor, height))?;
+            let expected = scaled(factor, &sum(&wide(&x), &wide(&y)));
+            check.close(&format!("add {name}"), width, &block.read(gpu, &name)?, &expected)?;
+        }
+    }
+    check.done()
+}
+
+/// Everything that makes a mask a mask: two values, their share, no pattern, and the same one on the way back.
+pub fn dropout_masks(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("dropout", SUM);
+    for (height, width) in SHAPES {
+        let len = height * width;
+        for (probability, key) in [(0.05, 1), (0.5, 0xdead_beef), (0.9, 0)] {
+            let name = format!("[{height}, {width}] p={probability} key={key}");
+            let mask = mask_of(gpu, &name, Mask { probability, key }, height, width)?;
+            let kept = 1.0 / (1.0 - probability);
+            let wrong = mask.iter().find(|&&m| m != 0.0 && (m - kept).abs() > 1e-6 * kept);
+            if let Some(m) = wrong {
+                return Err(format!("dropout {name}: expected 0 or {kept} for 1, found {m}").into());
+            }
+            let share = |test: &dyn Fn(usize) -> bool| {
+                (1..len).filter(|&i| test(i)).count() as f64 / (len - 1) as f64
+            };
+            let dropped = |i: usize| mask[i] == 0.0;
+            // Five standard deviations of the share among independent elements.
+            let near = |what: &str, found: f64, expected: f64| {
+                let allowed = 5.0 * (expected * (1.0 - expected) / (len - 1) as f64).sqrt();
+                match (found - expected).abs() <= allowed {
+                    true => Ok(()),
+                    false => Err(format!(
+                        "dropout {name}: {what}: expected {expected} ± {allowed:.4}, found {found}"
+                    )),
+                }
+            };
+            near("share of zeros", share(&dropped), probability)?;
+            let both = probability * probability;
+            near("share of zeros after a zero", share(&|i| dropped(i) && dropped(i - 1)), both)?;
+            let next = mask_of(gpu, &name, Mask { probability, key: key.wrapping_add(1) }, height, width)?;
+            near("share of zeros under the next key too", share(&|i| dropped(i) && next[i] == 0.0), both)?;
+            near("and one place before", share(&|i| dropped(i) && next[i - 1] == 0.0), both)?;
+
+            let (x, before) = (values(1, len), values(2, len));
+            let masked: Vec<f64> = wide(&x).iter().zip(&mask).map(|(x, m)| x * m).collect();
+            let (x, y) = (Block::input(gpu, (0, 0), width, &x), Block::output(gpu, (0, 0), width, height));
+            let dx = Block::in_out(gpu, (0, 0), width, &before);
+            run(gpu, |rec| {
+                dropout::forward(rec, &y.rows, &x.rows, Mask { probability, key }, height);
+                dropout::backward(rec, &dx.rows, &x.rows, Mask { probability, key }, height);
+            })?;
+            check.close(&format!("forward {name}"), width, &y.read(gpu, &name)?, &masked)?;
+            let expected = sum(&masked, &wide(&before));
+            // A sum may cancel.
+            check.close_to(&format!("backward {name}"), width, &dx.read(gpu, &name)?, &expected, kept)?;
+        }
+    }
+    check.done()
+}
+
+/// What dropout makes of ones.
+fn mask_of(
+    gpu: &Gpu,
+    case: &str,
+    mask: Mask,
+    height: usize,
+    width: usize,
+) -> Result<Vec<f64>, libtest_mimic::Failed> {
+    let ones = Block::input(gpu, (0, 0), width, &vec![1.0; height * width]);
+    let y = Block::output(gpu, (0, 0), width, height);
+    run(gpu, |rec| dropout::forward(rec, &y.rows, &ones.rows, mask, height))?;
+    y.read(gpu, case)
+}

@@ -1,0 +1,106 @@
+//! Rows of tables of every format, and the way back.
+
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::embedding;
+use rullama_train::reference;
+use rullama_train::weights::quant::GgmlType;
+
+use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
+use super::linear::{random_weight, widths};
+
+/// Decoding is exact: every product of a scale and a quant fits f32's 24 bits, and one subtraction rounds once.
+const EXACT: Tolerance = Tolerance { norm: 0.0, relative: 0.0, absolute: 0.0 };
+/// One more rounding, of the factor.
+const SCALED: Tolerance = Tolerance { norm: 1.2e-7, relative: 1.2e-7, absolute: 0.0 };
+
+/// Whole rows with factor 1: the shaders' decoders against those of src/weights, subnormal scales included.
+pub fn decodes_exactly(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("embedding, decoding", EXACT);
+    for ty in GgmlType::SUPPORTED {
+        for cols in widths(ty) {
+            let name = format!("{ty:?} K={cols}");
+            let (weight, truth) = random_weight(gpu, ty, 130, cols, false);
+            let every: Vec<u32> = (0..130).collect();
+            let y = look_up(gpu, &name, &weight, &every, 0, (0, cols), 1.0)?;
+            check.close(&name, cols, &y, &truth)?;
+        }
+    }
+    check.done()
+}
+
+/// `y[t] = scale·W[ids[offset + t], columns]`, with rows at the ends of tiles and rows that come twice.
+pub fn forward(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("embedding forward", SCALED);
+    for ty in GgmlType::SUPPORTED {
+        let cols = widths(ty)[2];
+        let (mut weight, truth) = random_weight(gpu, ty, 200, cols, true);
+        // Each row is in one tile alone, so that their order does not matter.
+        weight.tiles.rotate_left(1);
+        // The middle of a block to the middle of another, as the slice of one layer may be.
+        for (first, width) in [(0, cols), (4, cols - 12)] {
+            for tokens in [1, 7, 65] {
+                let name = format!("{ty:?} T={tokens} columns {first}..{}", first + width);
+                let ids: Vec<u32> = [9, 9, 199, 0, 63, 64, 127, 128, 191, 192, 64]
+                    .into_iter()
+                    .cycle()
+                    .take(3 + tokens)
+                    .collect();
+                let slice: Vec<f64> =
+                    truth.chunks(cols).flat_map(|row| row[first..first + width].to_vec()).collect();
+                let expected = reference::embedding::forward(&ids[3..], &slice, width, f64::from(7.3f32));
+                let y = look_up(gpu, &name, &weight, &ids, 3, (first, width), 7.3)?;
+                check.close(&name, width, &y, &expected)?;
+            }
+        }
+    }
+    // More rows than one dimension of workgroups may have.
+    let (weight, truth) = random_weight(gpu, GgmlType::F16, 200, 4, false);
+    let ids: Vec<u32> = (0..70_001).map(|t| t * 7 % 200).collect();
+    let expected = reference::embedding::forward(&ids, &truth, 4, 2.0);
+    check.close("F16 T=70001", 4, &look_up(gpu, "F16 T=70001", &weight, &ids, 0, (0, 4), 2.0)?, &expected)?;
+    check.done()
+}
+
+fn look_up(
+    gpu: &Gpu,
+    case: &str,
+    weight: &rullama_train::ops::Weight,
+    ids: &[u32],
+    ids_offset: usize,
+    (first, width): (usize, usize),
+    scale: f32,
+) -> Result<Vec<f64>, libtest_mimic::Failed> {
+    let rows = ids.len() - ids_offset;
+    let ids = gpu.upload("ids", ids)?;
+    let y = Block::output(gpu, (0, 0), width, rows);
+    run(gpu, |rec| embedding::forward(rec, &y.rows, &ids, ids_offset, weight, first, scale, rows))?;
+    y.read(gpu, case)
+}
+
+/// Rows of activations picked, as the head does it, and their gradients put back; other rows keep what they hold.
+pub fn gather_and_backward(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("embedding backward", EXACT);
+    for (tokens, width) in [(1, 4), (7, 20), (130, 252)] {
+        // Every third row, last row first; the first two ids belong to another chunk.
+        let ids: Vec<u32> = [0, 0].into_iter().chain((0..tokens as u32).rev().step_by(3)).collect();
+        let (rows, name) = (ids.len() - 2, format!("T={tokens} D={width}"));
+        let x = values(1, tokens * width);
+        let expected = reference::embedding::gather(&wide(&x), &ids[2..], width);
+        let held = Block::input(gpu, (0, 0), width, &x);
+        let y = look_up(gpu, &name, &held.rows.as_weight(tokens), &ids, 2, (0, width), 1.0)?;
+        check.close(&format!("gather {name}"), width, &y, &expected)?;
+
+        let dy = values(2, rows * width);
+        let mut expected = reference::embedding::scatter(&wide(&dy), &ids[2..], width, tokens);
+        for (row, (expected, before)) in expected.chunks_mut(width).zip(x.chunks(width)).enumerate() {
+            if !ids[2..].contains(&(row as u32)) {
+                expected.copy_from_slice(&wide(before));
+            }
+        }
+        let (dx, dy) = (Block::in_out(gpu, (0, 0), width, &x), Block::input(gpu, (0, 0), width, &dy));
+        let ids = gpu.upload("ids", &ids)?;
+        run(gpu, |rec| embedding::backward(rec, &dx.rows, &ids, 2, &dy.rows, rows))?;
+        check.close(&name, width, &dx.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}

@@ -1,0 +1,195 @@
+//! Products with weights of every format, in tiles, with and without the adapter's term.
+
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::linear::{self, LowRank};
+use rullama_train::ops::{Tile, Weight};
+use rullama_train::reference;
+use rullama_train::weights::quant::{GgmlType, dequantize, pack_planes, random_blocks};
+
+use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, scaled, sum, values, wide};
+
+/// Rounding of sums of up to 1024 products in f32: about ε·√K = 6e-8·32 at worst.
+const PRODUCT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
+
+/// Odd multiples of the smallest width that rows of `ty` can have.
+pub fn widths(ty: GgmlType) -> [usize; 3] {
+    match ty.block_len() {
+        1 => [4, 20, 4 * 63],
+        32 => [32, 3 * 32, 5 * 32],
+        _ => [256, 2 * 256, 3 * 256],
+    }
+}
+
+/// A random weight on the device and its values, as the decoder of src/weights has them.
+///
+/// With `tiled` it is in pieces of 64 rows in one buffer, each from a multiple of 256 bytes on and with NaN behind it.
+pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: bool) -> (Weight, Vec<f64>) {
+    let bytes = random_blocks(ty, rows * cols / ty.block_len(), (rows + cols) as u64);
+    let truth = wide(&dequantize(ty, &bytes));
+    if !tiled {
+        return (Weight::upload(gpu, "test", ty, rows, cols, &bytes).expect("a small matrix"), truth);
+    }
+    let (mut all, mut parts) = (Vec::new(), Vec::new());
+    for piece in bytes.chunks(64 * cols / ty.block_len() * ty.block_bytes()) {
+        let packed = pack_planes(ty, piece);
+        let start = all.len();
+        all.extend_from_slice(&packed);
+        all.resize((all.len() + 256).next_multiple_of(256), 0xff);
+        parts.push((start as u64, (all.len() - start) as u64));
+    }
+    let buffer = gpu.upload("test", &all).expect("a small matrix");
+    let tiles = parts.into_iter().enumerate().map(|(i, range)| {
+        let first_row = 64 * i;
+        Tile { first_row, rows: 64.min(rows - first_row), buffer: buffer.clone(), range: Some(range) }
+    });
+    (Weight { ty, rows, cols, tiles: tiles.collect() }, truth)
+}
+
+struct Case {
+    /// `T`.
+    tokens: usize,
+    /// Which of [`widths`] is `K`.
+    width: usize,
+    /// `N`.
+    outputs: usize,
+    rank: Option<usize>,
+    tiled: bool,
+    scale: f32,
+    margins: [Margins; 2],
+}
+
+const fn case(
+    tokens: usize,
+    width: usize,
+    outputs: usize,
+    rank: Option<usize>,
+    tiled: bool,
+    scale: f32,
+    margins: [Margins; 2],
+) -> Case {
+    Case { tokens, width, outputs, rank, tiled, scale, margins }
+}
+
+/// One token and several blocks of 64 of them, `N` under, over and between multiples of 64 and of 4, views.
+const CASES: [Case; 7] = [
+    case(1, 0, 68, None, false, 1.0, [(0, 0), (0, 0)]),
+    case(1, 2, 131, Some(4), true, 1.0, [(0, 0), (0, 0)]),
+    case(7, 1, 200, Some(4), true, 0.37, [(4, 0), (8, 12)]),
+    case(65, 2, 130, Some(12), true, -1.5, [(8, 4), (0, 4)]),
+    case(130, 0, 7, Some(12), false, 1.0, [(0, 8), (4, 0)]),
+    case(65, 1, 4, None, false, 0.5, [(12, 0), (4, 4)]),
+    case(7, 2, 192, Some(16), true, 1.0, [(0, 0), (0, 0)]),
+];
+
+impl Case {
+    fn name(&self, ty: GgmlType) -> String {
+        let Case { tokens, outputs, rank, tiled, scale, margins, .. } = self;
+        let k = widths(ty)[self.width];
+        format!(
+            "{ty:?} T={tokens} K={k} N={outputs} R={rank:?} tiled={tiled} scale={scale} margins={margins:?}"
+        )
+    }
+}
+
+/// `y = scale·x·Wᵀ + lora_scale·z·Bᵀ`.
+pub fn forward(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("linear forward", PRODUCT);
+    for ty in GgmlType::SUPPORTED {
+        for c in &CASES {
+            forward_case(gpu, &mut check, ty, c)?;
+        }
+    }
+    // The head: no multiple of 4 outputs, so that the row's padding is written too, as zero.
+    let head = case(7, 1, 1003, None, true, 1.0, [(0, 0), (0, 0)]);
+    forward_case(gpu, &mut check, GgmlType::Q6_K, &head)?;
+    forward_case(gpu, &mut check, GgmlType::F32, &head)?;
+    check.done()
+}
+
+fn forward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case) -> Outcome {
+    let (name, k) = (c.name(ty), widths(ty)[c.width]);
+    let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
+    let x = values(1, c.tokens * k);
+    let mut expected = scaled(c.scale, &reference::linear::forward(&wide(&x), &w, k));
+    let x = Block::input(gpu, c.margins[0], k, &x);
+    let y = Block::output(gpu, c.margins[1], c.outputs, c.tokens);
+    let Some(rank) = c.rank else {
+        run(gpu, |rec| linear::forward(rec, y.view(), x.view(), &weight, c.scale, None, c.tokens))?;
+        return check.close(&name, c.outputs, &y.read(gpu, &name)?, &expected);
+    };
+    let (z, b, lora_scale) = (values(2, c.tokens * rank), values(3, c.outputs * rank), 0.75);
+    let low_rank = reference::linear::forward(&wide(&z), &wide(&b), rank);
+    expected = sum(&expected, &scaled(lora_scale, &low_rank));
+    let (z, b) = (Block::input(gpu, (4, 8), rank, &z), Held::new(gpu, rank, &b));
+    let lora = LowRank { z: z.view(), matrix: &b.param, rank, scale: lora_scale };
+    run(gpu, |rec| linear::forward(rec, y.view(), x.view(), &weight, c.scale, Some(&lora), c.tokens))?;
+    check.close(&name, c.outputs, &y.read(gpu, &name)?, &expected)
+}
+
+/// `dx = scale·dy·W + u·A`, written or added.
+pub fn backward(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("linear backward", PRODUCT);
+    for ty in GgmlType::SUPPORTED {
+        for (i, c) in CASES.iter().enumerate() {
+            backward_case(gpu, &mut check, ty, c, i % 2 == 1)?;
+        }
+        backward_case(gpu, &mut check, ty, &CASES[3], false)?;
+    }
+    let head = case(7, 1, 1003, None, true, 1.0, [(0, 0), (0, 0)]);
+    backward_case(gpu, &mut check, GgmlType::Q6_K, &head, false)?;
+    check.done()
+}
+
+fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulate: bool) -> Outcome {
+    let (name, k) = (format!("{} accumulate={accumulate}", c.name(ty)), widths(ty)[c.width]);
+    let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
+    let (dy, before) = (values(1, c.tokens * c.outputs), values(2, c.tokens * k));
+    let mut expected = scaled(c.scale, &reference::linear::backward(&wide(&dy), &w, k));
+    let dy = Block::input(gpu, c.margins[1], c.outputs, &dy);
+    let dx = match accumulate {
+        true => Block::in_out(gpu, c.margins[0], k, &before),
+        false => Block::output(gpu, c.margins[0], k, c.tokens),
+    };
+    if accumulate {
+        expected = sum(&expected, &wide(&before));
+    }
+    let Some(rank) = c.rank else {
+        run(gpu, |rec| {
+            linear::backward(rec, dx.view(), dy.view(), &weight, c.scale, None, c.tokens, accumulate)
+        })?;
+        return check.close(&name, k, &dx.read(gpu, &name)?, &expected);
+    };
+    let (u, a) = (values(3, c.tokens * rank), values(4, rank * k));
+    expected = sum(&expected, &reference::linear::backward(&wide(&u), &wide(&a), k));
+    let (u, a) = (Block::input(gpu, (4, 8), rank, &u), Held::new(gpu, k, &a));
+    // The factor of the term is forward's alone: u has it already.
+    let lora = LowRank { z: u.view(), matrix: &a.param, rank, scale: 0.75 };
+    run(gpu, |rec| {
+        linear::backward(rec, dx.view(), dy.view(), &weight, c.scale, Some(&lora), c.tokens, accumulate)
+    })?;
+    check.close(&name, k, &dx.read(gpu, &name)?, &expected)
+}
+
+/// The adapter's own matrices and rows of activations as weights: `z = x·Aᵀ`, `u = scale·dy·B`.
+pub fn adapter_products(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("linear, adapter", PRODUCT);
+    for (tokens, rank, n) in [(1, 4, 20), (65, 12, 252), (130, 16, 68)] {
+        let name = format!("T={tokens} R={rank} N={n}");
+        let (x, a) = (values(1, tokens * n), values(2, rank * n));
+        let expected = reference::linear::forward(&wide(&x), &wide(&a), n);
+        let (x, held) = (Block::input(gpu, (0, 0), n, &x), Held::new(gpu, n, &a));
+        let z = Block::output(gpu, (rank, rank), rank, tokens);
+        run(gpu, |rec| linear::forward(rec, z.view(), x.view(), &held.param.as_weight(), 1.0, None, tokens))?;
+        check.close(&format!("z {name}"), rank, &z.read(gpu, &name)?, &expected)?;
+
+        let (dy, b) = (values(3, tokens * n), values(4, n * rank));
+        let expected = scaled(0.5, &reference::linear::backward(&wide(&dy), &wide(&b), rank));
+        let (dy, held) = (Block::input(gpu, (0, 0), n, &dy), Held::new(gpu, rank, &b));
+        let u = Block::output(gpu, (rank, rank), rank, tokens);
+        run(gpu, |rec| {
+            linear::backward(rec, u.view(), dy.view(), &held.param.as_weight(), 0.5, None, tokens, false)
+        })?;
+        check.close(&format!("u {name}"), rank, &u.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}

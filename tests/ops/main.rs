@@ -1,0 +1,45 @@
+//! Every operation on the device against the f64 reference of the same name.
+//!
+//! Every output stands in a larger buffer of known values, every input among NaN: what is written or read outside shows.
+
+mod adamw;
+mod attention;
+mod check;
+mod cross_entropy;
+mod elementwise;
+mod embedding;
+#[path = "../common/gpu.rs"]
+mod gpu;
+mod linear;
+mod lora;
+mod rms_norm;
+
+use rullama_train::gpu::Gpu;
+
+type Test = (&'static str, fn(&Gpu) -> check::Outcome);
+
+fn main() {
+    let tests: [Test; 20] = [
+        ("embedding: decoders are exact", embedding::decodes_exactly),
+        ("embedding: forward", embedding::forward),
+        ("embedding: rows of activations, and backward", embedding::gather_and_backward),
+        ("linear: forward", linear::forward),
+        ("linear: backward", linear::backward),
+        ("linear: adapter matrices as weights", linear::adapter_products),
+        ("lora: gradient", lora::gradient),
+        ("rms_norm: forward", rms_norm::forward),
+        ("rms_norm: backward", rms_norm::backward),
+        ("rope: forward and backward", elementwise::rope_both_ways),
+        ("attention: forward and backward", attention::forward_and_backward),
+        ("attention: large scores", attention::large_scores),
+        ("geglu: forward and backward", elementwise::geglu_both_ways),
+        ("scale: in place and add", elementwise::scale_and_add),
+        ("dropout: masks", elementwise::dropout_masks),
+        ("cross_entropy: forward", cross_entropy::forward),
+        ("cross_entropy: backward", cross_entropy::backward),
+        ("cross_entropy: softcap alone", cross_entropy::softcap),
+        ("adamw, sgd and clipping: ten steps", adamw::ten_steps),
+        ("adamw, sgd and clipping: gradients that are not finite", adamw::non_finite),
+    ];
+    gpu::run(tests.map(|(name, test)| (name.to_string(), Box::new(test) as _)).into())
+}

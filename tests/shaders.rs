@@ -1,0 +1,193 @@
+//! Every shader with every weight format, without a device: it expands, it is valid, and it stays within what every
+//! WebGPU browser guarantees.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use naga::front::wgsl;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module};
+use rullama_train::gpu::shader::{SOURCES, expand};
+use rullama_train::weights::quant::GgmlType;
+
+/// WebGPU's default limits (W3C, section 3.6.2).
+const STORAGE_BUFFERS: usize = 8;
+const WORKGROUP_BYTES: u32 = 16 * 1024;
+const WORKGROUP_SIZE: u32 = 256;
+
+/// One shader for one format, where it reads weights.
+struct Combination {
+    name: String,
+    text: String,
+    module: Module,
+    info: ModuleInfo,
+}
+
+/// Shaders with entry points: what lies in no folder.
+fn entry_shaders() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SOURCES.iter().copied().filter(|(name, _)| !name.contains('/'))
+}
+
+fn combinations() -> Vec<Combination> {
+    let mut combinations = Vec::new();
+    for (shader, source) in entry_shaders() {
+        let formats = match source.lines().any(|line| line.trim() == "#import weight") {
+            true => GgmlType::SUPPORTED.map(Some).to_vec(),
+            false => vec![None],
+        };
+        for format in formats {
+            let name = format.map_or(shader.to_string(), |f| format!("{shader} with {}", f.name()));
+            let text = expand(shader, format);
+            let module =
+                wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
+            // The core of WebGPU, without optional features. unpack2x16float is part of it; naga asks because of OpenGL.
+            let core = Capabilities::default() | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+            let mut validator = Validator::new(ValidationFlags::all(), core);
+            let info =
+                validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
+            combinations.push(Combination { name, text, module, info });
+        }
+    }
+    combinations
+}
+
+/// 2 shaders read weights of 9 formats, 10 read none: 28 combinations. A new shader or format changes the number.
+#[test]
+fn every_combination_is_valid() {
+    let combinations = combinations();
+    let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
+    assert_eq!(combinations.len(), 2 * GgmlType::SUPPORTED.len() + 10, "checked {names:?}");
+    for c in &combinations {
+        assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
+        assert!(!c.text.contains("#import"), "{}: an import is left", c.name);
+    }
+}
+
+#[test]
+fn limits_of_every_browser() {
+    for Combination { name, module, info, .. } in combinations() {
+        for (i, entry) in module.entry_points.iter().enumerate() {
+            let what = format!("{name}, {}", entry.name);
+            let (mut storage, mut workgroup_bytes) = (0, 0);
+            for (handle, global) in module.global_variables.iter() {
+                if info.get_entry_point(i)[handle].is_empty() {
+                    continue;
+                }
+                match global.space {
+                    AddressSpace::Storage { .. } => storage += 1,
+                    AddressSpace::WorkGroup => {
+                        workgroup_bytes += module.types[global.ty].inner.size(module.to_ctx());
+                    }
+                    _ => {}
+                }
+            }
+            let threads: u32 = entry.workgroup_size.iter().product();
+            assert!(storage > 0, "{what} binds no storage buffer");
+            assert!(
+                storage <= STORAGE_BUFFERS,
+                "{what} binds {storage} storage buffers, expected at most {STORAGE_BUFFERS}"
+            );
+            assert!(
+                workgroup_bytes <= WORKGROUP_BYTES,
+                "{what} uses {workgroup_bytes} bytes of workgroup memory, expected at most {WORKGROUP_BYTES}"
+            );
+            assert!(
+                threads <= WORKGROUP_SIZE,
+                "{what} has {threads} threads, expected at most {WORKGROUP_SIZE}"
+            );
+            assert!(entry.workgroup_size[2] <= 64, "{what}: {:?}", entry.workgroup_size);
+        }
+    }
+}
+
+/// The expander knows every file of the folder, and no other.
+#[test]
+fn every_file_is_listed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let (mut folders, mut files) = (vec![root.clone()], BTreeSet::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("the folder is there") {
+            let path = entry.expect("it can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(shader_name(&root, path));
+            }
+        }
+    }
+    let listed: BTreeSet<_> = SOURCES.iter().map(|(name, _)| name.to_string()).collect();
+    assert_eq!(listed.len(), SOURCES.len(), "a name is listed twice");
+    assert_eq!(files, listed, "files in shaders/ (left) and names in SOURCES (right)");
+    for format in GgmlType::SUPPORTED {
+        let name = format!("quant/{}", format.name().to_lowercase());
+        assert!(listed.contains(&name), "{name}: every supported format has a reader");
+    }
+}
+
+fn shader_name(root: &Path, path: PathBuf) -> String {
+    assert_eq!(path.extension().and_then(|e| e.to_str()), Some("wgsl"), "{path:?} is no shader");
+    let relative = path.with_extension("");
+    let parts = relative.strip_prefix(root).expect("it was found there").components();
+    parts.map(|part| part.as_os_str().to_str().expect("names are ASCII")).collect::<Vec<_>>().join("/")
+}
+
+/// An override says on its line what it is, has no default that a caller could forget, and its op sets it.
+#[test]
+fn overrides_have_a_meaning() {
+    let mut found = 0;
+    for (shader, source) in SOURCES {
+        for line in source.lines().filter(|line| line.starts_with("override ")) {
+            found += 1;
+            let (declaration, meaning) = line.split_once("//").unwrap_or((line, ""));
+            let name = declaration["override ".len()..].split(':').next().expect("a name").trim();
+            assert!(meaning.trim().len() > 3, "{shader}: {name} has no comment");
+            assert!(!declaration.contains('='), "{shader}: {name} has a default");
+            assert!(source.matches(name).count() > 1, "{shader}: {name} is not used");
+            let set = format!("with_constant(\"{name}\"");
+            assert!(rust_twin(shader).contains(&set), "src/ops/{shader}.rs does not set {name}");
+        }
+    }
+    // The head size of attention.
+    assert_eq!(found, 1, "overrides in all shaders");
+}
+
+/// `Params` of a shader and of the Rust file that fills it: the same names in the same order.
+#[test]
+fn params_are_twins() {
+    for (shader, _) in entry_shaders() {
+        let format = Some(GgmlType::F32);
+        let module = wgsl::parse_str(&expand(shader, format)).expect("checked in the other test");
+        let params = module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some("Params"));
+        let Some((_, naga::Type { inner: naga::TypeInner::Struct { members, .. }, .. })) = params else {
+            panic!("{shader} has no struct Params");
+        };
+        let scalar = |ty| match module.types[ty].inner {
+            naga::TypeInner::Scalar(naga::Scalar::U32) => "u32",
+            naga::TypeInner::Scalar(naga::Scalar::F32) => "f32",
+            ref other => panic!("{shader}: Params are u32 and f32, found {other:?}"),
+        };
+        let member =
+            |m: &naga::StructMember| format!("{}: {}", m.name.as_deref().unwrap_or("?"), scalar(m.ty));
+        let wgsl: Vec<String> = members.iter().map(member).collect();
+
+        // grad_norm is the first half of the optimizer step.
+        let file = rust_twin(if shader == "grad_norm" { "adamw" } else { shader });
+        let head = format!("/// Twin of `Params` in shaders/{shader}.wgsl.");
+        let (_, after) =
+            file.split_once(&head).unwrap_or_else(|| panic!("no struct of src/ops says {head:?}"));
+        let (_, body) = after.split_once('{').expect("a struct follows");
+        let (body, _) = body.split_once('}').expect("it ends");
+        let rust: Vec<String> = body
+            .lines()
+            .map(|line| line.trim().trim_end_matches(',').to_string())
+            .filter(|l| !l.is_empty())
+            .collect();
+        assert_eq!(wgsl, rust, "{shader}: Params in WGSL (left) and in Rust (right)");
+    }
+}
+
+fn rust_twin(shader: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/ops/{shader}.rs"));
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}, the op of shader {shader}: {e}"))
+}
