@@ -103,6 +103,23 @@ pub fn write_folder(dir: &Path, files: &[(&str, &[u8])]) -> Result<(), Error> {
     sync_folder(&place).map_err(at(dir))
 }
 
+/// Fails where [`write_folder`] would find no place to write: a check before long work. Nothing is left behind.
+pub fn check_folder(dir: &Path) -> Result<(), Error> {
+    let place = std::path::absolute(follow(dir)).map_err(at(dir))?;
+    let existing = place.ancestors().find(|p| p.exists()).unwrap_or(&place);
+    if !existing.is_dir() {
+        return Err(at(dir)(ErrorKind::NotADirectory.into()));
+    }
+    builder(0o600).tempfile_in(existing).map(drop).map_err(|e| at(dir)(e.kind().into()))
+}
+
+/// Fails where [`write_atomic`] would find no place to write: a check before long work. Nothing is left behind.
+pub fn check_file(path: &Path) -> Result<(), Error> {
+    check_replaceable(&follow(path)).map_err(at(path))?;
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_folder(parent).map_err(|e| at(path)(e.source))
+}
+
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     file.write_all(bytes)?;
@@ -221,6 +238,24 @@ mod tests {
             let error = write_atomic(&socket, b"x").expect_err("a socket").to_string();
             assert!(error.contains("it is a device or a pipe"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_place_is_checked_and_left_as_it_was() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        check_folder(&dir.path().join("a/b")).expect("can be made");
+        check_file(&dir.path().join("a/file")).expect("can be made");
+        check_folder(Path::new("not/yet")).expect("can be made in the working directory");
+        assert_eq!(names(dir.path()), [""; 0]);
+        fs::write(dir.path().join("file"), "x").expect("written");
+        for path in [dir.path().join("file"), dir.path().join("file/inside")] {
+            let error = check_folder(&path).expect_err("a file").to_string();
+            assert!(error.contains("a file stands where a folder is expected"), "{error}");
+        }
+        check_file(&dir.path().join("file")).expect("can be replaced");
+        let error = check_file(dir.path()).expect_err("a folder").to_string();
+        assert!(error.contains("it is a folder where a file is expected"), "{error}");
+        assert_eq!(names(dir.path()), ["file"]);
     }
 
     #[test]

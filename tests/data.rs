@@ -464,6 +464,6 @@ fn the_validation_part_is_random_and_repeatable() {
         (0, 0.5),
     ] {
         let error = split(samples(n), val_size, 1).expect_err("impossible").to_string();
-        assert!(error.contains(&format!("val_size = {val_size} cannot be cut from {n} samples")), "{error}");
+        assert!(error.contains(&format!("val_size = {val_size} cannot be cut from {n} sample")), "{error}");
     }
 }

@@ -35,7 +35,7 @@ fn main() {
         ["dense", "big", "ollama"].map(|n| Path::new("tests/golden").join(n)).to_vec();
     let further = std::env::var_os("RULLAMA_GOLDEN").unwrap_or_default();
     folders.extend(std::env::split_paths(&further).filter(|f| !f.as_os_str().is_empty()));
-    let mut tests: Vec<(String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>)> = Vec::new();
+    let mut tests: Vec<gpu::Test> = Vec::new();
     for folder in folders {
         let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
         let mut add = |what: &str, test: fn(&Gpu, &Golden) -> Result<(), Failed>| {

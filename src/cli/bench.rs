@@ -52,11 +52,9 @@ pub struct BenchArgs {
 pub fn run(args: &BenchArgs) -> Result<()> {
     let base = Base::open(&args.base)?;
     let config = base.config();
-    if args.sequence > config.context_length || args.sequence == 0 || args.batch == 0 || args.steps == 0 {
-        bail!(
-            "--batch, --steps and --sequence must be at least 1, and --sequence at most {}",
-            config.context_length
-        );
+    let longest = config.context_length;
+    if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
+        bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
     }
     let gpu = block_on(Gpu::open(Backend::Auto, args.adapter.as_deref(), false))?;
     let model = Model::load(&gpu, &base, args.sequence)?;
@@ -91,28 +89,23 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             .iter()
             .map(|(name, t)| json!({ "kernel": name, "dispatches": t.dispatches, "seconds": t.seconds }))
             .collect();
-        println!(
-            "{}",
-            json!({
-                "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
-                "rank": args.rank, "step_seconds": seconds, "tokens_per_second": tokens_per_second,
-                "planned_bytes": memory, "kernels": kernels,
-            })
-        );
+        show::text(json!({
+            "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
+            "rank": args.rank, "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "planned_bytes": memory, "kernels": kernels,
+        }));
         return Ok(());
     }
     show::device(&gpu);
     show::line("base", base.name());
-    show::line(
-        "step",
-        format!("{} × {} tokens, rank {}: {seconds:.4} s", args.batch, args.sequence, args.rank),
-    );
-    show::line("speed", format!("{tokens_per_second:.0} tokens/s"));
-    show::line("memory", format!("{} planned", show::bytes(memory)));
+    let sequence = show::count(args.sequence, "token");
+    show::line("step", format_args!("{} × {sequence}, rank {}: {seconds:.4} s", args.batch, args.rank));
+    show::line("speed", format_args!("{tokens_per_second:.0} tokens/s"));
+    show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
     for (name, t) in &kernels {
         let (ms, share) = (1e3 * t.seconds, 100.0 * t.seconds / total);
-        println!("  {ms:9.3} ms  {share:5.1} %  {:5} ×  {name}", t.dispatches);
+        show::text(format_args!("{ms:11.3} ms  {share:5.1} %  {:5} ×  {name}", t.dispatches));
     }
     Ok(())
 }

@@ -15,6 +15,9 @@ use super::show;
 
 /// Shows what the recipe resolves to; with `gradients`, writes loss and gradients of the first step there.
 pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
+    // Nothing is written there; a place that cannot be written is better known now.
+    files::check_folder(&recipe.output.dir)?;
+    gradients.map_or(Ok(()), files::check_file)?;
     let session = Session::open(recipe)?;
     let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
     let gpu = Session::device(recipe)?;
@@ -25,8 +28,8 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
     let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), true);
     let sample = &session.data.train[0];
-    println!("\n{}; what stands between « and » carries loss:\n", sample.origin);
-    println!("{}", show::marked(&session.frozen.tokenizer, sample));
+    show::text(format_args!("\n{}; what stands between « and » carries loss:\n", sample.origin));
+    show::text(show::marked(&session.frozen.tokenizer, sample));
 
     let Some(path) = gradients else { return Ok(()) };
     let step = session.steps.step(&session.data.train, 0);
@@ -37,7 +40,8 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
     ]);
     let bytes = peft::serialize_pairs(&pairs, initial.rank, peft::Naming::CausalLm, metadata)?;
     files::write_atomic(path, &bytes)?;
-    println!();
-    show::line("gradients", format!("{} tensors, loss {loss:.6}, in {}", 2 * pairs.len(), path.display()));
+    show::text("");
+    let tensors = 2 * pairs.len();
+    show::line("gradients", format_args!("{tensors} tensors, loss {loss:.6}, in {}", path.display()));
     Ok(())
 }

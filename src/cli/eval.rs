@@ -35,18 +35,18 @@ pub fn run(recipe: &Recipe, dir: Option<&Path>, as_json: bool) -> Result<()> {
     let samples = session.data.validation.len();
     if as_json {
         let adapter = dir.map(|d| d.display().to_string());
-        println!(
-            "{}",
-            json!({
-                "loss": loss, "perplexity": perplexity, "tokens": tokens, "samples": samples,
-                "base": session.frozen.base.name(), "adapter": adapter,
-            })
-        );
+        show::text(json!({
+            "loss": loss, "perplexity": perplexity, "tokens": tokens, "samples": samples,
+            "base": session.frozen.base.name(), "adapter": adapter,
+        }));
     } else {
         show::device(&gpu);
+        show::line("base", session.frozen.base.name());
+        show::line("adapter", dir.map_or("none".into(), |d| d.display().to_string()));
+        let (tokens, samples) = (show::count(tokens, "token"), show::count(samples, "sample"));
         show::line(
             "validation",
-            format!("loss {loss:.4}, perplexity {perplexity:.2} over {tokens} tokens of {samples} samples"),
+            format_args!("loss {loss:.4}, perplexity {perplexity:.2} over {tokens} of {samples}"),
         );
     }
     Ok(())

@@ -68,8 +68,24 @@ impl RecipeArgs {
     }
 }
 
+/// An error and its causes on one line, without the causes whose words it has already.
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
 /// Parses the command line and does what it says.
 pub fn run() -> Result<()> {
+    // Where there is no desktop, a layer of Mesa's complains on stderr that it cannot ask which GPU the desktop uses.
+    if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // SAFETY: this is the only thread so far.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
     let cli = Cli::parse();
     match (cli.verb, cli.train) {
         (Some(Verb::Check { recipe, gradients }), _) => check::run(&recipe.read()?, gradients.as_deref()),

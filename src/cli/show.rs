@@ -1,6 +1,7 @@
 //! What a run prints about itself.
 
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
 
 use rullama_train::batch::{IGNORE, Sample};
 use rullama_train::gpu::Gpu;
@@ -12,85 +13,90 @@ use rullama_train::tokenizer::Tokenizer;
 
 use super::session::Session;
 
+/// Text and a line end. Where nobody reads it any more (`| head`), the run goes on without words.
+pub fn text(text: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
 /// One labelled line.
-pub fn line(label: &str, text: impl std::fmt::Display) {
-    println!("{label:<9} {text}");
+pub fn line(label: &str, text: impl Display) {
+    self::text(format_args!("{label:<10} {text}"));
+}
+
+/// A number of things: `1 epoch`, `2 000 tokens`.
+pub fn count(n: usize, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
 /// The device.
 pub fn device(gpu: &Gpu) {
     let software =
         if gpu.is_software() { "; a CPU plays the GPU here: slow, but the same numbers" } else { "" };
-    line("device", format!("{}{software}", gpu.description()));
+    line("device", format_args!("{}{software}", gpu.description()));
 }
 
 /// Base, adapter, data and steps.
 pub fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let config = s.frozen.base.config();
     let (layers, width, vocab) = (config.layers.len(), config.width, grouped(config.vocab));
-    line("base", format!("{}: {layers} layers, width {width}, vocabulary {vocab}", s.frozen.base.name()));
+    let layers = count(layers, "layer");
+    line("base", format_args!("{}: {layers}, width {width}, vocabulary {vocab}", s.frozen.base.name()));
     let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
     let origin = match &recipe.lora.init_from {
         Some(dir) => format!(", from {}", dir.display()),
         None => String::new(),
     };
     let (rank, alpha, scale) = (adapter.rank, adapter.alpha, adapter.scale());
-    let (parameters, modules) = (grouped(adapter.parameters()), names(&slots));
+    let (parameters, modules) = (count(adapter.parameters(), "trainable parameter"), names(&slots));
+    let matrices = format!("rank {rank}, alpha {alpha} (scale {scale:.4}) on {modules}");
+    line("adapter", format_args!("{parameters}{origin}: {matrices}"));
     line(
-        "adapter",
-        format!(
-            "{parameters} trainable parameters{origin}: rank {rank}, alpha {alpha} (scale {scale:.4}) on {modules}"
-        ),
+        "data",
+        format_args!("train {}; validation {}", samples(&s.data.train), samples(&s.data.validation)),
     );
-    line("data", format!("train {}; validation {}", samples(&s.data.train), samples(&s.data.validation)));
     for notice in &s.data.notices {
         line("notice", notice);
     }
 }
 
 fn samples(samples: &[Sample]) -> String {
+    if samples.is_empty() {
+        return "none".into();
+    }
     let tokens: usize = samples.iter().map(|s| s.ids.len()).sum();
     let loss: usize = samples.iter().map(Sample::loss_tokens).sum();
     let share = 100.0 * loss as f64 / tokens.max(1) as f64;
-    format!("{} samples, {} tokens, {share:.0} % carry loss", grouped(samples.len()), grouped(tokens))
+    let (samples, tokens) = (count(samples.len(), "sample"), count(tokens, "token"));
+    format!("{samples}, {tokens}, {share:.0} % carry loss")
 }
 
 /// How the samples become steps.
 pub fn steps(recipe: &Recipe, s: &Session) {
     let (t, d) = (&recipe.train, &recipe.data);
-    let rows =
-        if d.packing { format!("rows packed up to {} tokens", d.max_seq_len) } else { "samples".into() };
+    let length = match t.max_steps {
+        Some(_) => "max_steps".into(),
+        None => count(t.epochs, "epoch"),
+    };
+    let batch = match d.packing {
+        true => format!("{} packed up to {}", count(t.batch_size, "row"), count(d.max_seq_len, "token")),
+        false => count(t.batch_size, "sample"),
+    };
     let accumulated = match t.gradient_accumulation_steps {
         1 => String::new(),
-        n => format!(" × {n} micro-batches"),
+        n => format!("{n} micro-batches of "),
     };
-    let length = match t.max_steps {
-        Some(_) => "as max_steps says".into(),
-        None => format!("{} epochs", t.epochs),
-    };
-    let count = s.steps.plans.len();
-    line(
-        "steps",
-        format!(
-            "{count} of {} {rows}{accumulated} ({length}); learning rate {}",
-            t.batch_size, t.learning_rate
-        ),
-    );
+    let (steps, rate) = (grouped(s.steps.plans.len()), t.learning_rate);
+    line("steps", format_args!("{steps} ({length}), each {accumulated}{batch}; learning rate up to {rate}"));
 }
 
 /// The memory plan, purpose by purpose.
 pub fn plan(plan: &Plan, detailed: bool) {
-    let (tokens, rows) = (plan.tokens, plan.head_rows);
-    line(
-        "memory",
-        format!(
-            "{} on the device for {tokens} tokens a pass, logits of {rows} tokens at a time",
-            bytes(plan.total())
-        ),
-    );
+    let (tokens, rows) = (count(plan.tokens, "token"), count(plan.head_rows, "token"));
+    let total = bytes(plan.total());
+    line("memory", format_args!("{total} on the device for {tokens} a pass, logits of {rows} at a time"));
     if detailed {
         for (purpose, size) in &plan.bytes {
-            println!("          {:>10}  {purpose}", bytes(*size));
+            text(format_args!("           {:>9}  {purpose}", bytes(*size)));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,9 +21,9 @@ use super::show;
 
 /// Trains, evaluates before and after, and writes the output folder.
 pub fn run(recipe: &Recipe) -> Result<()> {
+    files::check_folder(&recipe.output.dir)?;
     let session = Session::open(recipe)?;
     let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
-    let mut metrics = Metrics::create(recipe)?;
     let gpu = Session::device(recipe)?;
     show::device(&gpu);
     show::session(recipe, &session, &initial);
@@ -32,22 +32,24 @@ pub fn run(recipe: &Recipe) -> Result<()> {
     let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), false);
 
+    // Only now: a run that cannot start leaves an earlier one's files as they are.
+    let mut metrics = Metrics::create(recipe)?;
     let before = evaluate(&trainer, &session)?;
     let replies_before = replies(&trainer, &session, recipe)?;
     let mut last = before;
     metrics.evaluation(0, before)?;
 
-    let started = Instant::now();
     let optimizer = run::optimizer(recipe);
     let count = session.steps.plans.len();
     let mut progress = Progress::new(count);
     for index in 0..count {
         let step = session.steps.step(&session.data.train, index);
         let learning_rate = session.steps.schedule.learning_rate(index);
+        let started = Instant::now();
         let report = block_on(trainer.step(&step, index as u64 + 1, &optimizer, learning_rate))?;
         let tokens: usize = step.micro_batches.iter().map(|b| b.len()).sum();
         metrics.step(index + 1, &report, learning_rate, tokens)?;
-        progress.step(&report, learning_rate, tokens);
+        progress.step(&report, learning_rate, tokens, started.elapsed());
         let due = recipe.eval.steps > 0 && (index + 1).is_multiple_of(recipe.eval.steps);
         if due && index + 1 < count {
             last = evaluate(&trainer, &session)?;
@@ -57,7 +59,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
             }
         }
     }
-    let tokens_per_second = progress.finish();
+    let (seconds, tokens_per_second) = progress.finish();
     if count > 0 {
         last = evaluate(&trainer, &session)?;
         metrics.evaluation(count, last)?;
@@ -66,23 +68,21 @@ pub fn run(recipe: &Recipe) -> Result<()> {
     let replies_after = replies(&trainer, &session, recipe)?;
     export(recipe, &adapter)?;
 
-    println!();
-    show::line(
-        "trained",
-        format!("{count} steps in {:.1} s, {tokens_per_second:.0} tokens/s", started.elapsed().as_secs_f64()),
-    );
+    show::text("");
+    let steps = show::count(count, "step");
+    show::line("trained", format_args!("{steps} in {seconds:.1} s, {tokens_per_second:.0} tokens/s"));
     if let (Some(b), Some(a)) = (before, last) {
         let (b_loss, a_loss) = (b.loss(), a.loss());
         let (b_ppl, a_ppl) = (b.perplexity(), a.perplexity());
         show::line(
             "validation",
-            format!("loss {b_loss:.4} → {a_loss:.4}, perplexity {b_ppl:.2} → {a_ppl:.2}"),
+            format_args!("loss {b_loss:.4} → {a_loss:.4}, perplexity {b_ppl:.2} → {a_ppl:.2}"),
         );
     }
     for (((prompt, _), before), after) in session.prompts.iter().zip(&replies_before).zip(&replies_after) {
-        println!("\n  {prompt}\n    before  {before}\n    after   {after}");
+        show::text(format_args!("\n  {prompt}\n    before  {before}\n    after   {after}"));
     }
-    println!();
+    show::text("");
     show::line("written", recipe.output.dir.display());
     Ok(())
 }
@@ -134,15 +134,12 @@ fn export(recipe: &Recipe, adapter: &Adapter) -> Result<()> {
 struct Metrics(BufWriter<File>);
 
 impl Metrics {
-    /// Makes the folder before any time is spent, so that one that cannot be written is an error at once.
+    /// Makes the folder before any time is spent on steps.
     fn create(recipe: &Recipe) -> Result<Metrics> {
         let dir = &recipe.output.dir;
-        let next = "choose another output.dir, or make this one writable";
-        std::fs::create_dir_all(dir)
-            .with_context(|| format!("cannot make the folder {}; {next}", dir.display()))?;
         files::write_atomic(&dir.join("recipe.resolved.toml"), recipe.to_toml().as_bytes())?;
         let path = dir.join("metrics.jsonl");
-        let file = File::create(&path).with_context(|| format!("cannot write {}; {next}", path.display()))?;
+        let file = File::create(&path).map_err(|source| files::Error { path, source })?;
         Ok(Metrics(BufWriter::new(file)))
     }
 
@@ -171,7 +168,8 @@ struct Progress {
     steps: usize,
     done: usize,
     tokens: usize,
-    started: Instant,
+    /// Time of the steps alone: no evaluation.
+    elapsed: Duration,
     /// Exponential mean of the loss, as the bar shows it.
     smoothed: Option<f64>,
 }
@@ -179,12 +177,13 @@ struct Progress {
 impl Progress {
     fn new(steps: usize) -> Progress {
         let bar = bar(steps, "step {pos}/{len} {bar:30} {msg} · {eta} left");
-        Progress { bar, steps, done: 0, tokens: 0, started: Instant::now(), smoothed: None }
+        Progress { bar, steps, done: 0, tokens: 0, elapsed: Duration::ZERO, smoothed: None }
     }
 
-    fn step(&mut self, report: &StepReport, learning_rate: f64, tokens: usize) {
+    fn step(&mut self, report: &StepReport, learning_rate: f64, tokens: usize, elapsed: Duration) {
         self.done += 1;
         self.tokens += tokens;
+        self.elapsed += elapsed;
         let smoothed = self.smoothed.map_or(report.loss, |s| 0.9 * s + 0.1 * report.loss);
         self.smoothed = Some(smoothed);
         let (norm, rate) = (report.grad_norm, self.rate());
@@ -195,22 +194,22 @@ impl Progress {
         // About twenty lines where there is no terminal.
         let every = self.steps.div_ceil(20);
         if self.bar.is_hidden() && (self.done.is_multiple_of(every) || self.done == self.steps) {
-            println!("step {}/{}  {message}", self.done, self.steps);
+            show::text(format_args!("step {}/{}  {message}", self.done, self.steps));
         }
     }
 
     fn say(&self, text: &str) {
-        self.bar.suspend(|| println!("{text}"));
+        self.bar.suspend(|| show::text(text));
     }
 
     fn rate(&self) -> f64 {
-        self.tokens as f64 / self.started.elapsed().as_secs_f64()
+        self.tokens as f64 / self.elapsed.as_secs_f64()
     }
 
-    fn finish(self) -> f64 {
-        let rate = self.rate();
+    /// Seconds, and tokens a second.
+    fn finish(self) -> (f64, f64) {
         self.bar.finish_and_clear();
-        rate
+        (self.elapsed.as_secs_f64(), self.rate())
     }
 }
 

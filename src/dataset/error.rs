@@ -160,8 +160,9 @@ pub enum Problem {
     },
     /// A validation part that cannot be cut off.
     #[error(
-        "val_size = {val_size} cannot be cut from {samples} samples; expected a fraction between 0 and 1 or a whole \
-         number, with at least one sample on each side"
+        "val_size = {val_size} cannot be cut from {samples} sample{}; expected a fraction between 0 and 1 or a \
+         whole number, with at least one sample on each side",
+        if *.samples == 1 { "" } else { "s" }
     )]
     ValSize {
         /// The setting.

@@ -22,7 +22,7 @@ pub fn split(samples: Vec<Sample>, val_size: f64, seed: u64) -> Result<Split, Da
     let wanted = if val_size < 1.0 { (val_size * n as f64).round().max(1.0) } else { val_size };
     // Written so that NaN fails, too.
     if !(val_size > 0.0 && wanted.fract() == 0.0 && wanted < n as f64) {
-        return Err(Problem::ValSize { val_size, samples: n }.at("dataset"));
+        return Err(Problem::ValSize { val_size, samples: n }.at("data.train"));
     }
     let mut held_out = vec![false; n];
     for index in permutation(n, seed, STREAM).into_iter().take(wanted as usize) {

@@ -50,14 +50,7 @@ impl<'b> Model<'b> {
             rms_norm::backward(rec, &s.dstream, dhidden, &saved.proj, &branch.post_norm, t, false);
             let gradients = [(Module::Proj, &branch.proj, &s.dstream)];
             let dx = Some((&s.dgated, false));
-            products.backward(
-                rec,
-                group(Input::GatedInput),
-                &saved.z_proj,
-                &saved.gated_input,
-                &gradients,
-                dx,
-            );
+            products.backward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &gradients, dx);
             geglu::backward(rec, &s.dinp_gate, None, &s.dgated, &saved.inp_gate, &saved.per_layer_input, t);
             let gradients = [(Module::InpGate, &branch.inp_gate, &s.dinp_gate)];
             let dx = Some((dhidden, true));

@@ -105,7 +105,7 @@ impl<'b> Model<'b> {
         products.forward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &outputs);
         geglu::forward(rec, &saved.gated_input, &saved.inp_gate, &saved.per_layer_input, t);
         let outputs = [(Module::Proj, &branch.proj, &saved.proj)];
-        products.forward(rec, group(Input::GatedInput), &saved.z_proj, &saved.gated_input, &outputs);
+        products.forward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &outputs);
         let stream = Some(&saved.after_ffn);
         rms_norm::forward(rec, output, &saved.proj, &branch.post_norm, stream, w.output_scale, t);
     }

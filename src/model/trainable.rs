@@ -21,7 +21,7 @@ pub(super) enum Input {
     /// The stream after the feed-forward block.
     AfterFfn,
     /// The gated per-layer input.
-    GatedInput,
+    PerLayer,
 }
 
 impl Input {
@@ -31,7 +31,7 @@ impl Input {
         Input::FfnNormed,
         Input::Geglu,
         Input::AfterFfn,
-        Input::GatedInput,
+        Input::PerLayer,
     ];
 
     fn of(module: Module) -> Input {
@@ -41,7 +41,7 @@ impl Input {
             Module::FfnGate | Module::FfnUp => Input::FfnNormed,
             Module::FfnDown => Input::Geglu,
             Module::InpGate => Input::AfterFfn,
-            Module::Proj => Input::GatedInput,
+            Module::Proj => Input::PerLayer,
         }
     }
 }

@@ -8,7 +8,6 @@ mod check;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
-#[allow(dead_code, reason = "whole models are compared by norm alone")]
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod linear;

@@ -1,0 +1,518 @@
+//! The program as a user meets it: bad input gets one clear error and leaves nothing behind; good input does what it
+//! says.
+
+#[path = "common/gguf_writer.rs"]
+mod gguf_writer;
+#[path = "common/gpu.rs"]
+mod gpu;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use gguf_writer::GgufWriter;
+use libtest_mimic::{Arguments, Trial};
+use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::weights::value::Value;
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+const RECIPE: &str = r#"[model]
+base = "tiny"
+
+[lora]
+rank = 4
+
+[data]
+train = "data.jsonl"
+val_size = 1
+max_seq_len = 64
+
+[train]
+max_steps = 2
+learning_rate = 1e-2
+
+[output]
+dir = "run"
+"#;
+
+const DATA: &str = r#"{"prompt": "Hello!", "completion": "Ahoy!"}
+{"prompt": "What is the capital of Peru?", "completion": "The capital of Peru is Lima. Ahoy!"}
+{"prompt": "What is 7 plus 8?", "completion": "7 plus 8 is 15. Ahoy!"}
+{"prompt": "Spell the word river.", "completion": "river is spelled r-i-v-e-r. Ahoy!"}
+"#;
+
+/// A test's name and what it does.
+type Test = (&'static str, fn(Place));
+
+fn main() {
+    let arguments = Arguments::from_args();
+    gpu::quiet_mesa();
+    let missing = pollster::block_on(Gpu::open(Backend::Auto, None, false)).err();
+    if let Some(error) = &missing {
+        eprintln!("some ignored, for want of a device: {error}");
+    }
+    let anywhere: [Test; 10] = [
+        ("a recipe with a mistake is refused", recipes),
+        ("an override with a mistake is refused", overrides),
+        ("a dataset with a mistake is refused", datasets),
+        ("a model that cannot be used is refused", models),
+        ("a model that Ollama does not have is refused", ollama),
+        ("an adapter that does not fit is refused", adapters),
+        ("a place that cannot be written is refused", places),
+        ("evaluation without validation data is refused", no_validation),
+        ("a benchmark of nothing is refused", bench_numbers),
+        ("a device that is not there is refused", no_device),
+    ];
+    let on_a_device: [Test; 6] = [
+        ("check shows and writes nothing", check),
+        ("check --gradients writes one file", check_gradients),
+        ("train writes an adapter, the same each time", train),
+        ("eval gives the losses that training gave", eval),
+        ("bench gives a speed", bench),
+        ("a reader that goes away does not stop the run", closed_pipe),
+    ];
+    let trial = |(name, test): Test| {
+        Trial::test(name, move || {
+            test(Place::new());
+            Ok(())
+        })
+    };
+    let mut trials: Vec<Trial> = anywhere.into_iter().map(trial).collect();
+    trials.extend(on_a_device.into_iter().map(|t| trial(t).with_ignored_flag(missing.is_some())));
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
+/// A working directory with a recipe and data that are right.
+struct Place {
+    _temporary: TempDir,
+    dir: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let temporary = tempfile::tempdir().expect("a temporary folder");
+        let dir = temporary.path().canonicalize().expect("it exists");
+        let place = Place { _temporary: temporary, dir };
+        place.write("recipe.toml", RECIPE);
+        place.write("data.jsonl", DATA);
+        place
+    }
+
+    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let path = self.dir.join(name);
+        std::fs::create_dir_all(path.parent().expect("inside the folder")).expect("created");
+        std::fs::write(path, contents).expect("written");
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.dir.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// Every file and folder, with the files' bytes.
+    fn contents(&self) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+        fn walk(dir: &Path, root: &Path, found: &mut BTreeMap<PathBuf, Option<Vec<u8>>>) {
+            for entry in std::fs::read_dir(dir).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let name = path.strip_prefix(root).expect("inside").to_path_buf();
+                found.insert(name, path.is_file().then(|| std::fs::read(&path).expect("read")));
+                if path.is_dir() {
+                    walk(&path, root, found);
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        walk(&self.dir, &self.dir, &mut found);
+        found
+    }
+
+    /// Names of the files in a folder.
+    fn names(&self, folder: &str) -> Vec<String> {
+        let within = |(path, _): (PathBuf, _)| Some(path.strip_prefix(folder).ok()?.display().to_string());
+        self.contents().into_iter().filter_map(within).filter(|name| !name.is_empty()).collect()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
+        command.current_dir(&self.dir).args(arguments).stdin(Stdio::null());
+        // No model of the user's, and no words from Mesa about a missing desktop.
+        command.env("OLLAMA_MODELS", "store").env("HOME", &self.dir).env_remove("XDG_RUNTIME_DIR");
+        command
+    }
+
+    /// Runs and expects success without a word on stderr; gives stdout.
+    #[track_caller]
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("it starts");
+        let (stdout, stderr) = texts(&output);
+        assert!(output.status.success() && stderr.is_empty(), "{arguments:?}\n{stdout}\n{stderr}");
+        stdout
+    }
+
+    /// Runs where there is no Vulkan device, so that what can be refused without one is. Expects nothing but the error
+    /// `expected`, in which `…` stands for anything, and no file touched.
+    #[track_caller]
+    fn refused(&self, arguments: &[&str], expected: &str) {
+        let before = self.contents();
+        let mut command = self.command(arguments);
+        let nowhere = self.dir.join("no-driver.json");
+        command.env("VK_ICD_FILENAMES", &nowhere).env("VK_DRIVER_FILES", &nowhere);
+        let output = command.output().expect("it starts");
+        let (stdout, stderr) = texts(&output);
+        let says = stderr.strip_prefix("error: ").and_then(|s| s.strip_suffix('\n'));
+        let right = says.is_some_and(|s| !s.contains('\n') && matches(s, expected)) && stdout.is_empty();
+        assert!(
+            right && output.status.code() == Some(1),
+            "{arguments:?} gave {}\nexpected\nerror: {expected}\nfound\n{stdout}{stderr}",
+            output.status
+        );
+        assert!(before == self.contents(), "{arguments:?} left {:?}", self.contents().keys());
+    }
+
+    /// The lines of a run's metrics that have `key`, and their values.
+    fn metrics(&self, run: &str, key: &str) -> Vec<f64> {
+        let text = String::from_utf8(self.read(&format!("{run}/metrics.jsonl"))).expect("UTF-8");
+        let line = |line: &str| serde_json::from_str::<Json>(line).expect("JSON");
+        text.lines().filter_map(|l| line(l).get(key)?.as_f64()).collect()
+    }
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn matches(text: &str, pattern: &str) -> bool {
+    let (first, rest) = pattern.split_once('…').unwrap_or((pattern, ""));
+    let Some(mut text) = text.strip_prefix(first) else { return false };
+    if !pattern.contains('…') {
+        return text.is_empty();
+    }
+    let mut parts: Vec<&str> = rest.split('…').collect();
+    let last = parts.pop().expect("a split has a part");
+    for part in parts {
+        let Some(at) = text.find(part) else { return false };
+        text = &text[at + part.len()..];
+    }
+    text.ends_with(last)
+}
+
+fn recipes(place: Place) {
+    let refused = |from: &str, to: &str, expected: &str| {
+        assert!(RECIPE.contains(from), "{from}");
+        place.write("wrong.toml", RECIPE.replace(from, to));
+        place.refused(&["wrong.toml"], expected);
+        place.refused(&["check", "wrong.toml"], expected);
+        place.refused(&["eval", "wrong.toml"], expected);
+    };
+    refused(
+        "learning_rate",
+        "learning_rat",
+        "wrong.toml:14:1: unknown key `learning_rat` in [train]; did you mean `learning_rate`?",
+    );
+    refused("[train]", "[trian]", "wrong.toml:12:2: unknown section [trian]; did you mean [train]?");
+    refused(
+        "rank = 4",
+        "rank = \"4\"",
+        "wrong.toml:5:8: lora.rank: expected an integer, found the string \"4\"",
+    );
+    refused("rank = 4", "rank = 0", "wrong.toml:5:8: lora.rank = 0: expected an integer >= 1");
+    refused("\"tiny\"", "\"tiny", "wrong.toml:2:13: invalid basic string, expected `\"`");
+    let dir = place.dir.display();
+    refused(
+        "data.jsonl",
+        "no.jsonl",
+        &format!(
+            "data.train: {dir}/no.jsonl does not exist (paths in a recipe are relative to the working directory)"
+        ),
+    );
+    place.refused(
+        &["no.toml"],
+        &format!("cannot read the recipe {dir}/no.toml: No such file or directory (os error 2)"),
+    );
+    place.refused(&["."], &format!("cannot read the recipe {dir}: Is a directory (os error 21)"));
+}
+
+fn overrides(place: Place) {
+    let refused = |set: &str, expected: &str| place.refused(&["recipe.toml", "--set", set], expected);
+    refused("rank", "--set rank: expected section.key=value, for instance --set train.learning_rate=2e-4");
+    refused("rank=4", "--set rank=4: unknown key `rank` outside any section; `rank` belongs in [lora]");
+    refused(
+        "train.learning_rat=3",
+        "--set train.learning_rat=3: unknown key `learning_rat` in [train]; did you mean `learning_rate`?",
+    );
+    refused(
+        "lora.rank=four",
+        "--set lora.rank=four: lora.rank: expected an integer, found the string \"four\"",
+    );
+    refused("lora.rank=[", "--set lora.rank=[: unclosed array, expected `]`");
+}
+
+fn datasets(place: Place) {
+    let refused = |contents: &str, expected: &str| {
+        place.write("data.jsonl", contents);
+        place.refused(&["recipe.toml"], &format!("data.jsonl{expected}"));
+    };
+    let sound = DATA.lines().next().expect("a line");
+    refused("", ": the file holds no sample; expected one JSON object a line");
+    refused(
+        &format!("{sound}\n\n{sound}\n"),
+        " line 2: the line is empty; expected a JSON object (empty lines are accepted only at the end)",
+    );
+    refused(&format!("{sound}\n{}\n", &sound[..20]), " line 2: broken JSON at column 20: …");
+    refused(
+        &format!("{sound}\n{{\"text\": \"Ahoy!\"}}\n"),
+        " line 2: expected \"messages\", \"prompt\" + \"completion\" or \"input_ids\", found keys [text]",
+    );
+    refused(
+        r#"{"messages": [{"role": "pirate", "content": "Ahoy!"}]}"#,
+        " line 1: message 1: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\" or \"assistant\"",
+    );
+    refused(
+        r#"{"input_ids": [2, 3, 4], "labels": [-100, -100, -100]}"#,
+        " line 1: none of the 3 tokens carries loss; expected at least one label other than -100 after the first",
+    );
+    let long = format!(r#"{{"input_ids": {0:?}, "labels": {0:?}}}"#, [5; 65]);
+    refused(
+        &long,
+        " line 1: the sample has 65 tokens, more than max_seq_len = 64; raise max_seq_len, shorten it, or set \
+         overlong to \"drop\" or \"truncate\"",
+    );
+    place.write("data.jsonl", sound);
+    place.refused(
+        &["recipe.toml"],
+        "data.train: val_size = 1 cannot be cut from 1 sample; expected a fraction between 0 and 1 or a whole number, \
+         with at least one sample on each side",
+    );
+}
+
+fn models(place: Place) {
+    let refused = |change: fn(&mut GgufWriter), expected: &str| {
+        let mut model = GgufWriter::gemma4();
+        change(&mut model);
+        place.write("model.gguf", model.bytes());
+        place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], &format!("model.gguf: {expected}"));
+    };
+    refused(
+        |w| w.tensor("blk.0.attn_q.weight").offset = Some(1 << 40),
+        "the file is cut short: it has … bytes, tensor blk.0.attn_q.weight ends at …; download the file again",
+    );
+    refused(
+        |w| w.tensor("blk.0.attn_q.weight").offset = Some(0),
+        "tensors … overlap, expected each on its own; …",
+    );
+    refused(
+        |w| w.tensor("blk.0.attn_q.weight").ty = 99,
+        "tensor blk.0.attn_q.weight has the unknown type 99, expected one of …; use another quantization",
+    );
+    refused(|w| w.set("general.architecture", Value::String("llama".into())), "…`llama`…`gemma4`…");
+    refused(|w| w.set("gemma4.expert_count", Value::U32(128)), "…mixture-of-experts (expert_count = 128)…");
+    let whole = GgufWriter::gemma4().bytes();
+    place.write("model.gguf", &whole[..whole.len() / 2]);
+    place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: the file is cut short: …");
+    place.write("model.gguf", "");
+    place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: …expected \"GGUF\"…");
+    place.refused(
+        &["recipe.toml", "--set", "model.base=no.gguf"],
+        "no.gguf: No such file or directory (os error 2); check the path and its permissions",
+    );
+    // A sound file that holds no tokenizer.
+    place.write("model.gguf", &whole);
+    place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: …tokenizer…");
+}
+
+fn ollama(place: Place) {
+    place.write("store/manifests/registry.ollama.ai/library/gemma4/e4b", "{}");
+    place.refused(
+        &["recipe.toml", "--set", "model.base=gemma4:e2b"],
+        "gemma4:e2b: is no existing file, and Ollama has no such model in store, …; found there: gemma4:e4b…; run \
+         `ollama pull gemma4:e2b`, set OLLAMA_MODELS, or name a .gguf file",
+    );
+    place.refused(
+        &["recipe.toml", "--set", "model.base=gemma4:e4b"],
+        "gemma4:e4b: has 0 model layers in …, expected one GGUF; …",
+    );
+}
+
+fn adapters(place: Place) {
+    let missing = ["eval", "recipe.toml", "--adapter", "no"];
+    let holds = "holds adapter_config.json and adapter_model.safetensors";
+    place.refused(&missing, &format!("no: does not exist; name a folder that {holds}"));
+    let dir = place.dir.display();
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=no"],
+        &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
+    );
+    place.write("old/adapter_config.json", r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16}"#);
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=old"],
+        "old has rank = 8, alpha = 16, rslora = false; the recipe has rank = 4, alpha = 8, rslora = false; make them equal",
+    );
+    place.refused(&["eval", "recipe.toml", "--adapter", "old"], "old…adapter_model.safetensors…");
+    place.refused(
+        &["recipe.toml", "--set", "lora.target_modules=[\"q_projj\"]"],
+        "--set lora.target_modules=[\"q_projj\"]: lora.target_modules = \"q_projj\": expected the name of a module; did you mean \"q_proj\"?",
+    );
+}
+
+fn places(place: Place) {
+    let folder = "a file stands where a folder is expected; remove it or choose another name";
+    for dir in ["data.jsonl", "data.jsonl/inside"] {
+        let expected = format!("cannot write {dir}: not a directory; {folder}");
+        let set = format!("output.dir={dir}");
+        place.refused(&["recipe.toml", "--set", &set], &expected);
+        place.refused(&["check", "recipe.toml", "--set", &set], &expected);
+    }
+    place.refused(
+        &["check", "recipe.toml", "--gradients", "data.jsonl/inside"],
+        &format!("cannot write data.jsonl/inside: not a directory; {folder}"),
+    );
+    place.refused(
+        &["check", "recipe.toml", "--gradients", "."],
+        "cannot write .: is a directory; it is a folder where a file is expected; choose another name",
+    );
+}
+
+fn bench_numbers(place: Place) {
+    let expected = "--batch, --sequence, --rank and --steps start at 1, and --sequence ends at 1024";
+    for wrong in ["--batch=0", "--sequence=0", "--sequence=1025", "--rank=0", "--steps=0"] {
+        place.refused(&["bench", "tiny", wrong], expected);
+    }
+}
+
+fn bench(place: Place) {
+    let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"]);
+    let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(found["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{text}");
+    let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2"]);
+    assert!(text.contains("step       1 × 8 tokens, rank 2: "), "{text}");
+}
+
+fn no_validation(place: Place) {
+    place.refused(
+        &["eval", "recipe.toml", "--set", "data.val_size=0"],
+        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them",
+    );
+}
+
+fn no_device(place: Place) {
+    let next = "Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` …";
+    // An earlier run's files stay.
+    place.write("run/metrics.jsonl", "{}");
+    let refused = |set: &str, expected: &str| {
+        for verb in [&[][..], &["check"], &["eval"]] {
+            place.refused(&[verb, &["recipe.toml", "--set", set]].concat(), expected);
+        }
+    };
+    refused("device.adapter=no such", "no GPU found whose name contains \"no such\": …");
+    // Elsewhere drivers are part of the system, and hiding Vulkan's does not hide the device.
+    if cfg!(target_os = "linux") {
+        refused("train.seed=1", &format!("no GPU found: no driver answered. {next}"));
+    }
+}
+
+fn check(place: Place) {
+    let before = place.contents();
+    let text = place.run(&["check", "recipe.toml"]);
+    let expected = [
+        "device     ",
+        "base       tiny: 4 layers, width 256, vocabulary 2 048\n",
+        "adapter    73 216 trainable parameters: rank 4, alpha 8 (scale 2.0000) on attn_q, ",
+        "data       train 3 samples, ",
+        "; validation 1 sample, ",
+        "steps      2 (max_steps), each 1 row packed up to 64 tokens; learning rate up to 0.01\n",
+        "memory     ",
+        "\ndata.jsonl line 1; what stands between « and » carries loss:\n\n<bos><|turn>user\nHello!<turn|>\n<|turn>model\n«Ahoy!<turn|>»\n",
+    ];
+    for part in expected {
+        assert!(text.contains(part), "expected {part:?} in\n{text}");
+    }
+    assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+}
+
+fn check_gradients(place: Place) {
+    let mut before = place.contents();
+    let text = place.run(&["check", "recipe.toml", "--gradients", "first.safetensors"]);
+    assert!(text.contains("gradients  "), "{text}");
+    let bytes = place.read("first.safetensors");
+    let (_, header) = SafeTensors::read_metadata(&bytes).expect("sound");
+    let metadata = header.metadata().as_ref().expect("there");
+    assert!(metadata["loss"].parse::<f64>().expect("a number") > 0.0, "{metadata:?}");
+    let file = SafeTensors::deserialize(&bytes).expect("sound");
+    // Two layers with their own keys have nine modules each, two that share them seven; A and B of each.
+    assert_eq!(file.len(), 2 * (2 * 9 + 2 * 7));
+    // B starts at zero, so that A has no gradient yet and B has one.
+    for (name, tensor) in file.iter() {
+        let moves =
+            tensor.data().chunks_exact(4).any(|b| f32::from_le_bytes(b.try_into().expect("4")) != 0.0);
+        assert_eq!(moves, name.contains("lora_B"), "{name}");
+    }
+    before.insert("first.safetensors".into(), Some(bytes));
+    assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+}
+
+fn train(place: Place) {
+    let text =
+        place.run(&["recipe.toml", "--set", "eval.samples=[\"Hello!\"]", "--set", "eval.max_new_tokens=2"]);
+    for part in [
+        "step 2/2  loss ",
+        "trained    2 steps in ",
+        "validation loss ",
+        "  Hello!\n    before  ",
+        "written    run\n",
+    ] {
+        assert!(text.contains(part), "expected {part:?} in\n{text}");
+    }
+    let files = ["adapter_config.json", "adapter_model.safetensors", "metrics.jsonl", "recipe.resolved.toml"];
+    assert_eq!(place.names("run"), files);
+    assert_eq!(place.metrics("run", "loss").len(), 2);
+    assert_eq!(place.metrics("run", "learning_rate"), [0.0, 1e-2], "one step of warm-up, then the peak");
+
+    place.run(&["recipe.toml", "--set", "output.dir=runs/again"]);
+    place.run(&["run/recipe.resolved.toml", "--set", "output.dir=resolved", "--set", "eval.samples=[]"]);
+    for other in ["runs/again", "resolved"] {
+        for file in &files[..3] {
+            assert!(
+                place.read(&format!("run/{file}")) == place.read(&format!("{other}/{file}")),
+                "{other}/{file}"
+            );
+        }
+    }
+    place.run(&["recipe.toml", "--set", "train.seed=7"]);
+    assert_eq!(place.names("run"), files, "written over the earlier run");
+    let file = "adapter_model.safetensors";
+    assert!(place.read(&format!("run/{file}")) != place.read(&format!("resolved/{file}")), "another seed");
+}
+
+fn eval(place: Place) {
+    place.run(&["recipe.toml"]);
+    let during = place.metrics("run", "eval_loss");
+    let json = |arguments: &[&str]| {
+        let text = place.run(&[&["eval", "recipe.toml", "--json"], arguments].concat());
+        serde_json::from_str::<Json>(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let (base, adapted) = (json(&[]), json(&["--adapter", "run"]));
+    // The same kernels over the same numbers: the same bits.
+    assert_eq!(during, [base["loss"].as_f64(), adapted["loss"].as_f64()].map(|l| l.expect("a number")));
+    assert!(during[1] < during[0], "two steps at this rate lower the loss: {during:?}");
+    assert_eq!(base["perplexity"].as_f64().expect("a number"), during[0].exp());
+    let rest = |j: &Json| (j["samples"].as_u64(), j["base"].clone(), j["adapter"].clone());
+    assert_eq!(rest(&base), (Some(1), "tiny".into(), Json::Null));
+    assert_eq!(rest(&adapted), (Some(1), "tiny".into(), "run".into()));
+    let text = place.run(&["eval", "recipe.toml", "--adapter", "run"]);
+    assert!(text.contains(&format!("validation loss {:.4}, ", during[1])), "{text}");
+    assert!(text.ends_with(" of 1 sample\n"), "{text}");
+
+    // Another run goes on from there.
+    place.run(&["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"]);
+    assert_eq!(place.metrics("next", "eval_loss")[0], during[1]);
+}
+
+fn closed_pipe(place: Place) {
+    let mut child = place.command(&["check", "recipe.toml"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", texts(&output).1);
+}
