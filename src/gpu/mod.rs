@@ -178,6 +178,13 @@ impl Gpu {
         Ok(self.device.create_buffer_init(&descriptor))
     }
 
+    /// Waits until everything uploaded so far has arrived, so that its staging memory is free again.
+    pub fn finish_uploads(&self) -> Result<(), GpuError> {
+        self.queue.submit([]);
+        self.drive()?;
+        self.check()
+    }
+
     /// Overwrites the start of `buffer` before the next submission runs.
     pub fn write<T: bytemuck::Pod>(&self, buffer: &wgpu::Buffer, data: &[T]) {
         self.queue.write_buffer(buffer, 0, bytemuck::cast_slice(data));
@@ -252,7 +259,7 @@ impl Gpu {
 }
 
 /// Bytes of scratch for split products.
-const PARTIAL_SUMS: u64 = 32 << 20;
+pub(crate) const PARTIAL_SUMS: u64 = 32 << 20;
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);

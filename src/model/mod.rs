@@ -112,6 +112,7 @@ impl<'b> Model<'b> {
                 output_scale: base.layer_output_scale(i),
                 rope,
             });
+            gpu.finish_uploads()?;
         }
         let per_layer = match config.per_layer_width {
             0 => None,

@@ -128,6 +128,7 @@ impl Plan {
                 ("backward scratch", bytes(scratch)),
                 ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
                 ("per-layer embedding rows", fetched),
+                ("sums of split products", crate::gpu::PARTIAL_SUMS),
             ],
             recompute: vec![recompute; layers.len()],
             layers,
