@@ -18,7 +18,7 @@ override HEAD_SIZE4: u32; // K / 4, at most 128
 @group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;          // [T, G, K]
 @group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, K]
 @group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]; in `delta`, `forward`: unused
+@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]; forward does not read it
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out, dq or a head's dk or dv [T, H, K]; dk or dv [T, G, K]
 @group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
 @group(0) @binding(8) var<storage, read_write> row_delta: array<f32>;  // [T, H]
@@ -91,39 +91,39 @@ fn add_scores(lane: u32) {
     }
 }
 
-// Queries times keys.
-fn scores_qk(query0: u32, key0: u32, head: u32, lane: u32) {
-    s00 = 0.0; s01 = 0.0; s10 = 0.0; s11 = 0.0;
-    let row = lane / 8u;
-    let d = lane % 8u;
-    for (var slice = 0u; slice < HEAD_SIZE4; slice += SLICE4) {
-        workgroupBarrier();
-        if slice + d < HEAD_SIZE4 {
-            stage[row * 9u + d] = q[query_at(query0 + row, head) + slice + d];
-            stage[288u + row * 9u + d] = k[key_at(key0 + row, kv_head(head)) + slice + d];
-        } else {
-            stage[row * 9u + d] = vec4<f32>();
-            stage[288u + row * 9u + d] = vec4<f32>();
-        }
-        workgroupBarrier();
-        add_scores(lane);
+// What a score or a sum reads: constants at every call, so that nothing branches at run time.
+const VALUE: u32 = 0u;      // q and k
+const GRADIENT: u32 = 1u;   // dout and v
+
+fn query_side(what: u32, at: u32) -> vec4<f32> {
+    if what == VALUE {
+        return q[at];
     }
+    return dout[at];
 }
 
-// Gradients of the output times values.
-fn scores_dout_v(query0: u32, key0: u32, head: u32, lane: u32) {
+fn key_side(what: u32, at: u32) -> vec4<f32> {
+    if what == VALUE {
+        return k[at];
+    }
+    return v[at];
+}
+
+// s = q·k, or dout·v.
+fn scores(what: u32, query0: u32, key0: u32, head: u32, lane: u32) {
     s00 = 0.0; s01 = 0.0; s10 = 0.0; s11 = 0.0;
     let row = lane / 8u;
     let d = lane % 8u;
     for (var slice = 0u; slice < HEAD_SIZE4; slice += SLICE4) {
-        workgroupBarrier();
+        var query = vec4<f32>();
+        var key = vec4<f32>();
         if slice + d < HEAD_SIZE4 {
-            stage[row * 9u + d] = dout[query_at(query0 + row, head) + slice + d];
-            stage[288u + row * 9u + d] = v[key_at(key0 + row, kv_head(head)) + slice + d];
-        } else {
-            stage[row * 9u + d] = vec4<f32>();
-            stage[288u + row * 9u + d] = vec4<f32>();
+            query = query_side(what, query_at(query0 + row, head) + slice + d);
+            key = key_side(what, key_at(key0 + row, kv_head(head)) + slice + d);
         }
+        workgroupBarrier();
+        stage[row * 9u + d] = query;
+        stage[288u + row * 9u + d] = key;
         workgroupBarrier();
         add_scores(lane);
     }
@@ -151,10 +151,10 @@ fn store_block(lane: u32) {
 
 // ds = p·(dp − delta), left in block_p.
 fn store_score_gradients(query0: u32, key0: u32, head: u32, lane: u32) {
-    scores_qk(query0, key0, head, lane);
+    scores(VALUE, query0, key0, head, lane);
     store_probabilities(query0, key0, lane);
     let p00 = s00; let p01 = s01; let p10 = s10; let p11 = s11;
-    scores_dout_v(query0, key0, head, lane);
+    scores(GRADIENT, query0, key0, head, lane);
     let i = lane / 16u * 2u;
     s00 = p00 * (s00 - row_values[i].y);
     s01 = p01 * (s01 - row_values[i].y);
@@ -163,39 +163,73 @@ fn store_score_gradients(query0: u32, key0: u32, head: u32, lane: u32) {
     store_block(lane);
 }
 
-// acc[row] += Σ_j block_p[row, j]·stage[j]
-fn sum_over_keys(c: u32, lane: u32) {
-    workgroupBarrier();
+// acc[row] += Σ_j block_p[row, j]·(k or v)[key0 + j]
+fn sum_over_keys(what: u32, key0: u32, head: u32, lane: u32) {
     let p = lane / 16u * 2u * P_PITCH;
-    var sum0 = acc[2u * c];
-    var sum1 = acc[2u * c + 1u];
-    for (var j = 0u; j < BLOCK; j++) {
-        let value = stage[j * CHUNK4 + lane % 16u];
-        sum0 += block_p[p + j] * value;
-        sum1 += block_p[p + P_PITCH + j] * value;
+    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
+        workgroupBarrier();
+        for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
+            let d = c * CHUNK4 + i % CHUNK4;
+            stage[i] = vec4<f32>();
+            if d < HEAD_SIZE4 {
+                stage[i] = key_side(what, key_at(key0 + i / CHUNK4, kv_head(head)) + d);
+            }
+        }
+        workgroupBarrier();
+        var sum0 = acc[2u * c];
+        var sum1 = acc[2u * c + 1u];
+        for (var j = 0u; j < BLOCK; j++) {
+            let value = stage[j * CHUNK4 + lane % 16u];
+            sum0 += block_p[p + j] * value;
+            sum1 += block_p[p + P_PITCH + j] * value;
+        }
+        acc[2u * c] = sum0;
+        acc[2u * c + 1u] = sum1;
     }
-    acc[2u * c] = sum0;
-    acc[2u * c + 1u] = sum1;
 }
 
-// acc[row] += Σ_i block_p[i, row]·stage[i]
-fn sum_over_queries(c: u32, lane: u32) {
-    workgroupBarrier();
+// acc[row] += Σ_i block_p[i, row]·(q or dout)[query0 + i]
+fn sum_over_queries(what: u32, query0: u32, head: u32, lane: u32) {
     let p = lane / 16u * 2u;
-    var sum0 = acc[2u * c];
-    var sum1 = acc[2u * c + 1u];
-    for (var i = 0u; i < BLOCK; i++) {
-        let value = stage[i * CHUNK4 + lane % 16u];
-        sum0 += block_p[i * P_PITCH + p] * value;
-        sum1 += block_p[i * P_PITCH + p + 1u] * value;
+    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
+        workgroupBarrier();
+        for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
+            let d = c * CHUNK4 + i % CHUNK4;
+            stage[i] = vec4<f32>();
+            if d < HEAD_SIZE4 {
+                stage[i] = query_side(what, query_at(query0 + i / CHUNK4, head) + d);
+            }
+        }
+        workgroupBarrier();
+        var sum0 = acc[2u * c];
+        var sum1 = acc[2u * c + 1u];
+        for (var i = 0u; i < BLOCK; i++) {
+            let value = stage[i * CHUNK4 + lane % 16u];
+            sum0 += block_p[i * P_PITCH + p] * value;
+            sum1 += block_p[i * P_PITCH + p + 1u] * value;
+        }
+        acc[2u * c] = sum0;
+        acc[2u * c + 1u] = sum1;
     }
-    acc[2u * c] = sum0;
-    acc[2u * c + 1u] = sum1;
 }
 
 fn clear_acc() {
     for (var c = 0u; c < 16u; c++) {
         acc[c] = vec4<f32>();
+    }
+}
+
+// result[row] = factor·acc for the two rows of this thread, in [T, H, K].
+fn store_rows(row0: u32, head: u32, factor0: f32, factor1: f32, lane: u32) {
+    let row = row0 + lane / 16u * 2u;
+    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
+        let d = c * CHUNK4 + lane % 16u;
+        if d < HEAD_SIZE4 && row < params.rows {
+            result[query_at(row, head) + d] = factor0 * acc[2u * c];
+        }
+        if d < HEAD_SIZE4 && row + 1u < params.rows {
+            result[query_at(row + 1u, head) + d] = factor1 * acc[2u * c + 1u];
+        }
     }
 }
 
@@ -220,7 +254,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
     let end = min(query0 + BLOCK, params.rows);
     for (var key0 = first_key(query0); key0 < end; key0 += BLOCK) {
-        scores_qk(query0, key0, head, lane);
+        scores(VALUE, query0, key0, head, lane);
         store_block(lane);
         workgroupBarrier();
         var largest = MASKED;
@@ -258,16 +292,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
             acc[2u * c] *= factor0;
             acc[2u * c + 1u] *= factor1;
-            workgroupBarrier();
-            for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-                let d = c * CHUNK4 + i % CHUNK4;
-                stage[i] = vec4<f32>();
-                if d < HEAD_SIZE4 {
-                    stage[i] = v[key_at(key0 + i / CHUNK4, kv_head(head)) + d];
-                }
-            }
-            sum_over_keys(c, lane);
         }
+        sum_over_keys(GRADIENT, key0, head, lane);
     }
     workgroupBarrier();
     if part == 0u {
@@ -278,15 +304,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
     workgroupBarrier();
     let i = lane / 16u * 2u;
-    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-        let d = c * CHUNK4 + lane % 16u;
-        if d < HEAD_SIZE4 && query0 + i < params.rows {
-            result[query_at(query0 + i, head) + d] = acc[2u * c] / partial[i];
-        }
-        if d < HEAD_SIZE4 && query0 + i + 1u < params.rows {
-            result[query_at(query0 + i + 1u, head) + d] = acc[2u * c + 1u] / partial[i + 1u];
-        }
-    }
+    store_rows(query0, head, 1.0 / partial[i], 1.0 / partial[i + 1u], lane);
 }
 
 // delta = Σ dout·out, one thread a row and head; `q` is bound to out.
@@ -312,44 +330,12 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let end = min(query0 + BLOCK, params.rows);
     for (var key0 = first_key(query0); key0 < end; key0 += BLOCK) {
         store_score_gradients(query0, key0, head, lane);
-        for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-            workgroupBarrier();
-            for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-                let d = c * CHUNK4 + i % CHUNK4;
-                stage[i] = vec4<f32>();
-                if d < HEAD_SIZE4 {
-                    stage[i] = k[key_at(key0 + i / CHUNK4, kv_head(head)) + d];
-                }
-            }
-            sum_over_keys(c, lane);
-        }
+        sum_over_keys(VALUE, key0, head, lane);
     }
-    let i = lane / 16u * 2u;
-    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-        let d = c * CHUNK4 + lane % 16u;
-        if d < HEAD_SIZE4 && query0 + i < params.rows {
-            result[query_at(query0 + i, head) + d] = acc[2u * c];
-        }
-        if d < HEAD_SIZE4 && query0 + i + 1u < params.rows {
-            result[query_at(query0 + i + 1u, head) + d] = acc[2u * c + 1u];
-        }
-    }
+    store_rows(query0, head, 1.0, 1.0, lane);
 }
 
-// Leaves the gradients of one query head in [T, H, K]: sum_heads adds up those that share a key.
-fn store_key_gradients(key0: u32, head: u32, lane: u32) {
-    let j = lane / 16u * 2u;
-    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-        let d = c * CHUNK4 + lane % 16u;
-        if d < HEAD_SIZE4 && key0 + j < params.rows {
-            result[query_at(key0 + j, head) + d] = acc[2u * c];
-        }
-        if d < HEAD_SIZE4 && key0 + j + 1u < params.rows {
-            result[query_at(key0 + j + 1u, head) + d] = acc[2u * c + 1u];
-        }
-    }
-}
-
+// dk of one query head, in [T, H, K]: sum_heads adds up those that share a key.
 @compute @workgroup_size(256)
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let key0 = group.x * BLOCK;
@@ -359,21 +345,12 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     for (var query0 = key0; query0 < end; query0 += BLOCK) {
         load_row_values(query0, head, lane);
         store_score_gradients(query0, key0, head, lane);
-        for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-            workgroupBarrier();
-            for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-                let d = c * CHUNK4 + i % CHUNK4;
-                stage[i] = vec4<f32>();
-                if d < HEAD_SIZE4 {
-                    stage[i] = q[query_at(query0 + i / CHUNK4, head) + d];
-                }
-            }
-            sum_over_queries(c, lane);
-        }
+        sum_over_queries(VALUE, query0, head, lane);
     }
-    store_key_gradients(key0, head, lane);
+    store_rows(key0, head, 1.0, 1.0, lane);
 }
 
+// dv of one query head, likewise.
 @compute @workgroup_size(256)
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let key0 = group.x * BLOCK;
@@ -382,21 +359,11 @@ fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let end = end_query(key0);
     for (var query0 = key0; query0 < end; query0 += BLOCK) {
         load_row_values(query0, head, lane);
-        scores_qk(query0, key0, head, lane);
+        scores(VALUE, query0, key0, head, lane);
         store_probabilities(query0, key0, lane);
-        for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-            workgroupBarrier();
-            for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-                let d = c * CHUNK4 + i % CHUNK4;
-                stage[i] = vec4<f32>();
-                if d < HEAD_SIZE4 {
-                    stage[i] = dout[query_at(query0 + i / CHUNK4, head) + d];
-                }
-            }
-            sum_over_queries(c, lane);
-        }
+        sum_over_queries(GRADIENT, query0, head, lane);
     }
-    store_key_gradients(key0, head, lane);
+    store_rows(key0, head, 1.0, 1.0, lane);
 }
 
 // dk or dv += the gradients of the query heads that share it; `q` is bound to those [T, H, K].

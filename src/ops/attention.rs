@@ -55,7 +55,8 @@ impl<'a> Attention<'a> {
 
     /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
-        let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
+        let unused = rec.unused(5);
+        let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), unused, out.bind(6), lse.bind(7)];
         self.dispatch(rec, "forward", &bindings, self.blocks(self.heads));
     }
 
@@ -77,15 +78,16 @@ impl<'a> Attention<'a> {
             &[out.bind(1), dout.bind(5), delta.bind(8)],
             grid(row_heads.div_ceil(64)),
         );
-        let saved = [q.bind(1), k.bind(2), self.bounds(), dout.bind(5), lse.bind(7), delta.bind(8)];
-        fn with<'b>(saved: &[Binding<'b>], more: &[Binding<'b>]) -> Vec<Binding<'b>> {
-            [saved, more].concat()
+        let saved =
+            [q.bind(1), k.bind(2), v.bind(3), self.bounds(), dout.bind(5), lse.bind(7), delta.bind(8)];
+        fn with<'b>(saved: &[Binding<'b>], result: Binding<'b>) -> Vec<Binding<'b>> {
+            [saved, &[result]].concat()
         }
         let blocks = self.blocks(self.heads);
-        self.dispatch(rec, "backward_q", &with(&saved, &[v.bind(3), dq.bind(6)]), blocks);
-        self.dispatch(rec, "backward_k", &with(&saved, &[v.bind(3), dheads.bind(6)]), blocks);
+        self.dispatch(rec, "backward_q", &with(&saved, dq.bind(6)), blocks);
+        self.dispatch(rec, "backward_k", &with(&saved, dheads.bind(6)), blocks);
         self.sum_heads(rec, dk, dheads);
-        self.dispatch(rec, "backward_v", &with(&saved, &[dheads.bind(6)]), blocks);
+        self.dispatch(rec, "backward_v", &with(&saved, dheads.bind(6)), blocks);
         self.sum_heads(rec, dv, dheads);
     }
 
