@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
 use crate::config::Config;
 use crate::dataset::{self, DatasetError, Notice};
-use crate::export::{self, peft};
+use crate::export;
 use crate::lora::{self, Adapter, Module, Slot};
 use crate::recipe::{self, Recipe, TargetModules};
 use crate::schedule::Schedule;
@@ -210,18 +210,19 @@ pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunE
     }
 }
 
-/// An adapter from a PEFT folder, of the recipe's rank and scale.
+/// An adapter in any format, of the recipe's rank and scale; it takes over the recipe's alpha, which not all files hold.
 pub fn read_adapter(
-    dir: &Path,
+    path: &Path,
     config: &Config,
     slots: &[Slot],
     recipe: &Recipe,
 ) -> Result<Adapter, RunError> {
-    let (found, l) = (peft::read_config(dir)?, &recipe.lora);
-    if found.rank != l.rank || found.alpha != l.alpha || found.rslora != l.rslora {
+    let (found, l) = (export::read_any(path, config, Some(slots))?, &recipe.lora);
+    let wanted = Adapter { rank: l.rank, alpha: l.alpha, rslora: l.rslora, pairs: Default::default() };
+    if found.rank != l.rank || !export::same_scale(&wanted, &found) {
         return Err(RunError::Conflict(format!(
             "{} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them equal",
-            dir.display(),
+            path.display(),
             found.rank,
             found.alpha,
             found.rslora,
@@ -230,7 +231,7 @@ pub fn read_adapter(
             l.rslora
         )));
     }
-    Ok(peft::read(dir, config, slots)?)
+    Ok(Adapter { pairs: found.pairs, ..wanted })
 }
 
 /// The different modules among `slots`, for messages.

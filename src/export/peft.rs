@@ -13,6 +13,7 @@ use safetensors::tensor::TensorView;
 
 pub use config::{AdapterConfig, read_config};
 pub use tensors::read;
+pub(super) use tensors::read_slots;
 
 use super::Error;
 use crate::files;
