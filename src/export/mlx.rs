@@ -10,7 +10,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::pairs::{Half, Layout, Names, Place, assemble, layer_and_rest, transpose};
-use super::{Error, Options, read_file, safetensors_file};
+use super::safetensors_file::{self, Matrix};
+use super::{Error, Options, read_file};
 use crate::config::Config;
 use crate::files;
 use crate::lora::{Adapter, Module, Slot};
@@ -30,7 +31,7 @@ pub fn write(dir: &Path, adapter: &Adapter, options: &Options) -> Result<(), Err
         {
             let name = format!("{}.{}", module(slot), NAMES.halves[half as usize]);
             let (shape, _) = Layout::Transposed.shape(half, adapter.rank, slot);
-            tensors.push((name, shape, Cow::Owned(transpose(values, columns))));
+            tensors.push(Matrix { name, shape, values: Cow::Owned(transpose(values, columns)) });
         }
     }
     let bytes = safetensors_file::serialize(&tensors, HashMap::new())

@@ -107,6 +107,18 @@ pub fn write(
 ) -> Result<PathBuf, Error> {
     check(adapter)?;
     let path = format.place(dir);
+    let other = match format {
+        Format::Peft | Format::PeftConditionalGeneration => Some(mlx::TENSORS),
+        Format::Mlx => Some(peft::TENSORS),
+        _ => None,
+    };
+    if let Some(other) = other.filter(|other| path.join(other).exists()) {
+        let problem = format!(
+            "{} holds {other}, whose adapter_config.json would be replaced; choose another folder",
+            path.display()
+        );
+        return Err(Error::Adapter { problem });
+    }
     let peft = |naming| {
         let Options { base_model, dropout } = *options;
         peft::write(&path, adapter, &peft::Options { naming, base_model, dropout })
@@ -207,7 +219,7 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
     let refuse = |problem: &str| Err(Error::Read { path: path.into(), problem: problem.into() });
     const KINDS: &str = "a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file";
     if path.is_dir() {
-        let [peft, mlx] = ["adapter_model.safetensors", mlx::TENSORS].map(|name| path.join(name).exists());
+        let [peft, mlx] = [peft::TENSORS, mlx::TENSORS].map(|name| path.join(name).exists());
         return match (peft, mlx) {
             (true, true) => refuse(
                 "holds adapter_model.safetensors and adapters.safetensors, expected PEFT's or mlx-lm's; remove one",
@@ -229,7 +241,7 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
         return Ok(Format::GgufLora);
     }
     let name = path.file_name().unwrap_or_default();
-    if name == "adapter_model.safetensors" || name == mlx::TENSORS || name == "adapter_config.json" {
+    if name == peft::TENSORS || name == mlx::TENSORS || name == "adapter_config.json" {
         return refuse("is a file of an adapter folder; name the folder");
     }
     // The header's length, then its JSON.

@@ -20,7 +20,7 @@ use crate::files;
 use crate::lora::{Adapter, Module, Pair, Slot};
 
 /// File of the tensors.
-const TENSORS: &str = "adapter_model.safetensors";
+pub(super) const TENSORS: &str = "adapter_model.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
 

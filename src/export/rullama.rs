@@ -8,7 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use super::pairs::{Half, Layout, Names, Place, assemble, layer_and_rest};
-use super::{Error, read_file, safetensors_file};
+use super::safetensors_file::{self, Matrix};
+use super::{Error, read_file};
 use crate::config::Config;
 use crate::files;
 use crate::lora::{Adapter, Module, Slot};
@@ -34,7 +35,7 @@ pub fn write(path: &Path, adapter: &Adapter) -> Result<(), Error> {
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
             let (shape, _) = Layout::Rows.shape(half, adapter.rank, slot);
             let name = format!("{module}.{}", NAMES.halves[half as usize]);
-            tensors.push((name, shape, Cow::Borrowed(&values[..])));
+            tensors.push(Matrix { name, shape, values: Cow::Borrowed(values) });
         }
     }
     let metadata = [

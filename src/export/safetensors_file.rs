@@ -79,12 +79,17 @@ pub(super) fn list<'a>(
     tensors
 }
 
-/// A file of F32 tensors.
-pub(super) fn serialize(
-    tensors: &[(String, [usize; 2], Cow<[f32]>)],
-    metadata: HashMap<String, String>,
-) -> Result<Vec<u8>, String> {
-    let views = tensors.iter().map(|(name, shape, values)| {
+/// A matrix to be written.
+pub(super) struct Matrix<'a> {
+    pub name: String,
+    /// Rows and columns.
+    pub shape: [usize; 2],
+    pub values: Cow<'a, [f32]>,
+}
+
+/// A file of F32 matrices.
+pub(super) fn serialize(matrices: &[Matrix], metadata: HashMap<String, String>) -> Result<Vec<u8>, String> {
+    let views = matrices.iter().map(|Matrix { name, shape, values }| {
         let view = TensorView::new(Dtype::F32, shape.to_vec(), bytemuck::cast_slice(values));
         (name, view.expect("a pair has the lengths that its slot and rank say"))
     });

@@ -300,7 +300,8 @@ mod tests {
         let key = |value| vec![("general.alignment".to_string(), value)];
         let one = entry("a", &[4], GgmlType::F32);
         let long = "n".repeat(64);
-        let cases: [(Vec<(String, Value)>, Vec<Entry>, &str); 8] = [
+        type Case = (Vec<(String, Value)>, Vec<Entry>, &'static str);
+        let cases: [Case; 8] = [
             (vec![], vec![one.clone(), one.clone()], "tensor a appears twice"),
             (vec![], vec![entry(&long, &[4], GgmlType::F32)], "has more than 63 bytes"),
             (vec![], vec![entry("a", &[1; 5], GgmlType::F32)], "expected at most 4 sizes"),
