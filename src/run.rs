@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
 use crate::config::Config;
 use crate::dataset::{self, DatasetError, Notice};
-use crate::export;
+use crate::export::{self, Format, rullama};
 use crate::lora::{self, Adapter, Module, Slot};
 use crate::recipe::{self, Recipe, TargetModules};
 use crate::schedule::Schedule;
@@ -201,9 +201,19 @@ pub fn slots(recipe: &Recipe, config: &Config) -> Result<Vec<Slot>, RunError> {
     Ok(slots)
 }
 
-/// The adapter that training starts from: fresh, or `lora.init_from`.
+/// The adapter that training starts from: fresh, or `lora.init_from`. Fails where `output.export` cannot hold it.
 pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunError> {
     let (slots, l) = (slots(recipe, config)?, &recipe.lora);
+    // Said before hours of training rather than after.
+    let unnamed = |s: &&Slot| rullama::name(s.module).is_none();
+    let unnamed: Vec<Slot> = slots.iter().filter(unnamed).copied().collect();
+    if recipe.output.export.contains(&Format::RullamaV0) && !unnamed.is_empty() {
+        return Err(RunError::Conflict(format!(
+            "output.export has \"rullama-v0\", which has no place for {}; leave these out of lora.target_modules, or \
+             leave out that format",
+            names(&unnamed)
+        )));
+    }
     match &l.init_from {
         None => Ok(Adapter::init(&slots, l.rank, l.alpha, l.rslora, recipe.train.seed)),
         Some(dir) => read_adapter(dir, config, &slots, recipe),

@@ -300,6 +300,23 @@ fn a_warm_start_takes_every_format_and_compares_rank_and_scale() {
 }
 
 #[test]
+fn a_format_that_cannot_hold_the_modules_is_refused_before_training() {
+    let text = json!({
+        "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y", "export": ["peft", "rullama-v0"]},
+    });
+    let recipe = |overrides: &[(&str, &str)]| {
+        Recipe::parse(&text.to_string(), recipe::Format::Json, "r.json", overrides).expect("sound")
+    };
+    let error = run::initial_adapter(&recipe(&[]), &dense()).expect_err("no place").to_string();
+    assert!(
+        error.contains("\"rullama-v0\", which has no place for inp_gate, proj; leave these out"),
+        "{error}"
+    );
+    run::initial_adapter(&recipe(&[("lora.target_modules", "['attn_q', 'o_proj']")]), &dense())
+        .unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
 fn the_program_exports_and_compares() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let export = |adapter: &Path, arguments: &[&str]| {

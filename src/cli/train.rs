@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pollster::block_on;
 use rullama_train::config::Config;
-use rullama_train::export;
+use rullama_train::export::{self, Format};
 use rullama_train::files;
 use rullama_train::generate;
 use rullama_train::lora::Adapter;
@@ -125,8 +125,11 @@ fn finished(trainer: &Trainer, initial: &Adapter) -> Result<Adapter> {
 fn write(recipe: &Recipe, adapter: &Adapter, config: &Config) -> Result<()> {
     let base_model = recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base);
     let options = export::Options { base_model, dropout: recipe.lora.dropout };
-    for format in &recipe.output.export {
-        export::write(&recipe.output.dir, *format, adapter, config, &options)?;
+    let write = |format: &Format| export::write(&recipe.output.dir, *format, adapter, config, &options);
+    // All are tried before the first failure is told: one format may not cost the whole run.
+    let results: Vec<_> = recipe.output.export.iter().map(write).collect();
+    for result in results {
+        result?;
     }
     Ok(())
 }

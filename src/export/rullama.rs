@@ -79,8 +79,8 @@ fn parse_metadata(metadata: &HashMap<String, String>) -> Result<(usize, f64), St
     Ok((rank, alpha.ok_or_else(|| wrong("alpha", "a number other than 0"))?))
 }
 
-/// rullama's name of a module; it adapts the seven matrices of attention and feed-forward.
-fn name(module: Module) -> Option<&'static str> {
+/// rullama's name of a module; `None` where it has none: it adapts the seven matrices of attention and feed-forward.
+pub fn name(module: Module) -> Option<&'static str> {
     match module {
         Module::InpGate | Module::Proj => None,
         Module::AttnOutput => Some("attn_o"),
