@@ -183,6 +183,11 @@ impl Adapter {
         scale(self.rank, self.alpha, self.rslora)
     }
 
+    /// The alpha that gives the same scale as `alpha/rank`, for formats that know no rank-stabilised scaling.
+    pub fn plain_alpha(&self) -> f64 {
+        if self.rslora { self.alpha * (self.rank as f64).sqrt() } else { self.alpha }
+    }
+
     /// Trainable values.
     pub fn parameters(&self) -> usize {
         self.pairs.values().map(|p| p.a.len() + p.b.len()).sum()

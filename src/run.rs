@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
 use crate::config::Config;
 use crate::dataset::{self, DatasetError, Notice};
-use crate::export::{self, peft};
+use crate::export::{self, Format, rullama};
 use crate::lora::{self, Adapter, Module, Slot};
 use crate::recipe::{self, Recipe, TargetModules};
 use crate::schedule::Schedule;
@@ -201,27 +201,38 @@ pub fn slots(recipe: &Recipe, config: &Config) -> Result<Vec<Slot>, RunError> {
     Ok(slots)
 }
 
-/// The adapter that training starts from: fresh, or `lora.init_from`.
+/// The adapter that training starts from: fresh, or `lora.init_from`. Fails where `output.export` cannot hold it.
 pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunError> {
     let (slots, l) = (slots(recipe, config)?, &recipe.lora);
+    // Said before hours of training rather than after.
+    let unnamed = |s: &&Slot| rullama::name(s.module).is_none();
+    let unnamed: Vec<Slot> = slots.iter().filter(unnamed).copied().collect();
+    if recipe.output.export.contains(&Format::RullamaV0) && !unnamed.is_empty() {
+        return Err(RunError::Conflict(format!(
+            "output.export has \"rullama-v0\", which has no place for {}; leave these out of lora.target_modules, or \
+             leave out that format",
+            names(&unnamed)
+        )));
+    }
     match &l.init_from {
         None => Ok(Adapter::init(&slots, l.rank, l.alpha, l.rslora, recipe.train.seed)),
         Some(dir) => read_adapter(dir, config, &slots, recipe),
     }
 }
 
-/// An adapter from a PEFT folder, of the recipe's rank and scale.
+/// An adapter in any format, of the recipe's rank and scale; it takes over the recipe's alpha, which not all files hold.
 pub fn read_adapter(
-    dir: &Path,
+    path: &Path,
     config: &Config,
     slots: &[Slot],
     recipe: &Recipe,
 ) -> Result<Adapter, RunError> {
-    let (found, l) = (peft::read_config(dir)?, &recipe.lora);
-    if found.rank != l.rank || found.alpha != l.alpha || found.rslora != l.rslora {
+    let (found, l) = (export::read_any(path, config, Some(slots))?, &recipe.lora);
+    let wanted = Adapter { rank: l.rank, alpha: l.alpha, rslora: l.rslora, pairs: Default::default() };
+    if found.rank != l.rank || !export::same_scale(&wanted, &found) {
         return Err(RunError::Conflict(format!(
             "{} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them equal",
-            dir.display(),
+            path.display(),
             found.rank,
             found.alpha,
             found.rslora,
@@ -230,7 +241,7 @@ pub fn read_adapter(
             l.rslora
         )));
     }
-    Ok(peft::read(dir, config, slots)?)
+    Ok(Adapter { pairs: found.pairs, ..wanted })
 }
 
 /// The different modules among `slots`, for messages.

@@ -264,8 +264,8 @@ fn planned_keys_are_not_typos() {
     refuse("eval.keep_best = true", "r.toml:4:6: `keep_best` in [eval] is not supported yet; remove it");
     refuse("model.digest = 'sha256:0'", "r.toml:4:7: `digest` in [model] is not supported yet; remove it");
     refuse(
-        "output.export = ['peft', 'gguf-lora']",
-        "r.toml:4:26: output.export = \"gguf-lora\" is not supported yet; remove it",
+        "output.export = ['peft', 'merged-gguf']",
+        "r.toml:4:26: output.export = \"merged-gguf\" is not supported yet; remove it",
     );
     refuse("data.format = 'alpaca'", "r.toml:4:15: data.format = \"alpaca\" is not supported yet; remove it");
 }

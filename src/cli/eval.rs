@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use pollster::block_on;
-use rullama_train::export::peft;
+use rullama_train::export;
 use rullama_train::lora::Adapter;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;
@@ -13,8 +13,8 @@ use serde_json::json;
 use super::session::Session;
 use super::show;
 
-/// Evaluates the base, or the base with the adapter in `dir`.
-pub fn run(recipe: &Recipe, dir: Option<&Path>, as_json: bool) -> Result<()> {
+/// Evaluates the base, or the base with the adapter at `path`.
+pub fn run(recipe: &Recipe, path: Option<&Path>, as_json: bool) -> Result<()> {
     let session = Session::open(recipe)?;
     if session.validation.is_empty() {
         bail!(
@@ -23,9 +23,9 @@ pub fn run(recipe: &Recipe, dir: Option<&Path>, as_json: bool) -> Result<()> {
     }
     let config = session.frozen.base.config();
     let slots = run::slots(recipe, config)?;
-    let adapter = match dir {
+    let adapter = match path {
         None => Adapter::init(&slots, recipe.lora.rank, recipe.lora.alpha, recipe.lora.rslora, 0),
-        Some(dir) => peft::read(dir, config, &slots)?,
+        Some(path) => export::read_any(path, config, Some(&slots))?,
     };
     let gpu = Session::device(recipe)?;
     let model = session.model(&gpu)?;
@@ -34,7 +34,7 @@ pub fn run(recipe: &Recipe, dir: Option<&Path>, as_json: bool) -> Result<()> {
     let (loss, perplexity, tokens) = (evaluation.loss(), evaluation.perplexity(), evaluation.tokens);
     let samples = session.data.validation.len();
     if as_json {
-        let adapter = dir.map(|d| d.display().to_string());
+        let adapter = path.map(|p| p.display().to_string());
         show::text(json!({
             "loss": loss, "perplexity": perplexity, "tokens": tokens, "samples": samples,
             "base": session.frozen.base.name(), "adapter": adapter,
@@ -42,7 +42,7 @@ pub fn run(recipe: &Recipe, dir: Option<&Path>, as_json: bool) -> Result<()> {
     } else {
         show::device(&gpu);
         show::line("base", session.frozen.base.name());
-        show::line("adapter", dir.map_or("none".into(), |d| d.display().to_string()));
+        show::line("adapter", path.map_or("none".into(), |d| d.display().to_string()));
         let (tokens, samples) = (show::count(tokens, "token"), show::count(samples, "sample"));
         show::line(
             "validation",

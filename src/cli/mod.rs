@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod eval;
+mod export;
 mod session;
 mod show;
 mod train;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use rullama_train::export::Format;
 use rullama_train::recipe::{Recipe, split_override};
 
 /// Train LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
@@ -39,12 +41,26 @@ enum Verb {
     Eval {
         #[command(flatten)]
         recipe: RecipeArgs,
-        /// A PEFT folder; without it the base alone is evaluated.
-        #[arg(long, value_name = "DIR")]
+        /// An adapter of any format; without it the base alone is evaluated.
+        #[arg(long, value_name = "PATH")]
         adapter: Option<PathBuf>,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+    },
+    /// Write an adapter in other formats, and read each back.
+    Export {
+        /// A PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file.
+        adapter: PathBuf,
+        /// peft, peft-conditional-generation, gguf-lora, gguf-lora-f16, mlx or rullama-v0; may be given several times.
+        #[arg(long, value_name = "FORMAT", required = true)]
+        to: Vec<Format>,
+        /// The adapter's base, as in a recipe; unset, it is the one that the adapter's files name.
+        #[arg(long)]
+        base: Option<String>,
+        /// The folder to write into; unset, it is the adapter's own.
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
     },
 }
 
@@ -93,6 +109,9 @@ pub fn run() -> Result<()> {
             eval::run(&recipe.read()?, adapter.as_deref(), json)
         }
         (Some(Verb::Bench(args)), _) => bench::run(&args),
+        (Some(Verb::Export { adapter, to, base, out }), _) => {
+            export::run(&adapter, &to, base.as_deref(), out.as_deref())
+        }
         (None, Some(recipe)) => train::run(&recipe.read()?),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
     }

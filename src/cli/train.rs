@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pollster::block_on;
-use rullama_train::export::peft;
+use rullama_train::config::Config;
+use rullama_train::export::{self, Format};
 use rullama_train::files;
 use rullama_train::generate;
 use rullama_train::lora::Adapter;
-use rullama_train::recipe::{Export, Recipe};
+use rullama_train::recipe::Recipe;
 use rullama_train::run;
 use rullama_train::train::{Evaluation, StepReport, Trainer};
 use serde_json::json;
@@ -66,7 +67,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
     }
     let adapter = finished(&trainer, &initial)?;
     let replies_after = replies(&trainer, &session, recipe)?;
-    export(recipe, &adapter)?;
+    write(recipe, &adapter, session.frozen.base.config())?;
 
     show::text("");
     let steps = show::count(count, "step");
@@ -121,11 +122,14 @@ fn finished(trainer: &Trainer, initial: &Adapter) -> Result<Adapter> {
     Ok(Adapter { pairs, ..initial.clone() })
 }
 
-fn export(recipe: &Recipe, adapter: &Adapter) -> Result<()> {
+fn write(recipe: &Recipe, adapter: &Adapter, config: &Config) -> Result<()> {
     let base_model = recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base);
-    let options = peft::Options { naming: peft::Naming::CausalLm, base_model, dropout: recipe.lora.dropout };
-    for Export::Peft in &recipe.output.export {
-        peft::write(&recipe.output.dir, adapter, &options)?;
+    let options = export::Options { base_model, dropout: recipe.lora.dropout };
+    let write = |format: &Format| export::write(&recipe.output.dir, *format, adapter, config, &options);
+    // All are tried before the first failure is told: one format may not cost the whole run.
+    let results: Vec<_> = recipe.output.export.iter().map(write).collect();
+    for result in results {
+        result?;
     }
     Ok(())
 }

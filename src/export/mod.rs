@@ -1,10 +1,285 @@
 //! Adapters as files that other programs load.
+//!
+//! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back; [`read_any`] reads any of them.
 
+pub mod gguf;
+pub mod mlx;
+mod pairs;
 pub mod peft;
+pub mod rullama;
+mod safetensors_file;
 
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
+use half::f16;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
 use crate::files;
+use crate::lora::{Adapter, Slot};
+use crate::weights;
+
+/// A form in which an adapter is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// PEFT's folder, for transformers' `Gemma4ForCausalLM`: the text model alone.
+    Peft,
+    /// PEFT's folder, for transformers' `Gemma4ForConditionalGeneration`: what Google's checkpoints load as.
+    PeftConditionalGeneration,
+    /// llama.cpp's and LM Studio's GGUF LoRA, in F32.
+    GgufLora,
+    /// The same in F16: half the size, values rounded.
+    GgufLoraF16,
+    /// mlx-lm's folder.
+    Mlx,
+    /// rullama's file.
+    RullamaV0,
+}
+
+impl Format {
+    /// Every form.
+    pub const ALL: [Format; 6] = [
+        Format::Peft,
+        Format::PeftConditionalGeneration,
+        Format::GgufLora,
+        Format::GgufLoraF16,
+        Format::Mlx,
+        Format::RullamaV0,
+    ];
+
+    /// What recipes and the command line call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Peft => "peft",
+            Format::PeftConditionalGeneration => "peft-conditional-generation",
+            Format::GgufLora => "gguf-lora",
+            Format::GgufLoraF16 => "gguf-lora-f16",
+            Format::Mlx => "mlx",
+            Format::RullamaV0 => "rullama-v0",
+        }
+    }
+
+    /// The file or the folder that it becomes inside the output folder `dir`; PEFT's files are that folder's own.
+    pub fn place(self, dir: &Path) -> PathBuf {
+        match self {
+            Format::Peft => dir.into(),
+            Format::PeftConditionalGeneration => dir.join("peft-conditional-generation"),
+            Format::GgufLora => dir.join("adapter.gguf"),
+            Format::GgufLoraF16 => dir.join("adapter-f16.gguf"),
+            Format::Mlx => dir.join("mlx"),
+            Format::RullamaV0 => dir.join("rullama-v0.safetensors"),
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Format, String> {
+        Format::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
+            format!("{name:?} is no format, expected one of {}", Format::ALL.map(Format::name).join(", "))
+        })
+    }
+}
+
+/// What files say beside the adapter itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// Where a program that loads the adapter finds its base, as PEFT's `base_model_name_or_path`.
+    pub base_model: &'a str,
+    /// `lora_dropout` of the training run.
+    pub dropout: f64,
+}
+
+/// Writes an adapter of the model `config` as [`Format::place`] of the folder `dir`, and returns that place.
+///
+/// Refuses an adapter that is not finite or changes nothing ([`check`]). What was written is read back: names and shapes
+/// must fit the model, every value must be the same (in F16: the nearest), and the scale too, to the precision of f32.
+pub fn write(
+    dir: &Path,
+    format: Format,
+    adapter: &Adapter,
+    config: &Config,
+    options: &Options,
+) -> Result<PathBuf, Error> {
+    check(adapter)?;
+    let path = format.place(dir);
+    let other = match format {
+        Format::Peft | Format::PeftConditionalGeneration => Some(mlx::TENSORS),
+        Format::Mlx => Some(peft::TENSORS),
+        _ => None,
+    };
+    if let Some(other) = other.filter(|other| path.join(other).exists()) {
+        let problem = format!(
+            "{} holds {other}, whose adapter_config.json would be replaced; choose another folder",
+            path.display()
+        );
+        return Err(Error::Adapter { problem });
+    }
+    let peft = |naming| {
+        let Options { base_model, dropout } = *options;
+        peft::write(&path, adapter, &peft::Options { naming, base_model, dropout })
+    };
+    let read = match format {
+        Format::Peft => peft(peft::Naming::CausalLm).and_then(|()| peft::read_slots(&path, config, None)),
+        Format::PeftConditionalGeneration => {
+            peft(peft::Naming::ConditionalGeneration).and_then(|()| peft::read_slots(&path, config, None))
+        }
+        Format::GgufLora => gguf::write(&path, adapter, gguf::Precision::F32, options)
+            .and_then(|()| gguf::read(&path, config, None)),
+        Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, options)
+            .and_then(|()| gguf::read(&path, config, None)),
+        Format::Mlx => mlx::write(&path, adapter, options).and_then(|()| mlx::read(&path, config, None)),
+        Format::RullamaV0 => rullama::write(&path, adapter).and_then(|()| rullama::read(&path, config, None)),
+    }?;
+    compare(adapter, &read, format == Format::GgufLoraF16)
+        .map_err(|problem| Error::Changed { path: path.clone(), problem })?;
+    Ok(path)
+}
+
+/// Refuses an adapter that no file should hold: without matrices, with values or a scale that are not finite, with
+/// every `B` zero or a scale of zero, so that it changes nothing.
+pub fn check(adapter: &Adapter) -> Result<(), Error> {
+    let refuse = |problem: String| Err(Error::Adapter { problem });
+    if adapter.pairs.is_empty() {
+        return refuse("it has no matrices; choose at least one target module".into());
+    }
+    let scale = adapter.scale();
+    if !scale.is_finite() || scale == 0.0 {
+        return refuse(format!("its scale is {scale}, expected a number other than 0; choose another alpha"));
+    }
+    for (slot, pair) in &adapter.pairs {
+        for (half, values) in [("A", &pair.a), ("B", &pair.b)] {
+            if let Some(value) = values.iter().find(|v| !v.is_finite()) {
+                return refuse(format!(
+                    "{half} of blk.{}.{} holds {value}: training diverged; lower the learning rate",
+                    slot.layer,
+                    slot.module.gguf_name()
+                ));
+            }
+        }
+    }
+    if adapter.pairs.values().all(|p| p.b.iter().all(|b| *b == 0.0)) {
+        return refuse("every B is zero, so it changes nothing; train it first".into());
+    }
+    Ok(())
+}
+
+/// What is not the same in a file that was read back.
+fn compare(written: &Adapter, read: &Adapter, rounded: bool) -> Result<(), String> {
+    let expected = |v: f32| if rounded { f16::from_f32(v).to_f32() } else { v };
+    if read.rank != written.rank || !read.pairs.keys().eq(written.pairs.keys()) {
+        return Err("other matrices".into());
+    }
+    // A file may hold alpha or the scale in f32.
+    if !same_scale(written, read) {
+        return Err(format!("the scale {} instead of {}", read.scale(), written.scale()));
+    }
+    for (slot, pair) in &written.pairs {
+        let found = &read.pairs[slot];
+        for (half, written, read) in [("A", &pair.a, &found.a), ("B", &pair.b, &found.b)] {
+            let differs = written.iter().zip(read).position(|(w, r)| expected(*w).to_bits() != r.to_bits());
+            if let Some(i) = differs {
+                let name = format!("blk.{}.{}", slot.layer, slot.module.gguf_name());
+                return Err(format!("{} instead of {} in {half} of {name}", read[i], written[i]));
+            }
+        }
+    }
+    if read.pairs.values().all(|p| p.b.iter().all(|b| *b == 0.0)) {
+        return Err("nothing but zeros in every B: F16 is too coarse for it".into());
+    }
+    Ok(())
+}
+
+/// Whether two adapters of one rank scale alike, to the precision of f32: not every format holds alpha itself.
+pub fn same_scale(a: &Adapter, b: &Adapter) -> bool {
+    (a.scale() - b.scale()).abs() <= a.scale().abs() * f64::from(f32::EPSILON)
+}
+
+/// Reads an adapter in any [`Format`] for the model `config`.
+///
+/// `slots` are those that the caller trains, and all of them must be there; `None` takes what is there. F16 and BF16
+/// become F32, exactly. Fails where the files are damaged or not a plain LoRA, on a rank or scale that is none, where a
+/// slot lacks a tensor, where a tensor fits no slot, and on wrong shapes, other types and values that are not finite.
+pub fn read_any(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
+    match detect(path)? {
+        Format::Peft | Format::PeftConditionalGeneration => peft::read_slots(path, config, slots),
+        Format::GgufLora | Format::GgufLoraF16 => gguf::read(path, config, slots),
+        Format::Mlx => mlx::read(path, config, slots),
+        Format::RullamaV0 => rullama::read(path, config, slots),
+    }
+}
+
+/// The format of a file or a folder, by its names and first bytes; [`Format::Peft`] and [`Format::GgufLora`] stand for
+/// all their kinds.
+pub fn detect(path: &Path) -> Result<Format, Error> {
+    let refuse = |problem: &str| Err(Error::Read { path: path.into(), problem: problem.into() });
+    const KINDS: &str = "a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file";
+    if path.is_dir() {
+        let [peft, mlx] = [peft::TENSORS, mlx::TENSORS].map(|name| path.join(name).exists());
+        return match (peft, mlx) {
+            (true, true) => refuse(
+                "holds adapter_model.safetensors and adapters.safetensors, expected PEFT's or mlx-lm's; remove one",
+            ),
+            (false, true) => Ok(Format::Mlx),
+            // PEFT's reader says what a folder lacks.
+            (_, false) => Ok(Format::Peft),
+        };
+    }
+    if !path.exists() {
+        return refuse(&format!("does not exist; name {KINDS}"));
+    }
+    let mut start = Vec::new();
+    let opened = std::fs::File::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
+    if let Err(source) = opened {
+        return refuse(&format!("{source}; check the path and its permissions"));
+    }
+    if start.starts_with(b"GGUF") {
+        return Ok(Format::GgufLora);
+    }
+    let name = path.file_name().unwrap_or_default();
+    if name == peft::TENSORS || name == mlx::TENSORS || name == "adapter_config.json" {
+        return refuse("is a file of an adapter folder; name the folder");
+    }
+    // The header's length, then its JSON.
+    if start.get(8) == Some(&b'{') || path.extension().is_some_and(|e| e == "safetensors") {
+        return Ok(Format::RullamaV0);
+    }
+    refuse(&format!("is none of the adapters that can be read, expected {KINDS}"))
+}
+
+/// What an adapter's own files say about where it came from: its base, where they name one, and the dropout of its
+/// training, 0 where they give none.
+pub fn origin(path: &Path) -> Result<(Option<String>, f64), Error> {
+    if detect(path)? == Format::GgufLora {
+        let gguf = weights::Gguf::open(path)?;
+        let name: Option<&str> = gguf.get("general.base_model.0.name")?;
+        return Ok((name.map(str::to_owned), 0.0));
+    }
+    if path.is_file() {
+        return Ok((None, 0.0));
+    }
+    let path = path.join("adapter_config.json");
+    let config: serde_json::Value = serde_json::from_slice(&read_file(&path)?).map_err(|e| {
+        let problem = format!("expected a JSON object: {e}; copy or export the adapter again");
+        Error::Config { path, problem }
+    })?;
+    let base = config.get("base_model_name_or_path").or(config.get("model")).and_then(|b| b.as_str());
+    let dropout = config.get("lora_dropout").or(config.pointer("/lora_parameters/dropout"));
+    let dropout = dropout.and_then(|d| d.as_f64()).filter(|d| (0.0..1.0).contains(d));
+    Ok((base.map(str::to_owned), dropout.unwrap_or(0.0)))
+}
+
+/// A whole file.
+fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::Read {
+        path: path.into(),
+        problem: format!("{source}; check the path and its permissions"),
+    })
+}
 
 /// Why an adapter cannot be written or read. Every message names the file, what was found, what was expected, and the
 /// next step.
@@ -27,7 +302,18 @@ pub enum Error {
         /// What was found, what was expected, the next step.
         problem: String,
     },
-    /// `adapter_config.json` is damaged, or describes what this program does not train.
+    /// What was written is not what was to be written.
+    #[error("{} was read back with {problem}; check the disk and export again", .path.display())]
+    Changed {
+        /// The file or the folder.
+        path: PathBuf,
+        /// What was found and what was expected.
+        problem: String,
+    },
+    /// A GGUF file is damaged, or lacks what an adapter has.
+    #[error(transparent)]
+    Gguf(#[from] weights::Error),
+    /// The description of the adapter is damaged, or describes what this program does not train.
     #[error("{}: {problem}", .path.display())]
     Config {
         /// The file.

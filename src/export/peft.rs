@@ -13,13 +13,14 @@ use safetensors::tensor::TensorView;
 
 pub use config::{AdapterConfig, read_config};
 pub use tensors::read;
+pub(super) use tensors::read_slots;
 
 use super::Error;
 use crate::files;
 use crate::lora::{Adapter, Module, Pair, Slot};
 
 /// File of the tensors.
-const TENSORS: &str = "adapter_model.safetensors";
+pub(super) const TENSORS: &str = "adapter_model.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
 

@@ -13,10 +13,8 @@ use super::{GradientCheckpointing, TargetModules};
 use crate::lora::Module;
 
 /// Values that later versions are meant to take.
-const PLANNED_VALUES: [(&str, &[&str]); 2] = [
-    ("data.format", &["alpaca", "sharegpt", "text"]),
-    ("output.export", &["gguf-lora", "merged-gguf", "mlx"]),
-];
+const PLANNED_VALUES: [(&str, &[&str]); 2] =
+    [("data.format", &["alpaca", "sharegpt", "text"]), ("output.export", &["merged-gguf"])];
 
 /// One section of a recipe.
 pub(super) struct Section<'a> {

@@ -17,6 +17,7 @@ pub use error::{Place, RecipeError};
 pub use source::Format;
 
 pub use crate::dataset::{Format as DataFormat, Overlong};
+pub use crate::export::Format as Export;
 use crate::lora::Module;
 use source::Source;
 
@@ -59,7 +60,7 @@ pub struct Lora {
     pub dropout: f64,
     /// Which matrices carry an adapter.
     pub target_modules: TargetModules,
-    /// A PEFT folder whose tensors are the starting point: a warm start, not a resume.
+    /// An adapter of any [`Export`] form whose tensors are the starting point: a warm start, not a resume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<PathBuf>,
 }
@@ -219,14 +220,6 @@ pub struct Output {
     /// `base_model_name_or_path` of `adapter_config.json`; unset, it is `model.base`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_model_name: Option<String>,
-}
-
-/// A form in which the adapter is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Export {
-    /// `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes them.
-    Peft,
 }
 
 /// `[device]`

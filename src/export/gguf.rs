@@ -1,0 +1,163 @@
+//! GGUF LoRA files, as llama.cpp (`--lora`) and LM Studio load them.
+//!
+//! Tensors are called `<base tensor>.lora_a`, ne `[in, R]`, and `.lora_b`, ne `[R, out]`: the bytes of our own matrices.
+//! llama.cpp's scale is `adapter.lora.alpha / R` and knows nothing else, so rank-stabilised scaling is baked into alpha.
+//! Source: llama.cpp `src/llama-adapter.cpp`; its converter `convert_lora_to_gguf.py` writes the same tensors.
+
+use std::path::Path;
+
+use half::f16;
+
+use super::pairs::{Half, Layout, Names, Place, Tensor, assemble, layer_and_rest};
+use super::{Error, Options};
+use crate::config::Config;
+use crate::files;
+use crate::lora::{Adapter, Module, Slot};
+use crate::weights::gguf_writer::{self, Entry};
+use crate::weights::value::Value;
+use crate::weights::{GgmlType, Gguf};
+
+/// What the base calls itself, and so what its adapters are for.
+const ARCHITECTURE: &str = "gemma4";
+const ALPHA: &str = "adapter.lora.alpha";
+const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module };
+
+/// How the values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Exactly.
+    F32,
+    /// Rounded to half the size.
+    F16,
+}
+
+/// Writes the file. Refuses an alpha that an f32 cannot hold, and in F16 values beyond ±65504.
+pub fn write(path: &Path, adapter: &Adapter, precision: Precision, options: &Options) -> Result<(), Error> {
+    let refuse = |problem: String| Err(Error::Adapter { problem });
+    let alpha = adapter.plain_alpha() as f32;
+    // llama.cpp takes the scale 1 where alpha is 0.
+    if !alpha.is_normal() {
+        return refuse(format!(
+            "its alpha is {}, which a GGUF file holds as {alpha}; train with another alpha",
+            adapter.plain_alpha()
+        ));
+    }
+    let text = |text: &str| Value::String(text.into());
+    let metadata = [
+        ("general.architecture", text(ARCHITECTURE)),
+        ("general.type", text("adapter")),
+        ("adapter.type", text("lora")),
+        ("general.base_model.count", Value::U32(1)),
+        ("general.base_model.0.name", text(options.base_model)),
+        (ALPHA, Value::F32(alpha)),
+    ];
+    let metadata = metadata.map(|(key, value)| (key.to_string(), value));
+
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (slot, pair) in &adapter.pairs {
+        for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
+            let name = format!("{}.{}", module(slot), NAMES.halves[half as usize]);
+            let overflow = |v: &&f32| precision == Precision::F16 && !f16::from_f32(**v).is_finite();
+            if let Some(value) = values.iter().find(overflow) {
+                return refuse(format!("{name} holds {value}, more than F16 can; export it as gguf-lora"));
+            }
+            let (shape, _) = Layout::Gguf.shape(half, adapter.rank, slot);
+            let ty = match precision {
+                Precision::F32 => GgmlType::F32,
+                Precision::F16 => GgmlType::F16,
+            };
+            entries.push(Entry { name, shape: shape.into(), ty });
+            data.push(values);
+        }
+    }
+    Ok(files::write_atomic_with(path, |out| {
+        gguf_writer::write(out, &metadata, &entries, |i, out| match precision {
+            Precision::F32 => out.write_all(bytemuck::cast_slice(data[i])),
+            Precision::F16 => {
+                let rounded: Vec<f16> = data[i].iter().map(|v| f16::from_f32(*v)).collect();
+                out.write_all(bytemuck::cast_slice(&rounded))
+            }
+        })
+    })?)
+}
+
+/// Reads a GGUF LoRA for the model `config`; [`super::read_any`] says what `slots` are and what is refused.
+///
+/// Also refuses a file that is no adapter, one for another architecture, activated LoRA, several ranks, and an alpha of
+/// 0, which llama.cpp would take for "scale 1".
+pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
+    let gguf = Gguf::open(path)?;
+    let refuse = |problem: String| Error::Config { path: path.into(), problem };
+    for (key, expected, next) in [
+        ("general.type", "adapter", "name an adapter; this may be a model"),
+        ("general.architecture", ARCHITECTURE, "use an adapter of this model"),
+        ("adapter.type", "lora", "use a LoRA adapter"),
+    ] {
+        let found: &str = gguf.require(key)?;
+        if found != expected {
+            return Err(refuse(format!("{key} is {found:?}, expected {expected:?}; {next}")));
+        }
+    }
+    if gguf.value("adapter.alora.invocation_tokens").is_some() {
+        return Err(refuse("is an activated LoRA, expected a plain one; use a plain LoRA adapter".into()));
+    }
+    let alpha: f32 = gguf.require(ALPHA)?;
+    if !alpha.is_finite() || alpha == 0.0 {
+        return Err(refuse(format!("{ALPHA} is {alpha}, expected a number other than 0; export it again")));
+    }
+
+    let tensors = gguf.tensors().iter().map(|t| Tensor {
+        name: &t.name,
+        place: parse_name(&t.name),
+        shape: &t.shape,
+        ty: t.ty.name(),
+        data: gguf.data(t),
+    });
+    let tensors: Vec<Tensor> = tensors.collect();
+    let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
+    let rank = rank(&tensors).map_err(refuse)?;
+    let pairs = assemble(&tensors, (Layout::Gguf, &NAMES), rank, config, slots).map_err(refuse)?;
+    Ok(Adapter { rank, alpha: alpha.into(), rslora: false, pairs })
+}
+
+/// The name of the base's tensor.
+fn module(slot: &Slot) -> String {
+    format!("blk.{}.{}.weight", slot.layer, slot.module.gguf_name())
+}
+
+fn parse_name(name: &str) -> Option<Place> {
+    let (layer, rest) = layer_and_rest(name.strip_prefix("blk.")?)?;
+    let (module, half) = match rest.strip_suffix(".weight.lora_a") {
+        Some(module) => (module, Half::A),
+        None => (rest.strip_suffix(".weight.lora_b")?, Half::B),
+    };
+    let module = Module::ALL.into_iter().find(|m| m.gguf_name() == module)?;
+    Some((layer, module, half))
+}
+
+/// The rank that all tensors have: the file says it nowhere else.
+fn rank(tensors: &[Tensor]) -> Result<usize, String> {
+    let mut first: Option<(&str, usize)> = None;
+    for tensor in tensors {
+        let (Some((_, _, half)), &[x, y]) = (tensor.place, tensor.shape) else { continue };
+        let rank = Layout::Gguf.rank(half, [x, y]);
+        match first {
+            None if rank == 0 => return Err(format!("{} has rank 0; export the adapter again", tensor.name)),
+            None => first = Some((tensor.name, rank)),
+            Some((name, found)) if found != rank => {
+                return Err(format!(
+                    "{name} has rank {found} and {} has rank {rank}; only one rank for all is supported",
+                    tensor.name
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    first.map(|(_, rank)| rank).ok_or_else(|| {
+        let names: Vec<&str> = tensors.iter().take(6).map(|t| t.name).collect();
+        format!(
+            "has no LoRA matrix of a text layer, only [{}]; use an adapter of this model",
+            names.join(", ")
+        )
+    })
+}

@@ -1,0 +1,769 @@
+//! Every format of adapters: what is written is read back exactly, holds what its consumers expect, and nothing wrong
+//! is accepted. What PEFT's folders hold is in `export.rs`.
+
+#[path = "common/gguf_writer.rs"]
+mod gguf_writer;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gguf_writer::GgufWriter;
+use half::f16;
+use rullama_train::config::Config;
+use rullama_train::export::{self, Format, Options, check, detect, read_any};
+use rullama_train::lora::{Adapter, Module, Slot, slots};
+use rullama_train::recipe::{self, Recipe};
+use rullama_train::run;
+use rullama_train::weights::value::{Array, Value};
+use rullama_train::weights::{Base, Gguf};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::json;
+use tempfile::TempDir;
+
+const OPTIONS: Options = Options { base_model: "google/gemma-4-E2B-it", dropout: 0.05 };
+const RANK: usize = 3;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// Eight layers, the last three with shared keys and values, per-layer embeddings.
+fn dense() -> Config {
+    let path = golden("dense/model.gguf");
+    Base::open(path.to_str().expect("UTF-8")).expect("the golden model opens").config().clone()
+}
+
+/// All modules, or those that `rullama-lora-v0` can hold.
+fn modules(format: Format) -> &'static [Module] {
+    if format == Format::RullamaV0 { &Module::ALL[..7] } else { &Module::ALL }
+}
+
+/// Values in `B` too, among them the largest f16, a negative zero and numbers that no f16 holds.
+fn adapter(config: &Config, modules: &[Module]) -> Adapter {
+    let mut adapter = Adapter::init(&slots(config, modules), RANK, 16.0, false, 7);
+    for pair in adapter.pairs.values_mut() {
+        for (i, b) in pair.b.iter_mut().enumerate() {
+            *b = (i as f32).sin();
+        }
+        pair.b[..4].copy_from_slice(&[65504.0, 1e-7, -0.0, 0.1]);
+    }
+    adapter
+}
+
+fn bits(adapter: &Adapter, map: fn(f32) -> f32) -> BTreeMap<Slot, [Vec<u32>; 2]> {
+    let of = |values: &[f32]| values.iter().map(|v| map(*v).to_bits()).collect();
+    adapter.pairs.iter().map(|(slot, pair)| (*slot, [of(&pair.a), of(&pair.b)])).collect()
+}
+
+/// A good adapter, written.
+fn written(format: Format) -> (TempDir, PathBuf, Config) {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let adapter = adapter(&config, modules(format));
+    let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
+    (dir, path, config)
+}
+
+// --- what is written ---
+
+#[test]
+fn round_trips_are_exact() {
+    let config = dense();
+    for format in Format::ALL {
+        // 0.1 + 0.2 needs all 17 digits; a negative alpha is odd, but a scale like any other.
+        for (alpha, rslora) in [(16.0, false), (16.0, true), (0.1 + 0.2, true), (-3.5, false)] {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let adapter = Adapter { alpha, rslora, ..adapter(&config, modules(format)) };
+            let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS)
+                .unwrap_or_else(|e| panic!("{format:?}: {e}"));
+            assert_eq!(path, format.place(dir.path()));
+            let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
+            for wanted in [None, Some(&slots[..])] {
+                let read = read_any(&path, &config, wanted).unwrap_or_else(|e| panic!("{format:?}: {e}"));
+                let map = if format == Format::GgufLoraF16 { |v| f16::from_f32(v).to_f32() } else { |v| v };
+                assert_eq!(bits(&read, |v| v), bits(&adapter, map), "{format:?}");
+                assert_eq!(read.rank, RANK);
+                let (found, expected) = (read.scale(), adapter.scale());
+                // One rounding to f32 where the file holds alpha as such; f64 arithmetic elsewhere.
+                let tolerance = if detect(&path).expect("known") == Format::GgufLora { 6e-8 } else { 4e-16 };
+                assert!(
+                    ((found - expected) / expected).abs() <= tolerance,
+                    "{format:?}: {found}, expected {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn formats_are_told_apart_and_keep_their_names() {
+    for format in Format::ALL {
+        let (_dir, path, _) = written(format);
+        let expected = match format {
+            Format::PeftConditionalGeneration => Format::Peft,
+            Format::GgufLoraF16 => Format::GgufLora,
+            other => other,
+        };
+        assert_eq!(detect(&path).expect("known"), expected, "{format:?}");
+        assert_eq!(format.name().parse(), Ok(format));
+        assert_eq!(json!(format), json!(format.name()), "a recipe calls it something else");
+        let name = match format {
+            Format::RullamaV0 => None,
+            _ => Some(OPTIONS.base_model.to_string()),
+        };
+        assert_eq!(export::origin(&path).expect("read").0, name, "{format:?}");
+    }
+    let error = "gguf".parse::<Format>().expect_err("no format");
+    assert!(error.contains("\"gguf\" is no format, expected one of peft, "), "{error}");
+}
+
+#[test]
+fn all_formats_share_one_folder() {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let adapter = adapter(&config, modules(Format::RullamaV0));
+    let paths =
+        Format::ALL.map(|f| export::write(dir.path(), f, &adapter, &config, &OPTIONS).expect("written"));
+    for (path, format) in paths.iter().zip(Format::ALL) {
+        let read = read_any(path, &config, None).unwrap_or_else(|e| panic!("{format:?}: {e}"));
+        assert_eq!(read.pairs.len(), adapter.pairs.len(), "{format:?}");
+    }
+}
+
+#[test]
+fn a_gguf_lora_holds_what_llama_cpp_wants() {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL) };
+    let path = export::write(dir.path(), Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
+    let gguf = Gguf::open(&path).expect("sound");
+    for (key, expected) in
+        [("general.type", "adapter"), ("general.architecture", "gemma4"), ("adapter.type", "lora")]
+    {
+        assert_eq!(gguf.require::<&str>(key).expect("there"), expected);
+    }
+    // llama.cpp's scale is alpha / rank: 16·√3 / 3 is 16 / √3. It reads alpha as f32 and as nothing else.
+    assert_eq!(gguf.value("adapter.lora.alpha"), Some(&Value::F32(27.712812)));
+    assert_eq!(gguf.tensors().len(), 2 * adapter.pairs.len());
+    for (slot, pair) in &adapter.pairs {
+        let name = format!("blk.{}.{}.weight", slot.layer, slot.module.gguf_name());
+        for (half, shape, values) in
+            [("lora_a", [slot.in_features, RANK], &pair.a), ("lora_b", [RANK, slot.out_features], &pair.b)]
+        {
+            let tensor = gguf.tensor(&format!("{name}.{half}")).unwrap_or_else(|| panic!("no {name}.{half}"));
+            assert_eq!(tensor.shape, shape, "{name}.{half}");
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            assert_eq!(gguf.data(tensor), bytes, "{name}.{half}");
+        }
+    }
+}
+
+#[test]
+fn an_mlx_folder_holds_transposes_and_the_scale() {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnQ, Module::FfnDown]) };
+    let path = export::write(dir.path(), Format::Mlx, &adapter, &config, &OPTIONS).expect("written");
+    let json: serde_json::Value =
+        serde_json::from_slice(&fs::read(path.join("adapter_config.json")).expect("there")).expect("JSON");
+    let expected = json!({
+        "fine_tune_type": "lora", "model": OPTIONS.base_model, "num_layers": -1,
+        "lora_parameters": {
+            "rank": 3, "scale": 16.0 / 3f64.sqrt(), "dropout": 0.05, "keys": ["self_attn.q_proj", "mlp.down_proj"],
+        },
+    });
+    assert_eq!(json, expected);
+    let bytes = fs::read(path.join("adapters.safetensors")).expect("there");
+    let file = SafeTensors::deserialize(&bytes).expect("sound");
+    assert_eq!(file.len(), 2 * adapter.pairs.len());
+    for (slot, pair) in &adapter.pairs {
+        let name = format!("language_model.model.layers.{}.{}", slot.layer, slot.module.peft_path());
+        for (half, rows, columns, ours) in
+            [("lora_a", slot.in_features, RANK, &pair.a), ("lora_b", RANK, slot.out_features, &pair.b)]
+        {
+            let tensor = file.tensor(&format!("{name}.{half}")).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(tensor.shape(), [rows, columns], "{name}.{half}");
+            let theirs: Vec<f32> =
+                tensor.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            for (row, column) in [(0, 0), (1, 0), (0, 2), (rows - 1, columns - 1)] {
+                assert_eq!(theirs[row * columns + column], ours[column * rows + row], "{name}.{half}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rullama_file_holds_its_names_and_metadata() {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnOutput, Module::FfnUp]) };
+    let path = export::write(dir.path(), Format::RullamaV0, &adapter, &config, &OPTIONS).expect("written");
+    let file = SafeFile::read(&path);
+    let expected = [
+        ("format", "rullama-lora-v0"),
+        ("rank", "3"),
+        ("alpha", "27.712812921102035"),
+        ("target_modules", "attn_o,ffn_up"),
+        ("dtype", "f32"),
+    ];
+    assert_eq!(file.metadata, expected.map(|(k, v)| (k.to_string(), v.to_string())).into());
+    let q = &file.tensors["lora.blk.7.attn_o.A"];
+    let slot = adapter.pairs.keys().rfind(|s| s.module == Module::AttnOutput).expect("there");
+    assert_eq!(q.1, [RANK, slot.in_features]);
+    assert_eq!(file.tensors["lora.blk.7.attn_o.B"].1, [slot.out_features, RANK]);
+    assert_eq!(file.tensors.len(), 2 * adapter.pairs.len());
+}
+
+#[test]
+fn what_changes_nothing_or_diverged_is_not_written() {
+    let config = dense();
+    let good = adapter(&config, &Module::ALL);
+    let refuse = |format: Format, change: &dyn Fn(&mut Adapter), expected: &str| {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut bad = good.clone();
+        change(&mut bad);
+        let error =
+            export::write(dir.path(), format, &bad, &config, &OPTIONS).expect_err(expected).to_string();
+        assert!(error.starts_with("the adapter was not written: "), "{error}");
+        assert!(error.contains(expected), "{format:?}: {error}, expected {expected}");
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0, "{format:?}: {expected}");
+    };
+    for format in Format::ALL {
+        let zero = |a: &mut Adapter| a.pairs.values_mut().for_each(|p| p.b.fill(-0.0));
+        refuse(format, &zero, "every B is zero, so it changes nothing; train it first");
+        refuse(format, &|a| a.alpha = 0.0, "its scale is 0, expected a number other than 0");
+        refuse(format, &|a| a.alpha = f64::NAN, "its scale is NaN");
+        refuse(format, &|a| a.pairs.clear(), "it has no matrices");
+        for value in [f32::NAN, f32::INFINITY] {
+            let expected = format!("A of blk.0.attn_q holds {value}: training diverged");
+            refuse(format, &|a| a.pairs.values_mut().next().expect("one").a[5] = value, &expected);
+        }
+    }
+    let tiny = |a: &mut Adapter| a.alpha = 1e-60;
+    refuse(Format::GgufLora, &tiny, "which a GGUF file holds as 0; train with another alpha");
+    let large = |a: &mut Adapter| a.pairs.values_mut().next().expect("one").b[1] = 1e5;
+    refuse(Format::GgufLoraF16, &large, "blk.0.attn_q.weight.lora_b holds 100000, more than F16 can");
+    refuse(
+        Format::RullamaV0,
+        &|_| {},
+        "rullama-lora-v0 has no place for inp_gate and proj; train without them",
+    );
+    check(&good).expect("the adapter that all this was made from is sound");
+}
+
+#[test]
+fn a_folder_of_another_format_is_left_alone() {
+    let (_dir, path, config) = written(Format::Mlx);
+    let good = adapter(&config, &Module::ALL);
+    let error = export::write(&path, Format::Peft, &good, &config, &OPTIONS).expect_err("theirs").to_string();
+    assert!(
+        error.contains("holds adapters.safetensors, whose adapter_config.json would be replaced"),
+        "{error}"
+    );
+    assert_eq!(detect(&path).expect("as before"), Format::Mlx);
+}
+
+#[test]
+fn an_adapter_too_small_for_f16_is_found_when_it_is_read_back() {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let mut small = adapter(&config, &Module::ALL);
+    small.pairs.values_mut().for_each(|p| p.b.fill(1e-9));
+    let error = export::write(dir.path(), Format::GgufLoraF16, &small, &config, &OPTIONS).expect_err("zeros");
+    assert!(error.to_string().contains("nothing but zeros in every B"), "{error}");
+}
+
+// --- where adapters come in ---
+
+#[test]
+fn a_warm_start_takes_every_format_and_compares_rank_and_scale() {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL[..7]) };
+    let names = "[\"attn_q\",\"attn_k\",\"attn_v\",\"attn_output\",\"ffn_gate\",\"ffn_up\",\"ffn_down\"]";
+    for format in Format::ALL {
+        let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
+        let recipe = |alpha: f64, rank: usize| {
+            let text = json!({
+                "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y"},
+                "lora": {
+                    "rank": rank, "alpha": alpha, "rslora": true, "init_from": path,
+                    "target_modules": serde_json::from_str::<serde_json::Value>(names).expect("JSON"),
+                },
+            });
+            Recipe::parse::<&str>(&text.to_string(), recipe::Format::Json, "r.json", &[]).expect("sound")
+        };
+        let initial = run::initial_adapter(&recipe(16.0, RANK), &config).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((initial.alpha, initial.rslora), (16.0, true), "{format:?}: the recipe's own");
+        assert_eq!(initial.pairs.len(), adapter.pairs.len(), "{format:?}");
+        for (alpha, rank) in [(8.0, RANK), (16.0, 4)] {
+            let error = run::initial_adapter(&recipe(alpha, rank), &config).expect_err("differs").to_string();
+            assert!(error.contains("has rank = 3, ") && error.contains("make them equal"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_format_that_cannot_hold_the_modules_is_refused_before_training() {
+    let text = json!({
+        "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y", "export": ["peft", "rullama-v0"]},
+    });
+    let recipe = |overrides: &[(&str, &str)]| {
+        Recipe::parse(&text.to_string(), recipe::Format::Json, "r.json", overrides).expect("sound")
+    };
+    let error = run::initial_adapter(&recipe(&[]), &dense()).expect_err("no place").to_string();
+    assert!(
+        error.contains("\"rullama-v0\", which has no place for inp_gate, proj; leave these out"),
+        "{error}"
+    );
+    run::initial_adapter(&recipe(&[("lora.target_modules", "['attn_q', 'o_proj']")]), &dense())
+        .unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn the_program_exports_and_compares() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let export = |adapter: &Path, arguments: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_rullama-train");
+        let output =
+            Command::new(program).arg("export").arg(adapter).args(arguments).output().expect("it starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    };
+    let (source, base) = (golden("dense/adapter"), golden("dense/model.gguf"));
+    let (base, out) = (base.to_str().expect("UTF-8"), dir.path().to_str().expect("UTF-8"));
+    let all: Vec<&str> = Format::ALL[..5]
+        .iter()
+        .flat_map(|f| ["--to", f.name()])
+        .chain(["--base", base, "--out", out])
+        .collect();
+    let shown = export(&source, &all).expect("exported");
+    assert!(shown.contains("66 matrices of ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
+    assert_eq!(shown.matches("read back and compared").count(), 5, "{shown}");
+    // Exporting PEFT's own folder gives PEFT's own tensors, whichever way they went.
+    let tensors = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).expect("there");
+    for format in [Format::PeftConditionalGeneration, Format::GgufLora, Format::Mlx] {
+        let (through, again) = (format.place(dir.path()), dir.path().join("again").join(format.name()));
+        let again_text = again.to_str().expect("UTF-8");
+        export(&through, &["--to", "peft", "--base", base, "--out", again_text]).expect("exported");
+        assert!(tensors(&again) == tensors(&source), "PEFT, {format:?}, PEFT changed a tensor");
+    }
+
+    let cases: [(&Path, &[&str], &str); 5] = [
+        (
+            &source,
+            &["--to", "rullama-v0", "--base", base, "--out", out],
+            "has no place for inp_gate and proj",
+        ),
+        (&source, &["--to", "peft", "--base", base], "would be replaced by itself"),
+        (&source, &["--to", "mlx", "--base", "tiny", "--out", out], "use an adapter of this model and rank"),
+        (&source, &["--to", "mlx", "--out", out], "name the base's file with --base"),
+        (&source, &["--to", "onnx", "--base", base], "\"onnx\" is no format, expected one of peft, "),
+    ];
+    for (adapter, arguments, expected) in cases {
+        let error = export(adapter, arguments).expect_err(expected);
+        assert!(error.contains(expected), "{error}, expected {expected}");
+    }
+}
+
+// --- what is refused ---
+
+/// Type, shape and bytes of a tensor.
+type SafeTensor = (Dtype, Vec<usize>, Vec<u8>);
+
+/// A safetensors file to change.
+#[derive(Clone)]
+struct SafeFile {
+    metadata: HashMap<String, String>,
+    tensors: BTreeMap<String, SafeTensor>,
+}
+
+impl SafeFile {
+    fn read(path: &Path) -> SafeFile {
+        let bytes = fs::read(path).expect("there");
+        let (_, header) = SafeTensors::read_metadata(&bytes).expect("sound");
+        let file = SafeTensors::deserialize(&bytes).expect("sound");
+        let tensor =
+            |(name, t): (String, TensorView)| (name, (t.dtype(), t.shape().to_vec(), t.data().to_vec()));
+        SafeFile {
+            metadata: header.metadata().clone().unwrap_or_default(),
+            tensors: file.tensors().into_iter().map(tensor).collect(),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let views = self.tensors.iter().map(|(name, (ty, shape, data))| {
+            (name, TensorView::new(*ty, shape.clone(), data).expect("the test keeps sizes right"))
+        });
+        let metadata = (!self.metadata.is_empty()).then(|| self.metadata.clone());
+        safetensors::serialize(views, metadata).expect("sound")
+    }
+}
+
+fn refused(path: &Path, config: &Config, expected: &str) {
+    let error = read_any(path, config, None).expect_err(&format!("expected {expected:?}")).to_string();
+    assert!(error.contains(expected), "expected {expected:?} in: {error}");
+    assert!(!error.contains('\n'), "more than one line: {error}");
+}
+
+/// What is done to a good file, and what the error says.
+type Case<'a, T> = (&'a dyn Fn(&mut T), &'a str);
+
+/// The good file at `path` changed as bytes.
+fn refuse_bytes(path: &Path, config: &Config, cases: &[Case<Vec<u8>>]) {
+    let good = fs::read(path).expect("there");
+    let adapter = match path.file_name().and_then(|n| n.to_str()) {
+        Some("adapter_config.json" | "adapters.safetensors") => path.parent().expect("a folder"),
+        _ => path,
+    };
+    for (change, expected) in cases {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        fs::write(path, bytes).expect("written");
+        refused(adapter, config, expected);
+    }
+    fs::write(path, good).expect("written");
+    read_any(adapter, config, None).expect("the file that all this was made from is sound");
+}
+
+/// Swaps two names of one length wherever they stand.
+fn rename(from: &'static str, to: &'static str) -> impl Fn(&mut Vec<u8>) {
+    assert_eq!(from.len(), to.len());
+    move |bytes| {
+        let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).expect("the name is there");
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+}
+
+#[test]
+fn damaged_bytes_are_refused() {
+    let cut = |n: usize| move |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - n);
+    let keep = |n: usize| move |bytes: &mut Vec<u8>| bytes.truncate(n);
+    let put = |at: usize, value: u64| {
+        move |bytes: &mut Vec<u8>| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes())
+    };
+
+    let (_dir, path, config) = written(Format::GgufLora);
+    refuse_bytes(
+        &path,
+        &config,
+        &[
+            (&cut(64), "the file is cut short"),
+            (&keep(100), "claims 6 metadata keys, but only 76 bytes follow"),
+            (&keep(4), "the file is cut short: it ends at byte 4, inside the version"),
+            (&keep(3), "is none of the adapters that can be read, expected a PEFT or mlx-lm folder"),
+            (&keep(0), "is none of the adapters that can be read"),
+            (&put(8, u64::MAX), "claims 18446744073709551615 tensors"),
+            (&put(16, 1 << 40), "claims 1099511627776 metadata keys"),
+            (
+                &rename("adapter.type", "adapter.typo"),
+                "metadata key `adapter.type` is missing, expected a string",
+            ),
+            (
+                &rename("blk.1.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_a"),
+                "tensor blk.0.attn_q.weight.lora_a appears twice, expected once",
+            ),
+        ],
+    );
+
+    let (_dir, path, config) = written(Format::RullamaV0);
+    refuse_bytes(
+        &path,
+        &config,
+        &[
+            (&cut(4), "not a whole safetensors file: incomplete metadata"),
+            (&keep(20), "not a whole safetensors file: invalid header length"),
+            (&put(0, u64::MAX), "not a whole safetensors file: header too large"),
+            (&put(0, 3), "not a whole safetensors file: invalid JSON in header"),
+            (
+                &|bytes| *bytes = b"version https://git-lfs.github.com/spec/v1\n".to_vec(),
+                "is a pointer of Git LFS, expected the tensors; run `git lfs pull`",
+            ),
+        ],
+    );
+
+    let (_dir, folder, config) = written(Format::Mlx);
+    refuse_bytes(
+        &folder.join("adapters.safetensors"),
+        &config,
+        &[
+            (&cut(1), "not a whole safetensors file: incomplete metadata"),
+            (&put(0, 1 << 27), "not a whole safetensors file: header too large"),
+        ],
+    );
+    refuse_bytes(
+        &folder.join("adapter_config.json"),
+        &config,
+        &[
+            (&keep(30), "adapter_config.json: expected a JSON object: EOF"),
+            (&keep(0), "expected a JSON object"),
+        ],
+    );
+}
+
+#[test]
+fn duplicate_names_in_safetensors_are_refused() {
+    // Two entries of one name: what the crate's own map would merge without a word.
+    let entry = r#""lora.blk.0.attn_q.A":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+    let header = format!(
+        r#"{{"__metadata__":{{"format":"rullama-lora-v0","rank":"1","alpha":"1"}},{entry},{entry}}}"#
+    );
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let path = dir.path().join("twice.safetensors");
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
+    fs::write(&path, bytes).expect("written");
+    refused(&path, &config, "tensor lora.blk.0.attn_q.A appears twice, expected once");
+}
+
+#[test]
+fn a_gguf_lora_that_does_not_fit_is_refused() {
+    let (_dir, path, config) = written(Format::GgufLora);
+    let good = {
+        let gguf = Gguf::open(&path).expect("sound");
+        let tensor = |t: &rullama_train::weights::TensorInfo| gguf_writer::Tensor {
+            name: t.name.clone(),
+            shape: t.shape.iter().map(|&s| s as u64).collect(),
+            ty: t.ty as u32,
+            offset: None,
+            data: gguf.data(t).to_vec(),
+        };
+        GgufWriter {
+            metadata: gguf.metadata().to_vec(),
+            tensors: gguf.tensors().iter().map(tensor).collect(),
+            ..GgufWriter::default()
+        }
+    };
+    let text = |s: &str| Value::String(s.into());
+    let resize = |w: &mut GgufWriter, name: &str, shape: [u64; 2]| {
+        let tensor = w.tensor(name);
+        tensor.shape = shape.to_vec();
+        tensor.data.resize((shape[0] * shape[1] * 4) as usize, 1);
+    };
+    let name = |w: &mut GgufWriter, from: &str, to: &str| w.tensor(from).name = to.into();
+    let q = "blk.0.attn_q.weight.lora_a";
+    let cases: [Case<GgufWriter>; 20] = [
+        (&|w| w.set("general.type", text("model")), "general.type is \"model\", expected \"adapter\""),
+        (
+            &|w| w.set("general.architecture", text("llama")),
+            "general.architecture is \"llama\", expected \"gemma4\"",
+        ),
+        (&|w| w.set("adapter.type", text("control")), "adapter.type is \"control\", expected \"lora\""),
+        (
+            &|w| w.set("adapter.lora.alpha", Value::F32(0.0)),
+            "adapter.lora.alpha is 0, expected a number other than 0",
+        ),
+        (&|w| w.set("adapter.lora.alpha", Value::F32(f32::NAN)), "adapter.lora.alpha is NaN"),
+        (
+            &|w| w.set("adapter.lora.alpha", Value::U32(8)),
+            "`adapter.lora.alpha` is the integer 8, expected a float",
+        ),
+        (
+            &|w| w.remove_key("adapter.lora.alpha"),
+            "metadata key `adapter.lora.alpha` is missing, expected a float",
+        ),
+        (
+            &|w| w.set("adapter.alora.invocation_tokens", Value::Array(Array::U32(vec![1]))),
+            "is an activated LoRA, expected a plain one",
+        ),
+        (&|w| w.remove_tensor(q), "blk.0.attn_q.weight has a lora_b and no lora_a"),
+        (
+            &|w| w.remove_tensor("blk.2.ffn_up.weight.lora_b"),
+            "blk.2.ffn_up.weight has a lora_a and no lora_b",
+        ),
+        (&|w| w.tensors.clear(), "has no LoRA matrix of a text layer"),
+        (&|w| w.tensors.retain(|t| t.name.contains("nothing")), "has no LoRA matrix of a text layer"),
+        (&|w| resize(w, q, [257, 3]), "blk.0.attn_q.weight.lora_a is [257, 3], expected [in, r] = [256, 3]"),
+        (
+            &|w| resize(w, q, [256, 4]),
+            "blk.0.attn_q.weight.lora_a has rank 4 and blk.0.attn_q.weight.lora_b has rank 3",
+        ),
+        (
+            &|w| w.tensors.iter_mut().for_each(|t| (t.shape, t.data) = (vec![0, 0], vec![])),
+            "blk.0.attn_q.weight.lora_a has rank 0",
+        ),
+        (
+            &|w| w.tensor(q).data[8..12].copy_from_slice(&f32::NAN.to_le_bytes()),
+            "blk.0.attn_q.weight.lora_a holds NaN at [0, 2]; use an adapter whose training did not diverge",
+        ),
+        (&|w| w.tensor(q).ty = 26, "blk.0.attn_q.weight.lora_a is I32, expected F32, F16 or BF16"),
+        (
+            &|w| name(w, q, "blk.8.attn_q.weight.lora_a"),
+            "blk.8.attn_q.weight.lora_a (the model has 8 layers, the first is 0)",
+        ),
+        (
+            &|w| name(w, q, "blk.7.attn_k.weight.lora_a"),
+            "blk.7.attn_k.weight.lora_a (layer 7 shares the keys of layer 4 and has no k_proj)",
+        ),
+        (
+            &|w| name(w, q, "per_layer_model_proj.weight.lora_a"),
+            "per_layer_model_proj.weight.lora_a (not a LoRA matrix of a text layer)",
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut file = good.clone();
+        change(&mut file);
+        fs::write(&path, file.bytes()).expect("written");
+        refused(&path, &config, expected);
+    }
+    // The other program's base: every tensor is of another size, the first is named.
+    fs::write(&path, good.bytes()).expect("written");
+    let tiny = Base::tiny().expect("part of the program");
+    refused(&path, tiny.config(), "use an adapter of this model and rank");
+}
+
+/// The changes of one tensor that each of the safetensors formats refuses; `a` and `b` name the first slot's.
+fn refuse_tensors(path: &Path, file: &Path, config: &Config, (a, b): (&str, &str), a_shape: &str) {
+    let good = SafeFile::read(file);
+    let (ty, shape, data) = good.tensors[a].clone();
+    let set = |value: f32| {
+        let mut data = data.clone();
+        data[4..8].copy_from_slice(&value.to_le_bytes());
+        (ty, shape.clone(), data)
+    };
+    let cases: [(Option<SafeTensor>, &str, String); 7] = [
+        (
+            None,
+            a,
+            format!(
+                "has a {} and no {}",
+                b.rsplit('.').next().expect("a half"),
+                a.rsplit('.').next().expect("a half")
+            ),
+        ),
+        (Some(set(f32::NAN)), a, format!("{a} holds NaN at [0, 1]")),
+        (Some(set(f32::NEG_INFINITY)), a, format!("{a} holds -inf at [0, 1]")),
+        (
+            Some((ty, vec![shape[1], shape[0]], data.clone())),
+            a,
+            format!("{a} is [{}, {}], expected {a_shape}", shape[1], shape[0]),
+        ),
+        (
+            Some((ty, vec![data.len() / 4], data.clone())),
+            a,
+            format!("{a} is [{}], expected {a_shape}", data.len() / 4),
+        ),
+        (
+            Some((Dtype::I32, shape.clone(), data.clone())),
+            a,
+            format!("{a} is I32, expected F32, F16 or BF16"),
+        ),
+        (
+            Some((ty, shape.clone(), data.clone())),
+            "lm_head.lora_a",
+            "lm_head.lora_a (not a LoRA matrix of a text layer)".into(),
+        ),
+    ];
+    for (tensor, name, expected) in cases {
+        let mut changed = good.clone();
+        match tensor {
+            Some(tensor) => drop(changed.tensors.insert(name.into(), tensor)),
+            None => drop(changed.tensors.remove(name)),
+        }
+        fs::write(file, changed.bytes()).expect("written");
+        refused(path, config, &expected);
+    }
+    fs::write(file, SafeFile { tensors: BTreeMap::new(), ..good.clone() }.bytes()).expect("written");
+    refused(path, config, "holds no LoRA matrices");
+    fs::write(file, good.bytes()).expect("written");
+    let tiny = Base::tiny().expect("part of the program");
+    refused(path, tiny.config(), "use an adapter of this model and rank");
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_refused() {
+    let (_dir, path, config) = written(Format::RullamaV0);
+    let names = ("lora.blk.0.attn_q.A", "lora.blk.0.attn_q.B");
+    refuse_tensors(&path, &path, &config, names, "[r, in] = [3, 256]");
+    let (_dir, path, config) = written(Format::Mlx);
+    let q = "language_model.model.layers.0.self_attn.q_proj";
+    let names = (&*format!("{q}.lora_a"), &*format!("{q}.lora_b"));
+    refuse_tensors(&path, &path.join("adapters.safetensors"), &config, names, "[in, r] = [256, 3]");
+    for format in [Format::Peft, Format::PeftConditionalGeneration] {
+        let (_dir, path, config) = written(format);
+        let inside = if format == Format::Peft { "" } else { "language_model." };
+        let q = format!("base_model.model.model.{inside}layers.0.self_attn.q_proj");
+        let names = (&*format!("{q}.lora_A.weight"), &*format!("{q}.lora_B.weight"));
+        let file = path.join("adapter_model.safetensors");
+        let good = SafeFile::read(&file);
+        let mut half = good.clone();
+        half.tensors.remove(names.1);
+        fs::write(&file, half.bytes()).expect("written");
+        refused(&path, &config, "model.layers.0.self_attn.q_proj has a lora_A and no lora_B");
+    }
+}
+
+#[test]
+fn wrong_descriptions_are_refused() {
+    let (_dir, path, config) = written(Format::RullamaV0);
+    let good = SafeFile::read(&path);
+    let cases: [(&str, Option<&str>, &str); 8] = [
+        ("format", None, "the metadata say no format, expected \"rullama-lora-v0\""),
+        ("format", Some("pt"), "the metadata say format = \"pt\", expected \"rullama-lora-v0\""),
+        ("rank", None, "the metadata say no rank, expected a whole number above 0"),
+        ("rank", Some("0"), "the metadata say rank = \"0\""),
+        ("rank", Some("4"), "expected [r, in] = [4, 256]; use an adapter of this model and rank"),
+        ("alpha", Some("0"), "the metadata say alpha = \"0\", expected a number other than 0"),
+        ("alpha", Some("inf"), "the metadata say alpha = \"inf\""),
+        ("alpha", Some("much"), "the metadata say alpha = \"much\""),
+    ];
+    for (key, value, expected) in cases {
+        let mut file = good.clone();
+        match value {
+            Some(value) => drop(file.metadata.insert(key.into(), value.into())),
+            None => drop(file.metadata.remove(key)),
+        }
+        fs::write(&path, file.bytes()).expect("written");
+        refused(&path, &config, expected);
+    }
+
+    let (_dir, folder, config) = written(Format::Mlx);
+    let path = folder.join("adapter_config.json");
+    let good: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("there")).expect("JSON");
+    let cases = [
+        ("/fine_tune_type", json!("dora"), "fine_tune_type is \"dora\", expected \"lora\""),
+        ("/lora_parameters/rank", json!(0), "lora_parameters.rank is 0, expected a whole number above 0"),
+        ("/lora_parameters/rank", json!(-3), "lora_parameters.rank is -3"),
+        ("/lora_parameters/rank", json!(8), "lora_a is [128, 3], expected [in, r] = [128, 8]"),
+        ("/lora_parameters/scale", json!(0), "lora_parameters.scale is 0, expected a number other than 0"),
+        ("/lora_parameters/scale", json!("10"), "lora_parameters.scale is \"10\""),
+        ("/lora_parameters", json!(null), "lora_parameters.rank is missing"),
+    ];
+    for (pointer, value, expected) in cases {
+        let mut config_file = good.clone();
+        *config_file.pointer_mut(pointer).expect("there") = value;
+        fs::write(&path, config_file.to_string()).expect("written");
+        refused(&folder, &config, expected);
+    }
+    fs::remove_file(&path).expect("there");
+    refused(&folder, &config, "adapter_config.json: No such file or directory");
+}
+
+#[test]
+fn what_is_no_adapter_is_refused() {
+    let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
+    let at = |name: &str| dir.path().join(name);
+    refused(&at("nowhere"), &config, "nowhere: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA");
+    refused(dir.path(), &config, "has no adapter_config.json; a PEFT folder holds");
+    refused(&golden("dense/model.gguf"), &config, "general.type is \"model\", expected \"adapter\"");
+    fs::write(at("notes.txt"), "my adapter").expect("written");
+    refused(&at("notes.txt"), &config, "is none of the adapters that can be read");
+    let inside = golden("dense/adapter/adapter_model.safetensors");
+    refused(&inside, &config, "is a file of an adapter folder; name the folder");
+    for name in ["adapter_model.safetensors", "adapters.safetensors"] {
+        fs::write(at(name), "").expect("written");
+    }
+    refused(dir.path(), &config, "holds adapter_model.safetensors and adapters.safetensors");
+}
+
+#[test]
+fn what_is_wanted_and_missing_is_named() {
+    let config = dense();
+    for format in Format::ALL {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let some = adapter(&config, &[Module::AttnQ, Module::AttnK]);
+        let path = export::write(dir.path(), format, &some, &config, &OPTIONS).expect("written");
+        let refused = |modules: &[Module], expected: &str| {
+            let wanted = slots(&config, modules);
+            let error = read_any(&path, &config, Some(&wanted)).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{format:?}: {error}, expected {expected}");
+        };
+        refused(&[Module::AttnQ], "(the recipe does not train it; add k_proj to lora.target_modules)");
+        refused(&[Module::AttnQ, Module::AttnK, Module::FfnUp], "; leave these out of lora.target_modules");
+    }
+}
