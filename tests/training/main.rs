@@ -26,23 +26,22 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
-    let mut tests: Vec<(String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>)> = Vec::new();
-    let mut add = |name: &str, test: fn(&Gpu) -> Result<(), Failed>| {
-        tests.push((name.into(), Box::new(test)));
-    };
-    add("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps);
-    add(
-        "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
-        splits::micro_batches,
-    );
-    add("splits: kept and recomputed activations give the same bits", splits::recompute);
-    add("dropout: the masks of a whole model against the reference", dropout::against_reference);
-    add("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits);
-    add("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite);
-    add("limits: a step without loss is refused", limits::no_loss);
-    add("limits: one sample is learned by heart", limits::overfit);
-    add("exported: a folder computes what PEFT computes", exported::logits);
-    gpu::run(tests)
+    type Test = fn(&Gpu) -> Result<(), Failed>;
+    let tests: [(&str, Test); 9] = [
+        ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
+        (
+            "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
+            splits::micro_batches,
+        ),
+        ("splits: kept and recomputed activations give the same bits", splits::recompute),
+        ("dropout: the masks of a whole model against the reference", dropout::against_reference),
+        ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
+        ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
+        ("limits: a step without loss is refused", limits::no_loss),
+        ("limits: one sample is learned by heart", limits::overfit),
+        ("exported: a folder computes what PEFT computes", exported::logits),
+    ];
+    gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }
 
 /// A trainer with room for `steps`.
