@@ -2,7 +2,7 @@
 
     peft_load.py BASE.gguf ADAPTER_FOLDER LOGITS.safetensors [--tolerance 2e-5]
 
-LOGITS.safetensors, written by our binary, holds `tokens` [T] (i32 or i64) and `logits` [T, V] (f32, with the adapter,
+LOGITS.safetensors, written by `cargo run --example logits`, holds `tokens` [T] (i32 or i64) and `logits` [T, V] (f32, with the adapter,
 after the softcap). Fails if PEFT ignores a tensor of the folder, misses one, changes one, or if the logits differ by more
 than the tolerance (norm of the difference over the norm).
 """

@@ -1,0 +1,57 @@
+//! Logits of a finished run: its base and its adapter, read back from the folder that it wrote.
+//!
+//!   cargo run --release --example logits -- runs/chat "What is the capital of Peru?" logits.safetensors
+//!
+//! The file holds `tokens` i64 [T], the message in the model's chat layout with the prompt for the reply, and `logits`
+//! f32 [T, V], after the softcap.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pollster::block_on;
+use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::files;
+use rullama_train::gpu::Gpu;
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::recipe::Recipe;
+use rullama_train::run::{self, Frozen};
+use rullama_train::train::{Capacity, Trainer};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [dir, message, out] = &arguments[..] else {
+        anyhow::bail!("usage: logits RUN_FOLDER MESSAGE OUT.safetensors");
+    };
+    // What the run resolved: the base, the rank and the modules that the adapter has.
+    let overrides: [(&str, &str); 0] = [];
+    let recipe = Recipe::read(&Path::new(dir).join("recipe.resolved.toml"), &overrides)?;
+    let frozen = Frozen::open(&recipe)?;
+    let config = frozen.base.config();
+    let slots = run::slots(&recipe, config)?;
+    let adapter = run::read_adapter(Path::new(dir), config, &slots, &recipe)?;
+
+    let ids = frozen.prompt(message)?;
+    let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: "the message".into() };
+    let batch = MicroBatch::pack([&sample]);
+    let rows: Vec<u32> = (0..batch.len() as u32).collect();
+
+    let gpu = block_on(Gpu::open(recipe.device.backend, recipe.device.adapter.as_deref(), false))?;
+    let model = Model::load(&gpu, &frozen.base, batch.len())?;
+    let capacity = Capacity { tokens: batch.len(), loss_tokens: rows.len(), step_loss_tokens: 1 };
+    let trainer = Trainer::new(&gpu, &model, &adapter, capacity, run::dropout(&recipe), Recompute::Never)?;
+    let logits = block_on(trainer.logits(&batch, &rows))?;
+
+    let tokens: Vec<i64> = batch.tokens.iter().map(|&t| i64::from(t)).collect();
+    let shape = vec![batch.len(), config.vocab];
+    let tensors = [
+        ("tokens", TensorView::new(Dtype::I64, vec![batch.len()], bytemuck::cast_slice(&tokens))?),
+        ("logits", TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(&logits))?),
+    ];
+    let bytes = safetensors::serialize(tensors, None)?;
+    files::write_atomic(Path::new(out), &bytes).context("the logits were not written")?;
+    println!("{} tokens, {} logits each, in {out}", batch.len(), config.vocab);
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Dropout in a whole model: its masks written again here, and handed to the f64 reference.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::batch::{MicroBatch, Step};
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Module, Slot};
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::reference::model as reference;
+use rullama_train::train::Dropout;
+
+use super::golden::Golden;
+use super::{check, check_that, gpu, gradient_bits, trainer};
+
+const DROPOUT: Dropout = Dropout { probability: 0.3, seed: 42 };
+/// As in tests/golden.rs.
+const LOSS: f64 = 1e-5;
+const GRADIENT: f64 = 5e-5;
+
+/// PCG output function, RXS-M-XS 32: `pcg` in shaders/dropout.wgsl.
+fn pcg(value: u32) -> u32 {
+    let state = value.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+    let word = ((state >> ((state >> 28) + 4)) ^ state).wrapping_mul(277_803_737);
+    (word >> 22) ^ word
+}
+
+/// The key of a micro-batch: `Dropout::mask` in src/train.rs.
+fn key(seed: u64, step: u64, micro_batch: u64) -> u32 {
+    let key = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (step << 20) ^ micro_batch;
+    (key.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+}
+
+/// Modules that read the same input share a mask.
+fn input(module: Module) -> usize {
+    match module {
+        Module::AttnQ | Module::AttnK | Module::AttnV => 0,
+        Module::AttnOutput => 1,
+        Module::FfnGate | Module::FfnUp => 2,
+        Module::FfnDown => 3,
+        Module::InpGate => 4,
+        Module::Proj => 5,
+    }
+}
+
+/// `[T, in]` for every slot; inputs are numbered by layer and then in the order in which the layer uses them.
+fn masks<'a>(
+    slots: impl Iterator<Item = &'a Slot> + Clone,
+    tokens: usize,
+    key: u32,
+) -> BTreeMap<Slot, Vec<f64>> {
+    let mut inputs: Vec<(usize, usize)> = slots.clone().map(|s| (s.layer, input(s.module))).collect();
+    inputs.sort_unstable();
+    inputs.dedup();
+    let threshold = (DROPOUT.probability * 2f64.powi(32)) as u32;
+    let scale = f64::from((1.0 / (1.0 - DROPOUT.probability)) as f32);
+    let mask = |slot: &Slot| {
+        let number = inputs.binary_search(&(slot.layer, input(slot.module))).expect("the slot's own") as u32;
+        let start = pcg(key.wrapping_mul(0x9e37_79b9).wrapping_add(number));
+        let stride = slot.in_features.next_multiple_of(4);
+        let element = |t: usize, c: usize| pcg(start.wrapping_add((t * stride + c) as u32)) < threshold;
+        let row = |t: usize| (0..slot.in_features).map(move |c| (t, c));
+        (0..tokens).flat_map(row).map(|(t, c)| if element(t, c) { 0.0 } else { scale }).collect()
+    };
+    slots.map(|slot| (*slot, mask(slot))).collect()
+}
+
+pub fn against_reference(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/dense"));
+    let model = Model::load(gpu, &g.base, 128).expect("the model fits");
+    let samples = [g.second.clone()];
+    let step = Step::new(&samples, &[vec![0]]);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&step], DROPOUT, Recompute::Never);
+    let number = 7;
+    let (loss, gradients) = block_on(trainer.gradients(&step, number))?;
+
+    let batch = MicroBatch::pack(&samples);
+    let widen = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect();
+    let pairs = g
+        .adapter
+        .pairs
+        .iter()
+        .map(|(slot, pair)| (*slot, reference::Pair { a: widen(&pair.a), b: widen(&pair.b) }));
+    let adapter = reference::Adapter {
+        rank: g.adapter.rank,
+        scale: g.adapter.scale(),
+        pairs: pairs.collect(),
+        masks: masks(g.adapter.pairs.keys(), batch.len(), key(DROPOUT.seed, number, 0)),
+    };
+    let zeros = adapter.masks.values().flatten().filter(|&&m| m == 0.0).count() as f64;
+    let share = zeros / adapter.masks.values().flatten().count() as f64;
+    // Four standard deviations of 10⁵ independent draws.
+    check("share of zeros", (share - DROPOUT.probability).abs(), 6e-3)?;
+    let tensor = |name: &str| Some(widen(&g.base.matrix(name)?.dequantize()));
+    let weights = reference::Weights::from_tensors(g.base.config(), tensor).expect("a whole model");
+    let truth = reference::Model { config: g.base.config(), weights: &weights, adapter: &adapter };
+    let factor = 1.0 / step.loss_tokens as f64;
+    let activations = truth.forward(&batch);
+    let expected = truth.loss(&batch, &activations, factor);
+    check("loss", (loss - expected).abs() / expected, LOSS)?;
+    let without = g.tensor("loss.lora")[0];
+    check_that("dropout moves the loss", (loss - without).abs() > 1e-3 * without)?;
+    let expected = truth.backward(&batch, &activations, factor);
+    for (slot, pair) in &gradients {
+        for (half, found, expected) in
+            [("A", &pair.a, &expected.pairs[slot].a), ("B", &pair.b, &expected.pairs[slot].b)]
+        {
+            let relative = gpu::relative(&widen(found), expected);
+            if relative.is_nan() || relative > GRADIENT {
+                check(&format!("gradient of {half} of {}", slot.peft_key()), relative, GRADIENT)?;
+            }
+        }
+    }
+    check_that("every slot has a gradient", gradients.len() == adapter.pairs.len())
+}
+
+pub fn same_bits(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/dense"));
+    let model = Model::load(gpu, &g.base, 128).expect("the model fits");
+    let samples = [g.first.clone(), g.second.clone()];
+    let step = Step::new(&samples, &[vec![0], vec![1]]);
+    let run = |seed: u64, number: u64, recompute| {
+        let dropout = Dropout { seed, ..DROPOUT };
+        let trainer = trainer(gpu, &model, &g.adapter, &[&step], dropout, recompute);
+        gradient_bits(&trainer, &step, number)
+    };
+    let first = run(42, 1, Recompute::Never);
+    check_that("a second run is the same", first == run(42, 1, Recompute::Never))?;
+    check_that("recomputation draws the same masks", first == run(42, 1, Recompute::Always))?;
+    check_that("another seed draws others", first != run(43, 1, Recompute::Never))?;
+    check_that("another step draws others", first != run(42, 2, Recompute::Never))
+}

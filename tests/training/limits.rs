@@ -1,0 +1,74 @@
+//! Where training ends: at gradients that are not finite, at steps without loss, and at a sample known by heart.
+
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::batch::{IGNORE, Step};
+use rullama_train::gpu::Gpu;
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::ops::adamw::AdamW;
+use rullama_train::train::{Optimizer, TrainError};
+
+use super::golden::Golden;
+use super::{NO_DROPOUT, bits, check_that, trainer};
+
+const ADAMW: Optimizer = Optimizer {
+    adam: Some(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }),
+    weight_decay: 0.0,
+    max_grad_norm: 1.0,
+};
+/// Plain descent needs 21.
+const STEPS: u64 = 30;
+const SGD: Optimizer = Optimizer { adam: None, ..ADAMW };
+
+pub fn not_finite(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/ollama"));
+    let model = Model::load(gpu, &g.base, 128).expect("the model fits");
+    let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
+    for (name, optimizer) in [("sgd", SGD), ("adamw", ADAMW)] {
+        let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        // One step so far that A, B and their product leave f32's range.
+        block_on(trainer.step(&step, 1, &optimizer, 1e30))?;
+        let before = bits(&block_on(trainer.adapter())?);
+        check_that(&format!("{name}: the first step moves"), before != bits(&g.adapter.pairs))?;
+        let result = block_on(trainer.step(&step, 2, &optimizer, 1e30));
+        println!("{name}: {result:?}");
+        let what = format!("{name}: the second step is refused");
+        check_that(&what, matches!(result, Err(TrainError::NotFinite { step: 2, .. })))?;
+        let after = bits(&block_on(trainer.adapter())?);
+        check_that(&format!("{name}: the second step leaves the adapter as it was"), before == after)?;
+    }
+    Ok(())
+}
+
+pub fn no_loss(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/ollama"));
+    let model = Model::load(gpu, &g.base, 128).expect("the model fits");
+    let mut sample = g.first.clone();
+    sample.labels.fill(IGNORE);
+    let step = Step::new(&[sample], &[vec![0]]);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, Recompute::Never);
+    let result = block_on(trainer.step(&step, 3, &SGD, 0.1));
+    check_that("the step is refused", matches!(result, Err(TrainError::NoLoss { step: 3 })))?;
+    let after = block_on(trainer.adapter())?;
+    check_that("the adapter is as it was", bits(&after) == bits(&g.adapter.pairs))
+}
+
+pub fn overfit(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/ollama"));
+    let model = Model::load(gpu, &g.base, 128).expect("the model fits");
+    let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
+    for (name, optimizer, learning_rate) in [("sgd", SGD, 0.3), ("adamw", ADAMW, 1e-2)] {
+        let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        let mut losses = Vec::new();
+        for number in 1..=STEPS {
+            losses.push(block_on(trainer.step(&step, number, &optimizer, learning_rate))?.loss);
+        }
+        let below = losses.iter().position(|&loss| loss < 0.05);
+        println!("{name}: loss {:.3}, below 0.05 after {below:?} steps", losses[0]);
+        check_that(&format!("{name} learns a sample in {STEPS} steps: {losses:.3?}"), below.is_some())?;
+    }
+    Ok(())
+}

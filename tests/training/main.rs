@@ -1,0 +1,92 @@
+//! The loop as a whole: recorded losses, determinism, dropout, what stops a run, what an exported adapter computes.
+
+#[path = "../common/golden.rs"]
+#[allow(dead_code)] // tests/golden.rs reads more of it
+mod golden;
+#[path = "../common/gpu.rs"]
+mod gpu;
+
+mod chat;
+mod dropout;
+mod exported;
+mod limits;
+mod splits;
+
+use std::collections::BTreeMap;
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::batch::Step;
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Adapter, Pair, Slot};
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::train::{Capacity, Dropout, Trainer};
+
+const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
+
+fn main() {
+    type Test = fn(&Gpu) -> Result<(), Failed>;
+    let tests: [(&str, Test); 9] = [
+        ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
+        (
+            "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
+            splits::micro_batches,
+        ),
+        ("splits: kept and recomputed activations give the same bits", splits::recompute),
+        ("dropout: the masks of a whole model against the reference", dropout::against_reference),
+        ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
+        ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
+        ("limits: a step without loss is refused", limits::no_loss),
+        ("limits: one sample is learned by heart", limits::overfit),
+        ("exported: a folder computes what PEFT computes", exported::logits),
+    ];
+    gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
+}
+
+/// A trainer with room for `steps`.
+fn trainer<'a>(
+    gpu: &'a Gpu,
+    model: &'a Model<'a>,
+    adapter: &Adapter,
+    steps: &[&Step],
+    dropout: Dropout,
+    recompute: Recompute,
+) -> Trainer<'a> {
+    let mut capacity = Capacity::default();
+    steps.iter().for_each(|s| capacity.include(s));
+    Trainer::new(gpu, model, adapter, capacity, dropout, recompute).expect("the buffers fit")
+}
+
+/// The loss and the gradients of `step` as bits: NaN and the sign of zero count.
+fn gradient_bits(trainer: &Trainer, step: &Step, number: u64) -> (u64, Vec<u32>) {
+    let (loss, gradients) = block_on(trainer.gradients(step, number)).expect("a sound step");
+    (loss.to_bits(), bits(&gradients))
+}
+
+/// Every value of every matrix.
+fn values(pairs: &BTreeMap<Slot, Pair>) -> impl Iterator<Item = f32> {
+    pairs.values().flat_map(|pair| pair.a.iter().chain(&pair.b)).copied()
+}
+
+fn bits(pairs: &BTreeMap<Slot, Pair>) -> Vec<u32> {
+    values(pairs).map(f32::to_bits).collect()
+}
+
+fn wide(pairs: &BTreeMap<Slot, Pair>) -> Vec<f64> {
+    values(pairs).map(f64::from).collect()
+}
+
+fn check(what: &str, found: f64, tolerance: f64) -> Result<(), Failed> {
+    println!("{what}: {found:.2e} (at most {tolerance:.0e})");
+    // Written so that NaN fails.
+    if found <= tolerance {
+        Ok(())
+    } else {
+        Err(format!("{what}: {found:e}, expected at most {tolerance:e}").into())
+    }
+}
+
+fn check_that(what: &str, holds: bool) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(format!("expected that {what}").into()) }
+}

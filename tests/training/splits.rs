@@ -1,0 +1,60 @@
+//! The split of a step into micro-batches, and recomputation, are matters of memory: they change no result.
+
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use rullama_train::batch::Step;
+use rullama_train::gpu::Gpu;
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+
+use super::chat::Chat;
+use super::golden::Golden;
+use super::{NO_DROPOUT, bits, check, check_that, gpu, gradient_bits, trainer, wide};
+
+const STEPS: usize = 4;
+/// Another order of f32 sums.
+const LOSS: f64 = 1e-6;
+/// Adam turns a gradient that is all rounding into a step of full size, so single values may differ.
+const ADAPTER: f64 = 1e-5;
+
+pub fn micro_batches(gpu: &Gpu) -> Result<(), Failed> {
+    let chat = Chat::read(&[]);
+    let (expected, adapter) = chat.train(gpu, STEPS, |i| chat.steps.step(&chat.samples, i))?;
+    assert!(expected.len() == STEPS && chat.steps.plans[0].len() == 2, "two micro-batches a step");
+
+    let (again, same) = chat.train(gpu, STEPS, |i| chat.steps.step(&chat.samples, i))?;
+    check_that("a second run reports the same", expected == again)?;
+    check_that("a second run gives the same adapter, bit for bit", bits(&adapter) == bits(&same))?;
+
+    let wider = Chat::read(&[("train.batch_size", "2"), ("train.gradient_accumulation_steps", "1")]);
+    let alone = |i: usize| -> Step {
+        let samples: Vec<Vec<usize>> = chat.steps.plans[i].concat().into_iter().map(|s| vec![s]).collect();
+        Step::new(&chat.samples, &samples)
+    };
+    assert_eq!(wider.steps.step(&wider.samples, 0).micro_batches.len(), 1);
+    for (what, (found, moved)) in [
+        ("one micro-batch", wider.train(gpu, STEPS, |i| wider.steps.step(&wider.samples, i))?),
+        ("every sample alone", chat.train(gpu, STEPS, alone)?),
+    ] {
+        let off = found.iter().zip(&expected).map(|(f, e)| (f.loss - e.loss).abs() / e.loss);
+        check(&format!("{what}: worst loss"), off.fold(0.0, f64::max), LOSS)?;
+        check(&format!("{what}: adapter"), gpu::relative(&wide(&moved), &wide(&adapter)), ADAPTER)?;
+    }
+    Ok(())
+}
+
+pub fn recompute(gpu: &Gpu) -> Result<(), Failed> {
+    for folder in ["dense", "big"] {
+        let g = Golden::read(&Path::new("tests/golden").join(folder));
+        let model = Model::load(gpu, &g.base, 128).expect("the model fits");
+        let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
+        let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
+        let [kept, again] = [Recompute::Never, Recompute::Always].map(|recompute| {
+            let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, recompute);
+            gradient_bits(&trainer, &step, 1)
+        });
+        check_that(&format!("{folder}: recomputed activations give the same gradients"), kept == again)?;
+    }
+    Ok(())
+}
