@@ -1,7 +1,7 @@
 //! The frozen base model: from a file on the user's disk to checked, named, still quantized matrices.
 //!
-//! `ollama` finds the file, `gguf` and `parse` read the container, `value` its metadata, `quant` its block formats,
-//! `hyperparameters` the model's shape, `tensors` checks what is there, and `base` hands it out.
+//! `ollama` finds the file, `gguf` and `parse` read the container, `value` its metadata, `quant` its block formats
+//! (`quantize` makes them), `hyperparameters` the model's shape, `tensors` checks what is there, and `base` hands it out.
 
 pub mod base;
 pub mod gguf;
@@ -9,6 +9,7 @@ mod hyperparameters;
 pub mod ollama;
 mod parse;
 pub mod quant;
+pub mod quantize;
 mod tensors;
 pub mod value;
 
