@@ -1,10 +1,12 @@
 //! The frozen base model: from a file on the user's disk to checked, named, still quantized matrices.
 //!
-//! `ollama` finds the file, `gguf` and `parse` read the container, `value` its metadata, `quant` its block formats
-//! (`quantize` makes them), `hyperparameters` the model's shape, `tensors` checks what is there, and `base` hands it out.
+//! `ollama` finds the file, `gguf` and `parse` read the container, `gguf_writer` writes one, `value` is its metadata,
+//! `quant` its block formats (`quantize` makes them), `hyperparameters` the model's shape, `tensors` checks what is there,
+//! and `base` hands it out.
 
 pub mod base;
 pub mod gguf;
+pub mod gguf_writer;
 mod hyperparameters;
 pub mod ollama;
 mod parse;
