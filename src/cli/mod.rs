@@ -2,6 +2,7 @@
 
 mod check;
 mod eval;
+mod merge;
 mod session;
 mod show;
 mod train;
@@ -43,6 +44,8 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Merge a PEFT adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
+    Merge(merge::MergeArgs),
 }
 
 /// A recipe and what overrides it.
@@ -73,6 +76,7 @@ pub fn run() -> Result<()> {
         (Some(Verb::Eval { recipe, adapter, json }), _) => {
             eval::run(&recipe.read()?, adapter.as_deref(), json)
         }
+        (Some(Verb::Merge(args)), _) => merge::run(&args),
         (None, Some(recipe)) => train::run(&recipe.read()?),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
     }

@@ -1,5 +1,7 @@
 //! Adapters as files that other programs load.
 
+pub mod drift;
+pub mod merged;
 pub mod peft;
 
 use std::path::PathBuf;
@@ -16,6 +18,12 @@ pub enum Error {
     /// The adapter in memory is not one that a file should hold.
     #[error("the adapter was not written: {problem}")]
     Adapter {
+        /// What was found, what was expected, the next step.
+        problem: String,
+    },
+    /// The adapter cannot be merged into the base, or the merge would be worthless.
+    #[error("the adapter was not merged: {problem}")]
+    Merge {
         /// What was found, what was expected, the next step.
         problem: String,
     },

@@ -12,7 +12,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 pub use config::{AdapterConfig, read_config};
-pub use tensors::read;
+pub use tensors::{read, read_all};
 
 use super::Error;
 use crate::files;

@@ -1,6 +1,6 @@
 //! `adapter_model.safetensors`: every tensor must fit a slot, and every slot must have its two tensors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use half::{bf16, f16};
@@ -11,7 +11,7 @@ use super::config::read_file;
 use super::{Naming, TENSORS, read_config};
 use crate::config::Config;
 use crate::export::Error;
-use crate::lora::{Adapter, Module, Pair, Slot};
+use crate::lora::{self, Adapter, Module, Pair, Slot};
 
 /// How many names a message lists before it counts the rest.
 const LISTED: usize = 6;
@@ -42,6 +42,23 @@ pub fn read(dir: &Path, config: &Config, slots: &[Slot]) -> Result<Adapter, Erro
     let pairs = parse(&bytes, found.rank, config, slots)
         .map_err(|problem| Error::Tensors { path: dir.join(TENSORS), problem })?;
     Ok(Adapter { rank: found.rank, alpha: found.alpha, rslora: found.rslora, pairs })
+}
+
+/// Reads a PEFT folder with all that it holds, for a caller that trains nothing: the slots are those of its tensors.
+///
+/// Fails as [`read`] does; a tensor for a module that the model has not is named.
+pub fn read_all(dir: &Path, config: &Config) -> Result<Adapter, Error> {
+    let bytes = read_file(dir, TENSORS)?;
+    // A damaged file has no names: reading it as one for every slot says what is wrong with it.
+    let found = SafeTensors::deserialize(&bytes).map(|file| {
+        file.names().into_iter().filter_map(parse_key).map(|(layer, module, _)| (layer, module)).collect()
+    });
+    let found: BTreeSet<(usize, Module)> = found.unwrap_or_default();
+    let mut slots = lora::slots(config, &Module::ALL);
+    if slots.iter().any(|s| found.contains(&(s.layer, s.module))) {
+        slots.retain(|s| found.contains(&(s.layer, s.module)));
+    }
+    read(dir, config, &slots)
 }
 
 fn parse(bytes: &[u8], rank: usize, config: &Config, slots: &[Slot]) -> Result<BTreeMap<Slot, Pair>, String> {
