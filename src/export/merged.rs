@@ -25,7 +25,8 @@ const KEY: &str = "rullama_train.merged";
 pub enum MergeType {
     /// Q8_0 where the base is quantized, its own format where it is not: the smallest in which the adapter survives.
     ///
-    /// Rounding to Q4_K costs several times what a usual adapter changes, rounding to Q8_0 a small part of it.
+    /// Measured on the tiny model with an adapter that changes the matrices by 1.1 % and the logits by 0.25 nats of KL
+    /// divergence: stored in their own format (mostly Q4_K) 92 % of that is lost, in Q8_0 0.04 %.
     #[default]
     Auto,
     /// Each matrix's own format: the file keeps its size.
