@@ -67,6 +67,25 @@ fn replace_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>
     sync_folder(&parent)
 }
 
+/// Puts the file `from`, which is on the same disk and flushed, in the place of `path`, as [`write_atomic`] does.
+pub fn replace(from: &Path, path: &Path) -> Result<(), Error> {
+    let place = follow(path);
+    check_replaceable(&place).map_err(at(path))?;
+    let parent = create_parent(&place).map_err(at(path))?;
+    fs::rename(from, &place).map_err(at(path))?;
+    sync_folder(&parent).map_err(at(path))
+}
+
+/// A folder beside `path`, for a file that must be looked at before it takes that place; removed when dropped.
+///
+/// Fails where nothing could be put at `path`.
+pub fn beside(path: &Path) -> Result<tempfile::TempDir, Error> {
+    let place = follow(path);
+    check_replaceable(&place).map_err(at(path))?;
+    let parent = create_parent(&place).map_err(at(path))?;
+    builder(0o700).tempdir_in(&parent).map_err(at(path))
+}
+
 /// Writes a folder of files, given as names and contents: all of them are on the disk before the first takes its place.
 ///
 /// A new folder appears whole. In an existing one each file is replaced whole and other files stay; the last of `files`

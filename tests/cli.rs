@@ -154,10 +154,19 @@ impl Place {
     /// `expected`, in which `…` stands for anything, and no file touched.
     #[track_caller]
     fn refused(&self, arguments: &[&str], expected: &str) {
-        let before = self.contents();
         let mut command = self.command(arguments);
         let nowhere = self.dir.join("no-driver.json");
         command.env("VK_ICD_FILENAMES", &nowhere).env("VK_DRIVER_FILES", &nowhere);
+        self.refused_by(command, arguments, expected);
+    }
+
+    /// The same with the devices that there are.
+    fn refused_on_device(&self, arguments: &[&str], expected: &str) {
+        self.refused_by(self.command(arguments), arguments, expected);
+    }
+
+    fn refused_by(&self, mut command: Command, arguments: &[&str], expected: &str) {
+        let before = self.contents();
         let output = command.output().expect("it starts");
         let (stdout, stderr) = texts(&output);
         let says = stderr.strip_prefix("error: ").and_then(|s| s.strip_suffix('\n'));
@@ -337,8 +346,10 @@ fn ollama(place: Place) {
 
 fn adapters(place: Place) {
     let missing = ["eval", "recipe.toml", "--adapter", "no"];
-    let holds = "holds adapter_config.json and adapter_model.safetensors";
-    place.refused(&missing, &format!("no: does not exist; name a folder that {holds}"));
+    place.refused(
+        &missing,
+        "no: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file",
+    );
     let dir = place.dir.display();
     place.refused(
         &["recipe.toml", "--set", "lora.init_from=no"],
@@ -405,7 +416,6 @@ fn no_device(place: Place) {
             place.refused(&[verb, &["recipe.toml", "--set", set]].concat(), expected);
         }
     };
-    refused("device.adapter=no such", "no GPU found whose name contains \"no such\": …");
     // Elsewhere drivers are part of the system, and hiding Vulkan's does not hide the device.
     if cfg!(target_os = "linux") {
         refused("train.seed=1", &format!("no GPU found: no driver answered. {next}"));
@@ -413,6 +423,8 @@ fn no_device(place: Place) {
 }
 
 fn check(place: Place) {
+    let unknown = "no GPU has a name that contains \"no such\"; found: … Name one of these in device.adapter";
+    place.refused_on_device(&["check", "recipe.toml", "--set", "device.adapter=no such"], unknown);
     let before = place.contents();
     let text = place.run(&["check", "recipe.toml"]);
     let expected = [

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod eval;
 mod export;
+mod merge;
 mod session;
 mod show;
 mod train;
@@ -62,6 +63,8 @@ enum Verb {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+    /// Merge a PEFT adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
+    Merge(merge::MergeArgs),
 }
 
 /// A recipe and what overrides it.
@@ -112,6 +115,7 @@ pub fn run() -> Result<()> {
         (Some(Verb::Export { adapter, to, base, out }), _) => {
             export::run(&adapter, &to, base.as_deref(), out.as_deref())
         }
+        (Some(Verb::Merge(args)), _) => merge::run(&args),
         (None, Some(recipe)) => train::run(&recipe.read()?),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
     }

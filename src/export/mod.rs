@@ -2,7 +2,9 @@
 //!
 //! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back; [`read_any`] reads any of them.
 
+pub mod drift;
 pub mod gguf;
+pub mod merged;
 pub mod mlx;
 mod pairs;
 pub mod peft;
@@ -291,6 +293,12 @@ pub enum Error {
     /// The adapter in memory is not one that a file should hold.
     #[error("the adapter was not written: {problem}")]
     Adapter {
+        /// What was found, what was expected, the next step.
+        problem: String,
+    },
+    /// The adapter cannot be merged into the base, or the merge would be worthless.
+    #[error("the adapter was not merged: {problem}")]
+    Merge {
         /// What was found, what was expected, the next step.
         problem: String,
     },

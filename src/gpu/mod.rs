@@ -17,15 +17,20 @@ pub use recorder::{Binding, Recorder, grid};
 /// What can go wrong on a device.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// There is no device at all, or none of the wanted name.
+    /// There is no device at all.
     #[error(
-        "no GPU found{wanted}: {found}. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` \
-         gives a software device), or name one of the devices found in the recipe's [device] section"
+        "no GPU found: no driver answered. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` \
+         gives a software device)"
     )]
-    NoDevice {
-        /// What the recipe asked for, as a phrase.
+    NoDevice,
+    /// There are devices, but none of the wanted name.
+    #[error(
+        "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.adapter"
+    )]
+    NotNamed {
+        /// What the recipe asked for.
         wanted: String,
-        /// What there is.
+        /// The names of what there is.
         found: String,
     },
     /// The adapter would not give a device.
@@ -277,14 +282,16 @@ async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result<wgpu::Adap
     };
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
     let mut adapters = instance.enumerate_adapters(backends).await;
-    let found = match adapters.len() {
-        0 => "no driver answered".to_string(),
-        _ => adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", "),
-    };
-    let wanted = name.map(|n| format!(" whose name contains \"{n}\"")).unwrap_or_default();
-    let matches =
-        |a: &wgpu::Adapter| name.is_none_or(|n| a.get_info().name.to_lowercase().contains(&n.to_lowercase()));
-    adapters.retain(matches);
+    if adapters.is_empty() {
+        return Err(GpuError::NoDevice);
+    }
+    if let Some(wanted) = name {
+        let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
+        adapters.retain(|a| a.get_info().name.to_lowercase().contains(&wanted.to_lowercase()));
+        if adapters.is_empty() {
+            return Err(GpuError::NotNamed { wanted: wanted.into(), found: names.join(", ") });
+        }
+    }
     adapters.sort_by_key(|a| match a.get_info().device_type {
         wgpu::DeviceType::DiscreteGpu => 0,
         wgpu::DeviceType::IntegratedGpu => 1,
@@ -292,5 +299,5 @@ async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result<wgpu::Adap
         wgpu::DeviceType::Other => 3,
         wgpu::DeviceType::Cpu => 4,
     });
-    adapters.into_iter().next().ok_or(GpuError::NoDevice { wanted, found })
+    adapters.into_iter().next().ok_or(GpuError::NoDevice)
 }

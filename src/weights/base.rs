@@ -1,7 +1,7 @@
 //! [`Base`]: a frozen Gemma 4 text model whose every tensor has been found and checked.
 
 use super::tensors::{Inventory, Stored, find};
-use super::{Error, GgmlType, Gguf, hyperparameters, ollama, quant};
+use super::{Error, GgmlType, Gguf, TensorInfo, hyperparameters, ollama, quant};
 use crate::config::Config;
 use crate::lora::Module;
 use std::collections::HashMap;
@@ -119,6 +119,15 @@ impl Base {
             file: self.gguf.file().into(),
             problem: format!("matrix {name} is not one that this model uses; choose another target"),
         })
+    }
+
+    /// The tensor of the file that holds a matrix, and which of its rows: all of them unless queries, keys and values
+    /// are one tensor. `None` as in [`Base::matrix`].
+    pub fn location(&self, name: &str) -> Option<(&TensorInfo, Range<usize>)> {
+        let (matrix, start) = (self.matrix(name)?, self.stored[name].range.start);
+        let tensor = self.gguf.tensors().iter().find(|t| t.range.contains(&start))?;
+        let first = (start - tensor.range.start) / matrix.row_bytes();
+        Some((tensor, first..first + matrix.rows))
     }
 
     /// The output projection, `[V, D]`: `output` where the file has one, else the embedding (tied).

@@ -1,7 +1,8 @@
 //! The frozen base model: from a file on the user's disk to checked, named, still quantized matrices.
 //!
 //! `ollama` finds the file, `gguf` and `parse` read the container, `gguf_writer` writes one, `value` is its metadata,
-//! `quant` its block formats, `hyperparameters` the model's shape, `tensors` checks what is there, and `base` hands it out.
+//! `quant` its block formats (`quantize` makes them), `hyperparameters` the model's shape, `tensors` checks what is there,
+//! and `base` hands it out.
 
 pub mod base;
 pub mod gguf;
@@ -10,6 +11,7 @@ mod hyperparameters;
 pub mod ollama;
 mod parse;
 pub mod quant;
+pub mod quantize;
 mod tensors;
 pub mod value;
 

@@ -130,61 +130,61 @@ impl GgmlType {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct BlockQ4_0 {
-    d: [u8; 2],
-    qs: [u8; 16],
+pub(super) struct BlockQ4_0 {
+    pub d: [u8; 2],
+    pub qs: [u8; 16],
 }
 const _: () = assert!(size_of::<BlockQ4_0>() == Q4_0.block_bytes());
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct BlockQ5_0 {
-    d: [u8; 2],
-    qh: [u8; 4],
-    qs: [u8; 16],
+pub(super) struct BlockQ5_0 {
+    pub d: [u8; 2],
+    pub qh: [u8; 4],
+    pub qs: [u8; 16],
 }
 const _: () = assert!(size_of::<BlockQ5_0>() == Q5_0.block_bytes());
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct BlockQ8_0 {
-    d: [u8; 2],
-    qs: [i8; 32],
+pub(super) struct BlockQ8_0 {
+    pub d: [u8; 2],
+    pub qs: [i8; 32],
 }
 const _: () = assert!(size_of::<BlockQ8_0>() == Q8_0.block_bytes());
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct BlockQ4K {
-    d: [u8; 2],
-    dmin: [u8; 2],
-    scales: [u8; 12],
-    qs: [u8; 128],
+pub(super) struct BlockQ4K {
+    pub d: [u8; 2],
+    pub dmin: [u8; 2],
+    pub scales: [u8; 12],
+    pub qs: [u8; 128],
 }
 const _: () = assert!(size_of::<BlockQ4K>() == Q4_K.block_bytes());
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct BlockQ5K {
-    d: [u8; 2],
-    dmin: [u8; 2],
-    scales: [u8; 12],
-    qh: [u8; 32],
-    qs: [u8; 128],
+pub(super) struct BlockQ5K {
+    pub d: [u8; 2],
+    pub dmin: [u8; 2],
+    pub scales: [u8; 12],
+    pub qh: [u8; 32],
+    pub qs: [u8; 128],
 }
 const _: () = assert!(size_of::<BlockQ5K>() == Q5_K.block_bytes());
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct BlockQ6K {
-    ql: [u8; 128],
-    qh: [u8; 64],
-    scales: [i8; 16],
-    d: [u8; 2],
+pub(super) struct BlockQ6K {
+    pub ql: [u8; 128],
+    pub qh: [u8; 64],
+    pub scales: [i8; 16],
+    pub d: [u8; 2],
 }
 const _: () = assert!(size_of::<BlockQ6K>() == Q6_K.block_bytes());
 
-fn f32_of(half: [u8; 2]) -> f32 {
+pub(super) fn f32_of(half: [u8; 2]) -> f32 {
     f16::from_le_bytes(half).to_f32()
 }
 
@@ -246,7 +246,7 @@ fn decode_q8_0(block: &BlockQ8_0, y: &mut [f32; 32]) {
 }
 
 /// The six-bit scale and minimum of sub-block `j` of 8. Must match ggml-quants.c `get_scale_min_k4`.
-fn scale_min_k4(j: usize, packed: &[u8; 12]) -> (f32, f32) {
+pub(super) fn scale_min_k4(j: usize, packed: &[u8; 12]) -> (f32, f32) {
     let (scale, min) = if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)
     } else {

@@ -1,4 +1,5 @@
 //! Reads what tests/golden/golden.py wrote.
+#![allow(dead_code)] // each test uses a part
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,362 @@
+//! Merged files: the touched matrices are the sum, everything else is the base's in every byte, nothing bad is written.
+//!
+//! `tests/golden/ollama` is a file as Ollama writes it, with towers and other names of tensors.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rullama_train::export::merged::{self, MergeType};
+use rullama_train::export::read_any;
+use rullama_train::lora::{Adapter, Module, slots};
+use rullama_train::weights::value::Value;
+use rullama_train::weights::{Base, GgmlType, Gguf};
+
+#[path = "common/gguf_writer.rs"]
+mod gguf_writer;
+use gguf_writer::GgufWriter;
+
+const NOTE: &str = "rullama_train.merged";
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn golden_base(name: &str) -> Base {
+    Base::open(golden(name).join("model.gguf").to_str().expect("UTF-8")).expect("the golden model opens")
+}
+
+fn golden_adapter(name: &str, base: &Base) -> Adapter {
+    read_any(&golden(name).join("adapter"), base.config(), None).expect("PEFT wrote it for this model")
+}
+
+/// Every slot, A and B nonzero.
+fn adapter(base: &Base, size: f32) -> Adapter {
+    let mut adapter = Adapter::init(&slots(base.config(), &Module::ALL), 2, 3.0, true, 5);
+    for pair in adapter.pairs.values_mut() {
+        pair.b.iter_mut().enumerate().for_each(|(i, b)| *b = size * (i as f32).sin());
+    }
+    adapter
+}
+
+fn merge(base: &Base, adapter: &Adapter, ty: MergeType) -> (Gguf, Vec<merged::MergedTensor>) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("merged.gguf");
+    let tensors = merged::write(&path, base, adapter, ty, |_| {}).expect("merged");
+    let bytes = fs::read(&path).expect("written");
+    (Gguf::from_bytes(bytes, "merged").expect("sound"), tensors)
+}
+
+fn refused(base: &Base, adapter: &Adapter, ty: MergeType, expected: &str) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("merged.gguf");
+    fs::write(&path, "what stood there").expect("written");
+    let error = merged::write(&path, base, adapter, ty, |_| {}).expect_err(expected).to_string();
+    assert!(error.contains(expected), "{error}\nexpected {expected}");
+    assert_eq!(fs::read(&path).expect("still there"), b"what stood there");
+    assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing else is left behind");
+}
+
+/// `W + scale·B·A` of every slot in f64, with the name of the matrix.
+fn sums(base: &Base, adapter: &Adapter) -> Vec<(String, Vec<f64>)> {
+    let sum = |(slot, pair): (&rullama_train::lora::Slot, &rullama_train::lora::Pair)| {
+        let name = format!("blk.{}.{}", slot.layer, slot.module.gguf_name());
+        let w = base.require_matrix(&name).expect("the slot's matrix").dequantize();
+        let (cols, rank) = (slot.in_features, adapter.rank);
+        let value = |(i, &w): (usize, &f32)| {
+            let term =
+                |r: usize| f64::from(pair.b[i / cols * rank + r]) * f64::from(pair.a[r * cols + i % cols]);
+            f64::from(w) + adapter.scale() * (0..rank).map(term).sum::<f64>()
+        };
+        (name, w.iter().enumerate().map(value).collect())
+    };
+    adapter.pairs.iter().map(sum).collect()
+}
+
+/// Norm of the difference over the norm of what is expected.
+fn relative(found: &[f32], expected: &[f64]) -> f64 {
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let difference = norm(&mut found.iter().zip(expected).map(|(&f, e)| f64::from(f) - e));
+    difference / norm(&mut expected.iter().copied())
+}
+
+#[test]
+fn everything_else_stays_in_every_byte() {
+    for name in ["ollama", "dense", "big"] {
+        let base = golden_base(name);
+        let adapter = golden_adapter(name, &base);
+        for (_, ty) in MergeType::NAMES {
+            let (merged, tensors) = merge(&base, &adapter, ty);
+            let old = base.gguf();
+            assert_eq!(merged.alignment(), old.alignment());
+            assert_eq!(merged.tensors().len(), old.tensors().len());
+            let mut untouched = 0;
+            for (new, old_tensor) in merged.tensors().iter().zip(old.tensors()) {
+                assert_eq!((&new.name, &new.shape), (&old_tensor.name, &old_tensor.shape));
+                if let Some(touched) = tensors.iter().find(|t| t.name == new.name) {
+                    assert_eq!((touched.from, touched.to), (old_tensor.ty, new.ty));
+                    assert_eq!(new.ty, ty.of(old_tensor.ty, new.shape[0]), "{}", new.name);
+                    continue;
+                }
+                untouched += 1;
+                assert_eq!(new.ty, old_tensor.ty);
+                assert!(merged.data(new) == old.data(old_tensor), "{name}, {ty:?}: {} changed", new.name);
+            }
+            assert_eq!(tensors.len(), adapter.pairs.len(), "one matrix for each pair");
+            assert_eq!(untouched, old.tensors().len() - tensors.len());
+            if name == "ollama" {
+                for tower in ["v.", "a.", "mm."] {
+                    assert!(merged.tensors().iter().any(|t| t.name.starts_with(tower)), "{tower} is there");
+                }
+            }
+            let (note, rest) = merged.metadata().split_last().expect("metadata");
+            assert_eq!(note.0, NOTE);
+            for ((key, value), old) in rest.iter().zip(old.metadata()) {
+                assert_eq!(key, &old.0);
+                assert!(value == &old.1 || key == "general.file_type", "{key} is {}", value.describe());
+            }
+            assert_eq!(rest.len(), old.metadata().len());
+        }
+    }
+}
+
+#[test]
+fn the_file_type_follows_most_matrices() {
+    let base = Base::tiny().expect("part of the program");
+    let adapter = adapter(&base, 0.1);
+    let types = [("q8_0", 7), ("q6_k", 18), ("f16", 1), ("keep", 15), ("q4_k", 15), ("auto", 7)];
+    for (name, expected) in types {
+        let (merged, _) = merge(&base, &adapter, MergeType::from_name(name).expect("a type"));
+        assert_eq!(merged.value("general.file_type"), Some(&Value::U32(expected)), "{name}");
+    }
+    // Merging again replaces the note.
+    let (merged, _) = merge(&base, &adapter, MergeType::Keep);
+    let again = Base::from_gguf(merged, "merged").expect("a model");
+    let (merged, _) = merge(&again, &adapter, MergeType::Keep);
+    assert_eq!(merged.metadata().iter().filter(|(key, _)| key == NOTE).count(), 1);
+}
+
+#[test]
+fn touched_matrices_are_the_sum() {
+    // What each format loses of normal values at the most; see tests/golden/quantize.json.
+    let types = [
+        ("f32", 4e-8),
+        ("f16", 3e-4),
+        ("bf16", 2e-3),
+        ("q8_0", 6e-3),
+        ("q6_k", 0.025),
+        ("q5_k", 0.05),
+        ("q4_k", 0.1),
+    ];
+    for name in ["ollama", "dense", "big"] {
+        let base = golden_base(name);
+        let adapter = golden_adapter(name, &base);
+        let expected = sums(&base, &adapter);
+        for (ty, tolerance) in types {
+            let (merged, tensors) = merge(&base, &adapter, MergeType::from_name(ty).expect("a type"));
+            let merged = Base::from_gguf(merged, "merged").expect("a model");
+            for (matrix, expected) in &expected {
+                let found = merged.require_matrix(matrix).expect("the matrix").dequantize();
+                let relative = relative(&found, expected);
+                assert!(
+                    relative <= tolerance,
+                    "{name}, {ty}: {matrix} is off by {relative:e}, allowed {tolerance:e}"
+                );
+            }
+            for t in &tensors {
+                assert!(t.changed && t.change > 0.0 && t.base > 0.0, "{t:?}");
+                assert!((t.loss / (t.base + t.change)).sqrt() <= 1.5 * tolerance, "{t:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fused_and_renamed_tensors_are_merged_in_the_right_rows() {
+    let mut writer = GgufWriter::gemma4();
+    for last in ["attn_q", "attn_k", "attn_v"] {
+        writer.remove_tensor(&format!("blk.0.{last}.weight"));
+    }
+    // 8 rows of queries, 4 of keys, 4 of values; the head sizes are 4 in layer 0.
+    writer.random("blk.0.attn_qkv.weight", &[32, 16], GgmlType::Q8_0);
+    // A layer that shares keys: its own are in the file all the same, and must stay.
+    writer.remove_tensor("blk.2.attn_q.weight");
+    writer.random("blk.2.attn_qkv.weight", &[32, 16], GgmlType::F32);
+    let tensor = writer.tensor("blk.1.attn_output.weight");
+    tensor.name = "blk.1.attn_output".into();
+    let base =
+        Base::from_gguf(Gguf::from_bytes(writer.bytes(), "made").expect("sound"), "made").expect("a model");
+    let adapter = adapter(&base, 0.5);
+    let (merged, tensors) = merge(&base, &adapter, MergeType::To(GgmlType::F32));
+    assert!(tensors.iter().any(|t| t.name == "blk.1.attn_output"));
+    assert_eq!(tensors.iter().filter(|t| t.name.contains("qkv")).count(), 2);
+    let merged = Base::from_gguf(merged, "merged").expect("a model");
+    let expected = sums(&base, &adapter);
+    assert_eq!(expected.iter().filter(|(name, _)| name.starts_with("blk.0.attn_")).count(), 4);
+    for (matrix, expected) in expected {
+        let found = merged.require_matrix(&matrix).expect("the matrix").dequantize();
+        assert!(relative(&found, &expected) < 4e-8, "{matrix}");
+    }
+    let shared = |base: &Base| {
+        let gguf = base.gguf();
+        gguf.data(gguf.tensor("blk.2.attn_qkv.weight").expect("there"))[8 * 32 * 4..].to_vec()
+    };
+    assert!(shared(&merged) == shared(&base), "keys and values that nothing uses have changed");
+    // Keys alone: in the fused tensor's own format the rows of the others keep their bytes.
+    let mut keys = adapter.clone();
+    keys.pairs.retain(|slot, _| slot.module == Module::AttnK && slot.layer == 0);
+    let (merged, _) = merge(&base, &keys, MergeType::Keep);
+    let rows = |gguf: &Gguf| gguf.data(gguf.tensor("blk.0.attn_qkv.weight").expect("there")).to_vec();
+    let (old, new) = (rows(base.gguf()), rows(&merged));
+    assert_eq!((&old[..8 * 34], &old[12 * 34..]), (&new[..8 * 34], &new[12 * 34..]));
+    assert_ne!(old[8 * 34..12 * 34], new[8 * 34..12 * 34]);
+}
+
+#[test]
+fn rows_that_are_not_whole_blocks_fall_back() {
+    use GgmlType::*;
+    let cases = [
+        (Q4_K, 704, Q5_0),
+        (Q5_K, 704, Q8_0), // llama-quantize takes Q5_1, which has no kernel here
+        (Q6_K, 2112, Q8_0),
+        (Q8_0, 2112, Q8_0),
+        (Q4_K, 2816, Q4_K),
+        (Q4_K, 36, F16),
+        (Q8_0, 4, F16),
+        (BF16, 4, BF16),
+    ];
+    for (wanted, cols, expected) in cases {
+        assert_eq!(MergeType::To(wanted).of(Q4_K, cols), expected, "{wanted:?} in rows of {cols}");
+    }
+    let own = |ty| [MergeType::Auto.of(ty, 256), MergeType::Keep.of(ty, 256)];
+    assert_eq!(own(Q4_K), [Q8_0, Q4_K]);
+    assert_eq!(own(Q5_0), [Q8_0, Q5_0]);
+    assert_eq!([own(F32), own(F16), own(BF16)], [[F32; 2], [F16; 2], [BF16; 2]]);
+}
+
+#[test]
+fn merges_that_change_nothing_are_refused() {
+    let base = Base::tiny().expect("part of the program");
+    for (_, ty) in MergeType::NAMES {
+        refused(&base, &adapter(&base, 0.0), ty, "every product scale·B·A is zero");
+    }
+    // Far below half a step of any block.
+    for ty in ["keep", "auto", "q4_k", "q6_k"] {
+        let ty = MergeType::from_name(ty).expect("a type");
+        refused(
+            &base,
+            &adapter(&base, 1e-12),
+            ty,
+            "every byte of 32 matrices stayed the same; choose a finer type",
+        );
+    }
+}
+
+#[test]
+fn adapters_and_values_that_do_not_fit_are_refused() {
+    let (dense, big) = (golden_base("dense"), golden_base("big"));
+    let mut other = golden_adapter("dense", &dense);
+    refused(&big, &other, MergeType::Auto, "use the base that it was trained on");
+    other.pairs.clear();
+    refused(&dense, &other, MergeType::Auto, "it has no matrices");
+    let mut large = golden_adapter("dense", &dense);
+    large.alpha = 1e9;
+    refused(&dense, &large, MergeType::Auto, "more than the 65504 that Q8_0 holds; choose f32");
+    refused(&dense, &large, MergeType::To(GgmlType::F16), "row 0, column ");
+    large.alpha = 1e300;
+    refused(&dense, &large, MergeType::To(GgmlType::F32), "expected a finite number");
+}
+
+#[test]
+fn damaged_adapters_are_refused() {
+    let base = golden_base("ollama");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(golden("ollama/adapter").join(file), dir.path().join(file)).expect("copied");
+    }
+    let tensors = dir.path().join("adapter_model.safetensors");
+    let whole = fs::read(&tensors).expect("there");
+    for (length, expected) in
+        [(0, "not a whole safetensors file"), (whole.len() - 1, "not a whole safetensors file")]
+    {
+        fs::write(&tensors, &whole[..length]).expect("written");
+        let error = read_any(dir.path(), base.config(), None).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    fs::write(&tensors, &whole).expect("written");
+    read_any(dir.path(), base.config(), None).expect("whole again");
+    let error =
+        read_any(dir.path(), golden_base("big").config(), None).expect_err("another model").to_string();
+    assert!(error.contains("adapter_model.safetensors"), "{error}");
+}
+
+#[test]
+fn places_that_cannot_be_written_give_one_clear_error() {
+    let base = Base::tiny().expect("part of the program");
+    let adapter = adapter(&base, 0.1);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    fs::write(dir.path().join("file"), "x").expect("written");
+    let mut cases = vec![
+        (dir.path().to_path_buf(), "it is a folder where a file is expected"),
+        (dir.path().join("file/merged.gguf"), "a file stands where a folder is expected"),
+    ];
+    if cfg!(target_os = "linux") {
+        cases.push(("/proc/merged.gguf".into(), "cannot write /proc/merged.gguf"));
+    }
+    for (path, expected) in cases {
+        let error = merged::write(&path, &base, &adapter, MergeType::Auto, |_| {}).expect_err(expected);
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing is left behind");
+}
+
+fn rullama(arguments: &[&str], folder: &Path) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
+    let output = command.args(arguments).current_dir(folder).output().expect("it starts");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn the_command_writes_the_file_and_a_modelfile() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let place = dir.path();
+    fs::copy(golden("ollama/model.gguf"), place.join("base.gguf")).expect("copied");
+    let adapter = golden("ollama/adapter").display().to_string();
+    let merge = ["merge", &adapter, "--base", "base.gguf", "--out", "out/merged.gguf"];
+    let (success, text) = rullama(&merge, place);
+    assert!(success, "{text}");
+    assert_eq!(fs::read_to_string(place.join("out/Modelfile")).expect("there"), "FROM ./merged.gguf\n");
+    let merged = Base::open(place.join("out/merged.gguf").to_str().expect("UTF-8")).expect("a model");
+    let types: Vec<GgmlType> = merged.gguf().tensors().iter().map(|t| t.ty).collect();
+    assert!(types.contains(&GgmlType::Q8_0), "{types:?}");
+    assert_eq!(fs::read_dir(place.join("out")).expect("readable").count(), 2, "nothing else is left behind");
+
+    // A Modelfile of the user's stays.
+    fs::write(place.join("out/Modelfile"), "FROM ./other.gguf\n").expect("written");
+    let (success, text) = rullama(&[&merge[..], &["--type", "f16"]].concat(), place);
+    assert!(success && text.contains("is there already and stays"), "{text}");
+    assert_eq!(fs::read_to_string(place.join("out/Modelfile")).expect("there"), "FROM ./other.gguf\n");
+
+    for (arguments, expected) in [
+        (vec!["merge", &adapter, "--base", "base.gguf", "--out", "./base.gguf"], "--out is the base itself"),
+        (
+            vec!["merge", &adapter, "--base", "base.gguf", "--out", "a.gguf", "--type", "q3_k"],
+            "expected one of auto, keep",
+        ),
+        (vec!["merge", &adapter, "--base", "tiny", "--out", "a.gguf"], "adapter_model.safetensors"),
+        (vec!["merge", "nowhere", "--base", "tiny", "--out", "a.gguf"], "nowhere"),
+        (
+            vec!["merge", &adapter, "--base", "base.gguf", "--out", "out"],
+            "it is a folder where a file is expected",
+        ),
+    ] {
+        let (success, text) = rullama(&arguments, place);
+        assert!(!success && text.contains(expected), "{arguments:?}: {text}");
+        assert_eq!(text.matches("rror").count(), 1, "one error: {text}");
+    }
+    assert_eq!(
+        fs::read(place.join("base.gguf")).expect("there"),
+        fs::read(golden("ollama/model.gguf")).expect("there")
+    );
+}
