@@ -40,6 +40,9 @@ pub struct BenchArgs {
     /// Compute activations again in the backward pass.
     #[arg(long)]
     recompute: bool,
+    /// Keep to what every WebGPU browser guarantees: small bindings and buffers.
+    #[arg(long)]
+    webgpu_limits: bool,
     /// Part of the GPU's name.
     #[arg(long)]
     adapter: Option<String>,
@@ -56,7 +59,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
         bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
     }
-    let gpu = block_on(Gpu::open(Backend::Auto, args.adapter.as_deref(), false))?;
+    let gpu = block_on(Gpu::open(Backend::Auto, args.adapter.as_deref(), args.webgpu_limits))?;
     let model = Model::load(&gpu, &base, args.sequence)?;
     let slots = slots(config, &Module::ALL);
     let adapter = Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
@@ -69,7 +72,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
 
-    block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
+    let first = block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
     let started = Instant::now();
     for number in 0..args.steps {
         block_on(trainer.step(&step, number as u64 + 2, &optimizer, 1e-4))?;
@@ -92,6 +95,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         show::text(json!({
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
             "rank": args.rank, "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "first_loss": first.loss,
             "planned_bytes": memory, "kernels": kernels,
         }));
         return Ok(());
@@ -100,6 +104,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     show::line("base", base.name());
     let sequence = show::count(args.sequence, "token");
     show::line("step", format_args!("{} × {sequence}, rank {}: {seconds:.4} s", args.batch, args.rank));
+    show::line("loss", format_args!("{:.6} at first, gradient norm {:.6}", first.loss, first.grad_norm));
     show::line("speed", format_args!("{tokens_per_second:.0} tokens/s"));
     show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();

@@ -95,7 +95,7 @@ impl Gpu {
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
         let errors = Arc::new(Mutex::new(None));
         let (uncaptured, lost) = (errors.clone(), errors.clone());
-        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| remember(&uncaptured, e.to_string())));
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| remember(&uncaptured, describe(&e))));
         device.set_device_lost_callback(move |reason, text| {
             if reason != wgpu::DeviceLostReason::Destroyed {
                 remember(&lost, format!("the device was lost: {text}"));
@@ -268,6 +268,16 @@ pub(crate) const PARTIAL_SUMS: u64 = 32 << 20;
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+
+/// What the device said, with the next step where there is one.
+fn describe(error: &wgpu::Error) -> String {
+    match error {
+        wgpu::Error::OutOfMemory { .. } => "out of memory; set train.gradient_checkpointing = true, lower \
+            data.max_seq_len, train.batch_size or lora.rank, or close what else uses the GPU"
+            .into(),
+        other => other.to_string(),
+    }
+}
 
 fn remember(slot: &Mutex<Option<String>>, text: String) {
     slot.lock().expect("the lock is held for a move only").get_or_insert(text);
