@@ -356,9 +356,12 @@ fn adapters(place: Place) {
         &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
     );
     place.write("old/adapter_config.json", r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16}"#);
+    let rank8 = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
     place.refused(
-        &["recipe.toml", "--set", "lora.init_from=old"],
-        "old has rank = 8, alpha = 16, rslora = false; the recipe has rank = 4, alpha = 8, rslora = false; make them equal",
+        &["recipe.toml", "--set", &format!("lora.init_from={rank8}")],
+        &format!(
+            "{rank8} has rank = 8, alpha = 16, rslora = false; the recipe has rank = 4, alpha = 8, rslora = false; make them equal"
+        ),
     );
     place.refused(&["eval", "recipe.toml", "--adapter", "old"], "old…adapter_model.safetensors…");
     place.refused(

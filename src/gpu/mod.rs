@@ -114,7 +114,7 @@ impl Gpu {
             mapped_at_creation: false,
         });
         // A software device has a few cores only, and pays dearly for each dispatch.
-        let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 1024 };
+        let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
         let pipelines = pipeline::Cache::default();
         let profile = profile::Profile::default();
         Ok(Gpu {
@@ -264,7 +264,7 @@ impl Gpu {
 }
 
 /// Bytes of scratch for split products.
-pub(crate) const PARTIAL_SUMS: u64 = 32 << 20;
+pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
