@@ -1,7 +1,6 @@
 //! The loop as a whole: recorded losses, determinism, dropout, what stops a run, what an exported adapter computes.
 
 #[path = "../common/golden.rs"]
-#[allow(dead_code)] // tests/golden.rs reads more of it
 mod golden;
 #[path = "../common/gpu.rs"]
 mod gpu;
