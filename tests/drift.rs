@@ -20,7 +20,7 @@ use rullama_train::weights::{Base, Gguf};
 const LOGITS: f64 = 2e-5;
 
 fn main() {
-    let mut tests: Vec<(String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>)> = Vec::new();
+    let mut tests: Vec<gpu::Test> = Vec::new();
     for name in ["dense", "big", "ollama"] {
         let mut add = |what: &str, test: fn(&Gpu, &Golden) -> Result<(), Failed>| {
             let run = move |gpu: &Gpu| test(gpu, &Golden::read(&Path::new("tests/golden").join(name)));

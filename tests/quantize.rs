@@ -92,9 +92,12 @@ fn every_core_gives_the_same_bytes() {
     }
 }
 
+/// A name and the value at each index.
+type Shape = (&'static str, fn(usize) -> f32);
+
 #[test]
 fn odd_blocks_stay_finite_and_close() {
-    let shapes: [(&str, fn(usize) -> f32); 9] = [
+    let shapes: [Shape; 9] = [
         ("zeros", |_| 0.0),
         ("negative zeros", |_| -0.0),
         ("constant", |_| 0.3),

@@ -95,7 +95,7 @@ pub fn plan(plan: &Plan, detailed: bool) {
     let total = bytes(plan.total());
     line("memory", format_args!("{total} on the device for {tokens} a pass, logits of {rows} at a time"));
     if detailed {
-        for (purpose, size) in &plan.bytes {
+        for (purpose, size) in plan.bytes.iter().filter(|(_, size)| *size > 0) {
             text(format_args!("           {:>9}  {purpose}", bytes(*size)));
         }
     }

@@ -6,7 +6,7 @@ mod recorder;
 pub mod shader;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use wgpu::util::DeviceExt;
 
@@ -70,7 +70,7 @@ pub struct Gpu {
     profile: profile::Profile,
     errors: Arc<Mutex<Option<String>>>,
     /// Results of the parts of split products.
-    partial_sums: wgpu::Buffer,
+    partial_sums: OnceLock<wgpu::Buffer>,
     workgroups_to_fill: AtomicUsize,
     /// Bound where a kernel has a binding that this call does not use.
     unused: wgpu::Buffer,
@@ -107,12 +107,6 @@ impl Gpu {
             usage: wgpu::BufferUsages::STORAGE,
             mapped_at_creation: false,
         });
-        let partial_sums = device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("partial sums"),
-            size: PARTIAL_SUMS,
-            usage: wgpu::BufferUsages::STORAGE,
-            mapped_at_creation: false,
-        });
         // A software device has a few cores only, and pays dearly for each dispatch.
         let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
         let pipelines = pipeline::Cache::default();
@@ -125,7 +119,7 @@ impl Gpu {
             pipelines,
             profile,
             errors,
-            partial_sums,
+            partial_sums: OnceLock::new(),
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
             unused,
         })
@@ -158,9 +152,16 @@ impl Gpu {
         self.workgroups_to_fill.store(workgroups, Ordering::Relaxed);
     }
 
-    /// Scratch of split products.
+    /// Scratch of split products, made when the first product is split.
     pub(crate) fn partial_sums(&self) -> &wgpu::Buffer {
-        &self.partial_sums
+        self.partial_sums.get_or_init(|| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("partial sums"),
+                size: PARTIAL_SUMS,
+                usage: wgpu::BufferUsages::STORAGE,
+                mapped_at_creation: false,
+            })
+        })
     }
 
     /// An uninitialised (zeroed) buffer of `bytes`, rounded up to 16.

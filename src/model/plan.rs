@@ -1,6 +1,7 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
 use super::{Model, Trainable};
+use crate::gpu::PARTIAL_SUMS;
 use crate::ops::Weight;
 
 /// Widths of one layer's buffers, in f32 per token.
@@ -79,7 +80,8 @@ pub enum Recompute {
 const HEAD_BYTES: u64 = 128 << 20;
 
 impl Plan {
-    /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
+    /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss, on a device that `splits`
+    /// products over workgroups or not.
     pub fn new(
         model: &Model,
         adapter: &Trainable,
@@ -87,6 +89,7 @@ impl Plan {
         loss_tokens: usize,
         dropout: bool,
         recompute: Recompute,
+        splits: bool,
     ) -> Plan {
         let config = model.config();
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
@@ -128,7 +131,7 @@ impl Plan {
                 ("backward scratch", bytes(scratch)),
                 ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
                 ("per-layer embedding rows", fetched),
-                ("sums of split products", crate::gpu::PARTIAL_SUMS),
+                ("sums of split products", if splits { PARTIAL_SUMS } else { 0 }),
             ],
             recompute: vec![recompute; layers.len()],
             layers,

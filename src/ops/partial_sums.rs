@@ -1,6 +1,6 @@
 //! Splitting a long sum over several workgroups, for products with too few tiles to fill the device.
 
-use crate::gpu::{Binding, Gpu, Kernel, Recorder, grid};
+use crate::gpu::{Binding, Gpu, Kernel, PARTIAL_SUMS, Recorder, grid};
 
 /// Twin of `Params` in shaders/partial_sums.wgsl.
 #[repr(C)]
@@ -36,7 +36,7 @@ const LEAST_STEPS: usize = 4;
 
 /// In how many parts to compute a sum of `steps` steps over `tiles` tiles of a result of `values4` vec4s.
 pub fn parts(gpu: &Gpu, tiles: usize, steps: usize, values4: usize) -> u32 {
-    let room = (gpu.partial_sums().size() / 16) as usize / values4.max(1);
+    let room = (PARTIAL_SUMS / 16) as usize / values4.max(1);
     let wanted = gpu.workgroups_to_fill() / tiles.max(1);
     wanted.min(steps / LEAST_STEPS).min(room).max(1) as u32
 }
