@@ -190,9 +190,10 @@ impl Progress {
         self.elapsed += elapsed;
         let smoothed = self.smoothed.map_or(report.loss, |s| 0.9 * s + 0.1 * report.loss);
         self.smoothed = Some(smoothed);
-        let (norm, rate) = (report.grad_norm, self.rate());
-        let message =
-            format!("loss {smoothed:.4} · lr {learning_rate:.2e} · grad {norm:.3} · {rate:.0} tokens/s");
+        let (loss, norm, rate) = (report.loss, report.grad_norm, self.rate());
+        let message = format!(
+            "loss {loss:.4} (smoothed {smoothed:.4}) · lr {learning_rate:.2e} · grad {norm:.3} · {rate:.0} tokens/s"
+        );
         self.bar.set_message(message.clone());
         self.bar.set_position(self.done as u64);
         // About twenty lines where there is no terminal.
