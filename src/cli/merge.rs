@@ -24,7 +24,7 @@ use super::show;
 /// What to merge, and where to.
 #[derive(Args)]
 pub struct MergeArgs {
-    /// PEFT folder.
+    /// A PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file.
     adapter: PathBuf,
     /// What the adapter was trained on: "tiny", an Ollama tag, or a .gguf file.
     #[arg(long)]

@@ -63,7 +63,7 @@ enum Verb {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
-    /// Merge a PEFT adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
+    /// Merge an adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
     Merge(merge::MergeArgs),
 }
 
