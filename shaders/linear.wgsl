@@ -21,7 +21,7 @@ struct Params {
     lora_scale: f32,
     accumulate: u32,    // whether y keeps what it holds
     cols4: u32,         // columns of y that this call owns, / 4
-    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at y[i]
+    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -29,7 +29,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;          // forward: x [T, K]; backward: dy [T, N]
 @group(0) @binding(3) var<storage, read> z: array<vec4<f32>>;          // forward: z [T, R]; backward: u [T, R]
 @group(0) @binding(4) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
-@group(0) @binding(5) var<storage, read_write> y: array<vec4<f32>>;    // forward: y [T, N]; backward: dx [T, K]
+@group(0) @binding(5) var<storage, read_write> result: array<vec4<f32>>; // forward: y [T, N]; backward: dx [T, K]
 
 var<private> part: u32;
 
@@ -38,22 +38,7 @@ fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
         return;
     }
     let at = (part * params.rows + row) * params.y_stride4 + params.y_offset4 + col4;
-    let left = col4 < params.cols4;
-    let right = col4 + 1u < params.cols4;
-    var sum_a = a;
-    var sum_b = b;
-    if params.accumulate == 1u && left {
-        sum_a += y[at];
-    }
-    if params.accumulate == 1u && right {
-        sum_b += y[at + 1u];
-    }
-    if left {
-        y[at] = sum_a;
-    }
-    if right {
-        y[at + 1u] = sum_b;
-    }
+    store_columns(at, col4, params.cols4, a, b);
 }
 
 // Four values of row `row` of x or z, zero past its end.

@@ -12,14 +12,14 @@ struct Params {
     q_stride4: u32,
     q_offset4: u32,
     scale: f32,
-    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at dweight[i]
-    accumulate: u32,    // whether dweight keeps what it holds: not the parts
+    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
+    accumulate: u32,    // whether the result keeps what it holds: not the parts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> p: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> dweight: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> result: array<vec4<f32>>; // dW
 
 var<private> part: u32;
 
@@ -28,22 +28,7 @@ fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
         return;
     }
     let at = (part * params.p_cols4 * 4u + row) * params.q_cols4 + col4;
-    let left = col4 < params.q_cols4;
-    let right = col4 + 1u < params.q_cols4;
-    var sum_a = params.scale * a;
-    var sum_b = params.scale * b;
-    if params.accumulate == 1u && left {
-        sum_a += dweight[at];
-    }
-    if params.accumulate == 1u && right {
-        sum_b += dweight[at + 1u];
-    }
-    if left {
-        dweight[at] = sum_a;
-    }
-    if right {
-        dweight[at + 1u] = sum_b;
-    }
+    store_columns(at, col4, params.q_cols4, params.scale * a, params.scale * b);
 }
 
 fn read_p(t: u32, col4: u32) -> vec4<f32> {

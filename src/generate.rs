@@ -19,12 +19,16 @@ pub async fn greedy(
         let batch = MicroBatch::pack([&sample]);
         ids = sample.ids;
         let logits = trainer.logits(&batch, &[ids.len() as u32 - 1]).await?;
-        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
-        let next = best.expect("a vocabulary is not empty") as u32;
+        let next = likeliest(&logits) as u32;
         if next == tokenizer.turn_end() || tokenizer.eos().contains(&next) {
             break;
         }
         ids.push(next);
     }
     Ok(tokenizer.decode(&ids[prompt.len()..]))
+}
+
+/// Index of the largest of a row of logits; the first of equals, 0 of none.
+pub fn likeliest(logits: &[f32]) -> usize {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap_or_default()
 }

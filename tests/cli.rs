@@ -411,6 +411,10 @@ fn no_validation(place: Place) {
 }
 
 fn no_device(place: Place) {
+    place.refused(
+        &["check", "recipe.toml", "--set", "eval.samples=[\"Hi\"]", "--set", "eval.max_new_tokens=1020"],
+        "the longest of eval.samples needs … positions with its reply, tiny was trained for 1024; shorten it or lower eval.max_new_tokens",
+    );
     let next = "Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` …";
     // An earlier run's files stay.
     place.write("run/metrics.jsonl", "{}");

@@ -75,6 +75,27 @@ fn tile_multiply(lane: u32) {
     workgroupBarrier();
 }
 
+// Stores up to eight neighbouring columns of a row of the importer's `result`, or adds them where `params.accumulate`
+// says so; columns from 4·`cols4` on are not there.
+fn store_columns(at: u32, col4: u32, cols4: u32, a: vec4<f32>, b: vec4<f32>) {
+    let left = col4 < cols4;
+    let right = col4 + 1u < cols4;
+    var sum_a = a;
+    var sum_b = b;
+    if params.accumulate == 1u && left {
+        sum_a += result[at];
+    }
+    if params.accumulate == 1u && right {
+        sum_b += result[at + 1u];
+    }
+    if left {
+        result[at] = sum_a;
+    }
+    if right {
+        result[at + 1u] = sum_b;
+    }
+}
+
 // Hands out the tile whose first row is `row0` and whose first column is 4·`col4`.
 fn tile_store(row0: u32, col4: u32, lane: u32) {
     let row = row0 + lane / 8u * 8u;

@@ -8,22 +8,14 @@ use pollster::block_on;
 use rullama_train::export::peft;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
-use rullama_train::run;
 
 use super::session::Session;
 use super::show;
 
 /// Shows what the recipe resolves to; with `gradients`, writes loss and gradients of the first step there.
 pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
-    // Nothing is written there; a place that cannot be written is better known now.
-    files::check_folder(&recipe.output.dir)?;
     gradients.map_or(Ok(()), files::check_file)?;
-    let session = Session::open(recipe)?;
-    let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
-    let gpu = Session::device(recipe)?;
-    show::device(&gpu);
-    show::session(recipe, &session, &initial);
-    show::steps(recipe, &session);
+    let (session, initial, gpu) = Session::start(recipe)?;
     let model = session.model(&gpu)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), true);

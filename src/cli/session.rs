@@ -1,7 +1,8 @@
 //! What train, check and eval share: opening everything that the recipe names, and the device.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rullama_train::batch::MicroBatch;
+use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
@@ -9,6 +10,8 @@ use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::{GradientCheckpointing, Recipe};
 use rullama_train::run::{self, Data, Frozen, Steps};
 use rullama_train::train::{Capacity, Trainer};
+
+use super::show;
 
 /// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
 const KEEP_UP_TO: u64 = 4 << 30;
@@ -35,9 +38,30 @@ impl Session {
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
         let longest =
             prompts.iter().map(|(_, ids)| ids.len() + recipe.eval.max_new_tokens).max().unwrap_or(0);
+        let context = frozen.base.config().context_length;
+        if longest > context {
+            bail!(
+                "the longest of eval.samples needs {longest} positions with its reply, {} was trained for {context}; \
+                 shorten it or lower eval.max_new_tokens",
+                frozen.base.name()
+            );
+        }
         let capacity = run::capacity(&steps, &data.train, &validation, longest);
-        let positions = longest.max(recipe.data.max_seq_len).min(frozen.base.config().context_length);
+        let positions = longest.max(recipe.data.max_seq_len);
         Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
+    }
+
+    /// Opens everything, the device last, and shows it: how training and its check begin.
+    pub fn start(recipe: &Recipe) -> Result<(Session, Adapter, Gpu)> {
+        // A place that cannot be written is better known before anything else.
+        files::check_folder(&recipe.output.dir)?;
+        let session = Session::open(recipe)?;
+        let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
+        let gpu = Session::device(recipe)?;
+        show::device(&gpu);
+        show::session(recipe, &session, &initial);
+        show::steps(recipe, &session);
+        Ok((session, initial, gpu))
     }
 
     /// Opens the device that the recipe names.

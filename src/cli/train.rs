@@ -22,13 +22,7 @@ use super::show;
 
 /// Trains, evaluates before and after, and writes the output folder.
 pub fn run(recipe: &Recipe) -> Result<()> {
-    files::check_folder(&recipe.output.dir)?;
-    let session = Session::open(recipe)?;
-    let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
-    let gpu = Session::device(recipe)?;
-    show::device(&gpu);
-    show::session(recipe, &session, &initial);
-    show::steps(recipe, &session);
+    let (session, initial, gpu) = Session::start(recipe)?;
     let model = session.model(&gpu)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), false);

@@ -5,6 +5,7 @@ use std::fmt;
 use super::Error;
 use super::merged::MergeType;
 use crate::batch::{IGNORE, MicroBatch, Sample};
+use crate::generate::likeliest;
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::{self, Adapter, Module};
 use crate::model::Model;
@@ -74,7 +75,7 @@ impl Logits {
             if kl > drift.worst_kl || kl.is_nan() {
                 drift.worst_kl = kl;
             }
-            drift.top1 += f64::from(u8::from(first(p) == first(q)));
+            drift.top1 += f64::from(u8::from(likeliest(p) == likeliest(q)));
         }
         let tokens = self.tokens().max(1) as f64;
         Drift { kl: drift.kl / tokens, top1: drift.top1 / tokens, ..drift }
@@ -90,10 +91,6 @@ fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let (zp, zq) = (normalizer(p), normalizer(q));
     let log = |x: f32, z: f64| f64::from(x) - z;
     p.iter().zip(q).map(|(&p, &q)| log(p, zp).exp() * (log(p, zp) - log(q, zq))).sum()
-}
-
-fn first(row: &[f32]) -> usize {
-    (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a))).unwrap_or_default()
 }
 
 /// What merging cost and what it was to keep.

@@ -24,11 +24,6 @@ enum Command {
         buffer: wgpu::Buffer,
         bytes: u64,
     },
-    Copy {
-        from: wgpu::Buffer,
-        to: wgpu::Buffer,
-        bytes: u64,
-    },
 }
 
 /// Work in the order in which it will run. Nothing runs before [`Recorder::submit`].
@@ -88,11 +83,6 @@ impl<'g> Recorder<'g> {
         self.commands.push(Command::Clear { buffer: buffer.clone(), bytes });
     }
 
-    /// Copies the first `bytes` (a multiple of 4).
-    pub fn copy(&mut self, from: &wgpu::Buffer, to: &wgpu::Buffer, bytes: u64) {
-        self.commands.push(Command::Copy { from: from.clone(), to: to.clone(), bytes });
-    }
-
     /// A binding that this call does not use.
     pub fn unused(&self, index: u32) -> Binding<'g> {
         Binding { index, buffer: &self.gpu.unused, range: None }
@@ -107,7 +97,6 @@ impl<'g> Recorder<'g> {
         while let Some(command) = commands.next() {
             match command {
                 Command::Clear { buffer, bytes } => encoder.clear_buffer(&buffer, 0, Some(bytes)),
-                Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes),
                 Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z] } => {
                     let timestamp_writes = timing.as_mut().map(|t| t.next(name));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };

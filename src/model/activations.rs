@@ -80,7 +80,6 @@ pub(super) struct Scratch {
 pub struct Activations {
     /// Largest micro-batch that fits.
     pub tokens: usize,
-    pub(super) embeddings: Rows, // scaled, [T, D]
     pub(super) layers: Vec<LayerActivations>,
     pub(super) recompute: Vec<bool>,
     pub(super) output: Rows,                   // of the last layer [T, D]
@@ -118,7 +117,6 @@ impl Activations {
         }
         Ok(Activations {
             tokens: plan.tokens,
-            embeddings: make.rows("embeddings", widest.width)?,
             layers,
             recompute: plan.recompute.clone(),
             output: make.rows("stream", widest.width)?,

@@ -30,12 +30,7 @@ impl<'b> Model<'b> {
         let pass = Pass { inputs, adapter, dropout };
         let d = self.config().width;
         let root_d = (d as f64).sqrt() as f32;
-        embedding::forward(rec, &acts.embeddings, &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
-        rec.copy(
-            &acts.embeddings.buffer,
-            &acts.layers[0].input.buffer,
-            (inputs.tokens * acts.embeddings.stride * 4) as u64,
-        );
+        embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
         for layer in 0..self.layers.len() {
             self.layer_forward(rec, &pass, acts, layer, acts.hidden(layer + 1));
         }
@@ -117,7 +112,7 @@ impl<'b> Model<'b> {
         let (d, p) = (self.config().width as f64, self.config().per_layer_width);
         let root_d = d.sqrt().recip() as f32;
         let projection = &global.model_proj[layer];
-        linear::forward(rec, saved.inp_gate.all(), acts.embeddings.all(), projection, root_d, None, t);
+        linear::forward(rec, saved.inp_gate.all(), acts.hidden(0).all(), projection, root_d, None, t);
         rms_norm::forward(rec, &saved.gated_input, &saved.inp_gate, &global.proj_norm, None, 1.0, t);
         let root_p = (p as f64).sqrt() as f32;
         embedding::forward(rec, &saved.per_layer_input, &rows.ids, 0, &rows.table, layer * p, root_p, t);

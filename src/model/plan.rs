@@ -101,7 +101,7 @@ impl Plan {
             Recompute::Never => false,
             Recompute::Above(limit) => bytes(kept) > limit,
         };
-        let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 3 * widest.width;
+        let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 2 * widest.width;
         let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
         let z_width = adapter.max_z_width();
         let scratch = 2 * widest.width

@@ -2,7 +2,7 @@
 
 use super::partial_sums::{self, Target};
 use super::{Param, STEPS, View, Weight};
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Kernel, Recorder};
 
 /// Twin of `Params` in shaders/linear.wgsl.
 #[repr(C)]
@@ -127,13 +127,6 @@ fn dispatch(
     let summed = if entry == "forward" { w.cols } else { tile.rows };
     let steps = summed.div_ceil(STEPS);
     let [across, down] = [params.cols4.div_ceil(16), params.rows.div_ceil(64)];
-    let parts = partial_sums::parts(
-        rec.gpu(),
-        (across * down) as usize,
-        steps,
-        (params.rows * params.cols4) as usize,
-    );
-    let part_steps = steps.div_ceil(parts as usize) as u32;
     let target = Target {
         y: y.rows.bind(5),
         rows: params.rows,
@@ -142,21 +135,18 @@ fn dispatch(
         offset4: params.y_offset4,
         accumulate: params.accumulate == 1,
     };
-    let (params, result) = match parts {
-        1 => (Params { part_steps, ..params }, target.y),
-        _ => {
-            let scratch = Binding { index: 5, buffer: rec.gpu().partial_sums(), range: None };
-            let to_scratch =
-                Params { y_stride4: params.cols4, y_offset4: 0, accumulate: 0, part_steps, ..params };
-            (to_scratch, scratch)
-        }
-    };
     let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
     let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
-    let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, result];
     let kernel = Kernel::new("linear", entry).with_format(w.ty);
-    rec.dispatch(kernel, &params, &bindings, [across, down, parts]);
-    if parts > 1 {
-        partial_sums::reduce(rec, &target, parts);
-    }
+    partial_sums::split(rec, &target, across * down, steps, |rec, parts| {
+        let params = Params {
+            y_stride4: parts.stride4,
+            y_offset4: parts.offset4,
+            accumulate: parts.accumulate,
+            part_steps: parts.steps,
+            ..params
+        };
+        let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, parts.result];
+        rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
+    });
 }

@@ -2,7 +2,7 @@
 
 use super::partial_sums::{self, Target};
 use super::{Param, STEPS, View};
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Kernel, Recorder};
 
 /// Twin of `Params` in shaders/lora.wgsl.
 #[repr(C)]
@@ -26,8 +26,6 @@ pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f3
     let [p_cols4, q_cols4] = [dweight.rows / 4, dweight.cols / 4].map(|n| n as u32);
     let [across, down] = [q_cols4.div_ceil(16), p_cols4.div_ceil(16)];
     let steps = rows.div_ceil(STEPS);
-    let parts =
-        partial_sums::parts(rec.gpu(), (across * down) as usize, steps, dweight.rows * dweight.cols / 4);
     let target = Target {
         y: dweight.bind(3),
         rows: dweight.rows as u32,
@@ -36,25 +34,20 @@ pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f3
         offset4: 0,
         accumulate: true,
     };
-    let result = match parts {
-        1 => target.y,
-        _ => Binding { index: 3, buffer: rec.gpu().partial_sums(), range: None },
-    };
-    let params = Params {
-        rows: rows as u32,
-        p_cols4,
-        p_stride4: p.stride4(),
-        p_offset4: p.offset4(),
-        q_cols4,
-        q_stride4: q.stride4(),
-        q_offset4: q.offset4(),
-        scale,
-        part_steps: steps.div_ceil(parts as usize) as u32,
-        accumulate: u32::from(parts == 1),
-    };
-    let bindings = [p.rows.bind(1), q.rows.bind(2), result];
-    rec.dispatch(Kernel::new("lora", "gradient"), &params, &bindings, [across, down, parts]);
-    if parts > 1 {
-        partial_sums::reduce(rec, &target, parts);
-    }
+    partial_sums::split(rec, &target, across * down, steps, |rec, parts| {
+        let params = Params {
+            rows: rows as u32,
+            p_cols4,
+            p_stride4: p.stride4(),
+            p_offset4: p.offset4(),
+            q_cols4,
+            q_stride4: q.stride4(),
+            q_offset4: q.offset4(),
+            scale,
+            part_steps: parts.steps,
+            accumulate: parts.accumulate,
+        };
+        let bindings = [p.rows.bind(1), q.rows.bind(2), parts.result];
+        rec.dispatch(Kernel::new("lora", "gradient"), &params, &bindings, [across, down, parts.count]);
+    });
 }

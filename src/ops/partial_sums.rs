@@ -17,7 +17,7 @@ struct Params {
 /// Where a product's result goes.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// The result, at binding 2 of the reduction.
+    /// The result, as the product's kernel binds it.
     pub y: Binding<'a>,
     /// Rows of the result.
     pub rows: u32,
@@ -34,15 +34,55 @@ pub struct Target<'a> {
 /// Least steps of the sum in a part: below, the second pass costs more than it saves.
 const LEAST_STEPS: usize = 4;
 
+/// How a product is computed: what its kernel writes, and the share of the sum in each of its `parts`.
+pub struct Parts<'a> {
+    /// The target itself, or scratch for the results of all parts, under the target's binding number.
+    pub result: Binding<'a>,
+    /// Parts; the workgroups' third dimension.
+    pub count: u32,
+    /// Steps of the sum in one part.
+    pub steps: u32,
+    /// vec4s from one row of the result to the next.
+    pub stride4: u32,
+    /// vec4s before the first.
+    pub offset4: u32,
+    /// Whether the result keeps what it holds.
+    pub accumulate: u32,
+}
+
+/// Computes a product over `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device:
+/// `product` runs the kernel that fills [`Parts::result`].
+pub fn split(
+    rec: &mut Recorder,
+    target: &Target,
+    tiles: u32,
+    steps: usize,
+    product: impl FnOnce(&mut Recorder, &Parts),
+) {
+    let gpu = rec.gpu();
+    let count = parts(gpu, tiles as usize, steps, (target.rows * target.cols4) as usize);
+    let part_steps = steps.div_ceil(count as usize) as u32;
+    if count == 1 {
+        let Target { y: result, stride4, offset4, accumulate, .. } = *target;
+        let accumulate = u32::from(accumulate);
+        return product(rec, &Parts { result, count, steps: part_steps, stride4, offset4, accumulate });
+    }
+    let result = Binding { buffer: gpu.partial_sums(), range: None, ..target.y };
+    let scratch =
+        Parts { result, count, steps: part_steps, stride4: target.cols4, offset4: 0, accumulate: 0 };
+    product(rec, &scratch);
+    reduce(rec, target, count);
+}
+
 /// In how many parts to compute a sum of `steps` steps over `tiles` tiles of a result of `values4` vec4s.
-pub fn parts(gpu: &Gpu, tiles: usize, steps: usize, values4: usize) -> u32 {
+fn parts(gpu: &Gpu, tiles: usize, steps: usize, values4: usize) -> u32 {
     let room = (PARTIAL_SUMS / 16) as usize / values4.max(1);
     let wanted = gpu.workgroups_to_fill() / tiles.max(1);
     wanted.min(steps / LEAST_STEPS).min(room).max(1) as u32
 }
 
 /// Adds up `parts` results in the device's scratch and stores or adds them to `target`.
-pub fn reduce(rec: &mut Recorder, target: &Target, parts: u32) {
+fn reduce(rec: &mut Recorder, target: &Target, parts: u32) {
     let params = Params {
         rows: target.rows,
         cols4: target.cols4,
