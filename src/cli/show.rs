@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
+use indicatif::ProgressBar;
 use rullama_train::batch::{IGNORE, Sample};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
@@ -22,6 +24,16 @@ pub fn text(text: impl Display) {
 /// One labelled line.
 pub fn line(label: &str, text: impl Display) {
     self::text(format_args!("{label:<10} {text}"));
+}
+
+/// Says on a terminal what takes a while.
+pub fn wait(what: &'static str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let wait = ProgressBar::new_spinner().with_message(what);
+    wait.enable_steady_tick(Duration::from_millis(100));
+    wait
 }
 
 /// A number of things: `1 epoch`, `2 000 tokens`.

@@ -69,10 +69,11 @@ fn a_damaged_entry_is_made_anew_with_a_word() {
     let key = Cache::key(LINES.as_bytes(), &tokenizer, &OPTIONS);
     let entry = folder.path().join(format!("{key}.tokens"));
     let sound = std::fs::read(&entry).expect("it was stored");
-    let middle = sound.len() / 2;
-    let flipped: Vec<u8> =
-        sound.iter().enumerate().map(|(i, byte)| if i == middle { byte ^ 1 } else { *byte }).collect();
-    for damaged in [&sound[..sound.len() - 1], &sound[..20], &[], &flipped[..], b"RLTOKENS"] {
+    let flipped = |at: usize| -> Vec<u8> {
+        sound.iter().enumerate().map(|(i, byte)| if i == at { byte ^ 1 } else { *byte }).collect()
+    };
+    let cut = [&sound[..sound.len() - 1], &sound[..20], &[], b"RLTOKENS"].map(<[u8]>::to_vec);
+    for damaged in cut.into_iter().chain((0..sound.len()).step_by(29).map(flipped)) {
         std::fs::write(&entry, damaged).expect("written");
         let again = read();
         assert_eq!(again.samples, fresh.samples);

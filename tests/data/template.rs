@@ -280,6 +280,30 @@ fn dates_are_the_callers() {
 }
 
 #[test]
+fn values_are_printed_as_in_python() {
+    let printed = |value: &str| {
+        let source =
+            format!("{{% set x = {value} %}}{{{{ x }}}}|{{{{ x | tojson }}}}{{{{ messages[0].content }}}}");
+        let text = jinja(&source).text(&tokenizer(), &talk(&[(Role::User, "")]), false).expect("sound");
+        text.split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("both")
+    };
+    // Each as print(x) and json.dumps(x, ensure_ascii=False) in Python 3.11.
+    for (value, text, json) in [
+        ("[1, 2.0, true, none]", "[1, 2.0, True, None]", "[1, 2.0, true, null]"),
+        ("'a\"b'", "a\"b", "\"a\\\"b\""),
+        ("['a\\nb', \"it's\", 'é\\t']", "['a\\nb', \"it's\", 'é\\t']", "[\"a\\nb\", \"it's\", \"é\\t\"]"),
+        ("{'k': {'x': [], 'y': {}}}", "{'k': {'x': [], 'y': {}}}", "{\"k\": {\"x\": [], \"y\": {}}}"),
+        ("1e16", "1e+16", "1e+16"),
+        ("123456789012345.0", "123456789012345.0", "123456789012345.0"),
+        ("0.0001", "0.0001", "0.0001"),
+        ("0.00001", "1e-05", "1e-05"),
+        ("-0.5", "-0.5", "-0.5"),
+    ] {
+        assert_eq!(printed(value), (text.to_owned(), json.to_owned()), "{value}");
+    }
+}
+
+#[test]
 fn a_text_without_bos_gets_one() {
     let (tokenizer, template) = (tokenizer(), jinja(&PLAIN.replace("{{ bos_token }}", "")));
     let rendered = template.render(&tokenizer, &four_turns(), TrainOn::All).expect("sound");
