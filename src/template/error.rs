@@ -63,9 +63,9 @@ pub enum TemplateError {
     Refused(String),
     /// Something that the template has no place for.
     #[error(
-        "the chat template never reads {0}, so the sample would lose it; remove it from the data, or choose another data.template"
+        "the chat template never reads \"{0}\", so the sample would lose it; remove it from the data, or choose another data.template"
     )]
-    Unused(&'static str),
+    Unused(String),
     /// A message whose tokens cannot be told from the rest.
     #[error("message {number}: its tokens cannot be told from the rest: {problem}")]
     Mask {

@@ -23,6 +23,9 @@ pub(super) struct Piece<'a> {
 
 /// The layout's own rules.
 pub(super) fn check(conversation: &Conversation) -> Result<(), TemplateError> {
+    if let Some(key) = conversation.kwargs.keys().find(|key| *key != "enable_thinking") {
+        return Err(TemplateError::Unused(key.clone()));
+    }
     let messages = &conversation.messages;
     for (index, pair) in messages.windows(2).enumerate() {
         let (number, [before, message]) = (index + 2, pair) else { unreachable!("windows of two") };

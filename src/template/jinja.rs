@@ -138,7 +138,12 @@ impl Jinja {
         let messages: Vec<Json> =
             conversation.messages[..count].iter().map(|m| self.message(m)).collect::<Result<_, _>>()?;
         if !conversation.tools.is_empty() && !self.reads("tools", &[]) {
-            return Err(TemplateError::Unused("\"tools\""));
+            return Err(TemplateError::Unused("tools".into()));
+        }
+        // What switches off is off in a template that does not know it.
+        let lost = |(key, value): &(&String, &Json)| **value != Json::Bool(false) && !self.reads(key, &[]);
+        if let Some((key, _)) = conversation.kwargs.iter().find(lost) {
+            return Err(TemplateError::Unused(key.clone()));
         }
         let named = |name: &'static str| tokenizer.id(name).map(|_| name);
         let eos = named("<eos>").or_else(|| named("<turn|>"));
@@ -188,13 +193,13 @@ impl Jinja {
         if !message.thinking.is_empty() {
             let mut known = THINKING.into_iter().filter(|key| self.reads(key, &KEY)).peekable();
             if known.peek().is_none() {
-                return Err(TemplateError::Unused("\"reasoning_content\""));
+                return Err(TemplateError::Unused(THINKING[0].into()));
             }
             known.for_each(|key| drop(out.insert(key.into(), message.thinking.clone().into())));
         }
         if !message.tool_calls.is_empty() {
             if !self.reads("tool_calls", &KEY) {
-                return Err(TemplateError::Unused("\"tool_calls\""));
+                return Err(TemplateError::Unused("tool_calls".into()));
             }
             let calls = message.tool_calls.iter().map(|call| {
                 let mut out = Map::new();

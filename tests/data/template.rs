@@ -237,19 +237,27 @@ fn what_the_template_has_no_place_for_is_refused() {
     };
     let unused = |key: &str| {
         format!(
-            "the chat template never reads {key}, so the sample would lose it; remove it from the data, or choose another \
+            "the chat template never reads \"{key}\", so the sample would lose it; remove it from the data, or choose another \
              data.template"
         )
     };
     let mut thinking = four_turns();
     thinking.messages[3].thinking = "Hm.".into();
-    assert_eq!(refused(&thinking), unused("\"reasoning_content\""));
+    assert_eq!(refused(&thinking), unused("reasoning_content"));
     let mut calling = four_turns();
     calling.messages[3].tool_calls = vec![ToolCall { name: "f".into(), ..ToolCall::default() }];
-    assert_eq!(refused(&calling), unused("\"tool_calls\""));
+    assert_eq!(refused(&calling), unused("tool_calls"));
     let mut declaring = four_turns();
     declaring.tools = vec![serde_json::json!({"type": "function", "function": {"name": "f"}})];
-    assert_eq!(refused(&declaring), unused("\"tools\""));
+    assert_eq!(refused(&declaring), unused("tools"));
+    let mut wishing = four_turns();
+    wishing.kwargs.insert("tone".into(), "kind".into());
+    assert_eq!(refused(&wishing), unused("tone"));
+    let built_in = Template::Gemma4(Layout::Small).render(&tokenizer, &wishing, TrainOn::Assistant);
+    assert_eq!(built_in.expect_err("refused").to_string(), unused("tone"));
+    let kind = PLAIN.replace("{{ bos_token }}", "{{ bos_token }}{{ tone }}");
+    let (text, _) = rendered(&jinja(&kind), &tokenizer, &wishing, TrainOn::Assistant).expect("sound");
+    assert!(text.starts_with("<bos>kind<|turn>"), "{text}");
     // Words that the template drops are noticed.
     let forgetful = PLAIN.replace("messages %}", "messages if m.role != 'system' %}");
     let conversation = talk(&[(Role::System, "Be brief."), (Role::User, "a"), (Role::Assistant, "b")]);
