@@ -18,6 +18,8 @@ pub struct Data {
     pub weights: Vec<f64>,
     /// Validation samples; empty where the recipe wants none.
     pub validation: Vec<Sample>,
+    /// The files that these come from and how many each has, in their order; none where they were split off.
+    pub validation_counts: Vec<(String, usize)>,
     /// Every file that was read.
     pub sources: Vec<Source>,
     /// What the user should know.
@@ -40,34 +42,26 @@ impl Data {
     /// Reads what `recipe` names.
     pub fn read(recipe: &Recipe, frozen: &Frozen) -> Result<Data, RunError> {
         let d = &recipe.data;
-        let mut reader =
-            Reader { recipe, frozen, cache: cache(&d.cache), sources: Vec::new(), notices: Vec::new() };
-        if let Template::Jinja(jinja) = &frozen.template
-            && jinja.writes_date()
-        {
-            let (year, month, day) = jinja.today().civil();
-            let what = What::Date(format!("{year}-{month:02}-{day:02} (UTC)"));
-            reader.notices.push(Notice { place: "data.template".into(), what });
-        }
+        let mut reader = Reader::new(recipe, frozen);
         let (mut train, mut weights) = (Vec::new(), Vec::new());
         for source in d.training() {
             let samples = reader.read(&source)?;
             weights.resize(weights.len() + samples.len(), source.weight);
             train.extend(samples);
         }
-        let mut validation = Vec::new();
-        for path in &d.valid {
-            let (path, format, train_on) = (path.clone(), d.format, d.train_on);
-            validation.extend(reader.read(&recipe::DataSource { path, weight: 1.0, format, train_on })?);
-        }
-        let Reader { sources, mut notices, .. } = reader;
-        if validation.is_empty() && d.val_size > 0.0 {
+        let mut data = reader.validation(&d.valid)?;
+        if data.validation.is_empty() && d.val_size > 0.0 {
             let split = dataset::split(train, d.val_size, recipe.train.seed)?;
             weights = split.kept.iter().map(|&index| weights[index]).collect();
-            (train, validation) = (split.train, split.validation);
+            (train, data.validation) = (split.train, split.validation);
         }
-        notices.extend(dataset::duplicates(&train, &validation));
-        Ok(Data { train, weights, validation, sources, notices })
+        data.notices.extend(dataset::duplicates(&train, &data.validation));
+        Ok(Data { train, weights, ..data })
+    }
+
+    /// Reads `paths` as validation samples, as `recipe` wants them read, and nothing else.
+    pub fn read_validation(recipe: &Recipe, frozen: &Frozen, paths: &[PathBuf]) -> Result<Data, RunError> {
+        Reader::new(recipe, frozen).validation(paths)
     }
 
     /// The validation samples as micro-batches of the recipe's size, in file order.
@@ -87,7 +81,38 @@ struct Reader<'a> {
     notices: Vec<Notice>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(recipe: &'a Recipe, frozen: &'a Frozen) -> Reader<'a> {
+        let mut notices = Vec::new();
+        if let Template::Jinja(jinja) = &frozen.template
+            && jinja.writes_date()
+        {
+            let (year, month, day) = jinja.today().civil();
+            let what = What::Date(format!("{year}-{month:02}-{day:02} (UTC)"));
+            notices.push(Notice { place: "data.template".into(), what });
+        }
+        Reader { recipe, frozen, cache: cache(&recipe.data.cache), sources: Vec::new(), notices }
+    }
+
+    /// What was read, with the samples of `paths` for validation and none for training.
+    fn validation(mut self, paths: &[PathBuf]) -> Result<Data, RunError> {
+        let (before, mut validation) = (self.sources.len(), Vec::new());
+        for path in paths {
+            let (format, train_on) = (self.recipe.data.format, self.recipe.data.train_on);
+            let source = recipe::DataSource { path: path.clone(), weight: 1.0, format, train_on };
+            validation.extend(self.read(&source)?);
+        }
+        let count = |source: &Source| (source.path.display().to_string(), source.samples);
+        Ok(Data {
+            train: Vec::new(),
+            weights: Vec::new(),
+            validation,
+            validation_counts: self.sources[before..].iter().map(count).collect(),
+            sources: self.sources,
+            notices: self.notices,
+        })
+    }
+
     fn read(&mut self, source: &recipe::DataSource) -> Result<Vec<Sample>, RunError> {
         let d = &self.recipe.data;
         let options = Options {

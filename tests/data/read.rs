@@ -96,7 +96,11 @@ fn validation_samples_that_are_trained_on_are_said() {
     let text =
         format!("train = '{d}/train.jsonl'\nvalid = '{d}/valid.jsonl'\n").replace("val_size = 0\n", "");
     let recipe = recipe(&text, "tiny");
-    let data = Data::read(&recipe, &Frozen::open(&recipe).expect("the tiny base")).expect("sound");
+    let frozen = Frozen::open(&recipe).expect("the tiny base");
+    let data = Data::read(&recipe, &frozen).expect("sound");
+    let alone = Data::read_validation(&recipe, &frozen, &recipe.data.valid).expect("sound");
+    assert_eq!((alone.train.len(), alone.validation), (0, data.validation));
+    assert_eq!(data.validation_counts, [(format!("{d}/valid.jsonl"), 3)]);
     let notices: Vec<String> = data.notices.iter().map(ToString::to_string).collect();
     assert_eq!(
         notices,
