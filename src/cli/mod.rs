@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod describe;
 mod eval;
 mod export;
 mod merge;
@@ -35,6 +36,9 @@ enum Verb {
         /// Write loss and gradients of the first optimizer step to this safetensors file.
         #[arg(long, value_name = "FILE")]
         gradients: Option<PathBuf>,
+        /// Time so many steps, after one more, and estimate the run; unset, 3 on a GPU and none where a CPU plays it.
+        #[arg(long, value_name = "STEPS")]
+        measure: Option<usize>,
     },
     /// Time training steps on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
@@ -107,7 +111,9 @@ pub fn run() -> Result<()> {
     }
     let cli = Cli::parse();
     match (cli.verb, cli.train) {
-        (Some(Verb::Check { recipe, gradients }), _) => check::run(&recipe.read()?, gradients.as_deref()),
+        (Some(Verb::Check { recipe, gradients, measure }), _) => {
+            check::run(&recipe.read()?, gradients.as_deref(), measure)
+        }
         (Some(Verb::Eval { recipe, adapter, json }), _) => {
             eval::run(&recipe.read()?, adapter.as_deref(), json)
         }
