@@ -86,7 +86,7 @@ impl Session {
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
         let recompute = match recipe.train.gradient_checkpointing {
-            GradientCheckpointing::Auto => Recompute::Above(KEEP_UP_TO),
+            GradientCheckpointing::Auto => Recompute::Keep(KEEP_UP_TO),
             GradientCheckpointing::On => Recompute::Always,
             GradientCheckpointing::Off => Recompute::Never,
         };

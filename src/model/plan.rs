@@ -72,8 +72,10 @@ pub struct Plan {
 /// What the recipe says about recomputation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
-    /// Keep everything where that takes at most this many bytes, else recompute every layer.
-    Above(u64),
+    /// Keep the activations of as many layers as this many bytes hold, the last ones first.
+    Keep(u64),
+    /// The same, so that the whole plan takes at most this many bytes.
+    Within(u64),
     /// Every layer.
     Always,
     /// No layer.
@@ -98,14 +100,8 @@ impl Plan {
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
-        let kept: usize = layers.iter().map(|l| l.inner(packed_operands)).sum();
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
-        let recompute = match recompute {
-            Recompute::Always => true,
-            Recompute::Never => false,
-            Recompute::Above(limit) => bytes(kept) > limit,
-        };
         let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 2 * widest.width;
         let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
         let z_width = adapter.max_z_width();
@@ -132,25 +128,36 @@ impl Plan {
         };
         let table = model.base.matrix("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
-        let activations = if recompute { bytes(widest.inner(packed_operands)) } else { bytes(kept) };
+        let fixed = vec![
+            ("frozen weights", model.bytes()),
+            ("adapter, gradients and moments", adapter.bytes()),
+            ("layer inputs, keys and values", bytes(always)),
+            ("backward scratch", bytes(scratch)),
+            ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
+            ("per-layer embedding rows", fetched),
+            ("packed operands", packed),
+            ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
+        ];
+        let each: Vec<u64> = layers.iter().map(|l| bytes(l.inner(packed_operands))).collect();
+        let shared = bytes(widest.inner(packed_operands));
+        let room = match recompute {
+            Recompute::Keep(room) => room,
+            Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
+            Recompute::Always => 0,
+            Recompute::Never => u64::MAX,
+        };
+        let recompute = recomputed(&each, shared, room);
+        let kept: u64 = each.iter().zip(&recompute).filter(|(_, again)| !**again).map(|(b, _)| b).sum();
+        let mut all = fixed;
+        all.push(("activations, kept", kept));
+        if recompute.contains(&true) {
+            all.push(("activations, recomputed layer by layer", shared));
+        }
         Plan {
             tokens,
             head_rows,
-            bytes: vec![
-                ("frozen weights", model.bytes()),
-                ("adapter, gradients and moments", adapter.bytes()),
-                ("layer inputs, keys and values", bytes(always)),
-                (
-                    if recompute { "activations, recomputed by layer" } else { "activations, kept" },
-                    activations,
-                ),
-                ("backward scratch", bytes(scratch)),
-                ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
-                ("per-layer embedding rows", fetched),
-                ("packed operands", packed),
-                ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
-            ],
-            recompute: vec![recompute; layers.len()],
+            bytes: all,
+            recompute,
             layers,
             z_width,
             masked_width,
@@ -163,6 +170,24 @@ impl Plan {
     pub fn total(&self) -> u64 {
         self.bytes.iter().map(|(_, b)| b).sum()
     }
+}
+
+/// Which layers compute their activations of `each` bytes again, in `shared` bytes, so that all of it fits into `room` where
+/// that is possible.
+fn recomputed(each: &[u64], shared: u64, room: u64) -> Vec<bool> {
+    if each.iter().sum::<u64>() <= room {
+        return vec![false; each.len()];
+    }
+    let mut left = room.saturating_sub(shared);
+    let mut again = vec![true; each.len()];
+    for (again, bytes) in again.iter_mut().zip(each).rev() {
+        if *bytes > left {
+            break;
+        }
+        left -= bytes;
+        *again = false;
+    }
+    again
 }
 
 fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
@@ -196,5 +221,19 @@ impl Model<'_> {
         tables.sort_unstable();
         tables.dedup(); // layers of a kind share one table
         matrices.iter().map(|m| m.bytes()).sum::<u64>() + tables.iter().sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::recomputed;
+
+    #[test]
+    fn the_last_layers_are_kept_as_far_as_there_is_room() {
+        assert_eq!(recomputed(&[3, 3, 4], 4, 10), [false; 3], "all fit without scratch");
+        assert_eq!(recomputed(&[3, 3, 4], 4, 9), [true, true, false]);
+        assert_eq!(recomputed(&[3, 3, 4], 4, 8), [true, true, false]);
+        assert_eq!(recomputed(&[3, 3, 4], 4, 7), [true; 3]);
+        assert_eq!(recomputed(&[3, 3, 4], 4, 0), [true; 3]);
     }
 }
