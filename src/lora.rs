@@ -193,3 +193,27 @@ impl Adapter {
         self.pairs.values().map(|p| p.a.len() + p.b.len()).sum()
     }
 }
+
+/// Several adapters, each with a weight, as one whose scale is 1: `Σ weight·scale·B·A` has the rows of every `A` below each
+/// other and the columns of every `B`, scaled, side by side. A slot that one of them lacks has zeros there.
+pub fn combine(adapters: &[(&Adapter, f64)]) -> Adapter {
+    let rank: usize = adapters.iter().map(|(a, _)| a.rank).sum();
+    let mut pairs: BTreeMap<Slot, Pair> = BTreeMap::new();
+    let mut first = 0; // rank before this adapter's
+    for (adapter, weight) in adapters {
+        let factor = weight * adapter.scale();
+        for (slot, pair) in &adapter.pairs {
+            let (k, n, r) = (slot.in_features, slot.out_features, adapter.rank);
+            let empty = || Pair { a: vec![0.0; rank * k], b: vec![0.0; n * rank] };
+            let combined = pairs.entry(*slot).or_insert_with(empty);
+            combined.a[first * k..(first + r) * k].copy_from_slice(&pair.a);
+            for (to, from) in combined.b.chunks_exact_mut(rank).zip(pair.b.chunks_exact(r)) {
+                for (to, from) in to[first..first + r].iter_mut().zip(from) {
+                    *to = (factor * f64::from(*from)) as f32;
+                }
+            }
+        }
+        first += adapter.rank;
+    }
+    Adapter { rank, alpha: rank as f64, rslora: false, pairs }
+}

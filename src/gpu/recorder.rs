@@ -1,5 +1,7 @@
 //! Records dispatches and submits them together.
 
+use super::profile::Timing;
+use super::recording::{Recording, Staging};
 use super::{Gpu, GpuError, Kernel};
 
 /// A part of a buffer under a binding number.
@@ -13,7 +15,7 @@ pub struct Binding<'a> {
     pub range: Option<(u64, u64)>,
 }
 
-enum Command {
+pub(super) enum Command {
     Dispatch {
         name: String,
         pipeline: wgpu::ComputePipeline,
@@ -24,6 +26,17 @@ enum Command {
         buffer: wgpu::Buffer,
         bytes: u64,
     },
+    Copy {
+        from: wgpu::Buffer,
+        to: wgpu::Buffer,
+        bytes: u64,
+    },
+}
+
+/// Commands as the device takes them: submitted once.
+pub(super) struct Encoded {
+    commands: wgpu::CommandBuffer,
+    timing: Option<Timing>,
 }
 
 /// Work in the order in which it will run. Nothing runs before [`Recorder::submit`].
@@ -88,22 +101,42 @@ impl<'g> Recorder<'g> {
         Binding { index, buffer: &self.gpu.unused, range: None }
     }
 
+    /// Copies the first `bytes` (a multiple of 4) of `buffer` to where the host reads them.
+    pub fn copy(&mut self, buffer: &wgpu::Buffer, staging: &Staging, bytes: u64) {
+        self.commands.push(Command::Copy { from: buffer.clone(), to: staging.buffer.clone(), bytes });
+    }
+
     /// Hands everything recorded so far to the device and starts anew.
     pub fn submit(&mut self) -> Result<(), GpuError> {
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let dispatches = self.commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
-        let mut timing = self.gpu.profile.timing(&self.gpu.device, dispatches);
-        let mut commands = self.commands.drain(..).peekable();
+        let encoded = self.gpu.encode_commands(&mut self.commands.iter());
+        self.commands.clear();
+        self.gpu.run(encoded)
+    }
+
+    /// What was recorded, to be submitted any number of times.
+    pub fn keep(self) -> Recording {
+        Recording { commands: self.commands }
+    }
+}
+
+impl Gpu {
+    pub(super) fn encode_commands(&self, commands: &mut dyn Iterator<Item = &Command>) -> Encoded {
+        let commands: Vec<&Command> = commands.collect();
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let dispatches = commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
+        let mut timing = self.profile.timing(&self.device, dispatches);
+        let mut commands = commands.into_iter().peekable();
         while let Some(command) = commands.next() {
             match command {
-                Command::Clear { buffer, bytes } => encoder.clear_buffer(&buffer, 0, Some(bytes)),
+                Command::Clear { buffer, bytes } => encoder.clear_buffer(buffer, 0, Some(*bytes)),
+                Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes),
                 Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z] } => {
-                    let timestamp_writes = timing.as_mut().map(|t| t.next(name));
+                    let timestamp_writes = timing.as_mut().map(|t| t.next(name.clone()));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
                     let mut pass = encoder.begin_compute_pass(&descriptor);
-                    pass.set_pipeline(&pipeline);
-                    pass.set_bind_group(0, &bind_group, &[]);
-                    pass.dispatch_workgroups(x, y, z);
+                    pass.set_pipeline(pipeline);
+                    pass.set_bind_group(0, bind_group, &[]);
+                    pass.dispatch_workgroups(*x, *y, *z);
                     // Timed, each dispatch has a pass of its own; otherwise neighbours share one.
                     while timing.is_none() {
                         let next = commands.next_if(|c| matches!(c, Command::Dispatch { .. }));
@@ -112,9 +145,9 @@ impl<'g> Recorder<'g> {
                         else {
                             break;
                         };
-                        pass.set_pipeline(&pipeline);
-                        pass.set_bind_group(0, &bind_group, &[]);
-                        pass.dispatch_workgroups(x, y, z);
+                        pass.set_pipeline(pipeline);
+                        pass.set_bind_group(0, bind_group, &[]);
+                        pass.dispatch_workgroups(*x, *y, *z);
                     }
                 }
             }
@@ -122,11 +155,15 @@ impl<'g> Recorder<'g> {
         if let Some(timing) = &timing {
             timing.resolve(&mut encoder);
         }
-        self.gpu.queue.submit([encoder.finish()]);
-        if let Some(timing) = timing {
-            self.gpu.profile.keep(timing);
+        Encoded { commands: encoder.finish(), timing }
+    }
+
+    pub(super) fn run(&self, encoded: Encoded) -> Result<(), GpuError> {
+        self.queue.submit([encoded.commands]);
+        if let Some(timing) = encoded.timing {
+            self.profile.keep(timing);
         }
-        self.gpu.check()
+        self.check()
     }
 }
 

@@ -1,7 +1,9 @@
 //! The frozen model on the device, and its straight-line forward and backward.
 
 mod activations;
+mod applied;
 mod backward;
+pub mod decode;
 mod forward;
 mod head;
 mod inputs;
@@ -30,6 +32,7 @@ pub struct Model<'b> {
     output_norm: Norm,
     per_layer: Option<PerLayerInput>,
     layers: Vec<Layer>,
+    positions: usize, // in the rotary tables
 }
 
 struct PerLayerInput {
@@ -128,6 +131,7 @@ impl<'b> Model<'b> {
             output_norm: upload.norm("output_norm", eps)?,
             per_layer,
             layers,
+            positions,
         })
     }
 

@@ -1,0 +1,145 @@
+//! Decoding over cached keys and values must give the training forward's logits, however the tokens come in.
+
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Adapter, Module, slots};
+use rullama_train::model::Model;
+use rullama_train::model::decode::{Decoder, Lengths, Workspace};
+use rullama_train::model::plan::Recompute;
+use rullama_train::train::{Capacity, Trainer};
+use rullama_train::weights::Base;
+
+use super::golden::Golden;
+use super::{NO_DROPOUT, check, check_that, gpu};
+
+/// Both sides round sums of f32 in another order: some 1e-6.
+const LOGITS: f64 = 1e-5;
+
+/// A model, an adapter and a sequence.
+struct Case {
+    name: &'static str,
+    base: Base,
+    adapter: Adapter,
+    ids: Vec<u32>,
+}
+
+/// The golden models, which together have every part, and the tiny one with an adapter that changes much.
+fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = ["dense", "big", "ollama"]
+        .map(|name| {
+            let g = Golden::read(&Path::new("tests/golden").join(name));
+            Case { name, adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
+        })
+        .into();
+    let base = Base::tiny().expect("the model in the program");
+    let adapter = random_adapter(&base, 6, 7);
+    // Past its window of 64.
+    let ids = (0..90).map(|i| 300 + i * 17 % 1500).collect();
+    cases.push(Case { name: "tiny", base, adapter, ids });
+    cases
+}
+
+/// An adapter whose `B` is as large as its `A`.
+pub fn random_adapter(base: &Base, rank: usize, seed: u64) -> Adapter {
+    let mut adapter = Adapter::init(&slots(base.config(), &Module::ALL), rank, rank as f64, false, seed);
+    for pair in adapter.pairs.values_mut() {
+        let (a, len) = (pair.a.clone(), pair.a.len());
+        pair.b.iter_mut().enumerate().for_each(|(i, b)| *b = a[i * 31 % len]);
+    }
+    adapter
+}
+
+/// The training forward's logits of every token of a sequence, `[T, V]`.
+pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32]) -> Vec<f64> {
+    let sample = Sample { labels: vec![IGNORE; ids.len()], ids: ids.to_vec(), origin: String::new() };
+    let batch = MicroBatch::pack([&sample]);
+    let rows: Vec<u32> = (0..ids.len() as u32).collect();
+    let capacity = Capacity { tokens: ids.len(), loss_tokens: ids.len(), step_loss_tokens: 1 };
+    let trainer = Trainer::new(gpu, model, adapter, capacity, NO_DROPOUT, Recompute::Never);
+    let logits = block_on(trainer.expect("the buffers fit").logits(&batch, &rows));
+    logits.expect("a sound pass").into_iter().map(f64::from).collect()
+}
+
+/// Ways to take in a sequence: how many tokens of it come at once at first, then one by one; and the longest pass, which
+/// also decides when the rings of sliding layers wrap. One to eight tokens and more than eight use other kernels.
+const WAYS: [(usize, usize); 4] = [(7, 8), (1, 2), (23, 10), (60, 32)];
+
+/// Every row's logits against the training forward: the adapter, unmerged, in three ways, the base in another.
+pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
+    compare(gpu, &WAYS[1..], &WAYS[..1])
+}
+
+/// The same with the keys of every attention split over workgroups.
+pub fn keys_split(gpu: &Gpu) -> Result<(), Failed> {
+    let usual = gpu.workgroups_to_fill();
+    gpu.set_workgroups_to_fill(1 << 20);
+    let outcome = compare(gpu, &WAYS[..1], &[]);
+    gpu.set_workgroups_to_fill(usual);
+    outcome
+}
+
+fn compare(gpu: &Gpu, adapted: &[(usize, usize)], base: &[(usize, usize)]) -> Result<(), Failed> {
+    for case in cases() {
+        let model = Model::load(gpu, &case.base, 128)?;
+        let mut without = case.adapter.clone();
+        without.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
+        for (what, ways, adapter, trained) in
+            [("adapter", adapted, Some(&case.adapter), &case.adapter), ("base", base, None, &without)]
+        {
+            let expected = training_logits(gpu, &model, trained, &case.ids);
+            let expected: Vec<&[f64]> = expected.chunks(model.config().vocab).collect();
+            let mut worst = 0f64;
+            for &(first, chunk) in ways {
+                let workspace =
+                    Workspace::new(gpu, &model, Lengths { context: 100, chunk }, case.adapter.rank)?;
+                let mut decoder = Decoder::new(&workspace, adapter)?;
+                for (from, to) in passes(case.ids.len(), first, chunk) {
+                    let found = block_on(decoder.logits(&case.ids[from..to]))?;
+                    let found: Vec<f64> = found.into_iter().map(f64::from).collect();
+                    // Written so that NaN stays.
+                    let relative = gpu::relative(&found, expected[to - 1]);
+                    worst = if relative > worst || relative.is_nan() { relative } else { worst };
+                }
+                check(&format!("{}, {what}, {first} at first, at most {chunk}", case.name), worst, LOGITS)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first `first` tokens in passes of at most `chunk`, the rest one by one.
+fn passes(len: usize, first: usize, chunk: usize) -> Vec<(usize, usize)> {
+    let first = first.min(len);
+    let starts = (0..first).step_by(chunk).map(|from| (from, (from + chunk).min(first)));
+    starts.chain((first..len).map(|i| (i, i + 1))).collect()
+}
+
+/// Going back and on with other tokens gives what a sequence of only these gives, bit by bit where it is asked the same way.
+pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
+    let base = Base::tiny().expect("the model in the program");
+    let model = Model::load(gpu, &base, 256)?;
+    let workspace = Workspace::new(gpu, &model, Lengths { context: 256, chunk: 16 }, 0)?;
+    let (mut decoder, mut fresh) = (Decoder::new(&workspace, None)?, Decoder::new(&workspace, None)?);
+    let ids: Vec<u32> = (0..200).map(|i| 300 + i * 17 % 1500).collect();
+    for chunk in ids[..160].chunks(16) {
+        decoder.append(chunk)?;
+        fresh.append(chunk)?;
+    }
+    for chunk in ids[160..190].chunks(10) {
+        decoder.append(chunk)?;
+    }
+    check_that("190 tokens are in", decoder.len() == 190)?;
+    check_that("thirty tokens can be taken back", decoder.rewind(160) == 160)?;
+    let (found, expected) = (block_on(decoder.logits(&[7])), block_on(fresh.logits(&[7])));
+    check_that("going back and on equals never having gone further", found? == expected?)?;
+    // The ring of 64 + 2·16 rows has seen 190 tokens: it begins at 94, which token 157 is the first to see no more of.
+    check_that("what the ring still has stays", decoder.rewind(157) == 157)?;
+    check_that("what the ring has lost begins anew", decoder.rewind(156) == 0)?;
+    check_that("an empty sequence is empty", decoder.is_empty() && decoder.rewind(5) == 0)?;
+    decoder.append(&ids[..16])?;
+    check_that("after that it counts from the start", decoder.rewind(100) == 16)
+}
