@@ -168,14 +168,9 @@ fn batching(recipe: &Recipe) -> Batching {
     }
 }
 
-/// What a trainer must hold for these steps, validation batches and replies of up to `reply_tokens` tokens.
-pub fn capacity(
-    steps: &Steps,
-    samples: &[Sample],
-    validation: &[MicroBatch],
-    reply_tokens: usize,
-) -> Capacity {
-    let mut capacity = Capacity { tokens: reply_tokens.max(1), loss_tokens: 1, step_loss_tokens: 1 };
+/// What a trainer must hold for these steps and validation batches.
+pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[MicroBatch]) -> Capacity {
+    let mut capacity = Capacity { tokens: 1, loss_tokens: 1, step_loss_tokens: 1 };
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }

@@ -43,6 +43,12 @@ impl Gpu {
         self.run(prepared.0)
     }
 
+    /// Waits until everything submitted so far is done.
+    pub fn wait(&self) -> Result<(), GpuError> {
+        self.drive()?;
+        self.check()
+    }
+
     /// Reads the first `len` values of `staging`, after everything submitted so far.
     pub async fn read_staging<T: bytemuck::Pod>(
         &self,

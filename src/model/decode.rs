@@ -123,6 +123,11 @@ impl<'a> Workspace<'a> {
         self.lengths
     }
 
+    /// Logits of a token, `V`.
+    pub fn vocab(&self) -> usize {
+        self.model.config().vocab
+    }
+
     /// The device that it is on.
     pub fn gpu(&self) -> &'a Gpu {
         self.gpu
