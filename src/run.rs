@@ -50,7 +50,21 @@ pub struct Frozen {
 impl Frozen {
     /// Opens the base that `recipe` names.
     pub fn open(recipe: &Recipe) -> Result<Frozen, RunError> {
-        let base = Base::open(&recipe.model.base)?;
+        let frozen = Frozen::named(&recipe.model.base)?;
+        let trained = frozen.base.config().context_length;
+        if recipe.data.max_seq_len > trained {
+            return Err(RunError::Conflict(format!(
+                "data.max_seq_len = {}, but {} was trained for {trained} positions; lower it",
+                recipe.data.max_seq_len,
+                frozen.base.name(),
+            )));
+        }
+        Ok(frozen)
+    }
+
+    /// Opens a base by what [`Base::open`] takes.
+    pub fn named(spec: &str) -> Result<Frozen, RunError> {
+        let base = Base::open(spec)?;
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let config = base.config();
         if tokenizer.vocab_size() > config.vocab {
@@ -59,14 +73,6 @@ impl Frozen {
                 base.name(),
                 tokenizer.vocab_size(),
                 config.vocab
-            )));
-        }
-        if recipe.data.max_seq_len > config.context_length {
-            return Err(RunError::Conflict(format!(
-                "data.max_seq_len = {}, but {} was trained for {} positions; lower it",
-                recipe.data.max_seq_len,
-                base.name(),
-                config.context_length
             )));
         }
         let layout = Layout::of(config);
