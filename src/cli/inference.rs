@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::config::Config;
 use rullama_train::export;
 use rullama_train::generate::{CHUNK, Finish, Options, Reply};
 use rullama_train::gpu::{Backend, Gpu};
@@ -98,15 +99,13 @@ pub struct Loaded {
 impl Loaded {
     /// Opens base, adapters and device.
     pub fn open(args: &ModelArgs) -> Result<Loaded> {
-        let adapters: Vec<(PathBuf, f64)> =
-            args.adapters.iter().map(|a| weighted(a)).collect::<Result<_>>()?;
+        let adapters = weights(&args.adapters)?;
         let frozen = Frozen::named(&args.base)?;
         let config = frozen.base.config();
-        let read = |(path, _): &(PathBuf, f64)| Ok(export::read_any(path, config, None)?);
-        let parts: Vec<Adapter> = adapters.iter().map(read).collect::<Result<_>>()?;
-        let parts: Vec<(&Adapter, f64)> =
-            parts.iter().zip(&adapters).map(|(part, (_, weight))| (part, *weight)).collect();
-        let adapter = (!parts.is_empty()).then(|| lora::combine(&parts));
+        let adapter = match adapters.is_empty() {
+            true => None,
+            false => Some(read_adapters(&args.adapters, config)?),
+        };
 
         let trained = config.context_length;
         if let Some(context) = args.context.filter(|c| !(1..=trained).contains(c)) {
@@ -149,6 +148,19 @@ impl Loaded {
             show::line("adapter", format_args!("{}{weight}", path.display()));
         }
     }
+}
+
+fn weights(adapters: &[String]) -> Result<Vec<(PathBuf, f64)>> {
+    adapters.iter().map(|text| weighted(text)).collect()
+}
+
+/// Adapters as the command line names them, as one.
+pub fn read_adapters(adapters: &[String], config: &Config) -> Result<Adapter> {
+    let mut parts = Vec::new();
+    for (path, weight) in weights(adapters)? {
+        parts.push((export::read_any(&path, config, None)?, weight));
+    }
+    Ok(lora::combine(&parts.iter().map(|(part, weight)| (part, *weight)).collect::<Vec<_>>()))
 }
 
 /// `PATH` or `PATH=WEIGHT`.

@@ -1,6 +1,7 @@
 //! The command line: what each verb does, in order, and what it prints.
 
 mod bench;
+mod bench_decode;
 mod chat;
 mod check;
 mod eval;
@@ -40,7 +41,7 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         gradients: Option<PathBuf>,
     },
-    /// Time training steps on random tokens: tokens/s, memory, time by kernel.
+    /// Time training steps or replies on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
     /// Mean loss and perplexity over the validation data.
     Eval {

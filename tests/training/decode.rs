@@ -1,17 +1,23 @@
 //! Decoding over cached keys and values must give the training forward's logits, however the tokens come in.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::export::merged::{self, MergeType};
+use rullama_train::export::peft;
+use rullama_train::generate::{Finish, Generator, Options, Reply};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::Recompute;
+use rullama_train::run::Frozen;
+use rullama_train::sampling::{Sampling, likeliest};
 use rullama_train::train::{Capacity, Trainer};
-use rullama_train::weights::Base;
+use rullama_train::weights::{Base, Gguf};
 
 use super::golden::Golden;
 use super::{NO_DROPOUT, check, check_that, gpu};
@@ -142,4 +148,51 @@ pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
     check_that("an empty sequence is empty", decoder.is_empty() && decoder.rewind(5) == 0)?;
     decoder.append(&ids[..16])?;
     check_that("after that it counts from the start", decoder.rewind(100) == 16)
+}
+
+/// Greedy replies with the adapter unmerged, against the training forward's likeliest tokens one by one, and against
+/// the base with the adapter merged into F32.
+pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
+    let base = Base::tiny().expect("the model in the program");
+    let config = base.config();
+    let mut adapter = peft::read(super::chat::ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
+    adapter.alpha *= -6.0; // enough to change what is said
+    let frozen = Frozen::named("tiny")?;
+    let model = Model::load(gpu, &base, 128)?;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("merged.gguf");
+    merged::write(&file, &base, &adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;
+    let whole = Base::from_gguf(Gguf::open(&file)?, "merged")?;
+    let merged = Model::load(gpu, &whole, 128)?;
+
+    let lengths = Lengths { context: 128, chunk: 64 };
+    let options = Options { sampling: Sampling::GREEDY, max_new_tokens: 30, stop: Vec::new() };
+    let reply = |model: &Model, adapter: Option<&Adapter>, prompt: &[u32]| -> Result<Reply, Failed> {
+        let workspace = Workspace::new(gpu, model, lengths, adapter.map_or(0, |a| a.rank))?;
+        let mut generator = Generator::new(&workspace, &frozen.tokenizer, adapter)?;
+        Ok(block_on(generator.reply(prompt, &options, |_| ControlFlow::Continue(())))?)
+    };
+    let mut changed = 0;
+    for message in ["Hello!", "What is 7 plus 8?", "Spell the word river."] {
+        let prompt = frozen.prompt(message)?;
+        let unmerged = reply(&model, Some(&adapter), &prompt)?;
+        let of_base = reply(&model, None, &prompt)?;
+        changed += usize::from(unmerged.ids != of_base.ids);
+        check_that(
+            "it says something and ends",
+            !unmerged.ids.is_empty() && unmerged.finish == Finish::Stop,
+        )?;
+        check_that("the merged base says the same", reply(&merged, None, &prompt)?.ids == unmerged.ids)?;
+        let sequence = [&prompt[..], &unmerged.ids].concat();
+        let logits = training_logits(gpu, &model, &adapter, &sequence);
+        let of_token = |i: usize| &logits[i * config.vocab..][..config.vocab];
+        for (i, id) in unmerged.ids.iter().enumerate() {
+            let row: Vec<f32> = of_token(prompt.len() - 1 + i).iter().map(|&l| l as f32).collect();
+            check_that("the training forward thinks the same", likeliest(&row) == *id as usize)?;
+        }
+        let row: Vec<f32> = of_token(sequence.len() - 1).iter().map(|&l| l as f32).collect();
+        let last = likeliest(&row) as u32;
+        check_that("the training forward ends there too", frozen.tokenizer.eos().contains(&last))?;
+    }
+    check_that("the adapter changes what is said", changed > 0)
 }
