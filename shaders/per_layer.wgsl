@@ -8,13 +8,13 @@ struct Params {
     layers: u32,        // L
     width4: u32,        // P / 4
     weight_cols: u32,   // L·P
-    weight_blocks: u32,
+    weight_rows: u32,   // T
     eps: f32,
     root: f32,          // √P
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> weight: array<u32>;           // rows of the table [T, L·P]
+@group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // rows of the table [T, L·P]
 @group(0) @binding(2) var<storage, read> norm: array<vec4<f32>>;       // [P]
 @group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;    // [T, L, P]
 

@@ -49,6 +49,9 @@ pub struct BenchArgs {
     /// With --decode: an adapter of any format, instead of one of --rank on every linear; may be given several times.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", requires = "decode")]
     adapters: Vec<String>,
+    /// Compute in f32, even where the device has cooperative matrices.
+    #[arg(long)]
+    plain: bool,
     /// Part of the GPU's name.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -67,7 +70,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     let slots = slots(config, &Module::ALL);
     let random = || Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
-    let open = || block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits));
+    let open = || -> Result<Gpu> {
+        let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
+        gpu.set_cooperative(!args.plain);
+        Ok(gpu)
+    };
     if let Some(tokens) = args.decode {
         let positions = args.sequence + bench_decode::positions(tokens);
         if tokens == 0 || positions > longest {
@@ -118,7 +125,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             .collect();
         show::text(json!({
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
-            "rank": args.rank, "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "rank": args.rank, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
             "planned_bytes": memory, "kernels": kernels,
         }));

@@ -15,6 +15,7 @@ use crate::ops::heads::{self, Cache, Heads};
 use crate::ops::linear::{self, LowRank};
 use crate::ops::matvec::{self, Down};
 use crate::ops::{Rows, Tile, Up, Weight, embedding, gated, per_layer, residual, rms_norm};
+use crate::weights::planes;
 
 /// How long sequences may get, and how they are taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl<'a> Workspace<'a> {
             lengths,
             model_proj: whole.map(upload).transpose()?,
             ids: gpu.buffer("token ids", (chunk * 4) as u64)?,
-            table: gpu.buffer("per-layer embedding rows", (chunk * row_bytes) as u64)?,
+            table: gpu.buffer("per-layer embedding rows", (chunk * row_bytes + 16) as u64)?,
             stream: rows("stream", d)?,
             normed: rows("normed", d)?,
             per_layer: rows("per-layer inputs", config.layers.len() * p)?,
@@ -286,7 +287,7 @@ impl<'a> Decoder<'a> {
         if let Some(table) = w.model.base.matrix("per_layer_token_embd") {
             let rows: Vec<u8> =
                 ids.iter().flat_map(|&id| table.rows(id as usize..id as usize + 1).data).copied().collect();
-            w.gpu.write(&w.table, &crate::weights::quant::pack_planes(table.ty, &rows));
+            w.gpu.write(&w.table, &planes::pack(table.ty, ids.len(), &rows));
         }
         self.len += ids.len();
         self.seen = self.seen.max(self.len);

@@ -3,6 +3,7 @@
 mod activations;
 mod applied;
 mod backward;
+mod coop_products;
 pub mod decode;
 mod forward;
 mod head;

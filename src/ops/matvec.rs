@@ -2,6 +2,7 @@
 
 use super::{Param, View, Weight};
 use crate::gpu::{Kernel, Recorder, grid};
+use crate::weights::quant::GgmlType;
 
 /// Most rows that the kernel takes; [`super::linear`] is for more.
 pub const MAX_ROWS: usize = 8;
@@ -13,7 +14,6 @@ struct Params {
     rows: u32,
     weight_rows: u32,
     weight_cols: u32,
-    weight_blocks: u32,
     x_stride4: u32,
     x_offset4: u32,
     y_stride: u32,
@@ -53,7 +53,6 @@ pub fn forward(
             rows: rows as u32,
             weight_rows: tile.rows as u32,
             weight_cols: w.cols as u32,
-            weight_blocks: w.blocks(tile),
             x_stride4: x.stride4(),
             x_offset4: x.offset4() + first_row as u32 * x.stride4(),
             y_stride: y.rows.stride as u32,
@@ -63,19 +62,26 @@ pub fn forward(
             scale,
             softcap: softcap.unwrap_or(0.0),
         };
-        let lanes = lanes(w.cols);
+        let (parts, sliced) =
+            (parts(w.cols), !matches!(w.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16));
         let kernel = Kernel::new("matvec", "forward")
             .with_format(w.ty)
             .with_constant("ROWS", rows.next_power_of_two() as u32)
-            .with_constant("LANES", lanes);
+            .with_constant("PARTS", parts as u32)
+            .with_constant("SLICED", u32::from(sliced));
         let a = down.map_or(rec.unused(3), |d| d.a.bind(3));
-        let groups = (tile.rows + a_rows).div_ceil(64 / lanes as usize);
+        let height = THREADS / parts;
+        let groups = tile.rows.div_ceil(height) + a_rows.div_ceil(height);
         rec.dispatch(kernel, &params, &[tile.bind(1), x.rows.bind(2), a, y.rows.bind(4)], grid(groups));
     }
 }
 
-/// Threads for a row of `cols` columns: four or more vec4s for each, within 8 to 64 threads.
-fn lanes(cols: usize) -> u32 {
-    let wanted = (cols / 16).max(1);
-    (1 << wanted.ilog2()).clamp(8, 64)
+/// Of a workgroup.
+const THREADS: usize = 256;
+
+/// Threads for a row of `cols` columns: as many as its slices of 32 columns keep busy for four fifths of the time.
+fn parts(cols: usize) -> usize {
+    let slices = cols.div_ceil(32);
+    let busy = |parts: &usize| 5 * slices >= 4 * parts * slices.div_ceil(*parts);
+    [32, 16].into_iter().find(busy).unwrap_or(8)
 }

@@ -11,7 +11,7 @@ struct Params {
     layers: u32,
     width4: u32,
     weight_cols: u32,
-    weight_blocks: u32,
+    weight_rows: u32,
     eps: f32,
     root: f32,
 }
@@ -25,7 +25,7 @@ pub fn forward(rec: &mut Recorder, x: &Rows, table: &Weight, norm: &Norm) {
         layers: layers as u32,
         width4: (width / 4) as u32,
         weight_cols: table.cols as u32,
-        weight_blocks: table.blocks(tile),
+        weight_rows: table.rows as u32,
         eps: norm.eps,
         root: (width as f64).sqrt() as f32,
     };

@@ -34,8 +34,8 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     for k in [128, 256, 512, 1024, 2048] {
         forward_case(gpu, [&mut check, &mut z_check], GgmlType::F16, k, (3, 0, 5, 4, false, None))?;
     }
-    // More rows than one dimension of workgroups holds: 65 536 of 64 threads.
-    forward_case(gpu, [&mut check, &mut z_check], GgmlType::Q8_0, 1024, (1, 0, 66_000, 4, false, None))?;
+    // More workgroups than one dimension of them holds: 32 768, of 32 rows each.
+    forward_case(gpu, [&mut check, &mut z_check], GgmlType::Q8_0, 32, (1, 0, 1_050_000, 4, false, None))?;
     check.done()?;
     z_check.done()
 }
