@@ -33,6 +33,9 @@ struct Speed {
 }
 
 impl Speed {
+    const NONE: Speed =
+        Speed { prompt_seconds: 0.0, tokens: Vec::new(), dispatches: 0, kernels: Vec::new(), bytes: 0 };
+
     fn per_second(&self) -> f64 {
         self.tokens.len() as f64 / self.tokens.iter().sum::<Duration>().as_secs_f64()
     }
@@ -76,8 +79,8 @@ pub fn run(
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let vocab = model.config().vocab as u32;
     let ids: Vec<u32> = (0..prompt).map(|_| random.random_range(0..vocab)).collect();
-    let time = |adapter| speed(gpu, &workspace, Decoder::new(&workspace, adapter)?, &ids, tokens);
-    let (base, adapted) = (time(None)?, time(Some(adapter))?);
+    let [base, adapted] = [None, Some(adapter)].map(|adapter| Decoder::new(&workspace, adapter));
+    let [base, adapted] = speeds(gpu, &workspace, [base?, adapted?], &ids, tokens)?;
     let more = 100.0 * (adapted.median_ms() / base.median_ms() - 1.0);
     if as_json {
         show::text(json!({
@@ -116,52 +119,59 @@ pub fn run(
     Ok(())
 }
 
-fn speed(
+/// Both take turns, token by token: what disturbs one disturbs the other.
+fn speeds(
     gpu: &Gpu,
     workspace: &Workspace,
-    mut decoder: Decoder,
+    mut decoders: [Decoder; 2],
     prompt: &[u32],
     tokens: usize,
-) -> Result<Speed> {
-    let mut prompt_seconds = 0.0;
-    let mut next = 0;
+) -> Result<[Speed; 2]> {
+    let mut speeds = [const { Speed::NONE }; 2];
+    let mut next = [0; 2];
     // Twice: the first time compiles the kernels.
-    for _ in 0..2 {
+    for i in [0, 1, 0, 1] {
+        let decoder = &mut decoders[i];
         decoder.rewind(0);
         let started = Instant::now();
         let chunks: Vec<&[u32]> = prompt.chunks(workspace.lengths().chunk).collect();
         let (last, before) = chunks.split_last().expect("a prompt has tokens");
         before.iter().try_for_each(|chunk| decoder.append(chunk))?;
-        next = block_on(decoder.likeliest(last))?.index;
-        prompt_seconds = started.elapsed().as_secs_f64();
+        next[i] = block_on(decoder.likeliest(last))?.index;
+        speeds[i].prompt_seconds = started.elapsed().as_secs_f64();
     }
-    let mut step = |decoder: &mut Decoder| -> Result<()> {
-        let likeliest = block_on(decoder.likeliest(&[next]))?;
+    let mut step = |decoder: &mut Decoder, i: usize| -> Result<Duration> {
+        let started = Instant::now();
+        let likeliest = block_on(decoder.likeliest(&[next[i]]))?;
         if !likeliest.is_finite() {
             bail!("the logits after {} tokens are not finite", decoder.len());
         }
-        next = likeliest.index;
-        Ok(())
+        next[i] = likeliest.index;
+        Ok(started.elapsed())
     };
-    (0..WARM_UP).try_for_each(|_| step(&mut decoder))?;
-    let mut times = Vec::with_capacity(tokens);
-    for _ in 0..tokens {
-        let started = Instant::now();
-        step(&mut decoder)?;
-        times.push(started.elapsed());
+    for token in 0..WARM_UP + tokens {
+        for (i, decoder) in decoders.iter_mut().enumerate() {
+            let time = step(decoder, i)?;
+            speeds[i].tokens.extend((token >= WARM_UP).then_some(time));
+        }
     }
-    let mut kernels = Vec::new();
-    if gpu.can_profile() {
+    for (i, decoder) in decoders.iter_mut().enumerate() {
+        speeds[i].dispatches = decoder.dispatches();
+        speeds[i].bytes = decoder.bytes();
+        if !gpu.can_profile() {
+            continue;
+        }
         gpu.start_profile();
         // The first token's commands were made before and are not timed.
-        (0..=PROFILED).try_for_each(|_| step(&mut decoder))?;
+        for _ in 0..=PROFILED {
+            step(decoder, i)?;
+        }
         let of_one = |(name, t): (String, KernelTime)| {
             let dispatches = t.dispatches / PROFILED;
             (name, KernelTime { dispatches, seconds: t.seconds / PROFILED as f64 })
         };
-        kernels = block_on(gpu.finish_profile())?.into_iter().map(of_one).collect();
-        kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+        speeds[i].kernels = block_on(gpu.finish_profile())?.into_iter().map(of_one).collect();
+        speeds[i].kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
     }
-    let (dispatches, bytes) = (decoder.dispatches(), decoder.bytes());
-    Ok(Speed { prompt_seconds, tokens: times, dispatches, kernels, bytes })
+    Ok(speeds)
 }

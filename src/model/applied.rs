@@ -19,8 +19,13 @@ pub(super) struct Group {
     pub b: Vec<Param>,
     /// First float of each `B` in their buffer.
     offsets: Vec<usize>,
-    /// `R`, padded to a multiple of 4.
+    /// `R`, padded to a multiple of 4, or of 16 for cooperative matrices.
     pub rank: usize,
+}
+
+/// The rank that an adapter of rank `rank` has on the device.
+pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
+    rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 })
 }
 
 impl Group {
@@ -67,7 +72,7 @@ struct Member<'a> {
 }
 
 fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Group, GpuError> {
-    let (r, rank, scale) = (adapter.rank, adapter.rank.next_multiple_of(4), adapter.scale());
+    let (r, rank, scale) = (adapter.rank, padded(gpu, adapter.rank), adapter.scale());
     let cols = members[0].cols;
     let mut a = vec![0.0f32; members.len() * rank * cols];
     let mut b: Vec<f32> = Vec::new();

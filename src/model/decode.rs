@@ -4,7 +4,7 @@
 //! forward's. What one token needs is recorded once and submitted again and again; all that changes lies in buffers.
 
 use super::Model;
-use super::applied::{Applied, Group};
+use super::applied::{self, Applied, Group};
 use super::trainable::Input;
 use crate::config::Config;
 use crate::gpu::{Gpu, GpuError, Prepared, Recorder, Recording, Staging};
@@ -14,7 +14,10 @@ use crate::ops::cached_attention::{CachedAttention, Parts};
 use crate::ops::heads::{self, Cache, Heads};
 use crate::ops::linear::{self, LowRank};
 use crate::ops::matvec::{self, Down};
-use crate::ops::{Rows, Tile, Up, Weight, embedding, gated, per_layer, residual, rms_norm};
+use crate::ops::pack::{Packed, packed_bytes};
+use crate::ops::{
+    Rows, Tile, Up, Weight, coop_linear, coop_lora, embedding, gated, per_layer, residual, rms_norm,
+};
 use crate::weights::planes;
 
 /// How long sequences may get, and how they are taken in.
@@ -55,15 +58,16 @@ pub struct Workspace<'a> {
     gpu: &'a Gpu,
     model: &'a Model<'a>,
     lengths: Lengths,
-    model_proj: Option<Weight>, // [L·P, D]: one product for all layers
-    ids: wgpu::Buffer,          // [chunk]
-    table: wgpu::Buffer,        // the ids' rows of the per-layer embeddings, in the file's format
-    stream: Rows,               // [chunk, D]
-    normed: Rows,               // [chunk, D]
-    per_layer: Rows,            // [chunk, L·P]
-    products: Rows,             // what the matrices that read one input make, and z [chunk, widest]
-    wide: Rows,                 // what attention and gates make [chunk, widest]
-    z: Rows,                    // of long passes [chunk, Σ R]
+    model_proj: Option<Weight>,  // [L·P, D]: one product for all layers
+    ids: wgpu::Buffer,           // [chunk]
+    table: wgpu::Buffer,         // the ids' rows of the per-layer embeddings, in the file's format
+    stream: Rows,                // [chunk, D]
+    normed: Rows,                // [chunk, D]
+    per_layer: Rows,             // [chunk, L·P]
+    products: Rows,              // what the matrices that read one input make, and z [chunk, widest]
+    wide: Rows,                  // what attention and gates make [chunk, widest]
+    z: Rows,                     // of long passes [chunk, Σ R]
+    packed: Option<[Packed; 2]>, // inputs and z of long passes on cooperative matrices
     parts: Parts,
     logits: Rows, // [1, V]
     argmax: Argmax,
@@ -83,7 +87,7 @@ impl<'a> Workspace<'a> {
         let lengths = Lengths { chunk: lengths.chunk.clamp(1, lengths.context), ..lengths };
         let config = model.config();
         let (chunk, d, p) = (lengths.chunk, config.width, config.per_layer_width);
-        let z = 3 * rank.next_multiple_of(4);
+        let z = 3 * applied::padded(gpu, rank);
         let widest = |of: &dyn Fn(&crate::config::LayerConfig) -> usize| {
             config.layers.iter().map(of).max().expect("a model has layers")
         };
@@ -111,6 +115,13 @@ impl<'a> Workspace<'a> {
             products: rows("products", products + z)?,
             wide: rows("attention and gates", wide)?,
             z: rows("z", z)?,
+            packed: match gpu.cooperative() && chunk > matvec::MAX_ROWS {
+                true => Some([
+                    Packed::new(gpu, "packed input", chunk, wide.max(d))?,
+                    Packed::new(gpu, "packed z", chunk, z)?,
+                ]),
+                false => None,
+            },
             parts: Parts::new(gpu, heads, queries)?,
             logits: Rows::new(gpu, "logits", 1, config.vocab)?,
             argmax: Argmax::new(gpu)?,
@@ -140,7 +151,11 @@ impl<'a> Workspace<'a> {
             [&self.stream, &self.normed, &self.per_layer, &self.products, &self.wide, &self.z, &self.logits];
         let rows: u64 = rows.iter().map(|r| r.buffer.size()).sum();
         let proj = self.model_proj.as_ref().map_or(0, Weight::bytes);
-        rows + proj + self.table.size() + self.parts.bytes()
+        let packed = match &self.packed {
+            Some(_) => packed_bytes(self.lengths.chunk, self.wide.stride.max(self.stream.stride)),
+            None => 0,
+        };
+        rows + proj + self.table.size() + self.parts.bytes() + packed
     }
 }
 
@@ -380,9 +395,13 @@ impl<'a> Decoder<'a> {
         let (Some(global), Some(projection)) = (&model.per_layer, &w.model_proj) else { return };
         let factor = (model.config().width as f64).sqrt().recip() as f32;
         let (y, x) = (w.per_layer.all(), w.stream.all());
-        match rows <= matvec::MAX_ROWS {
-            true => matvec::forward(rec, y, x, 0, projection, None, factor, None, rows),
-            false => linear::forward(rec, y, x, projection, factor, None, rows),
+        match (rows <= matvec::MAX_ROWS, &w.packed) {
+            (true, _) => matvec::forward(rec, y, x, 0, projection, None, factor, None, rows),
+            (false, None) => linear::forward(rec, y, x, projection, factor, None, rows),
+            (false, Some([packed, _])) => {
+                packed.pack(rec, x, projection.cols, rows);
+                coop_linear::forward(rec, y, packed, projection, factor, None, rows);
+            }
         }
         let of_file = model.base.matrix("per_layer_token_embd").expect("such models have the table");
         let tile = Tile { first_row: 0, rows, buffer: w.table.clone(), range: None };
@@ -428,6 +447,9 @@ impl<'a> Decoder<'a> {
         rows: usize,
     ) {
         let z = self.w.z.narrowed(group.map_or(0, |g| g.a.rows));
+        if let Some(packed) = &self.w.packed {
+            return coop_products(rec, packed, group, x, matrices, y, starts, &z, rows);
+        }
         if let Some(group) = group {
             linear::forward(rec, z.all(), x.all(), &group.a.as_weight(), 1.0, None, rows);
         }
@@ -451,5 +473,35 @@ impl<'a> Decoder<'a> {
                 rec.copy(&w.argmax.result, &w.likeliest_staging, size_of::<Likeliest>() as u64);
             }
         }
+    }
+}
+
+/// The same on cooperative matrices, as training has them there.
+fn coop_products(
+    rec: &mut Recorder<'_>,
+    [packed_x, packed_z]: &[Packed; 2],
+    group: Option<&Group>,
+    x: &Rows,
+    matrices: &[&Weight],
+    y: &Rows,
+    starts: &[usize],
+    z: &Rows,
+    rows: usize,
+) {
+    packed_x.pack(rec, x.all(), matrices[0].cols, rows);
+    if let Some(group) = group {
+        coop_lora::project(rec, z.all(), packed_x, &group.a, rows);
+        packed_z.pack_alike(rec, z.all(), group.a.rows, rows, packed_x);
+    }
+    for (i, (matrix, &start)) in matrices.iter().zip(starts).enumerate() {
+        let term = group.map(|g| coop_linear::LowRank {
+            z: packed_z,
+            z_offset: i * g.rank,
+            matrix: &g.b[i],
+            first_row: 0,
+            rank: g.rank,
+            scale: 1.0,
+        });
+        coop_linear::forward(rec, y.from(start), packed_x, matrix, 1.0, term.as_ref(), rows);
     }
 }
