@@ -1,5 +1,6 @@
 //! What chat, generate, serve and the decoding benchmark share: a base, adapters on it, and how tokens are chosen.
 
+use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -177,10 +178,15 @@ fn weighted(text: &str) -> Result<(PathBuf, f64)> {
     Ok((path.into(), number))
 }
 
-/// Writes a piece of a reply at once; where nobody reads any more, there is no point in going on.
+/// Writes a piece of a reply at once; where nobody reads any more, there is no point in going on. A terminal gets no control
+/// characters: a model's words move no cursor.
 pub fn say(piece: &str) -> ControlFlow<()> {
-    use std::io::Write;
     let mut out = std::io::stdout();
+    let harmless = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{FFFD}' } else { c };
+    let piece: String = match out.is_terminal() {
+        true => piece.chars().map(harmless).collect(),
+        false => piece.into(),
+    };
     match out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),

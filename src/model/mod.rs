@@ -1,7 +1,6 @@
 //! The frozen model on the device, and its straight-line forward and backward.
 
 mod activations;
-mod applied;
 mod backward;
 mod coop_products;
 pub mod decode;

@@ -1,9 +1,9 @@
 //! An adapter on the device as decoding applies it: unmerged, frozen, its scale inside `B`.
 
-use super::trainable::Input;
 use crate::config::Config;
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::{Adapter, Module, Pair};
+use crate::model::trainable::Input;
 use crate::ops::{Param, Up};
 
 /// The adapter, by layer and [`Input`].
