@@ -1,13 +1,16 @@
-// y = scale·x·Wᵀ of one to eight rows x, and z = x·Aᵀ of an adapter that reads the same x, in the same row of the result:
-// what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row of W, in whatever format `weight` reads:
-// where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring columns.
-#import weight
+// y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and z = x·Aᵀ of an adapter
+// that reads the same x, in the same row: what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row
+// of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
+#import weights
 
 // Twin of `Params` in src/ops/matvec.rs.
 struct Params {
     rows: u32,          // T, at most ROWS
-    weight_rows: u32,   // N
+    weight_rows_0: u32, // N of each matrix
+    weight_rows_1: u32,
+    weight_rows_2: u32,
     weight_cols: u32,   // K
+    sliced: u32,        // bit i: whether matrix i is kept in slices
     x_stride4: u32,
     x_offset4: u32,
     y_stride: u32,      // floats from one row of the result to the next
@@ -20,66 +23,81 @@ struct Params {
 
 override ROWS: u32;     // rows of x that a thread works on: 1, 2, 4 or 8
 override PARTS: u32;    // threads that share a row of W: 8, 16 or 32
-override SLICED: u32;   // whether `weight` is kept in slices
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // W [N, K]
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;          // [T, K]
-@group(0) @binding(3) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
-@group(0) @binding(4) var<storage, read_write> result: array<f32>;     // y [T, N] and z [T, R], side by side
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]
+@group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
+@group(0) @binding(3) var<storage, read_write> result: array<f32>;     // y [T, Σ N] and z [T, R], side by side
+#for w in 0..{WEIGHTS}
+@group(0) @binding(1{w}) var<storage, read> weight_{w}: array<vec4<u32>>; // W [N, K]
+#end
 
 const THREADS: u32 = 256u;
 
 var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
 var<private> acc: array<f32, 8>;
 
-fn x4(row: u32, col4: u32) -> vec4<f32> {
-    return x[min(row, params.rows - 1u) * params.x_stride4 + params.x_offset4 + col4];
-}
-
 fn add_columns(w: vec4<f32>, col4: u32) {
     for (var t = 0u; t < ROWS; t++) {
-        acc[t] += dot(w, x4(t, col4));
+        acc[t] += dot(w, x[min(t, params.rows - 1u) * params.x_stride4 + params.x_offset4 + col4]);
+    }
+}
+
+#for w in 0..{WEIGHTS}
+fn multiply_{w}(row: u32, part: u32) {
+    if row >= params.weight_rows_{w} {
+        return;
+    }
+    let cols4 = params.weight_cols / 4u;
+    for (var i = part; i * 8u < cols4; i += PARTS) {
+        let s = load_slice_{w}(row, i);
+#for c in 0..8
+        if i * 8u + {c}u < cols4 {
+            add_columns(slice4_{w}(s, {c}u), i * 8u + {c}u);
+        }
+#end
+    }
+}
+
+#end
+fn multiply_a(row: u32, part: u32) {
+    if row >= params.a_rows {
+        return;
+    }
+    let cols4 = params.weight_cols / 4u;
+    for (var c = part; c < cols4; c += PARTS) {
+        add_columns(a[row * cols4 + c], c);
     }
 }
 
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let height = THREADS / PARTS;
-    let of_w = (params.weight_rows + height - 1u) / height; // workgroups for W; those for A follow
-    let index = group.x + group.y * groups.x;
-    let from_a = index >= of_w;
-    let cols4 = params.weight_cols / 4u;
-    var row = lane / PARTS;
-    var part = lane % PARTS;
-    if SLICED == 1u && !from_a {
-        row = lane % height;
-        part = lane / height;
+    let all_rows = vec4<u32>(params.weight_rows_0, params.weight_rows_1, params.weight_rows_2, params.a_rows);
+    // Which matrix this workgroup is for, A being the fourth, its place among that one's, and the rows of those before.
+    var index = group.x + group.y * groups.x;
+    var which = 0u;
+    var before = 0u;
+    while which < 3u && index >= (all_rows[which] + height - 1u) / height {
+        index -= (all_rows[which] + height - 1u) / height;
+        before += all_rows[which];
+        which += 1u;
     }
-    let n = (index - select(0u, of_w, from_a)) * height + row;
-    if from_a {
-        if n < params.a_rows {
-            for (var c = part; c < cols4; c += PARTS) {
-                add_columns(a[n * cols4 + c], c);
-            }
-        }
-    } else if n < params.weight_rows {
-        if SLICED == 1u {
-            for (var i = part; i < cols4 / 8u; i += PARTS) {
-                let s = load_slice(n, i);
-#for c in 0..8
-                add_columns(slice4(s, {c}u), i * 8u + {c}u);
+    var at = vec2<u32>(lane / PARTS, lane % PARTS); // row of the workgroup, part of the row
+    if (params.sliced >> which & 1u) == 1u {
+        at = vec2<u32>(lane % height, lane / height);
+    }
+    let row = index * height + at.x;
+#for w in 0..{WEIGHTS}
+    if which == {w}u {
+        multiply_{w}(row, at.y);
+    }
 #end
-            }
-        } else {
-            for (var c = part; c < cols4; c += PARTS) {
-                add_columns(weight4(n, c), c);
-            }
-        }
+    if which == 3u {
+        multiply_a(row, at.y);
     }
-    let at = part * height + row;
     for (var t = 0u; t < ROWS; t++) {
-        sums[t * THREADS + at] = acc[t];
+        sums[t * THREADS + at.y * height + at.x] = acc[t];
     }
     workgroupBarrier();
     // Eight parts at a time, then what these left.
@@ -94,8 +112,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         }
     }
     workgroupBarrier();
-    let out = (index - select(0u, of_w, from_a)) * height + lane;
-    if lane >= height || out >= select(params.weight_rows, params.a_rows, from_a) {
+    let out = index * height + lane;
+    if lane >= height || out >= all_rows[which] {
         return;
     }
     for (var t = 0u; t < min(ROWS, params.rows); t++) {
@@ -103,7 +121,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         for (var i = 0u; i < PARTS; i += 8u) {
             sum += sums[t * THREADS + lane + i * height];
         }
-        if from_a {
+        if which == 3u {
             result[t * params.y_stride + params.z_offset + out] = sum;
             continue;
         }
@@ -111,6 +129,6 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         if params.softcap != 0.0 {
             sum = params.softcap * tanh(clamp(sum / params.softcap, -10.0, 10.0));
         }
-        result[t * params.y_stride + params.y_offset + out] = sum;
+        result[t * params.y_stride + params.y_offset + before + out] = sum;
     }
 }

@@ -75,10 +75,9 @@ impl CachedAttention {
         rows: usize,
     ) {
         let per_kv = self.heads / self.kv_heads;
-        let queries = if self.head_size <= 256 { 8 } else { 4 }.min((rows * per_kv).next_power_of_two());
-        let blocks = (rows * per_kv).div_ceil(queries);
         let keys = self.window.map_or(context, |w| w.min(context));
-        let splits = splits(rec.gpu(), blocks * self.kv_heads, keys, rows);
+        let (queries, splits) = self.shares(rec.gpu().workgroups_to_fill(), keys, rows);
+        let blocks = (rows * per_kv).div_ceil(queries);
         let params = Params {
             rows: rows as u32,
             heads: self.heads as u32,
@@ -106,13 +105,19 @@ impl CachedAttention {
             );
         }
     }
-}
 
-/// In how many parts to take `keys` keys where `workgroups` workgroups take them all.
-fn splits(gpu: &Gpu, workgroups: usize, keys: usize, rows: usize) -> usize {
-    if rows > SPLIT_ROWS {
-        return 1;
+    /// Queries of a workgroup, and parts of the keys. Queries that share a workgroup share what it reads, so there are as
+    /// many as leave the device enough workgroups: of 64 threads, with much to wait for, a sixteenth of what fills it.
+    fn shares(&self, workgroups_to_fill: usize, keys: usize, rows: usize) -> (usize, usize) {
+        let queries = rows * self.heads / self.kv_heads;
+        let most = if self.head_size <= 256 { 8 } else { 4 }.min(queries.next_power_of_two());
+        let blocks = |of: usize| queries.div_ceil(of) * self.kv_heads;
+        if rows > SPLIT_ROWS {
+            return (most, 1);
+        }
+        let parts = keys.div_ceil(KEYS).clamp(1, MAX_SPLITS);
+        let few = |of: &usize| *of <= most && blocks(*of) * parts <= workgroups_to_fill / 16;
+        let of = [1, 2, 4, 8].into_iter().find(few).unwrap_or(most);
+        (of, (workgroups_to_fill / blocks(of)).clamp(1, parts))
     }
-    let wanted = gpu.workgroups_to_fill() / workgroups;
-    wanted.min(keys.div_ceil(KEYS)).clamp(1, MAX_SPLITS)
 }

@@ -95,7 +95,7 @@ impl<'a> Decoder<'a> {
         let factor = (model.config().width as f64).sqrt().recip() as f32;
         let (y, x) = (w.per_layer.all(), w.stream.all());
         match (rows <= matvec::MAX_ROWS, &w.packed) {
-            (true, _) => matvec::forward(rec, y, x, 0, projection, None, factor, None, rows),
+            (true, _) => matvec::forward(rec, y, x, 0, &[projection], None, factor, None, rows),
             (false, None) => linear::forward(rec, y, x, projection, factor, None, rows),
             (false, Some([packed, _])) => {
                 packed.pack(rec, x, projection.cols, rows);
@@ -122,16 +122,12 @@ impl<'a> Decoder<'a> {
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, input));
         let width: usize = matrices.iter().map(|m| m.rows).sum();
         let y = self.w.products.narrowed(width + group.map_or(0, |g| g.a.rows));
-        let starts = matrices.iter().scan(0, |next, m| Some(std::mem::replace(next, *next + m.rows)));
         if rows > matvec::MAX_ROWS {
-            let starts: Vec<usize> = starts.collect();
-            self.long_products(rec, group, x, matrices, &y, &starts, rows);
+            self.long_products(rec, group, x, matrices, &y, rows);
             return (y, None);
         }
-        for (i, (matrix, start)) in matrices.iter().zip(starts).enumerate() {
-            let down = group.filter(|_| i == 0).map(|g| Down { a: &g.a, z_offset: width });
-            matvec::forward(rec, y.from(start), x.all(), 0, matrix, down.as_ref(), 1.0, None, rows);
-        }
+        let down = group.map(|g| Down { a: &g.a, z_offset: width });
+        matvec::forward(rec, y.all(), x.all(), 0, matrices, down.as_ref(), 1.0, None, rows);
         (y, group.map(|g| g.up(width)))
     }
 
@@ -142,20 +138,21 @@ impl<'a> Decoder<'a> {
         x: &Rows,
         matrices: &[&Weight],
         y: &Rows,
-        starts: &[usize],
         rows: usize,
     ) {
         let z = self.w.z.narrowed(group.map_or(0, |g| g.a.rows));
         if let Some(packed) = &self.w.packed {
-            return coop_products(rec, packed, group, x, matrices, y, starts, &z, rows);
+            return coop_products(rec, packed, group, x, matrices, y, &z, rows);
         }
         if let Some(group) = group {
             linear::forward(rec, z.all(), x.all(), &group.a.as_weight(), 1.0, None, rows);
         }
-        for (i, (matrix, &start)) in matrices.iter().zip(starts).enumerate() {
+        let mut start = 0;
+        for (i, matrix) in matrices.iter().enumerate() {
             let term =
                 group.map(|g| LowRank { z: z.from(i * g.rank), matrix: &g.b[i], rank: g.rank, scale: 1.0 });
             linear::forward(rec, y.from(start), x.all(), matrix, 1.0, term.as_ref(), rows);
+            start += matrix.rows;
         }
     }
 
@@ -164,7 +161,7 @@ impl<'a> Decoder<'a> {
         let (w, model) = (self.w, self.w.model);
         let (vocab, softcap) = (model.config().vocab, model.config().softcap);
         let (y, x) = (w.logits.all(), w.normed.all());
-        matvec::forward(rec, y, x, row, model.head_matrix(), None, 1.0, softcap, 1);
+        matvec::forward(rec, y, x, row, &[model.head_matrix()], None, 1.0, softcap, 1);
         match tail {
             Tail::Logits => rec.copy(&w.logits.buffer, &w.logits_staging, (vocab * 4) as u64),
             Tail::Likeliest => {
@@ -183,7 +180,6 @@ fn coop_products(
     x: &Rows,
     matrices: &[&Weight],
     y: &Rows,
-    starts: &[usize],
     z: &Rows,
     rows: usize,
 ) {
@@ -192,7 +188,8 @@ fn coop_products(
         coop_lora::project(rec, z.all(), packed_x, &group.a, rows);
         packed_z.pack_alike(rec, z.all(), group.a.rows, rows, packed_x);
     }
-    for (i, (matrix, &start)) in matrices.iter().zip(starts).enumerate() {
+    let mut start = 0;
+    for (i, matrix) in matrices.iter().enumerate() {
         let term = group.map(|g| coop_linear::LowRank {
             z: packed_z,
             z_offset: i * g.rank,
@@ -202,5 +199,6 @@ fn coop_products(
             scale: 1.0,
         });
         coop_linear::forward(rec, y.from(start), packed_x, matrix, 1.0, term.as_ref(), rows);
+        start += matrix.rows;
     }
 }
