@@ -51,9 +51,10 @@ fn multiply_{w}(row: u32, part: u32) {
     let cols4 = params.weight_cols / 4u;
     for (var i = part; i * 8u < cols4; i += PARTS) {
         let s = load_slice_{w}(row, i);
+        let factors = slice_factors_{w}(s);
 #for c in 0..8
         if i * 8u + {c}u < cols4 {
-            add_columns(slice4_{w}(s, {c}u), i * 8u + {c}u);
+            add_columns(slice4_{w}(s, factors, {c}u), i * 8u + {c}u);
         }
 #end
     }

@@ -17,7 +17,7 @@ pub struct Binding<'a> {
 
 pub(super) enum Command {
     Dispatch {
-        name: String,
+        name: std::sync::Arc<str>,
         pipeline: wgpu::ComputePipeline,
         bind_group: wgpu::BindGroup,
         workgroups: [u32; 3],
@@ -39,16 +39,31 @@ pub(super) struct Encoded {
     timing: Option<Timing>,
 }
 
-/// Work in the order in which it will run. Nothing runs before [`Recorder::submit`].
+/// Work in the order in which it will run. A part of it may run before [`Recorder::submit`]: the device starts while the
+/// rest is still being recorded.
 pub struct Recorder<'g> {
     gpu: &'g Gpu,
     commands: Vec<Command>,
+    params: Vec<u8>,           // of the dispatches so far, a slot each
+    own: Option<wgpu::Buffer>, // where they go, if not to the device's buffer for parameters
 }
+
+/// Bytes from the parameters of one dispatch to those of the next: the largest alignment that WebGPU allows.
+const SLOT: usize = 256;
+/// Dispatches that are handed over together.
+const SLOTS: usize = 512;
+/// Bytes of the device's buffer for parameters.
+const PARAMS: u64 = (SLOT * SLOTS) as u64;
 
 impl<'g> Recorder<'g> {
     /// An empty recording.
     pub fn new(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new() }
+        Recorder { gpu, commands: Vec::new(), params: Vec::new(), own: None }
+    }
+
+    /// An empty recording that [`Recorder::keep`] ends: nothing of it runs before, and its parameters stay its own.
+    pub fn lasting(gpu: &'g Gpu) -> Recorder<'g> {
+        Recorder { own: Some(gpu.params_buffer()), ..Recorder::new(gpu) }
     }
 
     /// The device it records for.
@@ -58,7 +73,7 @@ impl<'g> Recorder<'g> {
 
     /// Runs `kernel` over `workgroups`, with `params` at binding 0.
     ///
-    /// Each dispatch has a uniform buffer of its own, so that no later dispatch can change what an earlier one reads.
+    /// Each dispatch has a slot of its own for them, so that no later dispatch can change what an earlier one reads.
     pub fn dispatch<P: bytemuck::Pod>(
         &mut self,
         kernel: Kernel,
@@ -66,14 +81,26 @@ impl<'g> Recorder<'g> {
         bindings: &[Binding],
         workgroups: [u32; 3],
     ) {
-        use wgpu::util::DeviceExt;
-        let pipeline = self.gpu.pipeline(&kernel);
-        let uniform = self.gpu.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
-            label: Some(kernel.shader),
-            contents: bytemuck::bytes_of(params),
-            usage: wgpu::BufferUsages::UNIFORM,
-        });
-        let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: uniform.as_entire_binding() }];
+        if self.params.len() == PARAMS as usize {
+            match &mut self.own {
+                None => self.hand_over(),
+                Some(full) => {
+                    self.gpu.queue.write_buffer(full, 0, &self.params);
+                    self.params.clear();
+                    *full = self.gpu.params_buffer();
+                }
+            }
+        }
+        let compiled = self.gpu.pipeline(&kernel);
+        let uniform = wgpu::BufferBinding {
+            buffer: self.own.as_ref().unwrap_or(&self.gpu.params),
+            offset: self.params.len() as u64,
+            size: std::num::NonZero::new(size_of::<P>().next_multiple_of(16) as u64),
+        };
+        self.params.extend_from_slice(bytemuck::bytes_of(params));
+        self.params.resize(self.params.len().next_multiple_of(SLOT), 0);
+        let mut entries =
+            vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(uniform) }];
         entries.extend(bindings.iter().map(|b| wgpu::BindGroupEntry {
             binding: b.index,
             resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
@@ -84,10 +111,10 @@ impl<'g> Recorder<'g> {
         }));
         let bind_group = self.gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some(kernel.shader),
-            layout: &pipeline.get_bind_group_layout(0),
+            layout: &compiled.layout,
             entries: &entries,
         });
-        let name = kernel.to_string();
+        let (name, pipeline) = (compiled.name, compiled.pipeline);
         self.commands.push(Command::Dispatch { name, pipeline, bind_group, workgroups });
     }
 
@@ -108,19 +135,34 @@ impl<'g> Recorder<'g> {
 
     /// Hands everything recorded so far to the device and starts anew.
     pub fn submit(&mut self) -> Result<(), GpuError> {
-        let encoded = self.gpu.encode_commands(&mut self.commands.iter());
-        self.commands.clear();
-        self.gpu.run(encoded)
+        self.hand_over();
+        self.gpu.check()
     }
 
-    /// What was recorded, to be submitted any number of times.
+    /// What was recorded since [`Recorder::lasting`], to be submitted any number of times.
     pub fn keep(self) -> Recording {
+        let own = self.own.as_ref().expect("a lasting recording is kept");
+        self.gpu.queue.write_buffer(own, 0, &self.params);
         Recording { commands: self.commands }
+    }
+
+    fn hand_over(&mut self) {
+        assert!(self.own.is_none(), "a lasting recording is kept");
+        // Ordered with submissions: earlier ones have read their parameters when this arrives.
+        self.gpu.queue.write_buffer(&self.gpu.params, 0, &self.params);
+        self.params.clear();
+        let encoded = self.gpu.encode(&mut self.commands.iter());
+        self.commands.clear();
+        self.gpu.run(encoded);
     }
 }
 
 impl Gpu {
-    pub(super) fn encode_commands(&self, commands: &mut dyn Iterator<Item = &Command>) -> Encoded {
+    fn params_buffer(&self) -> wgpu::Buffer {
+        params_buffer(&self.device)
+    }
+
+    pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>) -> Encoded {
         let commands: Vec<&Command> = commands.collect();
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let dispatches = commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
@@ -158,13 +200,22 @@ impl Gpu {
         Encoded { commands: encoder.finish(), timing }
     }
 
-    pub(super) fn run(&self, encoded: Encoded) -> Result<(), GpuError> {
+    pub(super) fn run(&self, encoded: Encoded) {
         self.queue.submit([encoded.commands]);
         if let Some(timing) = encoded.timing {
             self.profile.keep(timing);
         }
-        self.check()
     }
+}
+
+/// A buffer for the parameters of [`SLOTS`] dispatches.
+pub(super) fn params_buffer(device: &wgpu::Device) -> wgpu::Buffer {
+    device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("parameters"),
+        size: PARAMS,
+        usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    })
 }
 
 /// `n` workgroups as two dimensions, each under WebGPU's 65 535; a kernel's index is `x + y · num_workgroups.x`.

@@ -35,12 +35,13 @@ impl Gpu {
 
     /// Encodes recordings, one after the other, as one submission.
     pub fn prepare(&self, recordings: &[&Recording]) -> Prepared {
-        Prepared(self.encode_commands(&mut recordings.iter().flat_map(|r| &r.commands)))
+        Prepared(self.encode(&mut recordings.iter().flat_map(|r| &r.commands)))
     }
 
     /// Hands a submission to the device.
     pub fn submit(&self, prepared: Prepared) -> Result<(), GpuError> {
-        self.run(prepared.0)
+        self.run(prepared.0);
+        self.check()
     }
 
     /// Waits until everything submitted so far is done.

@@ -168,7 +168,7 @@ impl<'a> Decoder<'a> {
     fn one_token(&mut self) -> &OneToken {
         if self.one_token.is_none() {
             let record = |work: &dyn Fn(&mut Recorder<'a>)| {
-                let mut rec = Recorder::new(self.w.gpu);
+                let mut rec = Recorder::lasting(self.w.gpu);
                 work(&mut rec);
                 rec.keep()
             };
