@@ -16,6 +16,7 @@ use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::Recompute;
 use rullama_train::run::Frozen;
 use rullama_train::sampling::{Sampling, likeliest};
+use rullama_train::tokenizer::Special;
 use rullama_train::train::{Capacity, Trainer};
 use rullama_train::weights::{Base, Gguf};
 
@@ -47,7 +48,11 @@ fn cases() -> Vec<Case> {
     let base = Base::tiny().expect("the model in the program");
     let adapter = random_adapter(&base, 6, 7);
     // Past its window of 64.
-    let ids = (0..90).map(|i| 300 + i * 17 % 1500).collect();
+    let text = "<bos><|turn>user\nWhat is the capital of Peru?<turn|>\n<|turn>model\nThe capital of Peru is Lima.<turn|>\n";
+    let ids = Frozen::named("tiny")
+        .expect("the model in the program")
+        .tokenizer
+        .encode(&text.repeat(3), Special::Parse);
     cases.push(Case { name: "tiny", base, adapter, ids });
     cases
 }
