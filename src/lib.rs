@@ -26,8 +26,10 @@ pub mod reference;
 pub mod schedule;
 pub mod train;
 
+pub mod conversation;
 pub mod generate;
 pub mod run;
+pub mod sampling;
 
 pub mod export;
 pub mod files;

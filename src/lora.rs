@@ -193,3 +193,62 @@ impl Adapter {
         self.pairs.values().map(|p| p.a.len() + p.b.len()).sum()
     }
 }
+
+/// Several adapters, each with a weight, as one whose scale is 1: `Σ weight·scale·B·A` has the rows of every `A` below each
+/// other and the columns of every `B`, scaled, side by side. A slot that one of them lacks has zeros there.
+pub fn combine(adapters: &[(&Adapter, f64)]) -> Adapter {
+    let rank: usize = adapters.iter().map(|(a, _)| a.rank).sum();
+    let mut pairs: BTreeMap<Slot, Pair> = BTreeMap::new();
+    let mut first = 0; // rank before this adapter's
+    for (adapter, weight) in adapters {
+        let factor = weight * adapter.scale();
+        for (slot, pair) in &adapter.pairs {
+            let (k, n, r) = (slot.in_features, slot.out_features, adapter.rank);
+            let empty = || Pair { a: vec![0.0; rank * k], b: vec![0.0; n * rank] };
+            let combined = pairs.entry(*slot).or_insert_with(empty);
+            combined.a[first * k..(first + r) * k].copy_from_slice(&pair.a);
+            for (to, from) in combined.b.chunks_exact_mut(rank).zip(pair.b.chunks_exact(r)) {
+                for (to, from) in to[first..first + r].iter_mut().zip(from) {
+                    *to = (factor * f64::from(*from)) as f32;
+                }
+            }
+        }
+        first += adapter.rank;
+    }
+    Adapter { rank, alpha: rank as f64, rslora: false, pairs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Σ weight·scale·B·A`, multiplied out, of two adapters of different ranks and slots.
+    #[test]
+    fn combined_adapters_add_up() {
+        let slot = |layer| Slot { layer, module: Module::AttnQ, out_features: 3, in_features: 2 };
+        let adapter = |rank: usize, alpha: f64, rslora: bool, layers: &[usize], first: f32| {
+            let mut adapter = Adapter { rank, alpha, rslora, pairs: BTreeMap::new() };
+            for &layer in layers {
+                let values = |n: usize| (0..n).map(|i| first + i as f32).collect();
+                adapter.pairs.insert(slot(layer), Pair { a: values(rank * 2), b: values(3 * rank) });
+            }
+            adapter
+        };
+        let product = |adapter: &Adapter, slot: Slot| -> Vec<f64> {
+            let Some(pair) = adapter.pairs.get(&slot) else { return vec![0.0; 6] };
+            let r = adapter.rank;
+            let element = |n: usize, k: usize| -> f64 {
+                (0..r).map(|i| f64::from(pair.b[n * r + i]) * f64::from(pair.a[i * 2 + k])).sum()
+            };
+            (0..6).map(|i| adapter.scale() * element(i / 2, i % 2)).collect()
+        };
+        let (one, two) = (adapter(2, 4.0, false, &[0, 1], 1.0), adapter(4, 2.0, true, &[1, 2], -3.0));
+        let both = combine(&[(&one, 0.5), (&two, -3.0)]);
+        assert_eq!((both.rank, both.scale(), both.pairs.len()), (6, 1.0, 3));
+        for layer in 0..3 {
+            let (a, b) = (product(&one, slot(layer)), product(&two, slot(layer)));
+            let expected: Vec<f64> = a.iter().zip(&b).map(|(a, b)| 0.5 * a - 3.0 * b).collect();
+            assert_eq!(product(&both, slot(layer)), expected, "layer {layer}");
+        }
+    }
+}

@@ -58,7 +58,21 @@ pub struct Frozen {
 impl Frozen {
     /// Opens the base that `recipe` names.
     pub fn open(recipe: &Recipe) -> Result<Frozen, RunError> {
-        let base = Base::open(&recipe.model.base)?;
+        let frozen = Frozen::named(&recipe.model.base, &recipe.data.template)?;
+        let trained = frozen.base.config().context_length;
+        if recipe.data.max_seq_len > trained {
+            return Err(RunError::Conflict(format!(
+                "data.max_seq_len = {}, but {} was trained for {trained} positions; lower it",
+                recipe.data.max_seq_len,
+                frozen.base.name(),
+            )));
+        }
+        Ok(frozen)
+    }
+
+    /// Opens a base by what [`Base::open`] takes, with a template.
+    pub fn named(spec: &str, template: &crate::recipe::Template) -> Result<Frozen, RunError> {
+        let base = Base::open(spec)?;
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let config = base.config();
         if tokenizer.vocab_size() > config.vocab {
@@ -69,16 +83,8 @@ impl Frozen {
                 config.vocab
             )));
         }
-        if recipe.data.max_seq_len > config.context_length {
-            return Err(RunError::Conflict(format!(
-                "data.max_seq_len = {}, but {} was trained for {} positions; lower it",
-                recipe.data.max_seq_len,
-                base.name(),
-                config.context_length
-            )));
-        }
         let layout = Layout::of(config);
-        let template = data::template(&recipe.data.template, &base)?;
+        let template = data::template(template, &base)?;
         Ok(Frozen { base, tokenizer, layout, template })
     }
 
@@ -143,14 +149,9 @@ fn batching(recipe: &Recipe) -> Batching {
     }
 }
 
-/// What a trainer must hold for these steps, validation batches and replies of up to `reply_tokens` tokens.
-pub fn capacity(
-    steps: &Steps,
-    samples: &[Sample],
-    validation: &[MicroBatch],
-    reply_tokens: usize,
-) -> Capacity {
-    let mut capacity = Capacity { tokens: reply_tokens.max(1), loss_tokens: 1, step_loss_tokens: 1 };
+/// What a trainer must hold for these steps and validation batches.
+pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[MicroBatch]) -> Capacity {
+    let mut capacity = Capacity { tokens: 1, loss_tokens: 1, step_loss_tokens: 1 };
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }

@@ -5,6 +5,8 @@
 mod gguf_writer;
 #[path = "common/gpu.rs"]
 mod gpu;
+#[path = "cli/talk.rs"]
+mod talk;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ fn main() {
     if let Some(error) = &missing {
         eprintln!("some ignored, for want of a device: {error}");
     }
-    let anywhere: [Test; 10] = [
+    let anywhere: [Test; 11] = [
         ("a recipe with a mistake is refused", recipes),
         ("an override with a mistake is refused", overrides),
         ("a dataset with a mistake is refused", datasets),
@@ -64,14 +66,21 @@ fn main() {
         ("evaluation without validation data is refused", no_validation),
         ("a benchmark of nothing is refused", bench_numbers),
         ("a device that is not there is refused", no_device),
+        ("a reply with a mistake is refused", talk::refusals),
     ];
-    let on_a_device: [Test; 6] = [
+    let on_a_device: [Test; 12] = [
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
         ("bench gives a speed", bench),
         ("a reader that goes away does not stop the run", closed_pipe),
+        ("generate replies to prompts", talk::generate),
+        ("chat keeps the conversation", talk::talk),
+        ("serve answers as OpenAI does", talk::serve),
+        ("serve refuses as OpenAI does", talk::bad_requests),
+        ("serve stops where nobody waits, and ends on Ctrl-C", talk::goes_away),
+        ("bench --decode gives speeds", talk::bench_decode),
     ];
     let trial = |(name, test): Test| {
         Trial::test(name, move || {

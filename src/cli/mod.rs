@@ -1,11 +1,16 @@
 //! The command line: what each verb does, in order, and what it prints.
 
 mod bench;
+mod bench_decode;
+mod chat;
 mod check;
 mod describe;
 mod eval;
 mod export;
+mod generate;
+mod inference;
 mod merge;
+mod serve;
 mod session;
 mod show;
 mod train;
@@ -40,7 +45,7 @@ enum Verb {
         #[arg(long, value_name = "STEPS")]
         measure: Option<usize>,
     },
-    /// Time training steps on random tokens: tokens/s, memory, time by kernel.
+    /// Time training steps or replies on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
     /// Mean loss and perplexity over the validation data.
     Eval {
@@ -69,6 +74,12 @@ enum Verb {
     },
     /// Merge an adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
     Merge(merge::MergeArgs),
+    /// Talk with a base, or with a base and adapters.
+    Chat(chat::ChatArgs),
+    /// Reply to prompts from the command line, a file or stdin.
+    Generate(generate::GenerateArgs),
+    /// Serve OpenAI's chat completions over HTTP.
+    Serve(serve::ServeArgs),
 }
 
 /// A recipe and what overrides it.
@@ -122,6 +133,9 @@ pub fn run() -> Result<()> {
             export::run(&adapter, &to, base.as_deref(), out.as_deref())
         }
         (Some(Verb::Merge(args)), _) => merge::run(&args),
+        (Some(Verb::Chat(args)), _) => chat::run(&args),
+        (Some(Verb::Generate(args)), _) => generate::run(&args),
+        (Some(Verb::Serve(args)), _) => serve::run(&args),
         (None, Some(recipe)) => train::run(&recipe.read()?),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
     }

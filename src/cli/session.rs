@@ -48,7 +48,7 @@ impl Session {
                 frozen.base.name()
             );
         }
-        let capacity = run::capacity(&steps, &data.train, &validation, longest);
+        let capacity = run::capacity(&steps, &data.train, &validation);
         let positions = longest.max(recipe.data.max_seq_len);
         Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
     }

@@ -11,7 +11,9 @@ use rullama_train::config::Config;
 use rullama_train::export::{self, Format};
 use rullama_train::files;
 use rullama_train::generate;
+use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
+use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;
 use rullama_train::train::{Evaluation, StepReport, Trainer};
@@ -30,7 +32,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
     // Only now: a run that cannot start leaves an earlier one's files as they are.
     let mut metrics = Metrics::create(recipe)?;
     let before = evaluate(&trainer, &session)?;
-    let replies_before = replies(&trainer, &session, recipe)?;
+    let replies_before = replies(&gpu, &model, &initial, &session, recipe)?;
     let mut last = before;
     metrics.evaluation(0, before)?;
 
@@ -60,7 +62,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
         metrics.evaluation(count, last)?;
     }
     let adapter = finished(&trainer, &initial)?;
-    let replies_after = replies(&trainer, &session, recipe)?;
+    let replies_after = replies(&gpu, &model, &adapter, &session, recipe)?;
     write(recipe, &adapter, session.frozen.base.config())?;
 
     show::text("");
@@ -92,14 +94,18 @@ fn evaluate(trainer: &Trainer, session: &Session) -> Result<Option<Evaluation>> 
     Ok(Some(evaluation))
 }
 
-fn replies(trainer: &Trainer, session: &Session, recipe: &Recipe) -> Result<Vec<String>> {
+fn replies(
+    gpu: &Gpu,
+    model: &Model,
+    adapter: &Adapter,
+    session: &Session,
+    recipe: &Recipe,
+) -> Result<Vec<String>> {
     let bar = bar(session.prompts.len(), "replies {bar:30} {pos}/{len}");
-    let mut replies = Vec::new();
-    for (_, prompt) in &session.prompts {
-        let reply = generate::greedy(trainer, &session.frozen, prompt, recipe.eval.max_new_tokens);
-        replies.push(block_on(reply)?);
-        bar.inc(1);
-    }
+    let (tokenizer, longest) = (&session.frozen.tokenizer, recipe.eval.max_new_tokens);
+    let prompts: Vec<&[u32]> = session.prompts.iter().map(|(_, ids)| &ids[..]).collect();
+    let done = |n| bar.set_position(n as u64);
+    let replies = block_on(generate::greedy(gpu, model, tokenizer, adapter, prompts, longest, done))?;
     bar.finish_and_clear();
     Ok(replies)
 }

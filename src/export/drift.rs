@@ -5,11 +5,11 @@ use std::fmt;
 use super::Error;
 use super::merged::MergeType;
 use crate::batch::{IGNORE, MicroBatch, Sample};
-use crate::generate::likeliest;
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::{self, Adapter, Module};
 use crate::model::Model;
 use crate::model::plan::Recompute;
+use crate::sampling::likeliest;
 use crate::train::{Capacity, Dropout, Trainer};
 use crate::weights::{Base, GgmlType};
 

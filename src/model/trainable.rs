@@ -25,7 +25,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    const ALL: [Input; 6] = [
+    pub const ALL: [Input; 6] = [
         Input::AttnNormed,
         Input::Attention,
         Input::FfnNormed,
@@ -34,7 +34,7 @@ impl Input {
         Input::PerLayer,
     ];
 
-    fn of(module: Module) -> Input {
+    pub fn of(module: Module) -> Input {
         match module {
             Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
             Module::AttnOutput => Input::Attention,

@@ -6,6 +6,7 @@ mod golden;
 mod gpu;
 
 mod chat;
+mod decode;
 mod dropout;
 mod exported;
 mod limits;
@@ -26,7 +27,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 14] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -39,6 +40,11 @@ fn main() {
         ("limits: a step without loss is refused", limits::no_loss),
         ("limits: one sample is learned by heart", limits::overfit),
         ("exported: a folder computes what PEFT computes", exported::logits),
+        ("decode: token by token and in passes, the training forward's logits", decode::against_training),
+        ("decode: the same with the keys split over workgroups", decode::keys_split),
+        ("decode: cooperative, in long passes", decode::cooperative),
+        ("decode: going back", decode::rewind),
+        ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }
