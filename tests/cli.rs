@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 use gguf_writer::GgufWriter;
 use libtest_mimic::{Arguments, Trial};
 use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::weights::Gguf;
 use rullama_train::weights::value::Value;
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
@@ -355,6 +356,14 @@ fn adapters(place: Place) {
         &["recipe.toml", "--set", "lora.init_from=no"],
         &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
     );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=['no=0.5', 'nothing']"],
+        &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
+    );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=a=0"],
+        "--set lora.init_from=a=0: lora.init_from: \"a=0\" has the weight 0, expected a finite number other than 0",
+    );
     place.write("old/adapter_config.json", r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16}"#);
     let rank8 = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
     place.refused(
@@ -523,9 +532,48 @@ fn eval(place: Place) {
     assert!(text.contains(&format!("validation loss {:.4}, ", during[1])), "{text}");
     assert!(text.ends_with(" of 1 sample\n"), "{text}");
 
+    // Two halves are a whole, whatever their ranks add up to.
+    let halves = json(&["--adapter", "run=0.5", "--adapter", "run=0.5"]);
+    let difference = halves["loss"].as_f64().expect("a number") - during[1];
+    assert!(difference.abs() < 1e-5, "{difference:e}");
+    assert_eq!(halves["adapter"], "run=0.5 + run=0.5");
+    let twice = ["--set", "lora.init_from=['run=0.25', 'run=0.75']", "--set", "lora.rank=8"];
+    place.run(&[&["recipe.toml", "--set", "output.dir=twice"], &twice[..]].concat());
+    let difference = place.metrics("twice", "eval_loss")[0] - during[1];
+    assert!(difference.abs() < 1e-5, "{difference:e}");
+    assert_eq!(json(&[])["notices"], serde_json::json!([]));
+
+    // The same model, but for one bit of a norm.
+    place.write("other.gguf", other_tiny());
+    let other = ["eval", "recipe.toml", "--set", "model.base=other.gguf", "--json", "--adapter", "run"];
+    place.refused(
+        &other,
+        "run was trained on tiny (v1:…), and other.gguf (v1:…) is another model; name the base that it was trained on, or \
+         allow another one (--allow-other-base, in a recipe lora.allow_other_base = true)",
+    );
+    let text = place.run(&[&other[..], &["--set", "lora.allow_other_base=true"]].concat());
+    assert!(
+        text.contains("run was trained on tiny, and other.gguf is another model, as was allowed"),
+        "{text}"
+    );
+    place.refused(
+        &["run/recipe.resolved.toml", "--set", "model.base=other.gguf"],
+        "other.gguf has the fingerprint v1:…, model.fingerprint is v1:…; use the base that the recipe was written for, or \
+         remove that key",
+    );
+
     // Another run goes on from there.
     place.run(&["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"]);
     assert_eq!(place.metrics("next", "eval_loss")[0], during[1]);
+}
+
+/// The tiny model as a file, one bit of one norm changed.
+fn other_tiny() -> Vec<u8> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let mut bytes = std::fs::read(path).expect("part of the repository");
+    let gguf = Gguf::open(Path::new(path)).expect("sound");
+    bytes[gguf.tensor("output_norm.weight").expect("there").range.start] ^= 1;
+    bytes
 }
 
 fn closed_pipe(place: Place) {

@@ -9,7 +9,7 @@ use pollster::block_on;
 use rullama_train::batch::Sample;
 use rullama_train::dataset::{self, Options, Overlong};
 use rullama_train::export::merged::{self, MergeType, MergedTensor};
-use rullama_train::export::{drift, read_any};
+use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::recipe::Recipe;
@@ -24,8 +24,9 @@ use super::show;
 /// What to merge, and where to.
 #[derive(Args)]
 pub struct MergeArgs {
-    /// A PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file.
-    adapter: PathBuf,
+    /// PEFT or mlx-lm folders, GGUF LoRAs or rullama-lora-v0 files; several are added up, as in A=0.7 B=0.3.
+    #[arg(required = true, value_name = "PATH[=WEIGHT]")]
+    adapters: Vec<AdapterPath>,
     /// What the adapter was trained on: "tiny", an Ollama tag, or a .gguf file.
     #[arg(long)]
     base: String,
@@ -41,6 +42,9 @@ pub struct MergeArgs {
     /// The same on the samples of a .jsonl file.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
+    /// Take adapters that were trained on another model than the base.
+    #[arg(long)]
+    allow_other_base: bool,
 }
 
 fn parse_type(name: &str) -> Result<MergeType, String> {
@@ -53,7 +57,7 @@ fn parse_type(name: &str) -> Result<MergeType, String> {
 /// Merges, measures where samples are given, and only then puts the file in its place.
 pub fn run(args: &MergeArgs) -> Result<()> {
     let base = Base::open(&args.base)?;
-    let adapter = read_any(&args.adapter, base.config(), None)?;
+    let Loaded { adapter, notices, .. } = load(&args.adapters, &base, None, args.allow_other_base.into())?;
     let name = args.out.file_name().context("--out names no file; end it with a name such as merged.gguf")?;
     if is_same_file(&args.out, base.gguf().file()) {
         bail!("--out is the base itself, {}; choose another name", args.out.display());
@@ -61,6 +65,7 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     // Read before the long part, so that a mistake in it costs no time.
     let held_out = held_out(args, &base)?;
 
+    show::notices(&notices);
     let staged = files::beside(&args.out)?;
     let file = staged.path().join(name);
     let started = Instant::now();

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use rullama_train::batch::MicroBatch;
+use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
@@ -56,10 +57,11 @@ impl Session {
         // A place that cannot be written is better known before anything else.
         files::check_folder(&recipe.output.dir)?;
         let session = Session::open(recipe)?;
-        let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
+        let Loaded { adapter: initial, notices, .. } = run::initial_adapter(recipe, &session.frozen.base)?;
         let gpu = Session::device(recipe)?;
         show::device(&gpu);
         show::session(recipe, &session, &initial);
+        show::notices(&notices);
         show::steps(recipe, &session);
         Ok((session, initial, gpu))
     }

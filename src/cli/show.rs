@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 use rullama_train::batch::{IGNORE, Sample};
+use rullama_train::export::AdapterPath;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
@@ -42,9 +43,9 @@ pub fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let layers = count(layers, "layer");
     line("base", format_args!("{}: {layers}, width {width}, vocabulary {vocab}", s.frozen.base.name()));
     let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
-    let origin = match &recipe.lora.init_from {
-        Some(dir) => format!(", from {}", dir.display()),
-        None => String::new(),
+    let origin = match &recipe.lora.init_from[..] {
+        [] => String::new(),
+        paths => format!(", from {}", self::adapters(paths)),
     };
     let (rank, alpha, scale) = (adapter.rank, adapter.alpha, adapter.scale());
     let (parameters, modules) = (count(adapter.parameters(), "trainable parameter"), names(&slots));
@@ -54,9 +55,19 @@ pub fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
         "data",
         format_args!("train {}; validation {}", samples(&s.data.train), samples(&s.data.validation)),
     );
-    for notice in &s.data.notices {
+    notices(&s.data.notices);
+}
+
+/// What the user should know.
+pub fn notices(notices: &[impl Display]) {
+    for notice in notices {
         line("notice", notice);
     }
+}
+
+/// Adapters with their weights: `runs/a=0.7 + runs/b=0.3`.
+pub fn adapters(paths: &[AdapterPath]) -> String {
+    paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
 }
 
 fn samples(samples: &[Sample]) -> String {

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pollster::block_on;
-use rullama_train::config::Config;
 use rullama_train::export::{self, Format};
 use rullama_train::files;
 use rullama_train::generate;
 use rullama_train::lora::Adapter;
 use rullama_train::recipe::Recipe;
-use rullama_train::run;
+use rullama_train::run::{self, Frozen};
 use rullama_train::train::{Evaluation, StepReport, Trainer};
 use serde_json::json;
 
@@ -28,7 +27,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
     show::plan(trainer.plan(), false);
 
     // Only now: a run that cannot start leaves an earlier one's files as they are.
-    let mut metrics = Metrics::create(recipe)?;
+    let mut metrics = Metrics::create(&recipe.pinned(&session.frozen.fingerprint))?;
     let before = evaluate(&trainer, &session)?;
     let replies_before = replies(&trainer, &session, recipe)?;
     let mut last = before;
@@ -61,7 +60,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
     }
     let adapter = finished(&trainer, &initial)?;
     let replies_after = replies(&trainer, &session, recipe)?;
-    write(recipe, &adapter, session.frozen.base.config())?;
+    write(recipe, &adapter, &session.frozen)?;
 
     show::text("");
     let steps = show::count(count, "step");
@@ -116,10 +115,12 @@ fn finished(trainer: &Trainer, initial: &Adapter) -> Result<Adapter> {
     Ok(Adapter { pairs, ..initial.clone() })
 }
 
-fn write(recipe: &Recipe, adapter: &Adapter, config: &Config) -> Result<()> {
+fn write(recipe: &Recipe, adapter: &Adapter, frozen: &Frozen) -> Result<()> {
     let base_model = recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base);
-    let options = export::Options { base_model, dropout: recipe.lora.dropout };
-    let write = |format: &Format| export::write(&recipe.output.dir, *format, adapter, config, &options);
+    let fingerprint = Some(&*frozen.fingerprint.to_string());
+    let options = export::Options { base_model, dropout: recipe.lora.dropout, fingerprint };
+    let write =
+        |format: &Format| export::write(&recipe.output.dir, *format, adapter, frozen.base.config(), &options);
     // All are tried before the first failure is told: one format may not cost the whole run.
     let results: Vec<_> = recipe.output.export.iter().map(write).collect();
     for result in results {

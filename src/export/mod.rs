@@ -1,16 +1,20 @@
 //! Adapters as files that other programs load.
 //!
-//! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back; [`read_any`] reads any of them.
+//! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back. [`load()`] reads any of them, or several with
+//! weights, for a base; [`read_any`] reads one for any model of the right shape.
 
 pub mod drift;
 pub mod gguf;
+mod load;
 pub mod merged;
 pub mod mlx;
+mod origin;
 mod pairs;
 pub mod peft;
 pub mod rullama;
 mod safetensors_file;
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -20,8 +24,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::files;
-use crate::lora::{Adapter, Slot};
+use crate::lora::{self, Adapter, Slot};
 use crate::weights;
+use load::OTHER_BASE_SWITCH;
+
+pub use load::{AdapterPath, Loaded, OtherBase, load};
+pub use origin::{Origin, origin};
+
+/// Where files hold the base's fingerprint.
+const FINGERPRINT: &str = "rullama_train.base_fingerprint";
 
 /// A form in which an adapter is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +105,15 @@ pub struct Options<'a> {
     pub base_model: &'a str,
     /// `lora_dropout` of the training run.
     pub dropout: f64,
+    /// The base that it was trained on, where that is known: a [`crate::weights::Fingerprint`] as text.
+    pub fingerprint: Option<&'a str>,
+}
+
+impl Options<'_> {
+    /// What a safetensors file says about the base.
+    fn metadata(&self) -> HashMap<String, String> {
+        self.fingerprint.iter().map(|text| (FINGERPRINT.to_string(), text.to_string())).collect()
+    }
 }
 
 /// Writes an adapter of the model `config` as [`Format::place`] of the folder `dir`, and returns that place.
@@ -121,10 +141,7 @@ pub fn write(
         );
         return Err(Error::Adapter { problem });
     }
-    let peft = |naming| {
-        let Options { base_model, dropout } = *options;
-        peft::write(&path, adapter, &peft::Options { naming, base_model, dropout })
-    };
+    let peft = |naming| peft::write(&path, adapter, naming, options);
     let read = match format {
         Format::Peft => peft(peft::Naming::CausalLm).and_then(|()| peft::read_slots(&path, config, None)),
         Format::PeftConditionalGeneration => {
@@ -135,7 +152,9 @@ pub fn write(
         Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, options)
             .and_then(|()| gguf::read(&path, config, None)),
         Format::Mlx => mlx::write(&path, adapter, options).and_then(|()| mlx::read(&path, config, None)),
-        Format::RullamaV0 => rullama::write(&path, adapter).and_then(|()| rullama::read(&path, config, None)),
+        Format::RullamaV0 => {
+            rullama::write(&path, adapter, options).and_then(|()| rullama::read(&path, config, None))
+        }
     }?;
     compare(adapter, &read, format == Format::GgufLoraF16)
         .map_err(|problem| Error::Changed { path: path.clone(), problem })?;
@@ -253,28 +272,6 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
     refuse(&format!("is none of the adapters that can be read, expected {KINDS}"))
 }
 
-/// What an adapter's own files say about where it came from: its base, where they name one, and the dropout of its
-/// training, 0 where they give none.
-pub fn origin(path: &Path) -> Result<(Option<String>, f64), Error> {
-    if detect(path)? == Format::GgufLora {
-        let gguf = weights::Gguf::open(path)?;
-        let name: Option<&str> = gguf.get("general.base_model.0.name")?;
-        return Ok((name.map(str::to_owned), 0.0));
-    }
-    if path.is_file() {
-        return Ok((None, 0.0));
-    }
-    let path = path.join("adapter_config.json");
-    let config: serde_json::Value = serde_json::from_slice(&read_file(&path)?).map_err(|e| {
-        let problem = format!("expected a JSON object: {e}; copy or export the adapter again");
-        Error::Config { path, problem }
-    })?;
-    let base = config.get("base_model_name_or_path").or(config.get("model")).and_then(|b| b.as_str());
-    let dropout = config.get("lora_dropout").or(config.pointer("/lora_parameters/dropout"));
-    let dropout = dropout.and_then(|d| d.as_f64()).filter(|d| (0.0..1.0).contains(d));
-    Ok((base.map(str::to_owned), dropout.unwrap_or(0.0)))
-}
-
 /// A whole file.
 fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::Read {
@@ -301,6 +298,28 @@ pub enum Error {
     Merge {
         /// What was found, what was expected, the next step.
         problem: String,
+    },
+    /// Several adapters have no sum.
+    #[error(transparent)]
+    Combine(#[from] lora::CombineError),
+    /// The sum of several adapters does not have the slots that are trained.
+    #[error("the sum of the adapters: {problem}")]
+    Sum {
+        /// What was found, what was expected, the next step.
+        problem: String,
+    },
+    /// The adapter was trained on another model.
+    #[error(
+        "{path} was trained on {trained}, and {base} is another model; name the base that it was trained on, or allow another \
+         one ({OTHER_BASE_SWITCH})"
+    )]
+    OtherBase {
+        /// The adapter.
+        path: String,
+        /// What it was trained on.
+        trained: String,
+        /// What it was to be used with.
+        base: String,
     },
     /// A file cannot be read.
     #[error("{}: {problem}", .path.display())]

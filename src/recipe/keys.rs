@@ -5,8 +5,8 @@ use super::source::{Entry, Source, Value};
 
 /// Every section with its keys, in the order of `recipes/chat.toml`.
 const SECTIONS: [(&str, &[&str]); 7] = [
-    ("model", &["base"]),
-    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from"]),
+    ("model", &["base", "fingerprint"]),
+    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from", "allow_other_base"]),
     ("data", &["train", "valid", "val_size", "format", "max_seq_len", "overlong", "packing", "shuffle"]),
     (
         "train",
@@ -36,8 +36,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
 ];
 
 /// Keys that later versions are meant to have.
-const PLANNED: [(&str, &[&str]); 5] = [
-    ("model", &["digest"]),
+const PLANNED: [(&str, &[&str]); 4] = [
     ("lora", &["layers"]),
     ("data", &["chat_template", "train_on"]),
     ("eval", &["keep_best", "early_stopping_patience"]),
@@ -45,13 +44,14 @@ const PLANNED: [(&str, &[&str]); 5] = [
 ];
 
 /// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
-const OTHER_NAMES: [(&str, &str); 16] = [
+const OTHER_NAMES: [(&str, &str); 17] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("scale", "lora.alpha"),
     ("use_rslora", "lora.rslora"),
     ("lora_target", "lora.target_modules"),
     ("model_name_or_path", "model.base"),
+    ("digest", "model.fingerprint"),
     ("sequence_len", "data.max_seq_len"),
     ("cutoff_len", "data.max_seq_len"),
     ("iters", "train.max_steps"),

@@ -17,8 +17,10 @@ pub use error::{Place, RecipeError};
 pub use source::Format;
 
 pub use crate::dataset::{Format as DataFormat, Overlong};
+use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::lora::Module;
+use crate::weights::Fingerprint;
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -45,6 +47,13 @@ pub struct Recipe {
 pub struct Model {
     /// `tiny` (the model in `models/`), the path of a `.gguf` file, or an Ollama tag.
     pub base: String,
+    /// The only base that will do; a finished run's resolved recipe has that of its own.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub fingerprint: Option<Fingerprint>,
+}
+
+fn as_text<S: Serializer>(text: &Option<impl ToString>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
 /// `[lora]`
@@ -60,9 +69,11 @@ pub struct Lora {
     pub dropout: f64,
     /// Which matrices carry an adapter.
     pub target_modules: TargetModules,
-    /// An adapter of any [`Export`] form whose tensors are the starting point: a warm start, not a resume.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub init_from: Option<PathBuf>,
+    /// Adapters of any [`Export`] form whose weighted sum is the starting point: a warm start, not a resume.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_from: Vec<AdapterPath>,
+    /// Whether adapters that were trained on another model than `model.base` may be loaded.
+    pub allow_other_base: bool,
 }
 
 /// Which kinds of matrices carry an adapter.
@@ -282,11 +293,17 @@ impl Recipe {
         toml::to_string(self).expect("a recipe is tables of plain values")
     }
 
+    /// The same recipe for no other base than the one with this fingerprint.
+    pub fn pinned(&self, fingerprint: &Fingerprint) -> Recipe {
+        let model = Model { fingerprint: Some(fingerprint.clone()), ..self.model.clone() };
+        Recipe { model, ..self.clone() }
+    }
+
     /// Whether the files that the recipe reads exist; the error shows the absolute path that was tried.
     pub fn check_files(&self) -> Result<(), RecipeError> {
         let data = self.data.train.iter().map(|p| ("data.train", p));
         let valid = self.data.valid.iter().map(|p| ("data.valid", p));
-        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", p));
+        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
         match data.chain(valid).chain(init).find(|(_, path)| !path.exists()) {
             Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),
             None => Ok(()),

@@ -5,7 +5,7 @@
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::export::peft;
+use rullama_train::export::{Options, peft};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Module, slots};
 use rullama_train::model::Model;
@@ -34,8 +34,8 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let first = peft::read(ADAPTER.as_ref(), config, &all)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let dir = dir.path().join("adapter");
-    let options = peft::Options { naming: peft::Naming::CausalLm, base_model: "tiny", dropout: 0.0 };
-    peft::write(&dir, &first, &options)?;
+    let options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
+    peft::write(&dir, &first, peft::Naming::CausalLm, &options)?;
     let adapter = peft::read(&dir, config, &all)?;
     check_that("reading, writing and reading changes nothing", adapter == first)?;
 
