@@ -355,8 +355,10 @@ fn the_program_exports_and_compares() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let export = |adapter: &Path, arguments: &[&str]| {
         let program = env!("CARGO_BIN_EXE_rullama-train");
+        // What it computes is compared in tests/cli.rs; this needs no device.
         let output =
-            Command::new(program).arg("export").arg(adapter).args(arguments).output().expect("it starts");
+            Command::new(program).arg("export").arg(adapter).args(arguments).arg("--unverified").output();
+        let output = output.expect("it starts");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     };
@@ -369,7 +371,7 @@ fn the_program_exports_and_compares() {
         .collect();
     let shown = export(&source, &all).expect("exported");
     assert!(shown.contains("66 matrices of ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
-    assert_eq!(shown.matches("read back and compared").count(), 5, "{shown}");
+    assert_eq!(shown.matches("read back; logits were not compared").count(), 5, "{shown}");
     // Exporting PEFT's own folder gives PEFT's own tensors, whichever way they went.
     let tensors = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).expect("there");
     for format in [Format::PeftConditionalGeneration, Format::GgufLora, Format::Mlx] {

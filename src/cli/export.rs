@@ -4,10 +4,17 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pollster::block_on;
 use rullama_train::export::{self, AdapterPath, Format, Options};
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::train::{Dropout, Trainer};
 use rullama_train::weights::Base;
 
+use super::held_out::HeldOutArgs;
 use super::show;
+
+const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 /// What to export, and as what.
 #[derive(Args)]
@@ -27,6 +34,8 @@ pub struct ExportArgs {
     /// Take adapters that were trained on another model than the base.
     #[arg(long)]
     allow_other_base: bool,
+    #[command(flatten)]
+    held_out: HeldOutArgs,
 }
 
 /// Reads the adapters, and writes their sum as each of the formats.
@@ -49,11 +58,20 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         dropout: origin.dropout,
         fingerprint: origin.fingerprint.as_deref(),
     };
-    for format in &args.to {
-        let place = export::write(dir, *format, adapter, base.config(), &options)?;
-        show::line("written", format!("{}: {}, read back and compared", place.display(), format.name()));
-    }
-    Ok(())
+    let Some((gpu, held_out)) = args.held_out.open(&base)? else {
+        for format in &args.to {
+            let place = export::write(dir, *format, adapter, base.config(), &options)?;
+            let (place, name) = (place.display(), format.name());
+            show::line("exported", format!("{place}: {name}, read back; logits were not compared"));
+        }
+        return Ok(());
+    };
+    show::device(&gpu);
+    let model = Model::load(&gpu, &base, held_out.capacity().tokens)?;
+    let mut trainer =
+        Trainer::new(&gpu, &model, adapter, held_out.capacity(), NO_DROPOUT, Recompute::Always)?;
+    let write = export::write_verified(&mut trainer, dir, &args.to, adapter, &options, &held_out);
+    show::written(block_on(write)?)
 }
 
 /// The base that is named, or the one that the adapter itself names.

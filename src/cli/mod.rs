@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod eval;
 mod export;
+mod held_out;
 mod merge;
 mod session;
 mod show;

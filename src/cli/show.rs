@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::export::AdapterPath;
+use rullama_train::export::{AdapterPath, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
@@ -63,6 +63,24 @@ pub fn notices(notices: &[impl Display]) {
     for notice in notices {
         line("notice", notice);
     }
+}
+
+/// What was exported; the first failure ends the program, after everything else was said.
+pub fn written(written: Written) -> anyhow::Result<()> {
+    line("effect", format_args!("{}, over {} tokens", written.effect, written.effect.drift.tokens));
+    let mut failed = None;
+    for (format, result) in written.formats {
+        match result {
+            Ok((place, fidelity)) => {
+                line(
+                    "exported",
+                    format_args!("{}: {}, read back: {fidelity}", place.display(), format.name()),
+                );
+            }
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Adapters with their weights: `runs/a=0.7 + runs/b=0.3`.

@@ -5,6 +5,7 @@
 
 pub mod drift;
 pub mod gguf;
+mod held_out;
 mod load;
 pub mod merged;
 pub mod mlx;
@@ -13,6 +14,7 @@ mod pairs;
 pub mod peft;
 pub mod rullama;
 mod safetensors_file;
+mod verify;
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -24,12 +26,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::files;
+use crate::gpu::GpuError;
 use crate::lora::{self, Adapter, Slot};
+use crate::train::Trainer;
 use crate::weights;
+use drift::Effect;
 use load::OTHER_BASE_SWITCH;
 
+pub use held_out::{HeldOut, NoTokens};
 pub use load::{AdapterPath, Loaded, OtherBase, load};
 pub use origin::{Origin, origin};
+pub use verify::{Fidelity, Verification, verify};
 
 /// Where files hold the base's fingerprint.
 const FINGERPRINT: &str = "rullama_train.base_fingerprint";
@@ -120,6 +127,7 @@ impl Options<'_> {
 ///
 /// Refuses an adapter that is not finite or changes nothing ([`check`]). What was written is read back: names and shapes
 /// must fit the model, every value must be the same (in F16: the nearest), and the scale too, to the precision of f32.
+/// [`write_verified`] also compares what it computes.
 pub fn write(
     dir: &Path,
     format: Format,
@@ -127,6 +135,59 @@ pub fn write(
     config: &Config,
     options: &Options,
 ) -> Result<PathBuf, Error> {
+    write_and_read(dir, format, adapter, config, options).map(|(path, _)| path)
+}
+
+/// What became of each format of [`write_verified`].
+#[derive(Debug)]
+pub struct Written {
+    /// What the adapter does to its base.
+    pub effect: Effect,
+    /// The place, and how near the logits are there; or why there is nothing.
+    pub formats: Vec<(Format, Result<(PathBuf, Fidelity), Error>)>,
+}
+
+/// [`write()`] in several formats, of those that prove sound: each is first written aside, read back and run on
+/// `trainer`'s base, and must change the logits of `held_out` as the adapter in memory does, to its numbers' precision.
+///
+/// Writes nothing where the adapter itself changes no logit or too much ([`Effect::check`]). `trainer` has the adapter's
+/// slots and rank; which adapter it holds afterwards is not said.
+pub async fn write_verified(
+    trainer: &mut Trainer<'_>,
+    dir: &Path,
+    formats: &[Format],
+    adapter: &Adapter,
+    options: &Options<'_>,
+    held_out: &HeldOut,
+) -> Result<Written, Error> {
+    let config = trainer.config().clone();
+    let aside = files::near(dir)?;
+    let (mut read, mut failed) = (Vec::new(), Vec::new());
+    for &format in formats {
+        match write_and_read(aside.path(), format, adapter, &config, options) {
+            Ok((_, found)) => read.push((format, found)),
+            Err(error) => failed.push((format, Err(error))),
+        }
+    }
+    let Verification { effect, formats } = verify(trainer, adapter, &read, held_out).await?;
+    effect.check().map_err(|problem| Error::Adapter { problem })?;
+    let place = |fidelity: Fidelity| {
+        fidelity.check()?;
+        Ok((write(dir, fidelity.format, adapter, &config, options)?, fidelity))
+    };
+    let mut formats: Vec<_> = formats.into_iter().map(|found| (found.format, place(found))).collect();
+    formats.extend(failed);
+    Ok(Written { effect, formats })
+}
+
+/// Writes one format, and what is read back.
+fn write_and_read(
+    dir: &Path,
+    format: Format,
+    adapter: &Adapter,
+    config: &Config,
+    options: &Options,
+) -> Result<(PathBuf, Adapter), Error> {
     check(adapter)?;
     let path = format.place(dir);
     let other = match format {
@@ -158,7 +219,7 @@ pub fn write(
     }?;
     compare(adapter, &read, format == Format::GgufLoraF16)
         .map_err(|problem| Error::Changed { path: path.clone(), problem })?;
-    Ok(path)
+    Ok((path, read))
 }
 
 /// Refuses an adapter that no file should hold: without matrices, with values or a scale that are not finite, with
@@ -299,6 +360,9 @@ pub enum Error {
         /// What was found, what was expected, the next step.
         problem: String,
     },
+    /// The device failed while results were compared.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     /// Several adapters have no sum.
     #[error(transparent)]
     Combine(#[from] lora::CombineError),
