@@ -182,11 +182,11 @@ fn refusals(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     small.alpha *= 1e6;
     assert!(!dir.exists(), "a refused adapter left something behind");
     let written = write(&small).map_err(|e| e.to_string())?;
-    let [(Format::GgufLora, Ok((path, _))), (Format::GgufLoraF16, Err(error))] = &written.formats[..] else {
+    let [(Format::GgufLora, Ok(exported)), (Format::GgufLoraF16, Err(error))] = &written.formats[..] else {
         panic!("{written:?}")
     };
     assert!(
-        path.exists() && error.to_string().contains("F16 is too coarse for it; choose gguf-lora"),
+        exported.place.exists() && error.to_string().contains("F16 is too coarse for it; choose gguf-lora"),
         "{error}"
     );
     assert_eq!(std::fs::read_dir(&dir)?.count(), 1, "only what is sound");

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::export::{AdapterPath, Written};
+use rullama_train::export::{AdapterPath, Exported, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
@@ -71,7 +71,7 @@ pub fn written(written: Written) -> anyhow::Result<()> {
     let mut failed = None;
     for (format, result) in written.formats {
         match result {
-            Ok((place, fidelity)) => {
+            Ok(Exported { place, fidelity }) => {
                 line(
                     "exported",
                     format_args!("{}: {}, read back: {fidelity}", place.display(), format.name()),

@@ -143,8 +143,17 @@ pub fn write(
 pub struct Written {
     /// What the adapter does to its base.
     pub effect: Effect,
-    /// The place, and how near the logits are there; or why there is nothing.
-    pub formats: Vec<(Format, Result<(PathBuf, Fidelity), Error>)>,
+    /// What there is now of each format, or why there is nothing.
+    pub formats: Vec<(Format, Result<Exported, Error>)>,
+}
+
+/// A file or a folder that was written.
+#[derive(Debug)]
+pub struct Exported {
+    /// Where it is.
+    pub place: PathBuf,
+    /// How near its logits are to those of the adapter in memory.
+    pub fidelity: Fidelity,
 }
 
 /// [`write()`] in several formats, of those that prove sound: each is first written aside, read back and run on
@@ -171,11 +180,11 @@ pub async fn write_verified(
     }
     let Verification { effect, formats } = verify(trainer, adapter, &read, held_out).await?;
     effect.check().map_err(|problem| Error::Adapter { problem })?;
-    let place = |fidelity: Fidelity| {
+    let export = |fidelity: Fidelity| {
         fidelity.check()?;
-        Ok((write(dir, fidelity.format, adapter, &config, options)?, fidelity))
+        Ok(Exported { place: write(dir, fidelity.format, adapter, &config, options)?, fidelity })
     };
-    let mut formats: Vec<_> = formats.into_iter().map(|found| (found.format, place(found))).collect();
+    let mut formats: Vec<_> = formats.into_iter().map(|found| (found.format, export(found))).collect();
     formats.extend(failed);
     Ok(Written { effect, formats })
 }
