@@ -99,7 +99,8 @@ impl Gguf {
             let Range { start, end } = bytes;
             // SAFETY: the map is read-only and backed by its file: dropped pages come back with the same bytes.
             // A failure means only that the pages stay.
-            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+            let _ =
+                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         }
         #[cfg(not(unix))]
         let _ = bytes;
