@@ -266,6 +266,11 @@ impl<'a> Trainer<'a> {
         self.capacity
     }
 
+    /// Whether its products run on cooperative matrices, with operands in f16.
+    pub fn cooperative(&self) -> bool {
+        self.gpu.cooperative()
+    }
+
     /// The shape of its model.
     pub fn config(&self) -> &Config {
         self.model.config()

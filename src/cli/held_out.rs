@@ -48,7 +48,7 @@ impl HeldOutArgs {
                 );
             }
             let held_out = HeldOut::of_samples(&validation, config.vocab)?;
-            return Ok(Some((Session::device(&recipe)?, held_out)));
+            return Ok(Some((in_f32(Session::device(&recipe)?), held_out)));
         }
         let (tokenizer, layout) = (Tokenizer::from_gguf(base.gguf())?, Layout::of(config));
         let max_seq_len = config.context_length.min(2048);
@@ -60,6 +60,12 @@ impl HeldOutArgs {
                 HeldOut::of_samples(&dataset::read_path(path, &tokenizer, &options)?.samples, config.vocab)?
             }
         };
-        Ok(Some((block_on(Gpu::open(Backend::Auto, None, false))?, held_out)))
+        Ok(Some((in_f32(block_on(Gpu::open(Backend::Auto, None, false))?), held_out)))
     }
+}
+
+/// A few hundred tokens need no speed, and small differences are to be seen.
+fn in_f32(gpu: Gpu) -> Gpu {
+    gpu.set_cooperative(false);
+    gpu
 }

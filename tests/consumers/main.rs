@@ -72,11 +72,9 @@ fn check(venv: &Path, script: &str) -> Result<(), Failed> {
 fn prepare() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("consumers");
     let _ = std::fs::remove_dir_all(&folder);
-    let work = Work {
-        gpu: block_on(Gpu::open(Backend::Auto, None, false)).expect("a device"),
-        base: Base::tiny().expect("part of the program"),
-        folder,
-    };
+    let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
+    gpu.set_cooperative(false);
+    let work = Work { gpu, base: Base::tiny().expect("part of the program"), folder };
     std::fs::create_dir_all(&work.folder).expect("created");
     std::fs::copy("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", work.folder.join("base.gguf"))
         .expect("copied");
