@@ -26,7 +26,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 10] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -39,6 +39,7 @@ fn main() {
         ("limits: a step without loss is refused", limits::no_loss),
         ("limits: one sample is learned by heart", limits::overfit),
         ("exported: a folder computes what PEFT computes", exported::logits),
+        ("exported: every format gives the same replies", exported::replies),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }
