@@ -5,7 +5,8 @@ use crate::config::Config;
 use crate::dataset::{self, DatasetError, Notice};
 use crate::export::{self, AdapterPath, Format, Loaded, Origin, rullama};
 use crate::lora::{self, Adapter, Module, Slot};
-use crate::recipe::{self, Recipe, TargetModules};
+use crate::model::plan::Recompute;
+use crate::recipe::{self, GradientCheckpointing, Recipe, TargetModules};
 use crate::schedule::Schedule;
 use crate::template::{Layout, Message, Role, TemplateError, render_prompt};
 use crate::tokenizer::Tokenizer;
@@ -283,6 +284,18 @@ pub fn optimizer(recipe: &Recipe) -> Optimizer {
         adam: (t.optimizer == recipe::Optimizer::Adamw).then_some(adam),
         weight_decay: t.weight_decay,
         max_grad_norm: t.max_grad_norm,
+    }
+}
+
+/// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
+const KEEP_UP_TO: u64 = 4 << 30;
+
+/// Which activations the recipe wants kept.
+pub fn recompute(recipe: &Recipe) -> Recompute {
+    match recipe.train.gradient_checkpointing {
+        GradientCheckpointing::Auto => Recompute::Above(KEEP_UP_TO),
+        GradientCheckpointing::On => Recompute::Always,
+        GradientCheckpointing::Off => Recompute::Never,
     }
 }
 

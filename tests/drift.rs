@@ -168,8 +168,9 @@ fn refusals(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let write = |adapter: &Adapter| {
         let mut written = None;
         with_trainer(gpu, g, adapter, |trainer, held_out| {
-            written =
-                Some(block_on(export::write_verified(trainer, &dir, &formats, adapter, &options, held_out)));
+            written = Some(block_on(export::write_verified_by(
+                trainer, &dir, &formats, adapter, &options, held_out,
+            )));
         });
         written.expect("it was tried")
     };

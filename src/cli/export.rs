@@ -6,15 +6,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::export::{self, AdapterPath, Format, Options};
-use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
-use rullama_train::train::{Dropout, Trainer};
 use rullama_train::weights::Base;
 
 use super::held_out::HeldOutArgs;
 use super::show;
-
-const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 /// What to export, and as what.
 #[derive(Args)]
@@ -67,10 +62,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         return Ok(());
     };
     show::device(&gpu);
-    let model = Model::load(&gpu, &base, held_out.capacity().tokens)?;
-    let mut trainer =
-        Trainer::new(&gpu, &model, adapter, held_out.capacity(), NO_DROPOUT, Recompute::Always)?;
-    let write = export::write_verified(&mut trainer, dir, &args.to, adapter, &options, &held_out);
+    let write = export::write_verified(&gpu, &base, dir, &args.to, adapter, &options, &held_out);
     show::written(block_on(write)?)
 }
 

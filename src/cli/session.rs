@@ -7,15 +7,11 @@ use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
-use rullama_train::recipe::{GradientCheckpointing, Recipe};
+use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, Data, Frozen, Steps};
 use rullama_train::train::{Capacity, Trainer};
 
 use super::show;
-
-/// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
-const KEEP_UP_TO: u64 = 4 << 30;
 
 /// Everything that lies on the host.
 pub struct Session {
@@ -85,11 +81,7 @@ impl Session {
         model: &'a Model<'a>,
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
-        let recompute = match recipe.train.gradient_checkpointing {
-            GradientCheckpointing::Auto => Recompute::Above(KEEP_UP_TO),
-            GradientCheckpointing::On => Recompute::Always,
-            GradientCheckpointing::Off => Recompute::Never,
-        };
-        Ok(Trainer::new(gpu, model, adapter, self.capacity, run::dropout(recipe), recompute)?)
+        let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
+        Ok(Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute)?)
     }
 }

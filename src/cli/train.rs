@@ -127,10 +127,12 @@ fn write(recipe: &Recipe, trainer: &mut Trainer, adapter: &Adapter, session: &Se
     let held_out = HeldOut::of_batches(session.validation.iter().cloned(), vocab)
         .unwrap_or_else(|NoTokens| HeldOut::built_in(tokenizer, *layout, longest, vocab));
     let (dir, formats) = (&recipe.output.dir, &recipe.output.export);
-    block_on(export::write_verified(trainer, dir, formats, adapter, &options, &held_out)).or_else(|error| {
-        let kept = export::write(&dir.join("refused"), Format::Peft, adapter, base.config(), &options)?;
-        bail!("{error}; what was trained is kept in {}", kept.display())
-    })
+    block_on(export::write_verified_by(trainer, dir, formats, adapter, &options, &held_out)).or_else(
+        |error| {
+            let kept = export::write(&dir.join("refused"), Format::Peft, adapter, base.config(), &options)?;
+            bail!("{error}; what was trained is kept in {}", kept.display())
+        },
+    )
 }
 
 /// `metrics.jsonl` in the output folder, beside `recipe.resolved.toml`.

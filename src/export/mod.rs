@@ -26,10 +26,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::files;
-use crate::gpu::GpuError;
+use crate::gpu::{Gpu, GpuError};
 use crate::lora::{self, Adapter, Slot};
-use crate::train::Trainer;
-use crate::weights;
+use crate::model::Model;
+use crate::model::plan::Recompute;
+use crate::train::{Dropout, Trainer};
+use crate::weights::{self, Base};
 use drift::Effect;
 use load::OTHER_BASE_SWITCH;
 
@@ -138,7 +140,7 @@ pub fn write(
     write_and_read(dir, format, adapter, config, options).map(|(path, _)| path)
 }
 
-/// What became of each format of [`write_verified`].
+/// What became of each format that was to be written and verified.
 #[derive(Debug)]
 pub struct Written {
     /// What the adapter does to its base.
@@ -156,12 +158,29 @@ pub struct Exported {
     pub fidelity: Fidelity,
 }
 
-/// [`write()`] in several formats, of those that prove sound: each is first written aside, read back and run on
-/// `trainer`'s base, and must change the logits of `held_out` as the adapter in memory does, to its numbers' precision.
+/// [`write()`] in several formats, of those that prove sound: each is first written aside, read back and run on `base`, and
+/// must change the logits of `held_out` as the adapter in memory does, to its numbers' precision.
 ///
-/// Writes nothing where the adapter itself changes no logit or too much ([`Effect::check`]). `trainer` has the adapter's
-/// slots and rank; which adapter it holds afterwards is not said.
+/// Writes nothing where the adapter itself changes no logit or too much ([`Effect::check`]).
 pub async fn write_verified(
+    gpu: &Gpu,
+    base: &Base,
+    dir: &Path,
+    formats: &[Format],
+    adapter: &Adapter,
+    options: &Options<'_>,
+    held_out: &HeldOut,
+) -> Result<Written, Error> {
+    let capacity = held_out.capacity();
+    let model = Model::load(gpu, base, capacity.tokens)?;
+    let dropout = Dropout { probability: 0.0, seed: 0 };
+    let mut trainer = Trainer::new(gpu, &model, adapter, capacity, dropout, Recompute::Always)?;
+    write_verified_by(&mut trainer, dir, formats, adapter, options, held_out).await
+}
+
+/// [`write_verified`] with a trainer that is there already. It has the adapter's slots and rank and can hold `held_out`;
+/// which adapter it holds afterwards is not said.
+pub async fn write_verified_by(
     trainer: &mut Trainer<'_>,
     dir: &Path,
     formats: &[Format],

@@ -288,6 +288,15 @@ impl Recipe {
         })
     }
 
+    /// Every default, for [`crate::finetune`]: it names no data and writes nothing.
+    pub fn new(base: &str) -> Recipe {
+        let required = "model.base = 'tiny'\ndata.train = '-'\noutput.dir = '-'";
+        let recipe = Recipe::parse::<&str>(required, Format::Toml, "defaults", &[]);
+        let mut recipe = recipe.expect("what is required is there");
+        (recipe.model.base, recipe.data.train) = (base.into(), Vec::new());
+        recipe
+    }
+
     /// The whole recipe as TOML; reading it back gives an equal recipe.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a recipe is tables of plain values")

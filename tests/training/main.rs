@@ -8,6 +8,7 @@ mod gpu;
 mod chat;
 mod dropout;
 mod exported;
+mod library;
 mod limits;
 mod splits;
 
@@ -26,7 +27,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 10] = [
+    let tests: [(&str, Test); 12] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -40,6 +41,8 @@ fn main() {
         ("limits: one sample is learned by heart", limits::overfit),
         ("exported: a folder computes what PEFT computes", exported::logits),
         ("exported: every format gives the same replies", exported::replies),
+        ("library: the examples run", library::examples),
+        ("library: training without a recipe file", library::quick_path),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }
