@@ -96,3 +96,45 @@ impl HeldOut {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::IGNORE;
+    use crate::weights::Base;
+
+    #[test]
+    fn the_first_tokens_are_kept_with_what_follows_them() {
+        let sample = |n: u32| Sample {
+            ids: (0..n).collect(),
+            labels: (0..n as i32).map(|id| if id < 3 { IGNORE } else { id }).collect(),
+            origin: String::new(),
+        };
+        let held_out =
+            HeldOut::of_samples(&[sample(2), sample(700), sample(700), sample(9)], 100).expect("some");
+        assert_eq!((held_out.tokens(), held_out.batches().len()), (MOST_TOKENS, 2));
+        let last = &held_out.batches()[1];
+        assert_eq!((last.loss_rows.len(), last.targets.len(), last.len()), (1024 - 697, 1024 - 697, 700));
+        assert_eq!((last.loss_rows[0], last.targets[0]), (2, 3));
+        let Capacity { tokens, loss_tokens, .. } = held_out.capacity();
+        assert_eq!((tokens, loss_tokens), (700, 697));
+        // Logits of so large a vocabulary fill half a gigabyte sooner.
+        assert_eq!(HeldOut::of_samples(&[sample(700)], MOST_LOGITS / 10).map(|h| h.tokens()), Ok(10));
+        assert_eq!(HeldOut::of_samples(&[sample(3)], 100), Err(NoTokens));
+    }
+
+    #[test]
+    fn the_built_in_text_fits_any_length() {
+        let base = Base::tiny().expect("part of the program");
+        let tokenizer = Tokenizer::from_gguf(base.gguf()).expect("it has one");
+        let of =
+            |longest| HeldOut::built_in(&tokenizer, Layout::of(base.config()), longest, base.config().vocab);
+        let whole = of(1000);
+        assert_eq!(whole.batches().len(), BUILT_IN.len());
+        assert!(whole.tokens() > 100, "{} tokens", whole.tokens());
+        for longest in [1, 2, 7, 30] {
+            let most = of(longest).capacity().tokens;
+            assert!(most <= longest.max(2), "{most} tokens at once, {longest} allowed");
+        }
+    }
+}

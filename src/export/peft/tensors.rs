@@ -13,7 +13,7 @@ const NAMES: Names = Names { halves: ["lora_A", "lora_B"], module: |slot| Naming
 
 /// Reads a PEFT folder for the model `config` and the slots that the caller trains, in any of [`Naming`]'s namings.
 ///
-/// F16 and BF16 become F32, exactly. Fails where [`read_config`] fails, where the file is damaged, where a slot lacks a
+/// F16 and BF16 become F32, exactly. Fails where the configuration is damaged or not of a plain LoRA, where the file is damaged, where a slot lacks a
 /// tensor, where a tensor fits no slot, and on wrong shapes, other types and values that are not finite.
 pub fn read(dir: &Path, config: &Config, slots: &[Slot]) -> Result<Adapter, Error> {
     read_slots(dir, config, Some(slots))
