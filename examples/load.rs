@@ -5,16 +5,15 @@
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::batch::MicroBatch;
-use rullama_train::dataset::{self, Overlong};
 use rullama_train::export::{self, AdapterPath, OtherBase};
+use rullama_train::finetune::samples;
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::template::Layout;
-use rullama_train::tokenizer::Tokenizer;
+use rullama_train::recipe::Recipe;
+use rullama_train::run::Frozen;
 use rullama_train::train::{Capacity, Dropout, Trainer};
-use rullama_train::weights::Base;
 
 /// What the losses are of.
 const TEXT: &str =
@@ -29,9 +28,11 @@ fn main() -> Result<()> {
 pub fn run(paths: &[String]) -> Result<()> {
     let parse = |path: &String| path.parse::<AdapterPath>().map_err(anyhow::Error::msg);
     let paths = paths.iter().map(parse).collect::<Result<Vec<_>>>()?;
-    let base = Base::open("tiny")?;
+    let mut recipe = Recipe::new("tiny");
+    recipe.data.max_seq_len = 256;
+    let frozen = Frozen::open(&recipe)?;
     // Shapes, names and the base's fingerprint are checked; what does not fit is named.
-    let found = export::load(&paths, &base, None, OtherBase::Refuse)?;
+    let found = export::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
     found.notices.iter().for_each(|notice| println!("{notice}"));
     let (adapter, origin) = (found.adapter, found.origin);
     println!(
@@ -42,19 +43,11 @@ pub fn run(paths: &[String]) -> Result<()> {
         origin.base_model
     );
 
-    let tokenizer = Tokenizer::from_gguf(base.gguf())?;
-    let layout = Layout::of(base.config());
-    let options = dataset::Options {
-        format: dataset::Format::Auto,
-        layout,
-        max_seq_len: 256,
-        overlong: Overlong::Error,
-    };
-    let samples = dataset::parse(TEXT.as_bytes(), "text", &tokenizer, &options)?.samples;
+    let samples = samples(&frozen, &recipe, TEXT, "text")?;
     let batch = MicroBatch::pack(&samples);
 
     let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
-    let model = Model::load(&gpu, &base, batch.len())?;
+    let model = Model::load(&gpu, &frozen.base, batch.len())?;
     let (tokens, loss_tokens) = (batch.len(), batch.loss_rows.len());
     let capacity = Capacity { tokens, loss_tokens, step_loss_tokens: loss_tokens };
     let loss = |adapter: &Adapter| -> Result<f64> {

@@ -53,9 +53,11 @@ pub fn samples(
 ) -> Result<Vec<Sample>, DatasetError> {
     let options = dataset::Options {
         format: recipe.data.format,
-        layout: frozen.layout,
+        template: &frozen.template,
+        train_on: recipe.data.train_on,
         max_seq_len: recipe.data.max_seq_len,
         overlong: recipe.data.overlong,
+        invalid: recipe.data.invalid,
     };
     Ok(dataset::parse(text.as_bytes(), name, &frozen.tokenizer, &options)?.samples)
 }

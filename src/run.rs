@@ -1,17 +1,20 @@
 //! From a recipe to everything that a run needs before it touches a device.
 
-use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
+use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};
 use crate::config::Config;
-use crate::dataset::{self, DatasetError, Notice};
+use crate::dataset::DatasetError;
 use crate::export::{self, AdapterPath, Format, Loaded, Origin, rullama};
 use crate::lora::{self, Adapter, Module, Slot};
 use crate::model::plan::Recompute;
 use crate::recipe::{self, GradientCheckpointing, Recipe, TargetModules};
 use crate::schedule::Schedule;
-use crate::template::{Layout, Message, Role, TemplateError, render_prompt};
+use crate::template::{Conversation, Layout, Message, Role, Template, TemplateError};
 use crate::tokenizer::Tokenizer;
 use crate::train::{Capacity, Dropout, Optimizer};
 use crate::weights::{self, Base, Fingerprint};
+
+mod data;
+pub use data::{Data, Source, template};
 
 /// Why a recipe cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,9 @@ pub enum RunError {
     /// An adapter that is loaded.
     #[error(transparent)]
     Adapter(#[from] export::Error),
+    /// The chat template.
+    #[error("data.template: {0}")]
+    Template(TemplateError),
     /// A prompt of `[eval] samples`.
     #[error("eval.samples: {0}")]
     Prompt(#[from] TemplateError),
@@ -42,10 +48,12 @@ pub struct Frozen {
     pub base: Base,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Its chat layout.
+    /// Its built-in chat layout.
     pub layout: Layout,
     /// What it is recognized by.
     pub fingerprint: Fingerprint,
+    /// How conversations become text in this run.
+    pub template: Template,
 }
 
 impl Frozen {
@@ -79,60 +87,14 @@ impl Frozen {
             )));
         }
         let layout = Layout::of(config);
-        Ok(Frozen { base, tokenizer, layout, fingerprint })
+        let template = data::template(&recipe.data.template, &base)?;
+        Ok(Frozen { base, tokenizer, layout, template, fingerprint })
     }
 
     /// Ids of a user's message with the prompt for the reply.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TemplateError> {
-        let message = Message { role: Role::User, content: text.into() };
-        render_prompt(&self.tokenizer, self.layout, &[message])
-    }
-}
-
-/// Training and validation samples, and what was left out of them.
-pub struct Data {
-    /// Training samples.
-    pub train: Vec<Sample>,
-    /// Validation samples; empty where the recipe wants none.
-    pub validation: Vec<Sample>,
-    /// What the user should know.
-    pub notices: Vec<Notice>,
-}
-
-impl Data {
-    /// Reads what `recipe` names.
-    pub fn read(recipe: &Recipe, frozen: &Frozen) -> Result<Data, RunError> {
-        let options = dataset::Options {
-            format: recipe.data.format,
-            layout: frozen.layout,
-            max_seq_len: recipe.data.max_seq_len,
-            overlong: recipe.data.overlong,
-        };
-        let mut notices = Vec::new();
-        let mut read = |paths: &[std::path::PathBuf]| -> Result<Vec<Sample>, RunError> {
-            let mut samples = Vec::new();
-            for path in paths {
-                let dataset = dataset::read_path(path, &frozen.tokenizer, &options)?;
-                samples.extend(dataset.samples);
-                notices.extend(dataset.notices);
-            }
-            Ok(samples)
-        };
-        let mut train = read(&recipe.data.train)?;
-        let mut validation = read(&recipe.data.valid)?;
-        if validation.is_empty() && recipe.data.val_size > 0.0 {
-            let split = dataset::split(train, recipe.data.val_size, recipe.train.seed)?;
-            (train, validation) = (split.train, split.validation);
-        }
-        Ok(Data { train, validation, notices })
-    }
-
-    /// The validation samples as micro-batches of the recipe's size, in file order.
-    pub fn validation_batches(&self, recipe: &Recipe) -> Result<Vec<MicroBatch>, RunError> {
-        let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
-        let lengths: Vec<usize> = self.validation.iter().map(|s| s.ids.len()).collect();
-        let steps = batching.plan_epoch(&lengths, 0)?;
-        Ok(steps.iter().flat_map(|plan| Step::new(&self.validation, plan).micro_batches).collect())
+        let conversation = Conversation::new(vec![Message::new(Role::User, text)]);
+        self.template.prompt(&self.tokenizer, &conversation)
     }
 }
 
@@ -147,12 +109,25 @@ pub struct Steps {
 impl Steps {
     /// Plans `epochs` epochs, or as many as `max_steps` needs.
     pub fn plan(recipe: &Recipe, samples: &[Sample]) -> Result<Steps, RunError> {
+        Steps::plan_weighted(recipe, samples, &vec![1.0; samples.len()])
+    }
+
+    /// The same where an epoch shows each sample `weights` times; see [`draw`].
+    pub fn plan_weighted(recipe: &Recipe, samples: &[Sample], weights: &[f64]) -> Result<Steps, RunError> {
         let batching = batching(recipe);
-        let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
         let mut plans = Vec::new();
         let mut epoch = 0;
         while recipe.train.max_steps.map_or(epoch < recipe.train.epochs, |max| plans.len() < max) {
-            plans.extend(batching.plan_epoch(&lengths, epoch as u64)?);
+            let drawn = draw(weights, recipe.train.seed, epoch as u64);
+            let lengths: Vec<usize> = drawn.iter().map(|&i| samples[i].ids.len()).collect();
+            let mut steps = batching.plan_epoch(&lengths, epoch as u64)?;
+            steps.iter_mut().flatten().flatten().for_each(|index| *index = drawn[*index]);
+            if steps.is_empty() {
+                return Err(RunError::Conflict(
+                    "data.sources: their weights leave an epoch without samples; raise them".into(),
+                ));
+            }
+            plans.extend(steps);
             epoch += 1;
         }
         plans.truncate(recipe.train.max_steps.unwrap_or(usize::MAX));

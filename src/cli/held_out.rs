@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::dataset::{self, Options, Overlong};
+use rullama_train::dataset::{Invalid, Options, Overlong, files};
 use rullama_train::export::HeldOut;
 use rullama_train::gpu::{Backend, Gpu};
-use rullama_train::recipe::Recipe;
-use rullama_train::run::{Data, Frozen};
-use rullama_train::template::Layout;
+use rullama_train::recipe::{Recipe, Template};
+use rullama_train::run::{self, Data, Frozen};
+use rullama_train::template::{Layout, TrainOn};
 use rullama_train::tokenizer::Tokenizer;
 use rullama_train::weights::Base;
 
@@ -22,7 +22,7 @@ pub struct HeldOutArgs {
     /// Compare logits on this recipe's validation data, on its device; unset, a few built-in questions and answers serve.
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     recipe: Option<PathBuf>,
-    /// The same on the samples of a .jsonl file.
+    /// The same on the samples of a file.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Compare no logits: no device is opened, and nothing is known about what the result computes.
@@ -50,14 +50,21 @@ impl HeldOutArgs {
             let held_out = HeldOut::of_samples(&validation, config.vocab)?;
             return Ok(Some((in_f32(Session::device(&recipe)?), held_out)));
         }
-        let (tokenizer, layout) = (Tokenizer::from_gguf(base.gguf())?, Layout::of(config));
+        let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let max_seq_len = config.context_length.min(2048);
         let held_out = match &self.data {
-            None => HeldOut::built_in(&tokenizer, layout, max_seq_len, config.vocab),
+            None => HeldOut::built_in(&tokenizer, Layout::of(config), max_seq_len, config.vocab),
             Some(path) => {
-                let overlong = Overlong::Truncate;
-                let options = Options { format: Default::default(), layout, max_seq_len, overlong };
-                HeldOut::of_samples(&dataset::read_path(path, &tokenizer, &options)?.samples, config.vocab)?
+                let options = Options {
+                    format: Default::default(),
+                    template: &run::template(&Template::Auto, base)?,
+                    train_on: TrainOn::Assistant,
+                    max_seq_len,
+                    overlong: Overlong::Truncate,
+                    invalid: Invalid::Error,
+                };
+                let samples = files::read(path, &tokenizer, &options, None)?.samples;
+                HeldOut::of_samples(&samples, config.vocab)?
             }
         };
         Ok(Some((in_f32(block_on(Gpu::open(Backend::Auto, None, false))?), held_out)))

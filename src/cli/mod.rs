@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod describe;
 mod eval;
 mod export;
 mod held_out;
@@ -36,6 +37,9 @@ enum Verb {
         /// Write loss and gradients of the first optimizer step to this safetensors file.
         #[arg(long, value_name = "FILE")]
         gradients: Option<PathBuf>,
+        /// Time so many steps, after one more, and estimate the run; unset, 3 on a GPU and none where a CPU plays it.
+        #[arg(long, value_name = "STEPS")]
+        measure: Option<usize>,
     },
     /// Time training steps on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
@@ -97,7 +101,9 @@ pub fn run() -> Result<()> {
     }
     let cli = Cli::parse();
     match (cli.verb, cli.train) {
-        (Some(Verb::Check { recipe, gradients }), _) => check::run(&recipe.read()?, gradients.as_deref()),
+        (Some(Verb::Check { recipe, gradients, measure }), _) => {
+            check::run(&recipe.read()?, gradients.as_deref(), measure)
+        }
         (Some(Verb::Eval { recipe, adapter, json }), _) => eval::run(&recipe.read()?, &adapter, json),
         (Some(Verb::Bench(args)), _) => bench::run(&args),
         (Some(Verb::Export(args)), _) => export::run(&args),

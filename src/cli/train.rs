@@ -119,7 +119,7 @@ fn finished(trainer: &Trainer, initial: &Adapter) -> Result<Adapter> {
 /// Writes every format of the recipe, each compared with the adapter in memory on validation samples, or on a built-in text
 /// where there are none. An adapter that is refused is kept apart, as hours of training may be in it.
 fn write(recipe: &Recipe, trainer: &mut Trainer, adapter: &Adapter, session: &Session) -> Result<Written> {
-    let Frozen { base, tokenizer, layout, fingerprint } = &session.frozen;
+    let Frozen { base, tokenizer, layout, fingerprint, .. } = &session.frozen;
     let base_model = recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base);
     let fingerprint = Some(&*fingerprint.to_string());
     let options = export::Options { base_model, dropout: recipe.lora.dropout, fingerprint };

@@ -1,7 +1,7 @@
 //! Text on which models are compared before one of them is handed out.
 
 use crate::batch::{MicroBatch, Sample};
-use crate::template::{Layout, Message, Role, render_sample};
+use crate::template::{Conversation, Layout, Message, Role, Template, TrainOn};
 use crate::tokenizer::Tokenizer;
 use crate::train::Capacity;
 
@@ -57,14 +57,14 @@ impl HeldOut {
         if kept.is_empty() { Err(NoTokens) } else { Ok(HeldOut { batches: kept }) }
     }
 
-    /// A few everyday questions and answers, in pieces of at most `longest` tokens.
+    /// A few everyday questions and answers in the built-in chat layout, in pieces of at most `longest` tokens.
     pub fn built_in(tokenizer: &Tokenizer, layout: Layout, longest: usize, vocab: usize) -> HeldOut {
         let mut samples = Vec::new();
         for texts in BUILT_IN {
-            let message = |(role, text): (Role, &str)| Message { role, content: text.into() };
-            let messages: Vec<Message> =
-                [Role::User, Role::Assistant].into_iter().zip(texts).map(message).collect();
-            let rendered = render_sample(tokenizer, layout, &messages, 0);
+            let messages = [Role::User, Role::Assistant].into_iter().zip(texts);
+            let messages = messages.map(|(role, text)| Message::new(role, text)).collect();
+            let (template, conversation) = (Template::Gemma4(layout), Conversation::new(messages));
+            let rendered = template.render(tokenizer, &conversation, TrainOn::Assistant);
             let rendered = rendered.expect("a question and its answer, without control tokens");
             let pieces = rendered.ids.chunks(longest.max(2)).zip(rendered.labels.chunks(longest.max(2)));
             samples.extend(pieces.map(|(ids, labels)| Sample {

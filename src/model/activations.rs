@@ -17,7 +17,7 @@
 use super::coop_products::Packs;
 use super::plan::{LayerWidths, Plan};
 use crate::gpu::{Gpu, GpuError};
-use crate::ops::Rows;
+use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind.
 #[derive(Clone)]
@@ -88,12 +88,13 @@ pub struct Activations {
     pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
     pub(super) scratch: Scratch,
     pub(super) packs: Option<Packs>,
+    operands: Option<coop_attention::Operands>,
 }
 
 impl Activations {
     /// Makes every buffer of `plan`.
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
-        let make = Maker { gpu, tokens: plan.tokens };
+        let make = Maker { gpu, tokens: plan.tokens, packed: plan.packed_operands };
         let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let shared = match plan.recompute.contains(&true) {
             true => Some(make.inner("recomputed", &widest)?),
@@ -127,8 +128,8 @@ impl Activations {
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed: make.rows("dnormed", widest.width)?,
-                dgate: make.rows("dgate", widest.ffn)?,
-                dup: make.rows("dup", widest.ffn)?,
+                dgate: make.operand("dgate", widest.ffn)?,
+                dup: make.operand("dup", widest.ffn)?,
                 dgeglu: make.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
                 dattn_q: make.rows("dattn_q", widest.queries)?,
@@ -145,7 +146,16 @@ impl Activations {
                 0 => None,
                 width => Some(Packs::new(gpu, plan.tokens, width, plan.z_width)?),
             },
+            operands: match plan.packs_width {
+                0 => None,
+                _ => Some(coop_attention::Operands::new(gpu, plan.tokens, widest.queries, widest.own_keys)?),
+            },
         })
+    }
+
+    /// Scratch of attention on cooperative matrices, where the device has them and heads are of a size that they take.
+    pub(super) fn attention(&self, head_size: usize) -> Option<&coop_attention::Operands> {
+        self.operands.as_ref().filter(|_| coop_attention::supports(head_size))
     }
 
     /// The stream after layer `layer - 1`: the embeddings for 0, the model's output for `L`.
@@ -157,9 +167,18 @@ impl Activations {
 struct Maker<'a> {
     gpu: &'a Gpu,
     tokens: usize,
+    packed: bool,
 }
 
 impl Maker<'_> {
+    /// Rows that nothing but products read.
+    fn operand(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        match self.packed {
+            true => Rows::new_packed(self.gpu, label, self.tokens, width),
+            false => self.rows(label, width),
+        }
+    }
+
     fn rows(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
         Rows::new(self.gpu, label, if width == 0 { 0 } else { self.tokens }, width)
     }
@@ -182,7 +201,7 @@ impl Maker<'_> {
             z_ffn: rows("z_ffn", w.z[2])?,
             ffn_gate: rows("ffn_gate", w.ffn)?,
             ffn_up: rows("ffn_up", w.ffn)?,
-            geglu: rows("geglu", w.ffn)?,
+            geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
             ffn_down: rows("ffn_down", w.width)?,
             after_ffn: rows("after_ffn", w.width)?,
@@ -199,7 +218,7 @@ impl Maker<'_> {
 impl Rows {
     /// The same memory with narrower rows.
     pub(super) fn narrowed(&self, width: usize) -> Rows {
-        Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4) }
+        Rows { stride: width.next_multiple_of(4), ..self.clone() }
     }
 }
 

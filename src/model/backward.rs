@@ -7,7 +7,7 @@ use super::{Inputs, Model};
 use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::dropout::Mask;
-use crate::ops::{geglu, rms_norm, rope, scale};
+use crate::ops::{coop_geglu, geglu, rms_norm, rope, scale};
 
 impl<'b> Model<'b> {
     /// From the gradient of the last stream in `acts` (see [`super::Head::backward`]) to the adapter's gradients.
@@ -62,7 +62,12 @@ impl<'b> Model<'b> {
         let gradients = [(Module::FfnDown, &w.ffn_down, &s.dstream)];
         let dx = Some((&dgeglu, false));
         products.backward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &gradients, dx);
-        geglu::backward(rec, &dgate, Some(&dup), &dgeglu, &saved.ffn_gate, &saved.ffn_up, t);
+        match (&dgate.packed, &dup.packed) {
+            (Some(dgate), Some(dup)) => {
+                coop_geglu::backward(rec, [dgate, dup], &dgeglu, &saved.ffn_gate, &saved.ffn_up, t);
+            }
+            _ => geglu::backward(rec, &dgate, Some(&dup), &dgeglu, &saved.ffn_gate, &saved.ffn_up, t),
+        }
         let gradients = [(Module::FfnGate, &w.ffn_gate, &dgate), (Module::FfnUp, &w.ffn_up, &dup)];
         let dx = Some((&s.dnormed, false));
         products.backward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &gradients, dx);
@@ -82,15 +87,12 @@ impl<'b> Model<'b> {
         let delta = s.delta.narrowed(l.heads);
         let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
         let attention = self.attention(layer, pass.inputs);
-        attention.backward(
-            rec,
-            [&dq, dk, dv],
-            [&delta, &s.dheads],
-            dattention,
-            qkv,
-            &saved.attention,
-            &saved.lse,
-        );
+        let (gradients, scratch) = ([&dq, dk, dv], [&delta, &s.dheads]);
+        let (out, lse) = (&saved.attention, &saved.lse);
+        match acts.attention(l.head_size) {
+            Some(coop) => coop.backward(rec, &attention, gradients, scratch, dattention, qkv, out, lse),
+            None => attention.backward(rec, gradients, scratch, dattention, qkv, out, lse),
+        }
 
         rope::backward(rec, &dq, positions, &w.rope, l.heads, t);
         rms_norm::backward(rec, &dattn_q, &dq, &saved.attn_q, &w.attn_q_norm, t * l.heads, false);

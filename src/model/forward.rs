@@ -8,7 +8,7 @@ use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
-use crate::ops::{Rows, embedding, geglu, rms_norm, rope, scale};
+use crate::ops::{Rows, coop_geglu, embedding, geglu, rms_norm, rope, scale};
 
 /// The parts of a pass over one micro-batch.
 pub(super) struct Pass<'a> {
@@ -66,7 +66,12 @@ impl<'b> Model<'b> {
         }
         let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
         let attention = self.attention(layer, pass.inputs);
-        attention.forward(rec, &saved.attention, &saved.lse, &saved.q, &donor.k, &donor.v);
+        match acts.attention(l.head_size) {
+            Some(coop) => {
+                coop.forward(rec, &attention, &saved.attention, &saved.lse, [&saved.q, &donor.k, &donor.v]);
+            }
+            None => attention.forward(rec, &saved.attention, &saved.lse, &saved.q, &donor.k, &donor.v),
+        }
 
         let outputs = [(Module::AttnOutput, &w.attn_output, &saved.attn_output)];
         products.forward(rec, group(Input::Attention), &saved.z_output, &saved.attention, &outputs);
@@ -85,7 +90,10 @@ impl<'b> Model<'b> {
         let outputs =
             [(Module::FfnGate, &w.ffn_gate, &saved.ffn_gate), (Module::FfnUp, &w.ffn_up, &saved.ffn_up)];
         products.forward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &outputs);
-        geglu::forward(rec, &saved.geglu, &saved.ffn_gate, &saved.ffn_up, t);
+        match &saved.geglu.packed {
+            Some(packed) => coop_geglu::forward(rec, packed, &saved.ffn_gate, &saved.ffn_up, t),
+            None => geglu::forward(rec, &saved.geglu, &saved.ffn_gate, &saved.ffn_up, t),
+        }
         let outputs = [(Module::FfnDown, &w.ffn_down, &saved.ffn_down)];
         products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
 

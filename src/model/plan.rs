@@ -3,8 +3,8 @@
 use super::coop_products::Packs;
 use super::{Model, Trainable};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
-use crate::ops::Weight;
 use crate::ops::pack::packed_bytes;
+use crate::ops::{Weight, coop_attention};
 
 /// Widths of one layer's buffers, in f32 per token.
 #[derive(Clone, Debug, Default)]
@@ -38,14 +38,14 @@ impl LayerWidths {
     }
 
     /// f32 per token of what a recomputing layer shares with the others.
-    fn inner(&self) -> usize {
+    fn inner(&self, packed: bool) -> usize {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
         6 * self.width
             + 3 * self.queries
             + self.own_keys
             + self.own_values
             + self.heads
-            + 3 * self.ffn
+            + if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn }
             + per_layer
             + self.z.iter().sum::<usize>()
     }
@@ -65,7 +65,8 @@ pub struct Plan {
     pub(super) layers: Vec<LayerWidths>,
     pub(super) z_width: usize,
     pub(super) masked_width: usize,
-    pub(super) packs_width: usize, // 0 where products are computed in f32
+    pub(super) packs_width: usize,    // 0 where products are computed in f32
+    pub(super) packed_operands: bool, // whether what only products read is kept packed
 }
 
 /// What the recipe says about recomputation.
@@ -95,7 +96,9 @@ impl Plan {
     ) -> Plan {
         let config = model.config();
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
-        let kept: usize = layers.iter().map(LayerWidths::inner).sum();
+        // Dropout masks what products read, in f32.
+        let packed_operands = gpu.cooperative() && !dropout;
+        let kept: usize = layers.iter().map(|l| l.inner(packed_operands)).sum();
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
         let recompute = match recompute {
@@ -109,7 +112,7 @@ impl Plan {
         let operand = widest.width.max(widest.ffn).max(widest.queries).max(widest.per_layer);
         let packs_width = if gpu.cooperative() { operand } else { 0 };
         let scratch = 2 * widest.width
-            + 3 * widest.ffn
+            + if packed_operands { 2 * widest.ffn } else { 3 * widest.ffn }
             + 3 * widest.queries
             + 2 * widest.own_keys
             + widest.heads
@@ -122,12 +125,14 @@ impl Plan {
             0 => 0,
             width => {
                 let head = packed_bytes(head_rows, config.vocab) + packed_bytes(head_rows, config.width);
-                Packs::bytes(tokens, width, z_width) + head
+                Packs::bytes(tokens, width, z_width)
+                    + coop_attention::Operands::bytes(tokens, widest.queries, widest.own_keys)
+                    + head
             }
         };
         let table = model.base.matrix("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
-        let activations = if recompute { bytes(widest.inner()) } else { bytes(kept) };
+        let activations = if recompute { bytes(widest.inner(packed_operands)) } else { bytes(kept) };
         Plan {
             tokens,
             head_rows,
@@ -150,6 +155,7 @@ impl Plan {
             z_width,
             masked_width,
             packs_width,
+            packed_operands,
         }
     }
 

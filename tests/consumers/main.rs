@@ -19,7 +19,7 @@ use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::template::{Layout, Message, Role, render_prompt, render_sample};
+use rullama_train::template::{Conversation, Layout, Message, Role, Template, TrainOn, render_prompt};
 use rullama_train::tokenizer::Tokenizer;
 use rullama_train::train::{Capacity, Dropout, Trainer};
 use rullama_train::weights::gguf_writer::{self, Entry};
@@ -240,9 +240,11 @@ impl Work {
                 "Once there was a dog who found a boat. It sailed away and came home for supper. Arrr!",
             ),
         ];
-        let messages = messages.map(|(role, text)| Message { role, content: text.into() });
+        let messages = messages.map(|(role, text)| Message::new(role, text)).to_vec();
         let tokenizer = Tokenizer::from_gguf(self.base.gguf()).expect("it has one");
-        let ids = render_sample(&tokenizer, Layout::of(self.base.config()), &messages, 0).expect("sound").ids;
+        let template = Template::Gemma4(Layout::of(self.base.config()));
+        let rendered = template.render(&tokenizer, &Conversation::new(messages), TrainOn::All);
+        let ids = rendered.expect("sound").ids;
         assert!(ids.len() > 80, "{} tokens", ids.len());
         ids
     }
@@ -253,8 +255,8 @@ impl Work {
         let text = std::fs::read_to_string("datasets/pirate.jsonl").expect("part of the repository");
         let question = |line: &str| {
             let sample: Json = serde_json::from_str(line).expect("JSON");
-            let content = sample["messages"][0]["content"].as_str().expect("a question").to_string();
-            let messages = [Message { role: Role::User, content }];
+            let question = sample["messages"][0]["content"].as_str().expect("a question");
+            let messages = [Message::new(Role::User, question)];
             render_prompt(&tokenizer, Layout::of(self.base.config()), &messages).expect("sound")
         };
         let prompts: Vec<Vec<u32>> = text.lines().take(20).map(question).collect();

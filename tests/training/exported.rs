@@ -99,8 +99,8 @@ const REPLY: usize = 4;
 /// The question of a conversation, with the prompt for the reply.
 fn prompt(line: &str, tokenizer: &Tokenizer, base: &Base) -> Vec<u32> {
     let sample: serde_json::Value = serde_json::from_str(line).expect("JSON");
-    let content = sample["messages"][0]["content"].as_str().expect("a question").into();
-    let messages = [Message { role: Role::User, content }];
+    let question = sample["messages"][0]["content"].as_str().expect("a question");
+    let messages = [Message::new(Role::User, question)];
     render_prompt(tokenizer, Layout::of(base.config()), &messages).expect("sound")
 }
 
