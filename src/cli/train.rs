@@ -142,7 +142,7 @@ impl Metrics {
     }
 
     fn step(&mut self, step: usize, report: &StepReport, learning_rate: f64, tokens: usize) -> Result<()> {
-        let StepReport { loss, grad_norm } = report;
+        let StepReport { loss, grad_norm, .. } = report;
         self.write(json!({
             "step": step, "loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate, "tokens": tokens
         }))

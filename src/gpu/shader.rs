@@ -17,6 +17,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("rms_norm", include_str!("../../shaders/rms_norm.wgsl")),
     ("rope", include_str!("../../shaders/rope.wgsl")),
     ("scale", include_str!("../../shaders/scale.wgsl")),
+    ("update_norm", include_str!("../../shaders/update_norm.wgsl")),
+    ("verdict", include_str!("../../shaders/verdict.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),
     ("common/reduce", include_str!("../../shaders/common/reduce.wgsl")),
     ("common/tile", include_str!("../../shaders/common/tile.wgsl")),
