@@ -26,6 +26,13 @@ pub mod reference;
 pub mod schedule;
 pub mod train;
 
+pub mod checkpoint;
+pub mod digest;
+pub mod health;
+pub mod metrics;
+pub mod report;
+pub mod tensorboard;
+
 pub mod generate;
 pub mod run;
 

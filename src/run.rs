@@ -1,6 +1,6 @@
 //! From a recipe to everything that a run needs before it touches a device.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
 use crate::config::Config;
@@ -86,6 +86,8 @@ pub struct Data {
     pub train: Vec<Sample>,
     /// Validation samples; empty where the recipe wants none.
     pub validation: Vec<Sample>,
+    /// The files that these come from and how many each has, in their order; none where they were split off.
+    pub validation_files: Vec<(String, usize)>,
     /// What the user should know.
     pub notices: Vec<Notice>,
 }
@@ -93,38 +95,69 @@ pub struct Data {
 impl Data {
     /// Reads what `recipe` names.
     pub fn read(recipe: &Recipe, frozen: &Frozen) -> Result<Data, RunError> {
-        let options = dataset::Options {
-            format: recipe.data.format,
-            layout: frozen.layout,
-            max_seq_len: recipe.data.max_seq_len,
-            overlong: recipe.data.overlong,
-        };
-        let mut notices = Vec::new();
-        let mut read = |paths: &[std::path::PathBuf]| -> Result<Vec<Sample>, RunError> {
-            let mut samples = Vec::new();
-            for path in paths {
-                let dataset = dataset::read_path(path, &frozen.tokenizer, &options)?;
-                samples.extend(dataset.samples);
-                notices.extend(dataset.notices);
-            }
-            Ok(samples)
-        };
-        let mut train = read(&recipe.data.train)?;
-        let mut validation = read(&recipe.data.valid)?;
-        if validation.is_empty() && recipe.data.val_size > 0.0 {
-            let split = dataset::split(train, recipe.data.val_size, recipe.train.seed)?;
-            (train, validation) = (split.train, split.validation);
+        let (train, notices, _) = read_files(recipe, frozen, &recipe.data.train)?;
+        let mut data = Data::read_validation(recipe, frozen, &recipe.data.valid)?;
+        data.notices.splice(0..0, notices);
+        data.train = train;
+        if data.validation.is_empty() && recipe.data.val_size > 0.0 {
+            let split = dataset::split(data.train, recipe.data.val_size, recipe.train.seed)?;
+            (data.train, data.validation) = (split.train, split.validation);
         }
-        Ok(Data { train, validation, notices })
+        Ok(data)
     }
 
-    /// The validation samples as micro-batches of the recipe's size, in file order.
-    pub fn validation_batches(&self, recipe: &Recipe) -> Result<Vec<MicroBatch>, RunError> {
-        let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
-        let lengths: Vec<usize> = self.validation.iter().map(|s| s.ids.len()).collect();
-        let steps = batching.plan_epoch(&lengths, 0)?;
-        Ok(steps.iter().flat_map(|plan| Step::new(&self.validation, plan).micro_batches).collect())
+    /// Reads `paths` as validation samples, as `recipe` wants them read, and nothing else.
+    pub fn read_validation(recipe: &Recipe, frozen: &Frozen, paths: &[PathBuf]) -> Result<Data, RunError> {
+        let (validation, notices, validation_files) = read_files(recipe, frozen, paths)?;
+        Ok(Data { train: Vec::new(), validation, validation_files, notices })
     }
+
+    /// The validation samples as micro-batches of the recipe's size, in file order, each file on its own.
+    pub fn sources(&self, recipe: &Recipe) -> Result<Vec<Source>, RunError> {
+        let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
+        let split_off = [("data.train".to_string(), self.validation.len())];
+        let files = if self.validation_files.is_empty() { &split_off[..] } else { &self.validation_files };
+        let (mut sources, mut rest) = (Vec::new(), &self.validation[..]);
+        for (name, count) in files.iter().filter(|(_, count)| *count > 0) {
+            let (samples, others) = rest.split_at(*count);
+            rest = others;
+            let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
+            let steps = batching.plan_epoch(&lengths, 0)?;
+            let batches = steps.iter().flat_map(|plan| Step::new(samples, plan).micro_batches).collect();
+            sources.push(Source { name: name.clone(), samples: *count, batches });
+        }
+        Ok(sources)
+    }
+}
+
+/// Validation samples of one file.
+pub struct Source {
+    /// The file; `data.train` where they were split off.
+    pub name: String,
+    /// How many.
+    pub samples: usize,
+    /// Packed.
+    pub batches: Vec<MicroBatch>,
+}
+
+/// Samples of files, what was left out, and how many each file has.
+type Files = (Vec<Sample>, Vec<Notice>, Vec<(String, usize)>);
+
+fn read_files(recipe: &Recipe, frozen: &Frozen, paths: &[PathBuf]) -> Result<Files, RunError> {
+    let options = dataset::Options {
+        format: recipe.data.format,
+        layout: frozen.layout,
+        max_seq_len: recipe.data.max_seq_len,
+        overlong: recipe.data.overlong,
+    };
+    let (mut samples, mut notices, mut files) = Files::default();
+    for path in paths {
+        let dataset = dataset::read_path(path, &frozen.tokenizer, &options)?;
+        files.push((path.display().to_string(), dataset.samples.len()));
+        samples.extend(dataset.samples);
+        notices.extend(dataset.notices);
+    }
+    Ok((samples, notices, files))
 }
 
 /// Every optimizer step of a run, as indices into the training samples.
@@ -169,20 +202,26 @@ fn batching(recipe: &Recipe) -> Batching {
 }
 
 /// What a trainer must hold for these steps, validation batches and replies of up to `reply_tokens` tokens.
-pub fn capacity(
-    steps: &Steps,
-    samples: &[Sample],
-    validation: &[MicroBatch],
-    reply_tokens: usize,
-) -> Capacity {
+pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[Source], reply_tokens: usize) -> Capacity {
     let mut capacity = Capacity { tokens: reply_tokens.max(1), loss_tokens: 1, step_loss_tokens: 1 };
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }
-    for batch in validation {
+    for batch in validation.iter().flat_map(|source| &source.batches) {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }
     capacity
+}
+
+/// The micro-batches of the run that ask the most of the device: the one with most tokens, and the one with most tokens
+/// that carry loss.
+pub fn largest(steps: &Steps, samples: &[Sample]) -> Vec<MicroBatch> {
+    let plans = || steps.plans.iter().flatten();
+    let longest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].ids.len()).sum::<usize>());
+    let heaviest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].loss_tokens()).sum::<usize>());
+    let mut largest: Vec<&Vec<usize>> = longest.into_iter().chain(heaviest).collect();
+    largest.dedup();
+    largest.iter().map(|plan| MicroBatch::pack(plan.iter().map(|&i| &samples[i]))).collect()
 }
 
 /// The slots that the recipe's `target_modules` mean in this model.

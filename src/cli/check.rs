@@ -15,7 +15,9 @@ use super::show;
 /// Shows what the recipe resolves to; with `gradients`, writes loss and gradients of the first step there.
 pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
     gradients.map_or(Ok(()), files::check_file)?;
-    let (session, initial, gpu) = Session::start(recipe)?;
+    let (session, initial) = Session::start(recipe)?;
+    let gpu = Session::device(recipe)?;
+    show::start(recipe, &session, &initial, &gpu);
     let model = session.model(&gpu)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), true);

@@ -10,6 +10,7 @@ mod show;
 mod train;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -24,6 +25,8 @@ struct Cli {
     verb: Option<Verb>,
     #[command(flatten)]
     train: Option<RecipeArgs>,
+    #[command(flatten)]
+    how: train::How,
 }
 
 #[derive(Subcommand)]
@@ -38,16 +41,12 @@ enum Verb {
     },
     /// Time training steps on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
-    /// Mean loss and perplexity over the validation data.
+    /// Mean loss, perplexity and token accuracy over validation data, of base and adapter side by side.
     Eval {
         #[command(flatten)]
         recipe: RecipeArgs,
-        /// An adapter of any format; without it the base alone is evaluated.
-        #[arg(long, value_name = "PATH")]
-        adapter: Option<PathBuf>,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        eval: eval::EvalArgs,
     },
     /// Write an adapter in other formats, and read each back.
     Export {
@@ -79,11 +78,16 @@ struct RecipeArgs {
 
 impl RecipeArgs {
     fn read(&self) -> Result<Recipe> {
-        let split = |o: &String| split_override(o).map(|(k, v)| (k.to_string(), v.to_string()));
-        let overrides = self.overrides.iter().map(split).collect::<Result<Vec<_>, _>>()?;
-        let recipe = Recipe::read(&self.recipe, &overrides)?;
+        let recipe = self.parse()?;
         recipe.check_files()?;
         Ok(recipe)
+    }
+
+    /// The recipe, whether its files exist or not.
+    fn parse(&self) -> Result<Recipe> {
+        let split = |o: &String| split_override(o).map(|(k, v)| (k.to_string(), v.to_string()));
+        let overrides = self.overrides.iter().map(split).collect::<Result<Vec<_>, _>>()?;
+        Ok(Recipe::read(&self.recipe, &overrides)?)
     }
 }
 
@@ -99,7 +103,7 @@ pub fn message(error: &anyhow::Error) -> String {
 }
 
 /// Parses the command line and does what it says.
-pub fn run() -> Result<()> {
+pub fn run() -> Result<ExitCode> {
     // Where there is no desktop, a layer of Mesa's complains on stderr that it cannot ask which GPU the desktop uses.
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: this is the only thread so far.
@@ -107,16 +111,18 @@ pub fn run() -> Result<()> {
     }
     let cli = Cli::parse();
     match (cli.verb, cli.train) {
+        (None, Some(recipe)) => return train::run(&recipe.read()?, &cli.how),
         (Some(Verb::Check { recipe, gradients }), _) => check::run(&recipe.read()?, gradients.as_deref()),
-        (Some(Verb::Eval { recipe, adapter, json }), _) => {
-            eval::run(&recipe.read()?, adapter.as_deref(), json)
+        (Some(Verb::Eval { recipe, eval }), _) => {
+            let found = if eval.reads_recipe_data() { recipe.read()? } else { recipe.parse()? };
+            eval::run(&found, &eval)
         }
         (Some(Verb::Bench(args)), _) => bench::run(&args),
         (Some(Verb::Export { adapter, to, base, out }), _) => {
             export::run(&adapter, &to, base.as_deref(), out.as_deref())
         }
         (Some(Verb::Merge(args)), _) => merge::run(&args),
-        (None, Some(recipe)) => train::run(&recipe.read()?),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,17 +1,14 @@
 //! What train, check and eval share: opening everything that the recipe names, and the device.
 
 use anyhow::{Result, bail};
-use rullama_train::batch::MicroBatch;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::{GradientCheckpointing, Recipe};
-use rullama_train::run::{self, Data, Frozen, Steps};
+use rullama_train::run::{self, Data, Frozen, Source, Steps};
 use rullama_train::train::{Capacity, Trainer};
-
-use super::show;
 
 /// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
 const KEEP_UP_TO: u64 = 4 << 30;
@@ -20,7 +17,7 @@ const KEEP_UP_TO: u64 = 4 << 30;
 pub struct Session {
     pub frozen: Frozen,
     pub data: Data,
-    pub validation: Vec<MicroBatch>,
+    pub validation: Vec<Source>,
     pub steps: Steps,
     pub prompts: Vec<(String, Vec<u32>)>,
     pub capacity: Capacity,
@@ -33,7 +30,7 @@ impl Session {
         let frozen = Frozen::open(recipe)?;
         let data = Data::read(recipe, &frozen)?;
         let steps = Steps::plan(recipe, &data.train)?;
-        let validation = data.validation_batches(recipe)?;
+        let validation = data.sources(recipe)?;
         let render = |text: &String| Ok((text.clone(), frozen.prompt(text).map_err(run::RunError::Prompt)?));
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
         let longest =
@@ -51,17 +48,13 @@ impl Session {
         Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
     }
 
-    /// Opens everything, the device last, and shows it: how training and its check begin.
-    pub fn start(recipe: &Recipe) -> Result<(Session, Adapter, Gpu)> {
+    /// [`Session::open`] with the adapter that training starts from: how training and its check begin.
+    pub fn start(recipe: &Recipe) -> Result<(Session, Adapter)> {
         // A place that cannot be written is better known before anything else.
         files::check_folder(&recipe.output.dir)?;
         let session = Session::open(recipe)?;
         let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
-        let gpu = Session::device(recipe)?;
-        show::device(&gpu);
-        show::session(recipe, &session, &initial);
-        show::steps(recipe, &session);
-        Ok((session, initial, gpu))
+        Ok((session, initial))
     }
 
     /// Opens the device that the recipe names.

@@ -136,6 +136,11 @@ impl Gpu {
         self.info.device_type == wgpu::DeviceType::Cpu
     }
 
+    /// Bytes that live on the device now, where the backend counts them.
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
+    }
+
     /// Bytes that one binding may span: what decides how matrices are tiled.
     pub fn max_binding_bytes(&self) -> u64 {
         let largest = self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size);

@@ -28,24 +28,20 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "weight_decay",
             "max_grad_norm",
             "gradient_checkpointing",
+            "max_skipped_steps",
         ],
     ),
-    ("eval", &["steps", "samples", "max_new_tokens"]),
-    ("output", &["dir", "export", "base_model_name"]),
+    ("eval", &["steps", "samples", "max_new_tokens", "keep_best", "early_stopping_patience"]),
+    ("output", &["dir", "export", "base_model_name", "save_steps", "save_total_limit"]),
     ("device", &["backend", "adapter"]),
 ];
 
 /// Keys that later versions are meant to have.
-const PLANNED: [(&str, &[&str]); 5] = [
-    ("model", &["digest"]),
-    ("lora", &["layers"]),
-    ("data", &["chat_template", "train_on"]),
-    ("eval", &["keep_best", "early_stopping_patience"]),
-    ("output", &["resume", "save_steps", "keep", "log_steps"]),
-];
+const PLANNED: [(&str, &[&str]); 3] =
+    [("model", &["digest"]), ("lora", &["layers"]), ("data", &["chat_template", "train_on"])];
 
 /// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
-const OTHER_NAMES: [(&str, &str); 16] = [
+const OTHER_NAMES: [(&str, &str); 21] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("scale", "lora.alpha"),
@@ -61,6 +57,11 @@ const OTHER_NAMES: [(&str, &str); 16] = [
     ("micro_batch_size", "train.batch_size"),
     ("clip_grad_norm", "train.max_grad_norm"),
     ("eval_steps", "eval.steps"),
+    ("load_best_model_at_end", "eval.keep_best"),
+    ("patience", "eval.early_stopping_patience"),
+    ("early_stopping_steps", "eval.early_stopping_patience"),
+    ("steps_per_save", "output.save_steps"),
+    ("keep", "output.save_total_limit"),
     ("output_dir", "output.dir"),
 ];
 

@@ -1,10 +1,12 @@
 //! The program as a user meets it: bad input gets one clear error and leaves nothing behind; good input does what it
 //! says.
 
-#[path = "common/gguf_writer.rs"]
+#[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
-#[path = "common/gpu.rs"]
+#[path = "../common/gpu.rs"]
 mod gpu;
+mod resume;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -65,14 +67,31 @@ fn main() {
         ("a benchmark of nothing is refused", bench_numbers),
         ("a device that is not there is refused", no_device),
     ];
-    let on_a_device: [Test; 6] = [
+    let mut on_a_device: Vec<Test> = vec![
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
         ("bench gives a speed", bench),
+        ("eval on files of one's own, base and adapter side by side", watched::eval_files),
+        ("validation files are scored one by one", watched::sources),
+        ("train --json gives an object a line, --quiet nothing", watched::voices),
+        ("the report is one page without network", watched::report),
         ("a reader that goes away does not stop the run", closed_pipe),
+        ("killed at any moment, a run ends in the same bytes", resume::killed),
+        ("what decides the numbers may not change under a run", resume::changed),
+        ("a damaged checkpoint is named, and the one before it taken", resume::damaged),
+        ("one run a folder", resume::locked),
+        ("a loss that is not finite stops the run", resume::not_finite),
+        ("the best adapter is kept, and no better one ends the run", resume::best),
     ];
+    if cfg!(unix) {
+        on_a_device.push(("Ctrl-C saves, and says how to go on", resume::interrupted));
+        on_a_device.push(("Ctrl-C twice does not wait", resume::interrupted_twice));
+    }
+    if cfg!(target_os = "linux") {
+        on_a_device.push(("a full disk is one error, and the run goes on later", resume::full_disk));
+    }
     let trial = |(name, test): Test| {
         Trial::test(name, move || {
             test(Place::new());
@@ -406,7 +425,7 @@ fn bench(place: Place) {
 fn no_validation(place: Place) {
     place.refused(
         &["eval", "recipe.toml", "--set", "data.val_size=0"],
-        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them",
+        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them, or name a file with --data",
     );
 }
 
@@ -483,15 +502,36 @@ fn train(place: Place) {
     ] {
         assert!(text.contains(part), "expected {part:?} in\n{text}");
     }
-    let files = ["adapter_config.json", "adapter_model.safetensors", "metrics.jsonl", "recipe.resolved.toml"];
+    let files = [
+        ".lock",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "checkpoint-2",
+        "checkpoint-2/adapter_config.json",
+        "checkpoint-2/adapter_model.safetensors",
+        "checkpoint-2/metrics.jsonl",
+        "checkpoint-2/optimizer.safetensors",
+        "checkpoint-2/timing.jsonl",
+        "checkpoint-2/trainer_state.json",
+        "events.out.tfevents.rullama-train",
+        "metrics.jsonl",
+        "recipe.resolved.toml",
+        "report.html",
+        "run.json",
+        "timing.jsonl",
+    ];
     assert_eq!(place.names("run"), files);
     assert_eq!(place.metrics("run", "loss").len(), 2);
     assert_eq!(place.metrics("run", "learning_rate"), [0.0, 1e-2], "one step of warm-up, then the peak");
 
     place.run(&["recipe.toml", "--set", "output.dir=runs/again"]);
+    let of = |dir: &str, key: &str| place.metrics(dir, key);
+    for key in ["loss", "grad_norm", "accuracy", "eval_loss", "eval_accuracy"] {
+        assert_eq!(of("run", key), of("runs/again", key), "{key}");
+    }
     place.run(&["run/recipe.resolved.toml", "--set", "output.dir=resolved", "--set", "eval.samples=[]"]);
     for other in ["runs/again", "resolved"] {
-        for file in &files[..3] {
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
             assert!(
                 place.read(&format!("run/{file}")) == place.read(&format!("{other}/{file}")),
                 "{other}/{file}"
@@ -507,20 +547,26 @@ fn train(place: Place) {
 fn eval(place: Place) {
     place.run(&["recipe.toml"]);
     let during = place.metrics("run", "eval_loss");
+    let accuracy = place.metrics("run", "eval_accuracy");
     let json = |arguments: &[&str]| {
         let text = place.run(&[&["eval", "recipe.toml", "--json"], arguments].concat());
         serde_json::from_str::<Json>(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
     };
     let (base, adapted) = (json(&[]), json(&["--adapter", "run"]));
+    let scores = |j: &Json, key: &str| -> Vec<f64> {
+        j["results"].as_array().expect("a list").iter().filter_map(|r| r[key].as_f64()).collect()
+    };
     // The same kernels over the same numbers: the same bits.
-    assert_eq!(during, [base["loss"].as_f64(), adapted["loss"].as_f64()].map(|l| l.expect("a number")));
+    assert_eq!(scores(&base, "eval_loss"), [during[0]]);
+    assert_eq!(scores(&adapted, "eval_loss"), during);
+    assert_eq!(scores(&adapted, "eval_accuracy"), accuracy);
+    assert_eq!(scores(&adapted, "eval_perplexity"), [during[0].exp(), during[1].exp()]);
     assert!(during[1] < during[0], "two steps at this rate lower the loss: {during:?}");
-    assert_eq!(base["perplexity"].as_f64().expect("a number"), during[0].exp());
     let rest = |j: &Json| (j["samples"].as_u64(), j["base"].clone(), j["adapter"].clone());
     assert_eq!(rest(&base), (Some(1), "tiny".into(), Json::Null));
     assert_eq!(rest(&adapted), (Some(1), "tiny".into(), "run".into()));
     let text = place.run(&["eval", "recipe.toml", "--adapter", "run"]);
-    assert!(text.contains(&format!("validation loss {:.4}, ", during[1])), "{text}");
+    assert!(text.contains(&format!("validation loss {:.4} → {:.4}, ", during[0], during[1])), "{text}");
     assert!(text.ends_with(" of 1 sample\n"), "{text}");
 
     // Another run goes on from there.
