@@ -8,7 +8,6 @@ struct Params {
     first_row: u32,     // first row of W in this buffer
     weight_rows: u32,
     weight_cols: u32,
-    weight_blocks: u32,
     ids_offset: u32,
     first_col4: u32,    // first column to take, / 4
     cols4: u32,         // columns to take, / 4
@@ -16,7 +15,7 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> weight: array<u32>;           // W [V, D]
+@group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // W [V, D]
 @group(0) @binding(2) var<storage, read> ids: array<u32>;              // [T]
 @group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;    // y [T, D]
 @group(0) @binding(4) var<storage, read> dy: array<vec4<f32>>;         // dy [T, D]

@@ -8,7 +8,6 @@ struct Params {
     rows: u32,          // T
     weight_rows: u32,   // N
     weight_cols: u32,   // K
-    weight_blocks: u32,
     x_stride4: u32,
     x_offset4: u32,
     y_stride4: u32,
@@ -25,7 +24,7 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> weight: array<u32>;           // W [N, K]
+@group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // W [N, K]
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;          // forward: x [T, K]; backward: dy [T, N]
 @group(0) @binding(3) var<storage, read> z: array<vec4<f32>>;          // forward: z [T, R]; backward: u [T, R]
 @group(0) @binding(4) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]

@@ -189,9 +189,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<Trainer<'a>, GpuError> {
         let adapter = Trainable::new(gpu, adapter, model.config().layers.len())?;
         let masked = dropout.probability > 0.0;
-        let splits = gpu.workgroups_to_fill() > 0;
-        let plan =
-            Plan::new(model, &adapter, capacity.tokens, capacity.loss_tokens, masked, recompute, splits);
+        let plan = Plan::new(gpu, model, &adapter, capacity.tokens, capacity.loss_tokens, masked, recompute);
         Ok(Trainer {
             gpu,
             model,

@@ -22,6 +22,16 @@ struct Combination {
     text: String,
     module: Module,
     info: ModuleInfo,
+    /// Whether every browser must be able to run it, or only devices with cooperative matrices.
+    plain: bool,
+}
+
+/// Values of a shader's `{SIZE}`s that are checked.
+fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
+    match source.contains("{COLUMNS}") {
+        true => (1..=4).map(|n| vec![("COLUMNS", n)]).collect(),
+        false => vec![vec![]],
+    }
 }
 
 /// Shaders with entry points: what lies in no folder.
@@ -36,37 +46,44 @@ fn combinations() -> Vec<Combination> {
             true => GgmlType::SUPPORTED.map(Some).to_vec(),
             false => vec![None],
         };
-        for format in formats {
+        let each = formats.into_iter().flat_map(|f| sizes(source).into_iter().map(move |sizes| (f, sizes)));
+        for (format, sizes) in each {
             let name = format.map_or(shader.to_string(), |f| format!("{shader} with {}", f.name()));
-            let text = expand(shader, format);
+            let name = format!("{name} {sizes:?}");
+            let text = expand(shader, format, &sizes);
+            let plain = !text.contains("enable ");
             let module =
                 wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
             // The core of WebGPU, without optional features. unpack2x16float is part of it; naga asks because of OpenGL.
             let core = Capabilities::default() | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-            let mut validator = Validator::new(ValidationFlags::all(), core);
+            let more = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
+            let capabilities = if plain { core } else { core | more };
+            let mut validator = Validator::new(ValidationFlags::all(), capabilities);
             let info =
                 validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
-            combinations.push(Combination { name, text, module, info });
+            combinations.push(Combination { name, text, module, info, plain });
         }
     }
     combinations
 }
 
-/// 2 shaders read weights of 9 formats, 13 read none: 31 combinations. A new shader or format changes the number.
+/// 3 shaders read weights of 9 formats, 14 read none, and one is made for 4 sizes. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 2 * GgmlType::SUPPORTED.len() + 13, "checked {names:?}");
+    assert_eq!(combinations.len(), 3 * GgmlType::SUPPORTED.len() + 14 + 4, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
-        assert!(!c.text.contains("#import"), "{}: an import is left", c.name);
+        assert!(!c.text.contains("\n#"), "{}: an import or a loop is left", c.name);
     }
 }
 
 #[test]
 fn limits_of_every_browser() {
-    for Combination { name, module, info, .. } in combinations() {
+    for Combination { name, module, info, plain, .. } in combinations() {
+        // Devices with cooperative matrices have twice the workgroup memory.
+        let workgroup_limit = if plain { WORKGROUP_BYTES } else { 2 * WORKGROUP_BYTES };
         for (i, entry) in module.entry_points.iter().enumerate() {
             let what = format!("{name}, {}", entry.name);
             let (mut storage, mut workgroup_bytes) = (0, 0);
@@ -89,8 +106,8 @@ fn limits_of_every_browser() {
                 "{what} binds {storage} storage buffers, expected at most {STORAGE_BUFFERS}"
             );
             assert!(
-                workgroup_bytes <= WORKGROUP_BYTES,
-                "{what} uses {workgroup_bytes} bytes of workgroup memory, expected at most {WORKGROUP_BYTES}"
+                workgroup_bytes <= workgroup_limit,
+                "{what} uses {workgroup_bytes} bytes of workgroup memory, expected at most {workgroup_limit}"
             );
             assert!(
                 threads <= WORKGROUP_SIZE,
@@ -155,9 +172,10 @@ fn overrides_have_a_meaning() {
 /// `Params` of a shader and of the Rust file that fills it: the same names in the same order.
 #[test]
 fn params_are_twins() {
-    for (shader, _) in entry_shaders() {
+    for (shader, source) in entry_shaders() {
         let format = Some(GgmlType::F32);
-        let module = wgsl::parse_str(&expand(shader, format)).expect("checked in the other test");
+        let module =
+            wgsl::parse_str(&expand(shader, format, &sizes(source)[0])).expect("checked in the other test");
         let params = module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some("Params"));
         let Some((_, naga::Type { inner: naga::TypeInner::Struct { members, .. }, .. })) = params else {
             panic!("{shader} has no struct Params");

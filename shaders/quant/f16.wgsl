@@ -1,5 +1,8 @@
 // F16, as in the file: two a word.
+#import quant/slice_of_rows
+
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
-    let i = (row * params.weight_cols + col4 * 4u) / 2u;
-    return vec4<f32>(unpack2x16float(weight[i]), unpack2x16float(weight[i + 1u]));
+    let i = row * (params.weight_cols / 4u) + col4;
+    let at = i % 2u * 2u;
+    return vec4<f32>(unpack2x16float(weight[i / 2u][at]), unpack2x16float(weight[i / 2u][at + 1u]));
 }

@@ -1,8 +1,28 @@
-// Q4_0: 32 values d·(q − 8); low nibbles first, then high ones. Planes: q (4 words a block), d (f16).
+// Q4_0: d·(q − 8). Planes: nibbles (a vec4 a slice), d (an f16 a slice).
+struct Slice {
+    q: vec4<u32>,
+    d: f32,
+}
+
+fn q4_d(row: u32, slice: u32) -> f32 {
+    let i = slice * params.weight_rows + row;
+    let at = params.weight_cols / 32u * params.weight_rows * 4u + i / 2u;
+    return unpack2x16float(weight[at / 4u][at % 4u])[i % 2u];
+}
+
+fn q4_value(q: u32, d: f32) -> vec4<f32> {
+    return d * (vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu)) - 8.0);
+}
+
+fn load_slice(row: u32, slice: u32) -> Slice {
+    return Slice(weight[slice * params.weight_rows + row], q4_d(row, slice));
+}
+
+fn slice4(s: Slice, c: u32) -> vec4<f32> {
+    return q4_value(s.q[c % 4u] >> (c / 4u * 4u), s.d);
+}
+
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
-    let block = row * (params.weight_cols / 32u) + col4 / 8u;
-    let d = unpack2x16float(weight[params.weight_blocks * 4u + block / 2u])[block & 1u];
-    let c = col4 % 8u;
-    let q = (weight[block * 4u + c % 4u] >> (c / 4u * 4u)) & 0x0f0f0f0fu;
-    return d * (vec4<f32>(unpack4xU8(q)) - 8.0);
+    let slice = col4 / 8u;
+    return q4_value(weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u), q4_d(row, slice));
 }

@@ -1,10 +1,30 @@
-// Q4_K: 256 values d·scale·q − dmin·minimum in 36 words, as in the file: d and dmin, 3 words of scales, 32 of nibbles.
+// Q4_K: d·scale·q − dmin·minimum. Planes: nibbles (a vec4 a slice), headers (a vec4 a block of 8 slices).
 #import quant/k_scales
 
+struct Slice {
+    q: vec4<u32>,
+    header: vec4<u32>,
+    sub: u32,
+}
+
+fn k_header(row: u32, slice: u32) -> vec4<u32> {
+    return weight[(params.weight_cols / 32u + slice / 8u) * params.weight_rows + row];
+}
+
+fn k_value(q: u32, factors: vec2<f32>) -> vec4<f32> {
+    return factors.x * vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu)) - factors.y;
+}
+
+fn load_slice(row: u32, slice: u32) -> Slice {
+    return Slice(weight[slice * params.weight_rows + row], k_header(row, slice), slice % 8u);
+}
+
+fn slice4(s: Slice, c: u32) -> vec4<f32> {
+    return k_value(s.q[c % 4u] >> (c / 4u * 4u), k_factors(s.header, s.sub));
+}
+
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
-    let at = (row * (params.weight_cols / 256u) + col4 / 64u) * 36u;
-    let sub = col4 % 64u / 8u;
-    let factors = unpack2x16float(weight[at]) * k_scale_min(at + 1u, sub);
-    let q = (weight[at + 4u + sub / 2u * 8u + col4 % 8u] >> (sub % 2u * 4u)) & 0x0f0f0f0fu;
-    return factors.x * vec4<f32>(unpack4xU8(q)) - factors.y;
+    let slice = col4 / 8u;
+    let q = weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u);
+    return k_value(q, k_factors(k_header(row, slice), slice % 8u));
 }

@@ -1,10 +1,36 @@
-// Q5_0: 32 values d·(q − 16), bit 4 of each q apart. Planes: low bits (4 words a block), high bits (1 word), d (f16).
-fn weight4(row: u32, col4: u32) -> vec4<f32> {
-    let block = row * (params.weight_cols / 32u) + col4 / 8u;
-    let d = unpack2x16float(weight[params.weight_blocks * 5u + block / 2u])[block & 1u];
-    let c = col4 % 8u;
-    let low = (weight[block * 4u + c % 4u] >> (c / 4u * 4u)) & 0x0f0f0f0fu;
-    let high = weight[params.weight_blocks * 4u + block] >> (c * 4u);
+// Q5_0: d·(q − 16), bit 4 of each q apart. Planes: nibbles (a vec4 a slice), high bits (a word a slice), d (an f16 a slice).
+struct Slice {
+    q: vec4<u32>,
+    high: u32,
+    d: f32,
+}
+
+fn q5_high(row: u32, slice: u32) -> u32 {
+    let at = params.weight_cols / 32u * params.weight_rows * 4u + slice * params.weight_rows + row;
+    return weight[at / 4u][at % 4u];
+}
+
+fn q5_d(row: u32, slice: u32) -> f32 {
+    let i = slice * params.weight_rows + row;
+    let at = params.weight_cols / 32u * params.weight_rows * 5u + i / 2u;
+    return unpack2x16float(weight[at / 4u][at % 4u])[i % 2u];
+}
+
+fn q5_value(low: u32, high: u32, d: f32) -> vec4<f32> {
     let bits = (vec4<u32>(high) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
-    return d * (vec4<f32>(unpack4xU8(low) + bits * 16u) - 16.0);
+    return d * (vec4<f32>(unpack4xU8(low & 0x0f0f0f0fu) | bits << vec4<u32>(4u)) - 16.0);
+}
+
+fn load_slice(row: u32, slice: u32) -> Slice {
+    return Slice(weight[slice * params.weight_rows + row], q5_high(row, slice), q5_d(row, slice));
+}
+
+fn slice4(s: Slice, c: u32) -> vec4<f32> {
+    return q5_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), s.d);
+}
+
+fn weight4(row: u32, col4: u32) -> vec4<f32> {
+    let slice = col4 / 8u;
+    let low = weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u);
+    return q5_value(low, q5_high(row, slice) >> (col4 % 8u * 4u), q5_d(row, slice));
 }

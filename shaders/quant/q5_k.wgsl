@@ -1,11 +1,38 @@
-// Q5_K: as Q4_K with bit 4 of each q apart, in 44 words: d and dmin, 3 of scales, 8 of high bits, 32 of nibbles.
+// Q5_K: as Q4_K with bit 4 of each q apart. Planes: nibbles (a vec4 a slice), headers (a vec4 a block of 8 slices),
+// high bits (a word a slice).
 #import quant/k_scales
 
+struct Slice {
+    q: vec4<u32>,
+    high: u32,
+    header: vec4<u32>,
+    sub: u32,
+}
+
+fn k_header(row: u32, slice: u32) -> vec4<u32> {
+    return weight[(params.weight_cols / 32u + slice / 8u) * params.weight_rows + row];
+}
+
+fn k_high(row: u32, slice: u32) -> u32 {
+    let at = (params.weight_cols / 32u + params.weight_cols / 256u) * params.weight_rows * 4u + slice * params.weight_rows + row;
+    return weight[at / 4u][at % 4u];
+}
+
+fn k_value(q: u32, high: u32, factors: vec2<f32>) -> vec4<f32> {
+    let bits = (vec4<u32>(high) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
+    return factors.x * vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu) | bits << vec4<u32>(4u)) - factors.y;
+}
+
+fn load_slice(row: u32, slice: u32) -> Slice {
+    return Slice(weight[slice * params.weight_rows + row], k_high(row, slice), k_header(row, slice), slice % 8u);
+}
+
+fn slice4(s: Slice, c: u32) -> vec4<f32> {
+    return k_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), k_factors(s.header, s.sub));
+}
+
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
-    let at = (row * (params.weight_cols / 256u) + col4 / 64u) * 44u;
-    let sub = col4 % 64u / 8u;
-    let factors = unpack2x16float(weight[at]) * k_scale_min(at + 1u, sub);
-    let low = (weight[at + 12u + sub / 2u * 8u + col4 % 8u] >> (sub % 2u * 4u)) & 0x0f0f0f0fu;
-    let high = (weight[at + 4u + col4 % 8u] >> sub) & 0x01010101u;
-    return factors.x * vec4<f32>(unpack4xU8(low | high << 4u)) - factors.y;
+    let slice = col4 / 8u;
+    let q = weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u);
+    return k_value(q, k_high(row, slice) >> (col4 % 8u * 4u), k_factors(k_header(row, slice), slice % 8u));
 }

@@ -1,15 +1,48 @@
-// Q6_K: 256 values d·scale·(q − 32). Planes: low nibbles (32 words a block), high pairs (16), i8 scales (4), d (f16).
-fn weight4(row: u32, col4: u32) -> vec4<f32> {
-    let n = params.weight_blocks;
-    let block = row * (params.weight_cols / 256u) + col4 / 64u;
-    let half = col4 % 64u / 32u;
-    let quarter = col4 % 32u / 8u;
-    let c = col4 % 8u;
-    let low = weight[block * 32u + half * 16u + quarter % 2u * 8u + c] >> (quarter / 2u * 4u);
-    let high = weight[n * 32u + block * 16u + half * 8u + c] >> (quarter * 2u);
+// Q6_K: d·scale·(q − 32). Planes: low nibbles (a vec4 a slice), i8 scales (a vec4 a block of 8 slices), high pairs (two
+// words a slice, four values a byte column), d (an f16 a block).
+struct Slice {
+    low: vec4<u32>,
+    high: vec2<u32>,
+    scales: u32,    // the slice's two, in the low half
+    d: f32,
+}
+
+fn q6_scales(row: u32, slice: u32) -> u32 {
+    let rows = params.weight_rows;
+    return weight[(params.weight_cols / 32u + slice / 8u) * rows + row][slice % 8u / 2u] >> (slice % 2u * 16u);
+}
+
+fn q6_high(row: u32, slice: u32) -> vec2<u32> {
+    let rows = params.weight_rows;
+    let at = (params.weight_cols / 32u + params.weight_cols / 256u) * rows * 4u + (slice * rows + row) * 2u;
+    return vec2<u32>(weight[at / 4u][at % 4u], weight[at / 4u][at % 4u + 1u]);
+}
+
+fn q6_d(row: u32, slice: u32) -> f32 {
+    let rows = params.weight_rows;
+    let start = ((params.weight_cols / 32u) * 6u + params.weight_cols / 256u * 4u) * rows;
+    let i = slice / 8u * rows + row;
+    let at = start + i / 2u;
+    return unpack2x16float(weight[at / 4u][at % 4u])[i % 2u];
+}
+
+fn q6_value(low: u32, high: u32, scale: u32, d: f32) -> vec4<f32> {
     let q = (low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4u;
-    let s = half * 8u + quarter * 2u + c / 4u;
-    let packed = bitcast<i32>(weight[n * 48u + block * 4u + s / 4u] << (24u - s % 4u * 8u));
-    let d = unpack2x16float(weight[n * 52u + block / 2u])[block & 1u];
-    return d * f32(packed >> 24u) * (vec4<f32>(unpack4xU8(q)) - 32.0);
+    return d * f32(bitcast<i32>(scale << 24u) >> 24u) * (vec4<f32>(unpack4xU8(q)) - 32.0);
+}
+
+fn load_slice(row: u32, slice: u32) -> Slice {
+    return Slice(weight[slice * params.weight_rows + row], q6_high(row, slice), q6_scales(row, slice), q6_d(row, slice));
+}
+
+fn slice4(s: Slice, c: u32) -> vec4<f32> {
+    return q6_value(s.low[c % 4u] >> (c / 4u * 4u), s.high[c / 4u] >> (c % 4u * 2u), s.scales >> (c / 4u * 8u), s.d);
+}
+
+fn weight4(row: u32, col4: u32) -> vec4<f32> {
+    let slice = col4 / 8u;
+    let half = col4 / 4u % 2u;
+    let low = weight[slice * params.weight_rows + row][col4 % 4u] >> (half * 4u);
+    let high = q6_high(row, slice)[half] >> (col4 % 4u * 2u);
+    return q6_value(low, high, q6_scales(row, slice) >> (half * 8u), q6_d(row, slice));
 }

@@ -43,6 +43,9 @@ pub struct BenchArgs {
     /// Keep to what every WebGPU browser guarantees: small bindings and buffers.
     #[arg(long)]
     webgpu_limits: bool,
+    /// Compute in f32, even where the device has cooperative matrices.
+    #[arg(long)]
+    plain: bool,
     /// Part of the GPU's name.
     #[arg(long)]
     adapter: Option<String>,
@@ -60,6 +63,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
     }
     let gpu = block_on(Gpu::open(Backend::Auto, args.adapter.as_deref(), args.webgpu_limits))?;
+    gpu.set_cooperative(!args.plain);
     let model = Model::load(&gpu, &base, args.sequence)?;
     let slots = slots(config, &Module::ALL);
     let adapter = Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
@@ -94,7 +98,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             .collect();
         show::text(json!({
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
-            "rank": args.rank, "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "rank": args.rank, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
             "planned_bytes": memory, "kernels": kernels,
         }));

@@ -5,7 +5,7 @@ pub mod profile;
 mod recorder;
 pub mod shader;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wgpu::util::DeviceExt;
@@ -72,6 +72,7 @@ pub struct Gpu {
     /// Results of the parts of split products.
     partial_sums: OnceLock<wgpu::Buffer>,
     workgroups_to_fill: AtomicUsize,
+    cooperative: AtomicBool,
     /// Bound where a kernel has a binding that this call does not use.
     unused: wgpu::Buffer,
 }
@@ -84,11 +85,20 @@ impl Gpu {
         let adapter = pick_adapter(backend, name).await?;
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
+        let cooperative = !webgpu_limits && has_cooperative_matrices(&adapter);
+        let mut features = adapter.features() & wgpu::Features::TIMESTAMP_QUERY;
+        let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
+        if cooperative {
+            features |= COOPERATIVE;
+            // SAFETY: asks for nothing but the features named above.
+            experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        }
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("rullama-train"),
-            required_features: adapter.features() & wgpu::Features::TIMESTAMP_QUERY,
+            required_features: features,
             required_limits: limits.clone(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
+            experimental_features,
             ..Default::default()
         };
         let refused = |source| GpuError::Refused { adapter: info.name.clone(), source };
@@ -121,6 +131,7 @@ impl Gpu {
             errors,
             partial_sums: OnceLock::new(),
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
+            cooperative: AtomicBool::new(cooperative),
             unused,
         })
     }
@@ -150,6 +161,17 @@ impl Gpu {
     /// Workgroups of 64 threads that keep the device busy; products with fewer tiles are split along their sums.
     pub fn workgroups_to_fill(&self) -> usize {
         self.workgroups_to_fill.load(Ordering::Relaxed)
+    }
+
+    /// Whether products run on cooperative matrices: f16 operands with scaled rows, f32 sums.
+    pub fn cooperative(&self) -> bool {
+        self.cooperative.load(Ordering::Relaxed)
+    }
+
+    /// Turns cooperative matrices off, or on again where the device has them. Trainers made before keep what they have.
+    pub fn set_cooperative(&self, on: bool) {
+        let has = self.device.features().contains(COOPERATIVE);
+        self.cooperative.store(on && has, Ordering::Relaxed);
     }
 
     /// Sets [`Gpu::workgroups_to_fill`]: for tests of split products on any device.
@@ -271,6 +293,23 @@ impl Gpu {
 
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
+
+const COOPERATIVE: wgpu::Features =
+    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
+
+/// What shaders/coop_linear.wgsl takes: 16×16 matrices of f16 that add up in f32, subgroups of 32, 32 KiB of workgroup memory.
+fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let fits = |p: &wgpu::CooperativeMatrixProperties| {
+        [p.m_size, p.n_size, p.k_size] == [16; 3]
+            && p.ab_type == wgpu::CooperativeScalarType::F16
+            && p.cr_type == wgpu::CooperativeScalarType::F32
+    };
+    adapter.features().contains(COOPERATIVE)
+        && adapter.cooperative_matrix_properties().iter().any(fits)
+        && [info.subgroup_min_size, info.subgroup_max_size] == [32; 2]
+        && limits.max_compute_workgroup_storage_size >= 32 << 10
+}
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);

@@ -17,12 +17,14 @@ pub struct Kernel {
     pub format: Option<GgmlType>,
     /// Values of the shader's `override` declarations.
     pub constants: Vec<(&'static str, u32)>,
+    /// Numbers that the shader's text is made for; see [`shader`].
+    pub sizes: Vec<(&'static str, u32)>,
 }
 
 impl Kernel {
     /// A kernel without weight format or constants.
     pub fn new(shader: &'static str, entry: &'static str) -> Kernel {
-        Kernel { shader, entry, format: None, constants: Vec::new() }
+        Kernel { shader, entry, format: None, constants: Vec::new(), sizes: Vec::new() }
     }
 
     /// The same for weights of `format`.
@@ -35,6 +37,12 @@ impl Kernel {
         self.constants.push((name, value));
         self
     }
+
+    /// The same with `{name}` standing for `value` in the shader's text.
+    pub fn with_size(mut self, name: &'static str, value: u32) -> Kernel {
+        self.sizes.push((name, value));
+        self
+    }
 }
 
 impl std::fmt::Display for Kernel {
@@ -43,7 +51,7 @@ impl std::fmt::Display for Kernel {
         if let Some(format) = self.format {
             write!(f, " {}", format.name())?;
         }
-        self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+        self.constants.iter().chain(&self.sizes).try_for_each(|(name, value)| write!(f, " {name}={value}"))
     }
 }
 
@@ -59,10 +67,18 @@ impl Gpu {
             return pipeline.clone();
         }
         let label = kernel.to_string();
-        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        let text = shader::expand(kernel.shader, kernel.format, &kernel.sizes);
+        let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(&label),
-            source: wgpu::ShaderSource::Wgsl(shader::expand(kernel.shader, kernel.format).into()),
-        });
+            source: wgpu::ShaderSource::Wgsl(text.into()),
+        };
+        let module = match self.is_software() {
+            true => self.device.create_shader_module(descriptor),
+            // SAFETY: the software device runs every kernel's tests with the checks that are left out here.
+            false => unsafe {
+                self.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())
+            },
+        };
         let constants: Vec<_> =
             kernel.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
         let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {

@@ -1,4 +1,14 @@
-//! The WGSL sources and the expander of their `#import` lines.
+//! The WGSL sources and the expander of their `#import` and `#for` lines.
+//!
+//! Cooperative matrices stay in registers only under names of their own, so kernels that use them repeat lines:
+//!
+//! ```text
+//! #for i in 0..4
+//! var c{i} = coop_mat16x16<f32, C>();
+//! #end
+//! ```
+//!
+//! Loops nest, end at a number or at one of the kernel's sizes, and `{NAME}` stands for a size anywhere.
 
 use crate::weights::quant::GgmlType;
 
@@ -19,9 +29,13 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("scale", include_str!("../../shaders/scale.wgsl")),
     ("update_norm", include_str!("../../shaders/update_norm.wgsl")),
     ("verdict", include_str!("../../shaders/verdict.wgsl")),
+    ("coop_linear", include_str!("../../shaders/coop_linear.wgsl")),
+    ("coop_lora", include_str!("../../shaders/coop_lora.wgsl")),
+    ("pack", include_str!("../../shaders/pack.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),
     ("common/reduce", include_str!("../../shaders/common/reduce.wgsl")),
     ("common/tile", include_str!("../../shaders/common/tile.wgsl")),
+    ("quant/slice_of_rows", include_str!("../../shaders/quant/slice_of_rows.wgsl")),
     ("quant/k_scales", include_str!("../../shaders/quant/k_scales.wgsl")),
     ("quant/f32", include_str!("../../shaders/quant/f32.wgsl")),
     ("quant/f16", include_str!("../../shaders/quant/f16.wgsl")),
@@ -34,14 +48,44 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("quant/q6_k", include_str!("../../shaders/quant/q6_k.wgsl")),
 ];
 
-/// The text of shader `name` with every `#import` replaced, each file once; `#import weight` is the reader of `format`.
+/// The text of shader `name` with every `#import` replaced, each file once, and every `#for` repeated; `#import weight` is
+/// the reader of `format`, and `sizes` are the kernel's.
 ///
 /// # Panics
-/// On a name that is not in [`SOURCES`], with the chain of files: a mistake in this crate, found by `tests/shaders.rs`.
-pub fn expand(name: &str, format: Option<GgmlType>) -> String {
+/// On a name that is not in [`SOURCES`], with the chain of files, and on a `#for` without bounds or `#end`: mistakes in
+/// this crate, found by `tests/shaders.rs`.
+pub fn expand(name: &str, format: Option<GgmlType>, sizes: &[(&str, u32)]) -> String {
     let (mut text, mut seen) = (String::new(), Vec::new());
     include(name, format, &mut seen, &mut text);
-    text
+    for (size, value) in sizes {
+        text = text.replace(&format!("{{{size}}}"), &value.to_string());
+    }
+    let mut lines = text.lines();
+    let mut repeated = String::new();
+    repeat(&mut lines, false, &mut repeated);
+    repeated
+}
+
+/// Copies lines up to the `#end` of the loop that they are in, or to the last.
+fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, inside: bool, text: &mut String) {
+    while let Some(line) = lines.next() {
+        if line.trim() == "#end" {
+            assert!(inside, "an #end without #for");
+            return;
+        }
+        let Some(head) = line.trim().strip_prefix("#for ") else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        let (name, count) = head.split_once(" in 0..").unwrap_or_else(|| panic!("no bounds in {line:?}"));
+        let count: u32 =
+            count.parse().unwrap_or_else(|_| panic!("no number or size of the kernel in {line:?}"));
+        let mut body = String::new();
+        repeat(lines, true, &mut body);
+        (0..count).for_each(|i| text.push_str(&body.replace(&format!("{{{name}}}"), &i.to_string())));
+    }
+    assert!(!inside, "a #for without #end");
 }
 
 fn include(name: &str, format: Option<GgmlType>, seen: &mut Vec<String>, text: &mut String) {

@@ -14,6 +14,7 @@
 //! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | adapter of inp_gate |
 //! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
 
+use super::coop_products::Packs;
 use super::plan::{LayerWidths, Plan};
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::Rows;
@@ -86,6 +87,7 @@ pub struct Activations {
     pub(super) dhidden: Rows,                  // gradient of the stream [T, D]
     pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
     pub(super) scratch: Scratch,
+    pub(super) packs: Option<Packs>,
 }
 
 impl Activations {
@@ -138,6 +140,10 @@ impl Activations {
                 dinp_gate: make.rows("dinp_gate", widest.per_layer)?,
                 u: make.rows("u", plan.z_width)?,
                 masked: make.rows("masked input", plan.masked_width)?,
+            },
+            packs: match plan.packs_width {
+                0 => None,
+                width => Some(Packs::new(gpu, plan.tokens, width, plan.z_width)?),
             },
         })
     }

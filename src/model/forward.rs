@@ -8,7 +8,7 @@ use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
-use crate::ops::{Rows, embedding, geglu, linear, rms_norm, rope, scale};
+use crate::ops::{Rows, embedding, geglu, rms_norm, rope, scale};
 
 /// The parts of a pass over one micro-batch.
 pub(super) struct Pass<'a> {
@@ -112,7 +112,7 @@ impl<'b> Model<'b> {
         let (d, p) = (self.config().width as f64, self.config().per_layer_width);
         let root_d = d.sqrt().recip() as f32;
         let projection = &global.model_proj[layer];
-        linear::forward(rec, saved.inp_gate.all(), acts.hidden(0).all(), projection, root_d, None, t);
+        pass.products(acts).frozen(rec, &saved.inp_gate, acts.hidden(0), projection, root_d);
         rms_norm::forward(rec, &saved.gated_input, &saved.inp_gate, &global.proj_norm, None, 1.0, t);
         let root_p = (p as f64).sqrt() as f32;
         embedding::forward(rec, &saved.per_layer_input, &rows.ids, 0, &rows.table, layer * p, root_p, t);
@@ -146,6 +146,7 @@ impl<'a> Pass<'a> {
             dropout: self.dropout,
             masked: &acts.scratch.masked,
             u: &acts.scratch.u,
+            packs: acts.packs.as_ref(),
             rows: self.inputs.tokens,
         }
     }

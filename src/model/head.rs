@@ -1,6 +1,7 @@
 //! Output norm, output projection, verdict, softcap and cross entropy over the rows that carry loss, a bounded chunk at
 //! a time.
 
+use super::coop_products::Packs;
 use super::{Activations, Inputs, Model, Plan};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::cross_entropy::{self, Chunk};
@@ -14,6 +15,7 @@ pub struct Head {
     dnormed: Rows, // [C, D]
     dhidden: Rows, // [C, D]
     logits: Rows,  // [C, V]
+    packs: Option<Packs>,
 }
 
 /// Where losses and verdicts go: one of each for each loss-carrying row of the optimizer step.
@@ -37,6 +39,10 @@ impl Head {
             dnormed: Rows::new(gpu, "head dnormed", c, d)?,
             dhidden: Rows::new(gpu, "head gradient", c, d)?,
             logits: Rows::new(gpu, "logits", c, vocab)?,
+            packs: match plan.packs_width {
+                0 => None,
+                _ => Some(Packs::new_head(gpu, c, d, vocab)?),
+            },
         })
     }
 
@@ -74,7 +80,11 @@ impl Head {
             self.verdicts(rec, model, inputs, losses, first, rows);
             self.chunk(model, inputs, losses, first, rows).backward(rec, factor);
             let matrix = model.head_matrix();
-            linear::backward(rec, self.dnormed.all(), self.logits.all(), matrix, 1.0, None, rows, false);
+            let (dnormed, dlogits) = (self.dnormed.all(), self.logits.all());
+            match &self.packs {
+                Some(packs) => packs.frozen_backward(rec, dnormed, dlogits, matrix, rows),
+                None => linear::backward(rec, dnormed, dlogits, matrix, 1.0, None, rows, false),
+            }
             rms_norm::backward(
                 rec,
                 &self.dhidden,
@@ -125,7 +135,11 @@ impl Head {
     ) {
         embedding::forward(rec, &self.hidden, rows, first, &acts.output.as_weight(tokens), 0, 1.0, count);
         rms_norm::forward(rec, &self.normed, &self.hidden, &model.output_norm, None, 1.0, count);
-        linear::forward(rec, self.logits.all(), self.normed.all(), model.head_matrix(), 1.0, None, count);
+        let (logits, normed, matrix) = (self.logits.all(), self.normed.all(), model.head_matrix());
+        match &self.packs {
+            Some(packs) => packs.frozen(rec, logits, normed, matrix, 1.0, count),
+            None => linear::forward(rec, logits, normed, matrix, 1.0, None, count),
+        }
     }
 
     /// Looks at the rows before the softcap hides what is not finite.

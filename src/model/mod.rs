@@ -2,6 +2,7 @@
 
 mod activations;
 mod backward;
+mod coop_products;
 mod forward;
 mod head;
 mod inputs;

@@ -1,8 +1,10 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
+use super::coop_products::Packs;
 use super::{Model, Trainable};
-use crate::gpu::PARTIAL_SUMS;
+use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::Weight;
+use crate::ops::pack::packed_bytes;
 
 /// Widths of one layer's buffers, in f32 per token.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +65,7 @@ pub struct Plan {
     pub(super) layers: Vec<LayerWidths>,
     pub(super) z_width: usize,
     pub(super) masked_width: usize,
+    pub(super) packs_width: usize, // 0 where products are computed in f32
 }
 
 /// What the recipe says about recomputation.
@@ -80,16 +83,15 @@ pub enum Recompute {
 const HEAD_BYTES: u64 = 128 << 20;
 
 impl Plan {
-    /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss, on a device that `splits`
-    /// products over workgroups or not.
+    /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
     pub fn new(
+        gpu: &Gpu,
         model: &Model,
         adapter: &Trainable,
         tokens: usize,
         loss_tokens: usize,
         dropout: bool,
         recompute: Recompute,
-        splits: bool,
     ) -> Plan {
         let config = model.config();
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
@@ -104,6 +106,8 @@ impl Plan {
         let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 2 * widest.width;
         let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
         let z_width = adapter.max_z_width();
+        let operand = widest.width.max(widest.ffn).max(widest.queries).max(widest.per_layer);
+        let packs_width = if gpu.cooperative() { operand } else { 0 };
         let scratch = 2 * widest.width
             + 3 * widest.ffn
             + 3 * widest.queries
@@ -114,6 +118,13 @@ impl Plan {
             + masked_width;
         let row_bytes = (config.vocab.next_multiple_of(4) * 4) as u64;
         let head_rows = ((HEAD_BYTES / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
+        let packed = match packs_width {
+            0 => 0,
+            width => {
+                let head = packed_bytes(head_rows, config.vocab) + packed_bytes(head_rows, config.width);
+                Packs::bytes(tokens, width, z_width) + head
+            }
+        };
         let table = model.base.matrix("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
         let activations = if recompute { bytes(widest.inner()) } else { bytes(kept) };
@@ -131,12 +142,14 @@ impl Plan {
                 ("backward scratch", bytes(scratch)),
                 ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
                 ("per-layer embedding rows", fetched),
-                ("sums of split products", if splits { PARTIAL_SUMS } else { 0 }),
+                ("packed operands", packed),
+                ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
             ],
             recompute: vec![recompute; layers.len()],
             layers,
             z_width,
             masked_width,
+            packs_width,
         }
     }
 

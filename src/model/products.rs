@@ -1,5 +1,6 @@
 //! Products of matrices that read one input, with their adapters.
 
+use super::coop_products::Packs;
 use super::trainable::{Group, Trainable};
 use crate::gpu::Recorder;
 use crate::lora::Module;
@@ -16,6 +17,8 @@ pub(super) struct Products<'a> {
     pub masked: &'a Rows,
     /// Scratch for `u` `[T, Σ R]`.
     pub u: &'a Rows,
+    /// Scratch for packed operands, where the device has cooperative matrices.
+    pub packs: Option<&'a Packs>,
     /// `T`.
     pub rows: usize,
 }
@@ -33,6 +36,10 @@ impl Products<'_> {
         x: &Rows,
         outputs: &[Projection],
     ) {
+        if let Some(packs) = self.packs {
+            let input = group.map(|g| self.adapter_input(rec, g, x));
+            return self.coop_forward(rec, packs, group, z, [x, input.as_ref().unwrap_or(x)], outputs);
+        }
         if let Some(group) = group {
             let input = self.adapter_input(rec, group, x);
             linear::forward(rec, z.all(), input.all(), &group.a.value.as_weight(), 1.0, None, self.rows);
@@ -51,6 +58,32 @@ impl Products<'_> {
 
     /// `dB += scale·dyᵀ·z`, `u = scale·dy·B`, `dA += uᵀ·mask(x)` and, where wanted, `dx (+)= dy·W + mask(u·A)`.
     pub fn backward(
+        &self,
+        rec: &mut Recorder,
+        group: Option<&Group>,
+        z: &Rows,
+        x: &Rows,
+        gradients: &[Projection],
+        dx: Option<(&Rows, bool)>,
+    ) {
+        match self.packs {
+            Some(packs) => {
+                let input = group.map(|g| self.adapter_input(rec, g, x));
+                self.coop_backward(rec, packs, group, z, input.as_ref(), gradients, dx);
+            }
+            None => self.plain_backward(rec, group, z, x, gradients, dx),
+        }
+        let Some((dx, _)) = dx else { return };
+        if let Some((group, mask)) = group.and_then(|g| Some((g, self.mask(g)?))) {
+            let masked = Rows { buffer: self.masked.buffer.clone(), stride: dx.stride };
+            let a = group.a.value.as_weight();
+            linear::backward(rec, masked.all(), self.u.all(), &a, 1.0, None, self.rows, false);
+            dropout::backward(rec, dx, &masked, mask, self.rows);
+        }
+    }
+
+    /// Without the masked part of `dx`.
+    fn plain_backward(
         &self,
         rec: &mut Recorder,
         group: Option<&Group>,
@@ -87,11 +120,13 @@ impl Products<'_> {
             let term = fused.filter(|_| last);
             linear::backward(rec, dx.all(), dy.all(), weight, 1.0, term, self.rows, accumulate || i > 0);
         }
-        if let Some((group, mask)) = group.and_then(|g| Some((g, self.mask(g)?))) {
-            let masked = Rows { buffer: self.masked.buffer.clone(), stride: dx.stride };
-            let a = group.a.value.as_weight();
-            linear::backward(rec, masked.all(), self.u.all(), &a, 1.0, None, self.rows, false);
-            dropout::backward(rec, dx, &masked, mask, self.rows);
+    }
+
+    /// `y = scale·x·Wᵀ` for a matrix without adapter.
+    pub fn frozen(&self, rec: &mut Recorder, y: &Rows, x: &Rows, weight: &Weight, scale: f32) {
+        match self.packs {
+            Some(packs) => packs.frozen(rec, y.all(), x.all(), weight, scale, self.rows),
+            None => linear::forward(rec, y.all(), x.all(), weight, scale, None, self.rows),
         }
     }
 

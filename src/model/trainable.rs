@@ -77,7 +77,8 @@ pub(super) struct Member {
     pub b: Trained,
 }
 
-/// The adapter being trained. The rank is padded to a multiple of 4 inside; the padding is zero and its gradient too.
+/// The adapter being trained. The rank is padded to a multiple of 4, or of 16 for cooperative
+/// matrices, inside; the padding is zero and its gradient too.
 pub struct Trainable {
     rank: usize,
     pub(super) padded_rank: usize,
@@ -96,7 +97,7 @@ pub struct Trainable {
 impl Trainable {
     /// Uploads `adapter` with zero gradients and moments, for a model of `layers` layers.
     pub fn new(gpu: &Gpu, adapter: &Adapter, layers: usize) -> Result<Trainable, GpuError> {
-        let padded_rank = adapter.rank.next_multiple_of(4);
+        let padded_rank = adapter.rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 });
         let mut layout = Layout { shard_limit: gpu.max_binding_bytes(), shards: Vec::new() };
         let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
         let places: Vec<GroupPlaces> = places(&slots, padded_rank, &mut layout);

@@ -5,12 +5,15 @@
 
 pub mod adamw;
 pub mod attention;
+pub mod coop_linear;
+pub mod coop_lora;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
 pub mod geglu;
 pub mod linear;
 pub mod lora;
+pub mod pack;
 pub mod partial_sums;
 pub mod rms_norm;
 pub mod rope;
@@ -133,7 +136,7 @@ pub struct Tile {
     pub first_row: usize,
     /// How many.
     pub rows: usize,
-    /// The rows, repacked by [`crate::weights::quant::pack_planes`].
+    /// The rows, repacked by [`crate::weights::planes::pack`].
     pub buffer: wgpu::Buffer,
     /// Part of the buffer, where it holds more.
     pub range: Option<(u64, u64)>,
@@ -162,7 +165,7 @@ impl Weight {
         for first_row in (0..rows).step_by(rows_per_tile) {
             let count = rows_per_tile.min(rows - first_row);
             let bytes = &data[first_row * row_bytes..(first_row + count) * row_bytes];
-            let buffer = gpu.upload(name, &crate::weights::quant::pack_planes(ty, bytes))?;
+            let buffer = gpu.upload(name, &crate::weights::planes::pack(ty, count, bytes))?;
             tiles.push(Tile { first_row, rows: count, buffer, range: None });
         }
         Ok(Weight { ty, rows, cols, tiles })
@@ -171,10 +174,5 @@ impl Weight {
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         self.tiles.iter().map(|t| t.buffer.size()).sum()
-    }
-
-    /// Blocks in a tile: where a format's planes begin.
-    fn blocks(&self, tile: &Tile) -> u32 {
-        (tile.rows * self.cols / self.ty.block_len()) as u32
     }
 }

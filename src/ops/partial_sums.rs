@@ -1,6 +1,6 @@
 //! Splitting a long sum over several workgroups, for products with too few tiles to fill the device.
 
-use crate::gpu::{Binding, Gpu, Kernel, PARTIAL_SUMS, Recorder, grid};
+use crate::gpu::{Binding, Kernel, PARTIAL_SUMS, Recorder, grid};
 
 /// Twin of `Params` in shaders/partial_sums.wgsl.
 #[repr(C)]
@@ -50,6 +50,9 @@ pub struct Parts<'a> {
     pub accumulate: u32,
 }
 
+/// Workgroups of 64×64 results that keep a device as busy as one of 128×128 results on cooperative matrices.
+const WIDE: usize = 8;
+
 /// Computes a product over `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device:
 /// `product` runs the kernel that fills [`Parts::result`].
 pub fn split(
@@ -59,26 +62,44 @@ pub fn split(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let gpu = rec.gpu();
-    let count = parts(gpu, tiles as usize, steps, (target.rows * target.cols4) as usize);
-    let part_steps = steps.div_ceil(count as usize) as u32;
+    let fill = rec.gpu().workgroups_to_fill();
+    split_to_fill(rec, target, fill, tiles, steps, product);
+}
+
+/// [`split`] for kernels whose workgroups are wider.
+pub fn split_wide(
+    rec: &mut Recorder,
+    target: &Target,
+    tiles: u32,
+    steps: usize,
+    product: impl FnOnce(&mut Recorder, &Parts),
+) {
+    let fill = rec.gpu().workgroups_to_fill() / WIDE;
+    split_to_fill(rec, target, fill, tiles, steps, product);
+}
+
+fn split_to_fill(
+    rec: &mut Recorder,
+    target: &Target,
+    fill: usize,
+    tiles: u32,
+    steps: usize,
+    product: impl FnOnce(&mut Recorder, &Parts),
+) {
+    let room = (PARTIAL_SUMS / 16) as usize / ((target.rows * target.cols4) as usize).max(1);
+    let wanted = (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS).min(room).max(1);
+    let part_steps = steps.div_ceil(wanted).max(1);
+    let (count, part_steps) = (steps.div_ceil(part_steps).max(1) as u32, part_steps as u32);
     if count == 1 {
         let Target { y: result, stride4, offset4, accumulate, .. } = *target;
         let accumulate = u32::from(accumulate);
         return product(rec, &Parts { result, count, steps: part_steps, stride4, offset4, accumulate });
     }
-    let result = Binding { buffer: gpu.partial_sums(), range: None, ..target.y };
+    let result = Binding { buffer: rec.gpu().partial_sums(), range: None, ..target.y };
     let scratch =
         Parts { result, count, steps: part_steps, stride4: target.cols4, offset4: 0, accumulate: 0 };
     product(rec, &scratch);
     reduce(rec, target, count);
-}
-
-/// In how many parts to compute a sum of `steps` steps over `tiles` tiles of a result of `values4` vec4s.
-fn parts(gpu: &Gpu, tiles: usize, steps: usize, values4: usize) -> u32 {
-    let room = (PARTIAL_SUMS / 16) as usize / values4.max(1);
-    let wanted = gpu.workgroups_to_fill() / tiles.max(1);
-    wanted.min(steps / LEAST_STEPS).min(room).max(1) as u32
 }
 
 /// Adds up `parts` results in the device's scratch and stores or adds them to `target`.

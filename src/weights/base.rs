@@ -51,11 +51,6 @@ impl<'a> Matrix<'a> {
     pub fn dequantize(&self) -> Vec<f32> {
         quant::dequantize(self.ty, self.data)
     }
-
-    /// The bytes in the layout that the shaders read; see [`quant::pack_planes`].
-    pub fn pack_planes(&self) -> std::borrow::Cow<'a, [u8]> {
-        quant::pack_planes(self.ty, self.data)
-    }
 }
 
 impl Base {

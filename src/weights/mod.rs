@@ -10,6 +10,7 @@ pub mod gguf_writer;
 mod hyperparameters;
 pub mod ollama;
 mod parse;
+pub mod planes;
 pub mod quant;
 pub mod quantize;
 mod tensors;

@@ -1,4 +1,4 @@
-//! GGML's block formats: their sizes, their values as f32, and the layout in which the GPU reads them.
+//! GGML's block formats: their sizes and their values as f32. `planes.rs` has the layout in which the GPU reads them.
 //!
 //! The decoders do the same f32 operations in the same order as llama.cpp's `dequantize_row_*` (ggml-quants.c),
 //! so that every value has the same bits.
@@ -6,7 +6,6 @@
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use rand::{Rng, RngExt, SeedableRng};
-use std::borrow::Cow;
 
 /// A tensor's element or block format. Discriminants are the file's type ids (ggml.h, `enum ggml_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -289,42 +288,6 @@ fn decode_q6_k(block: &BlockQ6K, y: &mut [f32; 256]) {
         let q = i32::from(low | high << 4) - 32;
         *y = d * f32::from(block.scales[i / 16]) * q as f32;
     }
-}
-
-/// Whole blocks in the layout that the shaders read: every piece starts at a multiple of 4 bytes.
-///
-/// F32, F16, BF16, Q4_K and Q5_K stay as in the file. Formats whose blocks are not a multiple of 4 bytes become
-/// planes over the `n` blocks of `bytes`, one after the other, with no gap between them:
-///
-/// | format | planes |
-/// |---|---|
-/// | Q8_0 | quants `n·32`, d `n·2` |
-/// | Q4_0 | qs `n·16`, d `n·2` |
-/// | Q5_0 | qs `n·16`, qh `n·4`, d `n·2` |
-/// | Q6_K | ql `n·128`, qh `n·64`, scales `n·16`, d `n·2` |
-///
-/// Zeros fill the end up to a multiple of 4 bytes. Twin: the loaders in `shaders/quant/`.
-/// Panics as [`dequantize`] does.
-pub fn pack_planes(ty: GgmlType, bytes: &[u8]) -> Cow<'_, [u8]> {
-    assert!(ty.supported(), "{ty:?} has no GPU layout; openers refuse it");
-    assert_eq!(bytes.len() % ty.block_bytes(), 0, "whole blocks of {ty:?}");
-    // (start, bytes) of each plane's piece in a block, in the order of the planes.
-    let planes: &[(usize, usize)] = match ty {
-        Q8_0 => &[(2, 32), (0, 2)],
-        Q4_0 => &[(2, 16), (0, 2)],
-        Q5_0 => &[(6, 16), (2, 4), (0, 2)],
-        Q6_K => &[(0, 128), (128, 64), (192, 16), (208, 2)],
-        _ if bytes.len().is_multiple_of(4) => return Cow::Borrowed(bytes),
-        _ => &[(0, 2)], // an odd number of 16-bit values: only the end needs filling
-    };
-    let mut packed = Vec::with_capacity(bytes.len().next_multiple_of(4));
-    for &(start, length) in planes {
-        for block in bytes.chunks_exact(ty.block_bytes()) {
-            packed.extend_from_slice(&block[start..start + length]);
-        }
-    }
-    packed.resize(bytes.len().next_multiple_of(4), 0);
-    Cow::Owned(packed)
 }
 
 /// Random valid blocks for tests and benchmarks: every quant and sub-scale bit is random.

@@ -8,6 +8,8 @@ use rullama_train::gpu::{Backend, Gpu};
 pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
 
 /// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
+///
+/// Those with "cooperative" in their names run on cooperative matrices, where the device has them; the others in f32.
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
@@ -20,7 +22,20 @@ pub fn run(tests: Vec<Test>) -> ! {
         Ok(gpu) => {
             eprintln!("device: {}", gpu.description());
             let gpu: &'static Gpu = Box::leak(Box::new(gpu));
-            tests.into_iter().map(|(name, test)| Trial::test(name, move || test(gpu))).collect()
+            gpu.set_cooperative(true);
+            let has = gpu.cooperative();
+            let trial = |(name, test): Test| {
+                let cooperative = name.contains("cooperative");
+                let run = move || {
+                    gpu.set_cooperative(cooperative);
+                    test(gpu)
+                };
+                Trial::test(name, run).with_ignored_flag(cooperative && !has)
+            };
+            if !has {
+                eprintln!("the device has no cooperative matrices: their tests are ignored");
+            }
+            tests.into_iter().map(trial).collect()
         }
         Err(error) => {
             eprintln!("ignored, for want of a device: {error}");

@@ -4,7 +4,8 @@ use rullama_train::gpu::Gpu;
 use rullama_train::ops::linear::{self, LowRank};
 use rullama_train::ops::{Tile, Weight};
 use rullama_train::reference;
-use rullama_train::weights::quant::{GgmlType, dequantize, pack_planes, random_blocks};
+use rullama_train::weights::planes;
+use rullama_train::weights::quant::{GgmlType, dequantize, random_blocks};
 
 use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, scaled, sum, values, wide};
 
@@ -31,7 +32,7 @@ pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: b
     }
     let (mut all, mut parts) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(64 * cols / ty.block_len() * ty.block_bytes()) {
-        let packed = pack_planes(ty, piece);
+        let packed = planes::pack(ty, piece.len() * ty.block_len() / ty.block_bytes() / cols, piece);
         let start = all.len();
         all.extend_from_slice(&packed);
         all.resize((all.len() + 256).next_multiple_of(256), 0xff);

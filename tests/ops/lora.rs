@@ -58,7 +58,7 @@ pub fn gradient(gpu: &Gpu) -> Outcome {
 }
 
 /// `pᵀ·q` for `p` `[T, N]`, `q` `[T, M]`.
-fn transposed_product(p: &[f64], q: &[f64], n: usize, m: usize) -> Vec<f64> {
+pub fn transposed_product(p: &[f64], q: &[f64], n: usize, m: usize) -> Vec<f64> {
     let mut product = vec![0.0; n * m];
     for (p, q) in p.chunks(n).zip(q.chunks(m)) {
         for (row, p) in product.chunks_mut(m).zip(p) {

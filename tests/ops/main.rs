@@ -5,6 +5,7 @@
 mod adamw;
 mod attention;
 mod check;
+mod coop;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
@@ -20,7 +21,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 27] = [
+    let tests: [Test; 33] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -31,6 +32,12 @@ fn main() {
         ("linear: forward, sums split", |gpu| split(gpu, linear::forward)),
         ("linear: backward, sums split", |gpu| split(gpu, linear::backward)),
         ("lora: gradient, sums split", |gpu| split(gpu, lora::gradient)),
+        ("cooperative: linear, forward", coop::forward),
+        ("cooperative: linear, backward", coop::backward),
+        ("cooperative: adapter and gradients", coop::adapter),
+        ("cooperative: linear, forward, sums split", |gpu| split(gpu, coop::forward)),
+        ("cooperative: linear, backward, sums split", |gpu| split(gpu, coop::backward)),
+        ("cooperative: adapter and gradients, sums split", |gpu| split(gpu, coop::adapter)),
         ("rms_norm: forward", rms_norm::forward),
         ("rms_norm: backward", rms_norm::backward),
         ("rope: forward and backward", elementwise::rope_both_ways),

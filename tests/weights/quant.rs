@@ -1,6 +1,7 @@
 //! Block formats: values bit by bit, GPU planes, random blocks.
 
-use rullama_train::weights::quant::{dequantize, pack_planes, random_blocks};
+use rullama_train::weights::planes;
+use rullama_train::weights::quant::{dequantize, random_blocks};
 use rullama_train::weights::{GgmlType, Gguf};
 
 #[test]
@@ -48,44 +49,71 @@ fn sizes_are_those_of_ggml() {
     assert_eq!(GgmlType::from_id(4), None, "Q4_2 was removed from ggml");
 }
 
+/// The packed matrix read back as src/weights/planes.rs describes it, value by value.
 #[test]
-fn planes_hold_every_block_in_order() {
-    // (format, [(start in the block, bytes)] in the order of the planes); the layout of the shaders.
-    let planes: [(GgmlType, &[(usize, usize)]); 4] = [
-        (GgmlType::Q8_0, &[(2, 32), (0, 2)]),
-        (GgmlType::Q4_0, &[(2, 16), (0, 2)]),
-        (GgmlType::Q5_0, &[(6, 16), (2, 4), (0, 2)]),
-        (GgmlType::Q6_K, &[(0, 128), (128, 64), (192, 16), (208, 2)]),
-    ];
-    for (ty, planes) in planes {
-        for n in [0, 1, 2, 5] {
-            let (blocks, size) = (random_blocks(ty, n, 7), ty.block_bytes());
-            let packed = pack_planes(ty, &blocks);
-            assert_eq!(packed.len(), (n * size).next_multiple_of(4), "{ty:?}, {n} blocks");
-            assert!(packed[n * size..].iter().all(|&b| b == 0), "{ty:?}, {n} blocks: the end is zeros");
-            let mut plane = 0;
-            for &(start, bytes) in planes {
-                assert_eq!(plane % bytes.min(4), 0, "{ty:?}, {n} blocks: planes of words start at words");
-                for block in 0..n {
-                    let (found, expected) = (plane + block * bytes, block * size + start);
-                    let (found, expected) =
-                        (&packed[found..found + bytes], &blocks[expected..expected + bytes]);
-                    assert_eq!(found, expected, "{ty:?}, {n} blocks: block {block}, bytes from {start}");
+fn planes_hold_every_value() {
+    let (rows, cols) = (3, 512);
+    for ty in GgmlType::SUPPORTED {
+        let blocks = random_blocks(ty, rows * cols / ty.block_len(), 7);
+        let packed = planes::pack(ty, rows, &blocks);
+        let full = blocks.len().next_multiple_of(16);
+        assert_eq!(packed.len(), full, "{ty:?}: no byte more than in the file, but for the end");
+        let value = |row: usize, col: usize| {
+            let (slice, i, sixteen, block) =
+                (col / 32 * rows + row, col % 32, cols / 32 * rows, col / 256 * rows + row);
+            let half = |at: usize| half::f16::from_le_bytes([packed[at], packed[at + 1]]).to_f32();
+            let nibble = u32::from(packed[slice * 16 + i % 16] >> (i / 16 * 4) & 15);
+            let bit = |plane: usize| u32::from(packed[plane + slice * 4 + i / 8] >> (i % 8) & 1);
+            let header = sixteen * 16 + block * 16;
+            let k = || {
+                let (s, sub) = (&packed[header + 4..header + 16], col / 32 % 8);
+                let (scale, min) = match sub {
+                    0..4 => (s[sub] & 63, s[sub + 4] & 63),
+                    _ => (s[sub + 4] & 15 | s[sub - 4] >> 6 << 4, s[sub + 4] >> 4 | s[sub] >> 6 << 4),
+                };
+                (half(header) * f32::from(scale), half(header + 2) * f32::from(min))
+            };
+            let headers_end = sixteen * 16 + cols / 256 * rows * 16;
+            match ty {
+                GgmlType::Q4_0 => half(sixteen * 16 + slice * 2) * (nibble as f32 - 8.0),
+                GgmlType::Q5_0 => {
+                    half(sixteen * 20 + slice * 2) * ((nibble | bit(sixteen * 16) << 4) as f32 - 16.0)
                 }
-                plane += n * bytes;
+                GgmlType::Q8_0 => {
+                    half(sixteen * 32 + slice * 2) * f32::from(packed[slice * 32 + i].cast_signed())
+                }
+                GgmlType::Q4_K => k().0 * nibble as f32 - k().1,
+                GgmlType::Q5_K => k().0 * (nibble | bit(headers_end) << 4) as f32 - k().1,
+                GgmlType::Q6_K => {
+                    let pair = packed[headers_end + slice * 8 + i / 16 * 4 + i % 4] >> (i % 16 / 4 * 2) & 3;
+                    let scale = packed[header + col % 256 / 16].cast_signed();
+                    let d = half(headers_end + sixteen * 8 + block * 2);
+                    d * f32::from(scale) * ((nibble | u32::from(pair) << 4) as f32 - 32.0)
+                }
+                _ => dequantize(ty, &packed[..blocks.len()])[row * cols + col],
             }
+        };
+        let truth = dequantize(ty, &blocks);
+        for (at, &expected) in truth.iter().enumerate() {
+            assert_eq!(
+                value(at / cols, at % cols),
+                expected,
+                "{ty:?}: row {}, column {}",
+                at / cols,
+                at % cols
+            );
         }
     }
 }
 
 #[test]
-fn other_formats_stay_as_they_are() {
-    for ty in [GgmlType::F32, GgmlType::F16, GgmlType::BF16, GgmlType::Q4_K, GgmlType::Q5_K] {
+fn rows_of_other_formats_stay_as_they_are() {
+    for ty in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
         for n in [0, 1, 2, 3] {
             let blocks = random_blocks(ty, n, 7);
             let mut expected = blocks.clone();
-            expected.resize(blocks.len().next_multiple_of(4), 0);
-            assert_eq!(pack_planes(ty, &blocks), expected, "{ty:?}, {n} blocks");
+            expected.resize(blocks.len().next_multiple_of(16), 0);
+            assert_eq!(planes::pack(ty, 1, &blocks), expected, "{ty:?}, {n} blocks");
         }
     }
 }

@@ -1,0 +1,259 @@
+// y = scale·x·Wᵀ + lora_scale·z·Bᵀ, and its mirror dx = scale·dy·W + u·A, on cooperative matrices: f16 operands, f32 sums.
+// A workgroup makes 128×128 results, each of its four subgroups 64×64 of them as 16 matrices. x, dy, z and u come packed
+// (shaders/pack.wgsl) and are read as matrices straight from memory; W and the adapter's matrix become f16 on their way
+// into workgroup memory, 64 steps of the sum at a time. 128×64×64 and f16 rows padded by 8: measured best on an H200.
+enable f16;
+enable wgpu_cooperative_matrix;
+#import weight
+
+// Twin of `Params` in src/ops/coop_linear.rs.
+struct Params {
+    rows: u32,          // T
+    weight_rows: u32,   // N
+    weight_cols: u32,   // K
+    tiles: u32,         // matrices over the rows of x: T/16, rounded up
+    x_column: u32,      // matrices of x before the first that counts
+    y_stride4: u32,
+    y_offset4: u32,
+    cols4: u32,         // columns of y that this call owns, / 4
+    columns: u32,       // those of them that are not padding, which becomes zero
+    ranks: u32,         // matrices over the padded rank of the adapter term; 0 for none
+    z_column: u32,      // matrices of z before the first that counts
+    lora_offset4: u32,
+    scale: f32,
+    lora_scale: f32,
+    accumulate: u32,    // whether y keeps what it holds
+    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // W [N, K]
+@group(0) @binding(2) var<storage, read> x: array<vec4<f16>>;          // forward: x [K/16, T/16, 16, 16]; backward: dy
+@group(0) @binding(3) var<storage, read> factors: array<f32>;          // what undoes the scaling of x's rows [T]
+@group(0) @binding(4) var<storage, read> z: array<vec4<f16>>;          // z or u, scaled as x [R/16, T/16, 16, 16]
+@group(0) @binding(5) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
+@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // forward: y [T, N]; backward: dx [T, K]
+
+const FORWARD_PITCH: u32 = 18u;     // 64 steps and 8 halves, / 4
+const BACKWARD_PITCH: u32 = 34u;    // 128 columns and 8 halves, / 4
+
+var<workgroup> staged: array<vec4<f16>, 2304>;      // forward: 128 rows of W; backward: 64 rows of 128 columns
+var<workgroup> finished: array<vec4<f32>, 576>;     // 16×32 results of each subgroup, 9 vec4s a row
+
+// Eight neighbouring vec4s of a row. Rows 8 apart share banks: every other eight threads store in another order.
+fn stage(at: u32, s: Slice, lane: u32) {
+    let odd = lane / 8u % 2u == 1u;
+    let o = u32(odd);
+#for c in 0..4
+    let a{c} = vec4<f16>(slice4(s, {c}u * 2u));
+    let b{c} = vec4<f16>(slice4(s, {c}u * 2u + 1u));
+    staged[at + {c}u * 2u + o] = select(a{c}, b{c}, odd);
+    staged[at + {c}u * 2u + 1u - o] = select(b{c}, a{c}, odd);
+#end
+}
+
+// B [N, R], 16 of its columns from matrix `rank` on, for the row of this thread.
+fn stage_b(row: u32, rank: u32, lane: u32) {
+    let at = params.lora_offset4 + min(row, params.weight_rows - 1u) * params.ranks * 4u + rank * 4u;
+    for (var c = 0u; c < 4u; c++) {
+        staged[lane * FORWARD_PITCH + c] = vec4<f16>(params.lora_scale / params.scale * lora[at + c]);
+    }
+}
+
+// A [R, K], 16 of its rows from matrix `rank` on, 128 columns.
+fn stage_a(col4: u32, rank: u32, lane: u32) {
+    for (var r = lane / 32u; r < 16u; r += 4u) {
+        let col = min(col4 + lane % 32u, params.cols4 - 1u);
+        let a = lora[params.lora_offset4 + (rank * 16u + r) * params.cols4 + col];
+        staged[r * BACKWARD_PITCH + lane % 32u] = vec4<f16>(params.lora_scale / params.scale * a);
+    }
+}
+
+// Where matrix `row`, `column` of x begins; rows past the end repeat the last matrix, and are not stored.
+fn x_at(row: u32, column: u32) -> u32 {
+    return ((params.x_column + column) * params.tiles + min(row, params.tiles - 1u)) * 64u;
+}
+
+fn z_at(row: u32, column: u32) -> u32 {
+    return ((params.z_column + column) * params.tiles + min(row, params.tiles - 1u)) * 64u;
+}
+
+// Stores the 16×32 results that this subgroup has left in `finished`.
+fn store(part: u32, row0: u32, col4: u32, lane: u32) {
+    let c = lane % 8u;
+    for (var r = lane % 32u / 8u; r < 16u; r += 4u) {
+        let row = row0 + r;
+        if row < params.rows && col4 + c < params.cols4 {
+            let at = (part * params.rows + row) * params.y_stride4 + params.y_offset4 + col4 + c;
+            var sum = params.scale * factors[row] * finished[lane / 32u * 144u + r * 9u + c];
+            let column = vec4<u32>((col4 + c) * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
+            sum = select(vec4<f32>(), sum, column < vec4<u32>(params.columns));
+            if params.accumulate == 1u {
+                sum += result[at];
+            }
+            result[at] = sum;
+        }
+    }
+}
+
+@compute @workgroup_size(128)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * 8u + lane / 64u * 4u; // matrices over the rows
+    let own = lane / 32u % 2u * 64u;          // this subgroup's columns of the workgroup's 128
+    let n = min(group.x * 128u + lane, params.weight_rows - 1u);
+    let last = (params.weight_cols - 1u) / 32u;
+#for i in 0..4
+#for j in 0..4
+    var c{i}{j} = coop_mat16x16<f32, C>();
+#end
+#end
+    let first_step = group.z * params.part_steps;
+    let end_step = min(first_step + params.part_steps, (params.weight_cols + 63u) / 64u);
+    var even = load_slice(n, min(first_step * 2u, last));
+    var odd = load_slice(n, min(first_step * 2u + 1u, last));
+    for (var step = first_step; step < end_step; step++) {
+#for k in 0..4
+#for i in 0..4
+        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 4u + {k}u)], 4u);
+#end
+#end
+        workgroupBarrier();
+        stage(lane * FORWARD_PITCH, even, lane);
+        stage(lane * FORWARD_PITCH + 8u, odd, lane);
+        workgroupBarrier();
+        even = load_slice(n, min(step * 2u + 2u, last));
+        odd = load_slice(n, min(step * 2u + 3u, last));
+#for k in 0..4
+#for j in 0..4
+        let w{k}{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[(own + {j}u * 16u) * FORWARD_PITCH + {k}u * 4u], FORWARD_PITCH);
+#end
+#for i in 0..4
+#for j in 0..4
+        c{i}{j} = coopMultiplyAdd(x{k}{i}, w{k}{j}, c{i}{j});
+#end
+#end
+#end
+    }
+    let ranks = select(0u, params.ranks, group.z == 0u);
+    for (var rank = 0u; rank < ranks; rank++) {
+        workgroupBarrier();
+        stage_b(n, rank, lane);
+        workgroupBarrier();
+#for i in 0..4
+        let z{i} = coopLoadT<coop_mat16x16<f16, A>>(&z[z_at(row + {i}u, rank)], 4u);
+#end
+#for j in 0..4
+        let b{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[(own + {j}u * 16u) * FORWARD_PITCH], FORWARD_PITCH);
+#end
+#for i in 0..4
+#for j in 0..4
+        c{i}{j} = coopMultiplyAdd(z{i}, b{j}, c{i}{j});
+#end
+#end
+    }
+    let at = lane / 32u * 144u;
+    let right = at + 4u;
+    let pitch = 9u;
+    let col4 = group.x * 32u + own / 4u;
+#for i in 0..4
+    let v{i}0 = c{i}0;
+    coopStoreT(v{i}0, &finished[at], pitch);
+    let v{i}1 = c{i}1;
+    coopStoreT(v{i}1, &finished[right], pitch);
+    workgroupBarrier();
+    store(group.z, (row + {i}u) * 16u, col4, lane);
+    workgroupBarrier();
+    let v{i}2 = c{i}2;
+    coopStoreT(v{i}2, &finished[at], pitch);
+    let v{i}3 = c{i}3;
+    coopStoreT(v{i}3, &finished[right], pitch);
+    workgroupBarrier();
+    store(group.z, (row + {i}u) * 16u, col4 + 8u, lane);
+    workgroupBarrier();
+#end
+}
+
+// dx = dy·W + u·A
+@compute @workgroup_size(128)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * 8u + lane / 64u * 4u;
+    let own = lane / 32u % 2u * 64u;
+    let last_row = params.weight_rows - 1u;
+    let last = (params.weight_cols - 1u) / 32u;
+    // A thread stages a row's slices lane / 64 and lane / 64 + 2 of the four across.
+    let slice = group.x * 4u + lane / 64u;
+    let first_slice = min(slice, last);
+    let second_slice = min(slice + 2u, last);
+    let at_first = lane % 64u * BACKWARD_PITCH + lane / 64u * 8u;
+#for i in 0..4
+#for j in 0..4
+    var c{i}{j} = coop_mat16x16<f32, C>();
+#end
+#end
+    let first_step = group.z * params.part_steps;
+    let end_step = min(first_step + params.part_steps, (params.weight_rows + 63u) / 64u);
+    var n = min(first_step * 64u + lane % 64u, last_row);
+    var left = load_slice(n, first_slice);
+    var right = load_slice(n, second_slice);
+    for (var step = first_step; step < end_step; step++) {
+#for k in 0..4
+#for i in 0..4
+        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 4u + {k}u)], 4u);
+#end
+#end
+        workgroupBarrier();
+        stage(at_first, left, lane);
+        stage(at_first + 16u, right, lane);
+        workgroupBarrier();
+        n = min((step + 1u) * 64u + lane % 64u, last_row);
+        left = load_slice(n, first_slice);
+        right = load_slice(n, second_slice);
+#for k in 0..4
+#for j in 0..4
+        let w{k}{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[{k}u * 16u * BACKWARD_PITCH + own / 4u + {j}u * 4u], BACKWARD_PITCH);
+#end
+#for i in 0..4
+#for j in 0..4
+        c{i}{j} = coopMultiplyAdd(x{k}{i}, w{k}{j}, c{i}{j});
+#end
+#end
+#end
+    }
+    let ranks = select(0u, params.ranks, group.z == 0u);
+    for (var rank = 0u; rank < ranks; rank++) {
+        workgroupBarrier();
+        stage_a(group.x * 32u, rank, lane);
+        workgroupBarrier();
+#for i in 0..4
+        let z{i} = coopLoadT<coop_mat16x16<f16, A>>(&z[z_at(row + {i}u, rank)], 4u);
+#end
+#for j in 0..4
+        let b{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[own / 4u + {j}u * 4u], BACKWARD_PITCH);
+#end
+#for i in 0..4
+#for j in 0..4
+        c{i}{j} = coopMultiplyAdd(z{i}, b{j}, c{i}{j});
+#end
+#end
+    }
+    let at = lane / 32u * 144u;
+    let beside = at + 4u;
+    let pitch = 9u;
+    let col4 = group.x * 32u + own / 4u;
+#for i in 0..4
+    let v{i}0 = c{i}0;
+    coopStoreT(v{i}0, &finished[at], pitch);
+    let v{i}1 = c{i}1;
+    coopStoreT(v{i}1, &finished[beside], pitch);
+    workgroupBarrier();
+    store(group.z, (row + {i}u) * 16u, col4, lane);
+    workgroupBarrier();
+    let v{i}2 = c{i}2;
+    coopStoreT(v{i}2, &finished[at], pitch);
+    let v{i}3 = c{i}3;
+    coopStoreT(v{i}3, &finished[beside], pitch);
+    workgroupBarrier();
+    store(group.z, (row + {i}u) * 16u, col4 + 8u, lane);
+    workgroupBarrier();
+#end
+}

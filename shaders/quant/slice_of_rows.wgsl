@@ -1,0 +1,16 @@
+// Slices of formats that stay row by row, as in the file: the last one of a row may be cut short, by zeros.
+struct Slice {
+    row: u32,
+    col4: u32,
+}
+
+fn load_slice(row: u32, slice: u32) -> Slice {
+    return Slice(row, slice * 8u);
+}
+
+fn slice4(s: Slice, c: u32) -> vec4<f32> {
+    if (s.col4 + c) * 4u >= params.weight_cols {
+        return vec4<f32>();
+    }
+    return weight4(s.row, s.col4 + c);
+}

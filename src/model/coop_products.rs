@@ -1,0 +1,142 @@
+//! The products of [`super::products`] on cooperative matrices: every operand is packed first.
+
+use super::products::{Products, Projection};
+use super::trainable::{Group, Member};
+use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::lora::Module;
+use crate::ops::coop_linear::{self, LowRank};
+use crate::ops::pack::{Packed, packed_bytes};
+use crate::ops::{Rows, View, Weight, coop_lora};
+
+/// Scratch for packed operands.
+pub(super) struct Packs {
+    x: Packed,    // [T, widest]
+    dy: Packed,   // [T, widest]
+    thin: Packed, // z or u [T, Σ R]
+}
+
+impl Packs {
+    pub fn new(gpu: &Gpu, rows: usize, widest: usize, thin: usize) -> Result<Packs, GpuError> {
+        Ok(Packs {
+            x: Packed::new(gpu, "packed input", rows, widest)?,
+            dy: Packed::new(gpu, "packed gradient", rows, widest)?,
+            thin: Packed::new(gpu, "packed z", rows, thin)?,
+        })
+    }
+
+    /// For inputs of `input` columns and gradients of `gradient` columns, without adapters.
+    pub fn new_head(gpu: &Gpu, rows: usize, input: usize, gradient: usize) -> Result<Packs, GpuError> {
+        Ok(Packs {
+            x: Packed::new(gpu, "packed head input", rows, input)?,
+            dy: Packed::new(gpu, "packed dlogits", rows, gradient)?,
+            thin: Packed::new(gpu, "no z", 1, 0)?,
+        })
+    }
+
+    pub fn bytes(rows: usize, widest: usize, thin: usize) -> u64 {
+        2 * packed_bytes(rows, widest) + packed_bytes(rows, thin) + 12 * rows as u64
+    }
+
+    /// `y = scale·x·Wᵀ`.
+    pub fn frozen(&self, rec: &mut Recorder, y: View, x: View, w: &Weight, scale: f32, rows: usize) {
+        self.x.pack(rec, x, w.cols, rows);
+        coop_linear::forward(rec, y, &self.x, w, scale, None, rows);
+    }
+
+    /// `dx = dy·W`.
+    pub fn frozen_backward(&self, rec: &mut Recorder, dx: View, dy: View, w: &Weight, rows: usize) {
+        self.dy.pack(rec, dy, w.rows, rows);
+        coop_linear::backward(rec, dx, &self.dy, w, 1.0, None, rows, false);
+    }
+}
+
+fn member(group: Option<&Group>, module: Module) -> Option<&Member> {
+    group?.members.iter().find(|m| m.module == module)
+}
+
+impl Products<'_> {
+    /// [`Products::forward`] for `input`, which is `x` or its masked copy.
+    pub(super) fn coop_forward(
+        &self,
+        rec: &mut Recorder,
+        packs: &Packs,
+        group: Option<&Group>,
+        z: &Rows,
+        [x, input]: [&Rows; 2],
+        outputs: &[Projection],
+    ) {
+        let (rank, rows) = (self.adapter.padded_rank, self.rows);
+        if let Some(group) = group {
+            packs.x.pack(rec, input.all(), group.a.value.cols, rows);
+            coop_lora::project(rec, z.all(), &packs.x, &group.a.value, rows);
+        }
+        // The product's own operand: the same where nothing is masked.
+        if group.is_none() || self.dropout.is_some() {
+            packs.x.pack(rec, x.all(), outputs[0].1.cols, rows);
+        }
+        if let Some(group) = group {
+            packs.thin.pack_alike(rec, z.all(), group.a.value.rows, rows, &packs.x);
+        }
+        for (module, weight, y) in outputs {
+            let term = member(group, *module).map(|m| LowRank {
+                z: &packs.thin,
+                z_offset: m.offset,
+                matrix: &m.b.value,
+                first_row: 0,
+                rank,
+                scale: self.adapter.scale,
+            });
+            coop_linear::forward(rec, y.all(), &packs.x, weight, 1.0, term.as_ref(), rows);
+        }
+    }
+
+    /// [`Products::backward`] without the masked part of `dx`.
+    pub(super) fn coop_backward(
+        &self,
+        rec: &mut Recorder,
+        packs: &Packs,
+        group: Option<&Group>,
+        z: &Rows,
+        input: Option<&Rows>,
+        gradients: &[Projection],
+        dx: Option<(&Rows, bool)>,
+    ) {
+        let (rank, rows, scale) = (self.adapter.padded_rank, self.rows, self.adapter.scale);
+        for (i, (module, weight, dy)) in gradients.iter().enumerate() {
+            let adapted = member(group, *module);
+            if adapted.is_none() && dx.is_none() {
+                continue;
+            }
+            packs.dy.pack(rec, dy.all(), weight.rows, rows);
+            if let Some(m) = adapted {
+                let u = self.u.from(m.offset);
+                coop_lora::gradient_b(rec, &m.b.grad, &packs.dy, z.from(m.offset), scale, rows);
+                coop_lora::project_back(rec, u, &packs.dy, &m.b.value, scale, rows);
+                packs.thin.pack_alike(rec, u, rank, rows, &packs.dy);
+            }
+            let Some((dx, accumulate)) = dx else { continue };
+            let term = adapted.zip(group).filter(|_| self.dropout.is_none()).map(|(m, group)| LowRank {
+                z: &packs.thin,
+                z_offset: 0,
+                matrix: &group.a.value,
+                first_row: m.offset,
+                rank,
+                scale: 1.0,
+            });
+            coop_linear::backward(
+                rec,
+                dx.all(),
+                &packs.dy,
+                weight,
+                1.0,
+                term.as_ref(),
+                rows,
+                accumulate || i > 0,
+            );
+        }
+        if let Some((group, input)) = group.zip(input) {
+            packs.x.pack(rec, input.all(), group.a.value.cols, rows);
+            coop_lora::gradient_a(rec, &group.a.grad, self.u.all(), &packs.x, rows);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The layout in which the shaders read a matrix.
+//!
+//! A *slice* is 32 neighbouring columns of one row. Quantized formats become planes, one after the other, each slice by
+//! slice, and within a slice row by row: what neighbouring threads read of neighbouring rows lies side by side, in the
+//! forward product and in the transposed one. For a matrix of `N` rows and `K` columns:
+//!
+//! | format | planes |
+//! |---|---|
+//! | Q4_0 | nibbles `[K/32, N]` of 16 bytes, d `[K/32, N]` of 2 |
+//! | Q5_0 | nibbles `[K/32, N]` of 16 bytes, high bits `[K/32, N]` of 4, d `[K/32, N]` of 2 |
+//! | Q8_0 | quants `[K/32, N]` of 32 bytes, d `[K/32, N]` of 2 |
+//! | Q4_K | nibbles `[K/32, N]` of 16 bytes, d, dmin and scales `[K/256, N]` of 16 |
+//! | Q5_K | nibbles and headers as Q4_K, high bits `[K/32, N]` of 4 bytes |
+//! | Q6_K | low nibbles `[K/32, N]` of 16 bytes, scales `[K/256, N]` of 16, high pairs `[K/32, N]` of 8, d `[K/256, N]` of 2 |
+//! | F32, F16, BF16 | as in the file |
+//!
+//! Byte `i` of a slice's nibbles holds value `i` below and value `16 + i` above, as Q4_0's blocks do; bit `i` of its high
+//! bits belongs to value `i`; bits `2c` and `2c + 1` of byte `i` of half `h` of its high pairs belong to value `16h + 4c + i`.
+//! Zeros fill the end up to a multiple of 16 bytes. Twin: the loaders in `shaders/quant/`.
+
+use std::borrow::Cow;
+
+use super::quant::{BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0, GgmlType};
+
+/// `bytes`, whole blocks of `rows` rows, in the layout of this module.
+///
+/// # Panics
+/// Where `ty` is not [`GgmlType::supported`] or the blocks do not divide into `rows` rows: openers check both.
+pub fn pack(ty: GgmlType, rows: usize, bytes: &[u8]) -> Cow<'_, [u8]> {
+    assert!(ty.supported(), "{ty:?} has no GPU layout; openers refuse it");
+    assert_eq!(bytes.len() % (rows * ty.block_bytes()).max(1), 0, "rows of whole blocks of {ty:?}");
+    let mut out = Vec::with_capacity(bytes.len().next_multiple_of(16));
+    match ty {
+        GgmlType::Q4_0 => {
+            let blocks: &[BlockQ4_0] = bytemuck::cast_slice(bytes);
+            plane(&mut out, blocks, rows, |b| b.qs);
+            plane(&mut out, blocks, rows, |b| b.d);
+        }
+        GgmlType::Q5_0 => {
+            let blocks: &[BlockQ5_0] = bytemuck::cast_slice(bytes);
+            plane(&mut out, blocks, rows, |b| b.qs);
+            plane(&mut out, blocks, rows, |b| b.qh);
+            plane(&mut out, blocks, rows, |b| b.d);
+        }
+        GgmlType::Q8_0 => {
+            let blocks: &[BlockQ8_0] = bytemuck::cast_slice(bytes);
+            plane(&mut out, blocks, rows, |b| b.qs.map(i8::cast_unsigned));
+            plane(&mut out, blocks, rows, |b| b.d);
+        }
+        GgmlType::Q4_K => {
+            let blocks: &[BlockQ4K] = bytemuck::cast_slice(bytes);
+            slices(&mut out, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
+            plane(&mut out, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
+        }
+        GgmlType::Q5_K => {
+            let blocks: &[BlockQ5K] = bytemuck::cast_slice(bytes);
+            slices(&mut out, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
+            plane(&mut out, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
+            slices(&mut out, blocks, rows, |b, slice| {
+                let bits = b.qh.iter().enumerate().map(|(i, byte)| u32::from(byte >> slice & 1) << i);
+                bits.sum::<u32>().to_le_bytes()
+            });
+        }
+        GgmlType::Q6_K => {
+            let blocks: &[BlockQ6K] = bytemuck::cast_slice(bytes);
+            slices(&mut out, blocks, rows, |b, slice| {
+                nibbles(&b.ql[slice / 4 * 64 + slice % 2 * 32..], slice % 4 / 2)
+            });
+            plane(&mut out, blocks, rows, |b| b.scales.map(i8::cast_unsigned));
+            slices(&mut out, blocks, rows, |b, slice| high_pairs(&b.qh[slice / 4 * 32..], slice % 4));
+            plane(&mut out, blocks, rows, |b| b.d);
+        }
+        _ if bytes.len().is_multiple_of(16) => return Cow::Borrowed(bytes),
+        _ => out.extend_from_slice(bytes),
+    }
+    out.resize(out.len().next_multiple_of(16), 0);
+    Cow::Owned(out)
+}
+
+/// One piece a block: column by column of blocks, row by row within.
+fn plane<B, const N: usize>(out: &mut Vec<u8>, blocks: &[B], rows: usize, piece: impl Fn(&B) -> [u8; N]) {
+    let across = blocks.len() / rows.max(1);
+    for column in 0..across {
+        for row in 0..rows {
+            out.extend_from_slice(&piece(&blocks[row * across + column]));
+        }
+    }
+}
+
+/// One piece for each of a 256-value block's eight slices.
+fn slices<B, const N: usize>(
+    out: &mut Vec<u8>,
+    blocks: &[B],
+    rows: usize,
+    piece: impl Fn(&B, usize) -> [u8; N],
+) {
+    let across = blocks.len() / rows.max(1);
+    for column in 0..across {
+        for slice in 0..8 {
+            for row in 0..rows {
+                out.extend_from_slice(&piece(&blocks[row * across + column], slice));
+            }
+        }
+    }
+}
+
+const LOW: u128 = 0x0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f;
+
+/// The low (`high` 0) or high nibbles of 32 bytes, those of the first 16 below those of the others.
+fn nibbles(bytes: &[u8], high: usize) -> [u8; 16] {
+    let half = |start: usize| {
+        let bytes: [u8; 16] = bytes[start..start + 16].try_into().expect("sixteen bytes");
+        u128::from_le_bytes(bytes) >> (4 * high) & LOW
+    };
+    (half(0) | half(16) << 4).to_le_bytes()
+}
+
+/// Bits `2·run` and `2·run + 1` of 32 bytes, four values a byte.
+fn high_pairs(bytes: &[u8], run: usize) -> [u8; 8] {
+    std::array::from_fn(|at| {
+        let (half, i) = (at / 4, at % 4);
+        (0..4).map(|c| (bytes[16 * half + 4 * c + i] >> (2 * run) & 3) << (2 * c)).sum()
+    })
+}
+
+fn k_header(d: [u8; 2], dmin: [u8; 2], scales: [u8; 12]) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[..2].copy_from_slice(&d);
+    header[2..4].copy_from_slice(&dmin);
+    header[4..].copy_from_slice(&scales);
+    header
+}

@@ -1,0 +1,160 @@
+//! Products on cooperative matrices: every format, odd sizes, rows from 2^-40 to 2^40, adapters, parts.
+
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::coop_linear::{self, LowRank};
+use rullama_train::ops::coop_lora;
+use rullama_train::ops::pack::Packed;
+use rullama_train::reference;
+use rullama_train::weights::quant::GgmlType;
+
+use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, values, wide};
+use super::linear::{random_weight, widths};
+use super::lora::transposed_product;
+
+/// Operands rounded to f16: 2^-11 each, and sums of up to 1024 products that add up in f32.
+const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
+
+/// Rows of very different size, as Gemma's activations and gradients are.
+fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32> {
+    let mut values = values(seed, height * width);
+    for (t, row) in values.chunks_mut(width).enumerate().filter(|_| exponents) {
+        let exponent = (t as i32 * 29) % 81 - 40;
+        row.iter_mut().for_each(|x| *x *= 2f32.powi(exponent));
+    }
+    values
+}
+
+/// Every row divided by its own factor, so that one tolerance fits all.
+fn leveled(found: &[f64], width: usize) -> Vec<f64> {
+    let level = |(t, row): (usize, &[f64])| {
+        let exponent = (t as i32 * 29) % 81 - 40;
+        row.iter().map(|x| x * 2f64.powi(-exponent)).collect::<Vec<_>>()
+    };
+    found.chunks(width).enumerate().flat_map(level).collect()
+}
+
+fn packed(gpu: &Gpu, x: &Block, cols: usize, height: usize) -> Result<Packed, libtest_mimic::Failed> {
+    let packed = Packed::new(gpu, "test", height, cols)?;
+    run(gpu, |rec| packed.pack(rec, x.view(), cols, height))?;
+    Ok(packed)
+}
+
+/// (T, which of [`widths`] is K, N, rank, tiled, scale)
+const CASES: [(usize, usize, usize, Option<usize>, bool, f32); 5] = [
+    (1, 0, 68, None, false, 1.0),
+    (33, 2, 131, Some(16), true, 1.0),
+    (129, 1, 200, Some(32), true, 0.37),
+    (130, 2, 330, Some(16), false, -1.5),
+    (300, 1, 516, Some(16), false, 1.0),
+];
+
+/// `y = scale·x·Wᵀ + lora_scale·z·Bᵀ`.
+pub fn forward(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_linear forward", HALF);
+    for ty in GgmlType::SUPPORTED {
+        for (t, width, n, rank, tiled, scale) in CASES {
+            let k = widths(ty)[width];
+            let name = format!("{ty:?} T={t} K={k} N={n} R={rank:?} tiled={tiled}");
+            let (weight, w) = random_weight(gpu, ty, n, k, tiled);
+            let x = rows(1, t, k, true);
+            let mut expected = scaled(scale, &reference::linear::forward(&wide(&x), &w, k));
+            let x = packed(gpu, &Block::input(gpu, (4, 8), k, &x), k, t)?;
+            let y = Block::output(gpu, (8, 4), n, t);
+            let Some(rank) = rank else {
+                run(gpu, |rec| coop_linear::forward(rec, y.view(), &x, &weight, scale, None, t))?;
+                check.close(&name, n, &leveled(&y.read(gpu, &name)?, n), &leveled(&expected, n))?;
+                continue;
+            };
+            // z of two matrices side by side: this one's comes second.
+            let (z, b) = (rows(2, t, 16 + rank, true), values(3, n * rank));
+            let own: Vec<f32> = z.chunks(16 + rank).flat_map(|row| row[16..].to_vec()).collect();
+            expected =
+                sum(&expected, &scaled(0.75, &reference::linear::forward(&wide(&own), &wide(&b), rank)));
+            let (z_rows, b) = (Block::input(gpu, (4, 8), 16 + rank, &z), Held::new(gpu, rank, &b));
+            let z = Packed::new(gpu, "test", t, 16 + rank)?;
+            run(gpu, |rec| z.pack_alike(rec, z_rows.view(), 16 + rank, t, &x))?;
+            let lora = LowRank { z: &z, z_offset: 16, matrix: &b.param, first_row: 0, rank, scale: 0.75 };
+            run(gpu, |rec| coop_linear::forward(rec, y.view(), &x, &weight, scale, Some(&lora), t))?;
+            check.close(&name, n, &leveled(&y.read(gpu, &name)?, n), &leveled(&expected, n))?;
+        }
+    }
+    check.done()
+}
+
+/// `dx = scale·dy·W + u·A`, written or added.
+pub fn backward(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_linear backward", HALF);
+    for ty in GgmlType::SUPPORTED {
+        for (i, (t, width, n, rank, tiled, scale)) in CASES.into_iter().enumerate() {
+            let (k, accumulate) = (widths(ty)[width], i % 2 == 1);
+            let name = format!("{ty:?} T={t} K={k} N={n} R={rank:?} tiled={tiled} accumulate={accumulate}");
+            let (weight, w) = random_weight(gpu, ty, n, k, tiled);
+            let (dy, before) = (rows(1, t, n, true), rows(2, t, k, true));
+            let mut expected = scaled(scale, &reference::linear::backward(&wide(&dy), &w, k));
+            let dx = match accumulate {
+                true => Block::in_out(gpu, (8, 4), k, &before),
+                false => Block::output(gpu, (8, 4), k, t),
+            };
+            if accumulate {
+                expected = sum(&expected, &wide(&before));
+            }
+            let dy = packed(gpu, &Block::input(gpu, (4, 8), n, &dy), n, t)?;
+            let (u, a) = (rows(3, t, rank.unwrap_or(16), true), values(4, (16 + rank.unwrap_or(16)) * k));
+            let (u_rows, held) = (Block::input(gpu, (4, 8), rank.unwrap_or(16), &u), Held::new(gpu, k, &a));
+            let packed_u = Packed::new(gpu, "test", t, rank.unwrap_or(16))?;
+            run(gpu, |rec| packed_u.pack_alike(rec, u_rows.view(), rank.unwrap_or(16), t, &dy))?;
+            let lora = rank.map(|rank| {
+                let own = &a[16 * k..];
+                expected = sum(&expected, &reference::linear::backward(&wide(&u), &wide(own), k));
+                LowRank { z: &packed_u, z_offset: 0, matrix: &held.param, first_row: 16, rank, scale: 1.0 }
+            });
+            run(gpu, |rec| {
+                coop_linear::backward(rec, dx.view(), &dy, &weight, scale, lora.as_ref(), t, accumulate)
+            })?;
+            check.close(&name, k, &leveled(&dx.read(gpu, &name)?, k), &leveled(&expected, k))?;
+        }
+    }
+    check.done()
+}
+
+/// `z = x·Aᵀ`, `u = scale·dy·B`, and both gradients.
+pub fn adapter(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_lora", HALF);
+    for (t, rank, n) in [(1, 16, 32), (65, 16, 252), (130, 48, 68), (300, 80, 516)] {
+        let name = format!("T={t} R={rank} N={n}");
+        let (x, a) = (rows(1, t, n, true), values(2, rank * n));
+        let expected = reference::linear::forward(&wide(&x), &wide(&a), n);
+        let (x_rows, held) = (Block::input(gpu, (4, 0), n, &x), Held::new(gpu, n, &a));
+        let wide_x = packed(gpu, &x_rows, n, t)?;
+        let z = Block::output(gpu, (16, 16), rank, t);
+        run(gpu, |rec| coop_lora::project(rec, z.view(), &wide_x, &held.param, t))?;
+        let found = leveled(&z.read(gpu, &name)?, rank);
+        check.close(&format!("z {name}"), rank, &found, &leveled(&expected, rank))?;
+
+        let b = values(4, n * rank);
+        let expected = scaled(0.5, &reference::linear::backward(&wide(&x), &wide(&b), rank));
+        let held = Held::new(gpu, rank, &b);
+        let u = Block::output(gpu, (16, 16), rank, t);
+        run(gpu, |rec| coop_lora::project_back(rec, u.view(), &wide_x, &held.param, 0.5, t))?;
+        let found = leveled(&u.read(gpu, &name)?, rank);
+        check.close(&format!("u {name}"), rank, &found, &leveled(&expected, rank))?;
+
+        // Of rows of like size: the sum over rows is only as exact as the largest of them.
+        let (x, u) = (rows(5, t, n, false), rows(6, t, rank, false));
+        let wide_x = packed(gpu, &Block::input(gpu, (0, 4), n, &x), n, t)?;
+        let u_rows = Block::input(gpu, (16, 4), rank, &u);
+        let before = [values(7, rank * n), values(8, rank * n)];
+        let product = transposed_product(&wide(&u), &wide(&x), rank, n);
+        let da = Held::new(gpu, n, &before[0]);
+        run(gpu, |rec| coop_lora::gradient_a(rec, &da.param, u_rows.view(), &wide_x, t))?;
+        let expected = sum(&wide(&before[0]), &product);
+        check.close(&format!("dA {name}"), n, &da.read(gpu, &name)?, &expected)?;
+
+        let db = Held::new(gpu, rank, &before[1]);
+        run(gpu, |rec| coop_lora::gradient_b(rec, &db.param, &wide_x, u_rows.view(), 0.5, t))?;
+        let transposed: Vec<f64> = (0..n * rank).map(|i| 0.5 * product[i % rank * n + i / rank]).collect();
+        let expected = sum(&wide(&before[1]), &transposed);
+        check.close(&format!("dB {name}"), rank, &db.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}
