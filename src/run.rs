@@ -87,7 +87,7 @@ pub struct Data {
     /// Validation samples; empty where the recipe wants none.
     pub validation: Vec<Sample>,
     /// The files that these come from and how many each has, in their order; none where they were split off.
-    pub validation_files: Vec<(String, usize)>,
+    pub validation_counts: Vec<(String, usize)>,
     /// What the user should know.
     pub notices: Vec<Notice>,
 }
@@ -108,30 +108,30 @@ impl Data {
 
     /// Reads `paths` as validation samples, as `recipe` wants them read, and nothing else.
     pub fn read_validation(recipe: &Recipe, frozen: &Frozen, paths: &[PathBuf]) -> Result<Data, RunError> {
-        let (validation, notices, validation_files) = read_files(recipe, frozen, paths)?;
-        Ok(Data { train: Vec::new(), validation, validation_files, notices })
+        let (validation, notices, validation_counts) = read_files(recipe, frozen, paths)?;
+        Ok(Data { train: Vec::new(), validation, validation_counts, notices })
     }
 
     /// The validation samples as micro-batches of the recipe's size, in file order, each file on its own.
-    pub fn sources(&self, recipe: &Recipe) -> Result<Vec<Source>, RunError> {
+    pub fn validation_files(&self, recipe: &Recipe) -> Result<Vec<ValidationFile>, RunError> {
         let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
         let split_off = [("data.train".to_string(), self.validation.len())];
-        let files = if self.validation_files.is_empty() { &split_off[..] } else { &self.validation_files };
-        let (mut sources, mut rest) = (Vec::new(), &self.validation[..]);
+        let files = if self.validation_counts.is_empty() { &split_off[..] } else { &self.validation_counts };
+        let (mut found, mut rest) = (Vec::new(), &self.validation[..]);
         for (name, count) in files.iter().filter(|(_, count)| *count > 0) {
             let (samples, others) = rest.split_at(*count);
             rest = others;
             let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
             let steps = batching.plan_epoch(&lengths, 0)?;
             let batches = steps.iter().flat_map(|plan| Step::new(samples, plan).micro_batches).collect();
-            sources.push(Source { name: name.clone(), samples: *count, batches });
+            found.push(ValidationFile { name: name.clone(), samples: *count, batches });
         }
-        Ok(sources)
+        Ok(found)
     }
 }
 
 /// Validation samples of one file.
-pub struct Source {
+pub struct ValidationFile {
     /// The file; `data.train` where they were split off.
     pub name: String,
     /// How many.
@@ -202,12 +202,17 @@ fn batching(recipe: &Recipe) -> Batching {
 }
 
 /// What a trainer must hold for these steps, validation batches and replies of up to `reply_tokens` tokens.
-pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[Source], reply_tokens: usize) -> Capacity {
+pub fn capacity(
+    steps: &Steps,
+    samples: &[Sample],
+    validation: &[ValidationFile],
+    reply_tokens: usize,
+) -> Capacity {
     let mut capacity = Capacity { tokens: reply_tokens.max(1), loss_tokens: 1, step_loss_tokens: 1 };
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }
-    for batch in validation.iter().flat_map(|source| &source.batches) {
+    for batch in validation.iter().flat_map(|file| &file.batches) {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }
     capacity

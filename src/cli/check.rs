@@ -21,6 +21,7 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
     let model = session.model(&gpu)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), true);
+    show::line("tried", session.dry_pass(&trainer)?);
     let sample = &session.data.train[0];
     show::text(format_args!("\n{}; what stands between « and » carries loss:\n", sample.origin));
     show::text(show::marked(&session.frozen.tokenizer, sample));

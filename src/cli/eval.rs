@@ -12,7 +12,7 @@ use rullama_train::metrics::Scores;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, Data, Frozen, Source};
+use rullama_train::run::{self, Data, Frozen, ValidationFile};
 use rullama_train::train::{Capacity, Evaluation, Trainer};
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
              with --data"
         );
     }
-    let sources = data.sources(recipe)?;
+    let files = data.validation_files(recipe)?;
     let config = frozen.base.config();
     let slots = run::slots(recipe, config)?;
     let adapter = match &args.adapter {
@@ -67,20 +67,20 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
 
     let gpu = Session::device(recipe)?;
     let mut capacity = Capacity { tokens: 1, loss_tokens: 1, step_loss_tokens: 1 };
-    for batch in sources.iter().flat_map(|s| &s.batches) {
+    for batch in files.iter().flat_map(|s| &s.batches) {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }
     let model = Model::load(&gpu, &frozen.base, recipe.data.max_seq_len)?;
     let trainer = Trainer::new(&gpu, &model, &without, capacity, run::dropout(recipe), Recompute::Always)?;
-    let mut results = vec![Outcome::of(&trainer, "base", &sources)?];
+    let mut results = vec![Outcome::of(&trainer, "base", &files)?];
     if args.adapter.is_some() {
         trainer.set_adapter(&adapter.pairs);
-        results.push(Outcome::of(&trainer, "adapter", &sources)?);
+        results.push(Outcome::of(&trainer, "adapter", &files)?);
     }
 
     let name = args.adapter.as_deref().map(Path::display).map(|p| p.to_string());
     if args.json {
-        let results: Vec<Value> = results.iter().map(|r| r.json(&sources)).collect();
+        let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
         let base = frozen.base.name();
         show::text(
             json!({ "base": base, "adapter": name, "samples": data.validation.len(), "results": results }),
@@ -90,7 +90,7 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         show::line("base", frozen.base.name());
         show::line("adapter", name.as_deref().unwrap_or("none"));
         data.notices.iter().for_each(|notice| show::line("notice", notice));
-        table(&results, &sources);
+        table(&results, &files);
     }
     let lost: usize = results.iter().map(|r| r.total.not_finite).sum();
     if lost > 0 {
@@ -106,53 +106,53 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
 struct Outcome {
     model: &'static str,
     total: Evaluation,
-    /// By source.
+    /// By file.
     parts: Vec<Evaluation>,
 }
 
 impl Outcome {
-    fn of(trainer: &Trainer, model: &'static str, sources: &[Source]) -> Result<Outcome> {
+    fn of(trainer: &Trainer, model: &'static str, files: &[ValidationFile]) -> Result<Outcome> {
         let (mut total, mut parts) = (Evaluation::default(), Vec::new());
-        for source in sources {
-            let part = block_on(trainer.evaluate(&source.batches, |_| {}))?;
+        for file in files {
+            let part = block_on(trainer.evaluate(&file.batches, |_| {}))?;
             total += part;
             parts.push(part);
         }
         Ok(Outcome { model, total, parts })
     }
 
-    fn json(&self, sources: &[Source]) -> Value {
+    fn json(&self, files: &[ValidationFile]) -> Value {
         let scores = |e: &Evaluation| {
             let mut object = serde_json::to_value(Scores::from(*e)).expect("plain values under text keys");
             object["not_finite"] = e.not_finite.into();
             object
         };
-        let part = |(source, e): (&Source, &Evaluation)| {
+        let part = |(file, e): (&ValidationFile, &Evaluation)| {
             let mut object = scores(e);
-            object["source"] = source.name.as_str().into();
-            object["samples"] = source.samples.into();
+            object["source"] = file.name.as_str().into();
+            object["samples"] = file.samples.into();
             object
         };
         let mut object = scores(&self.total);
         object["model"] = self.model.into();
-        object["sources"] = sources.iter().zip(&self.parts).map(part).collect();
+        object["sources"] = files.iter().zip(&self.parts).map(part).collect();
         object
     }
 }
 
-/// One line a source and one for all, base and adapter side by side.
-fn table(results: &[Outcome], sources: &[Source]) {
+/// One line a file and one for all, base and adapter side by side.
+fn table(results: &[Outcome], files: &[ValidationFile]) {
     let mut rows: Vec<(String, usize, Vec<&Evaluation>)> = Vec::new();
-    if sources.len() > 1 {
-        for (i, source) in sources.iter().enumerate() {
-            rows.push((source.name.clone(), source.samples, results.iter().map(|r| &r.parts[i]).collect()));
+    if files.len() > 1 {
+        for (i, file) in files.iter().enumerate() {
+            rows.push((file.name.clone(), file.samples, results.iter().map(|r| &r.parts[i]).collect()));
         }
     }
-    let samples = sources.iter().map(|s| s.samples).sum();
+    let samples = files.iter().map(|s| s.samples).sum();
     rows.push(("all".into(), samples, results.iter().map(|r| &r.total).collect()));
     let width = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
     for (name, samples, scores) in rows {
-        let name = if sources.len() > 1 { format!("{name:<width$}  ") } else { String::new() };
+        let name = if files.len() > 1 { format!("{name:<width$}  ") } else { String::new() };
         let arrow =
             |of: &dyn Fn(&Evaluation) -> String| scores.iter().map(|e| of(e)).collect::<Vec<_>>().join(" → ");
         let loss = arrow(&|e| format!("{:.4}", e.loss()));

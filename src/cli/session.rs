@@ -1,14 +1,19 @@
 //! What train, check and eval share: opening everything that the recipe names, and the device.
 
+use std::time::Instant;
+
 use anyhow::{Result, bail};
+use rullama_train::batch::MicroBatch;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::{GradientCheckpointing, Recipe};
-use rullama_train::run::{self, Data, Frozen, Source, Steps};
+use rullama_train::run::{self, Data, Frozen, Steps, ValidationFile};
 use rullama_train::train::{Capacity, Trainer};
+
+use super::show;
 
 /// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
 const KEEP_UP_TO: u64 = 4 << 30;
@@ -17,7 +22,7 @@ const KEEP_UP_TO: u64 = 4 << 30;
 pub struct Session {
     pub frozen: Frozen,
     pub data: Data,
-    pub validation: Vec<Source>,
+    pub validation: Vec<ValidationFile>,
     pub steps: Steps,
     pub prompts: Vec<(String, Vec<u32>)>,
     pub capacity: Capacity,
@@ -30,7 +35,7 @@ impl Session {
         let frozen = Frozen::open(recipe)?;
         let data = Data::read(recipe, &frozen)?;
         let steps = Steps::plan(recipe, &data.train)?;
-        let validation = data.sources(recipe)?;
+        let validation = data.validation_files(recipe)?;
         let render = |text: &String| Ok((text.clone(), frozen.prompt(text).map_err(run::RunError::Prompt)?));
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
         let longest =
@@ -66,6 +71,24 @@ impl Session {
     /// Uploads the base.
     pub fn model(&self, gpu: &Gpu) -> Result<Model<'_>> {
         Ok(Model::load(gpu, &self.frozen.base, self.positions)?)
+    }
+
+    /// Runs the largest batches once, so that what the device cannot do shows before the first step; in words, what it took.
+    pub fn dry_pass(&self, trainer: &Trainer) -> Result<String> {
+        let largest = run::largest(&self.steps, &self.data.train);
+        let started = Instant::now();
+        let found = pollster::block_on(trainer.dry_pass(&largest))?;
+        let seconds = started.elapsed().as_secs_f64();
+        if found.not_finite > 0 {
+            bail!(
+                "{} of {} tokens of the longest batch overflow before the first step: their hidden states or logits are not \
+                 finite. The base's file is damaged, or the adapter of lora.init_from does not belong to it",
+                found.not_finite,
+                found.tokens
+            );
+        }
+        let tokens = show::count(largest.iter().map(MicroBatch::len).max().unwrap_or(0), "token");
+        Ok(format!("the longest batch, {tokens}, forward and backward in {seconds:.1} s"))
     }
 
     /// Allocates what training needs.

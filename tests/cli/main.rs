@@ -494,7 +494,7 @@ fn train(place: Place) {
     let text =
         place.run(&["recipe.toml", "--set", "eval.samples=[\"Hello!\"]", "--set", "eval.max_new_tokens=2"]);
     for part in [
-        "step 2/2  loss ",
+        "step 2/2   loss ",
         "trained    2 steps in ",
         "validation loss ",
         "  Hello!\n    before  ",

@@ -57,14 +57,7 @@ impl Console {
         }
     }
 
-    /// Text, where text is wanted; above the bar.
-    pub fn say(&self, text: &str) {
-        if self.words() {
-            self.bar.suspend(|| show::text(text));
-        }
-    }
-
-    /// A labelled line, where text is wanted.
+    /// A labelled line, where text is wanted; above the bar.
     pub fn line(&self, label: &str, text: &str) {
         if self.words() {
             self.bar.suspend(|| show::line(label, text));
@@ -78,8 +71,8 @@ impl Console {
         }
         self.bar.finish_and_clear();
         let template = match len {
-            0 => "{spinner:.cyan} {msg}  {elapsed}",
-            _ => "{msg:>10}  {bar:32.cyan/black.bright}  {pos}/{len}  {eta} left",
+            0 => "{spinner:.cyan}          {msg}  {elapsed}",
+            _ => "{msg:<10} {bar:32.cyan/black.bright}  {pos}/{len}  {eta} left",
         };
         let bar = ProgressBar::new(len as u64).with_style(style(template)).with_message(name.to_string());
         bar.enable_steady_tick(Duration::from_millis(100));
@@ -91,9 +84,8 @@ impl Console {
         if !self.has_bars() {
             return;
         }
-        let template =
-            "{prefix:>10}  {bar:32.cyan/black.bright}  {pos}/{len}  {percent} %\n            {msg}";
-        self.bar = ProgressBar::new(self.steps as u64).with_style(style(template)).with_prefix("step");
+        let template = "step       {bar:32.cyan/black.bright}  {pos}/{len}  {percent} %  {prefix}\n           {wide_msg}";
+        self.bar = ProgressBar::new(self.steps as u64).with_style(style(template));
         self.bar.set_position(done as u64);
     }
 
@@ -113,21 +105,22 @@ impl Console {
         });
         let number = |x: Option<f64>, digits: usize| x.map_or("–".into(), |x| format!("{x:.digits$}"));
         let message = format!(
-            "loss {} (smoothed {}) · accuracy {} % · lr {:.2e} · grad {} · {:.0} tokens/s · {} · {} left",
+            "loss {} (smoothed {}) · accuracy {} % · lr {:.2e} · grad {} · {:.0} tokens/s",
             number(step.loss, 4),
             number(history.smoothed, 4),
             number(step.accuracy.map(|a| 100.0 * a), 1),
             step.learning_rate,
             number(step.grad_norm, 3),
             recent_speed(&history.timing),
-            show::bytes(self.memory),
-            show::duration(left),
         );
+        let (memory, left) = (show::bytes(self.memory), show::duration(left));
         self.bar.set_position(step.step as u64);
+        self.bar.set_prefix(format!("{left} left  {memory}"));
         self.bar.set_message(message.clone());
         let due = step.step.is_multiple_of(self.steps.div_ceil(LINES)) || step.step == self.steps;
         if self.words() && !self.has_bars() && (due || self.last_line.elapsed() >= AT_LEAST_EVERY) {
-            show::text(format_args!("step {}/{}  {message}", step.step, self.steps));
+            let label = format!("step {}/{}", step.step, self.steps);
+            show::line(&label, format_args!("{message} · {memory} · {left} left"));
             self.last_line = Instant::now();
         }
     }
@@ -144,10 +137,9 @@ impl Console {
         let best = if is_best && evaluation.step > 0 { ", the best so far" } else { "" };
         let (loss, perplexity) = (scores.eval_loss, scores.eval_perplexity);
         let accuracy = 100.0 * scores.eval_accuracy;
-        self.say(&format!(
-            "step {}/{}  validation loss {loss:.4}, perplexity {perplexity:.2}, accuracy {accuracy:.1} %{best}",
-            evaluation.step, self.steps
-        ));
+        let text =
+            format!("validation loss {loss:.4}, perplexity {perplexity:.2}, accuracy {accuracy:.1} %{best}");
+        self.line(&format!("step {}/{}", evaluation.step, self.steps), &text);
     }
 
     /// Something to look at.

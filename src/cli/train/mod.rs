@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::batch::MicroBatch;
@@ -90,7 +90,10 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     if args.voice() == Voice::Words {
         show::plan(trainer.plan(), false);
     }
-    dry_pass(&trainer, &session, &loading)?;
+    let bar = loading.phase("trying the longest batch", 0);
+    let tried = session.dry_pass(&trainer)?;
+    bar.finish_and_clear();
+    loading.line("tried", &tried);
 
     // Only now: a run that cannot start leaves an earlier one's files as they are.
     let _lock = lock::Lock::take(dir)?;
@@ -137,28 +140,6 @@ fn check_space(recipe: &Recipe, adapter: &Adapter) -> Result<()> {
             show::bytes(needed)
         );
     }
-    Ok(())
-}
-
-/// Runs the largest batches once, so that what the device cannot do shows before the first step.
-fn dry_pass(trainer: &Trainer, session: &Session, console: &Console) -> Result<()> {
-    let largest = run::largest(&session.steps, &session.data.train);
-    let bar = console.phase("trying the longest batch", 0);
-    let started = Instant::now();
-    let found = block_on(trainer.dry_pass(&largest))?;
-    let seconds = started.elapsed().as_secs_f64();
-    bar.finish_and_clear();
-    if found.not_finite > 0 {
-        bail!(
-            "{} of {} tokens of the longest batch overflow before the first step: their hidden states or logits are not \
-             finite. The base's file is damaged, or the adapter of lora.init_from does not belong to it",
-            found.not_finite,
-            found.tokens
-        );
-    }
-    let tokens = largest.iter().map(MicroBatch::len).max().unwrap_or(0);
-    let tokens = show::count(tokens, "token");
-    console.line("tried", &format!("the longest batch, {tokens}, forward and backward in {seconds:.1} s"));
     Ok(())
 }
 
@@ -321,12 +302,12 @@ impl Run<'_> {
 
     /// Validation and replies; false where somebody asked to stop meanwhile, and nothing was measured.
     fn evaluate(&mut self) -> Result<bool> {
-        let batches = self.session.validation.iter().map(|source| source.batches.len()).sum();
+        let batches = self.session.validation.iter().map(|file| file.batches.len()).sum();
         let bar = self.console.phase("validation", batches);
         let (mut total, mut sources) = (train::Evaluation::default(), Vec::new());
-        for source in &self.session.validation {
+        for file in &self.session.validation {
             let mut own = train::Evaluation::default();
-            for batch in &source.batches {
+            for batch in &file.batches {
                 if self.stop.asked() {
                     bar.finish_and_clear();
                     return Ok(false);
@@ -335,7 +316,7 @@ impl Run<'_> {
                 bar.inc(1);
             }
             total += own;
-            sources.push(metrics::Source { source: source.name.clone(), scores: own.into() });
+            sources.push(metrics::Source { source: file.name.clone(), scores: own.into() });
         }
         bar.finish_and_clear();
         if total.not_finite > 0 {
@@ -423,16 +404,23 @@ impl Run<'_> {
         Ok(ExitCode::from(stop::STATUS))
     }
 
-    /// An error: the state before it is saved where that is possible, so that the run can go on once its cause is gone.
+    /// An error: the state before it is saved where it is sound, and how to go on once the cause is gone is said.
     fn failed(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.console.finish_steps();
-        let not_finite = matches!(error.downcast_ref(), Some(TrainError::NotFinite { .. }));
-        if not_finite && self.step > 0 && self.save().is_ok() {
-            let _ = self.end(Status::Stopped, None);
-            return error.context(format!("the run is saved as it was after step {}", self.step));
+        if self.step > 0 && matches!(error.downcast_ref(), Some(TrainError::NotFinite { .. })) {
+            // Where even that fails, an earlier checkpoint is named.
+            let _ = self.save();
         }
         let _ = self.end(Status::Stopped, None);
-        error
+        match checkpoint::list(&self.recipe.output.dir).first() {
+            Some((step, _)) => {
+                let message = super::message(&error);
+                anyhow!(
+                    "{message}. The run is saved as it was after step {step}; the same command goes on from there"
+                )
+            }
+            None => error,
+        }
     }
 
     /// Writes the adapter and everything about it.
