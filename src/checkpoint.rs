@@ -88,8 +88,8 @@ pub struct Checkpoint {
     pub second: BTreeMap<Slot, Pair>,
     /// Steps that moved the adapter.
     pub updates: u64,
-    /// The adapter of the best evaluation, where `adapter` is another one.
-    pub best: Option<BTreeMap<Slot, Pair>>,
+    /// The step of the best evaluation, and its adapter where `adapter` is another one.
+    pub best: Option<(usize, Option<BTreeMap<Slot, Pair>>)>,
     /// Lines of `metrics.jsonl`.
     pub metrics: String,
     /// Lines of `timing.jsonl`.
@@ -104,6 +104,7 @@ struct State {
     step: usize,
     steps: usize,
     updates: u64,
+    best_step: Option<usize>,
     identity: Identity,
     recipe: serde_json::Value,
     files: BTreeMap<String, Stored>,
@@ -131,7 +132,7 @@ impl Checkpoint {
         let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, &options)?.into();
         let moments = [("exp_avg", &self.first), ("exp_avg_sq", &self.second)];
         contents.push((OPTIMIZER, serialize(&moments, self.adapter.rank)));
-        if let Some(best) = &self.best {
+        if let Some((_, Some(best))) = &self.best {
             contents.push((BEST, serialize(&[("best", best)], self.adapter.rank)));
         }
         contents.push((METRICS, self.metrics.clone().into()));
@@ -145,6 +146,7 @@ impl Checkpoint {
             step: self.step,
             steps: self.steps,
             updates: self.updates,
+            best_step: self.best.as_ref().map(|(step, _)| *step),
             identity: self.identity.clone(),
             recipe: serde_json::to_value(&self.recipe).expect("a recipe is tables of plain values"),
             files: contents.iter().map(stored).collect(),
@@ -205,7 +207,10 @@ impl Checkpoint {
             first: group(OPTIMIZER, "exp_avg")?,
             second: group(OPTIMIZER, "exp_avg_sq")?,
             updates: state.updates,
-            best: contents.contains_key(BEST).then(|| group(BEST, "best")).transpose()?,
+            best: match state.best_step {
+                Some(step) if step != state.step => Some((step, Some(group(BEST, "best")?))),
+                step => step.map(|step| (step, None)),
+            },
             metrics: lines(METRICS)?,
             timing: lines(TIMING)?,
             adapter,
@@ -304,7 +309,7 @@ mod tests {
             first: new(2).pairs,
             second: new(3).pairs,
             updates: step as u64 - 1,
-            best: (step > 4).then(|| new(4).pairs),
+            best: [None, Some((4, None)), Some((4, Some(new(4).pairs)))][step.min(5) - 3].clone(),
             metrics: "{\"event\":\"step\"}\n".into(),
             timing: String::new(),
             recipe,
@@ -321,7 +326,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
-        for step in [4, 5] {
+        for step in [3, 4, 5] {
             let written = checkpoint(&base, step);
             let path = written.write(dir.path()).expect("written");
             assert_eq!(path, dir.path().join(format!("checkpoint-{step}")));

@@ -409,6 +409,26 @@ pub fn best(place: Place) {
     place.run(&arguments(&[]));
     assert_same(&place, "stopped after the best evaluation");
 
+    // Where training only makes it worse, the least bad adapter is written, and that is said.
+    let worse = [
+        "recipe.toml",
+        "--set",
+        "train.learning_rate=3",
+        "--set",
+        "train.max_steps=3",
+        "--set",
+        "eval.steps=1",
+    ];
+    let text =
+        place.run(&[&worse[..], &["--set", "output.dir=worse", "--set", "train.max_grad_norm=0"]].concat());
+    assert!(text.contains("notice     step 3: the validation loss did not fall: "), "{text}");
+    let worse = place.metrics("worse", "eval_loss");
+    assert!(
+        worse[0] == worse[1] && worse[0] < worse[2],
+        "the first step of the warm-up does nothing: {worse:?}"
+    );
+    assert!([worse[2], worse[3]].contains(&loss_of("worse")), "{worse:?}");
+
     place.run(&arguments(&["--set", "eval.keep_best=false", "--set", "output.dir=last"]));
     assert_eq!(loss_of("last"), losses[last]);
 }

@@ -164,7 +164,6 @@ struct Run<'a> {
 /// The best evaluation so far.
 struct Best {
     step: usize,
-    loss: f64,
     pairs: BTreeMap<Slot, Pair>,
 }
 
@@ -195,17 +194,11 @@ impl Run<'_> {
         });
         notices.iter().for_each(|notice| self.console.line("resume", notice));
         let Some(c) = checkpoint else { return Ok(()) };
-        if let Some((step, loss)) = self.record.history.best.filter(|_| self.recipe.eval.keep_best) {
-            let pairs = if step == c.step { Some(c.adapter.pairs.clone()) } else { c.best };
-            match pairs {
-                Some(pairs) => self.best = Some(Best { step, loss, pairs }),
-                None => {
-                    let text = format!(
-                        "the adapter of the best evaluation, after step {step}, was not kept: eval.keep_best was false"
-                    );
-                    self.console.line("notice", &text);
-                }
-            }
+        if self.recipe.eval.keep_best {
+            self.best = c.best.map(|(step, pairs)| {
+                let pairs = pairs.unwrap_or_else(|| c.adapter.pairs.clone());
+                Best { step, pairs }
+            });
         }
         let Checkpoint { adapter, first, second, updates, .. } = c;
         self.trainer.restore(&Snapshot { parameters: adapter.pairs, first, second, updates });
@@ -333,17 +326,30 @@ impl Run<'_> {
         let sources = if sources.len() > 1 { sources } else { Vec::new() };
         let evaluation = Evaluation { step: self.step, scores, sources, replies };
         self.record.push(Event::Evaluation(evaluation.clone()))?;
-        let is_best = self.record.history.best.is_some_and(|(step, _)| step == self.step);
-        if let (Some(scores), true, true) = (scores, self.recipe.eval.keep_best, self.step > 0) {
-            let scores: metrics::Scores = scores;
-            if self.best.as_ref().is_none_or(|best| scores.eval_loss < best.loss) {
-                let pairs = block_on(self.trainer.adapter())?;
-                self.best = Some(Best { step: self.step, loss: scores.eval_loss, pairs });
-            }
-        }
+        let is_best = self.is_best()?;
         self.console.evaluation(&evaluation, is_best);
         self.console.start_steps(self.step);
         Ok(true)
+    }
+
+    /// Whether the last evaluation is the best one; with `keep_best`, of an adapter that has moved, which is then kept.
+    fn is_best(&mut self) -> Result<bool> {
+        if !self.recipe.eval.keep_best {
+            return Ok(self.record.history.best.is_some_and(|(step, _)| step == self.step));
+        }
+        let loss = |step: usize| Some(self.record.history.evaluation(step)?.scores?.eval_loss);
+        let (Some(own), true) = (loss(self.step), self.step > 0) else { return Ok(false) };
+        let best = self.best.as_ref().and_then(|best| loss(best.step));
+        if best.is_some_and(|best| own >= best) {
+            return Ok(false);
+        }
+        let pairs = block_on(self.trainer.adapter())?;
+        // The first steps of a warm-up may not move it at all.
+        let moved = pairs != self.initial.pairs;
+        if moved {
+            self.best = Some(Best { step: self.step, pairs });
+        }
+        Ok(moved)
     }
 
     fn replies(&self) -> Result<Option<Vec<Reply>>> {
@@ -367,7 +373,8 @@ impl Run<'_> {
     fn save(&mut self) -> Result<()> {
         let Snapshot { parameters, first, second, updates } = block_on(self.trainer.snapshot())?;
         let (metrics, timing) = self.record.lines();
-        let best = self.best.as_ref().filter(|best| best.step != self.step);
+        let best =
+            self.best.as_ref().map(|best| (best.step, (best.step != self.step).then(|| best.pairs.clone())));
         let checkpoint = Checkpoint {
             step: self.step,
             steps: self.steps(),
@@ -377,7 +384,7 @@ impl Run<'_> {
             first,
             second,
             updates,
-            best: best.map(|best| best.pairs.clone()),
+            best,
             metrics,
             timing,
         };
@@ -437,6 +444,16 @@ impl Run<'_> {
                 "training changed nothing: the adapter equals its start. Check train.learning_rate, and that the run has \
                  more than its warm-up steps"
             );
+        }
+        let loss = |step: usize| Some(self.record.history.evaluation(step)?.scores?.eval_loss);
+        if let (Some(before), Some(after)) = (loss(0), loss(kept))
+            && after >= before
+        {
+            let notice =
+                format!("the validation loss did not fall: {before:.4} before training, {after:.4} after it");
+            let notice = Notice { step: self.step, notice };
+            self.console.notice(&notice);
+            self.record.push(Event::Notice(notice))?;
         }
         self.export(&Adapter { pairs, ..self.initial.clone() })?;
         self.end(Status::Finished, Some(kept))?;
