@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::{escape, grouped};
+use super::words::{escape, grouped};
 
 /// Most points of a line; of more, the lowest and the highest of each stretch are drawn.
 const POINTS: usize = 800;

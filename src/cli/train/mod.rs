@@ -1,6 +1,8 @@
 //! The main job: a recipe becomes an adapter.
 
 mod console;
+mod end;
+mod evaluate;
 mod lock;
 mod record;
 mod resume;
@@ -12,23 +14,20 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::batch::MicroBatch;
 use rullama_train::checkpoint::{self, Checkpoint};
-use rullama_train::digest::{self, Identity};
-use rullama_train::export::{self, Format};
+use rullama_train::digest::Identity;
 use rullama_train::files;
-use rullama_train::generate;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Pair, Slot};
-use rullama_train::metrics::{self, Evaluation, Event, Notice, Reply, Step, Timing};
+use rullama_train::metrics::{Event, Notice, Step, Timing};
 use rullama_train::recipe::Recipe;
-use rullama_train::report::{self, Report};
 use rullama_train::run;
-use rullama_train::train::{self, Snapshot, TrainError, Trainer};
-use serde_json::{Value, json};
+use rullama_train::train::{Snapshot, TrainError, Trainer};
+use serde_json::json;
 
 use super::session::Session;
 use super::show;
@@ -293,82 +292,6 @@ impl Run<'_> {
         self.record.history.skipped < self.recipe.train.max_skipped_steps
     }
 
-    /// Validation and replies; false where somebody asked to stop meanwhile, and nothing was measured.
-    fn evaluate(&mut self) -> Result<bool> {
-        let batches = self.session.validation.iter().map(|file| file.batches.len()).sum();
-        let bar = self.console.phase("validation", batches);
-        let (mut total, mut sources) = (train::Evaluation::default(), Vec::new());
-        for file in &self.session.validation {
-            let mut own = train::Evaluation::default();
-            for batch in &file.batches {
-                if self.stop.asked() {
-                    bar.finish_and_clear();
-                    return Ok(false);
-                }
-                own += block_on(self.trainer.evaluate(std::slice::from_ref(batch), |_| {}))?;
-                bar.inc(1);
-            }
-            total += own;
-            sources.push(metrics::Source { source: file.name.clone(), scores: own.into() });
-        }
-        bar.finish_and_clear();
-        if total.not_finite > 0 {
-            bail!(
-                "validation after step {}: {} of {} tokens overflow, their hidden states or logits are not finite, so that \
-                 the loss means nothing. Lower train.learning_rate",
-                self.step,
-                total.not_finite,
-                total.tokens
-            );
-        }
-        let Some(replies) = self.replies()? else { return Ok(false) };
-        let scores = (total.tokens > 0).then(|| total.into());
-        let sources = if sources.len() > 1 { sources } else { Vec::new() };
-        let evaluation = Evaluation { step: self.step, scores, sources, replies };
-        self.record.push(Event::Evaluation(evaluation.clone()))?;
-        let is_best = self.is_best()?;
-        self.console.evaluation(&evaluation, is_best);
-        self.console.start_steps(self.step);
-        Ok(true)
-    }
-
-    /// Whether the last evaluation is the best one; with `keep_best`, of an adapter that has moved, which is then kept.
-    fn is_best(&mut self) -> Result<bool> {
-        if !self.recipe.eval.keep_best {
-            return Ok(self.record.history.best.is_some_and(|(step, _)| step == self.step));
-        }
-        let loss = |step: usize| Some(self.record.history.evaluation(step)?.scores?.eval_loss);
-        let (Some(own), true) = (loss(self.step), self.step > 0) else { return Ok(false) };
-        let best = self.best.as_ref().and_then(|best| loss(best.step));
-        if best.is_some_and(|best| own >= best) {
-            return Ok(false);
-        }
-        let pairs = block_on(self.trainer.adapter())?;
-        // The first steps of a warm-up may not move it at all.
-        let moved = pairs != self.initial.pairs;
-        if moved {
-            self.best = Some(Best { step: self.step, pairs });
-        }
-        Ok(moved)
-    }
-
-    fn replies(&self) -> Result<Option<Vec<Reply>>> {
-        let bar = self.console.phase("replies", self.session.prompts.len());
-        let mut replies = Vec::new();
-        for (text, prompt) in &self.session.prompts {
-            if self.stop.asked() {
-                bar.finish_and_clear();
-                return Ok(None);
-            }
-            let longest = self.recipe.eval.max_new_tokens;
-            let reply = block_on(generate::greedy(self.trainer, &self.session.frozen, prompt, longest))?;
-            replies.push(Reply { prompt: text.clone(), reply });
-            bar.inc(1);
-        }
-        bar.finish_and_clear();
-        Ok(Some(replies))
-    }
-
     /// Writes a checkpoint of the state after the last step, and the report so far.
     fn save(&mut self) -> Result<()> {
         let Snapshot { parameters, first, second, updates } = block_on(self.trainer.snapshot())?;
@@ -393,178 +316,6 @@ impl Run<'_> {
         checkpoint::prune(dir, self.recipe.output.save_total_limit)?;
         self.console.saved(self.step, &path);
         self.write_report(Status::Running, None)?;
-        Ok(())
-    }
-
-    /// Somebody asked: what was done is saved, and how to go on is said.
-    fn stopped(&mut self) -> Result<ExitCode> {
-        let (step, steps, dir) = (self.step, self.steps(), self.recipe.output.dir.display());
-        let how = if step > 0 {
-            self.save()?;
-            format!("after step {step} of {steps}; the same command goes on from there")
-        } else {
-            "before the first step; nothing was to be saved".to_string()
-        };
-        self.end(Status::Stopped, None)?;
-        self.console.json(|| json!({ "event": "stopped", "step": step, "output": self.recipe.output.dir }));
-        self.console.line("stopped", &format!("{how} ({dir})"));
-        Ok(ExitCode::from(stop::STATUS))
-    }
-
-    /// An error: the state before it is saved where it is sound, and how to go on once the cause is gone is said.
-    fn failed(&mut self, error: anyhow::Error) -> anyhow::Error {
-        self.console.finish_steps();
-        if self.step > 0 && matches!(error.downcast_ref(), Some(TrainError::NotFinite { .. })) {
-            // Where even that fails, an earlier checkpoint is named.
-            let _ = self.save();
-        }
-        let _ = self.end(Status::Stopped, None);
-        match checkpoint::list(&self.recipe.output.dir).first() {
-            Some((step, _)) => {
-                let message = super::message(&error);
-                anyhow!(
-                    "{message}. The run is saved as it was after step {step}; the same command goes on from there"
-                )
-            }
-            None => error,
-        }
-    }
-
-    /// Writes the adapter and everything about it.
-    fn finished(&mut self, early: bool) -> Result<ExitCode> {
-        let best = self.best.take().filter(|best| best.step != self.step);
-        let kept = best.as_ref().map_or(self.step, |best| best.step);
-        let pairs = match best {
-            Some(best) => best.pairs,
-            None => block_on(self.trainer.adapter())?,
-        };
-        if pairs == self.initial.pairs {
-            self.end(Status::Finished, None)?;
-            bail!(
-                "training changed nothing: the adapter equals its start. Check train.learning_rate, and that the run has \
-                 more than its warm-up steps"
-            );
-        }
-        let loss = |step: usize| Some(self.record.history.evaluation(step)?.scores?.eval_loss);
-        if let (Some(before), Some(after)) = (loss(0), loss(kept))
-            && after >= before
-        {
-            let notice =
-                format!("the validation loss did not fall: {before:.4} before training, {after:.4} after it");
-            let notice = Notice { step: self.step, notice };
-            self.console.notice(&notice);
-            self.record.push(Event::Notice(notice))?;
-        }
-        self.export(&Adapter { pairs, ..self.initial.clone() })?;
-        self.end(Status::Finished, Some(kept))?;
-        self.say_finished(early, kept);
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn export(&self, adapter: &Adapter) -> Result<()> {
-        let recipe = self.recipe;
-        let base_model = recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base);
-        let options = export::Options { base_model, dropout: recipe.lora.dropout };
-        let config = self.session.frozen.base.config();
-        let write = |format: &Format| export::write(&recipe.output.dir, *format, adapter, config, &options);
-        // All are tried before the first failure is told: one format may not cost the whole run.
-        let results: Vec<_> = recipe.output.export.iter().map(write).collect();
-        for result in results {
-            result.context("the last checkpoint holds the adapter; the same command tries again")?;
-        }
-        Ok(())
-    }
-
-    fn say_finished(&self, early: bool, kept: usize) {
-        let history = &self.record.history;
-        let (seconds, speed) = history.speed();
-        let scores = |step: usize| history.evaluation(step).and_then(|e| e.scores);
-        let (before, after) = (scores(0), scores(kept));
-        self.console.json(|| {
-            json!({
-                "event": "finished", "step": self.step, "adapter_of_step": kept, "stopped_early": early,
-                "seconds": seconds, "tokens_per_second": speed, "output": self.recipe.output.dir,
-                "eval_loss_before": before.map(|s| s.eval_loss), "eval_loss": after.map(|s| s.eval_loss),
-            })
-        });
-        if !self.console.words() {
-            return;
-        }
-        show::text("");
-        let steps = show::count(self.step, "step");
-        show::line("trained", format_args!("{steps} in {seconds:.1} s, {speed:.0} tokens/s"));
-        if early {
-            let patience = show::count(self.recipe.eval.early_stopping_patience, "evaluation");
-            show::line(
-                "early",
-                format_args!(
-                    "{patience} without a lower validation loss: no further step of {}",
-                    self.steps()
-                ),
-            );
-        }
-        if kept != self.step {
-            show::line("best", format_args!("after step {kept}: this adapter is written, not the last one"));
-        }
-        if let (Some(b), Some(a)) = (before, after) {
-            let loss = format!("loss {:.4} → {:.4}", b.eval_loss, a.eval_loss);
-            let perplexity = format!("perplexity {:.2} → {:.2}", b.eval_perplexity, a.eval_perplexity);
-            let accuracy =
-                format!("accuracy {:.1} % → {:.1} %", 100.0 * b.eval_accuracy, 100.0 * a.eval_accuracy);
-            show::line("validation", format_args!("{loss}, {perplexity}, {accuracy}"));
-        }
-        let replies = |step: usize| history.evaluation(step).map_or(&[][..], |e| &e.replies);
-        for (before, after) in replies(0).iter().zip(replies(kept)) {
-            show::text(format_args!(
-                "\n  {}\n    before  {}\n    after   {}",
-                before.prompt, before.reply, after.reply
-            ));
-        }
-        show::text("");
-        show::line("written", self.recipe.output.dir.display());
-        show::line("report", self.recipe.output.dir.join(report::FILE).display());
-    }
-
-    /// The last words in the folder: status and report.
-    fn end(&self, status: Status, kept: Option<usize>) -> Result<()> {
-        let dir = &self.recipe.output.dir;
-        self.write_report(status, kept)?;
-        let mut facts = self.facts();
-        facts["ended"] = now().into();
-        facts["step"] = self.step.into();
-        facts["adapter_of_step"] = json!(kept);
-        state::write(dir, status, &facts)?;
-        Ok(())
-    }
-
-    /// What is known of the run before its first step.
-    fn facts(&self) -> Value {
-        json!({
-            "device": self.gpu.description(), "base": self.session.frozen.base.name(), "digests": self.identity,
-            "started": self.started, "steps": self.steps(), "parameters": self.initial.parameters(),
-        })
-    }
-
-    fn write_report(&self, status: Status, kept: Option<usize>) -> Result<()> {
-        let adapter = Format::Peft.place(&self.recipe.output.dir).join("adapter_model.safetensors");
-        let written = kept.and_then(|_| std::fs::read(adapter).ok());
-        let report = Report {
-            recipe: self.recipe,
-            history: &self.record.history,
-            status: status.name(),
-            steps: self.steps(),
-            kept,
-            device: &self.gpu.description(),
-            base: self.session.frozen.base.name(),
-            identity: &self.identity,
-            adapter_digest: written.map(|bytes| digest::bytes(&bytes)),
-            parameters: self.initial.parameters(),
-            planned_bytes: self.trainer.plan().total(),
-            train_samples: self.session.data.train.len(),
-            validation_samples: self.session.data.validation.len(),
-        };
-        let path = self.recipe.output.dir.join(report::FILE);
-        files::write_atomic(&path, report.html().as_bytes())?;
         Ok(())
     }
 }
