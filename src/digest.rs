@@ -10,7 +10,7 @@ use crate::weights::{Base, Gguf};
 /// What the numbers of a run depend on beside its recipe, as digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Of the base's file.
+    /// Of the base's tensors.
     pub base: String,
     /// Of its vocabulary.
     pub tokenizer: String,
@@ -24,7 +24,7 @@ impl Identity {
     /// Takes all four.
     pub fn of(base: &Base, train: &[Sample], validation: &[Sample]) -> Identity {
         Identity {
-            base: bytes(base.gguf().bytes()),
+            base: tensors(base.gguf()),
             tokenizer: tokenizer(base.gguf()),
             train: samples(train),
             validation: samples(validation),
@@ -34,7 +34,7 @@ impl Identity {
     /// What is not the same as in `earlier`, as messages call it, with both digests shortened.
     pub fn changes_since(&self, earlier: &Identity) -> Vec<String> {
         let pairs = [
-            ("the base's file", &earlier.base, &self.base),
+            ("the base", &earlier.base, &self.base),
             ("the base's tokenizer", &earlier.tokenizer, &self.tokenizer),
             ("the training samples (data.train)", &earlier.train, &self.train),
             ("the validation samples (data.valid)", &earlier.validation, &self.validation),
@@ -67,6 +67,28 @@ pub fn samples(samples: &[Sample]) -> String {
     hex(hash.finalize().as_slice())
 }
 
+/// A tensor of up to four such pieces is digested whole, of a larger one this many bytes at four places, the first and
+/// the last among them: whatever trains or quantizes a model changes more than what lies between.
+const PIECE: usize = 16 << 10;
+
+/// Of every tensor's name, format, shape and, in parts, data.
+fn tensors(gguf: &Gguf) -> String {
+    let mut hash = Sha256::new();
+    for tensor in gguf.tensors() {
+        hash.update(format!("{} {} {:?}\n", tensor.name, tensor.ty.name(), tensor.shape));
+        pieces(gguf.data(tensor)).iter().for_each(|piece| hash.update(piece));
+    }
+    hex(hash.finalize().as_slice())
+}
+
+fn pieces(data: &[u8]) -> Vec<&[u8]> {
+    if data.len() <= 4 * PIECE {
+        return vec![data];
+    }
+    let last = data.len() - PIECE;
+    [0, last / 3, last / 3 * 2, last].map(|start| &data[start..start + PIECE]).to_vec()
+}
+
 /// Of the tokens, in their order, and of how they merge.
 fn tokenizer(gguf: &Gguf) -> String {
     let mut hash = Sha256::new();
@@ -94,6 +116,15 @@ mod tests {
     fn sha_256_of_the_standard() {
         // FIPS 180-4, "abc".
         assert_eq!(bytes(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn pieces_begin_and_end_with_the_tensor() {
+        let data: Vec<u8> = (0..=255).cycle().take(5 * PIECE + 7).collect();
+        assert_eq!(pieces(&data[..4 * PIECE]), [&data[..4 * PIECE]]);
+        let found = pieces(&data);
+        assert_eq!((found[0], found[3]), (&data[..PIECE], &data[data.len() - PIECE..]));
+        assert!(found.iter().all(|piece| piece.len() == PIECE));
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl Report<'_> {
                     grouped(self.validation_samples)
                 ),
             ),
-            ("SHA-256 of the base", code(&self.identity.base)),
+            ("Digest of the base", code(&self.identity.base)),
             ("… of its tokenizer", code(&self.identity.tokenizer)),
             ("… of the training samples", code(&self.identity.train)),
             ("… of the validation samples", code(&self.identity.validation)),

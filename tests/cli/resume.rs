@@ -216,7 +216,7 @@ pub fn changed(place: Place) {
     let last = other.len() - 1;
     other[last] ^= 1;
     place.write("other.gguf", &other);
-    refused(&["--set", "model.base=other.gguf"], "the base's file had digest … and has …");
+    refused(&["--set", "model.base=other.gguf"], "the base had digest … and has …");
 
     // The same base and the same samples elsewhere, other exports, evaluations and checkpoints.
     other[last] ^= 1;
