@@ -1,7 +1,7 @@
 // y = scale·x·Wᵀ + lora_scale·z·Bᵀ, and its mirror dx = scale·dy·W + u·A, on cooperative matrices: f16 operands, f32 sums.
 // A workgroup makes 128×128 results, each of its four subgroups 64×64 of them as 16 matrices. x, dy, z and u come packed
 // (shaders/pack.wgsl) and are read as matrices straight from memory; W and the adapter's matrix become f16 on their way
-// into workgroup memory, 64 steps of the sum at a time. 128×64×64 and f16 rows padded by 8: measured best on an H200.
+// into workgroup memory, 32 steps of the sum at a time: more of that memory would leave fewer workgroups on a multiprocessor.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import weight
@@ -34,21 +34,17 @@ struct Params {
 @group(0) @binding(5) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // forward: y [T, N]; backward: dx [T, K]
 
-const FORWARD_PITCH: u32 = 18u;     // 64 steps and 8 halves, / 4
+const FORWARD_PITCH: u32 = 10u;     // 32 steps and 8 halves, / 4
 const BACKWARD_PITCH: u32 = 34u;    // 128 columns and 8 halves, / 4
 
-var<workgroup> staged: array<vec4<f16>, 2304>;      // forward: 128 rows of W; backward: 64 rows of 128 columns
+var<workgroup> staged: array<vec4<f16>, 1280>;      // forward: 128 rows of W; backward: 32 rows of 128 columns
 var<workgroup> finished: array<vec4<f32>, 576>;     // 16×32 results of each subgroup, 9 vec4s a row
 
-// Eight neighbouring vec4s of a row. Rows 8 apart share banks: every other eight threads store in another order.
-fn stage(at: u32, s: Slice, lane: u32) {
-    let odd = lane / 8u % 2u == 1u;
-    let o = u32(odd);
-#for c in 0..4
-    let a{c} = vec4<f16>(slice4(s, {c}u * 2u));
-    let b{c} = vec4<f16>(slice4(s, {c}u * 2u + 1u));
-    staged[at + {c}u * 2u + o] = select(a{c}, b{c}, odd);
-    staged[at + {c}u * 2u + 1u - o] = select(b{c}, a{c}, odd);
+// The 32 values of a slice.
+fn stage(at: u32, slice: Slice) {
+    let factors = slice_factors(slice);
+#for c in 0..8
+    staged[at + {c}u] = vec4<f16>(slice4(slice, factors, {c}u));
 #end
 }
 
@@ -69,13 +65,13 @@ fn stage_a(col4: u32, rank: u32, lane: u32) {
     }
 }
 
-// Where matrix `row`, `column` of x begins; rows past the end repeat the last matrix, and are not stored.
+// Where matrix `row`, `column` of x begins; past the last row there is something else, whose products are not stored.
 fn x_at(row: u32, column: u32) -> u32 {
-    return ((params.x_column + column) * params.tiles + min(row, params.tiles - 1u)) * 64u;
+    return ((params.x_column + column) * params.tiles + row) * 64u;
 }
 
 fn z_at(row: u32, column: u32) -> u32 {
-    return ((params.z_column + column) * params.tiles + min(row, params.tiles - 1u)) * 64u;
+    return ((params.z_column + column) * params.tiles + row) * 64u;
 }
 
 // Stores the 16×32 results that this subgroup has left in `finished`.
@@ -108,22 +104,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 #end
     let first_step = group.z * params.part_steps;
-    let end_step = min(first_step + params.part_steps, (params.weight_cols + 63u) / 64u);
-    var even = load_slice(n, min(first_step * 2u, last));
-    var odd = load_slice(n, min(first_step * 2u + 1u, last));
+    let end_step = min(first_step + params.part_steps, (params.weight_cols + 31u) / 32u);
     for (var step = first_step; step < end_step; step++) {
-#for k in 0..4
+#for k in 0..2
 #for i in 0..4
-        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 4u + {k}u)], 4u);
+        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 2u + {k}u)], 4u);
 #end
 #end
+        let slice = load_slice(n, min(step, last));
         workgroupBarrier();
-        stage(lane * FORWARD_PITCH, even, lane);
-        stage(lane * FORWARD_PITCH + 8u, odd, lane);
+        stage(lane * FORWARD_PITCH, slice);
         workgroupBarrier();
-        even = load_slice(n, min(step * 2u + 2u, last));
-        odd = load_slice(n, min(step * 2u + 3u, last));
-#for k in 0..4
+#for k in 0..2
 #for j in 0..4
         let w{k}{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[(own + {j}u * 16u) * FORWARD_PITCH + {k}u * 4u], FORWARD_PITCH);
 #end
@@ -180,35 +172,27 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let own = lane / 32u % 2u * 64u;
     let last_row = params.weight_rows - 1u;
     let last = (params.weight_cols - 1u) / 32u;
-    // A thread stages a row's slices lane / 64 and lane / 64 + 2 of the four across.
-    let slice = group.x * 4u + lane / 64u;
-    let first_slice = min(slice, last);
-    let second_slice = min(slice + 2u, last);
-    let at_first = lane % 64u * BACKWARD_PITCH + lane / 64u * 8u;
+    // A thread stages one of 32 rows' four slices.
+    let column = min(group.x * 4u + lane / 32u, last);
+    let at_slice = lane % 32u * BACKWARD_PITCH + lane / 32u * 8u;
 #for i in 0..4
 #for j in 0..4
     var c{i}{j} = coop_mat16x16<f32, C>();
 #end
 #end
     let first_step = group.z * params.part_steps;
-    let end_step = min(first_step + params.part_steps, (params.weight_rows + 63u) / 64u);
-    var n = min(first_step * 64u + lane % 64u, last_row);
-    var left = load_slice(n, first_slice);
-    var right = load_slice(n, second_slice);
+    let end_step = min(first_step + params.part_steps, (params.weight_rows + 31u) / 32u);
     for (var step = first_step; step < end_step; step++) {
-#for k in 0..4
+#for k in 0..2
 #for i in 0..4
-        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 4u + {k}u)], 4u);
+        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 2u + {k}u)], 4u);
 #end
 #end
+        let slice = load_slice(min(step * 32u + lane % 32u, last_row), column);
         workgroupBarrier();
-        stage(at_first, left, lane);
-        stage(at_first + 16u, right, lane);
+        stage(at_slice, slice);
         workgroupBarrier();
-        n = min((step + 1u) * 64u + lane % 64u, last_row);
-        left = load_slice(n, first_slice);
-        right = load_slice(n, second_slice);
-#for k in 0..4
+#for k in 0..2
 #for j in 0..4
         let w{k}{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[{k}u * 16u * BACKWARD_PITCH + own / 4u + {j}u * 4u], BACKWARD_PITCH);
 #end

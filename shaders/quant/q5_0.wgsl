@@ -25,8 +25,12 @@ fn load_slice(row: u32, slice: u32) -> Slice {
     return Slice(weight[slice * params.weight_rows + row], q5_high(row, slice), q5_d(row, slice));
 }
 
-fn slice4(s: Slice, c: u32) -> vec4<f32> {
-    return q5_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), s.d);
+fn slice_factors(s: Slice) -> vec2<f32> {
+    return vec2<f32>(s.d, 0.0);
+}
+
+fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
+    return q5_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), factors.x);
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {

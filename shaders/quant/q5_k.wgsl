@@ -27,8 +27,12 @@ fn load_slice(row: u32, slice: u32) -> Slice {
     return Slice(weight[slice * params.weight_rows + row], k_high(row, slice), k_header(row, slice), slice % 8u);
 }
 
-fn slice4(s: Slice, c: u32) -> vec4<f32> {
-    return k_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), k_factors(s.header, s.sub));
+fn slice_factors(s: Slice) -> vec2<f32> {
+    return k_factors(s.header, s.sub);
+}
+
+fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
+    return k_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), factors);
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {

@@ -26,17 +26,21 @@ fn q6_d(row: u32, slice: u32) -> f32 {
     return unpack2x16float(weight[at / 4u][at % 4u])[i % 2u];
 }
 
-fn q6_value(low: u32, high: u32, scale: u32, d: f32) -> vec4<f32> {
-    let q = (low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4u;
-    return d * f32(bitcast<i32>(scale << 24u) >> 24u) * (vec4<f32>(unpack4xU8(q)) - 32.0);
+fn q6_quants(low: u32, high: u32) -> vec4<f32> {
+    return vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4u)) - 32.0;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
     return Slice(weight[slice * params.weight_rows + row], q6_high(row, slice), q6_scales(row, slice), q6_d(row, slice));
 }
 
-fn slice4(s: Slice, c: u32) -> vec4<f32> {
-    return q6_value(s.low[c % 4u] >> (c / 4u * 4u), s.high[c / 4u] >> (c % 4u * 2u), s.scales >> (c / 4u * 8u), s.d);
+fn slice_factors(s: Slice) -> vec2<f32> {
+    let scales = bitcast<vec2<i32>>(vec2<u32>(s.scales << 24u, s.scales << 16u)) >> vec2<u32>(24u);
+    return s.d * vec2<f32>(scales);
+}
+
+fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
+    return factors[c / 4u] * q6_quants(s.low[c % 4u] >> (c / 4u * 4u), s.high[c / 4u] >> (c % 4u * 2u));
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
@@ -44,5 +48,6 @@ fn weight4(row: u32, col4: u32) -> vec4<f32> {
     let half = col4 / 4u % 2u;
     let low = weight[slice * params.weight_rows + row][col4 % 4u] >> (half * 4u);
     let high = q6_high(row, slice)[half] >> (col4 % 4u * 2u);
-    return q6_value(low, high, q6_scales(row, slice) >> (half * 8u), q6_d(row, slice));
+    let scale = f32(bitcast<i32>(q6_scales(row, slice) << (24u - half * 8u)) >> 24u);
+    return q6_d(row, slice) * scale * q6_quants(low, high);
 }

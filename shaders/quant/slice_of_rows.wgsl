@@ -8,9 +8,14 @@ fn load_slice(row: u32, slice: u32) -> Slice {
     return Slice(row, slice * 8u);
 }
 
-fn slice4(s: Slice, c: u32) -> vec4<f32> {
-    if (s.col4 + c) * 4u >= params.weight_cols {
+fn slice_factors(s: Slice) -> vec2<f32> {
+    return vec2<f32>();
+}
+
+fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
+    let col4 = s.col4 + c;
+    if col4 * 4u >= params.weight_cols {
         return vec4<f32>();
     }
-    return weight4(s.row, s.col4 + c);
+    return weight4(s.row, col4);
 }

@@ -73,6 +73,8 @@ pub struct Gpu {
     partial_sums: OnceLock<wgpu::Buffer>,
     workgroups_to_fill: AtomicUsize,
     cooperative: AtomicBool,
+    /// Parameters of the dispatches being recorded.
+    params: wgpu::Buffer,
     /// Bound where a kernel has a binding that this call does not use.
     unused: wgpu::Buffer,
 }
@@ -117,6 +119,12 @@ impl Gpu {
             usage: wgpu::BufferUsages::STORAGE,
             mapped_at_creation: false,
         });
+        let params = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("parameters"),
+            size: recorder::PARAMS,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
         // A software device has a few cores only, and pays dearly for each dispatch.
         let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
         let pipelines = pipeline::Cache::default();
@@ -132,6 +140,7 @@ impl Gpu {
             partial_sums: OnceLock::new(),
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
             cooperative: AtomicBool::new(cooperative),
+            params,
             unused,
         })
     }
@@ -297,7 +306,8 @@ pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 const COOPERATIVE: wgpu::Features =
     wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
 
-/// What shaders/coop_linear.wgsl takes: 16×16 matrices of f16 that add up in f32, subgroups of 32, 32 KiB of workgroup memory.
+/// What shaders/coop_*.wgsl take: 16×16 matrices of f16 that add up in f32, subgroups of 32, 32 KiB of workgroup memory,
+/// nine storage buffers.
 fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let fits = |p: &wgpu::CooperativeMatrixProperties| {
@@ -309,6 +319,7 @@ fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
         && adapter.cooperative_matrix_properties().iter().any(fits)
         && [info.subgroup_min_size, info.subgroup_max_size] == [32; 2]
         && limits.max_compute_workgroup_storage_size >= 32 << 10
+        && limits.max_storage_buffers_per_shader_stage >= 9
 }
 
 const USAGE: wgpu::BufferUsages =

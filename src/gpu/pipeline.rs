@@ -1,7 +1,7 @@
 //! Compiled kernels, made at first use and kept.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::{Gpu, shader};
 use crate::weights::quant::GgmlType;
@@ -55,16 +55,24 @@ impl std::fmt::Display for Kernel {
     }
 }
 
+/// A kernel ready to run.
+#[derive(Clone)]
+pub(super) struct Compiled {
+    pub name: Arc<str>,
+    pub pipeline: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
+}
+
 /// Pipelines by kernel.
 #[derive(Default)]
-pub(super) struct Cache(Mutex<HashMap<Kernel, wgpu::ComputePipeline>>);
+pub(super) struct Cache(Mutex<HashMap<Kernel, Compiled>>);
 
 impl Gpu {
     /// The compiled kernel.
-    pub(super) fn pipeline(&self, kernel: &Kernel) -> wgpu::ComputePipeline {
+    pub(super) fn pipeline(&self, kernel: &Kernel) -> Compiled {
         let mut cache = self.pipelines.0.lock().expect("pipeline creation reports errors through the device");
-        if let Some(pipeline) = cache.get(kernel) {
-            return pipeline.clone();
+        if let Some(compiled) = cache.get(kernel) {
+            return compiled.clone();
         }
         let label = kernel.to_string();
         let text = shader::expand(kernel.shader, kernel.format, &kernel.sizes);
@@ -93,7 +101,9 @@ impl Gpu {
             },
             cache: None,
         });
-        cache.insert(kernel.clone(), pipeline.clone());
-        pipeline
+        let layout = pipeline.get_bind_group_layout(0);
+        let compiled = Compiled { name: label.into(), pipeline, layout };
+        cache.insert(kernel.clone(), compiled.clone());
+        compiled
     }
 }

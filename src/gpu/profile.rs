@@ -1,7 +1,7 @@
 //! Time by kernel, from timestamp queries around every dispatch.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::{Gpu, GpuError};
 
@@ -12,7 +12,7 @@ pub(super) struct Profile(Mutex<Option<Vec<Timing>>>);
 /// The queries of one submission, in as many sets as they fill.
 pub(super) struct Timing {
     sets: Vec<(wgpu::QuerySet, wgpu::Buffer)>,
-    kernels: Vec<String>,
+    kernels: Vec<Arc<str>>,
 }
 
 /// All dispatches of one kernel.
@@ -61,7 +61,7 @@ impl Profile {
 
 impl Timing {
     /// Where the next dispatch, of `kernel`, writes its times.
-    pub fn next(&mut self, kernel: String) -> wgpu::ComputePassTimestampWrites<'_> {
+    pub fn next(&mut self, kernel: Arc<str>) -> wgpu::ComputePassTimestampWrites<'_> {
         let (set, at) = (self.kernels.len() / SET, 2 * (self.kernels.len() % SET) as u32);
         self.kernels.push(kernel);
         wgpu::ComputePassTimestampWrites {
@@ -99,7 +99,7 @@ impl Gpu {
             for ((_, results), kernels) in timing.sets.iter().zip(timing.kernels.chunks(SET)) {
                 let stamps = self.read::<[u64; 2]>(results, kernels.len()).await?;
                 for (kernel, [begin, end]) in kernels.iter().zip(stamps) {
-                    let time = times.entry(kernel.clone()).or_default();
+                    let time = times.entry(kernel.to_string()).or_default();
                     time.dispatches += 1;
                     time.seconds += end.saturating_sub(begin) as f64 * period;
                 }

@@ -15,7 +15,7 @@ pub struct Binding<'a> {
 
 enum Command {
     Dispatch {
-        name: String,
+        name: std::sync::Arc<str>,
         pipeline: wgpu::ComputePipeline,
         bind_group: wgpu::BindGroup,
         workgroups: [u32; 3],
@@ -26,16 +26,25 @@ enum Command {
     },
 }
 
-/// Work in the order in which it will run. Nothing runs before [`Recorder::submit`].
+/// Work in the order in which it will run. A part of it may run before [`Recorder::submit`]: the device starts while the
+/// rest is still being recorded.
 pub struct Recorder<'g> {
     gpu: &'g Gpu,
     commands: Vec<Command>,
+    params: Vec<u8>, // of the dispatches so far, a slot each
 }
+
+/// Bytes from the parameters of one dispatch to those of the next: the largest alignment that WebGPU allows.
+const SLOT: usize = 256;
+/// Dispatches that are handed over together.
+pub(super) const SLOTS: usize = 512;
+/// Bytes of the device's buffer for parameters.
+pub(super) const PARAMS: u64 = (SLOT * SLOTS) as u64;
 
 impl<'g> Recorder<'g> {
     /// An empty recording.
     pub fn new(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new() }
+        Recorder { gpu, commands: Vec::new(), params: Vec::new() }
     }
 
     /// The device it records for.
@@ -45,7 +54,7 @@ impl<'g> Recorder<'g> {
 
     /// Runs `kernel` over `workgroups`, with `params` at binding 0.
     ///
-    /// Each dispatch has a uniform buffer of its own, so that no later dispatch can change what an earlier one reads.
+    /// Each dispatch has a slot of its own for them, so that no later dispatch can change what an earlier one reads.
     pub fn dispatch<P: bytemuck::Pod>(
         &mut self,
         kernel: Kernel,
@@ -53,14 +62,19 @@ impl<'g> Recorder<'g> {
         bindings: &[Binding],
         workgroups: [u32; 3],
     ) {
-        use wgpu::util::DeviceExt;
-        let pipeline = self.gpu.pipeline(&kernel);
-        let uniform = self.gpu.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
-            label: Some(kernel.shader),
-            contents: bytemuck::bytes_of(params),
-            usage: wgpu::BufferUsages::UNIFORM,
-        });
-        let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: uniform.as_entire_binding() }];
+        if self.params.len() == PARAMS as usize {
+            self.hand_over();
+        }
+        let compiled = self.gpu.pipeline(&kernel);
+        let uniform = wgpu::BufferBinding {
+            buffer: &self.gpu.params,
+            offset: self.params.len() as u64,
+            size: std::num::NonZero::new(size_of::<P>().next_multiple_of(16) as u64),
+        };
+        self.params.extend_from_slice(bytemuck::bytes_of(params));
+        self.params.resize(self.params.len().next_multiple_of(SLOT), 0);
+        let mut entries =
+            vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(uniform) }];
         entries.extend(bindings.iter().map(|b| wgpu::BindGroupEntry {
             binding: b.index,
             resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
@@ -71,10 +85,10 @@ impl<'g> Recorder<'g> {
         }));
         let bind_group = self.gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some(kernel.shader),
-            layout: &pipeline.get_bind_group_layout(0),
+            layout: &compiled.layout,
             entries: &entries,
         });
-        let name = kernel.to_string();
+        let (name, pipeline) = (compiled.name, compiled.pipeline);
         self.commands.push(Command::Dispatch { name, pipeline, bind_group, workgroups });
     }
 
@@ -90,6 +104,14 @@ impl<'g> Recorder<'g> {
 
     /// Hands everything recorded so far to the device and starts anew.
     pub fn submit(&mut self) -> Result<(), GpuError> {
+        self.hand_over();
+        self.gpu.check()
+    }
+
+    fn hand_over(&mut self) {
+        // Ordered with submissions: earlier ones have read their parameters when this arrives.
+        self.gpu.queue.write_buffer(&self.gpu.params, 0, &self.params);
+        self.params.clear();
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         let dispatches = self.commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
         let mut timing = self.gpu.profile.timing(&self.gpu.device, dispatches);
@@ -126,7 +148,6 @@ impl<'g> Recorder<'g> {
         if let Some(timing) = timing {
             self.gpu.profile.keep(timing);
         }
-        self.gpu.check()
     }
 }
 

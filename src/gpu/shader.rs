@@ -29,6 +29,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("scale", include_str!("../../shaders/scale.wgsl")),
     ("update_norm", include_str!("../../shaders/update_norm.wgsl")),
     ("verdict", include_str!("../../shaders/verdict.wgsl")),
+    ("coop_attention", include_str!("../../shaders/coop_attention.wgsl")),
+    ("coop_cross_entropy", include_str!("../../shaders/coop_cross_entropy.wgsl")),
     ("coop_linear", include_str!("../../shaders/coop_linear.wgsl")),
     ("coop_lora", include_str!("../../shaders/coop_lora.wgsl")),
     ("pack", include_str!("../../shaders/pack.wgsl")),

@@ -17,7 +17,7 @@
 use super::coop_products::Packs;
 use super::plan::{LayerWidths, Plan};
 use crate::gpu::{Gpu, GpuError};
-use crate::ops::Rows;
+use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind.
 #[derive(Clone)]
@@ -88,6 +88,7 @@ pub struct Activations {
     pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
     pub(super) scratch: Scratch,
     pub(super) packs: Option<Packs>,
+    operands: Option<coop_attention::Operands>,
 }
 
 impl Activations {
@@ -145,7 +146,16 @@ impl Activations {
                 0 => None,
                 width => Some(Packs::new(gpu, plan.tokens, width, plan.z_width)?),
             },
+            operands: match plan.packs_width {
+                0 => None,
+                _ => Some(coop_attention::Operands::new(gpu, plan.tokens, widest.queries, widest.own_keys)?),
+            },
         })
+    }
+
+    /// Scratch of attention on cooperative matrices, where the device has them and heads are of a size that they take.
+    pub(super) fn attention(&self, head_size: usize) -> Option<&coop_attention::Operands> {
+        self.operands.as_ref().filter(|_| coop_attention::supports(head_size))
     }
 
     /// The stream after layer `layer - 1`: the embeddings for 0, the model's output for `L`.

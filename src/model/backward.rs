@@ -82,15 +82,12 @@ impl<'b> Model<'b> {
         let delta = s.delta.narrowed(l.heads);
         let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
         let attention = self.attention(layer, pass.inputs);
-        attention.backward(
-            rec,
-            [&dq, dk, dv],
-            [&delta, &s.dheads],
-            dattention,
-            qkv,
-            &saved.attention,
-            &saved.lse,
-        );
+        let (gradients, scratch) = ([&dq, dk, dv], [&delta, &s.dheads]);
+        let (out, lse) = (&saved.attention, &saved.lse);
+        match acts.attention(l.head_size) {
+            Some(coop) => coop.backward(rec, &attention, gradients, scratch, dattention, qkv, out, lse),
+            None => attention.backward(rec, gradients, scratch, dattention, qkv, out, lse),
+        }
 
         rope::backward(rec, &dq, positions, &w.rope, l.heads, t);
         rms_norm::backward(rec, &dattn_q, &dq, &saved.attn_q, &w.attn_q_norm, t * l.heads, false);

@@ -5,8 +5,9 @@ use super::trainable::{Group, Member};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::Module;
 use crate::ops::coop_linear::{self, LowRank};
+use crate::ops::cross_entropy::Chunk;
 use crate::ops::pack::{Packed, packed_bytes};
-use crate::ops::{Rows, View, Weight, coop_lora};
+use crate::ops::{Rows, View, Weight, coop_cross_entropy, coop_lora};
 
 /// Scratch for packed operands.
 pub(super) struct Packs {
@@ -43,10 +44,15 @@ impl Packs {
         coop_linear::forward(rec, y, &self.x, w, scale, None, rows);
     }
 
-    /// `dx = dy·W`.
-    pub fn frozen_backward(&self, rec: &mut Recorder, dx: View, dy: View, w: &Weight, rows: usize) {
-        self.dy.pack(rec, dy, w.rows, rows);
-        coop_linear::backward(rec, dx, &self.dy, w, 1.0, None, rows, false);
+    /// The losses of a chunk, and `dx = dlogits·W`; the logits are not kept.
+    pub fn head_backward(&self, rec: &mut Recorder, dx: View, chunk: &Chunk, w: &Weight, factor: f32) {
+        if coop_cross_entropy::supports(chunk.vocab) {
+            coop_cross_entropy::backward(rec, chunk, &self.dy, factor);
+        } else {
+            chunk.backward(rec, factor);
+            self.dy.pack(rec, chunk.logits.all(), w.rows, chunk.rows);
+        }
+        coop_linear::backward(rec, dx, &self.dy, w, 1.0, None, chunk.rows, false);
     }
 }
 

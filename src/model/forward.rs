@@ -66,7 +66,12 @@ impl<'b> Model<'b> {
         }
         let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
         let attention = self.attention(layer, pass.inputs);
-        attention.forward(rec, &saved.attention, &saved.lse, &saved.q, &donor.k, &donor.v);
+        match acts.attention(l.head_size) {
+            Some(coop) => {
+                coop.forward(rec, &attention, &saved.attention, &saved.lse, [&saved.q, &donor.k, &donor.v]);
+            }
+            None => attention.forward(rec, &saved.attention, &saved.lse, &saved.q, &donor.k, &donor.v),
+        }
 
         let outputs = [(Module::AttnOutput, &w.attn_output, &saved.attn_output)];
         products.forward(rec, group(Input::Attention), &saved.z_output, &saved.attention, &outputs);

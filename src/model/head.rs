@@ -78,12 +78,14 @@ impl Head {
             let rows = self.rows.min(inputs.loss_tokens - first);
             self.logits(rec, model, acts, &inputs.loss_rows, first, rows, inputs.tokens);
             self.verdicts(rec, model, inputs, losses, first, rows);
-            self.chunk(model, inputs, losses, first, rows).backward(rec, factor);
-            let matrix = model.head_matrix();
-            let (dnormed, dlogits) = (self.dnormed.all(), self.logits.all());
+            let chunk = self.chunk(model, inputs, losses, first, rows);
+            let (dnormed, matrix) = (self.dnormed.all(), model.head_matrix());
             match &self.packs {
-                Some(packs) => packs.frozen_backward(rec, dnormed, dlogits, matrix, rows),
-                None => linear::backward(rec, dnormed, dlogits, matrix, 1.0, None, rows, false),
+                Some(packs) => packs.head_backward(rec, dnormed, &chunk, matrix, factor),
+                None => {
+                    chunk.backward(rec, factor);
+                    linear::backward(rec, dnormed, self.logits.all(), matrix, 1.0, None, rows, false);
+                }
             }
             rms_norm::backward(
                 rec,

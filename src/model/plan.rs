@@ -3,8 +3,8 @@
 use super::coop_products::Packs;
 use super::{Model, Trainable};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
-use crate::ops::Weight;
 use crate::ops::pack::packed_bytes;
+use crate::ops::{Weight, coop_attention};
 
 /// Widths of one layer's buffers, in f32 per token.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +122,9 @@ impl Plan {
             0 => 0,
             width => {
                 let head = packed_bytes(head_rows, config.vocab) + packed_bytes(head_rows, config.width);
-                Packs::bytes(tokens, width, z_width) + head
+                Packs::bytes(tokens, width, z_width)
+                    + coop_attention::Operands::bytes(tokens, widest.queries, widest.own_keys)
+                    + head
             }
         };
         let table = model.base.matrix("per_layer_token_embd");

@@ -71,13 +71,7 @@ impl<'a> Attention<'a> {
         out: &Rows,
         lse: &Rows,
     ) {
-        let row_heads = self.rows * self.heads;
-        self.dispatch(
-            rec,
-            "delta",
-            &[out.bind(1), dout.bind(5), delta.bind(8)],
-            grid(row_heads.div_ceil(64)),
-        );
+        self.delta(rec, delta, dout, out);
         let saved =
             [q.bind(1), k.bind(2), v.bind(3), self.bounds(), dout.bind(5), lse.bind(7), delta.bind(8)];
         fn with<'b>(saved: &[Binding<'b>], result: Binding<'b>) -> Vec<Binding<'b>> {
@@ -91,7 +85,14 @@ impl<'a> Attention<'a> {
         self.sum_heads(rec, dv, dheads);
     }
 
-    fn sum_heads(&self, rec: &mut Recorder, dkv: &Rows, dheads: &Rows) {
+    /// `delta = Σ dout·out`, by row and head.
+    pub(super) fn delta(&self, rec: &mut Recorder, delta: &Rows, dout: &Rows, out: &Rows) {
+        let bindings = [out.bind(1), dout.bind(5), delta.bind(8)];
+        self.dispatch(rec, "delta", &bindings, grid((self.rows * self.heads).div_ceil(64)));
+    }
+
+    /// `dk` or `dv` += the gradients of the query heads that share it.
+    pub(super) fn sum_heads(&self, rec: &mut Recorder, dkv: &Rows, dheads: &Rows) {
         let count = self.rows * self.kv_heads * self.head_size / 4;
         self.dispatch(rec, "sum_heads", &[dheads.bind(1), dkv.bind(6)], grid(count.div_ceil(64)));
     }

@@ -6,7 +6,7 @@ use super::{Param, Tile, View, Weight};
 use crate::gpu::{Kernel, Recorder};
 
 /// Steps of the sum that the kernel stages at a time.
-const STEPS: usize = 64;
+const STEPS: usize = 32;
 
 /// Twin of `Params` in shaders/coop_linear.wgsl.
 #[repr(C)]

@@ -5,6 +5,8 @@
 
 pub mod adamw;
 pub mod attention;
+pub mod coop_attention;
+pub mod coop_cross_entropy;
 pub mod coop_linear;
 pub mod coop_lora;
 pub mod cross_entropy;

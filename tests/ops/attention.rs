@@ -4,6 +4,7 @@ use libtest_mimic::Failed;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::attention::Attention;
+use rullama_train::ops::coop_attention::Operands;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
@@ -15,6 +16,9 @@ const FORWARD: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 1e-
 const LSE: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 2e-6 };
 /// dp − delta cancels in part, and every p is off as above.
 const BACKWARD: Tolerance = Tolerance { norm: 5e-6, relative: 5e-6, absolute: 5e-6 };
+
+/// The same on cooperative matrices, whose operands are f16: of scores, of weights and of their gradients.
+const HALF: Tolerance = Tolerance { norm: 3e-3, relative: 6e-3, absolute: 6e-3 };
 
 struct Case {
     /// Where samples start.
@@ -28,10 +32,10 @@ struct Case {
 
 /// Sizes against blocks of 32 tokens and of 32 and 64 dimensions, samples that end inside a block, and windows
 /// that are one, smaller than a block, a block, larger, and none.
-fn cases() -> Vec<Case> {
+fn cases(sizes: &[usize]) -> Vec<Case> {
     const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(32), Some(64)];
     const HEADS: [(usize, usize); 4] = [(1, 1), (4, 2), (4, 1), (2, 2)];
-    const PACKED: [(usize, &[u32]); 7] = [
+    const PACKED: [(usize, &[u32]); 8] = [
         (1, &[0]),
         (31, &[0]),
         (33, &[0, 1, 14]),
@@ -39,9 +43,10 @@ fn cases() -> Vec<Case> {
         (97, &[0]),
         (97, &[0, 1, 33, 34, 77]),
         (97, &[0, 31, 64, 96]),
+        (200, &[0, 130]),
     ];
     let mut cases = Vec::new();
-    for (s, head_size) in [4, 32, 64, 100, 128, 256, 512].into_iter().enumerate() {
+    for (s, head_size) in sizes.iter().copied().enumerate() {
         for (p, (tokens, starts)) in PACKED.into_iter().enumerate() {
             for (w, window) in WINDOWS.into_iter().enumerate() {
                 // Everything with everything at one size; a third of it at the others, each time another.
@@ -58,10 +63,13 @@ fn cases() -> Vec<Case> {
 
 /// `out` and the log-sum-exp; `dq`; `dk` and `dv`, which are added to what is there.
 pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
-    let mut out_check = Check::new("attention out", FORWARD);
-    let mut lse_check = Check::new("attention lse", LSE);
-    let mut checks = ["attention dq", "attention dk", "attention dv"].map(|what| Check::new(what, BACKWARD));
-    for c in cases() {
+    let cooperative = gpu.cooperative();
+    let [forward, lse, backward] = if cooperative { [HALF; 3] } else { [FORWARD, LSE, BACKWARD] };
+    let sizes: &[usize] = if cooperative { &[64, 128, 256, 512] } else { &[4, 32, 64, 100, 128, 256, 512] };
+    let mut out_check = Check::new("attention out", forward);
+    let mut lse_check = Check::new("attention lse", lse);
+    let mut checks = ["attention dq", "attention dk", "attention dv"].map(|what| Check::new(what, backward));
+    for c in cases(sizes) {
         let Case { starts, tokens, heads, kv_heads, head_size, window } = c;
         let name =
             format!("T={tokens} starts={starts:?} H={heads} G={kv_heads} K={head_size} window={window:?}");
@@ -109,19 +117,19 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let dheads = Rows::new(gpu, "dheads", tokens, heads * head_size)?;
         let bounds = gpu.upload("bounds", &bounds)?;
         let attention = Attention { heads, kv_heads, head_size, window, bounds: &bounds, rows: tokens };
+        let operands = Operands::new(gpu, tokens, q_width, kv_width)?;
+        let gradients = [&dq.rows, &dk.rows, &dv.rows];
+        let inputs = [&q.rows, &k.rows, &v.rows];
+        let (out_rows, lse_rows, scratch) = (&out_block.rows, &lse_block.rows, [&delta.rows, &dheads]);
         run(gpu, |rec| {
-            attention.forward(rec, &out_block.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows);
-            let gradients = [&dq.rows, &dk.rows, &dv.rows];
-            let inputs = [&q.rows, &k.rows, &v.rows];
-            attention.backward(
-                rec,
-                gradients,
-                [&delta.rows, &dheads],
-                &dout.rows,
-                inputs,
-                &out_block.rows,
-                &lse_block.rows,
-            );
+            if cooperative {
+                operands.forward(rec, &attention, out_rows, lse_rows, inputs);
+                let dout = &dout.rows;
+                operands.backward(rec, &attention, gradients, scratch, dout, inputs, out_rows, lse_rows);
+            } else {
+                attention.forward(rec, out_rows, lse_rows, inputs[0], inputs[1], inputs[2]);
+                attention.backward(rec, gradients, scratch, &dout.rows, inputs, out_rows, lse_rows);
+            }
         })?;
         out_check.close(&name, q_width, &out_block.read(gpu, &name)?, &out)?;
         let lse_found = per_row(gpu, &name, &lse_block, tokens * heads)?;
@@ -132,8 +140,8 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
             checks.iter_mut().zip([(&dq, &dq_expected), (&dk, &dk_expected), (&dv, &dv_expected)])
         {
             // Where every token sees itself alone, dq vanishes: it is a difference of terms of q's size.
-            let width = expected.len() / tokens;
-            check.close_to(&name, width, &block.read(gpu, &name)?, expected, f64::from(size) / 4.0)?;
+            let (width, floor) = (expected.len() / tokens, if cooperative { size } else { size / 4.0 });
+            check.close_to(&name, width, &block.read(gpu, &name)?, expected, f64::from(floor))?;
         }
     }
     out_check.done()?;

@@ -21,7 +21,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 33] = [
+    let tests: [Test; 34] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -43,6 +43,7 @@ fn main() {
         ("rope: forward and backward", elementwise::rope_both_ways),
         ("attention: forward and backward", attention::forward_and_backward),
         ("attention: large scores", attention::large_scores),
+        ("cooperative: attention, forward and backward", attention::forward_and_backward),
         ("geglu: forward and backward", elementwise::geglu_both_ways),
         ("scale: in place and add", elementwise::scale_and_add),
         ("dropout: masks", elementwise::dropout_masks),

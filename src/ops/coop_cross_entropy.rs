@@ -1,0 +1,47 @@
+//! The backward of [`super::cross_entropy`] into operands of products on cooperative matrices.
+
+use super::cross_entropy::Chunk;
+use super::pack::{Packed, tiles};
+use crate::gpu::{Binding, Kernel, Recorder};
+
+/// Twin of `Params` in shaders/coop_cross_entropy.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    vocab4: u32,
+    stride4: u32,
+    tiles: u32,
+    target_offset: u32,
+    loss_offset: u32,
+    softcap: f32,
+    factor: f32,
+}
+
+/// Whether the kernel takes this vocabulary: a multiple of 4.
+pub fn supports(vocab: usize) -> bool {
+    vocab.is_multiple_of(4)
+}
+
+/// Losses, and `factor·∂loss/∂logits` packed `[rows, V]`; the logits stay as they are.
+pub fn backward(rec: &mut Recorder, chunk: &Chunk, dlogits: &Packed, factor: f32) {
+    let params = Params {
+        rows: chunk.rows as u32,
+        vocab4: (chunk.vocab / 4) as u32,
+        stride4: (chunk.logits.stride / 4) as u32,
+        tiles: tiles(chunk.rows),
+        target_offset: chunk.targets.1 as u32,
+        loss_offset: chunk.losses.1 as u32,
+        softcap: chunk.softcap.unwrap_or(0.0),
+        factor,
+    };
+    let bindings = [
+        chunk.logits.bind(1),
+        Binding { index: 2, buffer: chunk.targets.0, range: None },
+        Binding { index: 3, buffer: chunk.losses.0, range: None },
+        dlogits.bind(4),
+        dlogits.bind_factors(5),
+    ];
+    let rows = chunk.rows.next_multiple_of(16) as u32;
+    rec.dispatch(Kernel::new("coop_cross_entropy", "backward"), &params, &bindings, [rows, 1, 1]);
+}
