@@ -75,6 +75,8 @@ fn main() {
         ("bench gives a speed", bench),
         ("eval on files of one's own, base and adapter side by side", watched::eval_files),
         ("validation files are scored one by one", watched::sources),
+        ("what overflows is no loss", watched::eval_overflow),
+        ("training that changes nothing is an error", watched::changes_nothing),
         ("train --json gives an object a line, --quiet nothing", watched::voices),
         ("the report is one page without network", watched::report),
         ("a reader that goes away does not stop the run", closed_pipe),

@@ -133,3 +133,47 @@ pub fn report(place: Place) {
         assert!(html.contains(part), "the report has no {part}");
     }
 }
+
+/// Activations that overflow look like a model that guesses; evaluation must not take them for one.
+pub fn eval_overflow(place: Place) {
+    place.run(&["recipe.toml"]);
+    let path = place.dir.join("run/adapter_model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("there");
+    // All of A and B: their product leaves f32 far behind.
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8")) as usize;
+    for value in bytes[data..].as_chunks_mut().0 {
+        *value = (1e25 * f32::from_le_bytes(*value)).to_le_bytes();
+    }
+    std::fs::write(&path, bytes).expect("written");
+    let output =
+        place.command(&["eval", "recipe.toml", "--adapter", "run", "--json"]).output().expect("it starts");
+    let (stdout, stderr) = super::texts(&output);
+    let json: Json = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
+    let lost: Vec<u64> =
+        json["results"].as_array().expect("two").iter().filter_map(|r| r["not_finite"].as_u64()).collect();
+    assert!(lost[0] == 0 && lost[1] > 0, "{stdout}");
+    let expected =
+        format!("error: {} tokens overflow: their hidden states or logits are not finite", lost[1]);
+    assert!(stderr.starts_with(&expected), "{stderr}");
+    assert_eq!(output.status.code(), Some(1));
+    // Nor is anything trained from there.
+    let from = ["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"];
+    let output = place.command(&from).output().expect("it starts");
+    assert!(texts_of(&output).contains("overflow before the first step"), "{}", texts_of(&output));
+    assert!(!place.dir.join("next").exists());
+}
+
+fn texts_of(output: &std::process::Output) -> String {
+    let (stdout, stderr) = super::texts(output);
+    stdout + &stderr
+}
+
+pub fn changes_nothing(place: Place) {
+    // One step, and that of the warm-up: its rate is 0.
+    let output = place.command(&["recipe.toml", "--set", "train.max_steps=1"]).output().expect("it starts");
+    let expected = "error: training changed nothing: the adapter equals its start. ";
+    assert!(super::texts(&output).1.starts_with(expected), "{}", texts_of(&output));
+    assert!(!place.dir.join("run/adapter_model.safetensors").exists());
+    // Nothing stands in the way of another try.
+    place.run(&["recipe.toml"]);
+}
