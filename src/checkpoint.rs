@@ -304,7 +304,7 @@ mod tests {
         Checkpoint {
             step,
             steps: 9,
-            identity: Identity::of(base, &[], &[]),
+            identity: Identity::of(base, &[], &[], &[]),
             adapter: new(1),
             first: new(2).pairs,
             second: new(3).pairs,

@@ -14,7 +14,7 @@ pub struct Identity {
     pub base: String,
     /// Of its vocabulary.
     pub tokenizer: String,
-    /// Of the training samples as ids and labels.
+    /// Of the training samples as ids and labels, and of how often an epoch shows each.
     pub train: String,
     /// The same of the validation samples.
     pub validation: String,
@@ -22,12 +22,12 @@ pub struct Identity {
 
 impl Identity {
     /// Takes all four.
-    pub fn of(base: &Base, train: &[Sample], validation: &[Sample]) -> Identity {
+    pub fn of(base: &Base, train: &[Sample], weights: &[f64], validation: &[Sample]) -> Identity {
         Identity {
             base: tensors(base.gguf()),
             tokenizer: tokenizer(base.gguf()),
-            train: samples(train),
-            validation: samples(validation),
+            train: samples(train, weights),
+            validation: samples(validation, &[]),
         }
     }
 
@@ -56,14 +56,15 @@ pub fn bytes(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes).as_slice())
 }
 
-/// Of ids and labels; where the samples come from does not count.
-pub fn samples(samples: &[Sample]) -> String {
+/// Of ids, labels and weights; where the samples come from does not count.
+pub fn samples(samples: &[Sample], weights: &[f64]) -> String {
     let mut hash = Sha256::new();
     for sample in samples {
         hash.update((sample.ids.len() as u64).to_le_bytes());
         sample.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
         sample.labels.iter().for_each(|label| hash.update(label.to_le_bytes()));
     }
+    weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
     hex(hash.finalize().as_slice())
 }
 
@@ -142,12 +143,14 @@ mod tests {
             vec![sample(&[1], &[-100]), sample(&[2], &[2])],
             vec![sample(&[2], &[2]), sample(&[1], &[-100])],
         ];
-        let mut digests: Vec<String> = all.iter().map(|s| samples(s)).collect();
+        let mut digests: Vec<String> = all.iter().map(|s| samples(s, &[])).collect();
+        digests.push(samples(&all[1], &[1.0]));
+        digests.push(samples(&all[1], &[2.0]));
         digests.sort();
         digests.dedup();
-        assert_eq!(digests.len(), all.len());
+        assert_eq!(digests.len(), all.len() + 2);
         let mut elsewhere = all[1].clone();
         elsewhere[0].origin = "elsewhere".into();
-        assert_eq!(samples(&elsewhere), samples(&all[1]));
+        assert_eq!(samples(&elsewhere, &[]), samples(&all[1], &[]));
     }
 }

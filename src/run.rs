@@ -1,18 +1,21 @@
 //! From a recipe to everything that a run needs before it touches a device.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
+use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};
 use crate::config::Config;
-use crate::dataset::{self, DatasetError, Notice};
+use crate::dataset::DatasetError;
 use crate::export::{self, Format, rullama};
 use crate::lora::{self, Adapter, Module, Slot};
 use crate::recipe::{self, Recipe, TargetModules};
 use crate::schedule::Schedule;
-use crate::template::{Layout, Message, Role, TemplateError, render_prompt};
+use crate::template::{Conversation, Layout, Message, Role, Template, TemplateError};
 use crate::tokenizer::Tokenizer;
 use crate::train::{Capacity, Dropout, Optimizer};
 use crate::weights::{self, Base};
+
+mod data;
+pub use data::{Data, Source, ValidationFile, template};
 
 /// Why a recipe cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +32,9 @@ pub enum RunError {
     /// The adapter to start from.
     #[error(transparent)]
     Adapter(#[from] export::Error),
+    /// The chat template.
+    #[error("data.template: {0}")]
+    Template(TemplateError),
     /// A prompt of `[eval] samples`.
     #[error("eval.samples: {0}")]
     Prompt(#[from] TemplateError),
@@ -43,8 +49,10 @@ pub struct Frozen {
     pub base: Base,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Its chat layout.
+    /// Its built-in chat layout.
     pub layout: Layout,
+    /// How conversations become text in this run.
+    pub template: Template,
 }
 
 impl Frozen {
@@ -70,94 +78,15 @@ impl Frozen {
             )));
         }
         let layout = Layout::of(config);
-        Ok(Frozen { base, tokenizer, layout })
+        let template = data::template(&recipe.data.template, &base)?;
+        Ok(Frozen { base, tokenizer, layout, template })
     }
 
     /// Ids of a user's message with the prompt for the reply.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TemplateError> {
-        let message = Message { role: Role::User, content: text.into() };
-        render_prompt(&self.tokenizer, self.layout, &[message])
+        let conversation = Conversation::new(vec![Message::new(Role::User, text)]);
+        self.template.prompt(&self.tokenizer, &conversation)
     }
-}
-
-/// Training and validation samples, and what was left out of them.
-pub struct Data {
-    /// Training samples.
-    pub train: Vec<Sample>,
-    /// Validation samples; empty where the recipe wants none.
-    pub validation: Vec<Sample>,
-    /// The files that these come from and how many each has, in their order; none where they were split off.
-    pub validation_counts: Vec<(String, usize)>,
-    /// What the user should know.
-    pub notices: Vec<Notice>,
-}
-
-impl Data {
-    /// Reads what `recipe` names.
-    pub fn read(recipe: &Recipe, frozen: &Frozen) -> Result<Data, RunError> {
-        let (train, notices, _) = read_files(recipe, frozen, &recipe.data.train)?;
-        let mut data = Data::read_validation(recipe, frozen, &recipe.data.valid)?;
-        data.notices.splice(0..0, notices);
-        data.train = train;
-        if data.validation.is_empty() && recipe.data.val_size > 0.0 {
-            let split = dataset::split(data.train, recipe.data.val_size, recipe.train.seed)?;
-            (data.train, data.validation) = (split.train, split.validation);
-        }
-        Ok(data)
-    }
-
-    /// Reads `paths` as validation samples, as `recipe` wants them read, and nothing else.
-    pub fn read_validation(recipe: &Recipe, frozen: &Frozen, paths: &[PathBuf]) -> Result<Data, RunError> {
-        let (validation, notices, validation_counts) = read_files(recipe, frozen, paths)?;
-        Ok(Data { train: Vec::new(), validation, validation_counts, notices })
-    }
-
-    /// The validation samples as micro-batches of the recipe's size, in file order, each file on its own.
-    pub fn validation_files(&self, recipe: &Recipe) -> Result<Vec<ValidationFile>, RunError> {
-        let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
-        let split_off = [("data.train".to_string(), self.validation.len())];
-        let files = if self.validation_counts.is_empty() { &split_off[..] } else { &self.validation_counts };
-        let (mut found, mut rest) = (Vec::new(), &self.validation[..]);
-        for (name, count) in files.iter().filter(|(_, count)| *count > 0) {
-            let (samples, others) = rest.split_at(*count);
-            rest = others;
-            let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
-            let steps = batching.plan_epoch(&lengths, 0)?;
-            let batches = steps.iter().flat_map(|plan| Step::new(samples, plan).micro_batches).collect();
-            found.push(ValidationFile { name: name.clone(), samples: *count, batches });
-        }
-        Ok(found)
-    }
-}
-
-/// Validation samples of one file.
-pub struct ValidationFile {
-    /// The file; `data.train` where they were split off.
-    pub name: String,
-    /// How many.
-    pub samples: usize,
-    /// Packed.
-    pub batches: Vec<MicroBatch>,
-}
-
-/// Samples of files, what was left out, and how many each file has.
-type Files = (Vec<Sample>, Vec<Notice>, Vec<(String, usize)>);
-
-fn read_files(recipe: &Recipe, frozen: &Frozen, paths: &[PathBuf]) -> Result<Files, RunError> {
-    let options = dataset::Options {
-        format: recipe.data.format,
-        layout: frozen.layout,
-        max_seq_len: recipe.data.max_seq_len,
-        overlong: recipe.data.overlong,
-    };
-    let (mut samples, mut notices, mut files) = Files::default();
-    for path in paths {
-        let dataset = dataset::read_path(path, &frozen.tokenizer, &options)?;
-        files.push((path.display().to_string(), dataset.samples.len()));
-        samples.extend(dataset.samples);
-        notices.extend(dataset.notices);
-    }
-    Ok((samples, notices, files))
 }
 
 /// Every optimizer step of a run, as indices into the training samples.
@@ -171,12 +100,25 @@ pub struct Steps {
 impl Steps {
     /// Plans `epochs` epochs, or as many as `max_steps` needs.
     pub fn plan(recipe: &Recipe, samples: &[Sample]) -> Result<Steps, RunError> {
+        Steps::plan_weighted(recipe, samples, &vec![1.0; samples.len()])
+    }
+
+    /// The same where an epoch shows each sample `weights` times; see [`draw`].
+    pub fn plan_weighted(recipe: &Recipe, samples: &[Sample], weights: &[f64]) -> Result<Steps, RunError> {
         let batching = batching(recipe);
-        let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
         let mut plans = Vec::new();
         let mut epoch = 0;
         while recipe.train.max_steps.map_or(epoch < recipe.train.epochs, |max| plans.len() < max) {
-            plans.extend(batching.plan_epoch(&lengths, epoch as u64)?);
+            let drawn = draw(weights, recipe.train.seed, epoch as u64);
+            let lengths: Vec<usize> = drawn.iter().map(|&i| samples[i].ids.len()).collect();
+            let mut steps = batching.plan_epoch(&lengths, epoch as u64)?;
+            steps.iter_mut().flatten().flatten().for_each(|index| *index = drawn[*index]);
+            if steps.is_empty() {
+                return Err(RunError::Conflict(
+                    "data.sources: their weights leave an epoch without samples; raise them".into(),
+                ));
+            }
+            plans.extend(steps);
             epoch += 1;
         }
         plans.truncate(recipe.train.max_steps.unwrap_or(usize::MAX));

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rullama_train::lora::Module;
-use rullama_train::recipe::{Format, Recipe, RecipeError, TargetModules, split_override};
+use rullama_train::recipe::{
+    DataFormat, Format, Recipe, RecipeError, TargetModules, TrainOn, split_override,
+};
 
 const NONE: [(&str, &str); 0] = [];
 
@@ -78,7 +80,7 @@ fn the_manual_gives_every_key_with_its_true_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 42, "keys with a documented default");
+    assert_eq!(keys, 47, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -98,10 +100,14 @@ target_modules = "all-linear"
 train = ["a.jsonl"]
 val_size = 0.05
 format = "auto"
+template = "auto"
+train_on = "assistant"
 max_seq_len = 2048
 overlong = "error"
+invalid = "error"
 packing = true
 shuffle = true
+cache = true
 
 [train]
 seed = 42
@@ -156,10 +162,14 @@ train = ["a.jsonl", "b.jsonl"]
 valid = "v.jsonl"
 val_size = 0
 format = "prompt_completion"
+template = "chat.jinja"
+train_on = "last_assistant"
 max_seq_len = 512
 overlong = "truncate"
+invalid = "drop"
 packing = false
 shuffle = false
+cache = "runs/cache"
 [train]
 seed = 7
 epochs = 2
@@ -208,7 +218,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 45, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 49, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -278,7 +288,6 @@ fn planned_keys_are_not_typos() {
         "output.export = ['peft', 'merged-gguf']",
         "r.toml:4:26: output.export = \"merged-gguf\" is not supported yet; remove it",
     );
-    refuse("data.format = 'alpaca'", "r.toml:4:15: data.format = \"alpaca\" is not supported yet; remove it");
 }
 
 #[test]
@@ -435,7 +444,8 @@ fn missing_keys_say_what_they_take() {
     let text = "model.base = 'tiny'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `data.train` is missing; it is the path of a .jsonl file, or a list of them",
+        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list \
+         of them",
     );
     let text = "model.base = 'tiny'\ndata.train = 'a'";
     assert_message(
@@ -527,4 +537,85 @@ fn files_that_do_not_exist_are_named_in_full() {
     let error = Recipe::read(Path::new("no/such.toml"), &NONE).expect_err("no such file").to_string();
     let absolute = std::env::current_dir().expect("a working directory").join("no/such.toml");
     assert!(error.starts_with(&format!("cannot read the recipe {}: ", absolute.display())), "{error}");
+}
+
+#[test]
+fn sources_have_their_own_weight_and_shape() {
+    let text = "model.base = 'tiny'\noutput.dir = 'runs/a'\n[data]\nformat = 'messages'\n";
+    let with = |sources: &str| parse(&format!("{text}{sources}"), &NONE);
+    let recipe = with(
+        "[[data.sources]]\npath = 'a'\n[[data.sources]]\npath = 'b/*.gz'\nweight = 0.5\nformat = 'text'\ntrain_on = 'all'\n",
+    )
+    .expect("sound");
+    let sources = recipe.data.training();
+    assert_eq!(sources.len(), 2);
+    assert_eq!((sources[0].weight, sources[0].format), (1.0, DataFormat::Messages));
+    assert_eq!(
+        (sources[1].weight, sources[1].format, sources[1].train_on),
+        (0.5, DataFormat::Text, TrainOn::All)
+    );
+    assert_eq!(parse(&recipe.to_toml(), &NONE).expect("sound"), recipe);
+    // What stands in `train` is a source of weight 1.
+    let plain = accept("data.train_on = 'all'");
+    assert_eq!((plain.data.training()[0].weight, plain.data.training()[0].train_on), (1.0, TrainOn::All));
+
+    let refuse = |sources: &str, message: &str| assert_message(with(sources), message);
+    refuse(
+        "",
+        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them",
+    );
+    refuse(
+        "train = 'c'\n[[data.sources]]\npath = 'a'\n",
+        "r.toml:6:1: data.sources: `train` names the samples already; remove one of the two",
+    );
+    refuse(
+        "[[data.sources]]\nweight = 2\n",
+        "r.toml: `data.sources.path` is missing; it is a file, a folder or a pattern such as \"data/*.jsonl\"",
+    );
+    refuse(
+        "[[data.sources]]\npath = 'a'\nwieght = 2\n",
+        "r.toml:7:1: unknown key `wieght` in [[data.sources]]; did you mean `weight`?",
+    );
+    refuse(
+        "[[data.sources]]\npath = 'a'\nweight = 0\n",
+        "r.toml:7:10: data.sources.weight = 0: expected a number > 0, at most 1000",
+    );
+    refuse(
+        "sources = 'a'",
+        "r.toml:5:11: data.sources: expected tables [[data.sources]], found the string \"a\"",
+    );
+    refuse(
+        "sources = []",
+        "r.toml:5:11: data.sources = []: expected at least one of tables [[data.sources]]",
+    );
+    refuse(
+        "sources = [1]",
+        "r.toml:5:12: data.sources: expected tables [[data.sources]], found the integer 1",
+    );
+}
+
+#[test]
+fn templates_and_caches_are_names_or_paths() {
+    use rullama_train::recipe::{Cache, Template};
+    let template = |value: &str| accept(&format!("data.template = '{value}'")).data.template;
+    assert_eq!(template("auto"), Template::Auto);
+    assert_eq!(template("gguf"), Template::Gguf);
+    assert_eq!(template("gemma4"), Template::Gemma4);
+    assert_eq!(template("my/chat.jinja"), Template::File("my/chat.jinja".into()));
+    let cache = |value: &str| accept(&format!("data.cache = {value}")).data.cache;
+    assert_eq!(cache("true"), Cache::User);
+    assert_eq!(cache("false"), Cache::Off);
+    assert_eq!(cache("'runs/cache'"), Cache::Folder("runs/cache".into()));
+    refuse(
+        "data.cache = 1",
+        "r.toml:4:14: data.cache: expected true, false or a folder, found the integer 1",
+    );
+    refuse(
+        "data.chat_template = 'x'",
+        "r.toml:4:6: unknown key `chat_template` in [data]; did you mean `template` in [data]?",
+    );
+    refuse(
+        "data.train_on = 'user'",
+        "r.toml:4:17: data.train_on = \"user\": expected one of `assistant`, `last_assistant`, `all`",
+    );
 }

@@ -7,14 +7,14 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::batch::Sample;
-use rullama_train::dataset::{self, Options, Overlong};
+use rullama_train::dataset::{Invalid, Options, Overlong, files as dataset_files};
 use rullama_train::export::merged::{self, MergeType, MergedTensor};
 use rullama_train::export::{drift, read_any};
 use rullama_train::files;
 use rullama_train::gpu::{Backend, Gpu};
-use rullama_train::recipe::Recipe;
-use rullama_train::run::{Data, Frozen};
-use rullama_train::template::Layout;
+use rullama_train::recipe::{Recipe, Template};
+use rullama_train::run::{self, Data, Frozen};
+use rullama_train::template::TrainOn;
 use rullama_train::tokenizer::Tokenizer;
 use rullama_train::weights::{Base, GgmlType, Gguf};
 
@@ -108,11 +108,13 @@ fn held_out(args: &MergeArgs, base: &Base) -> Result<Option<(Gpu, Vec<Sample>)>>
     let tokenizer = Tokenizer::from_gguf(base.gguf())?;
     let options = Options {
         format: Default::default(),
-        layout: Layout::of(base.config()),
+        template: &run::template(&Template::Auto, base)?,
+        train_on: TrainOn::Assistant,
         max_seq_len: base.config().context_length.min(2048),
         overlong: Overlong::Truncate,
+        invalid: Invalid::Error,
     };
-    let samples = dataset::read_path(path, &tokenizer, &options)?.samples;
+    let samples = dataset_files::read(path, &tokenizer, &options, None)?.samples;
     Ok(Some((block_on(Gpu::open(Backend::Auto, None, false))?, samples)))
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod describe;
 mod eval;
 mod export;
 mod merge;
@@ -38,6 +39,9 @@ enum Verb {
         /// Write loss and gradients of the first optimizer step to this safetensors file.
         #[arg(long, value_name = "FILE")]
         gradients: Option<PathBuf>,
+        /// Time so many steps, after one more, and estimate the run; unset, 3 on a GPU and none where a CPU plays it.
+        #[arg(long, value_name = "STEPS")]
+        measure: Option<usize>,
     },
     /// Time training steps on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
@@ -112,7 +116,9 @@ pub fn run() -> Result<ExitCode> {
     let cli = Cli::parse();
     match (cli.verb, cli.train) {
         (None, Some(recipe)) => return train::run(&recipe.read()?, &cli.how),
-        (Some(Verb::Check { recipe, gradients }), _) => check::run(&recipe.read()?, gradients.as_deref()),
+        (Some(Verb::Check { recipe, gradients, measure }), _) => {
+            check::run(&recipe.read()?, gradients.as_deref(), measure)
+        }
         (Some(Verb::Eval { recipe, eval }), _) => {
             let found = if eval.reads_recipe_data() { recipe.read()? } else { recipe.parse()? };
             eval::run(&found, &eval)

@@ -33,8 +33,10 @@ impl Session {
     /// Opens the base, reads the data and plans every step.
     pub fn open(recipe: &Recipe) -> Result<Session> {
         let frozen = Frozen::open(recipe)?;
+        let wait = show::wait("reading the data");
         let data = Data::read(recipe, &frozen)?;
-        let steps = Steps::plan(recipe, &data.train)?;
+        wait.finish_and_clear();
+        let steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
         let validation = data.validation_files(recipe)?;
         let render = |text: &String| Ok((text.clone(), frozen.prompt(text).map_err(run::RunError::Prompt)?));
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
@@ -100,7 +102,7 @@ impl Session {
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
         let recompute = match recipe.train.gradient_checkpointing {
-            GradientCheckpointing::Auto => Recompute::Above(KEEP_UP_TO),
+            GradientCheckpointing::Auto => Recompute::Keep(KEEP_UP_TO),
             GradientCheckpointing::On => Recompute::Always,
             GradientCheckpointing::Off => Recompute::Never,
         };

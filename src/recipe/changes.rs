@@ -11,12 +11,16 @@ const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
 /// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed,
 /// and what the base and the samples are is told by their digests, wherever they lie.
-const HARMLESS_KEYS: [&str; 7] = [
+const HARMLESS_KEYS: [&str; 11] = [
     "model.base",
     "data.train",
     "data.valid",
     "data.format",
+    "data.template",
+    "data.train_on",
     "data.overlong",
+    "data.invalid",
+    "data.cache",
     "train.gradient_checkpointing",
     "train.max_skipped_steps",
 ];

@@ -9,12 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
-use super::{GradientCheckpointing, TargetModules};
+use super::{Cache, GradientCheckpointing, TargetModules};
 use crate::lora::Module;
 
 /// Values that later versions are meant to take.
-const PLANNED_VALUES: [(&str, &[&str]); 2] =
-    [("data.format", &["alpaca", "sharegpt", "text"]), ("output.export", &["merged-gguf"])];
+const PLANNED_VALUES: [(&str, &[&str]); 1] = [("output.export", &["merged-gguf"])];
 
 /// One section of a recipe.
 pub(super) struct Section<'a> {
@@ -172,6 +171,47 @@ impl Section<'_> {
             Value::Boolean(false) => Ok(GradientCheckpointing::Off),
             Value::Text(text) if text == "auto" => Ok(GradientCheckpointing::Auto),
             _ => Err(self.wrong_type(key, node, "\"auto\", true or false")),
+        }
+    }
+
+    /// Tables in a list, each read by `read`; `keys` are what one may have.
+    pub fn tables<T>(
+        &self,
+        key: &str,
+        keys: &[&str],
+        read: impl Fn(&Section) -> Result<T, RecipeError>,
+    ) -> Result<Vec<T>, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(Vec::new()) };
+        let expected = format!("tables [[{}]]", self.path(key));
+        let Value::List(items) = &node.value else { return Err(self.wrong_type(key, node, &expected)) };
+        if items.is_empty() {
+            return Err(self.out_of_range(key, node, &format!("at least one of {expected}")));
+        }
+        let mut out = Vec::new();
+        for item in items {
+            let Value::Table(entries) = &item.value else {
+                return Err(self.wrong_type(key, item, &expected));
+            };
+            if let Some(entry) = entries.iter().find(|entry| !keys.contains(&entry.key.as_str())) {
+                let hint = match nearest(&entry.key, keys.iter().copied()) {
+                    Some(known) => format!("did you mean `{known}`?"),
+                    None => format!("it takes {}", keys.join(", ")),
+                };
+                let what = format!("key `{}` in [[{}]]", entry.key, self.path(key));
+                return Err(RecipeError::Unknown { place: self.source.place(entry.origin), what, hint });
+            }
+            out.push(read(&Section { source: self.source, name: "data.sources", entries })?);
+        }
+        Ok(out)
+    }
+
+    /// True, false or a folder.
+    pub fn cache(&self, key: &str) -> Result<Cache, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(Cache::User) };
+        match &node.value {
+            Value::Boolean(true) => Ok(Cache::User),
+            Value::Boolean(false) => Ok(Cache::Off),
+            _ => Ok(Cache::Folder(self.text_of(key, node, "true, false or a folder")?.into())),
         }
     }
 

@@ -7,7 +7,24 @@ use super::source::{Entry, Source, Value};
 const SECTIONS: [(&str, &[&str]); 7] = [
     ("model", &["base"]),
     ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from"]),
-    ("data", &["train", "valid", "val_size", "format", "max_seq_len", "overlong", "packing", "shuffle"]),
+    (
+        "data",
+        &[
+            "train",
+            "valid",
+            "val_size",
+            "format",
+            "template",
+            "train_on",
+            "max_seq_len",
+            "overlong",
+            "invalid",
+            "packing",
+            "shuffle",
+            "cache",
+            "sources",
+        ],
+    ),
     (
         "train",
         &[
@@ -37,11 +54,10 @@ const SECTIONS: [(&str, &[&str]); 7] = [
 ];
 
 /// Keys that later versions are meant to have.
-const PLANNED: [(&str, &[&str]); 3] =
-    [("model", &["digest"]), ("lora", &["layers"]), ("data", &["chat_template", "train_on"])];
+const PLANNED: [(&str, &[&str]); 2] = [("model", &["digest"]), ("lora", &["layers"])];
 
 /// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
-const OTHER_NAMES: [(&str, &str); 21] = [
+const OTHER_NAMES: [(&str, &str); 25] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("scale", "lora.alpha"),
@@ -50,6 +66,10 @@ const OTHER_NAMES: [(&str, &str); 21] = [
     ("model_name_or_path", "model.base"),
     ("sequence_len", "data.max_seq_len"),
     ("cutoff_len", "data.max_seq_len"),
+    ("chat_template", "data.template"),
+    ("datasets", "data.sources"),
+    ("train_on_inputs", "data.train_on"),
+    ("assistant_only_loss", "data.train_on"),
     ("iters", "train.max_steps"),
     ("lr", "train.learning_rate"),
     ("lr_schedule", "train.lr_scheduler"),

@@ -18,9 +18,10 @@ pub use changes::Change;
 pub use error::{Place, RecipeError};
 pub use source::Format;
 
-pub use crate::dataset::{Format as DataFormat, Overlong};
+pub use crate::dataset::{Format as DataFormat, Invalid, Overlong};
 pub use crate::export::Format as Export;
 use crate::lora::Module;
+pub use crate::template::TrainOn;
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -98,23 +99,106 @@ impl Serialize for TargetModules {
 /// `[data]`
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Data {
-    /// Files of training samples, one JSON object a line.
+    /// Files, folders or patterns of training samples; empty where [`Data::sources`] names them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub train: Vec<PathBuf>,
-    /// Files of validation samples; empty where `val_size` splits them off.
+    /// The same of validation samples; empty where `val_size` splits them off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub valid: Vec<PathBuf>,
-    /// Validation samples split off `train`: 0 none, below 1 a fraction, from 1 on a whole count.
+    /// Validation samples split off the training samples: 0 none, below 1 a fraction, from 1 on a whole count.
     pub val_size: f64,
     /// Shape of the samples.
     pub format: DataFormat,
+    /// How conversations become text.
+    pub template: Template,
+    /// Which part of them carries loss.
+    pub train_on: TrainOn,
     /// Most tokens `T` in one row: in a packed row of several samples, or in a sample of its own.
     pub max_seq_len: usize,
     /// What happens to a sample that is longer.
     pub overlong: Overlong,
+    /// What happens to a record that cannot be used.
+    pub invalid: Invalid,
     /// Whether samples share rows.
     pub packing: bool,
     /// Whether each epoch draws a new order from the seed.
     pub shuffle: bool,
+    /// Where tokens are kept between runs.
+    pub cache: Cache,
+    /// `[[data.sources]]`: training samples, each kind with its own weight and shape; instead of `train`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<DataSource>,
+}
+
+impl Data {
+    /// The training samples' sources; `train` is those of weight 1.
+    pub fn training(&self) -> Vec<DataSource> {
+        let plain = |path: &PathBuf| DataSource {
+            path: path.clone(),
+            weight: 1.0,
+            format: self.format,
+            train_on: self.train_on,
+        };
+        self.train.iter().map(plain).chain(self.sources.iter().cloned()).collect()
+    }
+}
+
+/// One of `[[data.sources]]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataSource {
+    /// File, folder or pattern.
+    pub path: PathBuf,
+    /// How often an epoch shows each of its samples; of a fraction, each epoch draws other samples.
+    pub weight: f64,
+    /// Shape of its samples; `data.format` unless set.
+    pub format: DataFormat,
+    /// Which part of them carries loss; `data.train_on` unless set.
+    pub train_on: TrainOn,
+}
+
+/// How conversations become text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Template {
+    /// What runs the base renders: the built-in layout for Ollama's models, else the file's own template.
+    Auto,
+    /// The base file's own (`tokenizer.chat_template`).
+    Gguf,
+    /// The built-in layout.
+    Gemma4,
+    /// A Jinja file.
+    File(PathBuf),
+}
+
+impl Serialize for Template {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Template::Auto => serializer.serialize_str("auto"),
+            Template::Gguf => serializer.serialize_str("gguf"),
+            Template::Gemma4 => serializer.serialize_str("gemma4"),
+            Template::File(path) => path.serialize(serializer),
+        }
+    }
+}
+
+/// Where tokens are kept between runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// In the user's cache folder.
+    User,
+    /// Nowhere.
+    Off,
+    /// In this folder.
+    Folder(PathBuf),
+}
+
+impl Serialize for Cache {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cache::User => serializer.serialize_bool(true),
+            Cache::Off => serializer.serialize_bool(false),
+            Cache::Folder(path) => path.serialize(serializer),
+        }
+    }
 }
 
 /// `[train]`
@@ -320,9 +404,15 @@ impl Recipe {
     /// Whether the files that the recipe reads exist; the error shows the absolute path that was tried.
     pub fn check_files(&self) -> Result<(), RecipeError> {
         let data = self.data.train.iter().map(|p| ("data.train", p));
+        let sources = self.data.sources.iter().map(|s| ("data.sources", &s.path));
         let valid = self.data.valid.iter().map(|p| ("data.valid", p));
+        let template = match &self.data.template {
+            Template::File(path) => Some(("data.template", path)),
+            _ => None,
+        };
         let init = self.lora.init_from.iter().map(|p| ("lora.init_from", p));
-        match data.chain(valid).chain(init).find(|(_, path)| !path.exists()) {
+        let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
+        match all.find(|(_, path)| !path.exists() && !crate::dataset::files::is_pattern(path)) {
             Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),
             None => Ok(()),
         }

@@ -91,6 +91,11 @@ impl Base {
         &self.name
     }
 
+    /// Whether the model was opened by the path of a file: not from Ollama's store, and not the one that is built in.
+    pub fn is_file(&self) -> bool {
+        self.name != "tiny" && std::path::Path::new(self.gguf.file()) == std::path::Path::new(&self.name)
+    }
+
     /// The model's shape.
     pub fn config(&self) -> &Config {
         &self.config

@@ -292,12 +292,14 @@ fn datasets(place: Place) {
     );
     refused(&format!("{sound}\n{}\n", &sound[..20]), " line 2: broken JSON at column 20: …");
     refused(
-        &format!("{sound}\n{{\"text\": \"Ahoy!\"}}\n"),
-        " line 2: expected \"messages\", \"prompt\" + \"completion\" or \"input_ids\", found keys [text]",
+        &format!("{sound}\n{{\"words\": \"Ahoy!\"}}\n"),
+        " line 2: expected \"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \
+         \"input_ids\", found keys [words]",
     );
     refused(
         r#"{"messages": [{"role": "pirate", "content": "Ahoy!"}]}"#,
-        " line 1: message 1: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\" or \"assistant\"",
+        " line 1: message 1: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\", \
+         \"assistant\" or \"tool\"",
     );
     refused(
         r#"{"input_ids": [2, 3, 4], "labels": [-100, -100, -100]}"#,
@@ -459,15 +461,29 @@ fn check(place: Place) {
         "device     ",
         "base       tiny: 4 layers, width 256, vocabulary 2 048\n",
         "adapter    73 216 trainable parameters: rank 4, alpha 8 (scale 2.0000) on attn_q, ",
+        "template   gemma4, built in, as small models have it; loss on every answer\n",
+        "read       data.jsonl: JSON Lines, 4 prompt_completion\n",
         "data       train 3 samples, ",
         "; validation 1 sample, ",
         "steps      2 (max_steps), each 1 row packed up to 64 tokens; learning rate up to 0.01\n",
+        "lengths    ",
+        "packing    ",
+        "duplicates none\n",
         "memory     ",
         "\ndata.jsonl line 1; what stands between « and » carries loss:\n\n<bos><|turn>user\nHello!<turn|>\n<|turn>model\n«Ahoy!<turn|>»\n",
     ];
     for part in expected {
         assert!(text.contains(part), "expected {part:?} in\n{text}");
     }
+    assert!(!text.contains("\ntime "), "steps are not timed where a CPU plays the GPU\n{text}");
+    assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+    let text = place.run(&["check", "recipe.toml", "--measure", "5"]);
+    let time =
+        text.lines().find(|line| line.starts_with("time       about ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        time.contains(" for 2 steps of ") && time.contains(" tokens/s in 1 step after the first; "),
+        "{time}"
+    );
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
 }
 

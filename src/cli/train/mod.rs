@@ -71,7 +71,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
         );
     }
     let data = &session.data;
-    let identity = Identity::of(&session.frozen.base, &data.train, &data.validation);
+    let identity = Identity::of(&session.frozen.base, &data.train, &data.weights, &data.validation);
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     let resumed_at = start.checkpoint.as_ref().map_or(0, |c| c.step);
     check_space(recipe, &initial)?;
@@ -187,7 +187,8 @@ impl Run<'_> {
             object["output"] = json!(dir);
             object["steps"] = self.steps().into();
             object["resumed_at"] = self.step.into();
-            object["notices"] = notices.into();
+            let of_data = self.session.data.notices.iter().map(ToString::to_string);
+            object["notices"] = of_data.chain(notices.iter().cloned()).collect();
             object["recipe"] = serde_json::to_value(self.recipe).expect("tables of plain values");
             object
         });
