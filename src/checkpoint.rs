@@ -25,6 +25,7 @@ use crate::export::{self, peft};
 use crate::files;
 use crate::lora::{Adapter, Pair, Slot};
 use crate::recipe::{Format, Recipe};
+use crate::weights::Fingerprint;
 
 /// Version of the files. Another number means that an older program cannot read them.
 const FORMAT: u64 = 1;
@@ -119,17 +120,21 @@ struct Stored {
 
 impl Checkpoint {
     /// Writes `checkpoint-STEP` into the folder `dir`, which appears whole; one that is there already stays as it is.
-    pub fn write(&self, dir: &Path) -> Result<PathBuf, Error> {
+    ///
+    /// `fingerprint` is the base's, which the adapter's file then holds.
+    pub fn write(&self, dir: &Path, fingerprint: &Fingerprint) -> Result<PathBuf, Error> {
         let path = dir.join(format!("{PREFIX}{}", self.step));
         if path.exists() {
             return Ok(path);
         }
-        let options = peft::Options {
-            naming: peft::Naming::CausalLm,
+        let fingerprint = fingerprint.to_string();
+        let options = export::Options {
             base_model: self.recipe.output.base_model_name.as_deref().unwrap_or(&self.recipe.model.base),
             dropout: self.recipe.lora.dropout,
+            fingerprint: Some(&fingerprint),
         };
-        let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, &options)?.into();
+        let naming = peft::Naming::CausalLm;
+        let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, naming, &options)?.into();
         let moments = [("exp_avg", &self.first), ("exp_avg_sq", &self.second)];
         contents.push((OPTIMIZER, serialize(&moments, self.adapter.rank)));
         if let Some((_, Some(best))) = &self.best {
@@ -304,7 +309,12 @@ mod tests {
         Checkpoint {
             step,
             steps: 9,
-            identity: Identity::of(base, &[], &[], &[]),
+            identity: Identity {
+                base: "b".into(),
+                tokenizer: "t".into(),
+                train: "d".into(),
+                validation: "v".into(),
+            },
             adapter: new(1),
             first: new(2).pairs,
             second: new(3).pairs,
@@ -328,7 +338,7 @@ mod tests {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
         for step in [3, 4, 5] {
             let written = checkpoint(&base, step);
-            let path = written.write(dir.path()).expect("written");
+            let path = written.write(dir.path(), &Fingerprint::of(&base)).expect("written");
             assert_eq!(path, dir.path().join(format!("checkpoint-{step}")));
             assert_eq!(read(&path, &base).expect("sound"), written);
             // Any checkpoint is an adapter that other programs load.
@@ -341,7 +351,7 @@ mod tests {
     fn the_newest_are_kept() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
         for step in [9, 4, 10, 100] {
-            checkpoint(&base, step).write(dir.path()).expect("written");
+            checkpoint(&base, step).write(dir.path(), &Fingerprint::of(&base)).expect("written");
         }
         fs::create_dir(dir.path().join("checkpoint-mine")).expect("created");
         fs::create_dir(dir.path().join(".unfinished-x")).expect("created");
@@ -356,7 +366,7 @@ mod tests {
     #[test]
     fn damage_is_named() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
-        let path = checkpoint(&base, 5).write(dir.path()).expect("written");
+        let path = checkpoint(&base, 5).write(dir.path(), &Fingerprint::of(&base)).expect("written");
         let damaged = |name: &str, change: &dyn Fn(&mut Vec<u8>), expected: &str| {
             let file = path.join(name);
             let sound = fs::read(&file).expect("there");
@@ -394,7 +404,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
-        let path = checkpoint(&base, 5).write(dir.path()).expect("written");
+        let path = checkpoint(&base, 5).write(dir.path(), &Fingerprint::of(&base)).expect("written");
         fs::write(path.join(STATE), r#"{"format": 2, "version": "9.0.0", "anything": "else"}"#)
             .expect("written");
         let error = read(&path, &base).expect_err("newer").to_string();

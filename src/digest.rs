@@ -4,13 +4,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::batch::Sample;
+use crate::run::{Data, Frozen};
+use crate::weights::Gguf;
 use crate::weights::value::{Array, Value};
-use crate::weights::{Base, Gguf};
 
 /// What the numbers of a run depend on beside its recipe, as digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Of the base's tensors.
+    /// Of the base's weights: [`crate::weights::Fingerprint`].
     pub base: String,
     /// Of its vocabulary.
     pub tokenizer: String,
@@ -22,12 +23,12 @@ pub struct Identity {
 
 impl Identity {
     /// Takes all four.
-    pub fn of(base: &Base, train: &[Sample], weights: &[f64], validation: &[Sample]) -> Identity {
+    pub fn of(frozen: &Frozen, data: &Data) -> Identity {
         Identity {
-            base: tensors(base.gguf()),
-            tokenizer: tokenizer(base.gguf()),
-            train: samples(train, weights),
-            validation: samples(validation, &[]),
+            base: frozen.fingerprint.weights.clone(),
+            tokenizer: tokenizer(frozen.base.gguf()),
+            train: samples(&data.train, &data.weights),
+            validation: samples(&data.validation, &[]),
         }
     }
 
@@ -68,28 +69,6 @@ pub fn samples(samples: &[Sample], weights: &[f64]) -> String {
     hex(hash.finalize().as_slice())
 }
 
-/// A tensor of up to four such pieces is digested whole, of a larger one this many bytes at four places, the first and
-/// the last among them: whatever trains or quantizes a model changes more than what lies between.
-const PIECE: usize = 16 << 10;
-
-/// Of every tensor's name, format, shape and, in parts, data.
-fn tensors(gguf: &Gguf) -> String {
-    let mut hash = Sha256::new();
-    for tensor in gguf.tensors() {
-        hash.update(format!("{} {} {:?}\n", tensor.name, tensor.ty.name(), tensor.shape));
-        pieces(gguf.data(tensor)).iter().for_each(|piece| hash.update(piece));
-    }
-    hex(hash.finalize().as_slice())
-}
-
-fn pieces(data: &[u8]) -> Vec<&[u8]> {
-    if data.len() <= 4 * PIECE {
-        return vec![data];
-    }
-    let last = data.len() - PIECE;
-    [0, last / 3, last / 3 * 2, last].map(|start| &data[start..start + PIECE]).to_vec()
-}
-
 /// Of the tokens, in their order, and of how they merge.
 fn tokenizer(gguf: &Gguf) -> String {
     let mut hash = Sha256::new();
@@ -117,15 +96,6 @@ mod tests {
     fn sha_256_of_the_standard() {
         // FIPS 180-4, "abc".
         assert_eq!(bytes(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    }
-
-    #[test]
-    fn pieces_begin_and_end_with_the_tensor() {
-        let data: Vec<u8> = (0..=255).cycle().take(5 * PIECE + 7).collect();
-        assert_eq!(pieces(&data[..4 * PIECE]), [&data[..4 * PIECE]]);
-        let found = pieces(&data);
-        assert_eq!((found[0], found[3]), (&data[..PIECE], &data[data.len() - PIECE..]));
-        assert!(found.iter().all(|piece| piece.len() == PIECE));
     }
 
     #[test]

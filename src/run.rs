@@ -1,18 +1,17 @@
 //! From a recipe to everything that a run needs before it touches a device.
 
-use std::path::Path;
-
 use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};
 use crate::config::Config;
 use crate::dataset::DatasetError;
-use crate::export::{self, Format, rullama};
+use crate::export::{self, AdapterPath, Format, Loaded, Origin, rullama};
 use crate::lora::{self, Adapter, Module, Slot};
-use crate::recipe::{self, Recipe, TargetModules};
+use crate::model::plan::Recompute;
+use crate::recipe::{self, GradientCheckpointing, Recipe, TargetModules};
 use crate::schedule::Schedule;
 use crate::template::{Conversation, Layout, Message, Role, Template, TemplateError};
 use crate::tokenizer::Tokenizer;
 use crate::train::{Capacity, Dropout, Optimizer};
-use crate::weights::{self, Base};
+use crate::weights::{self, Base, Fingerprint};
 
 mod data;
 pub use data::{Data, Source, ValidationFile, template};
@@ -29,7 +28,7 @@ pub enum RunError {
     /// The order of the data.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The adapter to start from.
+    /// An adapter that is loaded.
     #[error(transparent)]
     Adapter(#[from] export::Error),
     /// The chat template.
@@ -51,6 +50,8 @@ pub struct Frozen {
     pub tokenizer: Tokenizer,
     /// Its built-in chat layout.
     pub layout: Layout,
+    /// What it is recognized by.
+    pub fingerprint: Fingerprint,
     /// How conversations become text in this run.
     pub template: Template,
 }
@@ -58,7 +59,32 @@ pub struct Frozen {
 impl Frozen {
     /// Opens the base that `recipe` names.
     pub fn open(recipe: &Recipe) -> Result<Frozen, RunError> {
-        let base = Base::open(&recipe.model.base)?;
+        let frozen = Frozen::named(&recipe.model.base, &recipe.data.template)?;
+        if let Some(wanted) =
+            recipe.model.fingerprint.as_ref().filter(|wanted| **wanted != frozen.fingerprint)
+        {
+            return Err(RunError::Conflict(format!(
+                "{} has the fingerprint {}, model.fingerprint is {wanted}; use the base that the recipe was \
+                 written for, or remove that key",
+                frozen.base.name(),
+                frozen.fingerprint
+            )));
+        }
+        let trained = frozen.base.config().context_length;
+        if recipe.data.max_seq_len > trained {
+            return Err(RunError::Conflict(format!(
+                "data.max_seq_len = {}, but {} was trained for {trained} positions; lower it",
+                recipe.data.max_seq_len,
+                frozen.base.name(),
+            )));
+        }
+        Ok(frozen)
+    }
+
+    /// Opens a base by what [`Base::open`] takes, with a template.
+    pub fn named(spec: &str, template: &crate::recipe::Template) -> Result<Frozen, RunError> {
+        let base = Base::open(spec)?;
+        let fingerprint = Fingerprint::of(&base);
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let config = base.config();
         if tokenizer.vocab_size() > config.vocab {
@@ -69,17 +95,9 @@ impl Frozen {
                 config.vocab
             )));
         }
-        if recipe.data.max_seq_len > config.context_length {
-            return Err(RunError::Conflict(format!(
-                "data.max_seq_len = {}, but {} was trained for {} positions; lower it",
-                recipe.data.max_seq_len,
-                base.name(),
-                config.context_length
-            )));
-        }
         let layout = Layout::of(config);
-        let template = data::template(&recipe.data.template, &base)?;
-        Ok(Frozen { base, tokenizer, layout, template })
+        let template = data::template(template, &base)?;
+        Ok(Frozen { base, tokenizer, layout, template, fingerprint })
     }
 
     /// Ids of a user's message with the prompt for the reply.
@@ -143,14 +161,9 @@ fn batching(recipe: &Recipe) -> Batching {
     }
 }
 
-/// What a trainer must hold for these steps, validation batches and replies of up to `reply_tokens` tokens.
-pub fn capacity(
-    steps: &Steps,
-    samples: &[Sample],
-    validation: &[ValidationFile],
-    reply_tokens: usize,
-) -> Capacity {
-    let mut capacity = Capacity { tokens: reply_tokens.max(1), loss_tokens: 1, step_loss_tokens: 1 };
+/// What a trainer must hold for these steps and validation batches.
+pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[ValidationFile]) -> Capacity {
+    let mut capacity = Capacity { tokens: 1, loss_tokens: 1, step_loss_tokens: 1 };
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }
@@ -188,8 +201,8 @@ pub fn slots(recipe: &Recipe, config: &Config) -> Result<Vec<Slot>, RunError> {
 }
 
 /// The adapter that training starts from: fresh, or `lora.init_from`. Fails where `output.export` cannot hold it.
-pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunError> {
-    let (slots, l) = (slots(recipe, config)?, &recipe.lora);
+pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError> {
+    let (slots, l) = (slots(recipe, base.config())?, &recipe.lora);
     // Said before hours of training rather than after.
     let unnamed = |s: &&Slot| rullama::name(s.module).is_none();
     let unnamed: Vec<Slot> = slots.iter().filter(unnamed).copied().collect();
@@ -200,34 +213,46 @@ pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunE
             names(&unnamed)
         )));
     }
-    match &l.init_from {
-        None => Ok(Adapter::init(&slots, l.rank, l.alpha, l.rslora, recipe.train.seed)),
-        Some(dir) => read_adapter(dir, config, &slots, recipe),
+    if !l.init_from.is_empty() {
+        return read_adapters(&l.init_from, base, &slots, recipe);
     }
+    let adapter = Adapter::init(&slots, l.rank, l.alpha, l.rslora, recipe.train.seed);
+    Ok(Loaded { adapter, origin: Origin::default(), notices: Vec::new() })
 }
 
-/// An adapter in any format, of the recipe's rank and scale; it takes over the recipe's alpha, which not all files hold.
-pub fn read_adapter(
-    path: &Path,
-    config: &Config,
+/// Adapters in any format, or their weighted sum, of the recipe's rank and scale.
+///
+/// A whole adapter must have that scale and takes over the recipe's alpha, which not all files hold; a sum has no scale of
+/// its own and is given it.
+pub fn read_adapters(
+    paths: &[AdapterPath],
+    base: &Base,
     slots: &[Slot],
     recipe: &Recipe,
-) -> Result<Adapter, RunError> {
-    let (found, l) = (export::read_any(path, config, Some(slots))?, &recipe.lora);
+) -> Result<Loaded, RunError> {
+    let l = &recipe.lora;
+    let mut found = export::load(paths, base, Some(slots), l.allow_other_base.into())?;
     let wanted = Adapter { rank: l.rank, alpha: l.alpha, rslora: l.rslora, pairs: Default::default() };
-    if found.rank != l.rank || !export::same_scale(&wanted, &found) {
+    let names = paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ");
+    let whole = matches!(paths, [AdapterPath { weight: 1.0, .. }]);
+    if !whole && found.adapter.rank != l.rank {
         return Err(RunError::Conflict(format!(
-            "{} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them equal",
-            path.display(),
-            found.rank,
-            found.alpha,
-            found.rslora,
-            l.rank,
-            l.alpha,
-            l.rslora
+            "{names} have rank {} together; the recipe has rank = {}; make them equal",
+            found.adapter.rank, l.rank
         )));
     }
-    Ok(Adapter { pairs: found.pairs, ..wanted })
+    if whole && (found.adapter.rank != l.rank || !export::same_scale(&wanted, &found.adapter)) {
+        return Err(RunError::Conflict(format!(
+            "{names} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them \
+             equal",
+            found.adapter.rank, found.adapter.alpha, found.adapter.rslora, l.rank, l.alpha, l.rslora
+        )));
+    }
+    found.adapter = match whole {
+        true => Adapter { pairs: found.adapter.pairs, ..wanted },
+        false => found.adapter.rescaled(l.alpha, l.rslora),
+    };
+    Ok(found)
 }
 
 /// The different modules among `slots`, for messages.
@@ -249,6 +274,18 @@ pub fn optimizer(recipe: &Recipe) -> Optimizer {
         adam: (t.optimizer == recipe::Optimizer::Adamw).then_some(adam),
         weight_decay: t.weight_decay,
         max_grad_norm: t.max_grad_norm,
+    }
+}
+
+/// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
+const KEEP_UP_TO: u64 = 4 << 30;
+
+/// Which activations the recipe wants kept.
+pub fn recompute(recipe: &Recipe) -> Recompute {
+    match recipe.train.gradient_checkpointing {
+        GradientCheckpointing::Auto => Recompute::Keep(KEEP_UP_TO),
+        GradientCheckpointing::On => Recompute::Always,
+        GradientCheckpointing::Off => Recompute::Never,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{MicroBatch, Step};
+use crate::config::Config;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Pair, Slot};
 use crate::model::plan::Recompute;
@@ -334,14 +335,29 @@ impl<'a> Trainer<'a> {
         self.head.read_logits(self.gpu, self.model, &self.activations, rows).await
     }
 
+    /// Puts another adapter of the same slots and rank in the place of the adapter; gradients and moments stay.
+    pub fn set_adapter(&mut self, adapter: &Adapter) {
+        self.adapter.set(self.gpu, adapter);
+    }
+
+    /// What it can hold.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Whether its products run on cooperative matrices, with operands in f16.
+    pub fn cooperative(&self) -> bool {
+        self.gpu.cooperative()
+    }
+
+    /// The shape of its model.
+    pub fn config(&self) -> &Config {
+        self.model.config()
+    }
+
     /// The adapter's matrices as they are now.
     pub async fn adapter(&self) -> Result<BTreeMap<Slot, Pair>, GpuError> {
         self.adapter.read(self.gpu).await
-    }
-
-    /// Takes over an adapter's matrices; moments and the count of updates stay.
-    pub fn set_adapter(&self, pairs: &BTreeMap<Slot, Pair>) {
-        self.adapter.write_parameters(self.gpu, pairs);
     }
 
     /// Everything that a later [`Trainer::restore`] needs to go on with the same bits.

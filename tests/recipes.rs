@@ -80,7 +80,7 @@ fn the_manual_gives_every_key_with_its_true_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 47, "keys with a documented default");
+    assert_eq!(keys, 49, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -95,6 +95,7 @@ alpha = 32.0
 rslora = false
 dropout = 0.0
 target_modules = "all-linear"
+allow_other_base = false
 
 [data]
 train = ["a.jsonl"]
@@ -150,13 +151,15 @@ backend = "auto"
 const FULL: &str = r#"
 [model]
 base = "gemma4:e2b"
+fingerprint = "v1:00112233445566778899aabbccddeeff-ffeeddccbbaa99887766554433221100"
 [lora]
 rank = 8
 alpha = 20
 rslora = true
 dropout = 0.1
 target_modules = ["q_proj", "ffn_down"]
-init_from = "runs/old"
+init_from = ["runs/a=0.7", "runs/b=0.3"]
+allow_other_base = true
 [data]
 train = ["a.jsonl", "b.jsonl"]
 valid = "v.jsonl"
@@ -218,7 +221,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 49, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 51, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -281,9 +284,34 @@ fn unknown_keys_name_the_nearest() {
 }
 
 #[test]
+fn adapters_and_fingerprints_are_read_from_text() {
+    let paths = |rest: &str| accept(rest).lora.init_from.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(paths(""), [""; 0]);
+    assert_eq!(paths("lora.init_from = 'runs/old'"), ["runs/old"]);
+    assert_eq!(paths("lora.init_from = ['a=0.5', 'b']"), ["a=0.5", "b"]);
+    refuse("lora.init_from = []", "r.toml:4:18: lora.init_from = []: expected at least one path");
+    refuse(
+        "lora.init_from = ['a', 7]",
+        "r.toml:4:24: lora.init_from: expected the path of an adapter, or a list of them, found the integer 7",
+    );
+    refuse(
+        "lora.init_from = ['a', 'b=0']",
+        "r.toml:4:24: lora.init_from: \"b=0\" has the weight 0, expected a finite number other than 0",
+    );
+    refuse(
+        "model.fingerprint = 'sha256:0'",
+        "r.toml:4:21: model.fingerprint: \"sha256:0\" is no fingerprint, expected v1: and two digests of 32 hexadecimal \
+         digits",
+    );
+    refuse(
+        "model.digest = 'sha256:0'",
+        "r.toml:4:7: unknown key `digest` in [model]; did you mean `fingerprint` in [model]?",
+    );
+}
+
+#[test]
 fn planned_keys_are_not_typos() {
     refuse("lora.layers = '0..4'", "r.toml:4:6: `layers` in [lora] is not supported yet; remove it");
-    refuse("model.digest = 'sha256:0'", "r.toml:4:7: `digest` in [model] is not supported yet; remove it");
     refuse(
         "output.export = ['peft', 'merged-gguf']",
         "r.toml:4:26: output.export = \"merged-gguf\" is not supported yet; remove it",

@@ -46,15 +46,19 @@ fn entry_shaders() -> impl Iterator<Item = (&'static str, &'static str)> {
 fn combinations() -> Vec<Combination> {
     let mut combinations = Vec::new();
     for (shader, source) in entry_shaders() {
-        let formats = match source.lines().any(|line| line.trim() == "#import weight") {
-            true => GgmlType::SUPPORTED.map(Some).to_vec(),
-            false => vec![None],
+        let imports = |what: &str| source.lines().any(|line| line.trim() == what);
+        // A shader of several matrices: one, and three of which the last two are alike.
+        let three = |f| [vec![f], vec![GgmlType::Q4_K, f, f]];
+        let formats: Vec<Vec<GgmlType>> = match (imports("#import weight"), imports("#import weights")) {
+            (true, _) => GgmlType::SUPPORTED.map(|f| vec![f]).to_vec(),
+            (_, true) => GgmlType::SUPPORTED.into_iter().flat_map(three).collect(),
+            _ => vec![vec![]],
         };
-        let each = formats.into_iter().flat_map(|f| sizes(source).into_iter().map(move |sizes| (f, sizes)));
-        for (format, sizes) in each {
-            let name = format.map_or(shader.to_string(), |f| format!("{shader} with {}", f.name()));
-            let name = format!("{name} {sizes:?}");
-            let text = expand(shader, format, &sizes);
+        let each =
+            formats.into_iter().flat_map(|f| sizes(source).into_iter().map(move |sizes| (f.clone(), sizes)));
+        for (formats, sizes) in each {
+            let name = format!("{shader} with {formats:?} {sizes:?}");
+            let text = expand(shader, &formats, &sizes);
             let plain = !text.contains("enable ");
             let module =
                 wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
@@ -71,12 +75,13 @@ fn combinations() -> Vec<Combination> {
     combinations
 }
 
-/// 3 shaders read weights of 9 formats, 16 read none, and two are made for 4 sizes each. A new shader or format changes the number.
+/// 4 shaders read weights of 9 formats, one reads them in two ways, 21 read none, and two are made for 4 sizes each. A new
+/// shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 3 * GgmlType::SUPPORTED.len() + 16 + 4 + 4, "checked {names:?}");
+    assert_eq!(combinations.len(), 6 * GgmlType::SUPPORTED.len() + 21 + 4 + 4, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import or a loop is left", c.name);
@@ -170,17 +175,17 @@ fn overrides_have_a_meaning() {
             assert!(rust_twin(shader).contains(&set), "src/ops/{shader}.rs does not set {name}");
         }
     }
-    // The head size of attention.
-    assert_eq!(found, 1, "overrides in all shaders");
+    // The head size of attention; head size and queries of cached attention; rows and parts of matvec.
+    assert_eq!(found, 5, "overrides in all shaders");
 }
 
 /// `Params` of a shader and of the Rust file that fills it: the same names in the same order.
 #[test]
 fn params_are_twins() {
     for (shader, source) in entry_shaders() {
-        let format = Some(GgmlType::F32);
+        let format = [GgmlType::F32];
         let module =
-            wgsl::parse_str(&expand(shader, format, &sizes(source)[0])).expect("checked in the other test");
+            wgsl::parse_str(&expand(shader, &format, &sizes(source)[0])).expect("checked in the other test");
         let params = module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some("Params"));
         let Some((_, naga::Type { inner: naga::TypeInner::Struct { members, .. }, .. })) = params else {
             panic!("{shader} has no struct Params");

@@ -1,4 +1,4 @@
-//! Speed and memory of training steps on random tokens, and where the time goes.
+//! Speed and memory of training steps, or of replies, on random tokens, and where the time goes.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 use rullama_train::weights::Base;
 use serde_json::json;
 
-use super::show;
+use super::{bench_decode, inference, show};
 
 /// What to time.
 #[derive(Args)]
@@ -46,12 +46,18 @@ pub struct BenchArgs {
     /// Keep to what every WebGPU browser guarantees: small bindings and buffers.
     #[arg(long)]
     webgpu_limits: bool,
+    /// Time replies instead: so many tokens one by one, behind a prompt of --sequence, of the base and with an adapter.
+    #[arg(long, value_name = "TOKENS")]
+    decode: Option<usize>,
+    /// With --decode: an adapter of any format, instead of one of --rank on every linear; may be given several times.
+    #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", requires = "decode")]
+    adapters: Vec<String>,
     /// Compute in f32, even where the device has cooperative matrices.
     #[arg(long)]
     plain: bool,
     /// Part of the GPU's name.
-    #[arg(long)]
-    adapter: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -65,11 +71,32 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
         bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
     }
-    let gpu = block_on(Gpu::open(Backend::Auto, args.adapter.as_deref(), args.webgpu_limits))?;
-    gpu.set_cooperative(!args.plain);
-    let model = Model::load(&gpu, &base, args.sequence)?;
     let slots = slots(config, &Module::ALL);
-    let adapter = Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
+    let random = || Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
+    let open = || -> Result<Gpu> {
+        let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
+        gpu.set_cooperative(!args.plain);
+        Ok(gpu)
+    };
+    if let Some(tokens) = args.decode {
+        let positions = args.sequence + bench_decode::positions(tokens);
+        if tokens == 0 || positions > longest {
+            bail!(
+                "--decode starts at 1, and with --sequence and some tokens to warm up ends at {longest}, found {positions}"
+            );
+        }
+        let (adapter, origin) = match args.adapters.is_empty() {
+            true => (random(), "on every linear".to_string()),
+            false => (inference::read_adapters(&args.adapters, config)?, args.adapters.join(" + ")),
+        };
+        let gpu = open()?;
+        let model = Model::load(&gpu, &base, positions)?;
+        let (name, prompt) = (base.name(), args.sequence);
+        return bench_decode::run(&gpu, &model, name, &adapter, &origin, prompt, tokens, args.json);
+    }
+    let gpu = open()?;
+    let model = Model::load(&gpu, &base, args.sequence)?;
+    let adapter = random();
     let step = random_step(args, config.vocab);
     let mut capacity = Capacity::default();
     capacity.include(&step);

@@ -1,12 +1,12 @@
 //! Loss, perplexity and token accuracy of the base, and of base and adapter beside it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::batch::Step;
-use rullama_train::export;
+use rullama_train::export::{self, AdapterPath};
 use rullama_train::lora::Adapter;
 use rullama_train::metrics::Scores;
 use rullama_train::model::Model;
@@ -22,10 +22,11 @@ use super::show;
 /// What to evaluate, and on what.
 #[derive(Args)]
 pub struct EvalArgs {
-    /// An adapter of any format; without it the base alone is evaluated.
-    #[arg(long, value_name = "PATH")]
-    adapter: Option<PathBuf>,
-    /// Samples of a .jsonl file instead of the recipe's validation samples; may be given several times.
+    /// An adapter of any format; several are added up, as in --adapter A=0.7 --adapter B=0.3. Without one the base
+    /// alone is evaluated.
+    #[arg(long, value_name = "PATH[=WEIGHT]")]
+    adapter: Vec<AdapterPath>,
+    /// Samples of a file instead of the recipe's validation samples; may be given several times.
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
     /// Print one JSON object.
@@ -57,10 +58,15 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     let files = data.validation_files(recipe)?;
     let config = frozen.base.config();
     let slots = run::slots(recipe, config)?;
-    let adapter = match &args.adapter {
-        None => Adapter::init(&slots, recipe.lora.rank, recipe.lora.alpha, recipe.lora.rslora, 0),
-        Some(path) => export::read_any(path, config, Some(&slots))?,
+    let (adapter, mut notices) = match &args.adapter[..] {
+        [] => (Adapter::init(&slots, recipe.lora.rank, recipe.lora.alpha, recipe.lora.rslora, 0), vec![]),
+        paths => {
+            let allow = recipe.lora.allow_other_base.into();
+            let loaded = export::load(paths, &frozen.base, Some(&slots), allow)?;
+            (loaded.adapter, loaded.notices)
+        }
     };
+    notices.extend(data.notices.iter().map(ToString::to_string));
     // Without B an adapter does nothing: the base as it is.
     let mut without = adapter.clone();
     without.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
@@ -71,25 +77,26 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }
     let model = Model::load(&gpu, &frozen.base, recipe.data.max_seq_len)?;
-    let trainer = Trainer::new(&gpu, &model, &without, capacity, run::dropout(recipe), Recompute::Always)?;
+    let mut trainer =
+        Trainer::new(&gpu, &model, &without, capacity, run::dropout(recipe), Recompute::Always)?;
     let mut results = vec![Outcome::of(&trainer, "base", &files)?];
-    if args.adapter.is_some() {
-        trainer.set_adapter(&adapter.pairs);
+    if !args.adapter.is_empty() {
+        trainer.set_adapter(&adapter);
         results.push(Outcome::of(&trainer, "adapter", &files)?);
     }
 
-    let name = args.adapter.as_deref().map(Path::display).map(|p| p.to_string());
+    let name = (!args.adapter.is_empty()).then(|| show::adapters(&args.adapter));
     if args.json {
         let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
-        let base = frozen.base.name();
-        show::text(
-            json!({ "base": base, "adapter": name, "samples": data.validation.len(), "results": results }),
-        );
+        show::text(json!({
+            "base": frozen.base.name(), "adapter": name, "samples": data.validation.len(), "results": results,
+            "notices": notices,
+        }));
     } else {
         show::device(&gpu);
         show::line("base", frozen.base.name());
         show::line("adapter", name.as_deref().unwrap_or("none"));
-        data.notices.iter().for_each(|notice| show::line("notice", notice));
+        show::notices(&notices);
         table(&results, &files);
     }
     let lost: usize = results.iter().map(|r| r.total.not_finite).sum();

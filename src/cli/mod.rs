@@ -1,11 +1,17 @@
 //! The command line: what each verb does, in order, and what it prints.
 
 mod bench;
+mod bench_decode;
+mod chat;
 mod check;
 mod describe;
 mod eval;
 mod export;
+mod generate;
+mod held_out;
+mod inference;
 mod merge;
+mod serve;
 mod session;
 mod show;
 mod train;
@@ -15,7 +21,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use rullama_train::export::Format;
 use rullama_train::recipe::{Recipe, split_override};
 
 /// Train LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
@@ -43,7 +48,7 @@ enum Verb {
         #[arg(long, value_name = "STEPS")]
         measure: Option<usize>,
     },
-    /// Time training steps on random tokens: tokens/s, memory, time by kernel.
+    /// Time training steps or replies on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
     /// Mean loss, perplexity and token accuracy over validation data, of base and adapter side by side.
     Eval {
@@ -52,22 +57,16 @@ enum Verb {
         #[command(flatten)]
         eval: eval::EvalArgs,
     },
-    /// Write an adapter in other formats, and read each back.
-    Export {
-        /// A PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file.
-        adapter: PathBuf,
-        /// peft, peft-conditional-generation, gguf-lora, gguf-lora-f16, mlx or rullama-v0; may be given several times.
-        #[arg(long, value_name = "FORMAT", required = true)]
-        to: Vec<Format>,
-        /// The adapter's base, as in a recipe; unset, it is the one that the adapter's files name.
-        #[arg(long)]
-        base: Option<String>,
-        /// The folder to write into; unset, it is the adapter's own.
-        #[arg(long, value_name = "DIR")]
-        out: Option<PathBuf>,
-    },
+    /// Write an adapter, or several as one, in other formats, and read each back.
+    Export(export::ExportArgs),
     /// Merge an adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
     Merge(merge::MergeArgs),
+    /// Talk with a base, or with a base and adapters.
+    Chat(chat::ChatArgs),
+    /// Reply to prompts from the command line, a file or stdin.
+    Generate(generate::GenerateArgs),
+    /// Serve OpenAI's chat completions over HTTP.
+    Serve(serve::ServeArgs),
 }
 
 /// A recipe and what overrides it.
@@ -124,10 +123,11 @@ pub fn run() -> Result<ExitCode> {
             eval::run(&found, &eval)
         }
         (Some(Verb::Bench(args)), _) => bench::run(&args),
-        (Some(Verb::Export { adapter, to, base, out }), _) => {
-            export::run(&adapter, &to, base.as_deref(), out.as_deref())
-        }
+        (Some(Verb::Export(args)), _) => export::run(&args),
         (Some(Verb::Merge(args)), _) => merge::run(&args),
+        (Some(Verb::Chat(args)), _) => chat::run(&args),
+        (Some(Verb::Generate(args)), _) => generate::run(&args),
+        (Some(Verb::Serve(args)), _) => serve::run(&args),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
     }?;
     Ok(ExitCode::SUCCESS)

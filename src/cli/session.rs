@@ -4,19 +4,16 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use rullama_train::batch::MicroBatch;
+use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
-use rullama_train::recipe::{GradientCheckpointing, Recipe};
+use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, Data, Frozen, Steps, ValidationFile};
 use rullama_train::train::{Capacity, Trainer};
 
 use super::show;
-
-/// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
-const KEEP_UP_TO: u64 = 4 << 30;
 
 /// Everything that lies on the host.
 pub struct Session {
@@ -50,17 +47,17 @@ impl Session {
                 frozen.base.name()
             );
         }
-        let capacity = run::capacity(&steps, &data.train, &validation, longest);
+        let capacity = run::capacity(&steps, &data.train, &validation);
         let positions = longest.max(recipe.data.max_seq_len);
         Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
     }
 
     /// [`Session::open`] with the adapter that training starts from: how training and its check begin.
-    pub fn start(recipe: &Recipe) -> Result<(Session, Adapter)> {
+    pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
         // A place that cannot be written is better known before anything else.
         files::check_folder(&recipe.output.dir)?;
         let session = Session::open(recipe)?;
-        let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
+        let initial = run::initial_adapter(recipe, &session.frozen.base)?;
         Ok((session, initial))
     }
 
@@ -101,11 +98,7 @@ impl Session {
         model: &'a Model<'a>,
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
-        let recompute = match recipe.train.gradient_checkpointing {
-            GradientCheckpointing::Auto => Recompute::Keep(KEEP_UP_TO),
-            GradientCheckpointing::On => Recompute::Always,
-            GradientCheckpointing::Off => Recompute::Never,
-        };
-        Ok(Trainer::new(gpu, model, adapter, self.capacity, run::dropout(recipe), recompute)?)
+        let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
+        Ok(Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute)?)
     }
 }

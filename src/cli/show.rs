@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use rullama_train::batch::{IGNORE, Sample};
+use rullama_train::export::{AdapterPath, Exported, Loaded, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
@@ -49,9 +50,10 @@ pub fn device(gpu: &Gpu) {
 }
 
 /// Device, base, adapter, data and steps: what a run starts with.
-pub fn start(recipe: &Recipe, s: &Session, adapter: &Adapter, gpu: &Gpu) {
+pub fn start(recipe: &Recipe, s: &Session, initial: &Loaded, gpu: &Gpu) {
     device(gpu);
-    session(recipe, s, adapter);
+    session(recipe, s, &initial.adapter);
+    notices(&initial.notices);
     steps(recipe, s);
 }
 
@@ -61,9 +63,9 @@ fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let layers = count(layers, "layer");
     line("base", format_args!("{}: {layers}, width {width}, vocabulary {vocab}", s.frozen.base.name()));
     let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
-    let origin = match &recipe.lora.init_from {
-        Some(dir) => format!(", from {}", dir.display()),
-        None => String::new(),
+    let origin = match &recipe.lora.init_from[..] {
+        [] => String::new(),
+        paths => format!(", from {}", self::adapters(paths)),
     };
     let (rank, alpha, scale) = (adapter.rank, adapter.alpha, adapter.scale());
     let (parameters, modules) = (count(adapter.parameters(), "trainable parameter"), names(&slots));
@@ -81,9 +83,37 @@ fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
         "data",
         format_args!("train {}; validation {}", samples(&s.data.train), samples(&s.data.validation)),
     );
-    for notice in &s.data.notices {
+    notices(&s.data.notices);
+}
+
+/// What the user should know.
+pub fn notices(notices: &[impl Display]) {
+    for notice in notices {
         line("notice", notice);
     }
+}
+
+/// What was exported; the first failure ends the program, after everything else was said.
+pub fn written(written: Written) -> anyhow::Result<()> {
+    line("effect", format_args!("{}, over {} tokens", written.effect, written.effect.drift.tokens));
+    let mut failed = None;
+    for (format, result) in written.formats {
+        match result {
+            Ok(Exported { place, fidelity }) => {
+                line(
+                    "exported",
+                    format_args!("{}: {}, read back: {fidelity}", place.display(), format.name()),
+                );
+            }
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Adapters with their weights: `runs/a=0.7 + runs/b=0.3`.
+pub fn adapters(paths: &[AdapterPath]) -> String {
+    paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
 }
 
 /// What makes text of conversations, and what of it carries loss.

@@ -3,6 +3,7 @@
 mod pipeline;
 pub mod profile;
 mod recorder;
+mod recording;
 pub mod shader;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use wgpu::util::DeviceExt;
 pub use crate::recipe::Backend;
 pub use pipeline::Kernel;
 pub use recorder::{Binding, Recorder, grid};
+pub use recording::{Prepared, Recording, Staging};
 
 /// What can go wrong on a device.
 #[derive(Debug, thiserror::Error)]
@@ -119,12 +121,7 @@ impl Gpu {
             usage: wgpu::BufferUsages::STORAGE,
             mapped_at_creation: false,
         });
-        let params = device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("parameters"),
-            size: recorder::PARAMS,
-            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
+        let params = recorder::params_buffer(&device);
         // A software device has a few cores only, and pays dearly for each dispatch.
         let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
         let pipelines = pipeline::Cache::default();
@@ -249,25 +246,11 @@ impl Gpu {
         len: usize,
     ) -> Result<Vec<T>, GpuError> {
         let bytes = (len * size_of::<T>()) as u64;
-        let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("read back"),
-            size: bytes.next_multiple_of(4).max(4),
-            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
+        let staging = self.staging(bytes);
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes.next_multiple_of(4));
+        encoder.copy_buffer_to_buffer(buffer, offset, &staging.buffer, 0, bytes.next_multiple_of(4));
         self.queue.submit([encoder.finish()]);
-        let (sender, receiver) = futures_channel::oneshot::channel();
-        staging.slice(..).map_async(wgpu::MapMode::Read, move |result| {
-            let _ = sender.send(result);
-        });
-        self.drive()?;
-        let mapped = receiver.await.map_err(|_| GpuError::Device("a read-back was dropped".into()))?;
-        self.check()?;
-        mapped.map_err(|e| GpuError::Device(e.to_string()))?;
-        let view = staging.slice(..).get_mapped_range().map_err(|e| GpuError::Device(e.to_string()))?;
-        Ok(bytemuck::pod_collect_to_vec(&view[..bytes as usize]))
+        self.read_staging(&staging, len).await
     }
 
     /// The first error that the device reported since it was opened.

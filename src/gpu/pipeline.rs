@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 use super::{Gpu, shader};
 use crate::weights::quant::GgmlType;
 
-/// One entry point of one shader file, for one weight format and one set of constants.
+/// One entry point of one shader file, for its weight formats and one set of constants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     /// File name in `shaders/` without `.wgsl`.
     pub shader: &'static str,
     /// Entry point.
     pub entry: &'static str,
-    /// What `#import weight` stands for.
-    pub format: Option<GgmlType>,
+    /// What `#import weight` or `#import weights` stands for.
+    pub formats: Vec<GgmlType>,
     /// Values of the shader's `override` declarations.
     pub constants: Vec<(&'static str, u32)>,
     /// Numbers that the shader's text is made for; see [`shader`].
@@ -24,12 +24,13 @@ pub struct Kernel {
 impl Kernel {
     /// A kernel without weight format or constants.
     pub fn new(shader: &'static str, entry: &'static str) -> Kernel {
-        Kernel { shader, entry, format: None, constants: Vec::new(), sizes: Vec::new() }
+        Kernel { shader, entry, formats: Vec::new(), constants: Vec::new(), sizes: Vec::new() }
     }
 
-    /// The same for weights of `format`.
-    pub fn with_format(self, format: GgmlType) -> Kernel {
-        Kernel { format: Some(format), ..self }
+    /// The same for weights of `format`, or for one more matrix of it.
+    pub fn with_format(mut self, format: GgmlType) -> Kernel {
+        self.formats.push(format);
+        self
     }
 
     /// The same with `override name = value`.
@@ -48,8 +49,8 @@ impl Kernel {
 impl std::fmt::Display for Kernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.shader, self.entry)?;
-        if let Some(format) = self.format {
-            write!(f, " {}", format.name())?;
+        if !self.formats.is_empty() {
+            write!(f, " {}", GgmlType::names(&self.formats).replace(", ", "+"))?;
         }
         self.constants.iter().chain(&self.sizes).try_for_each(|(name, value)| write!(f, " {name}={value}"))
     }
@@ -75,7 +76,7 @@ impl Gpu {
             return compiled.clone();
         }
         let label = kernel.to_string();
-        let text = shader::expand(kernel.shader, kernel.format, &kernel.sizes);
+        let text = shader::expand(kernel.shader, &kernel.formats, &kernel.sizes);
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(&label),
             source: wgpu::ShaderSource::Wgsl(text.into()),

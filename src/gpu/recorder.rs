@@ -1,5 +1,7 @@
 //! Records dispatches and submits them together.
 
+use super::profile::Timing;
+use super::recording::{Recording, Staging};
 use super::{Gpu, GpuError, Kernel};
 
 /// A part of a buffer under a binding number.
@@ -13,7 +15,7 @@ pub struct Binding<'a> {
     pub range: Option<(u64, u64)>,
 }
 
-enum Command {
+pub(super) enum Command {
     Dispatch {
         name: std::sync::Arc<str>,
         pipeline: wgpu::ComputePipeline,
@@ -24,6 +26,17 @@ enum Command {
         buffer: wgpu::Buffer,
         bytes: u64,
     },
+    Copy {
+        from: wgpu::Buffer,
+        to: wgpu::Buffer,
+        bytes: u64,
+    },
+}
+
+/// Commands as the device takes them: submitted once.
+pub(super) struct Encoded {
+    commands: wgpu::CommandBuffer,
+    timing: Option<Timing>,
 }
 
 /// Work in the order in which it will run. A part of it may run before [`Recorder::submit`]: the device starts while the
@@ -31,20 +44,26 @@ enum Command {
 pub struct Recorder<'g> {
     gpu: &'g Gpu,
     commands: Vec<Command>,
-    params: Vec<u8>, // of the dispatches so far, a slot each
+    params: Vec<u8>,           // of the dispatches so far, a slot each
+    own: Option<wgpu::Buffer>, // where they go, if not to the device's buffer for parameters
 }
 
 /// Bytes from the parameters of one dispatch to those of the next: the largest alignment that WebGPU allows.
 const SLOT: usize = 256;
 /// Dispatches that are handed over together.
-pub(super) const SLOTS: usize = 512;
+const SLOTS: usize = 512;
 /// Bytes of the device's buffer for parameters.
-pub(super) const PARAMS: u64 = (SLOT * SLOTS) as u64;
+const PARAMS: u64 = (SLOT * SLOTS) as u64;
 
 impl<'g> Recorder<'g> {
     /// An empty recording.
     pub fn new(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new(), params: Vec::new() }
+        Recorder { gpu, commands: Vec::new(), params: Vec::new(), own: None }
+    }
+
+    /// An empty recording that [`Recorder::keep`] ends: nothing of it runs before, and its parameters stay its own.
+    pub fn lasting(gpu: &'g Gpu) -> Recorder<'g> {
+        Recorder { own: Some(gpu.params_buffer()), ..Recorder::new(gpu) }
     }
 
     /// The device it records for.
@@ -63,11 +82,18 @@ impl<'g> Recorder<'g> {
         workgroups: [u32; 3],
     ) {
         if self.params.len() == PARAMS as usize {
-            self.hand_over();
+            match &mut self.own {
+                None => self.hand_over(),
+                Some(full) => {
+                    self.gpu.queue.write_buffer(full, 0, &self.params);
+                    self.params.clear();
+                    *full = self.gpu.params_buffer();
+                }
+            }
         }
         let compiled = self.gpu.pipeline(&kernel);
         let uniform = wgpu::BufferBinding {
-            buffer: &self.gpu.params,
+            buffer: self.own.as_ref().unwrap_or(&self.gpu.params),
             offset: self.params.len() as u64,
             size: std::num::NonZero::new(size_of::<P>().next_multiple_of(16) as u64),
         };
@@ -102,30 +128,57 @@ impl<'g> Recorder<'g> {
         Binding { index, buffer: &self.gpu.unused, range: None }
     }
 
+    /// Copies the first `bytes` (a multiple of 4) of `buffer` to where the host reads them.
+    pub fn copy(&mut self, buffer: &wgpu::Buffer, staging: &Staging, bytes: u64) {
+        self.commands.push(Command::Copy { from: buffer.clone(), to: staging.buffer.clone(), bytes });
+    }
+
     /// Hands everything recorded so far to the device and starts anew.
     pub fn submit(&mut self) -> Result<(), GpuError> {
         self.hand_over();
         self.gpu.check()
     }
 
+    /// What was recorded since [`Recorder::lasting`], to be submitted any number of times.
+    pub fn keep(self) -> Recording {
+        let own = self.own.as_ref().expect("a lasting recording is kept");
+        self.gpu.queue.write_buffer(own, 0, &self.params);
+        Recording { commands: self.commands }
+    }
+
     fn hand_over(&mut self) {
+        assert!(self.own.is_none(), "a lasting recording is kept");
         // Ordered with submissions: earlier ones have read their parameters when this arrives.
         self.gpu.queue.write_buffer(&self.gpu.params, 0, &self.params);
         self.params.clear();
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let dispatches = self.commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
-        let mut timing = self.gpu.profile.timing(&self.gpu.device, dispatches);
-        let mut commands = self.commands.drain(..).peekable();
+        let encoded = self.gpu.encode(&mut self.commands.iter());
+        self.commands.clear();
+        self.gpu.run(encoded);
+    }
+}
+
+impl Gpu {
+    fn params_buffer(&self) -> wgpu::Buffer {
+        params_buffer(&self.device)
+    }
+
+    pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>) -> Encoded {
+        let commands: Vec<&Command> = commands.collect();
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let dispatches = commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
+        let mut timing = self.profile.timing(&self.device, dispatches);
+        let mut commands = commands.into_iter().peekable();
         while let Some(command) = commands.next() {
             match command {
-                Command::Clear { buffer, bytes } => encoder.clear_buffer(&buffer, 0, Some(bytes)),
+                Command::Clear { buffer, bytes } => encoder.clear_buffer(buffer, 0, Some(*bytes)),
+                Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes),
                 Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z] } => {
-                    let timestamp_writes = timing.as_mut().map(|t| t.next(name));
+                    let timestamp_writes = timing.as_mut().map(|t| t.next(name.clone()));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
                     let mut pass = encoder.begin_compute_pass(&descriptor);
-                    pass.set_pipeline(&pipeline);
-                    pass.set_bind_group(0, &bind_group, &[]);
-                    pass.dispatch_workgroups(x, y, z);
+                    pass.set_pipeline(pipeline);
+                    pass.set_bind_group(0, bind_group, &[]);
+                    pass.dispatch_workgroups(*x, *y, *z);
                     // Timed, each dispatch has a pass of its own; otherwise neighbours share one.
                     while timing.is_none() {
                         let next = commands.next_if(|c| matches!(c, Command::Dispatch { .. }));
@@ -134,9 +187,9 @@ impl<'g> Recorder<'g> {
                         else {
                             break;
                         };
-                        pass.set_pipeline(&pipeline);
-                        pass.set_bind_group(0, &bind_group, &[]);
-                        pass.dispatch_workgroups(x, y, z);
+                        pass.set_pipeline(pipeline);
+                        pass.set_bind_group(0, bind_group, &[]);
+                        pass.dispatch_workgroups(*x, *y, *z);
                     }
                 }
             }
@@ -144,11 +197,25 @@ impl<'g> Recorder<'g> {
         if let Some(timing) = &timing {
             timing.resolve(&mut encoder);
         }
-        self.gpu.queue.submit([encoder.finish()]);
-        if let Some(timing) = timing {
-            self.gpu.profile.keep(timing);
+        Encoded { commands: encoder.finish(), timing }
+    }
+
+    pub(super) fn run(&self, encoded: Encoded) {
+        self.queue.submit([encoded.commands]);
+        if let Some(timing) = encoded.timing {
+            self.profile.keep(timing);
         }
     }
+}
+
+/// A buffer for the parameters of [`SLOTS`] dispatches.
+pub(super) fn params_buffer(device: &wgpu::Device) -> wgpu::Buffer {
+    device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("parameters"),
+        size: PARAMS,
+        usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    })
 }
 
 /// `n` workgroups as two dimensions, each under WebGPU's 65 535; a kernel's index is `x + y · num_workgroups.x`.

@@ -9,21 +9,32 @@
 //! ```
 //!
 //! Loops nest, end at a number or at one of the kernel's sizes, and `{NAME}` stands for a size anywhere.
+//!
+//! `#import weight` is the reader of the kernel's weight format. A kernel that reads several matrices says `#import weights`:
+//! the readers of all its formats, in which everything of the first is called `weight_0`, `weight_rows_0`, `weight4_0` and
+//! so on, of the second `weight_1`; `{WEIGHTS}` is how many there are.
 
 use crate::weights::quant::GgmlType;
 
 /// Every shader file, by the name that `#import` and [`super::Kernel`] use.
 pub const SOURCES: &[(&str, &str)] = &[
     ("adamw", include_str!("../../shaders/adamw.wgsl")),
+    ("argmax", include_str!("../../shaders/argmax.wgsl")),
     ("attention", include_str!("../../shaders/attention.wgsl")),
+    ("cached_attention", include_str!("../../shaders/cached_attention.wgsl")),
     ("cross_entropy", include_str!("../../shaders/cross_entropy.wgsl")),
     ("dropout", include_str!("../../shaders/dropout.wgsl")),
     ("embedding", include_str!("../../shaders/embedding.wgsl")),
+    ("gated", include_str!("../../shaders/gated.wgsl")),
     ("geglu", include_str!("../../shaders/geglu.wgsl")),
     ("grad_norm", include_str!("../../shaders/grad_norm.wgsl")),
+    ("heads", include_str!("../../shaders/heads.wgsl")),
     ("linear", include_str!("../../shaders/linear.wgsl")),
     ("lora", include_str!("../../shaders/lora.wgsl")),
+    ("matvec", include_str!("../../shaders/matvec.wgsl")),
     ("partial_sums", include_str!("../../shaders/partial_sums.wgsl")),
+    ("per_layer", include_str!("../../shaders/per_layer.wgsl")),
+    ("residual", include_str!("../../shaders/residual.wgsl")),
     ("rms_norm", include_str!("../../shaders/rms_norm.wgsl")),
     ("rope", include_str!("../../shaders/rope.wgsl")),
     ("scale", include_str!("../../shaders/scale.wgsl")),
@@ -37,6 +48,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("pack", include_str!("../../shaders/pack.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),
     ("common/reduce", include_str!("../../shaders/common/reduce.wgsl")),
+    ("common/reduce_wide", include_str!("../../shaders/common/reduce_wide.wgsl")),
     ("common/tile", include_str!("../../shaders/common/tile.wgsl")),
     ("quant/slice_of_rows", include_str!("../../shaders/quant/slice_of_rows.wgsl")),
     ("quant/k_scales", include_str!("../../shaders/quant/k_scales.wgsl")),
@@ -51,16 +63,16 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("quant/q6_k", include_str!("../../shaders/quant/q6_k.wgsl")),
 ];
 
-/// The text of shader `name` with every `#import` replaced, each file once, and every `#for` repeated; `#import weight` is
-/// the reader of `format`, and `sizes` are the kernel's.
+/// The text of shader `name` with every `#import` replaced, each file once, and every `#for` repeated; `formats` and `sizes`
+/// are the kernel's.
 ///
 /// # Panics
 /// On a name that is not in [`SOURCES`], with the chain of files, and on a `#for` without bounds or `#end`: mistakes in
 /// this crate, found by `tests/shaders.rs`.
-pub fn expand(name: &str, format: Option<GgmlType>, sizes: &[(&str, u32)]) -> String {
+pub fn expand(name: &str, formats: &[GgmlType], sizes: &[(&str, u32)]) -> String {
     let (mut text, mut seen) = (String::new(), Vec::new());
-    include(name, format, &mut seen, &mut text);
-    for (size, value) in sizes {
+    include(name, formats, &mut seen, &mut text);
+    for (size, value) in [sizes, &[("WEIGHTS", formats.len() as u32)]].concat() {
         text = text.replace(&format!("{{{size}}}"), &value.to_string());
     }
     let mut lines = text.lines();
@@ -91,7 +103,7 @@ fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, inside: bool, text: &mu
     assert!(!inside, "a #for without #end");
 }
 
-fn include(name: &str, format: Option<GgmlType>, seen: &mut Vec<String>, text: &mut String) {
+fn include(name: &str, formats: &[GgmlType], seen: &mut Vec<String>, text: &mut String) {
     if seen.iter().any(|s| s == name) {
         return;
     }
@@ -99,18 +111,51 @@ fn include(name: &str, format: Option<GgmlType>, seen: &mut Vec<String>, text: &
     let source = SOURCES.iter().find(|(n, _)| *n == name).map(|(_, source)| *source);
     let source =
         source.unwrap_or_else(|| panic!("no shader named {name}; imported through {}", seen.join(" → ")));
+    let reader = |format: &GgmlType| format!("quant/{}", format.name().to_lowercase());
     for line in source.lines() {
         match line.strip_prefix("#import ").map(str::trim) {
             Some("weight") => {
-                let format =
-                    format.unwrap_or_else(|| panic!("{name} imports a weight format, none was given"));
-                include(&format!("quant/{}", format.name().to_lowercase()), None, seen, text);
+                let [format] = formats else {
+                    panic!("{name} imports a weight format, given are {formats:?}")
+                };
+                include(&reader(format), &[], seen, text);
             }
-            Some(other) => include(other, format, seen, text),
+            Some("weights") => {
+                for (i, format) in formats.iter().enumerate() {
+                    let mut own = String::new();
+                    include(&reader(format), &[], &mut Vec::new(), &mut own);
+                    text.push_str(&numbered(&own, i));
+                }
+            }
+            Some(other) => include(other, formats, seen, text),
             None => {
                 text.push_str(line);
                 text.push('\n');
             }
         }
     }
+}
+
+/// A reader with `_i` behind the names that it declares, and behind those of its matrix.
+fn numbered(reader: &str, i: usize) -> String {
+    let declared = reader.lines().filter_map(|line| {
+        let rest = line.strip_prefix("fn ").or(line.strip_prefix("struct "))?;
+        rest.split(|c: char| !in_name(c)).next()
+    });
+    let names: Vec<&str> = declared.chain(["weight", "weight_rows"]).collect();
+    let mut text = String::new();
+    let mut rest = reader;
+    while let Some(start) = rest.find(in_name) {
+        let end = rest[start..].find(|c| !in_name(c)).map_or(rest.len(), |n| start + n);
+        text.push_str(&rest[..end]);
+        if names.contains(&&rest[start..end]) {
+            text.push_str(&format!("_{i}"));
+        }
+        rest = &rest[end..];
+    }
+    text + rest
+}
+
+fn in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }

@@ -3,6 +3,7 @@
 mod activations;
 mod backward;
 mod coop_products;
+pub mod decode;
 mod forward;
 mod head;
 mod inputs;
@@ -31,6 +32,7 @@ pub struct Model<'b> {
     output_norm: Norm,
     per_layer: Option<PerLayerInput>,
     layers: Vec<Layer>,
+    positions: usize, // in the rotary tables
 }
 
 struct PerLayerInput {
@@ -129,6 +131,7 @@ impl<'b> Model<'b> {
             output_norm: upload.norm("output_norm", eps)?,
             per_layer,
             layers,
+            positions,
         })
     }
 

@@ -27,7 +27,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    const ALL: [Input; 6] = [
+    pub const ALL: [Input; 6] = [
         Input::AttnNormed,
         Input::Attention,
         Input::FfnNormed,
@@ -36,7 +36,7 @@ impl Input {
         Input::PerLayer,
     ];
 
-    fn of(module: Module) -> Input {
+    pub fn of(module: Module) -> Input {
         match module {
             Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
             Module::AttnOutput => Input::Attention,
@@ -207,6 +207,15 @@ impl Trainable {
             }
         }
         self.update_norm.record(rec, &shards, &self.clip, step);
+    }
+
+    /// Takes over the matrices and the scale of an adapter of the same slots and rank; moments and gradients stay.
+    ///
+    /// Panics where slots or rank differ.
+    pub fn set(&mut self, gpu: &Gpu, adapter: &Adapter) {
+        assert!(adapter.pairs.keys().eq(&self.slots) && adapter.rank == self.rank, "the same slots and rank");
+        self.scale = adapter.scale() as f32;
+        self.write(gpu, &self.parameters, &adapter.pairs);
     }
 
     /// Overwrites the parameters; moments and gradients stay.

@@ -4,7 +4,9 @@
 //! else is overwritten unless the call says `accumulate`.
 
 pub mod adamw;
+pub mod argmax;
 pub mod attention;
+pub mod cached_attention;
 pub mod coop_attention;
 pub mod coop_cross_entropy;
 pub mod coop_geglu;
@@ -13,11 +15,16 @@ pub mod coop_lora;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
+pub mod gated;
 pub mod geglu;
+pub mod heads;
 pub mod linear;
 pub mod lora;
+pub mod matvec;
 pub mod pack;
 pub mod partial_sums;
+pub mod per_layer;
+pub mod residual;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
@@ -124,6 +131,31 @@ impl Param {
         let range = Some((self.offset, self.bytes()));
         let tile = Tile { first_row: 0, rows: self.rows, buffer: self.buffer.clone(), range };
         Weight { ty: GgmlType::F32, rows: self.rows, cols: self.cols, tiles: vec![tile] }
+    }
+}
+
+/// The second half of an adapter's products while decoding: [`matvec`] leaves `z`, and what reads its result adds `B·z`.
+#[derive(Clone, Copy)]
+pub struct Up<'a> {
+    /// `B` `[N, R]` of every matrix that read the same input, with the scale in it.
+    pub b: &'a wgpu::Buffer,
+    /// First float of each matrix's `B`, a multiple of 4.
+    pub offsets: &'a [usize],
+    /// `R`, a multiple of 4.
+    pub rank: usize,
+    /// First column of the first matrix's `z`; the others' follow.
+    pub z_offset: usize,
+}
+
+impl<'a> Up<'a> {
+    /// First column of `z` and first vec4 of `B` of matrix `i`; zeros where the adapter has no such matrix.
+    fn member(&self, i: usize) -> (u32, u32) {
+        let offset = self.offsets.get(i).map(|offset| (offset / 4) as u32);
+        offset.map_or((0, 0), |offset4| ((self.z_offset + i * self.rank) as u32, offset4))
+    }
+
+    fn bind(&self, index: u32) -> Binding<'a> {
+        Binding { index, buffer: self.b, range: None }
     }
 }
 

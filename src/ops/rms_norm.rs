@@ -38,6 +38,12 @@ impl Norm {
         }
     }
 
+    /// The weights, of a norm that has them, at binding `index`.
+    pub(super) fn weights(&self, index: u32) -> Binding<'_> {
+        let buffer = self.weight.as_ref().expect("only the norm of the values has no weights");
+        Binding { index, buffer, range: None }
+    }
+
     fn bind<'a>(&'a self, rec: &Recorder<'a>) -> Binding<'a> {
         self.weight.as_ref().map_or(rec.unused(2), |buffer| Binding { index: 2, buffer, range: None })
     }

@@ -36,6 +36,10 @@ impl Table {
     pub fn bytes(&self) -> u64 {
         self.buffer.size()
     }
+
+    pub(super) fn bind(&self, index: u32) -> Binding<'_> {
+        Binding { index, buffer: &self.buffer, range: None }
+    }
 }
 
 /// Turns `x` `[rows, heads, K]` by its positions.

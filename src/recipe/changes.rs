@@ -11,8 +11,10 @@ const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
 /// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed,
 /// and what the base and the samples are is told by their digests, wherever they lie.
-const HARMLESS_KEYS: [&str; 11] = [
+const HARMLESS_KEYS: [&str; 13] = [
     "model.base",
+    "model.fingerprint",
+    "lora.allow_other_base",
     "data.train",
     "data.valid",
     "data.format",

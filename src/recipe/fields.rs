@@ -1,6 +1,7 @@
 //! Typed access to the keys of a section: default, type, range.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as VariantError, StrDeserializer};
@@ -10,6 +11,7 @@ use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
 use super::{Cache, GradientCheckpointing, TargetModules};
+use crate::export::AdapterPath;
 use crate::lora::Module;
 
 /// Values that later versions are meant to take.
@@ -107,6 +109,22 @@ impl Section<'_> {
             _ => vec![self.text_of(key, node, "a path or a list of paths")?],
         };
         Ok(Some(texts.into_iter().map(PathBuf::from).collect()))
+    }
+
+    /// One adapter, or a list of at least one.
+    pub fn adapters(&self, key: &str) -> Result<Vec<AdapterPath>, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(Vec::new()) };
+        let expected = "the path of an adapter, or a list of them";
+        match &node.value {
+            Value::List(items) if items.is_empty() => Err(self.out_of_range(key, node, "at least one path")),
+            Value::List(items) => items.iter().map(|item| self.parsed_of(key, item, expected)).collect(),
+            _ => Ok(vec![self.parsed_of(key, node, expected)?]),
+        }
+    }
+
+    /// A string that stands for something.
+    pub fn parsed<T: FromStr<Err = String>>(&self, key: &str) -> Result<Option<T>, RecipeError> {
+        self.get(key).map(|node| self.parsed_of(key, node, "a string")).transpose()
     }
 
     /// One of the names of `T`'s variants.
@@ -243,6 +261,17 @@ impl Section<'_> {
             Value::Text(_) => Err(self.out_of_range(key, node, "a string that is not empty")),
             _ => Err(self.wrong_type(key, node, expected)),
         }
+    }
+
+    fn parsed_of<T: FromStr<Err = String>>(
+        &self,
+        key: &str,
+        node: &Node,
+        expected: &str,
+    ) -> Result<T, RecipeError> {
+        let (place, path) = (self.source.place(node.origin), self.path(key));
+        let parsed = self.text_of(key, node, expected)?.parse();
+        parsed.map_err(|message| RecipeError::Conflict { place, key: path, message })
     }
 
     fn choice_of<T: for<'de> Deserialize<'de>>(

@@ -5,8 +5,8 @@ use super::source::{Entry, Source, Value};
 
 /// Every section with its keys, in the order of `recipes/chat.toml`.
 const SECTIONS: [(&str, &[&str]); 7] = [
-    ("model", &["base"]),
-    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from"]),
+    ("model", &["base", "fingerprint"]),
+    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from", "allow_other_base"]),
     (
         "data",
         &[
@@ -54,16 +54,17 @@ const SECTIONS: [(&str, &[&str]); 7] = [
 ];
 
 /// Keys that later versions are meant to have.
-const PLANNED: [(&str, &[&str]); 2] = [("model", &["digest"]), ("lora", &["layers"])];
+const PLANNED: [(&str, &[&str]); 1] = [("lora", &["layers"])];
 
 /// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
-const OTHER_NAMES: [(&str, &str); 25] = [
+const OTHER_NAMES: [(&str, &str); 26] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("scale", "lora.alpha"),
     ("use_rslora", "lora.rslora"),
     ("lora_target", "lora.target_modules"),
     ("model_name_or_path", "model.base"),
+    ("digest", "model.fingerprint"),
     ("sequence_len", "data.max_seq_len"),
     ("cutoff_len", "data.max_seq_len"),
     ("chat_template", "data.template"),

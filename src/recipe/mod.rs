@@ -19,9 +19,11 @@ pub use error::{Place, RecipeError};
 pub use source::Format;
 
 pub use crate::dataset::{Format as DataFormat, Invalid, Overlong};
+use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::lora::Module;
 pub use crate::template::TrainOn;
+use crate::weights::Fingerprint;
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -48,6 +50,13 @@ pub struct Recipe {
 pub struct Model {
     /// `tiny` (the model in `models/`), the path of a `.gguf` file, or an Ollama tag.
     pub base: String,
+    /// The only base that will do; a finished run's resolved recipe has that of its own.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub fingerprint: Option<Fingerprint>,
+}
+
+fn as_text<S: Serializer>(text: &Option<impl ToString>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
 /// `[lora]`
@@ -63,9 +72,11 @@ pub struct Lora {
     pub dropout: f64,
     /// Which matrices carry an adapter.
     pub target_modules: TargetModules,
-    /// An adapter of any [`Export`] form whose tensors are the starting point: a warm start, not a resume.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub init_from: Option<PathBuf>,
+    /// Adapters of any [`Export`] form whose weighted sum is the starting point: a warm start, not a resume.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_from: Vec<AdapterPath>,
+    /// Whether adapters that were trained on another model than `model.base` may be loaded.
+    pub allow_other_base: bool,
 }
 
 /// Which kinds of matrices carry an adapter.
@@ -390,6 +401,15 @@ impl Recipe {
         })
     }
 
+    /// Every default, for [`crate::finetune`]: it names no data and writes nothing.
+    pub fn new(base: &str) -> Recipe {
+        let required = "model.base = 'tiny'\ndata.train = '-'\noutput.dir = '-'";
+        let recipe = Recipe::parse::<&str>(required, Format::Toml, "defaults", &[]);
+        let mut recipe = recipe.expect("what is required is there");
+        (recipe.model.base, recipe.data.train) = (base.into(), Vec::new());
+        recipe
+    }
+
     /// The whole recipe as TOML; reading it back gives an equal recipe.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a recipe is tables of plain values")
@@ -401,6 +421,12 @@ impl Recipe {
         format!("{RESOLVED_BY}{version}: the recipe with every default filled in\n\n{}", self.to_toml())
     }
 
+    /// The same recipe for no other base than the one with this fingerprint.
+    pub fn pinned(&self, fingerprint: &Fingerprint) -> Recipe {
+        let model = Model { fingerprint: Some(fingerprint.clone()), ..self.model.clone() };
+        Recipe { model, ..self.clone() }
+    }
+
     /// Whether the files that the recipe reads exist; the error shows the absolute path that was tried.
     pub fn check_files(&self) -> Result<(), RecipeError> {
         let data = self.data.train.iter().map(|p| ("data.train", p));
@@ -410,7 +436,7 @@ impl Recipe {
             Template::File(path) => Some(("data.template", path)),
             _ => None,
         };
-        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", p));
+        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
         let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
         match all.find(|(_, path)| !path.exists() && !crate::dataset::files::is_pattern(path)) {
             Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),

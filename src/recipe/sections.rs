@@ -11,7 +11,10 @@ use super::{
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
     let expected = "\"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file";
-    Ok(Model { base: section.text("base")?.ok_or_else(|| section.missing("base", expected))? })
+    Ok(Model {
+        base: section.text("base")?.ok_or_else(|| section.missing("base", expected))?,
+        fingerprint: section.parsed("fingerprint")?,
+    })
 }
 
 pub(super) fn lora(section: &Section) -> Result<Lora, RecipeError> {
@@ -22,7 +25,8 @@ pub(super) fn lora(section: &Section) -> Result<Lora, RecipeError> {
         rslora: section.boolean("rslora", false)?,
         dropout: section.number("dropout", 0.0, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))?,
         target_modules: section.target_modules("target_modules")?,
-        init_from: section.text("init_from")?.map(PathBuf::from),
+        init_from: section.adapters("init_from")?,
+        allow_other_base: section.boolean("allow_other_base", false)?,
     })
 }
 

@@ -113,6 +113,13 @@ impl Base {
         Some(Matrix { name, ty: s.ty, rows: s.rows, cols: s.cols, data })
     }
 
+    /// Every tensor that the text model uses, vectors as matrices of one row, by name.
+    pub fn matrices(&self) -> impl Iterator<Item = Matrix<'_>> {
+        let mut names: Vec<&String> = self.stored.keys().collect();
+        names.sort();
+        names.into_iter().filter_map(|name| self.matrix(name))
+    }
+
     /// [`Base::matrix`], an error where this model has or uses none.
     pub fn require_matrix(&self, name: &str) -> Result<Matrix<'_>, Error> {
         self.matrix(name).ok_or_else(|| Error::Tensor {

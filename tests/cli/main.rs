@@ -6,6 +6,7 @@ mod gguf_writer;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod resume;
+mod talk;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::process::{Command, Output, Stdio};
 use gguf_writer::GgufWriter;
 use libtest_mimic::{Arguments, Trial};
 use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::weights::Gguf;
 use rullama_train::weights::value::Value;
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
@@ -55,7 +57,7 @@ fn main() {
     if let Some(error) = &missing {
         eprintln!("some ignored, for want of a device: {error}");
     }
-    let anywhere: [Test; 10] = [
+    let anywhere: [Test; 11] = [
         ("a recipe with a mistake is refused", recipes),
         ("an override with a mistake is refused", overrides),
         ("a dataset with a mistake is refused", datasets),
@@ -66,12 +68,14 @@ fn main() {
         ("evaluation without validation data is refused", no_validation),
         ("a benchmark of nothing is refused", bench_numbers),
         ("a device that is not there is refused", no_device),
+        ("a reply with a mistake is refused", talk::refusals),
     ];
     let mut on_a_device: Vec<Test> = vec![
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
+        ("what is handed out is compared first", handed_out),
         ("bench gives a speed", bench),
         ("eval on files of one's own, base and adapter side by side", watched::eval_files),
         ("validation files are scored one by one", watched::sources),
@@ -86,6 +90,12 @@ fn main() {
         ("one run a folder", resume::locked),
         ("a loss that is not finite stops the run", resume::not_finite),
         ("the best adapter is kept, and no better one ends the run", resume::best),
+        ("generate replies to prompts", talk::generate),
+        ("chat keeps the conversation", talk::talk),
+        ("serve answers as OpenAI does", talk::serve),
+        ("serve refuses as OpenAI does", talk::bad_requests),
+        ("serve stops where nobody waits, and ends on Ctrl-C", talk::goes_away),
+        ("bench --decode gives speeds", talk::bench_decode),
     ];
     if cfg!(unix) {
         on_a_device.push(("Ctrl-C saves, and says how to go on", resume::interrupted));
@@ -378,6 +388,14 @@ fn adapters(place: Place) {
         &["recipe.toml", "--set", "lora.init_from=no"],
         &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
     );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=['no=0.5', 'nothing']"],
+        &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
+    );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=a=0"],
+        "--set lora.init_from=a=0: lora.init_from: \"a=0\" has the weight 0, expected a finite number other than 0",
+    );
     place.write("old/adapter_config.json", r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16}"#);
     let rank8 = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
     place.refused(
@@ -587,9 +605,123 @@ fn eval(place: Place) {
     assert!(text.contains(&format!("validation loss {:.4} → {:.4}, ", during[0], during[1])), "{text}");
     assert!(text.ends_with(" of 1 sample\n"), "{text}");
 
+    // Two halves are a whole, whatever their ranks add up to; with operands in f16 they are rounded apart.
+    let halves_differ = 5e-3;
+    let halves = json(&["--adapter", "run=0.5", "--adapter", "run=0.5"]);
+    let difference = scores(&halves, "eval_loss")[1] - during[1];
+    assert!(difference.abs() < halves_differ, "{difference:e}");
+    assert_eq!(halves["adapter"], "run=0.5 + run=0.5");
+    let twice = ["--set", "lora.init_from=['run=0.25', 'run=0.75']", "--set", "lora.rank=8"];
+    place.run(&[&["recipe.toml", "--set", "output.dir=twice"], &twice[..]].concat());
+    let difference = place.metrics("twice", "eval_loss")[0] - during[1];
+    assert!(difference.abs() < halves_differ, "{difference:e}");
+    assert_eq!(json(&[])["notices"], serde_json::json!([]));
+
+    // The same model, but for one bit of a norm.
+    place.write("other.gguf", other_tiny());
+    let other = ["eval", "recipe.toml", "--set", "model.base=other.gguf", "--json", "--adapter", "run"];
+    place.refused(
+        &other,
+        "run was trained on tiny (v1:…), and other.gguf (v1:…) is another model; name the base that it was trained on, or \
+         allow another one (--allow-other-base, in a recipe lora.allow_other_base = true)",
+    );
+    let text = place.run(&[&other[..], &["--set", "lora.allow_other_base=true"]].concat());
+    assert!(
+        text.contains("run was trained on tiny, and other.gguf is another model, as was allowed"),
+        "{text}"
+    );
+    place.refused(
+        &["run/recipe.resolved.toml", "--set", "model.base=other.gguf"],
+        "other.gguf has the fingerprint v1:…, model.fingerprint is v1:…; use the base that the recipe was written for, or \
+         remove that key",
+    );
+
     // Another run goes on from there.
     place.run(&["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"]);
     assert_eq!(place.metrics("next", "eval_loss")[0], during[1]);
+}
+
+fn handed_out(place: Place) {
+    let text = place.run(&["recipe.toml", "--set", "output.export=['peft', 'gguf-lora-f16']"]);
+    let says = |text: &str, expected: &[&str]| {
+        for part in expected {
+            assert!(text.lines().any(|line| matches(line, part)), "expected {part:?} in\n{text}");
+        }
+    };
+    let effect = "effect     KL divergence …, lowers the loss by …, over … tokens";
+    says(
+        &text,
+        &[
+            effect,
+            "exported   run: peft, read back: the same logits",
+            "exported   run/adapter-f16.gguf: gguf-lora-f16, read back: logits differ by … of what the adapter changes",
+        ],
+    );
+
+    // The text to compare on: built in, a recipe's, a file's. The adapter's own files name its base.
+    let export = ["export", "run", "--to", "mlx", "--to", "rullama-v0", "--out", "other"];
+    let without = ["--set", "lora.target_modules=['attn_q']", "--set", "output.dir=q"];
+    place.run(&[&["recipe.toml"], &without[..]].concat());
+    let q = ["export", "q", "--to", "mlx", "--to", "rullama-v0", "--out", "other"];
+    for on in [&[][..], &["--recipe", "recipe.toml"], &["--data", "data.jsonl"]] {
+        let text = place.run(&[&q[..], on].concat());
+        says(
+            &text,
+            &[
+                "effect     KL divergence …",
+                "exported   other/mlx: mlx, read back: the same logits",
+                "exported   other/rullama-v0.safetensors: rullama-v0, read back: the same logits",
+            ],
+        );
+    }
+    // One format that cannot hold it does not keep the others away.
+    let output = place.command(&export).output().expect("it starts");
+    let (stdout, stderr) = texts(&output);
+    assert!(!output.status.success() && stderr.contains("has no place for inp_gate and proj"), "{stderr}");
+    assert!(stdout.contains("other/mlx: mlx, read back"), "{stdout}");
+
+    // A thousand times the adapter says nothing that the base would.
+    let refused = |arguments: &[&str], expected: &str| {
+        let before = place.contents();
+        let output = place.command(arguments).output().expect("it starts");
+        let (stdout, stderr) = texts(&output);
+        assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
+        assert!(before == place.contents(), "{arguments:?} left {:?}", place.contents().keys());
+    };
+    refused(
+        &["export", "run=1000", "--to", "gguf-lora", "--out", "broken"],
+        "error: the adapter was not written: with it the KL divergence from the base is … nats over 116 tokens, expected at \
+         most 7.62: what blind guessing costs, 7.62, and the 0.00 by which it lowers the loss; lower the learning rate or the \
+         alpha\n",
+    );
+    refused(
+        &["merge", "run=1000", "--base", "tiny", "--out", "merged.gguf"],
+        "error: the adapter was not merged: with it the KL divergence from the base is …",
+    );
+    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf"]);
+    says(&text, &["drift      KL divergence …, over … tokens", "effect     …: what the adapter itself does"]);
+    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf", "--unverified"]);
+    says(&text, &["drift      not measured, as was asked for"]);
+
+    // A run that went wrong is told, and not lost.
+    let wild = ["recipe.toml", "--set", "train.learning_rate=1", "--set", "output.dir=wild"];
+    let output = place.command(&wild).output().expect("it starts");
+    let (stdout, stderr) = texts(&output);
+    let expected = "error: the adapter was not written: with it the KL divergence from the base is …; what was trained is \
+                    kept in wild/refused\n";
+    assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
+    let files = ["metrics.jsonl", "recipe.resolved.toml", "refused"];
+    let kept = ["refused/adapter_config.json", "refused/adapter_model.safetensors"];
+    assert_eq!(place.names("wild"), [&files[..], &kept].concat());
+}
+
+/// The tiny model as a file, one bit of one norm changed.
+fn other_tiny() -> Vec<u8> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let mut bytes = std::fs::read(path).expect("part of the repository");
+    let gguf = Gguf::open(Path::new(path)).expect("sound");
+    bytes[gguf.tensor("output_norm.weight").expect("there").range.start] ^= 1;
+    bytes
 }
 
 fn closed_pipe(place: Place) {

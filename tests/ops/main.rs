@@ -4,15 +4,18 @@
 
 mod adamw;
 mod attention;
+mod cached_attention;
 mod check;
 mod coop;
 mod cross_entropy;
+mod decoding;
 mod elementwise;
 mod embedding;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod linear;
 mod lora;
+mod matvec;
 mod rms_norm;
 mod verdict;
 
@@ -21,7 +24,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 34] = [
+    let tests: [Test; 42] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -56,6 +59,14 @@ fn main() {
         ("verdict: the counts of a step", verdict::tally),
         ("adamw, sgd and clipping: ten steps", adamw::ten_steps),
         ("adamw, sgd and clipping: gradients that are not finite", adamw::non_finite),
+        ("matvec: a few rows, with an adapter's A", matvec::forward),
+        ("cached attention", cached_attention::forward),
+        ("cached attention, keys split", |gpu| split(gpu, cached_attention::forward)),
+        ("heads: queries, keys and values into the cache", decoding::heads_and_cache),
+        ("residual: the end of a block", decoding::residual_and_next),
+        ("gated: feed-forward and per-layer inputs", decoding::gates),
+        ("per-layer inputs of all layers", decoding::per_layer_inputs),
+        ("argmax", decoding::likeliest),
     ];
     gpu::run(tests.map(|(name, test)| (name.to_string(), Box::new(test) as _)).into())
 }

@@ -6,8 +6,10 @@ mod golden;
 mod gpu;
 
 mod chat;
+mod decode;
 mod dropout;
 mod exported;
+mod library;
 mod limits;
 mod splits;
 
@@ -26,7 +28,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 10] = [
+    let tests: [(&str, Test); 18] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -40,6 +42,14 @@ fn main() {
         ("limits: a step without loss is refused", limits::no_loss),
         ("limits: one sample is learned by heart", limits::overfit),
         ("exported: a folder computes what PEFT computes", exported::logits),
+        ("decode: token by token and in passes, the training forward's logits", decode::against_training),
+        ("decode: the same with the keys split over workgroups", decode::keys_split),
+        ("decode: cooperative, in long passes", decode::cooperative),
+        ("decode: going back", decode::rewind),
+        ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
+        ("exported: every format gives the same replies", exported::replies),
+        ("library: the examples run", library::examples),
+        ("library: training without a recipe file", library::quick_path),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }

@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use pollster::block_on;
 use rullama_train::checkpoint;
-use rullama_train::export::{self, Format};
+use rullama_train::export::{self, Format, HeldOut, NoTokens, Written};
 use rullama_train::lora::Adapter;
 use rullama_train::metrics::{Event, Notice};
 use rullama_train::report::{self, Report};
+use rullama_train::run::Frozen;
 use rullama_train::train::TrainError;
 use rullama_train::{digest, files};
 use serde_json::{Value, json};
@@ -78,27 +79,47 @@ impl Run<'_> {
             self.console.notice(&notice);
             self.record.push(Event::Notice(notice))?;
         }
-        self.export(&Adapter { pairs, ..self.initial.clone() })?;
-        self.end(Status::Finished, Some(kept))?;
-        self.say_finished(early, kept);
+        let written = self.export(&Adapter { pairs, ..self.initial.clone() })?;
+        let whole = written.formats.iter().all(|(_, result)| result.is_ok());
+        // A format that failed for want of room, for instance, is tried again by the same command.
+        self.end(if whole { Status::Finished } else { Status::Stopped }, Some(kept))?;
+        self.say_finished(early, kept, &written);
+        if self.console.words() {
+            show::written(written)?;
+            show::line("written", self.recipe.output.dir.display());
+            show::line("report", self.recipe.output.dir.join(report::FILE).display());
+        } else if let Some(Err(error)) = written.formats.into_iter().map(|(_, r)| r).find(Result::is_err) {
+            return Err(error.into());
+        }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn export(&self, adapter: &Adapter) -> Result<()> {
-        let recipe = self.recipe;
+    /// Writes every format of the recipe, each compared with the adapter in memory on validation samples, or on a built-in
+    /// text where there are none. An adapter that is refused is kept apart, as hours of training may be in it.
+    fn export(&mut self, adapter: &Adapter) -> Result<Written> {
+        let (recipe, Frozen { base, tokenizer, layout, fingerprint, .. }) =
+            (self.recipe, &self.session.frozen);
         let base_model = recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base);
-        let options = export::Options { base_model, dropout: recipe.lora.dropout };
-        let config = self.session.frozen.base.config();
-        let write = |format: &Format| export::write(&recipe.output.dir, *format, adapter, config, &options);
-        // All are tried before the first failure is told: one format may not cost the whole run.
-        let results: Vec<_> = recipe.output.export.iter().map(write).collect();
-        for result in results {
-            result.context("the last checkpoint holds the adapter; the same command tries again")?;
-        }
-        Ok(())
+        let fingerprint = Some(&*fingerprint.to_string());
+        let options = export::Options { base_model, dropout: recipe.lora.dropout, fingerprint };
+        let (vocab, longest) = (base.config().vocab, self.trainer.capacity().tokens);
+        let batches = self.session.validation.iter().flat_map(|file| file.batches.iter().cloned());
+        let held_out = HeldOut::of_batches(batches, vocab)
+            .unwrap_or_else(|NoTokens| HeldOut::built_in(tokenizer, *layout, longest, vocab));
+        let (dir, formats) = (&recipe.output.dir, &recipe.output.export);
+        let bar = self.console.phase("comparing what is exported", 0);
+        let written =
+            export::write_verified_by(&mut self.trainer, dir, formats, adapter, &options, &held_out);
+        let written = block_on(written);
+        bar.finish_and_clear();
+        written.or_else(|error| {
+            let kept = export::write(&dir.join("refused"), Format::Peft, adapter, base.config(), &options)?;
+            self.end(Status::Finished, None)?;
+            bail!("{error}; what was trained is kept in {}", kept.display())
+        })
     }
 
-    fn say_finished(&self, early: bool, kept: usize) {
+    fn say_finished(&self, early: bool, kept: usize, written: &Written) {
         let history = &self.record.history;
         let (seconds, speed) = history.speed();
         let scores = |step: usize| history.evaluation(step).and_then(|e| e.scores);
@@ -108,6 +129,7 @@ impl Run<'_> {
                 "event": "finished", "step": self.step, "adapter_of_step": kept, "stopped_early": early,
                 "seconds": seconds, "tokens_per_second": speed, "output": self.recipe.output.dir,
                 "eval_loss_before": before.map(|s| s.eval_loss), "eval_loss": after.map(|s| s.eval_loss),
+                "effect": written.effect.to_string(), "exported": exported(written),
             })
         });
         if !self.console.words() {
@@ -144,8 +166,6 @@ impl Run<'_> {
             ));
         }
         show::text("");
-        show::line("written", self.recipe.output.dir.display());
-        show::line("report", self.recipe.output.dir.join(report::FILE).display());
     }
 
     /// The last words in the folder: status and report.
@@ -190,4 +210,15 @@ impl Run<'_> {
         files::write_atomic(&path, report.html().as_bytes())?;
         Ok(())
     }
+}
+
+/// What became of each format.
+fn exported(written: &Written) -> Value {
+    let of = |(format, result): &(Format, Result<export::Exported, export::Error>)| match result {
+        Ok(found) => json!({
+            "format": format.name(), "place": found.place, "read_back": found.fidelity.to_string(),
+        }),
+        Err(error) => json!({ "format": format.name(), "error": error.to_string() }),
+    };
+    written.formats.iter().map(of).collect()
 }

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use pollster::block_on;
 use rullama_train::generate;
+use rullama_train::lora::Adapter;
 use rullama_train::metrics::{self, Evaluation, Event, Reply};
 use rullama_train::train;
 
@@ -68,16 +69,20 @@ impl Run<'_> {
         Ok(moved)
     }
 
+    /// `None` where somebody asked to stop meanwhile.
     fn replies(&self) -> Result<Option<Vec<Reply>>> {
         let bar = self.console.phase("replies", self.session.prompts.len());
+        let adapter = Adapter { pairs: block_on(self.trainer.adapter())?, ..self.initial.clone() };
+        let (tokenizer, longest) = (&self.session.frozen.tokenizer, self.recipe.eval.max_new_tokens);
         let mut replies = Vec::new();
         for (text, prompt) in &self.session.prompts {
             if self.stop.asked() {
                 bar.finish_and_clear();
                 return Ok(None);
             }
-            let longest = self.recipe.eval.max_new_tokens;
-            let reply = block_on(generate::greedy(self.trainer, &self.session.frozen, prompt, longest))?;
+            let one = [&prompt[..]];
+            let reply = generate::greedy(self.gpu, self.model, tokenizer, &adapter, one, longest, |_| ());
+            let reply = block_on(reply)?.pop().unwrap_or_default();
             replies.push(Reply { prompt: text.clone(), reply });
             bar.inc(1);
         }

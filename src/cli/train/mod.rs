@@ -24,6 +24,7 @@ use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Pair, Slot};
 use rullama_train::metrics::{Event, Notice, Step, Timing};
+use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;
 use rullama_train::train::{Snapshot, TrainError, Trainer};
@@ -64,27 +65,27 @@ impl How {
 pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let dir = &recipe.output.dir;
     lock::check(dir)?;
-    let (session, initial) = Session::start(recipe)?;
+    let (session, loaded) = Session::start(recipe)?;
+    let initial = &loaded.adapter;
     if recipe.eval.early_stopping_patience > 0 && session.validation.is_empty() {
         bail!(
             "eval.early_stopping_patience needs validation samples: set data.valid or data.val_size, or remove it"
         );
     }
-    let data = &session.data;
-    let identity = Identity::of(&session.frozen.base, &data.train, &data.weights, &data.validation);
+    let identity = Identity::of(&session.frozen, &session.data);
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     let resumed_at = start.checkpoint.as_ref().map_or(0, |c| c.step);
-    check_space(recipe, &initial)?;
+    check_space(recipe, initial)?;
     let gpu = Session::device(recipe)?;
     if args.voice() == Voice::Words {
-        show::start(recipe, &session, &initial, &gpu);
+        show::start(recipe, &session, &loaded, &gpu);
     }
 
     let steps = session.steps.plans.len();
     let loading = Console::new(args.voice(), steps, 0);
     let bar = loading.phase("loading the base", 0);
     let model = session.model(&gpu)?;
-    let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
+    let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
     if args.voice() == Voice::Words {
         show::plan(trainer.plan(), false);
@@ -98,17 +99,19 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let _lock = lock::Lock::take(dir)?;
     start.obsolete.iter().try_for_each(|path| files::remove_folder(path))?;
     files::remove_unfinished(dir)?;
-    files::write_atomic(&dir.join("recipe.resolved.toml"), recipe.to_resolved_toml().as_bytes())?;
+    let resolved = recipe.pinned(&session.frozen.fingerprint).to_resolved_toml();
+    files::write_atomic(&dir.join("recipe.resolved.toml"), resolved.as_bytes())?;
     let (metrics, timing) = start.checkpoint.as_ref().map_or(("", ""), |c| (&c.metrics, &c.timing));
     let record = Record::begin(dir, metrics, timing)?;
     let memory = gpu.allocated_bytes().unwrap_or(trainer.plan().total());
     let mut run = Run {
         recipe,
         session: &session,
-        initial: &initial,
+        initial,
         identity,
         gpu: &gpu,
-        trainer: &trainer,
+        model: &model,
+        trainer,
         record,
         console: Console::new(args.voice(), steps, memory),
         stop: Stop::listen()?,
@@ -116,7 +119,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
         step: resumed_at,
         best: None,
     };
-    run.begin(start.checkpoint, &start.notices)?;
+    run.begin(start.checkpoint, &start.notices, &loaded.notices)?;
     run.train()
 }
 
@@ -149,7 +152,8 @@ struct Run<'a> {
     initial: &'a Adapter,
     identity: Identity,
     gpu: &'a Gpu,
-    trainer: &'a Trainer<'a>,
+    model: &'a Model<'a>,
+    trainer: Trainer<'a>,
     record: Record,
     console: Console,
     stop: Stop,
@@ -177,8 +181,8 @@ enum End {
 }
 
 impl Run<'_> {
-    /// Takes up a checkpoint's state, and says how the run begins.
-    fn begin(&mut self, checkpoint: Option<Checkpoint>, notices: &[String]) -> Result<()> {
+    /// Takes up a checkpoint's state, and says how the run begins. `loaded` is what is to be said of `lora.init_from`.
+    fn begin(&mut self, checkpoint: Option<Checkpoint>, notices: &[String], loaded: &[String]) -> Result<()> {
         let dir = &self.recipe.output.dir;
         state::write(dir, Status::Running, &self.facts())?;
         self.console.json(|| {
@@ -188,7 +192,8 @@ impl Run<'_> {
             object["steps"] = self.steps().into();
             object["resumed_at"] = self.step.into();
             let of_data = self.session.data.notices.iter().map(ToString::to_string);
-            object["notices"] = of_data.chain(notices.iter().cloned()).collect();
+            object["notices"] =
+                loaded.iter().cloned().chain(of_data).chain(notices.iter().cloned()).collect();
             object["recipe"] = serde_json::to_value(self.recipe).expect("tables of plain values");
             object
         });
@@ -313,7 +318,7 @@ impl Run<'_> {
             timing,
         };
         let dir = &self.recipe.output.dir;
-        let path = checkpoint.write(dir)?;
+        let path = checkpoint.write(dir, &self.session.frozen.fingerprint)?;
         checkpoint::prune(dir, self.recipe.output.save_total_limit)?;
         self.console.saved(self.step, &path);
         self.write_report(Status::Running, None)?;

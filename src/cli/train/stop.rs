@@ -18,6 +18,7 @@ impl Stop {
     /// From now on Ctrl-C, and what service managers send, ask.
     pub fn listen() -> Result<Stop> {
         let asked = Arc::new(AtomicBool::new(false));
+        // Not SIGHUP: nohup lets a run go on when its terminal closes, and a handler would take that away.
         for signal in [SIGINT, SIGTERM] {
             // In this order: the second signal finds the flag set, and ends the program.
             flag::register_conditional_shutdown(signal, STATUS.into(), asked.clone())

@@ -1,0 +1,49 @@
+// y = gelu(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and
+// the per-layer input, which has none.
+#import common/gelu
+
+// Twin of `Params` in src/ops/gated.rs.
+struct Params {
+    rows: u32,          // T
+    width4: u32,        // columns / 4
+    gate_stride4: u32,
+    up_stride4: u32,
+    up_offset4: u32,
+    z_offset4: u32,     // first vec4 of the gate's z in a row of gate
+    rank4: u32,         // padded rank / 4 of the gate's adapter term; 0 for none
+    up_z_offset4: u32,  // of up's z, in a row of gate too
+    up_b_offset4: u32,
+    up_rank4: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> gate: array<vec4<f32>>;       // [T, gate_stride]
+@group(0) @binding(2) var<storage, read> up: array<vec4<f32>>;         // [T, up_stride]
+@group(0) @binding(3) var<storage, read> b: array<vec4<f32>>;          // B of gate and up [columns, R]
+@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;    // [T, columns]
+
+// Four values of B·z from row 4·col4 on.
+fn adapter_term(b_offset4: u32, z_at: u32, col4: u32, rank4: u32) -> vec4<f32> {
+    var sum = vec4<f32>();
+    for (var r = 0u; r < rank4; r++) {
+        let z = gate[z_at + r];
+        let at = b_offset4 + 4u * col4 * rank4 + r;
+        sum += vec4<f32>(dot(b[at], z), dot(b[at + rank4], z), dot(b[at + 2u * rank4], z), dot(b[at + 3u * rank4], z));
+    }
+    return sum;
+}
+
+@compute @workgroup_size(64)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = (group.x + group.y * groups.x) * 64u + lane;
+    if i >= params.rows * params.width4 {
+        return;
+    }
+    let t = i / params.width4;
+    let c = i % params.width4;
+    let row = t * params.gate_stride4;
+    let g = gate[row + c] + adapter_term(0u, row + params.z_offset4, c, params.rank4);
+    let u = up[t * params.up_stride4 + params.up_offset4 + c]
+        + adapter_term(params.up_b_offset4, row + params.up_z_offset4, c, params.up_rank4);
+    y[i] = vec4<f32>(gelu(g.x), gelu(g.y), gelu(g.z), gelu(g.w)) * u;
+}

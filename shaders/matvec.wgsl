@@ -1,0 +1,135 @@
+// y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and z = x·Aᵀ of an adapter
+// that reads the same x, in the same row: what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row
+// of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
+#import weights
+
+// Twin of `Params` in src/ops/matvec.rs.
+struct Params {
+    rows: u32,          // T, at most ROWS
+    weight_rows_0: u32, // N of each matrix
+    weight_rows_1: u32,
+    weight_rows_2: u32,
+    weight_cols: u32,   // K
+    sliced: u32,        // bit i: whether matrix i is kept in slices
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride: u32,      // floats from one row of the result to the next
+    y_offset: u32,
+    z_offset: u32,
+    a_rows: u32,        // rows of A; 0 for none
+    scale: f32,
+    softcap: f32,       // y = softcap·tanh(y / softcap); 0: none
+}
+
+override ROWS: u32;     // rows of x that a thread works on: 1, 2, 4 or 8
+override PARTS: u32;    // threads that share a row of W: 8, 16 or 32
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]
+@group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
+@group(0) @binding(3) var<storage, read_write> result: array<f32>;     // y [T, Σ N] and z [T, R], side by side
+#for w in 0..{WEIGHTS}
+@group(0) @binding(1{w}) var<storage, read> weight_{w}: array<vec4<u32>>; // W [N, K]
+#end
+
+const THREADS: u32 = 256u;
+
+var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
+var<private> acc: array<f32, 8>;
+
+fn add_columns(w: vec4<f32>, col4: u32) {
+    for (var t = 0u; t < ROWS; t++) {
+        acc[t] += dot(w, x[min(t, params.rows - 1u) * params.x_stride4 + params.x_offset4 + col4]);
+    }
+}
+
+#for w in 0..{WEIGHTS}
+fn multiply_{w}(row: u32, part: u32) {
+    if row >= params.weight_rows_{w} {
+        return;
+    }
+    let cols4 = params.weight_cols / 4u;
+    for (var i = part; i * 8u < cols4; i += PARTS) {
+        let s = load_slice_{w}(row, i);
+        let factors = slice_factors_{w}(s);
+#for c in 0..8
+        if i * 8u + {c}u < cols4 {
+            add_columns(slice4_{w}(s, factors, {c}u), i * 8u + {c}u);
+        }
+#end
+    }
+}
+
+#end
+fn multiply_a(row: u32, part: u32) {
+    if row >= params.a_rows {
+        return;
+    }
+    let cols4 = params.weight_cols / 4u;
+    for (var c = part; c < cols4; c += PARTS) {
+        add_columns(a[row * cols4 + c], c);
+    }
+}
+
+@compute @workgroup_size(256)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let height = THREADS / PARTS;
+    let all_rows = vec4<u32>(params.weight_rows_0, params.weight_rows_1, params.weight_rows_2, params.a_rows);
+    // Which matrix this workgroup is for, A being the fourth, its place among that one's, and the rows of those before.
+    var index = group.x + group.y * groups.x;
+    var which = 0u;
+    var before = 0u;
+    while which < 3u && index >= (all_rows[which] + height - 1u) / height {
+        index -= (all_rows[which] + height - 1u) / height;
+        before += all_rows[which];
+        which += 1u;
+    }
+    var at = vec2<u32>(lane / PARTS, lane % PARTS); // row of the workgroup, part of the row
+    if (params.sliced >> which & 1u) == 1u {
+        at = vec2<u32>(lane % height, lane / height);
+    }
+    let row = index * height + at.x;
+#for w in 0..{WEIGHTS}
+    if which == {w}u {
+        multiply_{w}(row, at.y);
+    }
+#end
+    if which == 3u {
+        multiply_a(row, at.y);
+    }
+    for (var t = 0u; t < ROWS; t++) {
+        sums[t * THREADS + at.y * height + at.x] = acc[t];
+    }
+    workgroupBarrier();
+    // Eight parts at a time, then what these left.
+    if lane < THREADS / 8u {
+        let first = lane / height * 8u * height + lane % height;
+        for (var t = 0u; t < ROWS; t++) {
+            var eight = 0.0;
+            for (var i = 0u; i < 8u; i++) {
+                eight += sums[t * THREADS + first + i * height];
+            }
+            sums[t * THREADS + first] = eight;
+        }
+    }
+    workgroupBarrier();
+    let out = index * height + lane;
+    if lane >= height || out >= all_rows[which] {
+        return;
+    }
+    for (var t = 0u; t < min(ROWS, params.rows); t++) {
+        var sum = 0.0;
+        for (var i = 0u; i < PARTS; i += 8u) {
+            sum += sums[t * THREADS + lane + i * height];
+        }
+        if which == 3u {
+            result[t * params.y_stride + params.z_offset + out] = sum;
+            continue;
+        }
+        sum *= params.scale;
+        if params.softcap != 0.0 {
+            sum = params.softcap * tanh(clamp(sum / params.softcap, -10.0, 10.0));
+        }
+        result[t * params.y_stride + params.y_offset + before + out] = sum;
+    }
+}

@@ -1,0 +1,122 @@
+//! Replies to prompts from the command line, a file or stdin.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pollster::block_on;
+use rullama_train::conversation::Conversation;
+use rullama_train::generate::{Event, Finish, Generator};
+use rullama_train::run::Frozen;
+use rullama_train::tokenizer::Special;
+use serde_json::json;
+
+use super::inference::{Loaded, ModelArgs, SamplingArgs, say, say_cut};
+use super::show;
+
+/// What to reply to.
+#[derive(Args)]
+pub struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// A prompt; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// A file that is a prompt, - for stdin; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    file: Vec<PathBuf>,
+    /// Every line of the files is a prompt of its own.
+    #[arg(long)]
+    lines: bool,
+    /// Continue the text of the prompt: no chat layout but <bos> in front; control tokens in it count as such.
+    #[arg(long, conflicts_with = "system")]
+    raw: bool,
+    /// A system message before each prompt.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Print one JSON object a reply.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the reply to each prompt, each prompt on its own.
+pub fn run(args: &GenerateArgs) -> Result<()> {
+    let options = args.sampling.options()?;
+    let prompts = prompts(args)?;
+    if prompts.is_empty() {
+        bail!("there is no prompt; give one with --prompt, or a file with --file");
+    }
+    let loaded = Loaded::open(&args.model)?;
+    let ids: Vec<Vec<u32>> =
+        prompts.iter().map(|p| encode(args, &loaded.frozen, p)).collect::<Result<_>>()?;
+    let model = loaded.model()?;
+    let workspace = loaded.workspace(&model)?;
+    let mut generator = Generator::new(&workspace, &loaded.frozen.tokenizer, loaded.adapter.as_ref())?;
+    for (prompt, ids) in prompts.iter().zip(&ids) {
+        let started = Instant::now();
+        let mut first = None;
+        let hear = |event: Event| match event {
+            Event::Text(piece) => {
+                first.get_or_insert_with(|| started.elapsed());
+                if args.json { ControlFlow::Continue(()) } else { say(piece) }
+            }
+            Event::Prompt(_) => ControlFlow::Continue(()),
+        };
+        let reply = block_on(generator.reply(ids, &options, hear))?;
+        if reply.finish == Finish::Cancelled {
+            return Ok(()); // nobody reads any more
+        }
+        if !args.json {
+            show::text("");
+            say_cut(&reply, loaded.context());
+            continue;
+        }
+        let prompt_seconds = first.unwrap_or_default().as_secs_f64();
+        let decode_seconds = started.elapsed().as_secs_f64() - prompt_seconds;
+        show::text(json!({
+            "prompt": prompt, "text": reply.text, "finish_reason": finish_reason(reply.finish),
+            "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.ids.len(), "ids": reply.ids,
+            "first_token_seconds": prompt_seconds,
+            "tokens_per_second": reply.ids.len().saturating_sub(1) as f64 / decode_seconds.max(1e-9),
+        }));
+    }
+    Ok(())
+}
+
+/// OpenAI's word for why a reply ended.
+pub fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop | Finish::Cancelled => "stop",
+        Finish::Length | Finish::Context => "length",
+    }
+}
+
+fn prompts(args: &GenerateArgs) -> Result<Vec<String>> {
+    let mut prompts = args.prompt.clone();
+    for path in &args.file {
+        let text = match path.to_str() {
+            Some("-") => std::io::read_to_string(std::io::stdin()).context("stdin")?,
+            _ => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        match args.lines {
+            true => prompts.extend(text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned)),
+            false => prompts.push(text),
+        }
+    }
+    Ok(prompts)
+}
+
+fn encode(args: &GenerateArgs, frozen: &Frozen, prompt: &str) -> Result<Vec<u32>> {
+    let tokenizer = &frozen.tokenizer;
+    if args.raw {
+        let ids = tokenizer.encode(prompt, Special::Parse);
+        let bos = (ids.first() != Some(&tokenizer.bos())).then(|| tokenizer.bos());
+        return Ok(bos.into_iter().chain(ids).collect());
+    }
+    let conversation = Conversation::new(frozen.layout, args.system.clone());
+    Ok(conversation.ask(tokenizer, prompt).with_context(|| format!("prompt {prompt:?}"))?.ids)
+}

@@ -1,0 +1,205 @@
+//! What chat, generate, serve and the decoding benchmark share: a base, adapters on it, and how tokens are chosen.
+
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pollster::block_on;
+use rullama_train::config::Config;
+use rullama_train::export;
+use rullama_train::generate::{CHUNK, Finish, Options, Reply};
+use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::lora::Adapter;
+use rullama_train::model::Model;
+use rullama_train::model::decode::{Lengths, Workspace, longest_context};
+use rullama_train::run::Frozen;
+use rullama_train::sampling::Sampling;
+
+use super::show;
+
+/// The context where none is asked for.
+const CONTEXT: usize = 8192;
+
+/// What replies.
+#[derive(Args)]
+pub struct ModelArgs {
+    /// "tiny", an Ollama tag, or the path of a .gguf.
+    base: String,
+    /// An adapter of any format, on top of the others, with a weight where that is not 1; may be given several times.
+    #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
+    adapters: Vec<String>,
+    /// Most tokens of prompt and reply together; unset, 8192 or what the base was trained for.
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<usize>,
+    /// Part of the GPU's name.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+}
+
+/// How tokens are chosen; what Gemma's authors recommend unless set.
+#[derive(Args)]
+pub struct SamplingArgs {
+    /// Flattens (above 1) or sharpens (below 1) the choice; 0 takes the likeliest token.
+    #[arg(long, default_value_t = Sampling::GEMMA.temperature)]
+    temperature: f64,
+    /// Only so many of the likeliest tokens; 0: all.
+    #[arg(long, default_value_t = Sampling::GEMMA.top_k)]
+    top_k: usize,
+    /// Only the likeliest tokens that together have this probability; 1: all.
+    #[arg(long, default_value_t = Sampling::GEMMA.top_p)]
+    top_p: f64,
+    /// Only tokens with at least this part of the likeliest one's probability; 0: all.
+    #[arg(long, default_value_t = Sampling::GEMMA.min_p)]
+    min_p: f64,
+    /// Makes tokens that occurred less likely; 1: not.
+    #[arg(long, default_value_t = Sampling::GEMMA.repetition_penalty)]
+    repetition_penalty: f64,
+    /// Decides every draw: the same seed, the same words.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Longest reply.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
+    max_tokens: usize,
+    /// A text that ends the reply and is not part of it; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+}
+
+impl SamplingArgs {
+    pub fn options(&self) -> Result<Options> {
+        let sampling = Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            ..Sampling::GEMMA
+        };
+        sampling.check().map_err(|problem| anyhow::anyhow!("--{}", problem.replace('_', "-")))?;
+        if self.max_tokens == 0 || self.stop.iter().any(String::is_empty) {
+            bail!("--max-tokens starts at 1, and --stop is not empty");
+        }
+        Ok(Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone() })
+    }
+}
+
+/// Everything but the weights on the device.
+pub struct Loaded {
+    pub frozen: Frozen,
+    /// All adapters as one.
+    pub adapter: Option<Adapter>,
+    /// Paths and weights.
+    pub adapters: Vec<(PathBuf, f64)>,
+    pub gpu: Gpu,
+    lengths: Lengths,
+}
+
+impl Loaded {
+    /// Opens base, adapters and device.
+    pub fn open(args: &ModelArgs) -> Result<Loaded> {
+        let adapters = weights(&args.adapters)?;
+        let frozen = Frozen::named(&args.base, &rullama_train::recipe::Template::Auto)?;
+        let config = frozen.base.config();
+        let adapter = match adapters.is_empty() {
+            true => None,
+            false => Some(read_adapters(&args.adapters, config)?),
+        };
+
+        let trained = config.context_length;
+        if let Some(context) = args.context.filter(|c| !(1..=trained).contains(c)) {
+            bail!("--context {context}: {} was trained for 1 to {trained} tokens", frozen.base.name());
+        }
+        let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), false))?;
+        let wanted = args.context.unwrap_or(CONTEXT.min(trained));
+        let context = longest_context(&gpu, config, wanted);
+        if context < wanted && args.context.is_some() {
+            bail!(
+                "--context {wanted}: the keys and values of a layer fit a buffer of this device up to {context} tokens"
+            );
+        }
+        Ok(Loaded { frozen, adapter, adapters, gpu, lengths: Lengths { context, chunk: CHUNK } })
+    }
+
+    /// Uploads the base.
+    pub fn model(&self) -> Result<Model<'_>> {
+        Ok(Model::load(&self.gpu, &self.frozen.base, self.lengths.context)?)
+    }
+
+    /// Allocates what all conversations share.
+    pub fn workspace<'a>(&'a self, model: &'a Model<'a>) -> Result<Workspace<'a>> {
+        let rank = self.adapter.as_ref().map_or(0, |a| a.rank);
+        Ok(Workspace::new(&self.gpu, model, self.lengths, rank)?)
+    }
+
+    /// Most tokens of a conversation.
+    pub fn context(&self) -> usize {
+        self.lengths.context
+    }
+
+    /// Shows what was opened.
+    pub fn show(&self) {
+        show::device(&self.gpu);
+        let context = show::count(self.context(), "token");
+        show::line("base", format_args!("{}, context of {context}", self.frozen.base.name()));
+        for (path, weight) in &self.adapters {
+            let weight = if *weight == 1.0 { String::new() } else { format!(" × {weight}") };
+            show::line("adapter", format_args!("{}{weight}", path.display()));
+        }
+    }
+}
+
+fn weights(adapters: &[String]) -> Result<Vec<(PathBuf, f64)>> {
+    adapters.iter().map(|text| weighted(text)).collect()
+}
+
+/// Adapters as the command line names them, as one.
+pub fn read_adapters(adapters: &[String], config: &Config) -> Result<Adapter> {
+    let mut parts = Vec::new();
+    for (path, weight) in weights(adapters)? {
+        parts.push((export::read_any(&path, config, None)?, weight));
+    }
+    Ok(Adapter::combine(&parts.iter().map(|(part, weight)| (part, *weight)).collect::<Vec<_>>())?)
+}
+
+/// `PATH` or `PATH=WEIGHT`.
+fn weighted(text: &str) -> Result<(PathBuf, f64)> {
+    let Some((path, weight)) = text.rsplit_once('=').filter(|_| !Path::new(text).exists()) else {
+        return Ok((text.into(), 1.0));
+    };
+    let number = weight.parse().ok().filter(|w: &f64| w.is_finite());
+    let number = number.with_context(|| {
+        format!(
+            "--adapter {text}: {weight:?} is no weight; expected a number behind the last =, as in {path}=0.5"
+        )
+    })?;
+    Ok((path.into(), number))
+}
+
+/// Writes a piece of a reply at once; where nobody reads any more, there is no point in going on. A terminal gets no control
+/// characters: a model's words move no cursor.
+pub fn say(piece: &str) -> ControlFlow<()> {
+    let mut out = std::io::stdout();
+    let harmless = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{FFFD}' } else { c };
+    let piece: String = match out.is_terminal() {
+        true => piece.chars().map(harmless).collect(),
+        false => piece.into(),
+    };
+    match out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    }
+}
+
+/// Why a reply ended before its end, on stderr.
+pub fn say_cut(reply: &Reply, context: usize) {
+    match reply.finish {
+        Finish::Length => {
+            eprintln!("note: the reply was cut after {} tokens (--max-tokens)", reply.ids.len());
+        }
+        Finish::Context => eprintln!("note: the reply was cut where the context of {context} tokens ended"),
+        Finish::Stop | Finish::Cancelled => {}
+    }
+}

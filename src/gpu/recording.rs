@@ -1,0 +1,74 @@
+//! Work that is recorded once and submitted again and again: what decoding does for each token.
+
+use super::recorder::{Command, Encoded};
+use super::{Gpu, GpuError};
+
+/// Commands with their pipelines and bindings. What changes from one submission to the next lies in buffers.
+pub struct Recording {
+    pub(super) commands: Vec<Command>,
+}
+
+impl Recording {
+    /// Dispatches in one submission.
+    pub fn dispatches(&self) -> usize {
+        self.commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count()
+    }
+}
+
+/// One submission of recordings, made while the device still works on an earlier one.
+pub struct Prepared(Encoded);
+
+/// Where the host reads what a submission copied there.
+pub struct Staging {
+    pub(super) buffer: wgpu::Buffer,
+}
+
+impl Gpu {
+    /// Room for `bytes` that the host will read.
+    pub fn staging(&self, bytes: u64) -> Staging {
+        let size = bytes.next_multiple_of(4).max(4);
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some("read back"), size, usage, mapped_at_creation: false };
+        Staging { buffer: self.device.create_buffer(&descriptor) }
+    }
+
+    /// Encodes recordings, one after the other, as one submission.
+    pub fn prepare(&self, recordings: &[&Recording]) -> Prepared {
+        Prepared(self.encode(&mut recordings.iter().flat_map(|r| &r.commands)))
+    }
+
+    /// Hands a submission to the device.
+    pub fn submit(&self, prepared: Prepared) -> Result<(), GpuError> {
+        self.run(prepared.0);
+        self.check()
+    }
+
+    /// Waits until everything submitted so far is done.
+    pub fn wait(&self) -> Result<(), GpuError> {
+        self.drive()?;
+        self.check()
+    }
+
+    /// Reads the first `len` values of `staging`, after everything submitted so far.
+    pub async fn read_staging<T: bytemuck::Pod>(
+        &self,
+        staging: &Staging,
+        len: usize,
+    ) -> Result<Vec<T>, GpuError> {
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        staging.buffer.slice(..).map_async(wgpu::MapMode::Read, move |result| {
+            let _ = sender.send(result);
+        });
+        self.drive()?;
+        let mapped = receiver.await.map_err(|_| GpuError::Device("a read-back was dropped".into()))?;
+        self.check()?;
+        let device_error = |e: String| GpuError::Device(e);
+        mapped.map_err(|e| device_error(e.to_string()))?;
+        let view = staging.buffer.slice(..).get_mapped_range().map_err(|e| device_error(e.to_string()))?;
+        let values = bytemuck::pod_collect_to_vec(&view[..len * size_of::<T>()]);
+        drop(view);
+        staging.buffer.unmap();
+        Ok(values)
+    }
+}

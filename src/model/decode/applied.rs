@@ -1,0 +1,101 @@
+//! An adapter on the device as decoding applies it: unmerged, frozen, its scale inside `B`.
+
+use crate::config::Config;
+use crate::gpu::{Gpu, GpuError};
+use crate::lora::{Adapter, Module, Pair};
+use crate::model::trainable::Input;
+use crate::ops::{Param, Up};
+
+/// The adapter, by layer and [`Input`].
+pub(super) struct Applied {
+    layers: Vec<Vec<Option<Group>>>,
+}
+
+/// The matrices that read one input. Those that the adapter leaves alone have zeros.
+pub(super) struct Group {
+    /// `A` of every matrix below each other, `[Σ R, K]`.
+    pub a: Param,
+    /// `B` of every matrix `[N, R]`, in [`Module::ALL`]'s order.
+    pub b: Vec<Param>,
+    /// First float of each `B` in their buffer.
+    offsets: Vec<usize>,
+    /// `R`, padded to a multiple of 4, or of 16 for cooperative matrices.
+    pub rank: usize,
+}
+
+/// The rank that an adapter of rank `rank` has on the device.
+pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
+    rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 })
+}
+
+impl Group {
+    /// What reads a row of products whose `z` begins at `z_offset`.
+    pub fn up(&self, z_offset: usize) -> Up<'_> {
+        Up { b: &self.b[0].buffer, offsets: &self.offsets, rank: self.rank, z_offset }
+    }
+}
+
+impl Applied {
+    /// Uploads `adapter` for a model of shape `config`.
+    pub fn upload(gpu: &Gpu, adapter: &Adapter, config: &Config) -> Result<Applied, GpuError> {
+        let group = |layer: usize, input: Input| -> Result<Option<Group>, GpuError> {
+            let modules = Module::ALL.into_iter().filter(|m| Input::of(*m) == input);
+            let shapes = modules.filter_map(|m| Some((m, m.shape(config, layer)?)));
+            let pair = |module| adapter.pairs.iter().find(|(s, _)| s.layer == layer && s.module == module);
+            let members: Vec<Member> = shapes
+                .map(|(module, (rows, cols))| Member { rows, cols, pair: pair(module).map(|(_, p)| p) })
+                .collect();
+            match members.iter().any(|m| m.pair.is_some()) {
+                true => upload_group(gpu, adapter, &members).map(Some),
+                false => Ok(None),
+            }
+        };
+        let layer = |layer: usize| Input::ALL.into_iter().map(|input| group(layer, input)).collect();
+        Ok(Applied { layers: (0..config.layers.len()).map(layer).collect::<Result<_, _>>()? })
+    }
+
+    /// The group that reads `input` in `layer`, where any of its matrices is adapted.
+    pub fn group(&self, layer: usize, input: Input) -> Option<&Group> {
+        self.layers[layer][input as usize].as_ref()
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.layers.iter().flatten().flatten().map(|g| g.a.buffer.size() + g.b[0].buffer.size()).sum()
+    }
+}
+
+struct Member<'a> {
+    rows: usize,
+    cols: usize,
+    pair: Option<&'a Pair>,
+}
+
+fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Group, GpuError> {
+    let (r, rank, scale) = (adapter.rank, padded(gpu, adapter.rank), adapter.scale());
+    let cols = members[0].cols;
+    let mut a = vec![0.0f32; members.len() * rank * cols];
+    let mut b: Vec<f32> = Vec::new();
+    let mut offsets = Vec::new();
+    for (i, member) in members.iter().enumerate() {
+        b.resize(b.len().next_multiple_of(64), 0.0); // the alignment of a binding's offset, 256 bytes
+        let offset = b.len();
+        offsets.push(offset);
+        b.resize(offset + member.rows * rank, 0.0);
+        let Some(pair) = member.pair else { continue };
+        a[i * rank * cols..][..r * cols].copy_from_slice(&pair.a);
+        for (to, from) in b[offset..].chunks_exact_mut(rank).zip(pair.b.chunks_exact(r)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = (scale * f64::from(*from)) as f32);
+        }
+    }
+    let buffer = gpu.upload("adapter B", &b)?;
+    let part = |(member, &offset): (&Member, &usize)| Param {
+        buffer: buffer.clone(),
+        offset: offset as u64 * 4,
+        rows: member.rows,
+        cols: rank,
+    };
+    let b = members.iter().zip(&offsets).map(part).collect();
+    let a = Param { buffer: gpu.upload("adapter A", &a)?, offset: 0, rows: members.len() * rank, cols };
+    Ok(Group { a, b, offsets, rank })
+}

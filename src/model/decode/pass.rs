@@ -1,0 +1,204 @@
+//! One pass, straight through: `forward.rs` without what backward needs, over cached keys and values.
+
+use super::applied::Group;
+use super::{Decoder, Tail};
+use crate::gpu::Recorder;
+use crate::model::trainable::Input;
+use crate::ops::argmax::Likeliest;
+use crate::ops::cached_attention::CachedAttention;
+use crate::ops::heads::{self, Heads};
+use crate::ops::linear::{self, LowRank};
+use crate::ops::matvec::{self, Down};
+use crate::ops::pack::Packed;
+use crate::ops::{
+    Rows, Tile, Up, Weight, coop_linear, coop_lora, embedding, gated, per_layer, residual, rms_norm,
+};
+
+impl<'a> Decoder<'a> {
+    /// All layers over `rows` tokens, up to the output norm. The mirror of `forward.rs` without what backward needs.
+    pub(super) fn pass(&self, rec: &mut Recorder<'a>, rows: usize) {
+        let (w, model) = (self.w, self.w.model);
+        let layers = &model.layers;
+        let root_d = (model.config().width as f64).sqrt() as f32;
+        embedding::forward(rec, &w.stream, &w.ids, 0, &model.token_embd, 0, root_d, rows);
+        self.per_layer_inputs(rec, rows);
+        rms_norm::forward(rec, &w.normed, &w.stream, &layers[0].attn_norm, None, 1.0, rows);
+        for layer in 0..layers.len() {
+            self.attention(rec, layer, rows);
+            self.feed_forward(rec, layer, rows);
+        }
+    }
+
+    /// Heads into the cache, attention over it, and the stream after that with the norm before the feed-forward.
+    fn attention(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
+        let (w, config) = (self.w, self.w.model.config());
+        let (l, lw) = (&config.layers[layer], &self.w.model.layers[layer]);
+        let mut matrices = vec![&lw.attn_q];
+        if l.kv_donor.is_none() {
+            matrices.extend(lw.attn_k.iter().chain(&lw.attn_v));
+        }
+        let (products, up) = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
+        let cache = self.caches[l.kv_donor.unwrap_or(layer)].as_ref().expect("donors have a cache");
+        let (heads, kv_heads, head_size) = (l.heads, l.kv_heads, l.head_size);
+        let shape = Heads {
+            heads,
+            kv_heads,
+            head_size,
+            k_eq_v: l.k_eq_v,
+            q_norm: &lw.attn_q_norm,
+            k_norm: lw.attn_k_norm.as_ref(),
+            cache,
+            table: &lw.rope,
+        };
+        heads::forward(rec, &products, &shape, up.as_ref(), &self.past, rows);
+        let shape = CachedAttention { heads, kv_heads, head_size, window: l.window };
+        let attention = w.wide.narrowed(heads * head_size);
+        let context = w.lengths.context;
+        shape.forward(rec, &attention, &products, cache, &self.past, context, &w.parts, rows);
+
+        let (y, up) = self.products(rec, layer, Input::Attention, &attention, &[&lw.attn_output], rows);
+        let (norm, next) = (&lw.post_attention_norm, Some(&lw.ffn_norm));
+        residual::forward(rec, &w.stream, &w.normed, &y, up.as_ref(), norm, next, 1.0, rows);
+    }
+
+    /// Feed-forward, per-layer branch where there is one, and the norm before what follows: the next layer or the head.
+    fn feed_forward(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
+        let (w, model) = (self.w, self.w.model);
+        let (l, lw) = (&model.config().layers[layer], &model.layers[layer]);
+        let (stream, normed) = (&w.stream, &w.normed);
+        let after = model.layers.get(layer + 1).map_or(&model.output_norm, |next| &next.attn_norm);
+        let (after, scale) = (Some(after), lw.output_scale);
+
+        let geglu = w.wide.narrowed(l.ffn_width);
+        let matrices = [&lw.ffn_gate, &lw.ffn_up];
+        let (gate, up) = self.products(rec, layer, Input::FfnNormed, normed, &matrices, rows);
+        gated::forward(rec, &geglu, &gate, gate.from(l.ffn_width), up.as_ref(), rows);
+        let (y, up) = self.products(rec, layer, Input::Geglu, &geglu, &[&lw.ffn_down], rows);
+        let norm = &lw.post_ffw_norm;
+        let Some(branch) = &lw.per_layer else {
+            return residual::forward(rec, stream, normed, &y, up.as_ref(), norm, after, scale, rows);
+        };
+        residual::forward(rec, stream, normed, &y, up.as_ref(), norm, None, 1.0, rows);
+
+        let width = model.config().per_layer_width;
+        let gated_input = w.wide.narrowed(width);
+        let (gate, up) = self.products(rec, layer, Input::AfterFfn, stream, &[&branch.inp_gate], rows);
+        gated::forward(rec, &gated_input, &gate, w.per_layer.from(layer * width), up.as_ref(), rows);
+        let (y, up) = self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows);
+        residual::forward(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
+    }
+
+    /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of all layers.
+    fn per_layer_inputs(&self, rec: &mut Recorder<'_>, rows: usize) {
+        let (w, model) = (self.w, self.w.model);
+        let (Some(global), Some(projection)) = (&model.per_layer, &w.model_proj) else { return };
+        let factor = (model.config().width as f64).sqrt().recip() as f32;
+        let (y, x) = (w.per_layer.all(), w.stream.all());
+        match (rows <= matvec::MAX_ROWS, &w.packed) {
+            (true, _) => matvec::forward(rec, y, x, 0, &[projection], None, factor, None, rows),
+            (false, None) => linear::forward(rec, y, x, projection, factor, None, rows),
+            (false, Some([packed, _])) => {
+                packed.pack(rec, x, projection.cols, rows);
+                coop_linear::forward(rec, y, packed, projection, factor, None, rows);
+            }
+        }
+        let of_file = model.base.matrix("per_layer_token_embd").expect("such models have the table");
+        let tile = Tile { first_row: 0, rows, buffer: w.table.clone(), range: None };
+        let table = Weight { ty: of_file.ty, rows, cols: of_file.cols, tiles: vec![tile] };
+        per_layer::forward(rec, &w.per_layer, &table, &global.proj_norm);
+    }
+
+    /// Products of `x` with `matrices`, side by side, and what is still to be added by who reads them: a long pass adds the
+    /// adapter's term itself.
+    fn products(
+        &self,
+        rec: &mut Recorder<'_>,
+        layer: usize,
+        input: Input,
+        x: &Rows,
+        matrices: &[&Weight],
+        rows: usize,
+    ) -> (Rows, Option<Up<'_>>) {
+        let group = self.adapter.as_ref().and_then(|a| a.group(layer, input));
+        let width: usize = matrices.iter().map(|m| m.rows).sum();
+        let y = self.w.products.narrowed(width + group.map_or(0, |g| g.a.rows));
+        if rows > matvec::MAX_ROWS {
+            self.long_products(rec, group, x, matrices, &y, rows);
+            return (y, None);
+        }
+        let down = group.map(|g| Down { a: &g.a, z_offset: width });
+        matvec::forward(rec, y.all(), x.all(), 0, matrices, down.as_ref(), 1.0, None, rows);
+        (y, group.map(|g| g.up(width)))
+    }
+
+    fn long_products(
+        &self,
+        rec: &mut Recorder<'_>,
+        group: Option<&Group>,
+        x: &Rows,
+        matrices: &[&Weight],
+        y: &Rows,
+        rows: usize,
+    ) {
+        let z = self.w.z.narrowed(group.map_or(0, |g| g.a.rows));
+        if let Some(packed) = &self.w.packed {
+            return coop_products(rec, packed, group, x, matrices, y, &z, rows);
+        }
+        if let Some(group) = group {
+            linear::forward(rec, z.all(), x.all(), &group.a.as_weight(), 1.0, None, rows);
+        }
+        let mut start = 0;
+        for (i, matrix) in matrices.iter().enumerate() {
+            let term =
+                group.map(|g| LowRank { z: z.from(i * g.rank), matrix: &g.b[i], rank: g.rank, scale: 1.0 });
+            linear::forward(rec, y.from(start), x.all(), matrix, 1.0, term.as_ref(), rows);
+            start += matrix.rows;
+        }
+    }
+
+    /// Logits of the pass's row `row`, and what the host reads of them.
+    pub(super) fn tail(&self, rec: &mut Recorder<'_>, row: usize, tail: Tail) {
+        let (w, model) = (self.w, self.w.model);
+        let (vocab, softcap) = (model.config().vocab, model.config().softcap);
+        let (y, x) = (w.logits.all(), w.normed.all());
+        matvec::forward(rec, y, x, row, &[model.head_matrix()], None, 1.0, softcap, 1);
+        match tail {
+            Tail::Logits => rec.copy(&w.logits.buffer, &w.logits_staging, (vocab * 4) as u64),
+            Tail::Likeliest => {
+                w.argmax.forward(rec, &w.logits, vocab);
+                rec.copy(&w.argmax.result, &w.likeliest_staging, size_of::<Likeliest>() as u64);
+            }
+        }
+    }
+}
+
+/// The same on cooperative matrices, as training has them there.
+fn coop_products(
+    rec: &mut Recorder<'_>,
+    [packed_x, packed_z]: &[Packed; 2],
+    group: Option<&Group>,
+    x: &Rows,
+    matrices: &[&Weight],
+    y: &Rows,
+    z: &Rows,
+    rows: usize,
+) {
+    packed_x.pack(rec, x.all(), matrices[0].cols, rows);
+    if let Some(group) = group {
+        coop_lora::project(rec, z.all(), packed_x, &group.a, rows);
+        packed_z.pack_alike(rec, z.all(), group.a.rows, rows, packed_x);
+    }
+    let mut start = 0;
+    for (i, matrix) in matrices.iter().enumerate() {
+        let term = group.map(|g| coop_linear::LowRank {
+            z: packed_z,
+            z_offset: i * g.rank,
+            matrix: &g.b[i],
+            first_row: 0,
+            rank: g.rank,
+            scale: 1.0,
+        });
+        coop_linear::forward(rec, y.from(start), packed_x, matrix, 1.0, term.as_ref(), rows);
+        start += matrix.rows;
+    }
+}

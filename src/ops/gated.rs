@@ -1,0 +1,44 @@
+//! The product of a gate and what it lets through, with their adapters' terms: for decoding.
+
+use super::{Rows, Up, View};
+use crate::gpu::{Kernel, Recorder, grid};
+
+/// Twin of `Params` in shaders/gated.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    width4: u32,
+    gate_stride4: u32,
+    up_stride4: u32,
+    up_offset4: u32,
+    z_offset4: u32,
+    rank4: u32,
+    up_z_offset4: u32,
+    up_b_offset4: u32,
+    up_rank4: u32,
+}
+
+/// `y = gelu(gate + B·z)·(up + B·z)` over `rows` rows of `y`'s width. The gate stands at the start of a row of products, the
+/// `z` of both in it; the adapter's first member is the gate, its second, where there is one, is `up`.
+pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Option<&Up>, rows: usize) {
+    let rank4 = adapter.map_or(0, |a| (a.rank / 4) as u32);
+    let of_up = adapter.filter(|a| a.offsets.len() > 1).map(|a| a.member(1));
+    let (up_z_offset, up_b_offset4) = of_up.unwrap_or_default();
+    let params = Params {
+        rows: rows as u32,
+        width4: (y.stride / 4) as u32,
+        gate_stride4: (gate.stride / 4) as u32,
+        up_stride4: up.stride4(),
+        up_offset4: up.offset4(),
+        z_offset4: adapter.map_or(0, |a| a.member(0).0 / 4),
+        rank4,
+        up_z_offset4: up_z_offset / 4,
+        up_b_offset4,
+        up_rank4: if of_up.is_some() { rank4 } else { 0 },
+    };
+    let b = adapter.map_or(rec.unused(3), |a| a.bind(3));
+    let bindings = [gate.bind(1), up.rows.bind(2), b, y.bind(4)];
+    let count = rows * y.stride / 4;
+    rec.dispatch(Kernel::new("gated", "forward"), &params, &bindings, grid(count.div_ceil(64)));
+}

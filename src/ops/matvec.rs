@@ -1,0 +1,100 @@
+//! Products of a few rows with frozen matrices, and with the `A` of an adapter that reads the same rows: for decoding.
+
+use super::{Param, Tile, View, Weight};
+use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::weights::quant::GgmlType;
+
+/// Most rows that the kernel takes; [`super::linear`] is for more.
+pub const MAX_ROWS: usize = 8;
+/// Most matrices of one dispatch.
+const MAX_MATRICES: usize = 3;
+/// Of a workgroup.
+const THREADS: usize = 256;
+
+/// Twin of `Params` in shaders/matvec.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    weight_rows_0: u32,
+    weight_rows_1: u32,
+    weight_rows_2: u32,
+    weight_cols: u32,
+    sliced: u32,
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride: u32,
+    y_offset: u32,
+    z_offset: u32,
+    a_rows: u32,
+    scale: f32,
+    softcap: f32,
+}
+
+/// An adapter's `A` that reads the same input, and the first column of its `z` in the rows of the result.
+pub struct Down<'a> {
+    /// `A` `[R, K]`.
+    pub a: &'a Param,
+    /// First column of `z`.
+    pub z_offset: usize,
+}
+
+/// `y = scale·x·Wᵀ` for `x` `[rows, K]` from row `first_row` on and `y` `[rows, Σ N]`, the results of all `matrices` side by
+/// side, capped where there is a `softcap`; and `z = x·Aᵀ` `[rows, R]` in the same rows. At most [`MAX_ROWS`] rows.
+pub fn forward(
+    rec: &mut Recorder,
+    y: View,
+    x: View,
+    first_row: usize,
+    matrices: &[&Weight],
+    down: Option<&Down>,
+    scale: f32,
+    softcap: Option<f32>,
+    rows: usize,
+) {
+    assert!((1..=MAX_ROWS).contains(&rows), "one to {MAX_ROWS} rows");
+    let cols = matrices[0].cols;
+    let tiles: Vec<(GgmlType, &Tile)> =
+        matrices.iter().flat_map(|w| w.tiles.iter().map(|tile| (w.ty, tile))).collect();
+    let mut y_offset = y.offset;
+    for (i, tiles) in tiles.chunks(MAX_MATRICES).enumerate() {
+        let down = down.filter(|_| i == 0);
+        let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
+        let sliced = |ty: GgmlType| !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let params = Params {
+            rows: rows as u32,
+            weight_rows_0: tile_rows(0),
+            weight_rows_1: tile_rows(1),
+            weight_rows_2: tile_rows(2),
+            weight_cols: cols as u32,
+            sliced: tiles.iter().enumerate().map(|(i, (ty, _))| u32::from(sliced(*ty)) << i).sum(),
+            x_stride4: x.stride4(),
+            x_offset4: x.offset4() + first_row as u32 * x.stride4(),
+            y_stride: y.rows.stride as u32,
+            y_offset: y_offset as u32,
+            z_offset: down.map_or(0, |d| d.z_offset as u32),
+            a_rows: down.map_or(0, |d| d.a.rows as u32),
+            scale,
+            softcap: softcap.unwrap_or(0.0),
+        };
+        let parts = parts(cols);
+        let kernel = Kernel::new("matvec", "forward")
+            .with_constant("ROWS", rows.next_power_of_two() as u32)
+            .with_constant("PARTS", parts as u32);
+        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(*ty));
+        let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
+        let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];
+        bindings.extend((10..).zip(tiles).map(|(index, (_, tile))| tile.bind(index)));
+        let groups = |rows: u32| (rows as usize).div_ceil(THREADS / parts);
+        let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2, params.a_rows];
+        rec.dispatch(kernel, &params, &bindings, grid(all.map(groups).into_iter().sum()));
+        y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
+    }
+}
+
+/// Threads for a row of `cols` columns: as many as its slices of 32 columns keep busy for four fifths of the time.
+fn parts(cols: usize) -> usize {
+    let slices = cols.div_ceil(32);
+    let busy = |parts: &usize| 5 * slices >= 4 * parts * slices.div_ceil(*parts);
+    [32, 16].into_iter().find(busy).unwrap_or(8)
+}

@@ -1,0 +1,366 @@
+//! From logits to the next token: penalties, temperature, top-k, top-p, min-p, and a draw that the seed decides.
+//!
+//! In transformers' order (`generation/utils.py`, `_get_logits_processor`): penalties on the logits, then temperature, then
+//! the cuts. Each cut keeps the head of the tokens sorted by logit, the smaller id first among equals; the draw is
+//! by inverse transform over what is left, with one number of ChaCha8 a token.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// How the next token is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Logits are divided by it; 0 takes the likeliest token.
+    pub temperature: f64,
+    /// Only so many of the likeliest tokens; 0: all.
+    pub top_k: usize,
+    /// Only the likeliest tokens that together have this probability; 1: all.
+    pub top_p: f64,
+    /// Only tokens with at least this part of the likeliest one's probability; 0: all.
+    pub min_p: f64,
+    /// A logit of a token that occurred, in the prompt or since, is divided by it if positive, else multiplied (Keskar
+    /// et al. 2019, arXiv:1909.05858); 1: none.
+    pub repetition_penalty: f64,
+    /// Taken off the logits of tokens that were generated (OpenAI's parameter).
+    pub presence_penalty: f64,
+    /// The same for each time that they were.
+    pub frequency_penalty: f64,
+    /// Decides every draw.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// Always the likeliest token.
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        seed: 0,
+    };
+
+    /// What Gemma's authors recommend: temperature 1, top-k 64, top-p 0.95.
+    pub const GEMMA: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
+
+    /// What is wrong with a value, by its name.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |name: &str, value: f64, from: f64, to: f64| match (from..=to).contains(&value) {
+            true => Ok(()),
+            false => Err(format!("{name} = {value}: expected a number from {from} to {to}")),
+        };
+        within("temperature", self.temperature, 0.0, 100.0)?;
+        within("top_p", self.top_p, 0.0, 1.0)?;
+        within("min_p", self.min_p, 0.0, 1.0)?;
+        within("repetition_penalty", self.repetition_penalty, 0.01, 100.0)?;
+        within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+    }
+
+    fn penalizes(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
+/// Chooses the tokens of one reply.
+pub struct Sampler {
+    sampling: Sampling,
+    random: ChaCha8Rng,
+    /// How often each token was generated; 0 for those of the prompt alone. Kept for penalties only.
+    occurred: HashMap<u32, u32>,
+}
+
+impl Sampler {
+    /// A sampler for a reply to `prompt`.
+    pub fn new(sampling: Sampling, prompt: &[u32]) -> Sampler {
+        let random = ChaCha8Rng::seed_from_u64(sampling.seed);
+        let occurred = match sampling.penalizes() {
+            true => prompt.iter().map(|&id| (id, 0)).collect(),
+            false => HashMap::new(),
+        };
+        Sampler { sampling, random, occurred }
+    }
+
+    /// Whether the likeliest token is all it needs to know.
+    pub fn is_greedy(&self) -> bool {
+        self.sampling.temperature == 0.0 && !self.sampling.penalizes()
+    }
+
+    /// The next token by a row of logits, which is changed; `None` where the largest of them is not finite.
+    pub fn next(&mut self, logits: &mut [f32]) -> Option<u32> {
+        self.penalize(logits);
+        let largest = likeliest(logits);
+        if !logits.get(largest)?.is_finite() {
+            return None;
+        }
+        let id = match self.sampling.temperature {
+            0.0 => largest as u32,
+            _ => self.draw(logits, logits[largest]),
+        };
+        self.count(id);
+        Some(id)
+    }
+
+    fn count(&mut self, id: u32) {
+        if self.sampling.penalizes() {
+            *self.occurred.entry(id).or_default() += 1;
+        }
+    }
+
+    fn penalize(&self, logits: &mut [f32]) {
+        let s = &self.sampling;
+        for (&id, &count) in &self.occurred {
+            let Some(logit) = logits.get_mut(id as usize) else { continue };
+            let repeated = f64::from(*logit);
+            let repeated = if repeated > 0.0 {
+                repeated / s.repetition_penalty
+            } else {
+                repeated * s.repetition_penalty
+            };
+            let present = if count > 0 { s.presence_penalty } else { 0.0 };
+            *logit = (repeated - present - f64::from(count) * s.frequency_penalty) as f32;
+        }
+    }
+
+    fn draw(&mut self, logits: &[f32], largest: f32) -> u32 {
+        let s = &self.sampling;
+        let weight = |logit: f32| (f64::from(logit - largest) / s.temperature).exp();
+        let all = if s.top_k == 0 { logits.len() } else { s.top_k.min(logits.len()) };
+        let point: f64 = self.random.random();
+        // Sorting a whole vocabulary is slow and seldom needed: the head, and eight times as much where that does not do.
+        let mut count = all.min(64.max(s.top_k));
+        loop {
+            let head = head(logits, count);
+            let weights: Vec<f64> = head.iter().map(|c| weight(c.logit)).collect();
+            let total: f64 = match s.top_k {
+                0 => logits.iter().map(|&l| weight(l)).sum(),
+                _ => weights.iter().sum(),
+            };
+            if let Some(chosen) = choose(&weights, total, s, point, count == all) {
+                return head[chosen].id;
+            }
+            count = all.min(8 * count);
+        }
+    }
+}
+
+/// Where in the sorted `weights`, which add up to `total` with what is not among them, the draw falls; `None` where
+/// that depends on the rest. `whole`: there is no rest.
+fn choose(weights: &[f64], total: f64, s: &Sampling, point: f64, whole: bool) -> Option<usize> {
+    let mut sum = 0.0;
+    let mut sums = Vec::with_capacity(weights.len());
+    let mut cut = false;
+    for &weight in weights {
+        // The likeliest always stays; the token that reaches top_p does too.
+        if !sums.is_empty() && (weight < s.min_p || sum >= s.top_p * total && s.top_p < 1.0) {
+            cut = true;
+            break;
+        }
+        sum += weight;
+        sums.push(sum);
+    }
+    let known = cut || whole || (s.top_p < 1.0 && sum >= s.top_p * total);
+    let uncut = s.top_p == 1.0 && s.min_p == 0.0;
+    let kept = match (known, uncut) {
+        (true, _) => sum,
+        (false, true) => total,
+        (false, false) => return None,
+    };
+    match sums.iter().position(|&sum| sum > point * kept) {
+        None if known => Some(sums.len() - 1), // rounding
+        found => found,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Candidate {
+    logit: f32,
+    id: u32,
+}
+
+impl Eq for Candidate {}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Candidate) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The larger logit is greater, of equals the smaller id.
+impl Ord for Candidate {
+    fn cmp(&self, other: &Candidate) -> std::cmp::Ordering {
+        self.logit.total_cmp(&other.logit).then(other.id.cmp(&self.id))
+    }
+}
+
+/// The `count` greatest, greatest first.
+fn head(logits: &[f32], count: usize) -> Vec<Candidate> {
+    let mut candidates = (0..).zip(logits).map(|(id, &logit)| Candidate { logit, id });
+    let mut heap: BinaryHeap<Reverse<Candidate>> = candidates.by_ref().take(count).map(Reverse).collect();
+    for candidate in candidates {
+        let mut least = heap.peek_mut().expect("at least one candidate");
+        if candidate > least.0 {
+            *least = Reverse(candidate);
+        }
+    }
+    heap.into_sorted_vec().into_iter().map(|Reverse(c)| c).collect()
+}
+
+/// Index of the largest of a row of logits; the first of equals, 0 of none.
+pub fn likeliest(logits: &[f32]) -> usize {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same by sorting everything.
+    fn plain(logits: &[f32], s: &Sampling, point: f64) -> u32 {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        if s.top_k > 0 {
+            order.truncate(s.top_k);
+        }
+        let softmax = |order: &[usize]| -> Vec<f64> {
+            let weight = |i: &usize| (f64::from(logits[*i]) / s.temperature).exp();
+            let total: f64 = order.iter().map(weight).sum();
+            order.iter().map(|i| weight(i) / total).collect()
+        };
+        let p = softmax(&order);
+        let before = |n: usize| p[..n].iter().sum::<f64>();
+        let kept = (1..order.len()).take_while(|&n| s.top_p == 1.0 || before(n) < s.top_p).count() + 1;
+        order.truncate(kept);
+        let p = softmax(&order);
+        let kept = p.iter().take_while(|&&x| x >= s.min_p * p[0]).count().max(1);
+        order.truncate(kept);
+        let p = softmax(&order);
+        let mut sum = 0.0;
+        for (i, p) in order.iter().zip(p) {
+            sum += p;
+            if sum > point {
+                return *i as u32;
+            }
+        }
+        order[order.len() - 1] as u32
+    }
+
+    fn random_logits(seed: u64, len: usize, spread: f32) -> Vec<f32> {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        (0..len).map(|_| spread * (random.random::<f32>() - 0.5)).collect()
+    }
+
+    #[test]
+    fn draws_are_those_of_sorting_everything() {
+        let settings = [
+            (1.0, 0, 1.0, 0.0),
+            (0.7, 40, 1.0, 0.0),
+            (1.0, 64, 0.95, 0.0),
+            (1.3, 0, 0.9, 0.0),
+            (1.0, 0, 1.0, 0.1),
+            (2.0, 100, 0.8, 0.05),
+            (1.0, 1, 1.0, 0.0),
+            (1.0, 0, 0.0, 0.0),
+            (0.01, 0, 0.5, 1.0),
+            (5.0, 0, 0.999, 0.0),
+        ];
+        let mut cases = 0;
+        for (temperature, top_k, top_p, min_p) in settings {
+            for (len, spread) in [(1, 1.0), (2, 3.0), (50, 10.0), (3000, 2.0), (3000, 30.0)] {
+                for seed in 0..20 {
+                    let logits = random_logits(seed, len, spread);
+                    let s = Sampling { temperature, top_k, top_p, min_p, seed, ..Sampling::GREEDY };
+                    let mut sampler = Sampler::new(s, &[]);
+                    let mut random = ChaCha8Rng::seed_from_u64(seed);
+                    for _ in 0..3 {
+                        let expected = plain(&logits, &s, random.random());
+                        let found = sampler.next(&mut logits.clone());
+                        assert_eq!(found, Some(expected), "{s:?}, {len} logits over {spread}");
+                        cases += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(cases, 3000);
+    }
+
+    /// 20 000 draws of five tokens: within four standard deviations of the softmax.
+    #[test]
+    fn frequencies_are_the_softmax() {
+        let logits = [0.0f32, 1.0, 2.0, -1.0, 0.5];
+        let s = Sampling { temperature: 1.0, seed: 3, ..Sampling::GREEDY };
+        let mut sampler = Sampler::new(s, &[]);
+        let mut counts = [0u32; 5];
+        for _ in 0..20_000 {
+            counts[sampler.next(&mut logits.clone()).expect("finite") as usize] += 1;
+        }
+        let total: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+        for (count, logit) in counts.iter().zip(logits) {
+            let p = f64::from(logit).exp() / total;
+            let deviation = (p * (1.0 - p) * 20_000.0).sqrt();
+            let distance = (f64::from(*count) - 20_000.0 * p).abs();
+            assert!(distance < 4.0 * deviation, "expected {}, found {count}", 20_000.0 * p);
+        }
+    }
+
+    #[test]
+    fn a_seed_decides_and_another_decides_otherwise() {
+        let draws = |seed: u64| -> Vec<u32> {
+            let mut sampler = Sampler::new(Sampling { seed, ..Sampling::GEMMA }, &[]);
+            let logits = random_logits(1, 500, 3.0);
+            (0..20).map(|_| sampler.next(&mut logits.clone()).expect("finite")).collect()
+        };
+        assert_eq!(draws(7), draws(7));
+        assert_ne!(draws(7), draws(8));
+    }
+
+    /// transformers' RepetitionPenaltyLogitsProcessor: 2 → 1, -1 → -2 at a penalty of 2; OpenAI's two by count.
+    #[test]
+    fn penalties_are_of_what_occurred() {
+        let s = Sampling {
+            repetition_penalty: 2.0,
+            presence_penalty: 0.5,
+            frequency_penalty: 0.25,
+            ..Sampling::GREEDY
+        };
+        let mut sampler = Sampler::new(s, &[0, 1]);
+        assert!(!sampler.is_greedy());
+        sampler.count(2);
+        sampler.count(2);
+        let mut logits = [2.0, -1.0, 4.0, 3.0];
+        assert_eq!(sampler.next(&mut logits), Some(3));
+        assert_eq!(logits, [1.0, -2.0, 4.0 / 2.0 - 0.5 - 2.0 * 0.25, 3.0]);
+    }
+
+    #[test]
+    fn greedy_is_the_first_of_the_largest() {
+        assert_eq!(Sampler::new(Sampling::GREEDY, &[]).next(&mut [1.0, 3.0, 3.0]), Some(1));
+        assert!(Sampler::new(Sampling::GREEDY, &[]).is_greedy());
+        assert_eq!(likeliest(&[]), 0);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_no_choice() {
+        for s in [Sampling::GREEDY, Sampling::GEMMA] {
+            assert_eq!(Sampler::new(s, &[]).next(&mut [1.0, f32::NAN]), None);
+            assert_eq!(Sampler::new(s, &[]).next(&mut [1.0, f32::INFINITY]), None);
+            assert_eq!(Sampler::new(s, &[]).next(&mut [f32::NEG_INFINITY; 2]), None);
+            assert_eq!(Sampler::new(s, &[]).next(&mut []), None);
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        let s = Sampling { top_p: 1.5, ..Sampling::GEMMA };
+        assert_eq!(s.check().unwrap_err(), "top_p = 1.5: expected a number from 0 to 1");
+        assert!(
+            Sampling { temperature: f64::NAN, ..s }.check().unwrap_err().starts_with("temperature = NaN")
+        );
+        assert_eq!(Sampling::GEMMA.check(), Ok(()));
+    }
+}

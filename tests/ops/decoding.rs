@@ -1,0 +1,330 @@
+//! What stands between the products while decoding: heads, the ends of blocks, gates, per-layer inputs, the likeliest.
+
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::argmax::{Argmax, Likeliest};
+use rullama_train::ops::heads::{self, Cache, Heads};
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::rope::Table;
+use rullama_train::ops::{Rows, Up, gated, per_layer, residual};
+use rullama_train::reference;
+use rullama_train::weights::quant::GgmlType;
+
+use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
+use super::linear::{random_weight, widths};
+
+/// A norm and a few sums.
+const SUMS: Tolerance = Tolerance { norm: 2e-6, relative: 4e-6, absolute: 4e-6 };
+const EPS: f32 = 1e-6;
+
+fn norm(gpu: &Gpu, weight: &[f32]) -> Norm {
+    let buffer = gpu.upload("norm", weight).expect("a small buffer");
+    Norm { weight: Some(buffer), width: weight.len(), eps: EPS }
+}
+
+/// An adapter's `B` of several matrices, apart from each other, with its `z` of every row.
+struct Adapter {
+    rank: usize,
+    b: Vec<Vec<f32>>,
+    z: Vec<f32>,
+    buffer: wgpu::Buffer,
+    offsets: Vec<usize>,
+}
+
+impl Adapter {
+    fn new(gpu: &Gpu, rank: usize, outputs: &[usize], rows: usize) -> Adapter {
+        let b: Vec<Vec<f32>> = (50..).zip(outputs).map(|(seed, n)| values(seed, n * rank)).collect();
+        let (mut all, mut offsets) = (Vec::new(), Vec::new());
+        for b in &b {
+            offsets.push(all.len());
+            all.extend_from_slice(b);
+            all.resize((all.len() + 1).next_multiple_of(64), f32::NAN);
+        }
+        let buffer = gpu.upload("adapter B", &all).expect("a small buffer");
+        Adapter { rank, z: values(60, rows * outputs.len() * rank), b, buffer, offsets }
+    }
+
+    /// Columns of `z` in a row.
+    fn z_width(&self) -> usize {
+        self.b.len() * self.rank
+    }
+
+    fn up(&self, z_offset: usize) -> Up<'_> {
+        Up { b: &self.buffer, offsets: &self.offsets, rank: self.rank, z_offset }
+    }
+
+    /// `B·z` of matrix `i`, `[rows, N]`.
+    fn term(&self, i: usize) -> Vec<f64> {
+        let z: Vec<f32> =
+            self.z.chunks(self.z_width()).flat_map(|z| &z[i * self.rank..][..self.rank]).copied().collect();
+        reference::linear::forward(&wide(&z), &wide(&self.b[i]), self.rank)
+    }
+}
+
+/// Rows of `left` and `right` side by side.
+fn beside(left: &[f32], width: usize, right: &[f32], right_width: usize) -> Vec<f32> {
+    if right_width == 0 {
+        return left.to_vec();
+    }
+    left.chunks(width).zip(right.chunks(right_width)).flat_map(|(l, r)| [l, r].concat()).collect()
+}
+
+/// Columns `from..from + count` of every row.
+fn columns(rows: &[f64], width: usize, from: usize, count: usize) -> Vec<f64> {
+    rows.chunks(width).flat_map(|row| &row[from..from + count]).copied().collect()
+}
+
+/// Queries, keys and values: with and without keys of their own, values that are raw keys, with and without an adapter.
+pub fn heads_and_cache(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("heads", SUMS);
+    for (case, (own, k_eq_v)) in [(true, false), (true, true), (false, false)].into_iter().enumerate() {
+        for (h, g, size) in [(2, 1, 4), (4, 2, 64), (3, 3, 100), (2, 1, 512)] {
+            for (rank, past, rows) in [(0, 0, 1), (4, 70, 1), (12, 5, 9), (0, 3, 11)] {
+                let name = format!("case {case} H={h} G={g} K={size} R={rank} past={past} T={rows}");
+                let shape = HeadsShape { h, g, size, own, k_eq_v };
+                heads_case(gpu, &mut check, &name, shape, rank, past, rows)?;
+            }
+        }
+    }
+    check.done()
+}
+
+struct HeadsShape {
+    h: usize,
+    g: usize,
+    size: usize,
+    own: bool,
+    k_eq_v: bool,
+}
+
+fn heads_case(
+    gpu: &Gpu,
+    check: &mut Check,
+    name: &str,
+    HeadsShape { h, g, size, own, k_eq_v }: HeadsShape,
+    rank: usize,
+    past: usize,
+    rows: usize,
+) -> Outcome {
+    let (queries, keys) = (h * size, g * size);
+    let mut outputs = vec![queries];
+    outputs.extend(own.then_some(keys));
+    outputs.extend((own && !k_eq_v).then_some(keys));
+    let width: usize = outputs.iter().sum();
+    let raw = values(1, rows * width);
+    let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &outputs, rows));
+    let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
+    let (q_weight, k_weight) = (values(2, size), values(3, size));
+    let frequencies: Vec<f64> = (0..size / 2).map(|i| 1.0 / (1.0 + i as f64)).collect();
+    let positions: Vec<u32> = (past..past + rows).map(|p| p as u32).collect();
+
+    // The reference: products with the adapter's term, then norm and rotary embedding.
+    let mut start = 0;
+    let mut members = Vec::new();
+    for (i, &n) in outputs.iter().enumerate() {
+        let mut member = columns(&wide(&raw), width, start, n);
+        if let Some(adapter) = &adapter {
+            member = sum(&member, &adapter.term(i));
+        }
+        members.push(member);
+        start += n;
+    }
+    let normed = |x: &[f64], weight: Option<&[f32]>| {
+        let weight = weight.map(wide);
+        reference::rms_norm::forward(x, weight.as_deref(), size, f64::from(EPS))
+    };
+    let q = reference::rope::forward(&normed(&members[0], Some(&q_weight)), &positions, &frequencies, h);
+
+    let products = Block::in_out(gpu, (0, 0), width + z_width, &beside(&raw, width, z, z_width));
+    let (q_norm, k_norm) = (norm(gpu, &q_weight), norm(gpu, &k_weight));
+    let table = Table::new(gpu, &frequencies, past + rows)?;
+    let ring = rows + 2;
+    let cache = Cache { buffer: gpu.upload("cache", &vec![UNTOUCHED; ring * 2 * keys])?, ring };
+    let before = gpu.upload("past", &[past as u32])?;
+    let layer = Heads {
+        heads: h,
+        kv_heads: g,
+        head_size: size,
+        k_eq_v,
+        q_norm: &q_norm,
+        k_norm: own.then_some(&k_norm),
+        cache: &cache,
+        table: &table,
+    };
+    let up = adapter.as_ref().map(|a| a.up(width));
+    run(gpu, |rec| heads::forward(rec, &products.rows, &layer, up.as_ref(), &before, rows))?;
+
+    let found = products.read(gpu, name)?;
+    check.close(&format!("{name}: q"), queries, &columns(&found, width + z_width, 0, queries), &q)?;
+    let rest = width + z_width - queries;
+    let all = wide(&beside(&raw, width, z, z_width));
+    if columns(&found, width + z_width, queries, rest) != columns(&all, width + z_width, queries, rest) {
+        return Err(format!("{name}: the raw keys, values or z were written").into());
+    }
+    let mut expected = vec![f64::from(UNTOUCHED); ring * 2 * keys];
+    if own {
+        let k = reference::rope::forward(&normed(&members[1], Some(&k_weight)), &positions, &frequencies, g);
+        let v = normed(&members[if k_eq_v { 1 } else { 2 }], None);
+        for t in 0..rows {
+            let row = &mut expected[(past + t) % ring * 2 * keys..][..2 * keys];
+            row[..keys].copy_from_slice(&k[t * keys..][..keys]);
+            row[keys..].copy_from_slice(&v[t * keys..][..keys]);
+        }
+    }
+    let found = wide(&pollster::block_on(gpu.read::<f32>(&cache.buffer, ring * 2 * keys))?);
+    for (row, (found, expected)) in found.chunks(2 * keys).zip(expected.chunks(2 * keys)).enumerate() {
+        let case = format!("{name}: cache row {row}");
+        match expected.iter().all(|&e| e == f64::from(UNTOUCHED)) {
+            true if found == expected => {}
+            true => return Err(format!("{case} was written").into()),
+            false => check.close(&case, 2 * keys, found, expected)?,
+        }
+    }
+    Ok(())
+}
+
+/// The stream and what reads it next, of widths below, at and above a workgroup's threads.
+pub fn residual_and_next(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("residual", SUMS);
+    for (width, rows, rank, with_next, scale) in [
+        (4, 1, 0, true, 1.0),
+        (252, 3, 4, true, 0.5),
+        (1024, 1, 12, false, 1.0),
+        (1536, 2, 16, true, 1.25),
+        (2564, 9, 0, true, 1.0),
+    ] {
+        let name = format!("D={width} T={rows} R={rank} next={with_next}");
+        let (y, stream) = (values(1, rows * width), values(2, rows * width));
+        let (weight, next_weight) = (values(3, width), values(4, width));
+        let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width], rows));
+        let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
+        let mut product = wide(&y);
+        if let Some(adapter) = &adapter {
+            product = sum(&product, &adapter.term(0));
+        }
+        let normed =
+            |x: &[f64], w: &[f32]| reference::rms_norm::forward(x, Some(&wide(w)), width, f64::from(EPS));
+        let expected: Vec<f64> =
+            sum(&wide(&stream), &normed(&product, &weight)).iter().map(|x| f64::from(scale) * x).collect();
+        let expected_next = normed(&expected, &next_weight);
+
+        let y = Block::input(gpu, (0, 0), width + z_width, &beside(&y, width, z, z_width));
+        let stream = Block::in_out(gpu, (0, 0), width, &stream);
+        let next = Block::output(gpu, (0, 0), width, rows);
+        let (first, second) = (norm(gpu, &weight), norm(gpu, &next_weight));
+        let up = adapter.as_ref().map(|a| a.up(width));
+        let then = with_next.then_some(&second);
+        run(gpu, |rec| {
+            residual::forward(rec, &stream.rows, &next.rows, &y.rows, up.as_ref(), &first, then, scale, rows);
+        })?;
+        check.close(&name, width, &stream.read(gpu, &name)?, &expected)?;
+        let found = next.read(gpu, &name)?;
+        if with_next {
+            check.close(&format!("{name}: next"), width, &found, &expected_next)?;
+        }
+    }
+    check.done()
+}
+
+/// A gate and up in one row of products with both adapters, and a gate with one against rows of another buffer.
+pub fn gates(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("gated", SUMS);
+    for (width, rows, rank) in [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 0)] {
+        let name = format!("F={width} T={rows} R={rank}");
+        let gate_up = values(1, rows * 2 * width);
+        let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width, width], rows));
+        let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
+        let part = |i: usize| {
+            let product = columns(&wide(&gate_up), 2 * width, i * width, width);
+            adapter.as_ref().map_or(product.clone(), |a| sum(&product, &a.term(i)))
+        };
+        let expected = reference::geglu::forward(&part(0), &part(1));
+        let all = 2 * width + z_width;
+        let products = Block::input(gpu, (0, 0), all, &beside(&gate_up, 2 * width, z, z_width));
+        let y = Block::output(gpu, (0, 0), width, rows);
+        let up = adapter.as_ref().map(|a| a.up(2 * width));
+        run(gpu, |rec| {
+            gated::forward(rec, &y.rows, &products.rows, products.rows.from(width), up.as_ref(), rows);
+        })?;
+        check.close(&name, width, &y.read(gpu, &name)?, &expected)?;
+
+        let (gate, inputs) = (values(2, rows * width), values(3, rows * 3 * width));
+        let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width], rows));
+        let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
+        let product = adapter.as_ref().map_or(wide(&gate), |a| sum(&wide(&gate), &a.term(0)));
+        let middle = columns(&wide(&inputs), 3 * width, width, width);
+        let expected = reference::geglu::forward(&product, &middle);
+        let products = Block::input(gpu, (0, 0), width + z_width, &beside(&gate, width, z, z_width));
+        let inputs = Block::input(gpu, (0, 0), 3 * width, &inputs);
+        let y = Block::output(gpu, (0, 0), width, rows);
+        let up = adapter.as_ref().map(|a| a.up(width));
+        run(gpu, |rec| {
+            gated::forward(rec, &y.rows, &products.rows, inputs.rows.from(width), up.as_ref(), rows);
+        })?;
+        check.close(&format!("{name}: per-layer input"), width, &y.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}
+
+/// Rows of a table of every format, by token and layer.
+pub fn per_layer_inputs(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("per-layer inputs", SUMS);
+    for ty in GgmlType::SUPPORTED {
+        for (rows, layers) in [(1, 1), (3, 2)] {
+            let cols = widths(ty)[1] * layers;
+            let width = cols / layers;
+            let name = format!("{} T={rows} L={layers} P={width}", ty.name());
+            let (table, values_of) = random_weight(gpu, ty, rows, cols, false);
+            let (x, weight) = (values(1, rows * cols), values(2, width));
+            let normed = reference::rms_norm::forward(&wide(&x), Some(&wide(&weight)), width, f64::from(EPS));
+            let from_token = values_of.iter().map(|v| (width as f64).sqrt() * v);
+            let expected: Vec<f64> =
+                normed.iter().zip(from_token).map(|(n, t)| (n + t) / 2f64.sqrt()).collect();
+            let block = Block::in_out(gpu, (0, 0), cols, &x);
+            let weight = norm(gpu, &weight);
+            run(gpu, |rec| per_layer::forward(rec, &block.rows, &table, &weight))?;
+            check.close(&name, cols, &block.read(gpu, &name)?, &expected)?;
+        }
+    }
+    check.done()
+}
+
+/// The largest value wherever it stands, the first of equals, never NaN; nothing among what is no number.
+pub fn likeliest(gpu: &Gpu) -> Outcome {
+    let argmax = Argmax::new(gpu)?;
+    let found = |values: &[f32]| -> Result<Likeliest, libtest_mimic::Failed> {
+        // What stands behind the values is larger than all of them.
+        let mut padded = values.to_vec();
+        padded.resize(values.len() + 70, 1e30);
+        let rows = Rows { buffer: gpu.upload("values", &padded)?, stride: padded.len(), packed: None };
+        run(gpu, |rec| argmax.forward(rec, &rows, values.len()))?;
+        Ok(pollster::block_on(gpu.read::<Likeliest>(&argmax.result, 1))?[0])
+    };
+    for len in [1, 63, 64, 65, 1024, 5000, 300_000] {
+        let row = values(len as u64, len);
+        for at in [0, len / 2, len - 1] {
+            let mut row = row.clone();
+            row[at] = 2.0;
+            if at + 1 < len {
+                row[len - 1] = 2.0;
+                row[at / 2] = f32::NAN;
+                row[at] = 2.0;
+            }
+            let expected = Likeliest { index: at as u32, value: 2.0 };
+            let found = found(&row)?;
+            if found != expected {
+                return Err(format!("{len} values: expected {expected:?}, found {found:?}").into());
+            }
+        }
+    }
+    for (row, finite) in [
+        (vec![f32::NAN; 100], false),
+        (vec![f32::NEG_INFINITY; 100], false),
+        (vec![f32::INFINITY; 100], false),
+        (vec![-3e38; 100], true),
+    ] {
+        if found(&row)?.is_finite() != finite {
+            return Err(format!("{} and its like: finite should be {finite}", row[0]).into());
+        }
+    }
+    Ok(())
+}

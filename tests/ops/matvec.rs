@@ -1,0 +1,104 @@
+//! Products of a few rows with weights of every format, alone and side by side, and with an adapter's `A` beside them.
+
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::Weight;
+use rullama_train::ops::matvec::{self, Down};
+use rullama_train::reference;
+use rullama_train::weights::quant::GgmlType;
+
+use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, scaled, values, wide};
+use super::linear::{random_weight, widths};
+
+/// As in linear.rs.
+const PRODUCT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
+
+/// One call.
+struct Case {
+    rows: usize,
+    /// `K`.
+    cols: usize,
+    /// `N` of each matrix.
+    matrices: Vec<(GgmlType, usize)>,
+    rank: usize,
+    tiled: bool,
+    softcap: Option<f32>,
+}
+
+pub fn forward(gpu: &Gpu) -> Outcome {
+    let mut checks = [Check::new("matvec", PRODUCT), Check::new("matvec z", PRODUCT)];
+    let mut run_case = |rows, cols, matrices: &[(GgmlType, usize)], rank, tiled, softcap| {
+        let case = Case { rows, cols, matrices: matrices.to_vec(), rank, tiled, softcap };
+        forward_case(gpu, &mut checks, &case)
+    };
+    for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
+        let k = widths(ty);
+        run_case(1, k[2], &[(ty, 131)], 4, false, None)?;
+        // Every number of rows with some format, in tiles and not, capped and not.
+        run_case(
+            [2, 3, 5, 8][i % 4],
+            k[i % 3],
+            &[(ty, 67)],
+            4 * (i % 3),
+            i % 2 == 0,
+            [None, Some(3.0)][i % 2],
+        )?;
+        // Side by side, alike and not, in one piece and in more than one dispatch takes.
+        match i % 2 {
+            0 => run_case(1, 512, &[(ty, 5), (GgmlType::Q6_K, 64), (ty, 33)], 12, false, None)?,
+            _ => run_case(1, 512, &[(ty, 128), (GgmlType::F16, 130)], 4, true, None)?,
+        }
+    }
+    run_case(1, 256, &[(GgmlType::Q4_K, 1)], 0, false, None)?;
+    // Wide enough for every number of threads a row.
+    for k in [128, 512, 1024, 1536, 2048] {
+        run_case(3, k, &[(GgmlType::F16, 5)], 4, false, None)?;
+    }
+    // More workgroups than one dimension of them holds: 32 768, of 32 rows each.
+    run_case(1, 32, &[(GgmlType::Q8_0, 1_050_000)], 4, false, None)?;
+    checks.into_iter().try_for_each(Check::done)
+}
+
+fn forward_case(gpu: &Gpu, [check, z_check]: &mut [Check; 2], case: &Case) -> Outcome {
+    let Case { rows, cols: k, rank, tiled, softcap, .. } = *case;
+    let types: Vec<String> = case.matrices.iter().map(|(ty, n)| format!("{n} of {}", ty.name())).collect();
+    let name = format!("T={rows} K={k} N={types:?} R={rank} tiled={tiled} softcap={softcap:?}");
+    // The rows before the first are not this pass's.
+    let (before, scale) = (2, 0.37);
+    let x = values(1, (before + rows) * k);
+    let mine = wide(&x[before * k..]);
+    let (weights, truths): (Vec<Weight>, Vec<Vec<f64>>) =
+        case.matrices.iter().map(|&(ty, n)| random_weight(gpu, ty, n, k, tiled)).unzip();
+    let n: usize = case.matrices.iter().map(|(_, n)| n).sum();
+    let mut expected = scaled(scale, &reference::linear::forward(&mine, &truths.concat(), k));
+    // What the cap takes off has been rounded before, and tanh is exact beside 1 only.
+    let size = softcap.map_or(0.0, |cap| expected.iter().fold(f64::from(cap), |m, y| m.max(y.abs())));
+    if let Some(cap) = softcap.map(f64::from) {
+        expected.iter_mut().for_each(|y| *y = cap * (*y / cap).tanh());
+    }
+    let x = Block::input(gpu, (4, 8), k, &x);
+    // z stands some columns behind y in one buffer.
+    let (gap, y_width) = (8, n.next_multiple_of(4));
+    let width = y_width + gap + rank;
+    let y = Block::output(gpu, (4, 4), width, rows);
+    let a = values(2, rank.max(4) * k);
+    let held = Held::new(gpu, k, &a);
+    let down = (rank > 0).then(|| Down { a: &held.param, z_offset: 4 + y_width + gap });
+    let weights: Vec<&Weight> = weights.iter().collect();
+    run(gpu, |rec| {
+        matvec::forward(rec, y.view(), x.view(), before, &weights, down.as_ref(), scale, softcap, rows)
+    })?;
+    let found = y.read(gpu, &name)?;
+    let columns = |from: usize, count: usize| -> Vec<f64> {
+        found.chunks(width).flat_map(|row| &row[from..from + count]).copied().collect()
+    };
+    check.close_to(&name, n, &columns(0, n), &expected, size)?;
+    if rank > 0 {
+        let expected = reference::linear::forward(&mine, &wide(&a), k);
+        z_check.close(&name, rank, &columns(y_width + gap, rank), &expected)?;
+    }
+    let between = [columns(n, y_width - n), columns(y_width, gap)].concat();
+    match between.iter().all(|&v| v == f64::from(UNTOUCHED)) {
+        true => Ok(()),
+        false => Err(format!("{name}: something between y and z was written").into()),
+    }
+}

@@ -1,0 +1,220 @@
+//! Decoding over cached keys and values must give the training forward's logits, however the tokens come in.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::export::merged::{self, MergeType};
+use rullama_train::export::peft;
+use rullama_train::generate::{Finish, Generator, Options, Reply};
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Adapter, Module, slots};
+use rullama_train::model::Model;
+use rullama_train::model::decode::{Decoder, Lengths, Workspace};
+use rullama_train::model::plan::Recompute;
+use rullama_train::run::Frozen;
+use rullama_train::sampling::{Sampling, likeliest};
+use rullama_train::tokenizer::Special;
+use rullama_train::train::{Capacity, Trainer};
+use rullama_train::weights::{Base, Gguf};
+
+use super::golden::Golden;
+use super::{NO_DROPOUT, check, check_that, gpu};
+
+/// Both sides round sums of f32 in another order: some 1e-6.
+const LOGITS: f64 = 1e-5;
+
+/// As in tests/golden.rs.
+const HALF: f64 = 1e-2;
+
+/// A model, an adapter and a sequence.
+struct Case {
+    name: &'static str,
+    base: Base,
+    adapter: Adapter,
+    ids: Vec<u32>,
+}
+
+/// The golden models, which together have every part, and the tiny one with an adapter that changes much.
+fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = ["dense", "big", "ollama"]
+        .map(|name| {
+            let g = Golden::read(&Path::new("tests/golden").join(name));
+            Case { name, adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
+        })
+        .into();
+    let base = Base::tiny().expect("the model in the program");
+    let adapter = random_adapter(&base, 6, 7);
+    // Past its window of 64.
+    let text = "<bos><|turn>user\nWhat is the capital of Peru?<turn|>\n<|turn>model\nThe capital of Peru is Lima.<turn|>\n";
+    let ids = Frozen::named("tiny", &rullama_train::recipe::Template::Auto)
+        .expect("the model in the program")
+        .tokenizer
+        .encode(&text.repeat(3), Special::Parse);
+    cases.push(Case { name: "tiny", base, adapter, ids });
+    cases
+}
+
+/// An adapter whose `B` is as large as its `A`.
+pub fn random_adapter(base: &Base, rank: usize, seed: u64) -> Adapter {
+    let mut adapter = Adapter::init(&slots(base.config(), &Module::ALL), rank, rank as f64, false, seed);
+    for pair in adapter.pairs.values_mut() {
+        let (a, len) = (pair.a.clone(), pair.a.len());
+        pair.b.iter_mut().enumerate().for_each(|(i, b)| *b = a[i * 31 % len]);
+    }
+    adapter
+}
+
+/// The training forward's logits of every token of a sequence, `[T, V]`.
+pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32]) -> Vec<f64> {
+    let sample = Sample { labels: vec![IGNORE; ids.len()], ids: ids.to_vec(), origin: String::new() };
+    let batch = MicroBatch::pack([&sample]);
+    let rows: Vec<u32> = (0..ids.len() as u32).collect();
+    let capacity = Capacity { tokens: ids.len(), loss_tokens: ids.len(), step_loss_tokens: 1 };
+    let trainer = Trainer::new(gpu, model, adapter, capacity, NO_DROPOUT, Recompute::Never);
+    let logits = block_on(trainer.expect("the buffers fit").logits(&batch, &rows));
+    logits.expect("a sound pass").into_iter().map(f64::from).collect()
+}
+
+/// Ways to take in a sequence: how many tokens of it come at once at first, then one by one; and the longest pass, which
+/// also decides when the rings of sliding layers wrap. One to eight tokens and more than eight use other kernels.
+const WAYS: [(usize, usize); 4] = [(7, 8), (1, 2), (100, 9), (60, 32)];
+
+/// Every row's logits against the training forward: the adapter, unmerged, in three ways, the base in another.
+pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
+    compare(gpu, &WAYS[1..], &WAYS[..1])
+}
+
+/// The same with the keys of every attention split over workgroups.
+pub fn keys_split(gpu: &Gpu) -> Result<(), Failed> {
+    let usual = gpu.workgroups_to_fill();
+    gpu.set_workgroups_to_fill(1 << 20);
+    let outcome = compare(gpu, &WAYS[..1], &[]);
+    gpu.set_workgroups_to_fill(usual);
+    outcome
+}
+
+/// Long passes on cooperative matrices, against the training forward there: both round operands to f16, in other places.
+pub fn cooperative(gpu: &Gpu) -> Result<(), Failed> {
+    compare(gpu, &WAYS[2..], &WAYS[3..])
+}
+
+fn compare(gpu: &Gpu, adapted: &[(usize, usize)], base: &[(usize, usize)]) -> Result<(), Failed> {
+    for case in cases() {
+        let model = Model::load(gpu, &case.base, 128)?;
+        let mut without = case.adapter.clone();
+        without.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
+        for (what, ways, adapter, trained) in
+            [("adapter", adapted, Some(&case.adapter), &case.adapter), ("base", base, None, &without)]
+        {
+            let expected = training_logits(gpu, &model, trained, &case.ids);
+            let expected: Vec<&[f64]> = expected.chunks(model.config().vocab).collect();
+            let mut worst = 0f64;
+            for &(first, chunk) in ways {
+                let workspace =
+                    Workspace::new(gpu, &model, Lengths { context: 100, chunk }, case.adapter.rank)?;
+                let mut decoder = Decoder::new(&workspace, adapter)?;
+                for (from, to) in passes(case.ids.len(), first, chunk) {
+                    let found = block_on(decoder.logits(&case.ids[from..to]))?;
+                    let found: Vec<f64> = found.into_iter().map(f64::from).collect();
+                    // Written so that NaN stays.
+                    let relative = gpu::relative(&found, expected[to - 1]);
+                    worst = if relative > worst || relative.is_nan() { relative } else { worst };
+                }
+                check(
+                    &format!("{}, {what}, {first} at first, at most {chunk}", case.name),
+                    worst,
+                    if gpu.cooperative() { HALF } else { LOGITS },
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first `first` tokens in passes of at most `chunk`, the rest one by one.
+fn passes(len: usize, first: usize, chunk: usize) -> Vec<(usize, usize)> {
+    let first = first.min(len);
+    let starts = (0..first).step_by(chunk).map(|from| (from, (from + chunk).min(first)));
+    starts.chain((first..len).map(|i| (i, i + 1))).collect()
+}
+
+/// Going back and on with other tokens gives what a sequence of only these gives, bit by bit where it is asked the same way.
+pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
+    let base = Base::tiny().expect("the model in the program");
+    let model = Model::load(gpu, &base, 256)?;
+    let workspace = Workspace::new(gpu, &model, Lengths { context: 256, chunk: 16 }, 0)?;
+    let (mut decoder, mut fresh) = (Decoder::new(&workspace, None)?, Decoder::new(&workspace, None)?);
+    let ids: Vec<u32> = (0..200).map(|i| 300 + i * 17 % 1500).collect();
+    for chunk in ids[..160].chunks(16) {
+        decoder.append(chunk)?;
+        fresh.append(chunk)?;
+    }
+    for chunk in ids[160..190].chunks(10) {
+        decoder.append(chunk)?;
+    }
+    check_that("190 tokens are in", decoder.len() == 190)?;
+    check_that("thirty tokens can be taken back", decoder.rewind(160) == 160)?;
+    let (found, expected) = (block_on(decoder.logits(&[7])), block_on(fresh.logits(&[7])));
+    check_that("going back and on equals never having gone further", found? == expected?)?;
+    // The ring of 64 + 2·16 rows has seen 190 tokens: it begins at 94, which token 157 is the first to see no more of.
+    check_that("what the ring still has stays", decoder.rewind(157) == 157)?;
+    check_that("what the ring has lost begins anew", decoder.rewind(156) == 0)?;
+    check_that("an empty sequence is empty", decoder.is_empty() && decoder.rewind(5) == 0)?;
+    decoder.append(&ids[..16])?;
+    check_that("after that it counts from the start", decoder.rewind(100) == 16)
+}
+
+/// Greedy replies with the adapter unmerged, against the training forward's likeliest tokens one by one, and against
+/// the base with the adapter merged into F32.
+pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
+    let base = Base::tiny().expect("the model in the program");
+    let config = base.config();
+    let mut adapter = peft::read(super::chat::ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
+    adapter.alpha *= -6.0; // enough to change what is said
+    let frozen = Frozen::named("tiny", &rullama_train::recipe::Template::Auto)?;
+    let model = Model::load(gpu, &base, 128)?;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("merged.gguf");
+    merged::write(&file, &base, &adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;
+    let whole = Base::from_gguf(Gguf::open(&file)?, "merged")?;
+    let merged = Model::load(gpu, &whole, 128)?;
+
+    let lengths = Lengths { context: 128, chunk: 64 };
+    let options = Options { sampling: Sampling::GREEDY, max_new_tokens: 30, stop: Vec::new() };
+    let workspaces = [(&model, adapter.rank), (&merged, 0)];
+    let [workspace, merged] = workspaces.map(|(model, rank)| Workspace::new(gpu, model, lengths, rank));
+    let (workspace, merged) = (workspace?, merged?);
+    // One conversation after the other in the same caches.
+    let mut with = Generator::new(&workspace, &frozen.tokenizer, Some(&adapter))?;
+    let mut without = Generator::new(&workspace, &frozen.tokenizer, None)?;
+    let mut whole = Generator::new(&merged, &frozen.tokenizer, None)?;
+    let reply = |generator: &mut Generator, prompt: &[u32]| -> Result<Reply, Failed> {
+        Ok(block_on(generator.reply(prompt, &options, |_| ControlFlow::Continue(())))?)
+    };
+    let mut changed = 0;
+    for message in ["Hello!", "What is 7 plus 8?", "Spell the word river."] {
+        let prompt = frozen.prompt(message)?;
+        let unmerged = reply(&mut with, &prompt)?;
+        let of_base = reply(&mut without, &prompt)?;
+        changed += usize::from(unmerged.ids != of_base.ids);
+        check_that(
+            "it says something and ends",
+            !unmerged.ids.is_empty() && unmerged.finish == Finish::Stop,
+        )?;
+        check_that("the merged base says the same", reply(&mut whole, &prompt)?.ids == unmerged.ids)?;
+        let sequence = [&prompt[..], &unmerged.ids].concat();
+        let logits = training_logits(gpu, &model, &adapter, &sequence);
+        let of_token = |i: usize| &logits[i * config.vocab..][..config.vocab];
+        for (i, id) in unmerged.ids.iter().enumerate() {
+            let row: Vec<f32> = of_token(prompt.len() - 1 + i).iter().map(|&l| l as f32).collect();
+            check_that("the training forward thinks the same", likeliest(&row) == *id as usize)?;
+        }
+        let row: Vec<f32> = of_token(sequence.len() - 1).iter().map(|&l| l as f32).collect();
+        let last = likeliest(&row) as u32;
+        check_that("the training forward ends there too", frozen.tokenizer.eos().contains(&last))?;
+    }
+    check_that("the adapter changes what is said", changed > 0)
+}
