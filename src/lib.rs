@@ -27,9 +27,10 @@ pub mod schedule;
 pub mod train;
 
 pub mod conversation;
+pub mod sampling;
+
 pub mod generate;
 pub mod run;
-pub mod sampling;
 
 pub mod export;
 pub mod files;
