@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use pollster::block_on;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::export::AdapterPath;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
@@ -31,7 +32,7 @@ fn main() -> Result<()> {
     let frozen = Frozen::open(&recipe)?;
     let config = frozen.base.config();
     let slots = run::slots(&recipe, config)?;
-    let adapter = run::read_adapter(Path::new(dir), config, &slots, &recipe)?;
+    let adapter = run::read_adapters(&[AdapterPath::whole(dir)], &frozen.base, &slots, &recipe)?.adapter;
 
     let ids = frozen.prompt(message)?;
     let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: "the message".into() };

@@ -134,6 +134,8 @@ pub enum BatchError {
 
 /// Rows that one round of packing fills: enough to waste little, few enough to keep the order random.
 const PACKING_ROWS: usize = 256;
+/// Most lengths × capacity × rows of a round for which rows are filled one by one: well under a second.
+const MOST_PACKING_WORK: usize = 1 << 28;
 
 impl Batching {
     /// The steps of epoch `epoch` over samples of `lengths` tokens: each sample exactly once, the last step maybe
@@ -172,6 +174,31 @@ impl Batching {
     }
 }
 
+/// The samples that epoch `epoch` shows, as ascending indices: sample `i` comes `weights[i]` times. Of samples whose
+/// weight has a fraction, each epoch takes that part in turn from an order drawn once from `seed`, so that all of them
+/// come equally often. Weights of 1 give every sample once.
+pub fn draw(weights: &[f64], seed: u64, epoch: u64) -> Vec<usize> {
+    let mut counts: Vec<usize> = weights.iter().map(|weight| *weight as usize).collect();
+    let mut fractions: Vec<f64> = weights.iter().copied().filter(|w| w.fract() > 0.0).collect();
+    fractions.sort_by(f64::total_cmp);
+    fractions.dedup();
+    for (group, weight) in fractions.into_iter().enumerate() {
+        let members: Vec<usize> = (0..weights.len()).filter(|&i| weights[i] == weight).collect();
+        let n = members.len();
+        let order = permutation(n, seed, MIXTURE - group as u64);
+        // Where the sum of all earlier epochs ends, so that rounding evens out.
+        let end = |epochs: u64| (weight.fract() * n as f64 * epochs as f64).round() as usize;
+        for position in end(epoch)..end(epoch + 1) {
+            counts[members[order[position % n]]] += 1;
+        }
+    }
+    let repeat = |(index, &count): (usize, &usize)| std::iter::repeat_n(index, count);
+    counts.iter().enumerate().flat_map(repeat).collect()
+}
+
+/// Keeps the draws of mixtures apart from those of epochs, which count from 0, and of the split, which is the last.
+const MIXTURE: u64 = u64::MAX - 1;
+
 /// `0..n` in an order that depends on `seed` and `stream` alone, the same on every platform and in every release.
 pub fn permutation(n: usize, seed: u64, stream: u64) -> Vec<usize> {
     let mut key = [0; 32];
@@ -187,8 +214,8 @@ pub fn permutation(n: usize, seed: u64, stream: u64) -> Vec<usize> {
     order
 }
 
-/// Fills rows of `capacity` tokens with samples, best fit decreasing, over rounds of [`PACKING_ROWS`] rows taken
-/// from `order` one after another.
+/// Fills rows of `capacity` tokens with samples, over rounds of [`PACKING_ROWS`] rows taken from `order` one after
+/// another: best fit decreasing, and where that wastes too much, row by row as full as can be.
 fn pack_rows(order: &[usize], lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
     let total: usize = order.iter().map(|&sample| lengths[sample]).sum();
     let rounds = (total / capacity.saturating_mul(PACKING_ROWS).max(1)).max(1);
@@ -207,25 +234,96 @@ fn pack_rows(order: &[usize], lengths: &[usize], capacity: usize) -> Vec<Vec<usi
 
         let mut round = round.to_vec();
         round.sort_by_key(|&sample| Reverse(lengths[sample])); // stable: equal lengths keep the random order
-        let mut by_space: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for sample in round {
-            let length = lengths[sample];
-            let tightest = by_space.range(length..).next().map(|(&space, _)| space);
-            let row = tightest.and_then(|space| {
-                let open = by_space.get_mut(&space)?;
-                let row = open.pop();
-                if open.is_empty() {
-                    by_space.remove(&space);
-                }
-                row
-            });
-            let row = row.unwrap_or_else(|| {
-                rows.push(Vec::new());
-                rows.len() - 1
-            });
-            rows[row].push(sample);
-            by_space.entry(tightest.unwrap_or(capacity) - length).or_default().push(row);
-        }
+        let best = best_fit(&round, lengths, capacity);
+        let least = tokens.div_ceil(capacity.max(1));
+        let wasteful = best.len() * 100 > least * 101;
+        let full = if wasteful { fullest(&round, lengths, capacity) } else { None };
+        rows.extend(full.filter(|full| full.len() < best.len()).unwrap_or(best));
     }
     rows
+}
+
+/// Best fit decreasing: each sample, the longest first, goes into the row that it leaves the least room in.
+fn best_fit(round: &[usize], lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
+    let mut rows: Vec<Vec<usize>> = Vec::new();
+    let mut by_space: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for &sample in round {
+        let length = lengths[sample];
+        let tightest = by_space.range(length..).next().map(|(&space, _)| space);
+        let row = tightest.and_then(|space| {
+            let open = by_space.get_mut(&space)?;
+            let row = open.pop();
+            if open.is_empty() {
+                by_space.remove(&space);
+            }
+            row
+        });
+        let row = row.unwrap_or_else(|| {
+            rows.push(Vec::new());
+            rows.len() - 1
+        });
+        rows[row].push(sample);
+        by_space.entry(tightest.unwrap_or(capacity) - length).or_default().push(row);
+    }
+    rows
+}
+
+/// Row by row: the longest sample that is left, and those others that fill the row best (Gupta & Ho 1999, minimum bin
+/// slack). Pays where lengths are alike, so that best fit leaves a gap in every row; those are few lengths. `None`
+/// where there are so many that it would take long.
+fn fullest(round: &[usize], lengths: &[usize], capacity: usize) -> Option<Vec<Vec<usize>>> {
+    let mut left: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    round.iter().rev().for_each(|&sample| left.entry(lengths[sample]).or_default().push(sample));
+    let tokens: usize = round.iter().map(|&sample| lengths[sample]).sum();
+    let rows = tokens / capacity.max(1) + 1;
+    if left.contains_key(&0) || left.len().saturating_mul(capacity).saturating_mul(rows) > MOST_PACKING_WORK {
+        return None;
+    }
+    let mut rows = Vec::new();
+    while let Some((&longest, _)) = left.last_key_value() {
+        let mut row = vec![take(&mut left, longest)?];
+        for length in fill(&left, capacity - longest) {
+            row.push(take(&mut left, length)?);
+        }
+        rows.push(row);
+    }
+    Some(rows)
+}
+
+/// The lengths among `left` whose sum comes closest to `space` without going beyond.
+fn fill(left: &BTreeMap<usize, Vec<usize>>, space: usize) -> Vec<usize> {
+    // For each sum: the last length in it, and how many of that length.
+    let mut last: Vec<Option<(usize, usize)>> = vec![None; space + 1];
+    last[0] = Some((0, 0));
+    for (&length, samples) in left.range(..=space).rev() {
+        for sum in length..=space {
+            let count = match (last[sum], last[sum - length]) {
+                (None, Some((same, count))) if same == length => count,
+                (None, Some(_)) => 0,
+                _ => continue,
+            };
+            if count < samples.len() {
+                last[sum] = Some((length, count + 1));
+            }
+        }
+        if last[space].is_some() {
+            break;
+        }
+    }
+    let mut sum = (0..=space).rev().find(|&sum| last[sum].is_some()).unwrap_or(0);
+    let mut lengths = Vec::new();
+    while let Some((length, _)) = last[sum].filter(|_| sum > 0) {
+        lengths.push(length);
+        sum -= length;
+    }
+    lengths
+}
+
+fn take(left: &mut BTreeMap<usize, Vec<usize>>, length: usize) -> Option<usize> {
+    let samples = left.get_mut(&length)?;
+    let sample = samples.pop();
+    if samples.is_empty() {
+        left.remove(&length);
+    }
+    sample
 }

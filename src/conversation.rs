@@ -41,10 +41,10 @@ impl Conversation {
     pub fn ask(&self, tokenizer: &Tokenizer, message: &str) -> Result<Turn, TemplateError> {
         let mut messages = Vec::new();
         if self.history.is_empty() {
-            let system = |content: &String| Message { role: Role::System, content: content.clone() };
+            let system = |content: &String| Message::new(Role::System, content.as_str());
             messages.extend(self.system.as_ref().map(system));
         }
-        messages.push(Message { role: Role::User, content: message.into() });
+        messages.push(Message::new(Role::User, message));
         let with = |layout: Layout| -> Result<Vec<u32>, TemplateError> {
             let ids = render_prompt(tokenizer, layout, &messages)?;
             // <bos> stands in front of the first message only.

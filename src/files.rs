@@ -86,6 +86,13 @@ pub fn beside(path: &Path) -> Result<tempfile::TempDir, Error> {
     builder(0o700).tempdir_in(&parent).map_err(at(path))
 }
 
+/// A folder of our own where `dir` is or will be, for results that must be looked at first; removed when dropped.
+pub fn near(dir: &Path) -> Result<tempfile::TempDir, Error> {
+    let place = std::path::absolute(follow(dir)).map_err(at(dir))?;
+    let existing = place.ancestors().find(|p| p.is_dir()).unwrap_or(&place);
+    builder(0o700).tempdir_in(existing).map_err(at(dir))
+}
+
 /// Writes a folder of files, given as names and contents: all of them are on the disk before the first takes its place.
 ///
 /// A new folder appears whole. In an existing one each file is replaced whole and other files stay; the last of `files`

@@ -1,5 +1,8 @@
 //! Trains LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
 //!
+//! [`finetune::finetune`] is the short way from samples to an adapter, [`export::load()`] and [`export::write_verified`] the
+//! ways in and out; `examples/` has a program for each. Everything that waits for the device is async.
+//!
 //! The modules stand in the order in which data flows. Shape letters, used everywhere: `T` tokens in the
 //! micro-batch, `D` model width, `F` feed-forward width, `P` per-layer embedding width, `H` query heads,
 //! `G` key/value heads, `K` head size, `V` vocabulary, `R` rank, `L` layers.
@@ -27,10 +30,10 @@ pub mod schedule;
 pub mod train;
 
 pub mod conversation;
-pub mod sampling;
-
+pub mod finetune;
 pub mod generate;
 pub mod run;
+pub mod sampling;
 
 pub mod export;
 pub mod files;

@@ -1,18 +1,20 @@
 //! From a recipe to everything that a run needs before it touches a device.
 
-use std::path::Path;
-
-use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan};
+use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};
 use crate::config::Config;
-use crate::dataset::{self, DatasetError, Notice};
-use crate::export::{self, Format, rullama};
+use crate::dataset::DatasetError;
+use crate::export::{self, AdapterPath, Format, Loaded, Origin, rullama};
 use crate::lora::{self, Adapter, Module, Slot};
-use crate::recipe::{self, Recipe, TargetModules};
+use crate::model::plan::Recompute;
+use crate::recipe::{self, GradientCheckpointing, Recipe, TargetModules};
 use crate::schedule::Schedule;
-use crate::template::{Layout, Message, Role, TemplateError, render_prompt};
+use crate::template::{Conversation, Layout, Message, Role, Template, TemplateError};
 use crate::tokenizer::Tokenizer;
 use crate::train::{Capacity, Dropout, Optimizer};
-use crate::weights::{self, Base};
+use crate::weights::{self, Base, Fingerprint};
+
+mod data;
+pub use data::{Data, Source, template};
 
 /// Why a recipe cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +28,12 @@ pub enum RunError {
     /// The order of the data.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The adapter to start from.
+    /// An adapter that is loaded.
     #[error(transparent)]
     Adapter(#[from] export::Error),
+    /// The chat template.
+    #[error("data.template: {0}")]
+    Template(TemplateError),
     /// A prompt of `[eval] samples`.
     #[error("eval.samples: {0}")]
     Prompt(#[from] TemplateError),
@@ -43,14 +48,28 @@ pub struct Frozen {
     pub base: Base,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Its chat layout.
+    /// Its built-in chat layout.
     pub layout: Layout,
+    /// What it is recognized by.
+    pub fingerprint: Fingerprint,
+    /// How conversations become text in this run.
+    pub template: Template,
 }
 
 impl Frozen {
     /// Opens the base that `recipe` names.
     pub fn open(recipe: &Recipe) -> Result<Frozen, RunError> {
-        let frozen = Frozen::named(&recipe.model.base)?;
+        let frozen = Frozen::named(&recipe.model.base, &recipe.data.template)?;
+        if let Some(wanted) =
+            recipe.model.fingerprint.as_ref().filter(|wanted| **wanted != frozen.fingerprint)
+        {
+            return Err(RunError::Conflict(format!(
+                "{} has the fingerprint {}, model.fingerprint is {wanted}; use the base that the recipe was \
+                 written for, or remove that key",
+                frozen.base.name(),
+                frozen.fingerprint
+            )));
+        }
         let trained = frozen.base.config().context_length;
         if recipe.data.max_seq_len > trained {
             return Err(RunError::Conflict(format!(
@@ -62,9 +81,10 @@ impl Frozen {
         Ok(frozen)
     }
 
-    /// Opens a base by what [`Base::open`] takes.
-    pub fn named(spec: &str) -> Result<Frozen, RunError> {
+    /// Opens a base by what [`Base::open`] takes, with a template.
+    pub fn named(spec: &str, template: &crate::recipe::Template) -> Result<Frozen, RunError> {
         let base = Base::open(spec)?;
+        let fingerprint = Fingerprint::of(&base);
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let config = base.config();
         if tokenizer.vocab_size() > config.vocab {
@@ -76,60 +96,14 @@ impl Frozen {
             )));
         }
         let layout = Layout::of(config);
-        Ok(Frozen { base, tokenizer, layout })
+        let template = data::template(template, &base)?;
+        Ok(Frozen { base, tokenizer, layout, template, fingerprint })
     }
 
     /// Ids of a user's message with the prompt for the reply.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TemplateError> {
-        let message = Message { role: Role::User, content: text.into() };
-        render_prompt(&self.tokenizer, self.layout, &[message])
-    }
-}
-
-/// Training and validation samples, and what was left out of them.
-pub struct Data {
-    /// Training samples.
-    pub train: Vec<Sample>,
-    /// Validation samples; empty where the recipe wants none.
-    pub validation: Vec<Sample>,
-    /// What the user should know.
-    pub notices: Vec<Notice>,
-}
-
-impl Data {
-    /// Reads what `recipe` names.
-    pub fn read(recipe: &Recipe, frozen: &Frozen) -> Result<Data, RunError> {
-        let options = dataset::Options {
-            format: recipe.data.format,
-            layout: frozen.layout,
-            max_seq_len: recipe.data.max_seq_len,
-            overlong: recipe.data.overlong,
-        };
-        let mut notices = Vec::new();
-        let mut read = |paths: &[std::path::PathBuf]| -> Result<Vec<Sample>, RunError> {
-            let mut samples = Vec::new();
-            for path in paths {
-                let dataset = dataset::read_path(path, &frozen.tokenizer, &options)?;
-                samples.extend(dataset.samples);
-                notices.extend(dataset.notices);
-            }
-            Ok(samples)
-        };
-        let mut train = read(&recipe.data.train)?;
-        let mut validation = read(&recipe.data.valid)?;
-        if validation.is_empty() && recipe.data.val_size > 0.0 {
-            let split = dataset::split(train, recipe.data.val_size, recipe.train.seed)?;
-            (train, validation) = (split.train, split.validation);
-        }
-        Ok(Data { train, validation, notices })
-    }
-
-    /// The validation samples as micro-batches of the recipe's size, in file order.
-    pub fn validation_batches(&self, recipe: &Recipe) -> Result<Vec<MicroBatch>, RunError> {
-        let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
-        let lengths: Vec<usize> = self.validation.iter().map(|s| s.ids.len()).collect();
-        let steps = batching.plan_epoch(&lengths, 0)?;
-        Ok(steps.iter().flat_map(|plan| Step::new(&self.validation, plan).micro_batches).collect())
+        let conversation = Conversation::new(vec![Message::new(Role::User, text)]);
+        self.template.prompt(&self.tokenizer, &conversation)
     }
 }
 
@@ -144,12 +118,25 @@ pub struct Steps {
 impl Steps {
     /// Plans `epochs` epochs, or as many as `max_steps` needs.
     pub fn plan(recipe: &Recipe, samples: &[Sample]) -> Result<Steps, RunError> {
+        Steps::plan_weighted(recipe, samples, &vec![1.0; samples.len()])
+    }
+
+    /// The same where an epoch shows each sample `weights` times; see [`draw`].
+    pub fn plan_weighted(recipe: &Recipe, samples: &[Sample], weights: &[f64]) -> Result<Steps, RunError> {
         let batching = batching(recipe);
-        let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
         let mut plans = Vec::new();
         let mut epoch = 0;
         while recipe.train.max_steps.map_or(epoch < recipe.train.epochs, |max| plans.len() < max) {
-            plans.extend(batching.plan_epoch(&lengths, epoch as u64)?);
+            let drawn = draw(weights, recipe.train.seed, epoch as u64);
+            let lengths: Vec<usize> = drawn.iter().map(|&i| samples[i].ids.len()).collect();
+            let mut steps = batching.plan_epoch(&lengths, epoch as u64)?;
+            steps.iter_mut().flatten().flatten().for_each(|index| *index = drawn[*index]);
+            if steps.is_empty() {
+                return Err(RunError::Conflict(
+                    "data.sources: their weights leave an epoch without samples; raise them".into(),
+                ));
+            }
+            plans.extend(steps);
             epoch += 1;
         }
         plans.truncate(recipe.train.max_steps.unwrap_or(usize::MAX));
@@ -203,8 +190,8 @@ pub fn slots(recipe: &Recipe, config: &Config) -> Result<Vec<Slot>, RunError> {
 }
 
 /// The adapter that training starts from: fresh, or `lora.init_from`. Fails where `output.export` cannot hold it.
-pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunError> {
-    let (slots, l) = (slots(recipe, config)?, &recipe.lora);
+pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError> {
+    let (slots, l) = (slots(recipe, base.config())?, &recipe.lora);
     // Said before hours of training rather than after.
     let unnamed = |s: &&Slot| rullama::name(s.module).is_none();
     let unnamed: Vec<Slot> = slots.iter().filter(unnamed).copied().collect();
@@ -215,34 +202,46 @@ pub fn initial_adapter(recipe: &Recipe, config: &Config) -> Result<Adapter, RunE
             names(&unnamed)
         )));
     }
-    match &l.init_from {
-        None => Ok(Adapter::init(&slots, l.rank, l.alpha, l.rslora, recipe.train.seed)),
-        Some(dir) => read_adapter(dir, config, &slots, recipe),
+    if !l.init_from.is_empty() {
+        return read_adapters(&l.init_from, base, &slots, recipe);
     }
+    let adapter = Adapter::init(&slots, l.rank, l.alpha, l.rslora, recipe.train.seed);
+    Ok(Loaded { adapter, origin: Origin::default(), notices: Vec::new() })
 }
 
-/// An adapter in any format, of the recipe's rank and scale; it takes over the recipe's alpha, which not all files hold.
-pub fn read_adapter(
-    path: &Path,
-    config: &Config,
+/// Adapters in any format, or their weighted sum, of the recipe's rank and scale.
+///
+/// A whole adapter must have that scale and takes over the recipe's alpha, which not all files hold; a sum has no scale of
+/// its own and is given it.
+pub fn read_adapters(
+    paths: &[AdapterPath],
+    base: &Base,
     slots: &[Slot],
     recipe: &Recipe,
-) -> Result<Adapter, RunError> {
-    let (found, l) = (export::read_any(path, config, Some(slots))?, &recipe.lora);
+) -> Result<Loaded, RunError> {
+    let l = &recipe.lora;
+    let mut found = export::load(paths, base, Some(slots), l.allow_other_base.into())?;
     let wanted = Adapter { rank: l.rank, alpha: l.alpha, rslora: l.rslora, pairs: Default::default() };
-    if found.rank != l.rank || !export::same_scale(&wanted, &found) {
+    let names = paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ");
+    let whole = matches!(paths, [AdapterPath { weight: 1.0, .. }]);
+    if !whole && found.adapter.rank != l.rank {
         return Err(RunError::Conflict(format!(
-            "{} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them equal",
-            path.display(),
-            found.rank,
-            found.alpha,
-            found.rslora,
-            l.rank,
-            l.alpha,
-            l.rslora
+            "{names} have rank {} together; the recipe has rank = {}; make them equal",
+            found.adapter.rank, l.rank
         )));
     }
-    Ok(Adapter { pairs: found.pairs, ..wanted })
+    if whole && (found.adapter.rank != l.rank || !export::same_scale(&wanted, &found.adapter)) {
+        return Err(RunError::Conflict(format!(
+            "{names} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them \
+             equal",
+            found.adapter.rank, found.adapter.alpha, found.adapter.rslora, l.rank, l.alpha, l.rslora
+        )));
+    }
+    found.adapter = match whole {
+        true => Adapter { pairs: found.adapter.pairs, ..wanted },
+        false => found.adapter.rescaled(l.alpha, l.rslora),
+    };
+    Ok(found)
 }
 
 /// The different modules among `slots`, for messages.
@@ -264,6 +263,18 @@ pub fn optimizer(recipe: &Recipe) -> Optimizer {
         adam: (t.optimizer == recipe::Optimizer::Adamw).then_some(adam),
         weight_decay: t.weight_decay,
         max_grad_norm: t.max_grad_norm,
+    }
+}
+
+/// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
+const KEEP_UP_TO: u64 = 4 << 30;
+
+/// Which activations the recipe wants kept.
+pub fn recompute(recipe: &Recipe) -> Recompute {
+    match recipe.train.gradient_checkpointing {
+        GradientCheckpointing::Auto => Recompute::Keep(KEEP_UP_TO),
+        GradientCheckpointing::On => Recompute::Always,
+        GradientCheckpointing::Off => Recompute::Never,
     }
 }
 

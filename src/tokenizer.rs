@@ -4,9 +4,13 @@
 //! in llama.cpp's `gemma4` pre-tokenizer (`[^\n]+|[\n]+`), a run of newlines is its own piece and is looked up
 //! whole before any merge. Decoding gives back the text that was encoded, with one exception: a literal `▁` comes
 //! back as a space, because the vocabulary cannot tell the two apart.
+//!
+//! Nearly no token of Gemma's holds a space behind another character, so text is merged word by word, which gives the
+//! same ids as merging whole lines and lets words be remembered.
 
 use std::borrow::Cow;
 
+use sha2::{Digest, Sha256};
 use tokenizers::Model;
 use tokenizers::models::bpe::{BPE, Vocab};
 
@@ -18,6 +22,10 @@ const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 /// What llama.cpp also takes as end of generation in a Gemma 4 vocabulary, where present.
 const END_NAMES: [&str; 3] = ["<eos>", "<turn|>", "<|tool_response>"];
+/// Words that each thread remembers.
+const REMEMBERED_WORDS: usize = 1 << 16;
+/// With more tokens than this that reach over a space, lines are merged whole.
+const MOST_CROSSING: usize = 64;
 
 /// What a GGUF file says about its tokenizer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -125,23 +133,29 @@ pub struct Tokenizer {
     tokens: Vec<String>,
     /// Control tokens, longest first.
     specials: Vec<(String, u32)>,
+    /// Whether a control token starts with this byte.
+    special_starts: [bool; 256],
+    /// Tokens that reach over a space, and where in them: only these can join two words. `None`: too many of them.
+    crossing: Option<Vec<(String, usize)>>,
     byte_ids: [u32; 256],
     bos: u32,
     turn_start: u32,
     turn_end: u32,
     eos: Vec<u32>,
+    digest: [u8; 32],
 }
 
 impl Tokenizer {
     /// Builds the tokenizer, or says which part of the data does not fit Gemma 4.
     pub fn new(data: TokenizerData) -> Result<Tokenizer, TokenizerError> {
         check(&data)?;
+        let digest = digest(&data);
         let TokenizerData { tokens, token_types, merges, bos, mut eos, .. } = data;
         let vocab: Vocab = tokens.iter().enumerate().map(|(id, token)| (token.clone(), id as u32)).collect();
         let bpe = BPE::builder()
             .vocab_and_merges(vocab, split_merges(&tokens, merges)?)
             .byte_fallback(true)
-            .cache_capacity(0) // whole lines are looked up, and they seldom repeat
+            .cache_capacity(REMEMBERED_WORDS)
             .build()
             .map_err(|error| TokenizerError::Merges(error.to_string()))?;
 
@@ -166,7 +180,27 @@ impl Tokenizer {
             .map(|(id, (token, _))| (token.clone(), id))
             .collect();
         specials.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.1.cmp(&b.1)));
-        Ok(Tokenizer { bpe, tokens, specials, byte_ids, bos, turn_start, turn_end, eos })
+        let mut special_starts = [false; 256];
+        specials.iter().for_each(|(token, _)| special_starts[usize::from(token.as_bytes()[0])] = true);
+        let crossing: Vec<(String, usize)> = tokens
+            .iter()
+            .flat_map(|token| word_starts(token).map(|at| (token.clone(), at)))
+            .take(MOST_CROSSING + 1)
+            .collect();
+        let crossing = Some(crossing).filter(|crossing| crossing.len() <= MOST_CROSSING);
+        Ok(Tokenizer {
+            bpe,
+            tokens,
+            specials,
+            special_starts,
+            crossing,
+            byte_ids,
+            bos,
+            turn_start,
+            turn_end,
+            eos,
+            digest,
+        })
     }
 
     /// Builds the tokenizer of a model file; the error names the file.
@@ -194,6 +228,25 @@ impl Tokenizer {
     /// The first control token whose text occurs in `text`, if any.
     pub fn find_special(&self, text: &str) -> Option<&str> {
         self.next_special(text).map(|(_, token, _)| token)
+    }
+
+    /// Whether some token of the whole text covers both sides of byte `at`: then the halves, encoded each for itself,
+    /// have other ids than the text.
+    pub fn joins_at(&self, text: &str, at: usize) -> bool {
+        let (left, right) = text.split_at(at);
+        let (Some(before), Some(after)) = (left.chars().next_back(), right.chars().next()) else {
+            return false;
+        };
+        let newline = before == '\n';
+        if newline != (after == '\n') {
+            return false; // pieces of their own
+        }
+        // The longest stretch without such an edge holds every token that could cover both sides.
+        let edge = |c: char| (c == '\n') != newline;
+        let start = left.rfind(edge).map_or(0, |at| at + left[at..].chars().next().map_or(0, char::len_utf8));
+        let (left, right) = (&left[start..], &right[..right.find(edge).unwrap_or(right.len())]);
+        let halves = [self.encode(left, Special::Parse), self.encode(right, Special::Parse)].concat();
+        self.encode(&text[start..at + right.len()], Special::Parse) != halves
     }
 
     /// The text of `ids`, control tokens spelled out. Bytes that are not UTF-8, and ids outside the vocabulary,
@@ -239,6 +292,11 @@ impl Tokenizer {
         &self.eos
     }
 
+    /// SHA-256 of everything that decides which ids a text has.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
     /// Vocabulary size `V`.
     pub fn vocab_size(&self) -> usize {
         self.tokens.len()
@@ -252,7 +310,8 @@ impl Tokenizer {
     /// Leftmost, then longest.
     fn next_special(&self, text: &str) -> Option<(usize, &str, u32)> {
         let bytes = text.as_bytes();
-        (0..bytes.len()).find_map(|at| {
+        let starts = bytes.iter().enumerate().filter(|(_, byte)| self.special_starts[usize::from(**byte)]);
+        starts.map(|(at, _)| at).find_map(|at| {
             self.specials
                 .iter()
                 .find(|(token, _)| bytes[at..].starts_with(token.as_bytes()))
@@ -271,10 +330,46 @@ impl Tokenizer {
                 ids.push(id);
                 continue;
             }
-            let tokens = self.bpe.tokenize(&piece.replace(' ', "▁"));
-            ids.extend(tokens.expect("every byte has a token").iter().map(|token| token.id));
+            let line = piece.replace(' ', "▁");
+            let mut start = 0;
+            for at in word_starts(&line).filter(|&at| !self.crossed(&line, at)) {
+                self.encode_word(&line[start..at], ids);
+                start = at;
+            }
+            self.encode_word(&line[start..], ids);
         }
     }
+
+    /// Whether some token may cover both sides of byte `at` of a line.
+    fn crossed(&self, line: &str, at: usize) -> bool {
+        let Some(crossing) = &self.crossing else { return true };
+        let line = line.as_bytes();
+        crossing.iter().any(|(token, k)| at >= *k && line[at - k..].starts_with(token.as_bytes()))
+    }
+
+    fn encode_word(&self, word: &str, ids: &mut Vec<u32>) {
+        let tokens = self.bpe.tokenize(word);
+        ids.extend(tokens.expect("every byte has a token").iter().map(|token| token.id));
+    }
+}
+
+/// Where `▁` follows another character.
+fn word_starts(text: &str) -> impl Iterator<Item = usize> {
+    text.match_indices('▁').map(|(at, _)| at).filter(move |&at| at > 0 && !text[..at].ends_with('▁'))
+}
+
+fn digest(data: &TokenizerData) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for list in [&data.tokens, &data.merges] {
+        hash.update((list.len() as u64).to_le_bytes());
+        for text in list {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        }
+    }
+    data.token_types.iter().for_each(|kind| hash.update(kind.to_le_bytes()));
+    data.eos.iter().chain([&data.bos]).for_each(|id| hash.update(id.to_le_bytes()));
+    hash.finalize().into()
 }
 
 /// Turns a stream of ids into text, holding back the bytes of a character until it is complete.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::batch::{MicroBatch, Step};
+use crate::config::Config;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Pair, Slot};
 use crate::model::plan::Recompute;
@@ -253,6 +254,26 @@ impl<'a> Trainer<'a> {
         self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
         rec.submit()?;
         self.head.read_logits(self.gpu, self.model, &self.activations, rows).await
+    }
+
+    /// Puts another adapter of the same slots and rank in the place of the adapter; gradients and moments stay.
+    pub fn set_adapter(&mut self, adapter: &Adapter) {
+        self.adapter.set(self.gpu, adapter);
+    }
+
+    /// What it can hold.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Whether its products run on cooperative matrices, with operands in f16.
+    pub fn cooperative(&self) -> bool {
+        self.gpu.cooperative()
+    }
+
+    /// The shape of its model.
+    pub fn config(&self) -> &Config {
+        self.model.config()
     }
 
     /// The adapter's matrices as they are now.

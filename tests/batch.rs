@@ -3,7 +3,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rullama_train::batch::{BatchError, Batching, IGNORE, Sample, Step, StepPlan, permutation};
+use rullama_train::batch::{BatchError, Batching, IGNORE, Sample, Step, StepPlan, draw, permutation};
 
 const BATCHING: Batching = Batching {
     batch_size: 4,
@@ -193,4 +193,47 @@ fn a_step_counts_its_loss() {
     assert_eq!(first.starts, [0, 0, 0, 3, 3, 3]);
     assert_eq!((&first.loss_rows[..], &first.targets[..]), (&[0, 1, 4][..], &[2, 3, 7][..]));
     assert_eq!((&second.loss_rows[..], &second.targets[..]), (&[0][..], &[9][..]));
+}
+
+#[test]
+fn packing_wastes_little_where_lengths_are_alike() {
+    // Best fit leaves a gap in every row when all samples are of nearly one length. The pirate's conversations: 22 to 52
+    // tokens, 360 of them in rows of 256.
+    let lengths: Vec<usize> =
+        permutation(360, 9, 0).into_iter().map(|i| 22 + (i * i / 97) % 17 + (i / 7) % 14).collect();
+    let tokens: usize = lengths.iter().sum();
+    for max_seq_len in [128, 256, 512] {
+        for epoch in 0..3 {
+            let batching =
+                Batching { batch_size: 1, gradient_accumulation_steps: 1, max_seq_len, ..BATCHING };
+            let rows = plan(batching, &lengths, epoch).concat();
+            assert_eq!(sorted(rows.concat()), (0..360).collect::<Vec<_>>());
+            assert!(rows.iter().all(|row| row.iter().map(|&i| lengths[i]).sum::<usize>() <= max_seq_len));
+            let waste = 1.0 - tokens as f64 / (rows.len() * max_seq_len) as f64;
+            let least = 1.0 - tokens as f64 / (tokens.div_ceil(max_seq_len) * max_seq_len) as f64;
+            println!("rows of {max_seq_len}: {} rows, {:.2} % waste", rows.len(), 100.0 * waste);
+            assert!(waste < least + 0.02, "rows of {max_seq_len}: {waste}, at least {least}");
+        }
+    }
+}
+
+#[test]
+fn mixtures_show_every_sample_as_often_as_its_weight_says() {
+    assert_eq!(draw(&[1.0; 5], 3, 7), [0, 1, 2, 3, 4]);
+    assert_eq!(draw(&[2.0, 1.0, 3.0], 3, 0), [0, 0, 1, 2, 2, 2]);
+    // A third of 10 samples: three epochs show each of them once, as near as whole numbers go.
+    let weights = [vec![1.0 / 3.0; 10], vec![1.5; 4]].concat();
+    let epochs: Vec<Vec<usize>> = (0..30).map(|epoch| draw(&weights, 42, epoch)).collect();
+    assert_eq!(epochs, (0..30).map(|epoch| draw(&weights, 42, epoch)).collect::<Vec<_>>());
+    assert_ne!(epochs, (0..30).map(|epoch| draw(&weights, 43, epoch)).collect::<Vec<_>>());
+    assert!(epochs.iter().all(|drawn| drawn.is_sorted()));
+    for (number, drawn) in epochs.iter().enumerate() {
+        let small = drawn.iter().filter(|i| **i < 10).count();
+        assert!((3..=4).contains(&small) && drawn.len() - small == 6, "epoch {number}: {drawn:?}");
+    }
+    let times = |i: usize| epochs.iter().flatten().filter(|j| **j == i).count();
+    assert!((0..10).all(|i| times(i) == 10), "each of the ten in 30 epochs");
+    assert!((10..14).all(|i| times(i) == 45), "each of the four in 30 epochs");
+    let first: Vec<usize> = epochs[..3].concat().into_iter().filter(|i| *i < 10).collect();
+    assert_eq!(sorted(first), (0..10).collect::<Vec<_>>(), "no sample twice before all came once");
 }

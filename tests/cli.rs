@@ -15,6 +15,7 @@ use std::process::{Command, Output, Stdio};
 use gguf_writer::GgufWriter;
 use libtest_mimic::{Arguments, Trial};
 use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::weights::Gguf;
 use rullama_train::weights::value::Value;
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
@@ -68,11 +69,12 @@ fn main() {
         ("a device that is not there is refused", no_device),
         ("a reply with a mistake is refused", talk::refusals),
     ];
-    let on_a_device: [Test; 12] = [
+    let on_a_device: [Test; 13] = [
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
+        ("what is handed out is compared first", handed_out),
         ("bench gives a speed", bench),
         ("a reader that goes away does not stop the run", closed_pipe),
         ("generate replies to prompts", talk::generate),
@@ -280,12 +282,14 @@ fn datasets(place: Place) {
     );
     refused(&format!("{sound}\n{}\n", &sound[..20]), " line 2: broken JSON at column 20: …");
     refused(
-        &format!("{sound}\n{{\"text\": \"Ahoy!\"}}\n"),
-        " line 2: expected \"messages\", \"prompt\" + \"completion\" or \"input_ids\", found keys [text]",
+        &format!("{sound}\n{{\"words\": \"Ahoy!\"}}\n"),
+        " line 2: expected \"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \
+         \"input_ids\", found keys [words]",
     );
     refused(
         r#"{"messages": [{"role": "pirate", "content": "Ahoy!"}]}"#,
-        " line 1: message 1: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\" or \"assistant\"",
+        " line 1: message 1: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\", \
+         \"assistant\" or \"tool\"",
     );
     refused(
         r#"{"input_ids": [2, 3, 4], "labels": [-100, -100, -100]}"#,
@@ -363,6 +367,14 @@ fn adapters(place: Place) {
     place.refused(
         &["recipe.toml", "--set", "lora.init_from=no"],
         &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
+    );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=['no=0.5', 'nothing']"],
+        &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
+    );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=a=0"],
+        "--set lora.init_from=a=0: lora.init_from: \"a=0\" has the weight 0, expected a finite number other than 0",
     );
     place.write("old/adapter_config.json", r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16}"#);
     let rank8 = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
@@ -447,15 +459,29 @@ fn check(place: Place) {
         "device     ",
         "base       tiny: 4 layers, width 256, vocabulary 2 048\n",
         "adapter    73 216 trainable parameters: rank 4, alpha 8 (scale 2.0000) on attn_q, ",
+        "template   gemma4, built in, as small models have it; loss on every answer\n",
+        "read       data.jsonl: JSON Lines, 4 prompt_completion\n",
         "data       train 3 samples, ",
         "; validation 1 sample, ",
         "steps      2 (max_steps), each 1 row packed up to 64 tokens; learning rate up to 0.01\n",
+        "lengths    ",
+        "packing    ",
+        "duplicates none\n",
         "memory     ",
         "\ndata.jsonl line 1; what stands between « and » carries loss:\n\n<bos><|turn>user\nHello!<turn|>\n<|turn>model\n«Ahoy!<turn|>»\n",
     ];
     for part in expected {
         assert!(text.contains(part), "expected {part:?} in\n{text}");
     }
+    assert!(!text.contains("\ntime "), "steps are not timed where a CPU plays the GPU\n{text}");
+    assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+    let text = place.run(&["check", "recipe.toml", "--measure", "5"]);
+    let time =
+        text.lines().find(|line| line.starts_with("time       about ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        time.contains(" for 2 steps of ") && time.contains(" tokens/s in 1 step after the first; "),
+        "{time}"
+    );
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
 }
 
@@ -532,9 +558,123 @@ fn eval(place: Place) {
     assert!(text.contains(&format!("validation loss {:.4}, ", during[1])), "{text}");
     assert!(text.ends_with(" of 1 sample\n"), "{text}");
 
+    // Two halves are a whole, whatever their ranks add up to; with operands in f16 they are rounded apart.
+    let halves_differ = 5e-3;
+    let halves = json(&["--adapter", "run=0.5", "--adapter", "run=0.5"]);
+    let difference = halves["loss"].as_f64().expect("a number") - during[1];
+    assert!(difference.abs() < halves_differ, "{difference:e}");
+    assert_eq!(halves["adapter"], "run=0.5 + run=0.5");
+    let twice = ["--set", "lora.init_from=['run=0.25', 'run=0.75']", "--set", "lora.rank=8"];
+    place.run(&[&["recipe.toml", "--set", "output.dir=twice"], &twice[..]].concat());
+    let difference = place.metrics("twice", "eval_loss")[0] - during[1];
+    assert!(difference.abs() < halves_differ, "{difference:e}");
+    assert_eq!(json(&[])["notices"], serde_json::json!([]));
+
+    // The same model, but for one bit of a norm.
+    place.write("other.gguf", other_tiny());
+    let other = ["eval", "recipe.toml", "--set", "model.base=other.gguf", "--json", "--adapter", "run"];
+    place.refused(
+        &other,
+        "run was trained on tiny (v1:…), and other.gguf (v1:…) is another model; name the base that it was trained on, or \
+         allow another one (--allow-other-base, in a recipe lora.allow_other_base = true)",
+    );
+    let text = place.run(&[&other[..], &["--set", "lora.allow_other_base=true"]].concat());
+    assert!(
+        text.contains("run was trained on tiny, and other.gguf is another model, as was allowed"),
+        "{text}"
+    );
+    place.refused(
+        &["run/recipe.resolved.toml", "--set", "model.base=other.gguf"],
+        "other.gguf has the fingerprint v1:…, model.fingerprint is v1:…; use the base that the recipe was written for, or \
+         remove that key",
+    );
+
     // Another run goes on from there.
     place.run(&["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"]);
     assert_eq!(place.metrics("next", "eval_loss")[0], during[1]);
+}
+
+fn handed_out(place: Place) {
+    let text = place.run(&["recipe.toml", "--set", "output.export=['peft', 'gguf-lora-f16']"]);
+    let says = |text: &str, expected: &[&str]| {
+        for part in expected {
+            assert!(text.lines().any(|line| matches(line, part)), "expected {part:?} in\n{text}");
+        }
+    };
+    let effect = "effect     KL divergence …, lowers the loss by …, over … tokens";
+    says(
+        &text,
+        &[
+            effect,
+            "exported   run: peft, read back: the same logits",
+            "exported   run/adapter-f16.gguf: gguf-lora-f16, read back: logits differ by … of what the adapter changes",
+        ],
+    );
+
+    // The text to compare on: built in, a recipe's, a file's. The adapter's own files name its base.
+    let export = ["export", "run", "--to", "mlx", "--to", "rullama-v0", "--out", "other"];
+    let without = ["--set", "lora.target_modules=['attn_q']", "--set", "output.dir=q"];
+    place.run(&[&["recipe.toml"], &without[..]].concat());
+    let q = ["export", "q", "--to", "mlx", "--to", "rullama-v0", "--out", "other"];
+    for on in [&[][..], &["--recipe", "recipe.toml"], &["--data", "data.jsonl"]] {
+        let text = place.run(&[&q[..], on].concat());
+        says(
+            &text,
+            &[
+                "effect     KL divergence …",
+                "exported   other/mlx: mlx, read back: the same logits",
+                "exported   other/rullama-v0.safetensors: rullama-v0, read back: the same logits",
+            ],
+        );
+    }
+    // One format that cannot hold it does not keep the others away.
+    let output = place.command(&export).output().expect("it starts");
+    let (stdout, stderr) = texts(&output);
+    assert!(!output.status.success() && stderr.contains("has no place for inp_gate and proj"), "{stderr}");
+    assert!(stdout.contains("other/mlx: mlx, read back"), "{stdout}");
+
+    // A thousand times the adapter says nothing that the base would.
+    let refused = |arguments: &[&str], expected: &str| {
+        let before = place.contents();
+        let output = place.command(arguments).output().expect("it starts");
+        let (stdout, stderr) = texts(&output);
+        assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
+        assert!(before == place.contents(), "{arguments:?} left {:?}", place.contents().keys());
+    };
+    refused(
+        &["export", "run=1000", "--to", "gguf-lora", "--out", "broken"],
+        "error: the adapter was not written: with it the KL divergence from the base is … nats over 116 tokens, expected at \
+         most 7.62: what blind guessing costs, 7.62, and the 0.00 by which it lowers the loss; lower the learning rate or the \
+         alpha\n",
+    );
+    refused(
+        &["merge", "run=1000", "--base", "tiny", "--out", "merged.gguf"],
+        "error: the adapter was not merged: with it the KL divergence from the base is …",
+    );
+    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf"]);
+    says(&text, &["drift      KL divergence …, over … tokens", "effect     …: what the adapter itself does"]);
+    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf", "--unverified"]);
+    says(&text, &["drift      not measured, as was asked for"]);
+
+    // A run that went wrong is told, and not lost.
+    let wild = ["recipe.toml", "--set", "train.learning_rate=1", "--set", "output.dir=wild"];
+    let output = place.command(&wild).output().expect("it starts");
+    let (stdout, stderr) = texts(&output);
+    let expected = "error: the adapter was not written: with it the KL divergence from the base is …; what was trained is \
+                    kept in wild/refused\n";
+    assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
+    let files = ["metrics.jsonl", "recipe.resolved.toml", "refused"];
+    let kept = ["refused/adapter_config.json", "refused/adapter_model.safetensors"];
+    assert_eq!(place.names("wild"), [&files[..], &kept].concat());
+}
+
+/// The tiny model as a file, one bit of one norm changed.
+fn other_tiny() -> Vec<u8> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let mut bytes = std::fs::read(path).expect("part of the repository");
+    let gguf = Gguf::open(Path::new(path)).expect("sound");
+    bytes[gguf.tensor("output_norm.weight").expect("there").range.start] ^= 1;
+    bytes
 }
 
 fn closed_pipe(place: Place) {

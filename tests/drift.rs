@@ -1,4 +1,5 @@
-//! Merged models on the device: their logits against base and adapter, and against PyTorch in f64.
+//! What is handed out, on the device: merged models and adapters that were read back against base and adapter in memory,
+//! and against PyTorch in f64.
 
 #[path = "common/golden.rs"]
 mod golden;
@@ -11,9 +12,14 @@ use golden::Golden;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::batch::Sample;
-use rullama_train::export::drift::{self, MeasureError, Verdict};
+use rullama_train::export::drift::{self, Verdict};
 use rullama_train::export::merged::{self, MergeType};
+use rullama_train::export::{self, Format, HeldOut, NoTokens, Options};
 use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Adapter, Pair};
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::train::{Dropout, Trainer};
 use rullama_train::weights::{Base, Gguf};
 
 /// What the device may be from PyTorch in f64, merged or not; see tests/golden/README.md.
@@ -28,7 +34,10 @@ fn main() {
         };
         add("merged into F32, the logits are PyTorch's with the adapter", f32_is_exact);
         add("the drift of each type", drifts);
-        add("nothing to compare", nothing_to_compare);
+        add("adapters that were read back", read_back);
+        if name == "dense" {
+            add("what is not sound is not written", refusals);
+        }
     }
     gpu::run(tests)
 }
@@ -51,7 +60,8 @@ fn f32_is_exact(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let mut sample = g.first.clone();
     sample.labels = sample.ids.iter().map(|&id| id as i32).collect();
     let merged = merge(g, "f32");
-    let found = block_on(drift::logits(gpu, &merged, &[None], &[sample]))?;
+    let held_out = HeldOut::of_samples(&[sample], g.base.config().vocab)?;
+    let found = block_on(drift::logits(gpu, &merged, &[None], &held_out))?;
     let found: Vec<f64> = found[0].values().iter().map(|&v| f64::from(v)).collect();
     let expected = &g.tensor("logits.lora")[..found.len()];
     assert_eq!(found.len(), (g.first.ids.len() - 1) * g.base.config().vocab);
@@ -64,36 +74,127 @@ fn f32_is_exact(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
 
 fn drifts(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let samples = [g.first.clone(), g.second.clone()];
+    let held_out = HeldOut::of_samples(&samples, g.base.config().vocab)?;
     // KL divergence in nats, at least three times what was measured; random weights suffer more than trained ones.
     let types =
         [("f32", 1e-9), ("f16", 2e-5), ("q8_0", 0.013), ("auto", 0.013), ("q6_k", 0.1), ("q4_k", 1.3)];
     for (ty, allowed) in types {
         let merged = merge(g, ty);
-        let Verdict { drift, effect } = block_on(drift::measure(gpu, &g.base, &g.adapter, &merged, &samples))
-            .map_err(|e| e.to_string())?;
+        let Verdict { drift, effect } =
+            block_on(drift::measure(gpu, &g.base, &g.adapter, &merged, &held_out))?;
         if drift.kl.is_nan() || drift.kl > allowed || drift.kl < -1e-9 {
             return Err(format!("{ty}: {drift}, expected at most {allowed:e}").into());
         }
-        if effect.kl < 0.01 {
+        if effect.drift.kl < 0.01 {
             return Err(format!("the adapter's effect is {effect}, expected a plain one").into());
         }
         let tokens = samples.iter().map(Sample::loss_tokens).sum::<usize>();
-        assert_eq!((drift.tokens, effect.tokens), (tokens, tokens));
+        assert_eq!((drift.tokens, effect.drift.tokens), (tokens, tokens));
     }
     // The base itself in the place of the merged model has lost the whole adapter.
-    let verdict =
-        block_on(drift::measure(gpu, &g.base, &g.adapter, &g.base, &samples)).map_err(|e| e.to_string())?;
-    assert_eq!(verdict.drift, verdict.effect);
+    let verdict = block_on(drift::measure(gpu, &g.base, &g.adapter, &g.base, &held_out))?;
+    assert_eq!(verdict.drift, verdict.effect.drift);
     let error = verdict.check(MergeType::Keep).expect_err("nothing was merged").to_string();
     assert!(error.contains("choose the type q8_0"), "{error}");
     Ok(())
 }
 
-fn nothing_to_compare(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+/// A trainer of the golden model that can hold its samples.
+fn with_trainer(gpu: &Gpu, g: &Golden, adapter: &Adapter, test: impl FnOnce(&mut Trainer, &HeldOut)) {
+    let samples = [g.first.clone(), g.second.clone()];
+    let held_out = HeldOut::of_samples(&samples, g.base.config().vocab).expect("they carry loss");
+    let capacity = held_out.capacity();
+    let model = Model::load(gpu, &g.base, capacity.tokens).expect("it fits");
+    let dropout = Dropout { probability: 0.0, seed: 0 };
+    let trainer = Trainer::new(gpu, &model, adapter, capacity, dropout, Recompute::Always);
+    test(&mut trainer.expect("it fits"), &held_out);
+}
+
+/// `adapter` with one of its matrices changed.
+fn changed(adapter: &Adapter, change: impl Fn(&mut Pair)) -> Adapter {
+    let mut adapter = adapter.clone();
+    let last = adapter.pairs.len() / 2;
+    change(adapter.pairs.values_mut().nth(last).expect("there are some"));
+    adapter
+}
+
+fn read_back(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let rounded = |v: &mut f32| *v = half::f16::from_f32(*v).to_f32();
+    let mut in_f16 = g.adapter.clone();
+    in_f16.pairs.values_mut().flat_map(|p| p.a.iter_mut().chain(&mut p.b)).for_each(rounded);
+    let sound = [
+        (Format::Peft, g.adapter.clone()),
+        // What an f32 makes of the scale.
+        (Format::GgufLora, Adapter { alpha: g.adapter.alpha * (1.0 + 1e-7), ..g.adapter.clone() }),
+        (Format::GgufLoraF16, in_f16.clone()),
+    ];
+    let wrong = [
+        // F16 does not explain a loss in a format of F32.
+        (Format::Mlx, in_f16),
+        (Format::Peft, changed(&g.adapter, |pair| pair.b.fill(0.0))),
+        (Format::GgufLora, Adapter { rslora: true, ..g.adapter.clone() }),
+        (Format::GgufLoraF16, Adapter { alpha: g.adapter.alpha * 1.01, ..g.adapter.clone() }),
+        (Format::RullamaV0, changed(&g.adapter, |pair| pair.a.reverse())),
+        (Format::Peft, changed(&g.adapter, |pair| pair.b[0] = f32::NAN)),
+    ];
+    with_trainer(gpu, g, &g.adapter, |trainer, held_out| {
+        let verified = block_on(export::verify(trainer, &g.adapter, &sound, held_out)).expect("it runs");
+        for fidelity in &verified.formats {
+            eprintln!("{:?} {:.2e}, at most {:.1e}", fidelity.format, fidelity.difference, fidelity.allowed);
+            fidelity.check().unwrap_or_else(|e| panic!("{e}"));
+        }
+        assert_eq!(verified.formats[0].difference, 0.0, "the same numbers");
+        assert!(verified.formats[2].difference > 1e-6, "F16 cannot be exact");
+        verified.effect.check().expect("a sound adapter");
+        let verified = block_on(export::verify(trainer, &g.adapter, &wrong, held_out)).expect("it runs");
+        for fidelity in verified.formats {
+            let error = fidelity.check().expect_err(&format!("{fidelity:?}")).to_string();
+            let expected = format!("read back from {}, its logits differ by ", fidelity.format.name());
+            assert!(
+                error.contains(&expected)
+                    && error.contains(" of what the adapter changes, expected at most "),
+                "{error}"
+            );
+        }
+    });
+    Ok(())
+}
+
+fn refusals(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let options = Options { base_model: "golden", dropout: 0.0, fingerprint: None };
+    let formats = [Format::GgufLora, Format::GgufLoraF16];
+    let folder = tempfile::tempdir()?;
+    let dir = folder.path().join("new");
+    let write = |adapter: &Adapter| {
+        let mut written = None;
+        with_trainer(gpu, g, adapter, |trainer, held_out| {
+            written = Some(block_on(export::write_verified_by(
+                trainer, &dir, &formats, adapter, &options, held_out,
+            )));
+        });
+        written.expect("it was tried")
+    };
+    // So large that the model says nothing that its base would.
+    let error = write(&Adapter { alpha: 4000.0, ..g.adapter.clone() }).expect_err("too much").to_string();
+    assert!(error.contains("with it the KL divergence from the base is "), "{error}");
+    // Values so small that F16 rounds them away, and a scale that makes up for it.
+    let mut small = g.adapter.clone();
+    small.pairs.values_mut().flat_map(|pair| &mut pair.b).for_each(|b| *b *= 1e-6);
+    small.alpha *= 1e6;
+    assert!(!dir.exists(), "a refused adapter left something behind");
+    let written = write(&small).map_err(|e| e.to_string())?;
+    let [(Format::GgufLora, Ok(exported)), (Format::GgufLoraF16, Err(error))] = &written.formats[..] else {
+        panic!("{written:?}")
+    };
+    assert!(
+        exported.place.exists() && error.to_string().contains("F16 is too coarse for it; choose gguf-lora"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_dir(&dir)?.count(), 1, "only what is sound");
+    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "and nothing beside it");
+    // Nothing to compare on.
     let mut sample = g.first.clone();
     sample.labels.fill(rullama_train::batch::IGNORE);
-    match block_on(drift::measure(gpu, &g.base, &g.adapter, &g.base, &[sample])) {
-        Err(MeasureError::NoTokens) => Ok(()),
-        other => Err(format!("{other:?}, expected an error").into()),
-    }
+    assert_eq!(HeldOut::of_samples(&[sample], g.base.config().vocab), Err(NoTokens));
+    Ok(())
 }

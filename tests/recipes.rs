@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rullama_train::lora::Module;
-use rullama_train::recipe::{Format, Recipe, RecipeError, TargetModules, split_override};
+use rullama_train::recipe::{
+    DataFormat, Format, Recipe, RecipeError, TargetModules, TrainOn, split_override,
+};
 
 const NONE: [(&str, &str); 0] = [];
 
@@ -78,7 +80,7 @@ fn the_manual_gives_every_key_with_its_true_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 37, "keys with a documented default");
+    assert_eq!(keys, 44, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -93,15 +95,20 @@ alpha = 32.0
 rslora = false
 dropout = 0.0
 target_modules = "all-linear"
+allow_other_base = false
 
 [data]
 train = ["a.jsonl"]
 val_size = 0.05
 format = "auto"
+template = "auto"
+train_on = "assistant"
 max_seq_len = 2048
 overlong = "error"
+invalid = "error"
 packing = true
 shuffle = true
+cache = true
 
 [train]
 seed = 42
@@ -139,22 +146,28 @@ backend = "auto"
 const FULL: &str = r#"
 [model]
 base = "gemma4:e2b"
+fingerprint = "v1:00112233445566778899aabbccddeeff-ffeeddccbbaa99887766554433221100"
 [lora]
 rank = 8
 alpha = 20
 rslora = true
 dropout = 0.1
 target_modules = ["q_proj", "ffn_down"]
-init_from = "runs/old"
+init_from = ["runs/a=0.7", "runs/b=0.3"]
+allow_other_base = true
 [data]
 train = ["a.jsonl", "b.jsonl"]
 valid = "v.jsonl"
 val_size = 0
 format = "prompt_completion"
+template = "chat.jinja"
+train_on = "last_assistant"
 max_seq_len = 512
 overlong = "truncate"
+invalid = "drop"
 packing = false
 shuffle = false
+cache = "runs/cache"
 [train]
 seed = 7
 epochs = 2
@@ -198,7 +211,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 40, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 46, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -260,14 +273,38 @@ fn unknown_keys_name_the_nearest() {
 }
 
 #[test]
+fn adapters_and_fingerprints_are_read_from_text() {
+    let paths = |rest: &str| accept(rest).lora.init_from.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(paths(""), [""; 0]);
+    assert_eq!(paths("lora.init_from = 'runs/old'"), ["runs/old"]);
+    assert_eq!(paths("lora.init_from = ['a=0.5', 'b']"), ["a=0.5", "b"]);
+    refuse("lora.init_from = []", "r.toml:4:18: lora.init_from = []: expected at least one path");
+    refuse(
+        "lora.init_from = ['a', 7]",
+        "r.toml:4:24: lora.init_from: expected the path of an adapter, or a list of them, found the integer 7",
+    );
+    refuse(
+        "lora.init_from = ['a', 'b=0']",
+        "r.toml:4:24: lora.init_from: \"b=0\" has the weight 0, expected a finite number other than 0",
+    );
+    refuse(
+        "model.fingerprint = 'sha256:0'",
+        "r.toml:4:21: model.fingerprint: \"sha256:0\" is no fingerprint, expected v1: and two digests of 32 hexadecimal \
+         digits",
+    );
+    refuse(
+        "model.digest = 'sha256:0'",
+        "r.toml:4:7: unknown key `digest` in [model]; did you mean `fingerprint` in [model]?",
+    );
+}
+
+#[test]
 fn planned_keys_are_not_typos() {
     refuse("eval.keep_best = true", "r.toml:4:6: `keep_best` in [eval] is not supported yet; remove it");
-    refuse("model.digest = 'sha256:0'", "r.toml:4:7: `digest` in [model] is not supported yet; remove it");
     refuse(
         "output.export = ['peft', 'merged-gguf']",
         "r.toml:4:26: output.export = \"merged-gguf\" is not supported yet; remove it",
     );
-    refuse("data.format = 'alpaca'", "r.toml:4:15: data.format = \"alpaca\" is not supported yet; remove it");
 }
 
 #[test]
@@ -367,7 +404,8 @@ fn missing_keys_say_what_they_take() {
     let text = "model.base = 'tiny'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `data.train` is missing; it is the path of a .jsonl file, or a list of them",
+        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list \
+         of them",
     );
     let text = "model.base = 'tiny'\ndata.train = 'a'";
     assert_message(
@@ -459,4 +497,85 @@ fn files_that_do_not_exist_are_named_in_full() {
     let error = Recipe::read(Path::new("no/such.toml"), &NONE).expect_err("no such file").to_string();
     let absolute = std::env::current_dir().expect("a working directory").join("no/such.toml");
     assert!(error.starts_with(&format!("cannot read the recipe {}: ", absolute.display())), "{error}");
+}
+
+#[test]
+fn sources_have_their_own_weight_and_shape() {
+    let text = "model.base = 'tiny'\noutput.dir = 'runs/a'\n[data]\nformat = 'messages'\n";
+    let with = |sources: &str| parse(&format!("{text}{sources}"), &NONE);
+    let recipe = with(
+        "[[data.sources]]\npath = 'a'\n[[data.sources]]\npath = 'b/*.gz'\nweight = 0.5\nformat = 'text'\ntrain_on = 'all'\n",
+    )
+    .expect("sound");
+    let sources = recipe.data.training();
+    assert_eq!(sources.len(), 2);
+    assert_eq!((sources[0].weight, sources[0].format), (1.0, DataFormat::Messages));
+    assert_eq!(
+        (sources[1].weight, sources[1].format, sources[1].train_on),
+        (0.5, DataFormat::Text, TrainOn::All)
+    );
+    assert_eq!(parse(&recipe.to_toml(), &NONE).expect("sound"), recipe);
+    // What stands in `train` is a source of weight 1.
+    let plain = accept("data.train_on = 'all'");
+    assert_eq!((plain.data.training()[0].weight, plain.data.training()[0].train_on), (1.0, TrainOn::All));
+
+    let refuse = |sources: &str, message: &str| assert_message(with(sources), message);
+    refuse(
+        "",
+        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them",
+    );
+    refuse(
+        "train = 'c'\n[[data.sources]]\npath = 'a'\n",
+        "r.toml:6:1: data.sources: `train` names the samples already; remove one of the two",
+    );
+    refuse(
+        "[[data.sources]]\nweight = 2\n",
+        "r.toml: `data.sources.path` is missing; it is a file, a folder or a pattern such as \"data/*.jsonl\"",
+    );
+    refuse(
+        "[[data.sources]]\npath = 'a'\nwieght = 2\n",
+        "r.toml:7:1: unknown key `wieght` in [[data.sources]]; did you mean `weight`?",
+    );
+    refuse(
+        "[[data.sources]]\npath = 'a'\nweight = 0\n",
+        "r.toml:7:10: data.sources.weight = 0: expected a number > 0, at most 1000",
+    );
+    refuse(
+        "sources = 'a'",
+        "r.toml:5:11: data.sources: expected tables [[data.sources]], found the string \"a\"",
+    );
+    refuse(
+        "sources = []",
+        "r.toml:5:11: data.sources = []: expected at least one of tables [[data.sources]]",
+    );
+    refuse(
+        "sources = [1]",
+        "r.toml:5:12: data.sources: expected tables [[data.sources]], found the integer 1",
+    );
+}
+
+#[test]
+fn templates_and_caches_are_names_or_paths() {
+    use rullama_train::recipe::{Cache, Template};
+    let template = |value: &str| accept(&format!("data.template = '{value}'")).data.template;
+    assert_eq!(template("auto"), Template::Auto);
+    assert_eq!(template("gguf"), Template::Gguf);
+    assert_eq!(template("gemma4"), Template::Gemma4);
+    assert_eq!(template("my/chat.jinja"), Template::File("my/chat.jinja".into()));
+    let cache = |value: &str| accept(&format!("data.cache = {value}")).data.cache;
+    assert_eq!(cache("true"), Cache::User);
+    assert_eq!(cache("false"), Cache::Off);
+    assert_eq!(cache("'runs/cache'"), Cache::Folder("runs/cache".into()));
+    refuse(
+        "data.cache = 1",
+        "r.toml:4:14: data.cache: expected true, false or a folder, found the integer 1",
+    );
+    refuse(
+        "data.chat_template = 'x'",
+        "r.toml:4:6: unknown key `chat_template` in [data]; did you mean `template` in [data]?",
+    );
+    refuse(
+        "data.train_on = 'user'",
+        "r.toml:4:17: data.train_on = \"user\": expected one of `assistant`, `last_assistant`, `all`",
+    );
 }

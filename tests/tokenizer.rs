@@ -5,22 +5,29 @@
 use std::path::Path;
 use std::time::Instant;
 
+#[path = "common/template.rs"]
+mod common_template;
+
+use common_template::{Case, DAY};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use rullama_train::template::{Jinja, Layout, Template, TemplateError, TrainOn};
 use rullama_train::tokenizer::{DecodeStream, Special, Tokenizer, TokenizerData};
 use rullama_train::weights::Gguf;
+use tokenizers::Model;
+use tokenizers::models::bpe::BPE;
 
 const FULL: &str = "RULLAMA_TOKENIZER_GGUF";
 
 fn main() {
     let full = std::env::var(FULL).ok();
-    let llama_cpp = if full.is_some() {
-        "full_vocabulary_has_llama_cpp_ids".to_owned()
-    } else {
-        format!("full_vocabulary_has_llama_cpp_ids (set {FULL} to ggml-vocab-gemma-4.gguf)")
-    };
     let missing = full.is_none();
+    let of_full = |name: &str, test: fn(&str) -> Result<(), Failed>| {
+        let path = full.clone().unwrap_or_default();
+        let hint = if missing { format!(" (set {FULL} to ggml-vocab-gemma-4.gguf)") } else { String::new() };
+        Trial::test(format!("{name}{hint}"), move || test(&path)).with_ignored_flag(missing)
+    };
     let trials = vec![
         Trial::test("tiny_vocabulary_has_hugging_face_ids", tiny_vocabulary_has_hugging_face_ids),
         Trial::test("decode_undoes_encode", || decode_undoes_encode(&tiny())),
@@ -31,10 +38,10 @@ fn main() {
         Trial::test("ollama_dialect_is_the_same_tokenizer", ollama_dialect_is_the_same_tokenizer),
         Trial::test("special_ids_are_found", special_ids_are_found),
         Trial::test("what_is_not_gemma_4_is_refused", what_is_not_gemma_4_is_refused),
-        Trial::test(llama_cpp, move || {
-            full_vocabulary_has_llama_cpp_ids(full.as_deref().unwrap_or_default())
-        })
-        .with_ignored_flag(missing),
+        Trial::test("words_have_the_ids_of_whole_lines", words_have_the_ids_of_whole_lines),
+        Trial::test("joints_are_where_a_token_covers_both_sides", joints_are_where_a_token_covers_both_sides),
+        of_full("full_vocabulary_has_llama_cpp_ids", full_vocabulary_has_llama_cpp_ids),
+        of_full("its_own_template_renders_as_in_transformers", its_own_template_renders_as_in_transformers),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
@@ -237,6 +244,97 @@ fn what_is_not_gemma_4_is_refused() -> Result<(), Failed> {
 }
 
 /// llama.cpp's `tests/test-tokenizer-0.cpp`: texts in `.inp`, their ids in `.out`, made with Hugging Face's tokenizer.
+/// Ids of plain text whose every line is merged whole.
+fn by_lines(data: &TokenizerData, texts: &[String]) -> Vec<Vec<u32>> {
+    let vocab = data.tokens.iter().enumerate().map(|(id, token)| (token.clone(), id as u32)).collect();
+    let merges = data.merges.iter().map(|merge| {
+        let (a, b) = merge.split_once(' ').expect("two tokens");
+        (a.to_owned(), b.to_owned())
+    });
+    let bpe = BPE::builder()
+        .vocab_and_merges::<tokenizers::models::bpe::Vocab>(vocab, merges.collect())
+        .byte_fallback(true);
+    let bpe = bpe.build().expect("sound");
+    let line = |line: &str| -> Vec<u32> {
+        bpe.tokenize(&line.replace(' ', "▁")).expect("every byte has a token").iter().map(|t| t.id).collect()
+    };
+    texts.iter().map(|text| line(text)).collect()
+}
+
+fn check_words(data: TokenizerData) -> Result<(), Failed> {
+    let texts: Vec<String> = strange_texts()
+        .into_iter()
+        .flat_map(|text| [text.replace('\n', ""), text.replace('\n', " </b> a> ").replace('|', "> ")])
+        .collect();
+    let expected = by_lines(&data, &texts);
+    let tokenizer = Tokenizer::new(data).map_err(|error| error.to_string())?;
+    for (text, expected) in texts.iter().zip(expected) {
+        equal(&format!("ids of {text:?}"), tokenizer.encode(text, Special::Plain), expected)?;
+    }
+    Ok(())
+}
+
+fn words_have_the_ids_of_whole_lines() -> Result<(), Failed> {
+    check_words(data())?;
+    // Two tokens that reach over a space, one inside the other; the first merges before all others.
+    let mut crossing = data();
+    crossing.tokens.extend([">▁".to_owned(), ">▁<".to_owned()]);
+    crossing.token_types.extend([1, 1]);
+    crossing.merges.insert(0, "> ▁".to_owned());
+    crossing.merges.insert(1, ">▁ <".to_owned());
+    check_words(crossing)?;
+    // So many of them that lines are merged whole.
+    let mut many = data();
+    let tokens = (0..100).map(|i| format!("{}▁x", char::from_u32(0x4e00 + i).expect("a character")));
+    many.tokens.extend(tokens);
+    many.token_types.resize(many.tokens.len(), 1);
+    check_words(many)
+}
+
+fn joints_are_where_a_token_covers_both_sides() -> Result<(), Failed> {
+    let tokenizer = tiny();
+    let mut joined = 0;
+    for text in strange_texts().iter().take(400) {
+        for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
+            let halves =
+                [&text[..at], &text[at..]].map(|half| tokenizer.encode(half, Special::Parse)).concat();
+            let differ = halves != tokenizer.encode(text, Special::Parse);
+            equal(&format!("{text:?} at {at}"), tokenizer.joins_at(text, at), differ)?;
+            joined += usize::from(differ);
+        }
+    }
+    assert!(joined > 100, "{joined} joints");
+    Ok(())
+}
+
+fn its_own_template_renders_as_in_transformers(path: &str) -> Result<(), Failed> {
+    let gguf = Gguf::open(Path::new(path)).map_err(|error| error.to_string())?;
+    let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|error| error.to_string())?;
+    let source = gguf.require::<&str>("tokenizer.chat_template").map_err(|error| error.to_string())?;
+    let template = Template::Jinja(Box::new(Jinja::new(source, DAY).map_err(|error| error.to_string())?));
+    let (large, mut plain, mut masked) = (Template::Gemma4(Layout::Large), 0, 0);
+    for case in Case::all() {
+        let of = |template: &Template| template.render(&tokenizer, &case.conversation, TrainOn::Assistant);
+        if case.thinks() {
+            // transformers leaves thoughts out; this template has no place for them.
+            equal(&case.name, of(&template).err(), Some(TemplateError::Unused("reasoning_content".into())))?;
+            continue;
+        }
+        case.compare(&tokenizer, &template, "gguf")?;
+        let rendered = of(&template).map_err(|error| format!("{}: {error}", case.name))?;
+        masked += 1;
+        let text = tokenizer.decode(&rendered.ids);
+        equal(&case.name, &tokenizer.encode(&text, Special::Parse), &rendered.ids)?;
+        let differs =
+            ["developer", "control characters", "thinking, asked for"].contains(&case.name.as_str());
+        if case.conversation.tools.is_empty() && !differs {
+            equal(&case.name, Ok(rendered), of(&large))?;
+            plain += 1;
+        }
+    }
+    equal("conversations masked, and equal to the built-in layout", (masked, plain), (34, 15))
+}
+
 fn full_vocabulary_has_llama_cpp_ids(path: &str) -> Result<(), Failed> {
     let read = |extension: &str| {
         let path = format!("{path}.{extension}");
@@ -265,5 +363,6 @@ fn full_vocabulary_has_llama_cpp_ids(path: &str) -> Result<(), Failed> {
     let expected = vec![105, 2364, 107, 10979, 106, 107, 105, 4368, 107];
     equal(chat, tokenizer.encode(chat, Special::Parse), expected)?;
     equal("eos", tokenizer.eos(), &[1, 50, 106])?;
+    check_words(TokenizerData::from_gguf(&gguf).map_err(|error| error.to_string())?)?;
     decode_undoes_encode(&tokenizer)
 }

@@ -40,6 +40,9 @@ pub struct BenchArgs {
     /// Compute activations again in the backward pass.
     #[arg(long)]
     recompute: bool,
+    /// Compute as many layers' activations again as this many GiB in all ask for.
+    #[arg(long, value_name = "GIB", conflicts_with = "recompute")]
+    memory_limit: Option<f64>,
     /// Keep to what every WebGPU browser guarantees: small bindings and buffers.
     #[arg(long)]
     webgpu_limits: bool,
@@ -97,7 +100,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let step = random_step(args, config.vocab);
     let mut capacity = Capacity::default();
     capacity.include(&step);
-    let recompute = if args.recompute { Recompute::Always } else { Recompute::Never };
+    let recompute = match (args.recompute, args.memory_limit) {
+        (true, _) => Recompute::Always,
+        (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
+        (false, None) => Recompute::Never,
+    };
     let trainer =
         Trainer::new(&gpu, &model, &adapter, capacity, Dropout { probability: 0.0, seed: 0 }, recompute)?;
     let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };

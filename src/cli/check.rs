@@ -2,23 +2,36 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Result;
 use pollster::block_on;
+use rullama_train::batch::Step;
 use rullama_train::export::peft;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
+use rullama_train::run;
+use rullama_train::train::Trainer;
 
 use super::session::Session;
-use super::show;
+use super::{describe, show};
 
-/// Shows what the recipe resolves to; with `gradients`, writes loss and gradients of the first step there.
-pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
+/// Steps that are timed on a GPU unless the command line says otherwise.
+const MEASURED: usize = 3;
+
+/// Shows what the recipe resolves to; with `gradients`, writes loss and gradients of the first step there. `measure`
+/// steps are timed.
+pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) -> Result<()> {
     gradients.map_or(Ok(()), files::check_file)?;
     let (session, initial, gpu) = Session::start(recipe)?;
+    describe::samples(recipe, &session);
     let model = session.model(&gpu)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), true);
+    if gradients.is_none() {
+        let measure = measure.unwrap_or(if gpu.is_software() { 0 } else { MEASURED });
+        time(recipe, &session, &trainer, measure)?;
+    }
     let sample = &session.data.train[0];
     show::text(format_args!("\n{}; what stands between « and » carries loss:\n", sample.origin));
     show::text(show::marked(&session.frozen.tokenizer, sample));
@@ -35,5 +48,44 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>) -> Result<()> {
     show::text("");
     let tensors = 2 * pairs.len();
     show::line("gradients", format_args!("{tensors} tensors, loss {loss:.6}, in {}", path.display()));
+    Ok(())
+}
+
+/// Takes the first steps as training would, and says how long all of them would take. The first is not counted: in it,
+/// pipelines are compiled.
+fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -> Result<()> {
+    let total = session.steps.plans.len();
+    let measure = measure.min(total.saturating_sub(1));
+    if measure == 0 {
+        return Ok(());
+    }
+    let optimizer = run::optimizer(recipe);
+    let tokens = |step: &Step| step.micro_batches.iter().map(|batch| batch.len()).sum::<usize>();
+    let (mut measured, mut started) = (0, Instant::now());
+    for index in 0..=measure {
+        let step = session.steps.step(&session.data.train, index);
+        let learning_rate = session.steps.schedule.learning_rate(index);
+        block_on(trainer.step(&step, index as u64 + 1, &optimizer, learning_rate))?;
+        if index == 0 {
+            started = Instant::now();
+        } else {
+            measured += tokens(&step);
+        }
+    }
+    let rate = measured as f64 / started.elapsed().as_secs_f64();
+    let of_step = |plan: &Vec<Vec<usize>>| -> usize {
+        plan.iter().flatten().map(|&sample| session.data.train[sample].ids.len()).sum()
+    };
+    let all: usize = session.steps.plans.iter().map(of_step).sum();
+    let (steps, tokens) = (show::count(total, "step"), show::count(all, "token"));
+    show::line(
+        "time",
+        format_args!(
+            "about {} for {steps} of {tokens} in all: {rate:.0} tokens/s in {} after the first; evaluation and replies come \
+             on top",
+            describe::duration(all as f64 / rate),
+            show::count(measure, "step")
+        ),
+    );
     Ok(())
 }

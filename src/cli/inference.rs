@@ -11,7 +11,7 @@ use rullama_train::config::Config;
 use rullama_train::export;
 use rullama_train::generate::{CHUNK, Finish, Options, Reply};
 use rullama_train::gpu::{Backend, Gpu};
-use rullama_train::lora::{self, Adapter};
+use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::run::Frozen;
@@ -103,7 +103,7 @@ impl Loaded {
     /// Opens base, adapters and device.
     pub fn open(args: &ModelArgs) -> Result<Loaded> {
         let adapters = weights(&args.adapters)?;
-        let frozen = Frozen::named(&args.base)?;
+        let frozen = Frozen::named(&args.base, &rullama_train::recipe::Template::Auto)?;
         let config = frozen.base.config();
         let adapter = match adapters.is_empty() {
             true => None,
@@ -165,7 +165,7 @@ pub fn read_adapters(adapters: &[String], config: &Config) -> Result<Adapter> {
     for (path, weight) in weights(adapters)? {
         parts.push((export::read_any(&path, config, None)?, weight));
     }
-    Ok(lora::combine(&parts.iter().map(|(part, weight)| (part, *weight)).collect::<Vec<_>>()))
+    Ok(Adapter::combine(&parts.iter().map(|(part, weight)| (part, *weight)).collect::<Vec<_>>())?)
 }
 
 /// `PATH` or `PATH=WEIGHT`.

@@ -6,26 +6,20 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::batch::Sample;
-use rullama_train::dataset::{self, Options, Overlong};
 use rullama_train::export::merged::{self, MergeType, MergedTensor};
-use rullama_train::export::{drift, read_any};
+use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
-use rullama_train::gpu::{Backend, Gpu};
-use rullama_train::recipe::Recipe;
-use rullama_train::run::{Data, Frozen};
-use rullama_train::template::Layout;
-use rullama_train::tokenizer::Tokenizer;
 use rullama_train::weights::{Base, GgmlType, Gguf};
 
-use super::session::Session;
+use super::held_out::HeldOutArgs;
 use super::show;
 
 /// What to merge, and where to.
 #[derive(Args)]
 pub struct MergeArgs {
-    /// A PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file.
-    adapter: PathBuf,
+    /// PEFT or mlx-lm folders, GGUF LoRAs or rullama-lora-v0 files; several are added up, as in A=0.7 B=0.3.
+    #[arg(required = true, value_name = "PATH[=WEIGHT]")]
+    adapters: Vec<AdapterPath>,
     /// What the adapter was trained on: "tiny", an Ollama tag, or a .gguf file.
     #[arg(long)]
     base: String,
@@ -35,12 +29,11 @@ pub struct MergeArgs {
     /// Format of the merged matrices: auto (Q8_0 where the base is quantized), keep, f32, f16, bf16, q8_0, q6_k, q5_k, q4_k.
     #[arg(long = "type", value_name = "TYPE", default_value = "auto", value_parser = parse_type)]
     ty: MergeType,
-    /// Measure what merging loses on this recipe's validation data, and refuse a merge that loses too much.
-    #[arg(long, value_name = "FILE", conflicts_with = "data")]
-    recipe: Option<PathBuf>,
-    /// The same on the samples of a .jsonl file.
-    #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
+    /// Take adapters that were trained on another model than the base.
+    #[arg(long)]
+    allow_other_base: bool,
+    #[command(flatten)]
+    held_out: HeldOutArgs,
 }
 
 fn parse_type(name: &str) -> Result<MergeType, String> {
@@ -53,14 +46,16 @@ fn parse_type(name: &str) -> Result<MergeType, String> {
 /// Merges, measures where samples are given, and only then puts the file in its place.
 pub fn run(args: &MergeArgs) -> Result<()> {
     let base = Base::open(&args.base)?;
-    let adapter = read_any(&args.adapter, base.config(), None)?;
+    let Loaded { adapter, notices, .. } = load(&args.adapters, &base, None, args.allow_other_base.into())?;
     let name = args.out.file_name().context("--out names no file; end it with a name such as merged.gguf")?;
     if is_same_file(&args.out, base.gguf().file()) {
         bail!("--out is the base itself, {}; choose another name", args.out.display());
     }
+    files::check_file(&args.out)?;
     // Read before the long part, so that a mistake in it costs no time.
-    let held_out = held_out(args, &base)?;
+    let held_out = args.held_out.open(&base)?;
 
+    show::notices(&notices);
     let staged = files::beside(&args.out)?;
     let file = staged.path().join(name);
     let started = Instant::now();
@@ -75,45 +70,19 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     show::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
     show::line("rounding", rounding(&tensors));
 
-    if let Some((gpu, samples)) = held_out {
+    if let Some((gpu, held_out)) = held_out {
         show::device(&gpu);
         let merged = Base::from_gguf(Gguf::open(&file)?, &args.out.display().to_string())?;
-        let verdict = block_on(drift::measure(&gpu, &base, &adapter, &merged, &samples))?;
+        let verdict = block_on(drift::measure(&gpu, &base, &adapter, &merged, &held_out))?;
         show::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
-        show::line("effect", format!("{}: what the adapter itself changes", verdict.effect));
+        show::line("effect", format!("{}: what the adapter itself does", verdict.effect));
         verdict.check(args.ty)?;
     } else {
-        show::line("drift", "not measured; --recipe or --data gives held-out samples for it");
+        show::line("drift", "not measured, as was asked for");
     }
     files::replace(&file, &args.out)?;
     show::line("written", format!("{}, {} in {seconds:.1} s", args.out.display(), show::bytes(size)));
     modelfile(&args.out)
-}
-
-/// The device and the samples on which the drift is measured.
-fn held_out(args: &MergeArgs, base: &Base) -> Result<Option<(Gpu, Vec<Sample>)>> {
-    if let Some(path) = &args.recipe {
-        let recipe = Recipe::read(path, &[("model.base".to_string(), format!("{:?}", args.base))])?;
-        recipe.check_files()?;
-        let validation = Data::read(&recipe, &Frozen::open(&recipe)?)?.validation;
-        if validation.is_empty() {
-            bail!(
-                "{} names no validation data: set data.valid or data.val_size, or use --data",
-                path.display()
-            );
-        }
-        return Ok(Some((Session::device(&recipe)?, validation)));
-    }
-    let Some(path) = &args.data else { return Ok(None) };
-    let tokenizer = Tokenizer::from_gguf(base.gguf())?;
-    let options = Options {
-        format: Default::default(),
-        layout: Layout::of(base.config()),
-        max_seq_len: base.config().context_length.min(2048),
-        overlong: Overlong::Truncate,
-    };
-    let samples = dataset::read_path(path, &tokenizer, &options)?.samples;
-    Ok(Some((block_on(Gpu::open(Backend::Auto, None, false))?, samples)))
 }
 
 /// Whether two paths lead to one file.

@@ -4,9 +4,11 @@ mod bench;
 mod bench_decode;
 mod chat;
 mod check;
+mod describe;
 mod eval;
 mod export;
 mod generate;
+mod held_out;
 mod inference;
 mod merge;
 mod serve;
@@ -18,7 +20,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use rullama_train::export::Format;
+use rullama_train::export::AdapterPath;
 use rullama_train::recipe::{Recipe, split_override};
 
 /// Train LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
@@ -40,6 +42,9 @@ enum Verb {
         /// Write loss and gradients of the first optimizer step to this safetensors file.
         #[arg(long, value_name = "FILE")]
         gradients: Option<PathBuf>,
+        /// Time so many steps, after one more, and estimate the run; unset, 3 on a GPU and none where a CPU plays it.
+        #[arg(long, value_name = "STEPS")]
+        measure: Option<usize>,
     },
     /// Time training steps or replies on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
@@ -47,27 +52,16 @@ enum Verb {
     Eval {
         #[command(flatten)]
         recipe: RecipeArgs,
-        /// An adapter of any format; without it the base alone is evaluated.
-        #[arg(long, value_name = "PATH")]
-        adapter: Option<PathBuf>,
+        /// An adapter of any format; several are added up, as in --adapter A=0.7 --adapter B=0.3. Without one the base
+        /// alone is evaluated.
+        #[arg(long, value_name = "PATH[=WEIGHT]")]
+        adapter: Vec<AdapterPath>,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Write an adapter in other formats, and read each back.
-    Export {
-        /// A PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file.
-        adapter: PathBuf,
-        /// peft, peft-conditional-generation, gguf-lora, gguf-lora-f16, mlx or rullama-v0; may be given several times.
-        #[arg(long, value_name = "FORMAT", required = true)]
-        to: Vec<Format>,
-        /// The adapter's base, as in a recipe; unset, it is the one that the adapter's files name.
-        #[arg(long)]
-        base: Option<String>,
-        /// The folder to write into; unset, it is the adapter's own.
-        #[arg(long, value_name = "DIR")]
-        out: Option<PathBuf>,
-    },
+    /// Write an adapter, or several as one, in other formats, and read each back.
+    Export(export::ExportArgs),
     /// Merge an adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
     Merge(merge::MergeArgs),
     /// Talk with a base, or with a base and adapters.
@@ -118,14 +112,12 @@ pub fn run() -> Result<()> {
     }
     let cli = Cli::parse();
     match (cli.verb, cli.train) {
-        (Some(Verb::Check { recipe, gradients }), _) => check::run(&recipe.read()?, gradients.as_deref()),
-        (Some(Verb::Eval { recipe, adapter, json }), _) => {
-            eval::run(&recipe.read()?, adapter.as_deref(), json)
+        (Some(Verb::Check { recipe, gradients, measure }), _) => {
+            check::run(&recipe.read()?, gradients.as_deref(), measure)
         }
+        (Some(Verb::Eval { recipe, adapter, json }), _) => eval::run(&recipe.read()?, &adapter, json),
         (Some(Verb::Bench(args)), _) => bench::run(&args),
-        (Some(Verb::Export { adapter, to, base, out }), _) => {
-            export::run(&adapter, &to, base.as_deref(), out.as_deref())
-        }
+        (Some(Verb::Export(args)), _) => export::run(&args),
         (Some(Verb::Merge(args)), _) => merge::run(&args),
         (Some(Verb::Chat(args)), _) => chat::run(&args),
         (Some(Verb::Generate(args)), _) => generate::run(&args),

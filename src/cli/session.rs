@@ -2,19 +2,16 @@
 
 use anyhow::{Result, bail};
 use rullama_train::batch::MicroBatch;
+use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
-use rullama_train::recipe::{GradientCheckpointing, Recipe};
+use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, Data, Frozen, Steps};
 use rullama_train::train::{Capacity, Trainer};
 
 use super::show;
-
-/// With `gradient_checkpointing = "auto"`, activations are kept up to this size.
-const KEEP_UP_TO: u64 = 4 << 30;
 
 /// Everything that lies on the host.
 pub struct Session {
@@ -31,8 +28,10 @@ impl Session {
     /// Opens the base, reads the data and plans every step.
     pub fn open(recipe: &Recipe) -> Result<Session> {
         let frozen = Frozen::open(recipe)?;
+        let wait = show::wait("reading the data");
         let data = Data::read(recipe, &frozen)?;
-        let steps = Steps::plan(recipe, &data.train)?;
+        wait.finish_and_clear();
+        let steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
         let validation = data.validation_batches(recipe)?;
         let render = |text: &String| Ok((text.clone(), frozen.prompt(text).map_err(run::RunError::Prompt)?));
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
@@ -56,10 +55,11 @@ impl Session {
         // A place that cannot be written is better known before anything else.
         files::check_folder(&recipe.output.dir)?;
         let session = Session::open(recipe)?;
-        let initial = run::initial_adapter(recipe, session.frozen.base.config())?;
+        let Loaded { adapter: initial, notices, .. } = run::initial_adapter(recipe, &session.frozen.base)?;
         let gpu = Session::device(recipe)?;
         show::device(&gpu);
         show::session(recipe, &session, &initial);
+        show::notices(&notices);
         show::steps(recipe, &session);
         Ok((session, initial, gpu))
     }
@@ -83,11 +83,7 @@ impl Session {
         model: &'a Model<'a>,
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
-        let recompute = match recipe.train.gradient_checkpointing {
-            GradientCheckpointing::Auto => Recompute::Above(KEEP_UP_TO),
-            GradientCheckpointing::On => Recompute::Always,
-            GradientCheckpointing::Off => Recompute::Never,
-        };
-        Ok(Trainer::new(gpu, model, adapter, self.capacity, run::dropout(recipe), recompute)?)
+        let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
+        Ok(Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute)?)
     }
 }

@@ -2,13 +2,17 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
+use indicatif::ProgressBar;
 use rullama_train::batch::{IGNORE, Sample};
+use rullama_train::export::{AdapterPath, Exported, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
-use rullama_train::recipe::Recipe;
-use rullama_train::run::names;
+use rullama_train::recipe::{Recipe, Template as Setting, TrainOn};
+use rullama_train::run::{Source, names};
+use rullama_train::template::{Layout, Template};
 use rullama_train::tokenizer::Tokenizer;
 
 use super::session::Session;
@@ -21,6 +25,16 @@ pub fn text(text: impl Display) {
 /// One labelled line.
 pub fn line(label: &str, text: impl Display) {
     self::text(format_args!("{label:<10} {text}"));
+}
+
+/// Says on a terminal what takes a while.
+pub fn wait(what: &'static str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let wait = ProgressBar::new_spinner().with_message(what);
+    wait.enable_steady_tick(Duration::from_millis(100));
+    wait
 }
 
 /// A number of things: `1 epoch`, `2 000 tokens`.
@@ -42,21 +56,87 @@ pub fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let layers = count(layers, "layer");
     line("base", format_args!("{}: {layers}, width {width}, vocabulary {vocab}", s.frozen.base.name()));
     let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
-    let origin = match &recipe.lora.init_from {
-        Some(dir) => format!(", from {}", dir.display()),
-        None => String::new(),
+    let origin = match &recipe.lora.init_from[..] {
+        [] => String::new(),
+        paths => format!(", from {}", self::adapters(paths)),
     };
     let (rank, alpha, scale) = (adapter.rank, adapter.alpha, adapter.scale());
     let (parameters, modules) = (count(adapter.parameters(), "trainable parameter"), names(&slots));
     let matrices = format!("rank {rank}, alpha {alpha} (scale {scale:.4}) on {modules}");
     line("adapter", format_args!("{parameters}{origin}: {matrices}"));
+    line("template", template(recipe, s));
+    for (number, source) in s.data.sources.iter().enumerate() {
+        if number == SOURCES && s.data.sources.len() > SOURCES + 1 {
+            text(format_args!("           and {}", count(s.data.sources.len() - SOURCES, "file")));
+            break;
+        }
+        line(if number == 0 { "read" } else { "" }, self::source(source));
+    }
     line(
         "data",
         format_args!("train {}; validation {}", samples(&s.data.train), samples(&s.data.validation)),
     );
-    for notice in &s.data.notices {
+    notices(&s.data.notices);
+}
+
+/// What the user should know.
+pub fn notices(notices: &[impl Display]) {
+    for notice in notices {
         line("notice", notice);
     }
+}
+
+/// What was exported; the first failure ends the program, after everything else was said.
+pub fn written(written: Written) -> anyhow::Result<()> {
+    line("effect", format_args!("{}, over {} tokens", written.effect, written.effect.drift.tokens));
+    let mut failed = None;
+    for (format, result) in written.formats {
+        match result {
+            Ok(Exported { place, fidelity }) => {
+                line(
+                    "exported",
+                    format_args!("{}: {}, read back: {fidelity}", place.display(), format.name()),
+                );
+            }
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Adapters with their weights: `runs/a=0.7 + runs/b=0.3`.
+pub fn adapters(paths: &[AdapterPath]) -> String {
+    paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
+}
+
+/// What makes text of conversations, and what of it carries loss.
+fn template(recipe: &Recipe, s: &Session) -> String {
+    let from = match (&s.frozen.template, &recipe.data.template) {
+        (Template::Gemma4(Layout::Small), _) => "gemma4, built in, as small models have it".into(),
+        (Template::Gemma4(Layout::Large), _) => "gemma4, built in, as large models have it".into(),
+        (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
+        (Template::Jinja(_), _) => "the base file's own".into(),
+    };
+    let loss = match recipe.data.train_on {
+        TrainOn::Assistant => "loss on every answer",
+        TrainOn::LastAssistant => "loss on the last answer",
+        TrainOn::All => "loss on everything",
+    };
+    format!("{from}; {loss}")
+}
+
+/// Files that are listed before the rest is only counted.
+const SOURCES: usize = 12;
+
+/// What a file of samples turned out to be.
+fn source(source: &Source) -> String {
+    let found = &source.found;
+    let shapes: Vec<String> =
+        found.shapes.iter().map(|(shape, n)| format!("{} {}", grouped(*n), shape.name())).collect();
+    let packed = found.compression.map_or(String::new(), |c| format!(" in {}", c.name()));
+    let weight =
+        if source.weight == 1.0 { String::new() } else { format!("; each {} times an epoch", source.weight) };
+    format!("{}: {}{packed}, {}{weight}", source.path.display(), found.container.name(), shapes.join(", "))
 }
 
 fn samples(samples: &[Sample]) -> String {

@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pollster::block_on;
-use rullama_train::config::Config;
-use rullama_train::export::{self, Format};
+use rullama_train::export::{self, Format, HeldOut, NoTokens, Written};
 use rullama_train::files;
 use rullama_train::generate;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
-use rullama_train::run;
+use rullama_train::run::{self, Frozen};
 use rullama_train::train::{Evaluation, StepReport, Trainer};
 use serde_json::json;
 
@@ -26,11 +25,11 @@ use super::show;
 pub fn run(recipe: &Recipe) -> Result<()> {
     let (session, initial, gpu) = Session::start(recipe)?;
     let model = session.model(&gpu)?;
-    let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
+    let mut trainer = session.trainer(recipe, &gpu, &model, &initial)?;
     show::plan(trainer.plan(), false);
 
     // Only now: a run that cannot start leaves an earlier one's files as they are.
-    let mut metrics = Metrics::create(recipe)?;
+    let mut metrics = Metrics::create(&recipe.pinned(&session.frozen.fingerprint))?;
     let before = evaluate(&trainer, &session)?;
     let replies_before = replies(&gpu, &model, &initial, &session, recipe)?;
     let mut last = before;
@@ -63,7 +62,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
     }
     let adapter = finished(&trainer, &initial)?;
     let replies_after = replies(&gpu, &model, &adapter, &session, recipe)?;
-    write(recipe, &adapter, session.frozen.base.config())?;
+    let written = write(recipe, &mut trainer, &adapter, &session)?;
 
     show::text("");
     let steps = show::count(count, "step");
@@ -80,6 +79,7 @@ pub fn run(recipe: &Recipe) -> Result<()> {
         show::text(format_args!("\n  {prompt}\n    before  {before}\n    after   {after}"));
     }
     show::text("");
+    show::written(written)?;
     show::line("written", recipe.output.dir.display());
     Ok(())
 }
@@ -122,16 +122,23 @@ fn finished(trainer: &Trainer, initial: &Adapter) -> Result<Adapter> {
     Ok(Adapter { pairs, ..initial.clone() })
 }
 
-fn write(recipe: &Recipe, adapter: &Adapter, config: &Config) -> Result<()> {
+/// Writes every format of the recipe, each compared with the adapter in memory on validation samples, or on a built-in text
+/// where there are none. An adapter that is refused is kept apart, as hours of training may be in it.
+fn write(recipe: &Recipe, trainer: &mut Trainer, adapter: &Adapter, session: &Session) -> Result<Written> {
+    let Frozen { base, tokenizer, layout, fingerprint, .. } = &session.frozen;
     let base_model = recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base);
-    let options = export::Options { base_model, dropout: recipe.lora.dropout };
-    let write = |format: &Format| export::write(&recipe.output.dir, *format, adapter, config, &options);
-    // All are tried before the first failure is told: one format may not cost the whole run.
-    let results: Vec<_> = recipe.output.export.iter().map(write).collect();
-    for result in results {
-        result?;
-    }
-    Ok(())
+    let fingerprint = Some(&*fingerprint.to_string());
+    let options = export::Options { base_model, dropout: recipe.lora.dropout, fingerprint };
+    let (vocab, longest) = (base.config().vocab, trainer.capacity().tokens);
+    let held_out = HeldOut::of_batches(session.validation.iter().cloned(), vocab)
+        .unwrap_or_else(|NoTokens| HeldOut::built_in(tokenizer, *layout, longest, vocab));
+    let (dir, formats) = (&recipe.output.dir, &recipe.output.export);
+    block_on(export::write_verified_by(trainer, dir, formats, adapter, &options, &held_out)).or_else(
+        |error| {
+            let kept = export::write(&dir.join("refused"), Format::Peft, adapter, base.config(), &options)?;
+            bail!("{error}; what was trained is kept in {}", kept.display())
+        },
+    )
 }
 
 /// `metrics.jsonl` in the output folder, beside `recipe.resolved.toml`.

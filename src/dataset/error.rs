@@ -1,7 +1,7 @@
 //! What can be wrong with a dataset, and how it is said: place, what was found, what was expected.
 
-use super::Format;
-use crate::template::TemplateError;
+use super::{Container, Format};
+use crate::template::{Role, TemplateError};
 
 /// A problem and its place.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -19,11 +19,29 @@ pub enum Problem {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(String),
+    /// No such file.
+    #[error("{0}")]
+    NoFiles(String),
+    /// A compressed file that cannot be uncompressed.
+    #[error("cannot be unpacked as {compression}: {message}")]
+    Compressed {
+        /// By its first bytes.
+        compression: &'static str,
+        /// The library's words.
+        message: String,
+    },
+    /// A Parquet file that cannot be read.
+    #[error("cannot be read as Parquet: {0}")]
+    Parquet(String),
     /// No sample is left.
-    #[error("{}", no_samples(*.dropped, *.max_seq_len))]
+    #[error("{}", no_samples(*.container, *.dropped, .invalid, *.max_seq_len))]
     NoSamples {
+        /// What the records lie in.
+        container: Container,
         /// How many were too long.
         dropped: usize,
+        /// The first that cannot be used, and why.
+        invalid: Option<(usize, String)>,
         /// The limit.
         max_seq_len: usize,
     },
@@ -36,6 +54,16 @@ pub enum Problem {
     /// Not JSON.
     #[error("broken JSON at column {column}: {message}")]
     Json {
+        /// Byte column, from 1.
+        column: usize,
+        /// The parser's words.
+        message: String,
+    },
+    /// A JSON array that is none.
+    #[error("broken JSON at line {line}, column {column}: {message}; expected an array of objects")]
+    JsonArray {
+        /// From 1.
+        line: usize,
         /// Byte column, from 1.
         column: usize,
         /// The parser's words.
@@ -58,13 +86,12 @@ pub enum Problem {
         found: Vec<String>,
     },
     /// More than one shape fits.
-    #[error(
-        "keys [{}] fit more than one shape; set format to \"messages\", \"prompt_completion\" or \"input_ids\"",
-        .found.join(", ")
-    )]
+    #[error("keys [{}] fit more than one shape; set format to {}", .found.join(", "), names(.fit))]
     Ambiguous {
-        /// The line's keys.
+        /// The record's keys.
         found: Vec<String>,
+        /// The shapes.
+        fit: Vec<Format>,
     },
     /// A key that changes what would be trained.
     #[error(
@@ -81,7 +108,7 @@ pub enum Problem {
     },
     /// A role that is none.
     #[error(
-        "message {number}: unknown role \"{found}\"; expected \"system\", \"developer\", \"user\" or \"assistant\""
+        "message {number}: unknown role \"{found}\"; expected \"system\", \"developer\", \"user\", \"assistant\" or \"tool\""
     )]
     Role {
         /// Which message, from 1.
@@ -89,6 +116,66 @@ pub enum Problem {
         /// The role as written.
         found: String,
     },
+    /// A key that means nothing in a message of this role.
+    #[error("message {number} is from the {role}, whose messages have no \"{key}\"")]
+    Misplaced {
+        /// Which message, from 1.
+        number: usize,
+        /// The key.
+        key: &'static str,
+        /// Whose it is.
+        role: Role,
+    },
+    /// Content that is no text.
+    #[error("message {number}: its \"content\" has a part of type \"{found}\"; expected only \"text\"")]
+    Part {
+        /// Which message, from 1.
+        number: usize,
+        /// The type as written.
+        found: String,
+    },
+    /// A flag that is neither yes nor no.
+    #[error(
+        "message {number}: whether it carries loss is {found}; expected \"weight\": 0 or 1, or \"train\": true or false, not \
+         both"
+    )]
+    Flag {
+        /// Which message, from 1.
+        number: usize,
+        /// The value as written.
+        found: String,
+    },
+    /// A function call that is none.
+    #[error(
+        "message {number}: a function call {problem}; expected {{\"name\": \"…\", \"arguments\": {{…}}}}"
+    )]
+    Call {
+        /// Which message, from 1.
+        number: usize,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A turn without speaker or words.
+    #[error("turn {number}: expected keys \"from\" and \"value\", found [{}]", .found.join(", "))]
+    TurnKeys {
+        /// Which turn, from 1.
+        number: usize,
+        /// Its keys.
+        found: Vec<String>,
+    },
+    /// A speaker that is none.
+    #[error(
+        "turn {number}: unknown \"from\": \"{found}\"; expected \"system\", \"human\", \"gpt\", \"function_call\" or \"observation\""
+    )]
+    From {
+        /// Which turn, from 1.
+        number: usize,
+        /// The speaker as written.
+        found: String,
+    },
+    /// A document without words.
+    #[error("\"text\" is empty; expected a document")]
+    EmptyText,
     /// The conversation cannot be rendered.
     #[error(transparent)]
     Template(#[from] TemplateError),
@@ -173,25 +260,56 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// Whether dropping the record helps: an overlong one has a setting of its own.
+    pub(super) fn is_of_one_record(&self) -> bool {
+        !matches!(self, Problem::Overlong { .. })
+    }
+
     /// The problem at a place.
     pub(super) fn at(self, place: impl Into<String>) -> DatasetError {
         DatasetError { place: place.into(), problem: self }
     }
 }
 
-fn expected_keys(format: Format) -> &'static str {
+fn expected_keys(format: Format) -> String {
+    let quoted =
+        |shape: &Format| shape.keys().iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(" + ");
     match format {
-        Format::Auto => "\"messages\", \"prompt\" + \"completion\" or \"input_ids\"",
-        Format::Messages => "\"messages\"",
-        Format::PromptCompletion => "\"prompt\" + \"completion\"",
-        Format::InputIds => "\"input_ids\"",
+        Format::Auto => either(Format::SHAPES.iter().map(quoted)),
+        shape => quoted(&shape),
     }
 }
 
-fn no_samples(dropped: usize, max_seq_len: usize) -> String {
-    match dropped {
-        0 => "the file holds no sample; expected one JSON object a line".to_owned(),
-        n => {
+fn names(formats: &[Format]) -> String {
+    either(formats.iter().map(|format| format!("\"{}\"", format.name())))
+}
+
+/// `a, b or c`.
+fn either(names: impl Iterator<Item = String>) -> String {
+    let names: Vec<String> = names.collect();
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+fn no_samples(
+    container: Container,
+    dropped: usize,
+    invalid: &Option<(usize, String)>,
+    max_seq_len: usize,
+) -> String {
+    let unit = container.unit();
+    match (dropped, invalid) {
+        (_, Some((number, problem))) => {
+            format!("no {unit} can be used; the first problem, in {unit} {number}: {problem}")
+        }
+        (0, None) => match container {
+            Container::Lines => "the file holds no sample; expected one JSON object a line".to_owned(),
+            _ => format!("the {} holds no {unit}", container.name()),
+        },
+        (n, None) => {
             format!("all {n} samples are longer than max_seq_len = {max_seq_len} and were dropped; raise it")
         }
     }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use super::line::{Ignored, list};
+use super::record::{Ignored, list};
 use crate::batch::IGNORE;
 use crate::template::Rendered;
 use crate::tokenizer::Tokenizer;
@@ -49,7 +49,7 @@ pub(super) fn sample(
             return Err(Problem::AttentionMask);
         }
     }
-    Ok(Rendered { ids, labels })
+    Ok(Rendered { ids, labels, left_out: false })
 }
 
 fn check_length(key: &'static str, list: &[Value], ids: &[u32]) -> Result<(), Problem> {

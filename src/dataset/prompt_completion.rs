@@ -4,37 +4,31 @@
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use super::line::{Ignored, kind};
-use super::messages::conversation;
-use crate::template::{Layout, Message, Rendered, Role, render_sample};
-use crate::tokenizer::Tokenizer;
+use super::messages::{kwargs, list_of};
+use super::record::{Ignored, wrong};
+use super::tools;
+use crate::template::{Conversation, Message, Role};
 
-/// The rendered pair.
-pub(super) fn sample(
+/// The pair as one conversation.
+pub(super) fn conversation(
     object: &Map<String, Value>,
-    tokenizer: &Tokenizer,
-    layout: Layout,
     ignored: &mut Ignored,
-) -> Result<Rendered, Problem> {
-    ignored.note(object, &["prompt", "completion"], "")?;
+) -> Result<Conversation, Problem> {
+    ignored.note(object, &["prompt", "completion", "tools", "chat_template_kwargs"], "")?;
     let (messages, trained_from) = match (&object["prompt"], &object["completion"]) {
         (Value::String(prompt), Value::String(completion)) => {
-            let user = Message { role: Role::User, content: prompt.clone() };
-            (vec![user, Message { role: Role::Assistant, content: completion.clone() }], 1)
+            (vec![Message::new(Role::User, prompt), Message::new(Role::Assistant, completion)], 1)
         }
         (prompt @ Value::Array(_), completion @ Value::Array(_)) => {
-            let mut messages = conversation(prompt, "prompt", 0, ignored)?;
+            let mut messages = list_of(prompt, "prompt", 0, ignored)?;
             let trained_from = messages.len();
-            messages.extend(conversation(completion, "completion", trained_from, ignored)?);
+            messages.extend(list_of(completion, "completion", trained_from, ignored)?);
             (messages, trained_from)
         }
-        (Value::String(_), other) => return Err(mismatch("completion", "a string like \"prompt\"", other)),
-        (Value::Array(_), other) => return Err(mismatch("completion", "a list like \"prompt\"", other)),
-        (other, _) => return Err(mismatch("prompt", "a string or a list of messages", other)),
+        (Value::String(_), other) => return Err(wrong("completion", "a string like \"prompt\"", other)),
+        (Value::Array(_), other) => return Err(wrong("completion", "a list like \"prompt\"", other)),
+        (other, _) => return Err(wrong("prompt", "a string or a list of messages", other)),
     };
-    Ok(render_sample(tokenizer, layout, &messages, trained_from)?)
-}
-
-fn mismatch(key: &str, expected: &str, found: &Value) -> Problem {
-    Problem::Type { expected: format!("\"{key}\" to be {expected}"), found: kind(found) }
+    let (tools, kwargs) = (tools::declared(object.get("tools"))?, kwargs(object)?);
+    Ok(Conversation { messages, tools, trained_from, kwargs })
 }

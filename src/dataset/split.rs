@@ -13,6 +13,8 @@ pub struct Split {
     pub train: Vec<Sample>,
     /// Only measured on.
     pub validation: Vec<Sample>,
+    /// Which of the samples are in `train`, ascending.
+    pub kept: Vec<usize>,
 }
 
 /// Moves a random part of the samples to validation: a fraction below 1 (rounded, at least one sample), a count from
@@ -28,7 +30,8 @@ pub fn split(samples: Vec<Sample>, val_size: f64, seed: u64) -> Result<Split, Da
     for index in permutation(n, seed, STREAM).into_iter().take(wanted as usize) {
         held_out[index] = true;
     }
-    let mut split = Split { train: Vec::new(), validation: Vec::new() };
+    let kept = (0..n).filter(|&index| !held_out[index]).collect();
+    let mut split = Split { train: Vec::new(), validation: Vec::new(), kept };
     for (sample, held_out) in samples.into_iter().zip(held_out) {
         if held_out { split.validation.push(sample) } else { split.train.push(sample) }
     }

@@ -2,21 +2,20 @@
 
 use std::fmt;
 
-use super::Error;
 use super::merged::MergeType;
-use crate::batch::{IGNORE, MicroBatch, Sample};
+use super::{Error, HeldOut};
+use crate::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::{self, Adapter, Module};
 use crate::model::Model;
 use crate::model::plan::Recompute;
 use crate::sampling::likeliest;
-use crate::train::{Capacity, Dropout, Trainer};
+use crate::train::{Dropout, Trainer};
 use crate::weights::{Base, GgmlType};
 
-/// Logits that are kept for the comparison, in values: 512 MiB, 512 tokens of a vocabulary of 262 144.
-const MOST_LOGITS: usize = 1 << 27;
 /// Logits that are read back at a time, in values.
 const LOGITS_AT_A_TIME: usize = 1 << 24;
+const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 /// A merge is refused where its divergence exceeds this part of what the adapter itself changes…
 pub const MOST_OF_EFFECT: f64 = 0.25;
 /// …and this many nats, below which quantization as such lies: files of 4 bits differ by more from their originals.
@@ -46,10 +45,11 @@ impl fmt::Display for Drift {
     }
 }
 
-/// Logits of a model for some tokens of some samples.
+/// Logits of a model for the tokens of a [`HeldOut`].
 pub struct Logits {
     vocab: usize,
     values: Vec<f32>,
+    targets: Vec<u32>,
 }
 
 impl Logits {
@@ -61,6 +61,24 @@ impl Logits {
     /// Tokens.
     pub fn tokens(&self) -> usize {
         self.values.len() / self.vocab
+    }
+
+    /// Mean cross entropy of the tokens that follow, in nats.
+    pub fn loss(&self) -> f64 {
+        let rows = self.values.chunks_exact(self.vocab).zip(&self.targets);
+        let losses = rows.map(|(row, &target)| normalizer(row) - f64::from(row[target as usize]));
+        losses.sum::<f64>() / self.tokens() as f64
+    }
+
+    /// Norm of the difference from `other`.
+    pub fn distance(&self, other: &Logits) -> f64 {
+        let squares = self.values.iter().zip(&other.values).map(|(a, b)| f64::from(a - b).powi(2));
+        squares.sum::<f64>().sqrt()
+    }
+
+    /// Norm.
+    pub fn norm(&self) -> f64 {
+        self.values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt()
     }
 
     /// The drift of `other`, which is of the same tokens, from these.
@@ -84,13 +102,73 @@ impl Logits {
 
 /// KL(p ‖ q) of the softmax of two rows of logits.
 fn divergence(p: &[f32], q: &[f32]) -> f64 {
-    let normalizer = |row: &[f32]| {
-        let largest = row.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
-        f64::from(largest) + row.iter().map(|&x| f64::from(x - largest).exp()).sum::<f64>().ln()
-    };
     let (zp, zq) = (normalizer(p), normalizer(q));
     let log = |x: f32, z: f64| f64::from(x) - z;
     p.iter().zip(q).map(|(&p, &q)| log(p, zp).exp() * (log(p, zp) - log(q, zq))).sum()
+}
+
+/// Logarithm of the sum of the exponentials of a row.
+fn normalizer(row: &[f32]) -> f64 {
+    let largest = row.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
+    f64::from(largest) + row.iter().map(|&x| f64::from(x - largest).exp()).sum::<f64>().ln()
+}
+
+/// What an adapter does to its base on some text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effect {
+    /// Of the base alone from the base with the adapter.
+    pub drift: Drift,
+    /// Loss of the base less loss with the adapter, in nats.
+    pub improvement: f64,
+    /// Loss of guessing among all tokens, `ln V`.
+    pub blind: f64,
+}
+
+impl Effect {
+    /// The effect between the logits of a base `alone` and those of the `adapted` one.
+    pub fn between(alone: &Logits, adapted: &Logits) -> Effect {
+        let improvement = alone.loss() - adapted.loss();
+        Effect { drift: adapted.drift(alone), improvement, blind: (alone.vocab as f64).ln() }
+    }
+
+    /// The divergence above which the adapter is refused: `ln V`, and what the text itself explains.
+    ///
+    /// Above `ln V` the base finds what the adapted model would say less likely than tokens drawn at random. An adapter that is
+    /// right about a text diverges there, in the mean, by just the loss that it saves.
+    pub fn bound(&self) -> f64 {
+        self.blind + self.improvement.max(0.0)
+    }
+
+    /// Refuses an adapter that does nothing, one whose numbers are none, and one that breaks its base; says why.
+    pub fn check(&self) -> Result<(), String> {
+        let Effect { drift: Drift { kl, tokens, .. }, improvement, blind } = *self;
+        if !(kl.is_finite() && improvement.is_finite()) {
+            return Err(format!(
+                "with it the KL divergence from the base is {kl}, expected a finite number; lower the learning rate or the alpha"
+            ));
+        }
+        if kl == 0.0 {
+            return Err(format!(
+                "it changes no logit of {tokens} tokens; use text of what it was trained for, or train it first"
+            ));
+        }
+        if kl > self.bound() {
+            return Err(format!(
+                "with it the KL divergence from the base is {kl:.2} nats over {tokens} tokens, expected at most {:.2}: what blind \
+                 guessing costs, {blind:.2}, and the {:.2} by which it lowers the loss; lower the learning rate or the alpha",
+                self.bound(),
+                improvement.max(0.0)
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let (verb, by) = (if self.improvement < 0.0 { "raises" } else { "lowers" }, self.improvement.abs());
+        write!(f, "{}, {verb} the loss by {by:.4}", self.drift)
+    }
 }
 
 /// What merging cost and what it was to keep.
@@ -98,30 +176,25 @@ fn divergence(p: &[f32], q: &[f32]) -> f64 {
 pub struct Verdict {
     /// Of the merged model from the base with the adapter.
     pub drift: Drift,
-    /// Of the base alone from the base with the adapter: what the adapter does.
-    pub effect: Drift,
+    /// What the adapter does.
+    pub effect: Effect,
 }
 
 impl Verdict {
     /// The divergence above which the merge is refused.
     pub fn bound(&self) -> f64 {
-        (MOST_OF_EFFECT * self.effect.kl).max(ALWAYS_ALLOWED)
+        (MOST_OF_EFFECT * self.effect.drift.kl).max(ALWAYS_ALLOWED)
     }
 
-    /// Refuses a merge that lost too much of the adapter, or an adapter that does nothing.
+    /// Refuses a merge that lost too much of the adapter, and an adapter that [`Effect::check`] refuses.
     pub fn check(&self, ty: MergeType) -> Result<(), Error> {
-        let (drift, effect) = (self.drift.kl, self.effect.kl);
+        let (drift, effect) = (self.drift.kl, self.effect.drift.kl);
         let refuse = |problem: String| Err(Error::Merge { problem });
-        if !(drift.is_finite() && effect.is_finite()) {
+        self.effect.check().or_else(refuse)?;
+        if !drift.is_finite() {
             return refuse(format!(
-                "the KL divergence is {drift} (the adapter's own effect {effect}), expected a finite number; choose \
-                 another type, such as bf16, or another adapter"
+                "the KL divergence is {drift}, expected a finite number; choose another type, such as bf16"
             ));
-        }
-        if effect == 0.0 {
-            return refuse(
-                "on these samples it changes no logit; use samples of what it was trained for".into(),
-            );
         }
         if drift > self.bound() {
             let finer = match ty {
@@ -139,85 +212,55 @@ impl Verdict {
     }
 }
 
-/// Compares `merged` with `base` and `adapter`, and those with `base` alone, where `samples` carry loss.
+/// Compares `merged` with `base` and `adapter`, and those with `base` alone.
 ///
-/// The models are on the device one after the other. Fails on samples without a token that carries loss.
+/// The models are on the device one after the other.
 pub async fn measure(
     gpu: &Gpu,
     base: &Base,
     adapter: &Adapter,
     merged: &Base,
-    samples: &[Sample],
-) -> Result<Verdict, MeasureError> {
-    let [adapted, alone] = &logits(gpu, base, &[Some(adapter), None], samples).await?[..] else {
+    held_out: &HeldOut,
+) -> Result<Verdict, GpuError> {
+    let [adapted, alone] = &logits(gpu, base, &[Some(adapter), None], held_out).await?[..] else {
         unreachable!("as many as were asked for")
     };
-    if adapted.tokens() == 0 {
-        return Err(MeasureError::NoTokens);
-    }
-    let found = logits(gpu, merged, &[None], samples).await?;
-    Ok(Verdict { drift: adapted.drift(&found[0]), effect: adapted.drift(alone) })
+    let found = logits(gpu, merged, &[None], held_out).await?;
+    Ok(Verdict { drift: adapted.drift(&found[0]), effect: Effect::between(alone, adapted) })
 }
 
-/// Why the drift cannot be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum MeasureError {
-    /// The device failed.
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// There is nothing to compare.
-    #[error(
-        "the samples hold no token that carries loss, so that there is nothing to compare; name other data"
-    )]
-    NoTokens,
-}
-
-/// Logits of `base` with each of `adapters` (`None`: without) where the samples carry loss: the first tokens, as many as
-/// fit into half a gigabyte.
+/// Logits of `base` with each of `adapters` (`None`: without).
 pub async fn logits(
     gpu: &Gpu,
     base: &Base,
     adapters: &[Option<&Adapter>],
-    samples: &[Sample],
+    held_out: &HeldOut,
 ) -> Result<Vec<Logits>, GpuError> {
-    let vocab = base.config().vocab;
-    let batches = batches(samples, MOST_LOGITS / vocab);
-    let longest = batches.iter().map(MicroBatch::len).max().unwrap_or(1);
-    let chunk = (LOGITS_AT_A_TIME / vocab).max(1);
-    let capacity = Capacity { tokens: longest, loss_tokens: 1, step_loss_tokens: longest };
-    let model = Model::load(gpu, base, longest)?;
-    let dropout = Dropout { probability: 0.0, seed: 0 };
+    let model = Model::load(gpu, base, held_out.capacity().tokens)?;
     // A fresh adapter has no effect.
     let none = Adapter::init(&lora::slots(base.config(), &[Module::AttnQ]), 1, 1.0, false, 0);
     let mut all = Vec::new();
     for adapter in adapters {
         let adapter = adapter.unwrap_or(&none);
-        let trainer = Trainer::new(gpu, &model, adapter, capacity, dropout, Recompute::Always)?;
-        let mut values = Vec::new();
-        for batch in &batches {
-            for rows in batch.loss_rows.chunks(chunk) {
-                values.extend(trainer.logits(batch, rows).await?);
-            }
-        }
-        all.push(Logits { vocab, values });
+        let trainer = Trainer::new(gpu, &model, adapter, held_out.capacity(), NO_DROPOUT, Recompute::Always)?;
+        all.push(logits_of(&trainer, held_out).await?);
     }
     Ok(all)
 }
 
-/// One micro-batch a sample, up to `most` tokens that carry loss.
-fn batches(samples: &[Sample], most: usize) -> Vec<MicroBatch> {
-    let mut left = most;
-    let mut batches = Vec::new();
-    for sample in samples.iter().filter(|s| s.labels.iter().skip(1).any(|&l| l != IGNORE)) {
-        let mut batch = MicroBatch::pack([sample]);
-        batch.loss_rows.truncate(left);
-        left -= batch.loss_rows.len();
-        batches.push(batch);
-        if left == 0 {
-            break;
+/// Logits of a trainer's model with its adapter as it is now.
+pub async fn logits_of(trainer: &Trainer<'_>, held_out: &HeldOut) -> Result<Logits, GpuError> {
+    let vocab = trainer.config().vocab;
+    let (mut values, mut targets) = (Vec::new(), Vec::new());
+    for batch in held_out.batches() {
+        // Logits of any row may be read; losses are not asked for, and need no place.
+        let inputs = MicroBatch { loss_rows: Vec::new(), targets: Vec::new(), ..batch.clone() };
+        for rows in batch.loss_rows.chunks((LOGITS_AT_A_TIME / vocab).max(1)) {
+            values.extend(trainer.logits(&inputs, rows).await?);
         }
+        targets.extend(&batch.targets);
     }
-    batches
+    Ok(Logits { vocab, values, targets })
 }
 
 #[cfg(test)]
@@ -225,7 +268,7 @@ mod tests {
     use super::*;
 
     fn logits(rows: &[[f32; 2]]) -> Logits {
-        Logits { vocab: 2, values: rows.concat() }
+        Logits { vocab: 2, values: rows.concat(), targets: vec![0; rows.len()] }
     }
 
     #[test]
@@ -246,10 +289,40 @@ mod tests {
     }
 
     #[test]
+    fn an_adapter_may_diverge_by_what_it_gains_and_no_further_than_blind_guessing() {
+        // The base gives the first token 1/4, the adapted model 3/4: ln 4 and ln(4/3) of loss.
+        let [alone, adapted] = [[0.0, 3.0f32.ln()], [3.0f32.ln(), 0.0]].map(|row| logits(&[row]));
+        let effect = Effect::between(&alone, &adapted);
+        assert!((alone.loss() - 4.0f64.ln()).abs() < 1e-7, "{}", alone.loss());
+        assert!((effect.improvement - 3.0f64.ln()).abs() < 1e-7, "{effect}");
+        assert!(
+            (effect.drift.kl - 0.5 * 3.0f64.ln()).abs() < 1e-7,
+            "{effect}: KL is of the adapted model's choices"
+        );
+        assert!((effect.bound() - 6.0f64.ln()).abs() < 1e-7, "ln 2 and ln 3: {}", effect.bound());
+        assert_eq!(effect.check(), Ok(()));
+        // The other way round nothing is gained.
+        assert_eq!(Effect::between(&adapted, &alone).bound(), 2.0f64.ln());
+        let broken = Effect::between(&logits(&[[0.0, 9.0]]), &logits(&[[9.0, 0.0]]));
+        let error = Effect { improvement: -1.0, ..broken }.check().expect_err("broken");
+        assert!(
+            error.contains("from the base is 9.00 nats over 1 tokens, expected at most 0.69: what blind"),
+            "{error}"
+        );
+        assert_eq!(Effect { improvement: 9.0, ..broken }.check(), Ok(()), "a gain explains it");
+        let nan = Effect::between(&alone, &logits(&[[f32::NAN, 0.0]]));
+        assert!(nan.check().expect_err("NaN").contains("from the base is NaN, expected a finite number"));
+        let same = Effect::between(&alone, &alone);
+        assert!(same.check().expect_err("no effect").contains("it changes no logit of 1 tokens"));
+        assert!((alone.distance(&adapted) - 3.0f64.ln() * 2.0f64.sqrt()).abs() < 1e-7);
+    }
+
+    #[test]
     fn a_verdict_says_what_to_choose_instead() {
         let of = |kl| Drift { kl, worst_kl: kl, top1: 1.0, tokens: 1 };
         let check = |drift, effect, ty| {
-            let verdict = Verdict { drift: of(drift), effect: of(effect) };
+            let effect = Effect { drift: of(effect), improvement: 0.0, blind: 9.0 };
+            let verdict = Verdict { drift: of(drift), effect };
             verdict.check(ty).map_err(|e| e.to_string())
         };
         let q4 = MergeType::To(GgmlType::Q4_K);
@@ -263,13 +336,9 @@ mod tests {
                 "is 3.000e-1 nats, more than 2.500e-1 (the adapter's own effect is 1.000e0); choose the type q8_0",
             ),
             (0.3, 1.0, MergeType::Auto, "choose the type f16"),
-            (
-                f64::NAN,
-                1.0,
-                q4,
-                "the KL divergence is NaN (the adapter's own effect 1), expected a finite number",
-            ),
-            (0.3, 0.0, q4, "it changes no logit"),
+            (f64::NAN, 1.0, q4, "the KL divergence is NaN, expected a finite number; choose another type"),
+            (0.3, 0.0, q4, "it changes no logit of 1 tokens"),
+            (0.3, 9.5, q4, "is 9.50 nats over 1 tokens, expected at most 9.00"),
         ] {
             let error = check(drift, effect, ty).expect_err(expected);
             assert!(error.contains(expected), "{error}");

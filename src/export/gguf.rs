@@ -4,12 +4,13 @@
 //! llama.cpp's scale is `adapter.lora.alpha / R` and knows nothing else, so rank-stabilised scaling is baked into alpha.
 //! Source: llama.cpp `src/llama-adapter.cpp`; its converter `convert_lora_to_gguf.py` writes the same tensors.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use half::f16;
 
-use super::pairs::{Half, Layout, Names, Place, Tensor, assemble, layer_and_rest};
-use super::{Error, Options};
+use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
+use super::{Error, FINGERPRINT, Options};
 use crate::config::Config;
 use crate::files;
 use crate::lora::{Adapter, Module, Slot};
@@ -51,7 +52,8 @@ pub fn write(path: &Path, adapter: &Adapter, precision: Precision, options: &Opt
         ("general.base_model.0.name", text(options.base_model)),
         (ALPHA, Value::F32(alpha)),
     ];
-    let metadata = metadata.map(|(key, value)| (key.to_string(), value));
+    let mut metadata = metadata.map(|(key, value)| (key.to_string(), value)).to_vec();
+    metadata.extend(options.fingerprint.map(|digests| (FINGERPRINT.to_string(), text(digests))));
 
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (slot, pair) in &adapter.pairs {
@@ -83,8 +85,8 @@ pub fn write(path: &Path, adapter: &Adapter, precision: Precision, options: &Opt
 
 /// Reads a GGUF LoRA for the model `config`; [`super::read_any`] says what `slots` are and what is refused.
 ///
-/// Also refuses a file that is no adapter, one for another architecture, activated LoRA, several ranks, and an alpha of
-/// 0, which llama.cpp would take for "scale 1".
+/// Also refuses a file that is no adapter, one for another architecture, activated LoRA, and an alpha of 0, which llama.cpp
+/// would take for "scale 1". Each matrix may have a rank of its own.
 pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
     let gguf = Gguf::open(path)?;
     let refuse = |problem: String| Error::Config { path: path.into(), problem };
@@ -115,9 +117,10 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     });
     let tensors: Vec<Tensor> = tensors.collect();
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
-    let rank = rank(&tensors).map_err(refuse)?;
-    let pairs = assemble(&tensors, (Layout::Gguf, &NAMES), rank, config, slots).map_err(refuse)?;
-    Ok(Adapter { rank, alpha: alpha.into(), rslora: false, pairs })
+    let (ranks, alpha) = (ranks(&tensors).map_err(refuse)?, f64::from(alpha));
+    let rank = |slot: &Slot| ranks.get(&(slot.layer, slot.module)).copied().unwrap_or(1);
+    let spec = |slot: &Slot| Spec::of(rank(slot), alpha, false);
+    assemble(&tensors, (Layout::Gguf, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
 }
 
 /// The name of the base's tensor.
@@ -135,29 +138,28 @@ fn parse_name(name: &str) -> Option<Place> {
     Some((layer, module, half))
 }
 
-/// The rank that all tensors have: the file says it nowhere else.
-fn rank(tensors: &[Tensor]) -> Result<usize, String> {
-    let mut first: Option<(&str, usize)> = None;
+/// The rank of every adapted matrix: the file says it nowhere else.
+fn ranks(tensors: &[Tensor]) -> Result<BTreeMap<(usize, Module), usize>, String> {
+    let mut ranks: BTreeMap<(usize, Module), (usize, &str)> = BTreeMap::new();
     for tensor in tensors {
-        let (Some((_, _, half)), &[x, y]) = (tensor.place, tensor.shape) else { continue };
-        let rank = Layout::Gguf.rank(half, [x, y]);
-        match first {
-            None if rank == 0 => return Err(format!("{} has rank 0; export the adapter again", tensor.name)),
-            None => first = Some((tensor.name, rank)),
-            Some((name, found)) if found != rank => {
-                return Err(format!(
-                    "{name} has rank {found} and {} has rank {rank}; only one rank for all is supported",
-                    tensor.name
-                ));
-            }
-            Some(_) => {}
+        let (Some((layer, module, half)), &[x, y]) = (tensor.place, tensor.shape) else { continue };
+        let (name, rank) = (tensor.name, Layout::Gguf.rank(half, [x, y]));
+        if rank == 0 {
+            return Err(format!("{name} has rank 0; export the adapter again"));
+        }
+        let (other_rank, other) = *ranks.entry((layer, module)).or_insert((rank, name));
+        if other_rank != rank {
+            return Err(format!(
+                "{other} has rank {other_rank} and {name} has rank {rank}; export the adapter again"
+            ));
         }
     }
-    first.map(|(_, rank)| rank).ok_or_else(|| {
-        let names: Vec<&str> = tensors.iter().take(6).map(|t| t.name).collect();
-        format!(
-            "has no LoRA matrix of a text layer, only [{}]; use an adapter of this model",
-            names.join(", ")
-        )
-    })
+    if !ranks.is_empty() {
+        return Ok(ranks.into_iter().map(|(place, (rank, _))| (place, rank)).collect());
+    }
+    let names: Vec<&str> = tensors.iter().take(6).map(|t| t.name).collect();
+    Err(format!(
+        "has no LoRA matrix of a text layer, only [{}]; use an adapter of this model",
+        names.join(", ")
+    ))
 }

@@ -17,6 +17,8 @@ use crate::weights::{Base, GgmlType, Gguf, TensorInfo};
 
 /// Values that one thread merges at a time: its memory is about 16 bytes a value.
 const VALUES_AT_A_TIME: usize = 1 << 17;
+/// Bytes of an untouched tensor that are copied at a time.
+const BYTES_AT_A_TIME: usize = 16 << 20;
 /// Says in the merged file what was done to it.
 const KEY: &str = "rullama_train.merged";
 
@@ -122,7 +124,12 @@ pub fn write(
             let tensor = &gguf.tensors()[index];
             let parts: Vec<&Part> = touched.iter().filter(|part| part.tensor == tensor.name).collect();
             if parts.is_empty() {
-                return out.write_all(gguf.data(tensor));
+                for start in tensor.range.clone().step_by(BYTES_AT_A_TIME) {
+                    let piece = start..(start + BYTES_AT_A_TIME).min(tensor.range.end);
+                    out.write_all(&gguf.bytes()[piece.clone()])?;
+                    gguf.release(piece);
+                }
+                return Ok(());
             }
             progress(&tensor.name);
             let job =
@@ -131,6 +138,7 @@ pub fn write(
                 Ok(done) => merged.push(done),
                 Err(problem) => return Err(stop(&mut refused, problem)),
             }
+            gguf.release(tensor.range.clone());
             Ok(())
         })?;
         if merged.iter().any(|t: &MergedTensor| t.changed) {

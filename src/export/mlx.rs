@@ -4,12 +4,11 @@
 //! Source: mlx-lm `tuner/utils.py` (`load_adapters`) and `tuner/lora.py` (`LoRALinear`).
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::pairs::{Half, Layout, Names, Place, assemble, layer_and_rest, transpose};
+use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest, transpose};
 use super::safetensors_file::{self, Matrix};
 use super::{Error, Options, read_file};
 use crate::config::Config;
@@ -34,7 +33,7 @@ pub fn write(dir: &Path, adapter: &Adapter, options: &Options) -> Result<(), Err
             tensors.push(Matrix { name, shape, values: Cow::Owned(transpose(values, columns)) });
         }
     }
-    let bytes = safetensors_file::serialize(&tensors, HashMap::new())
+    let bytes = safetensors_file::serialize(&tensors, options.metadata())
         .map_err(|problem| Error::Adapter { problem })?;
     let present = Module::ALL.into_iter().filter(|m| adapter.pairs.keys().any(|s| s.module == *m));
     let config = json!({
@@ -62,13 +61,14 @@ pub fn read(dir: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapt
         parse_config(&read_file(&path)?).map_err(|problem| Error::Config { path: path.clone(), problem })?;
     let path = dir.join(TENSORS);
     let bytes = read_file(&path)?;
-    let pairs = safetensors_file::open(&bytes).and_then(|file| {
+    let adapter = safetensors_file::open(&bytes).and_then(|file| {
         let views = file.tensors();
         let tensors = safetensors_file::list(&views, parse_name);
-        assemble(&tensors, (Layout::Transposed, &NAMES), rank, config, slots)
+        let alpha = scale * rank as f64;
+        let spec = |_: &Slot| Spec::of(rank, alpha, false);
+        assemble(&tensors, (Layout::Transposed, &NAMES), &spec, (alpha, false), config, slots)
     });
-    let pairs = pairs.map_err(|problem| Error::Tensors { path, problem })?;
-    Ok(Adapter { rank, alpha: scale * rank as f64, rslora: false, pairs })
+    adapter.map_err(|problem| Error::Tensors { path, problem })
 }
 
 /// Rank and scale.

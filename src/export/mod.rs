@@ -1,16 +1,22 @@
 //! Adapters as files that other programs load.
 //!
-//! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back; [`read_any`] reads any of them.
+//! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back. [`load()`] reads any of them, or several with
+//! weights, for a base; [`read_any`] reads one for any model of the right shape.
 
 pub mod drift;
 pub mod gguf;
+mod held_out;
+mod load;
 pub mod merged;
 pub mod mlx;
+mod origin;
 mod pairs;
 pub mod peft;
 pub mod rullama;
 mod safetensors_file;
+mod verify;
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -20,8 +26,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::files;
-use crate::lora::{Adapter, Slot};
-use crate::weights;
+use crate::gpu::{Gpu, GpuError};
+use crate::lora::{self, Adapter, Slot};
+use crate::model::Model;
+use crate::model::plan::Recompute;
+use crate::train::{Dropout, Trainer};
+use crate::weights::{self, Base};
+use drift::Effect;
+use load::OTHER_BASE_SWITCH;
+
+pub use held_out::{HeldOut, NoTokens};
+pub use load::{AdapterPath, Loaded, OtherBase, load};
+pub use origin::{Origin, origin};
+pub use verify::{Fidelity, Verification, verify};
+
+/// Where files hold the base's fingerprint.
+const FINGERPRINT: &str = "rullama_train.base_fingerprint";
 
 /// A form in which an adapter is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,12 +114,22 @@ pub struct Options<'a> {
     pub base_model: &'a str,
     /// `lora_dropout` of the training run.
     pub dropout: f64,
+    /// The base that it was trained on, where that is known: a [`crate::weights::Fingerprint`] as text.
+    pub fingerprint: Option<&'a str>,
+}
+
+impl Options<'_> {
+    /// What a safetensors file says about the base.
+    fn metadata(&self) -> HashMap<String, String> {
+        self.fingerprint.iter().map(|text| (FINGERPRINT.to_string(), text.to_string())).collect()
+    }
 }
 
 /// Writes an adapter of the model `config` as [`Format::place`] of the folder `dir`, and returns that place.
 ///
 /// Refuses an adapter that is not finite or changes nothing ([`check`]). What was written is read back: names and shapes
 /// must fit the model, every value must be the same (in F16: the nearest), and the scale too, to the precision of f32.
+/// [`write_verified`] also compares what it computes.
 pub fn write(
     dir: &Path,
     format: Format,
@@ -107,6 +137,85 @@ pub fn write(
     config: &Config,
     options: &Options,
 ) -> Result<PathBuf, Error> {
+    write_and_read(dir, format, adapter, config, options).map(|(path, _)| path)
+}
+
+/// What became of each format that was to be written and verified.
+#[derive(Debug)]
+pub struct Written {
+    /// What the adapter does to its base.
+    pub effect: Effect,
+    /// What there is now of each format, or why there is nothing.
+    pub formats: Vec<(Format, Result<Exported, Error>)>,
+}
+
+/// A file or a folder that was written.
+#[derive(Debug)]
+pub struct Exported {
+    /// Where it is.
+    pub place: PathBuf,
+    /// How near its logits are to those of the adapter in memory.
+    pub fidelity: Fidelity,
+}
+
+/// [`write()`] in several formats, of those that prove sound: each is first written aside, read back and run on `base`, and
+/// must change the logits of `held_out` as the adapter in memory does, to its numbers' precision.
+///
+/// Writes nothing where the adapter itself changes no logit or too much ([`Effect::check`]).
+pub async fn write_verified(
+    gpu: &Gpu,
+    base: &Base,
+    dir: &Path,
+    formats: &[Format],
+    adapter: &Adapter,
+    options: &Options<'_>,
+    held_out: &HeldOut,
+) -> Result<Written, Error> {
+    let capacity = held_out.capacity();
+    let model = Model::load(gpu, base, capacity.tokens)?;
+    let dropout = Dropout { probability: 0.0, seed: 0 };
+    let mut trainer = Trainer::new(gpu, &model, adapter, capacity, dropout, Recompute::Always)?;
+    write_verified_by(&mut trainer, dir, formats, adapter, options, held_out).await
+}
+
+/// [`write_verified`] with a trainer that is there already. It has the adapter's slots and rank and can hold `held_out`;
+/// which adapter it holds afterwards is not said.
+pub async fn write_verified_by(
+    trainer: &mut Trainer<'_>,
+    dir: &Path,
+    formats: &[Format],
+    adapter: &Adapter,
+    options: &Options<'_>,
+    held_out: &HeldOut,
+) -> Result<Written, Error> {
+    let config = trainer.config().clone();
+    let aside = files::near(dir)?;
+    let (mut read, mut failed) = (Vec::new(), Vec::new());
+    for &format in formats {
+        match write_and_read(aside.path(), format, adapter, &config, options) {
+            Ok((_, found)) => read.push((format, found)),
+            Err(error) => failed.push((format, Err(error))),
+        }
+    }
+    let Verification { effect, formats } = verify(trainer, adapter, &read, held_out).await?;
+    effect.check().map_err(|problem| Error::Adapter { problem })?;
+    let export = |fidelity: Fidelity| {
+        fidelity.check()?;
+        Ok(Exported { place: write(dir, fidelity.format, adapter, &config, options)?, fidelity })
+    };
+    let mut formats: Vec<_> = formats.into_iter().map(|found| (found.format, export(found))).collect();
+    formats.extend(failed);
+    Ok(Written { effect, formats })
+}
+
+/// Writes one format, and what is read back.
+fn write_and_read(
+    dir: &Path,
+    format: Format,
+    adapter: &Adapter,
+    config: &Config,
+    options: &Options,
+) -> Result<(PathBuf, Adapter), Error> {
     check(adapter)?;
     let path = format.place(dir);
     let other = match format {
@@ -121,10 +230,7 @@ pub fn write(
         );
         return Err(Error::Adapter { problem });
     }
-    let peft = |naming| {
-        let Options { base_model, dropout } = *options;
-        peft::write(&path, adapter, &peft::Options { naming, base_model, dropout })
-    };
+    let peft = |naming| peft::write(&path, adapter, naming, options);
     let read = match format {
         Format::Peft => peft(peft::Naming::CausalLm).and_then(|()| peft::read_slots(&path, config, None)),
         Format::PeftConditionalGeneration => {
@@ -135,11 +241,13 @@ pub fn write(
         Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, options)
             .and_then(|()| gguf::read(&path, config, None)),
         Format::Mlx => mlx::write(&path, adapter, options).and_then(|()| mlx::read(&path, config, None)),
-        Format::RullamaV0 => rullama::write(&path, adapter).and_then(|()| rullama::read(&path, config, None)),
+        Format::RullamaV0 => {
+            rullama::write(&path, adapter, options).and_then(|()| rullama::read(&path, config, None))
+        }
     }?;
     compare(adapter, &read, format == Format::GgufLoraF16)
         .map_err(|problem| Error::Changed { path: path.clone(), problem })?;
-    Ok(path)
+    Ok((path, read))
 }
 
 /// Refuses an adapter that no file should hold: without matrices, with values or a scale that are not finite, with
@@ -253,28 +361,6 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
     refuse(&format!("is none of the adapters that can be read, expected {KINDS}"))
 }
 
-/// What an adapter's own files say about where it came from: its base, where they name one, and the dropout of its
-/// training, 0 where they give none.
-pub fn origin(path: &Path) -> Result<(Option<String>, f64), Error> {
-    if detect(path)? == Format::GgufLora {
-        let gguf = weights::Gguf::open(path)?;
-        let name: Option<&str> = gguf.get("general.base_model.0.name")?;
-        return Ok((name.map(str::to_owned), 0.0));
-    }
-    if path.is_file() {
-        return Ok((None, 0.0));
-    }
-    let path = path.join("adapter_config.json");
-    let config: serde_json::Value = serde_json::from_slice(&read_file(&path)?).map_err(|e| {
-        let problem = format!("expected a JSON object: {e}; copy or export the adapter again");
-        Error::Config { path, problem }
-    })?;
-    let base = config.get("base_model_name_or_path").or(config.get("model")).and_then(|b| b.as_str());
-    let dropout = config.get("lora_dropout").or(config.pointer("/lora_parameters/dropout"));
-    let dropout = dropout.and_then(|d| d.as_f64()).filter(|d| (0.0..1.0).contains(d));
-    Ok((base.map(str::to_owned), dropout.unwrap_or(0.0)))
-}
-
 /// A whole file.
 fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::Read {
@@ -301,6 +387,31 @@ pub enum Error {
     Merge {
         /// What was found, what was expected, the next step.
         problem: String,
+    },
+    /// The device failed while results were compared.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// Several adapters have no sum.
+    #[error(transparent)]
+    Combine(#[from] lora::CombineError),
+    /// The sum of several adapters does not have the slots that are trained.
+    #[error("the sum of the adapters: {problem}")]
+    Sum {
+        /// What was found, what was expected, the next step.
+        problem: String,
+    },
+    /// The adapter was trained on another model.
+    #[error(
+        "{path} was trained on {trained}, and {base} is another model; name the base that it was trained on, or allow another \
+         one ({OTHER_BASE_SWITCH})"
+    )]
+    OtherBase {
+        /// The adapter.
+        path: String,
+        /// What it was trained on.
+        trained: String,
+        /// What it was to be used with.
+        base: String,
     },
     /// A file cannot be read.
     #[error("{}: {problem}", .path.display())]

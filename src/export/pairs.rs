@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::config::Config;
-use crate::lora::{self, Module, Pair, Slot};
+use crate::lora::{self, Adapter, Module, Pair, Slot};
 use crate::weights::{GgmlType, quant};
 
 /// How many names a message lists before it counts the rest.
-const LISTED: usize = 6;
+const LISTED: usize = 12;
 /// The types that adapters are stored in; each value of the smaller ones is also an f32.
 const TYPES: [GgmlType; 3] = [GgmlType::F32, GgmlType::F16, GgmlType::BF16];
 
@@ -70,69 +70,173 @@ pub(super) struct Tensor<'a> {
     pub data: &'a [u8],
 }
 
-/// The pairs that `tensors` hold.
+/// What one adapted matrix has of its own: formats allow a rank and a scale for each.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Spec {
+    pub rank: usize,
+    pub scale: f64,
+}
+
+impl Spec {
+    pub fn of(rank: usize, alpha: f64, rslora: bool) -> Spec {
+        Spec { rank, scale: lora::scale(rank, alpha, rslora) }
+    }
+}
+
+/// The adapter that `tensors` hold: `spec` says the rank and the scale of a slot, `alpha` and `rslora` are what the file says
+/// for all.
 ///
 /// `slots` are those that the caller wants, all of them; `None` takes what is there. F16 and BF16 become F32, exactly.
-/// Fails on a tensor that fits no slot, a slot that lacks one, wrong shapes, other types, and values that are not finite.
+/// Fails on tensors that fit no slot, slots that lack one, wrong shapes, other types, and values that are not finite, and
+/// names all of them.
 pub(super) fn assemble(
     tensors: &[Tensor],
     (layout, names): (Layout, &Names),
-    rank: usize,
+    spec: &dyn Fn(&Slot) -> Spec,
+    (alpha, rslora): (f64, bool),
     config: &Config,
     slots: Option<&[Slot]>,
-) -> Result<BTreeMap<Slot, Pair>, String> {
+) -> Result<Adapter, String> {
     let all = lora::slots(config, &Module::ALL);
     let wanted = slots.unwrap_or(&all);
-    let mut halves: BTreeMap<(Slot, Half), Vec<f32>> = BTreeMap::new();
-    let mut extra = Vec::new();
+    let mut halves: BTreeMap<(Slot, Half), Option<Vec<f32>>> = BTreeMap::new();
+    let mut misfits = Misfits::default();
     for tensor in tensors {
         let key = tensor.name;
         let Some((layer, module, half)) = tensor.place else {
-            extra.push(format!("{key} (not a LoRA matrix of a text layer)"));
+            misfits.add(Misfit::Unknown, format!("{key} (not a LoRA matrix of a text layer)"));
             continue;
         };
         let Some(slot) = wanted.iter().find(|s| (s.layer, s.module) == (layer, module)) else {
-            extra.push(format!("{key} ({})", why_no_slot(config, layer, module)));
+            misfits.add(Misfit::Unknown, format!("{key} ({})", why_no_slot(config, layer, module)));
             continue;
         };
-        let values =
-            values(tensor, layout, half, rank, slot).map_err(|problem| format!("{key} {problem}"))?;
+        let values = values(tensor, layout, half, spec(slot).rank, slot);
+        let values = values.map_err(|(kind, problem)| misfits.add(kind, format!("{key} {problem}"))).ok();
         if halves.insert((*slot, half), values).is_some() {
-            return Err(format!(
-                "{} of {} is there twice, under two names; keep one",
-                names.halves[half as usize],
-                (names.module)(slot)
-            ));
+            let name = names.halves[half as usize];
+            misfits.add(Misfit::Twice, format!("{name} of {}", (names.module)(slot)));
         }
     }
-    if !extra.is_empty() {
-        let what = if slots.is_some() { "that is trained" } else { "in this model" };
-        return Err(format!("tensors that fit nothing {what}: {}", list(&extra)));
-    }
 
-    let (mut pairs, mut missing) = (BTreeMap::new(), Vec::new());
+    let mut pairs = BTreeMap::new();
     for slot in wanted {
         let module = (names.module)(slot);
         match (halves.remove(&(*slot, Half::A)), halves.remove(&(*slot, Half::B))) {
-            (Some(a), Some(b)) => drop(pairs.insert(*slot, Pair { a, b })),
-            (None, None) => missing.push(module),
+            (Some(Some(a)), Some(Some(b))) => drop(pairs.insert(*slot, Pair { a, b })),
+            // One of the two is among the misfits already.
+            (Some(_), Some(_)) => {}
+            (None, None) if slots.is_some() => misfits.add(Misfit::Missing, module),
+            (None, None) => {}
             (a, _) => {
                 let [has, lacks] = if a.is_some() { [0, 1] } else { [1, 0] };
                 let (has, lacks) = (names.halves[has], names.halves[lacks]);
-                return Err(format!("{module} has a {has} and no {lacks}; export the adapter again"));
+                misfits.add(Misfit::Half, format!("{module} has a {has} and no {lacks}"));
             }
         }
     }
-    if slots.is_some() && !missing.is_empty() {
-        return Err(format!(
-            "no tensors for {}; leave these out of lora.target_modules, or use an adapter that has them",
-            list(&missing)
-        ));
-    }
+    misfits.check(slots.is_some())?;
     if pairs.is_empty() {
         return Err("holds no LoRA matrices; copy or export the adapter again".into());
     }
-    Ok(pairs)
+    unify(pairs, spec, alpha, rslora)
+}
+
+/// One adapter of pairs that may each have a rank and a scale of their own: smaller ranks are filled with zeros, which
+/// further training leaves at zero, and `B` takes up another scale, at the price of one rounding to f32.
+fn unify(
+    mut pairs: BTreeMap<Slot, Pair>,
+    spec: &dyn Fn(&Slot) -> Spec,
+    alpha: f64,
+    rslora: bool,
+) -> Result<Adapter, String> {
+    let specs: Vec<Spec> = pairs.keys().map(spec).collect();
+    let rank = specs.iter().map(|s| s.rank).max().unwrap_or_default();
+    let usual = Spec::of(rank, alpha, rslora);
+    if specs.iter().all(|s| *s == usual) {
+        return Ok(Adapter { rank, alpha, rslora, pairs });
+    }
+    let scale = specs.first().map_or(usual.scale, |s| s.scale);
+    for (own, (slot, pair)) in specs.iter().zip(&mut pairs) {
+        let small = std::mem::replace(pair, Pair::zero(slot, rank));
+        pair.a[..small.a.len()].copy_from_slice(&small.a);
+        for (row, own_row) in pair.b.chunks_exact_mut(rank).zip(small.b.chunks_exact(own.rank)) {
+            for (b, own_b) in row.iter_mut().zip(own_row) {
+                *b = (f64::from(*own_b) * (own.scale / scale)) as f32;
+            }
+        }
+        if pair.b.iter().any(|b| !b.is_finite()) {
+            let (layer, module) = (slot.layer, slot.module.gguf_name());
+            return Err(format!(
+                "the scale of blk.{layer}.{module} is {}, {scale} elsewhere: too far apart for f32; use one alpha for all",
+                own.scale
+            ));
+        }
+    }
+    Ok(Adapter { rank, alpha: scale * rank as f64, rslora: false, pairs })
+}
+
+/// Refuses an adapter that has not exactly `slots`; for one whose tensors were read without asking.
+pub(super) fn check_slots(adapter: &Adapter, config: &Config, slots: &[Slot]) -> Result<(), String> {
+    let mut misfits = Misfits::default();
+    let name = |slot: &Slot| format!("blk.{}.{}", slot.layer, slot.module.gguf_name());
+    for slot in adapter.pairs.keys().filter(|slot| !slots.contains(slot)) {
+        let reason = why_no_slot(config, slot.layer, slot.module);
+        misfits.add(Misfit::Unknown, format!("{} ({reason})", name(slot)));
+    }
+    for slot in slots.iter().filter(|slot| !adapter.pairs.contains_key(slot)) {
+        misfits.add(Misfit::Missing, name(slot));
+    }
+    misfits.check(true)
+}
+
+/// In which way a tensor does not fit.
+#[derive(Clone, Copy, PartialEq)]
+enum Misfit {
+    Unknown,
+    Shape,
+    Type,
+    NotFinite,
+    Twice,
+    Half,
+    Missing,
+}
+
+/// Everything that does not fit, in the file's order.
+#[derive(Default)]
+struct Misfits(Vec<(Misfit, String)>);
+
+impl Misfits {
+    fn add(&mut self, kind: Misfit, what: String) {
+        self.0.push((kind, what));
+    }
+
+    /// One sentence for each kind; `trained`: the caller has wishes.
+    fn check(self, trained: bool) -> Result<(), String> {
+        use Misfit::*;
+        let mut sentences = Vec::new();
+        for kind in [Unknown, Shape, Type, NotFinite, Twice, Half, Missing] {
+            let of_kind: Vec<&str> =
+                self.0.iter().filter(|(k, _)| *k == kind).map(|(_, what)| what.as_str()).collect();
+            if of_kind.is_empty() {
+                continue;
+            }
+            let names = list(&of_kind, if matches!(kind, Unknown | Twice | Missing) { ", " } else { "; " });
+            sentences.push(match kind {
+                Unknown if trained => format!("tensors that fit nothing that is trained: {names}"),
+                Unknown => format!("tensors that fit nothing in this model: {names}"),
+                Shape => format!("{names}; use an adapter of this model and rank"),
+                Type => format!("{names}; convert the adapter"),
+                NotFinite => format!("{names}; use an adapter whose training did not diverge"),
+                Twice => format!("there twice, under two names: {names}; keep one"),
+                Half => format!("{names}; export the adapter again"),
+                Missing => format!(
+                    "no tensors for {names}; leave these out of lora.target_modules, or use an adapter that has them"
+                ),
+            });
+        }
+        if sentences.is_empty() { Ok(()) } else { Err(sentences.join(". Also ")) }
+    }
 }
 
 /// Why the caller has no slot for a module.
@@ -157,25 +261,26 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
 }
 
 /// The values as F32 in our own layout, after the shape, the type and every value have been checked.
-fn values(tensor: &Tensor, layout: Layout, half: Half, rank: usize, slot: &Slot) -> Result<Vec<f32>, String> {
+fn values(
+    tensor: &Tensor,
+    layout: Layout,
+    half: Half,
+    rank: usize,
+    slot: &Slot,
+) -> Result<Vec<f32>, (Misfit, String)> {
     let (expected, meaning) = layout.shape(half, rank, slot);
     if tensor.shape != expected {
-        return Err(format!(
-            "is {:?}, expected {meaning} = {expected:?}; use an adapter of this model and rank",
-            tensor.shape
-        ));
+        let found = tensor.shape;
+        return Err((Misfit::Shape, format!("is {found:?}, expected {meaning} = {expected:?}")));
     }
     let Some(ty) = TYPES.into_iter().find(|ty| ty.name() == tensor.ty) else {
-        return Err(format!("is {}, expected F32, F16 or BF16; convert the adapter", tensor.ty));
+        return Err((Misfit::Type, format!("is {}, expected F32, F16 or BF16", tensor.ty)));
     };
     let values = quant::dequantize(ty, tensor.data);
     let columns = if layout == Layout::Gguf { expected[0] } else { expected[1] };
     if let Some(i) = values.iter().position(|v| !v.is_finite()) {
         let (row, column) = (i / columns, i % columns);
-        return Err(format!(
-            "holds {} at [{row}, {column}]; use an adapter whose training did not diverge",
-            values[i]
-        ));
+        return Err((Misfit::NotFinite, format!("holds {} at [{row}, {column}]", values[i])));
     }
     Ok(if layout == Layout::Transposed { transpose(&values, columns) } else { values })
 }
@@ -193,7 +298,7 @@ pub(super) fn layer_and_rest(text: &str) -> Option<(usize, &str)> {
 }
 
 /// The first names, and how many more there are.
-fn list(names: &[String]) -> String {
-    let shown = names[..names.len().min(LISTED)].join(", ");
+fn list(names: &[&str], separator: &str) -> String {
+    let shown = names[..names.len().min(LISTED)].join(separator);
     if names.len() > LISTED { format!("{shown} and {} more", names.len() - LISTED) } else { shown }
 }

@@ -11,11 +11,11 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-pub use config::{AdapterConfig, read_config};
+use config::{AdapterConfig, read_config};
 pub use tensors::read;
 pub(super) use tensors::read_slots;
 
-use super::Error;
+use super::{Error, Options, safetensors_file};
 use crate::files;
 use crate::lora::{Adapter, Module, Pair, Slot};
 
@@ -73,29 +73,25 @@ impl Naming {
     }
 }
 
-/// What the files say beside the adapter itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
-    /// The class that the adapter is for.
-    pub naming: Naming,
-    /// `base_model_name_or_path`: where a program that loads the adapter finds its base.
-    pub base_model: &'a str,
-    /// `lora_dropout` of the training run.
-    pub dropout: f64,
-}
-
-/// Writes a PEFT folder; see [`files::write_folder`] for what happens to an existing one.
-pub fn write(dir: &Path, adapter: &Adapter, options: &Options) -> Result<(), Error> {
-    let files = serialize(adapter, options)?;
+/// Writes a PEFT folder for the class that `naming` says; see [`files::write_folder`] for what happens to an existing one.
+pub fn write(dir: &Path, adapter: &Adapter, naming: Naming, options: &Options) -> Result<(), Error> {
+    let files = serialize(adapter, naming, options)?;
     Ok(files::write_folder(dir, &files.each_ref().map(|(name, bytes)| (*name, &bytes[..])))?)
 }
 
 /// The folder's files, names and contents; the same adapter always gives the same bytes.
 ///
 /// Refuses an adapter without matrices, and one with values that are not finite.
-pub fn serialize(adapter: &Adapter, options: &Options) -> Result<[(&'static str, Vec<u8>); 2], Error> {
-    let tensors = serialize_pairs(&adapter.pairs, adapter.rank, options.naming, HashMap::new())?;
-    Ok([(TENSORS, tensors), (CONFIG, config::serialize(adapter, options))])
+///
+/// The fingerprint stands in the tensors' metadata, which every reader skips; an unknown key of the configuration would be
+/// refused by older ones.
+pub fn serialize(
+    adapter: &Adapter,
+    naming: Naming,
+    options: &Options,
+) -> Result<[(&'static str, Vec<u8>); 2], Error> {
+    let tensors = serialize_pairs(&adapter.pairs, adapter.rank, naming, options.metadata())?;
+    Ok([(TENSORS, tensors), (CONFIG, config::serialize(adapter, naming, options))])
 }
 
 /// Matrices, or their gradients, under PEFT's names as one safetensors file with `metadata`.
@@ -127,7 +123,5 @@ pub fn serialize_pairs(
     }
     // As in PEFT's own files: the tensors are laid out as PyTorch's.
     metadata.insert("format".into(), "pt".into());
-    safetensors::serialize(views, Some(metadata)).or_else(|_| {
-        refuse("it has too many matrices for one safetensors file; choose fewer target modules".into())
-    })
+    safetensors_file::to_bytes(views, metadata).or_else(refuse)
 }

@@ -7,19 +7,23 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use super::pairs::{Half, Layout, Names, Place, assemble, layer_and_rest};
+use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
-use super::{Error, read_file};
+use super::{Error, Options, read_file};
 use crate::config::Config;
 use crate::files;
 use crate::lora::{Adapter, Module, Slot};
 
 /// `format` in the metadata.
 pub(super) const FORMAT: &str = "rullama-lora-v0";
+/// The base's name in the metadata.
+pub(super) const BASE_MODEL: &str = "rullama_train.base_model";
 const NAMES: Names = Names { halves: ["A", "B"], module: |slot| module(slot).unwrap_or_default() };
 
 /// Writes the file. Refuses the modules that rullama has no adapters for: `inp_gate` and `proj`.
-pub fn write(path: &Path, adapter: &Adapter) -> Result<(), Error> {
+///
+/// The base's name, if there is one, stands in the metadata, where rullama itself skips it.
+pub fn write(path: &Path, adapter: &Adapter, options: &Options) -> Result<(), Error> {
     let refuse = |problem: String| Error::Adapter { problem };
     let (mut tensors, mut modules) = (Vec::new(), BTreeSet::new());
     for (slot, pair) in &adapter.pairs {
@@ -45,8 +49,12 @@ pub fn write(path: &Path, adapter: &Adapter) -> Result<(), Error> {
         ("target_modules", modules.into_iter().collect::<Vec<_>>().join(",")),
         ("dtype", "f32".to_string()),
     ];
-    let metadata = metadata.map(|(key, value)| (key.to_string(), value)).into();
-    let bytes = safetensors_file::serialize(&tensors, metadata).map_err(refuse)?;
+    let mut all = options.metadata();
+    if !options.base_model.is_empty() {
+        all.insert(BASE_MODEL.into(), options.base_model.into());
+    }
+    all.extend(metadata.map(|(key, value)| (key.to_string(), value)));
+    let bytes = safetensors_file::serialize(&tensors, all).map_err(refuse)?;
     Ok(files::write_atomic(path, &bytes)?)
 }
 
@@ -59,8 +67,8 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
         .map_err(|problem| Error::Config { path: path.into(), problem })?;
     let views = file.tensors();
     let tensors = safetensors_file::list(&views, parse_name);
-    let pairs = assemble(&tensors, (Layout::Rows, &NAMES), rank, config, slots).map_err(refuse)?;
-    Ok(Adapter { rank, alpha, rslora: false, pairs })
+    let spec = |_: &Slot| Spec::of(rank, alpha, false);
+    assemble(&tensors, (Layout::Rows, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
 }
 
 /// Rank and alpha.

@@ -3,13 +3,21 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
+use super::Error;
 use super::pairs::{Place, Tensor};
+
+/// More bytes of header than this are no adapter's; the crate's own limit is the same.
+const MOST_HEADER: u64 = 100_000_000;
 
 /// Opens the file that is `bytes`; a name that appears twice is refused, though the crate would take the last.
 pub(super) fn open(bytes: &[u8]) -> Result<SafeTensors<'_>, String> {
@@ -26,8 +34,32 @@ pub(super) fn open(bytes: &[u8]) -> Result<SafeTensors<'_>, String> {
 
 /// The text of `__metadata__`, empty where there is none.
 pub(super) fn metadata(bytes: &[u8]) -> HashMap<String, String> {
-    let read = SafeTensors::read_metadata(bytes).ok();
-    read.and_then(|(_, header)| header.metadata().clone()).unwrap_or_default()
+    #[derive(Deserialize, Default)]
+    struct Header {
+        #[serde(default)]
+        __metadata__: HashMap<String, String>,
+    }
+    let parsed = header(bytes).and_then(|header| serde_json::from_slice::<Header>(header).ok());
+    parsed.unwrap_or_default().__metadata__
+}
+
+/// The same of the file at `path`, of which no more than the header is read; empty where it is damaged.
+pub(super) fn read_metadata(path: &Path) -> Result<HashMap<String, String>, Error> {
+    let read = |path: &Path| -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut file = File::open(path)?;
+        file.by_ref().take(8).read_to_end(&mut bytes)?;
+        let length = bytes.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+        file.take(length.min(MOST_HEADER)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match read(path) {
+        Ok(bytes) => Ok(metadata(&bytes)),
+        Err(e) => Err(Error::Read {
+            path: path.into(),
+            problem: format!("{e}; check the path and its permissions"),
+        }),
+    }
 }
 
 /// The JSON text behind the eight bytes that give its length; `None` where it is not there.
@@ -93,6 +125,23 @@ pub(super) fn serialize(matrices: &[Matrix], metadata: HashMap<String, String>) 
         let view = TensorView::new(Dtype::F32, shape.to_vec(), bytemuck::cast_slice(values));
         (name, view.expect("a pair has the lengths that its slot and rank say"))
     });
-    safetensors::serialize(views, (!metadata.is_empty()).then_some(metadata))
-        .map_err(|_| "it has too many matrices for one safetensors file; choose fewer target modules".into())
+    to_bytes(views, metadata)
+}
+
+/// A file of `views`, always the same bytes: the crate would write `metadata` in the random order of its map.
+pub(super) fn to_bytes<'a>(
+    views: impl IntoIterator<Item = (impl AsRef<str> + Ord + fmt::Display, TensorView<'a>)>,
+    metadata: HashMap<String, String>,
+) -> Result<Vec<u8>, String> {
+    let bytes = safetensors::serialize(views, (!metadata.is_empty()).then_some(metadata)).map_err(|_| {
+        "it has too many matrices for one safetensors file; choose fewer target modules".to_string()
+    })?;
+    let old = header(&bytes).expect("just written");
+    let mut entries: Map<String, Value> = serde_json::from_slice(old).expect("just written");
+    if let Some(Value::Object(metadata)) = entries.get_mut("__metadata__") {
+        metadata.sort_keys();
+    }
+    let mut new = serde_json::to_vec(&entries).expect("an object with text keys is JSON");
+    new.resize(new.len().next_multiple_of(8), b' ');
+    Ok([&(new.len() as u64).to_le_bytes(), &new[..], &bytes[8 + old.len()..]].concat())
 }

@@ -40,6 +40,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("scale", include_str!("../../shaders/scale.wgsl")),
     ("coop_attention", include_str!("../../shaders/coop_attention.wgsl")),
     ("coop_cross_entropy", include_str!("../../shaders/coop_cross_entropy.wgsl")),
+    ("coop_geglu", include_str!("../../shaders/coop_geglu.wgsl")),
     ("coop_linear", include_str!("../../shaders/coop_linear.wgsl")),
     ("coop_lora", include_str!("../../shaders/coop_lora.wgsl")),
     ("pack", include_str!("../../shaders/pack.wgsl")),

@@ -94,7 +94,7 @@ pub struct Activations {
 impl Activations {
     /// Makes every buffer of `plan`.
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
-        let make = Maker { gpu, tokens: plan.tokens };
+        let make = Maker { gpu, tokens: plan.tokens, packed: plan.packed_operands };
         let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let shared = match plan.recompute.contains(&true) {
             true => Some(make.inner("recomputed", &widest)?),
@@ -128,8 +128,8 @@ impl Activations {
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed: make.rows("dnormed", widest.width)?,
-                dgate: make.rows("dgate", widest.ffn)?,
-                dup: make.rows("dup", widest.ffn)?,
+                dgate: make.operand("dgate", widest.ffn)?,
+                dup: make.operand("dup", widest.ffn)?,
                 dgeglu: make.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
                 dattn_q: make.rows("dattn_q", widest.queries)?,
@@ -167,9 +167,18 @@ impl Activations {
 struct Maker<'a> {
     gpu: &'a Gpu,
     tokens: usize,
+    packed: bool,
 }
 
 impl Maker<'_> {
+    /// Rows that nothing but products read.
+    fn operand(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        match self.packed {
+            true => Rows::new_packed(self.gpu, label, self.tokens, width),
+            false => self.rows(label, width),
+        }
+    }
+
     fn rows(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
         Rows::new(self.gpu, label, if width == 0 { 0 } else { self.tokens }, width)
     }
@@ -192,7 +201,7 @@ impl Maker<'_> {
             z_ffn: rows("z_ffn", w.z[2])?,
             ffn_gate: rows("ffn_gate", w.ffn)?,
             ffn_up: rows("ffn_up", w.ffn)?,
-            geglu: rows("geglu", w.ffn)?,
+            geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
             ffn_down: rows("ffn_down", w.width)?,
             after_ffn: rows("after_ffn", w.width)?,
@@ -209,7 +218,7 @@ impl Maker<'_> {
 impl Rows {
     /// The same memory with narrower rows.
     pub(super) fn narrowed(&self, width: usize) -> Rows {
-        Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4) }
+        Rows { stride: width.next_multiple_of(4), ..self.clone() }
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Inputs, Model};
 use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::dropout::Mask;
-use crate::ops::{geglu, rms_norm, rope, scale};
+use crate::ops::{coop_geglu, geglu, rms_norm, rope, scale};
 
 impl<'b> Model<'b> {
     /// From the gradient of the last stream in `acts` (see [`super::Head::backward`]) to the adapter's gradients.
@@ -62,7 +62,12 @@ impl<'b> Model<'b> {
         let gradients = [(Module::FfnDown, &w.ffn_down, &s.dstream)];
         let dx = Some((&dgeglu, false));
         products.backward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &gradients, dx);
-        geglu::backward(rec, &dgate, Some(&dup), &dgeglu, &saved.ffn_gate, &saved.ffn_up, t);
+        match (&dgate.packed, &dup.packed) {
+            (Some(dgate), Some(dup)) => {
+                coop_geglu::backward(rec, [dgate, dup], &dgeglu, &saved.ffn_gate, &saved.ffn_up, t);
+            }
+            _ => geglu::backward(rec, &dgate, Some(&dup), &dgeglu, &saved.ffn_gate, &saved.ffn_up, t),
+        }
         let gradients = [(Module::FfnGate, &w.ffn_gate, &dgate), (Module::FfnUp, &w.ffn_up, &dup)];
         let dx = Some((&s.dnormed, false));
         products.backward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &gradients, dx);

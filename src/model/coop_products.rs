@@ -56,6 +56,15 @@ impl Packs {
     }
 }
 
+/// `x` `[rows, cols]` as it is kept packed, or packed into `scratch`.
+fn operand<'a>(rec: &mut Recorder, scratch: &'a Packed, x: &'a Rows, cols: usize, rows: usize) -> &'a Packed {
+    if let Some(packed) = &x.packed {
+        return packed;
+    }
+    scratch.pack(rec, x.all(), cols, rows);
+    scratch
+}
+
 fn member(group: Option<&Group>, module: Module) -> Option<&Member> {
     group?.members.iter().find(|m| m.module == module)
 }
@@ -72,16 +81,18 @@ impl Products<'_> {
         outputs: &[Projection],
     ) {
         let (rank, rows) = (self.adapter.padded_rank, self.rows);
+        let cols = outputs[0].1.cols;
         if let Some(group) = group {
-            packs.x.pack(rec, input.all(), group.a.value.cols, rows);
-            coop_lora::project(rec, z.all(), &packs.x, &group.a.value, rows);
+            let operand = operand(rec, &packs.x, input, cols, rows);
+            coop_lora::project(rec, z.all(), operand, &group.a.value, rows);
         }
-        // The product's own operand: the same where nothing is masked.
-        if group.is_none() || self.dropout.is_some() {
-            packs.x.pack(rec, x.all(), outputs[0].1.cols, rows);
-        }
+        let masked = self.dropout.is_some() && group.is_some();
+        let x = match &x.packed {
+            None if group.is_some() && !masked => &packs.x, // packed above
+            _ => operand(rec, &packs.x, x, cols, rows),
+        };
         if let Some(group) = group {
-            packs.thin.pack_alike(rec, z.all(), group.a.value.rows, rows, &packs.x);
+            packs.thin.pack_alike(rec, z.all(), group.a.value.rows, rows, x);
         }
         for (module, weight, y) in outputs {
             let term = member(group, *module).map(|m| LowRank {
@@ -92,7 +103,7 @@ impl Products<'_> {
                 rank,
                 scale: self.adapter.scale,
             });
-            coop_linear::forward(rec, y.all(), &packs.x, weight, 1.0, term.as_ref(), rows);
+            coop_linear::forward(rec, y.all(), x, weight, 1.0, term.as_ref(), rows);
         }
     }
 
@@ -113,12 +124,12 @@ impl Products<'_> {
             if adapted.is_none() && dx.is_none() {
                 continue;
             }
-            packs.dy.pack(rec, dy.all(), weight.rows, rows);
+            let dy = operand(rec, &packs.dy, dy, weight.rows, rows);
             if let Some(m) = adapted {
                 let u = self.u.from(m.offset);
-                coop_lora::gradient_b(rec, &m.b.grad, &packs.dy, z.from(m.offset), scale, rows);
-                coop_lora::project_back(rec, u, &packs.dy, &m.b.value, scale, rows);
-                packs.thin.pack_alike(rec, u, rank, rows, &packs.dy);
+                coop_lora::gradient_b(rec, &m.b.grad, dy, z.from(m.offset), scale, rows);
+                coop_lora::project_back(rec, u, dy, &m.b.value, scale, rows);
+                packs.thin.pack_alike(rec, u, rank, rows, dy);
             }
             let Some((dx, accumulate)) = dx else { continue };
             let term = adapted.zip(group).filter(|_| self.dropout.is_none()).map(|(m, group)| LowRank {
@@ -129,20 +140,11 @@ impl Products<'_> {
                 rank,
                 scale: 1.0,
             });
-            coop_linear::backward(
-                rec,
-                dx.all(),
-                &packs.dy,
-                weight,
-                1.0,
-                term.as_ref(),
-                rows,
-                accumulate || i > 0,
-            );
+            coop_linear::backward(rec, dx.all(), dy, weight, 1.0, term.as_ref(), rows, accumulate || i > 0);
         }
         if let Some((group, input)) = group.zip(input) {
-            packs.x.pack(rec, input.all(), group.a.value.cols, rows);
-            coop_lora::gradient_a(rec, &group.a.grad, self.u.all(), &packs.x, rows);
+            let input = operand(rec, &packs.x, input, group.a.value.cols, rows);
+            coop_lora::gradient_a(rec, &group.a.grad, self.u.all(), input, rows);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
-use crate::ops::{Rows, embedding, geglu, rms_norm, rope, scale};
+use crate::ops::{Rows, coop_geglu, embedding, geglu, rms_norm, rope, scale};
 
 /// The parts of a pass over one micro-batch.
 pub(super) struct Pass<'a> {
@@ -90,7 +90,10 @@ impl<'b> Model<'b> {
         let outputs =
             [(Module::FfnGate, &w.ffn_gate, &saved.ffn_gate), (Module::FfnUp, &w.ffn_up, &saved.ffn_up)];
         products.forward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &outputs);
-        geglu::forward(rec, &saved.geglu, &saved.ffn_gate, &saved.ffn_up, t);
+        match &saved.geglu.packed {
+            Some(packed) => coop_geglu::forward(rec, packed, &saved.ffn_gate, &saved.ffn_up, t),
+            None => geglu::forward(rec, &saved.geglu, &saved.ffn_gate, &saved.ffn_up, t),
+        }
         let outputs = [(Module::FfnDown, &w.ffn_down, &saved.ffn_down)];
         products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
 

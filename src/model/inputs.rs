@@ -1,5 +1,7 @@
 //! One micro-batch on the device.
 
+use rayon::prelude::*;
+
 use super::Model;
 use crate::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
@@ -48,10 +50,10 @@ fn per_layer_rows(gpu: &Gpu, model: &Model, batch: &MicroBatch) -> Result<Option
     distinct.sort_unstable();
     distinct.dedup();
     let row_bytes = table.row_bytes();
-    let mut rows = Vec::with_capacity(distinct.len() * row_bytes);
-    for &id in &distinct {
-        rows.extend_from_slice(table.rows(id as usize..id as usize + 1).data);
-    }
+    let mut rows = vec![0; distinct.len() * row_bytes];
+    rows.par_chunks_mut(row_bytes).zip(&distinct).for_each(|(row, &id)| {
+        row.copy_from_slice(table.rows(id as usize..id as usize + 1).data);
+    });
     let row_of =
         |id: &u32| distinct.binary_search(id).expect("every token is among the distinct ones") as u32;
     let ids: Vec<u32> = batch.tokens.iter().map(row_of).collect();

@@ -38,14 +38,14 @@ impl LayerWidths {
     }
 
     /// f32 per token of what a recomputing layer shares with the others.
-    fn inner(&self) -> usize {
+    fn inner(&self, packed: bool) -> usize {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
         6 * self.width
             + 3 * self.queries
             + self.own_keys
             + self.own_values
             + self.heads
-            + 3 * self.ffn
+            + if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn }
             + per_layer
             + self.z.iter().sum::<usize>()
     }
@@ -65,14 +65,17 @@ pub struct Plan {
     pub(super) layers: Vec<LayerWidths>,
     pub(super) z_width: usize,
     pub(super) masked_width: usize,
-    pub(super) packs_width: usize, // 0 where products are computed in f32
+    pub(super) packs_width: usize,    // 0 where products are computed in f32
+    pub(super) packed_operands: bool, // whether what only products read is kept packed
 }
 
 /// What the recipe says about recomputation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
-    /// Keep everything where that takes at most this many bytes, else recompute every layer.
-    Above(u64),
+    /// Keep the activations of as many layers as this many bytes hold, the last ones first.
+    Keep(u64),
+    /// The same, so that the whole plan takes at most this many bytes.
+    Within(u64),
     /// Every layer.
     Always,
     /// No layer.
@@ -95,21 +98,17 @@ impl Plan {
     ) -> Plan {
         let config = model.config();
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
-        let kept: usize = layers.iter().map(LayerWidths::inner).sum();
+        // Dropout masks what products read, in f32.
+        let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
-        let recompute = match recompute {
-            Recompute::Always => true,
-            Recompute::Never => false,
-            Recompute::Above(limit) => bytes(kept) > limit,
-        };
         let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 2 * widest.width;
         let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
         let z_width = adapter.max_z_width();
         let operand = widest.width.max(widest.ffn).max(widest.queries).max(widest.per_layer);
         let packs_width = if gpu.cooperative() { operand } else { 0 };
         let scratch = 2 * widest.width
-            + 3 * widest.ffn
+            + if packed_operands { 2 * widest.ffn } else { 3 * widest.ffn }
             + 3 * widest.queries
             + 2 * widest.own_keys
             + widest.heads
@@ -129,29 +128,41 @@ impl Plan {
         };
         let table = model.base.matrix("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
-        let activations = if recompute { bytes(widest.inner()) } else { bytes(kept) };
+        let fixed = vec![
+            ("frozen weights", model.bytes()),
+            ("adapter, gradients and moments", adapter.bytes()),
+            ("layer inputs, keys and values", bytes(always)),
+            ("backward scratch", bytes(scratch)),
+            ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
+            ("per-layer embedding rows", fetched),
+            ("packed operands", packed),
+            ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
+        ];
+        let each: Vec<u64> = layers.iter().map(|l| bytes(l.inner(packed_operands))).collect();
+        let shared = bytes(widest.inner(packed_operands));
+        let room = match recompute {
+            Recompute::Keep(room) => room,
+            Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
+            Recompute::Always => 0,
+            Recompute::Never => u64::MAX,
+        };
+        let recompute = recomputed(&each, shared, room);
+        let kept: u64 = each.iter().zip(&recompute).filter(|(_, again)| !**again).map(|(b, _)| b).sum();
+        let mut all = fixed;
+        all.push(("activations, kept", kept));
+        if recompute.contains(&true) {
+            all.push(("activations, recomputed layer by layer", shared));
+        }
         Plan {
             tokens,
             head_rows,
-            bytes: vec![
-                ("frozen weights", model.bytes()),
-                ("adapter, gradients and moments", adapter.bytes()),
-                ("layer inputs, keys and values", bytes(always)),
-                (
-                    if recompute { "activations, recomputed by layer" } else { "activations, kept" },
-                    activations,
-                ),
-                ("backward scratch", bytes(scratch)),
-                ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
-                ("per-layer embedding rows", fetched),
-                ("packed operands", packed),
-                ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
-            ],
-            recompute: vec![recompute; layers.len()],
+            bytes: all,
+            recompute,
             layers,
             z_width,
             masked_width,
             packs_width,
+            packed_operands,
         }
     }
 
@@ -159,6 +170,24 @@ impl Plan {
     pub fn total(&self) -> u64 {
         self.bytes.iter().map(|(_, b)| b).sum()
     }
+}
+
+/// Which layers compute their activations of `each` bytes again, in `shared` bytes, so that all of it fits into `room` where
+/// that is possible.
+fn recomputed(each: &[u64], shared: u64, room: u64) -> Vec<bool> {
+    if each.iter().sum::<u64>() <= room {
+        return vec![false; each.len()];
+    }
+    let mut left = room.saturating_sub(shared);
+    let mut again = vec![true; each.len()];
+    for (again, bytes) in again.iter_mut().zip(each).rev() {
+        if *bytes > left {
+            break;
+        }
+        left -= bytes;
+        *again = false;
+    }
+    again
 }
 
 fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
@@ -192,5 +221,19 @@ impl Model<'_> {
         tables.sort_unstable();
         tables.dedup(); // layers of a kind share one table
         matrices.iter().map(|m| m.bytes()).sum::<u64>() + tables.iter().sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::recomputed;
+
+    #[test]
+    fn the_last_layers_are_kept_as_far_as_there_is_room() {
+        assert_eq!(recomputed(&[3, 3, 4], 4, 10), [false; 3], "all fit without scratch");
+        assert_eq!(recomputed(&[3, 3, 4], 4, 9), [true, true, false]);
+        assert_eq!(recomputed(&[3, 3, 4], 4, 8), [true, true, false]);
+        assert_eq!(recomputed(&[3, 3, 4], 4, 7), [true; 3]);
+        assert_eq!(recomputed(&[3, 3, 4], 4, 0), [true; 3]);
     }
 }

@@ -75,7 +75,7 @@ impl Products<'_> {
         }
         let Some((dx, _)) = dx else { return };
         if let Some((group, mask)) = group.and_then(|g| Some((g, self.mask(g)?))) {
-            let masked = Rows { buffer: self.masked.buffer.clone(), stride: dx.stride };
+            let masked = Rows { stride: dx.stride, ..self.masked.clone() };
             let a = group.a.value.as_weight();
             linear::backward(rec, masked.all(), self.u.all(), &a, 1.0, None, self.rows, false);
             dropout::backward(rec, dx, &masked, mask, self.rows);
@@ -137,7 +137,7 @@ impl Products<'_> {
 
     fn adapter_input(&self, rec: &mut Recorder, group: &Group, x: &Rows) -> Rows {
         let Some(mask) = self.mask(group) else { return x.clone() };
-        let masked = Rows { buffer: self.masked.buffer.clone(), stride: x.stride };
+        let masked = Rows { stride: x.stride, ..self.masked.clone() };
         dropout::forward(rec, &masked, x, mask, self.rows);
         masked
     }

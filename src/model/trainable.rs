@@ -202,6 +202,15 @@ impl Trainable {
         }
     }
 
+    /// Takes over the matrices and the scale of an adapter of the same slots and rank; moments and gradients stay.
+    ///
+    /// Panics where slots or rank differ.
+    pub fn set(&mut self, gpu: &Gpu, adapter: &Adapter) {
+        assert!(adapter.pairs.keys().eq(&self.slots) && adapter.rank == self.rank, "the same slots and rank");
+        self.scale = adapter.scale() as f32;
+        self.write(gpu, adapter);
+    }
+
     /// Overwrites the parameters; moments and gradients stay.
     fn write(&self, gpu: &Gpu, adapter: &Adapter) {
         let mut shards: Vec<Vec<f32>> =

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod cached_attention;
 pub mod coop_attention;
 pub mod coop_cross_entropy;
+pub mod coop_geglu;
 pub mod coop_linear;
 pub mod coop_lora;
 pub mod cross_entropy;
@@ -41,13 +42,21 @@ pub struct Rows {
     pub buffer: wgpu::Buffer,
     /// Floats from one row to the next.
     pub stride: usize,
+    /// Where the rows are kept as operands of products on cooperative matrices instead; then `buffer` is empty.
+    pub packed: Option<pack::Packed>,
 }
 
 impl Rows {
     /// Zeroed rows.
     pub fn new(gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Rows, GpuError> {
         let stride = width.next_multiple_of(4);
-        Ok(Rows { buffer: gpu.buffer(label, (rows * stride * 4) as u64)?, stride })
+        Ok(Rows { buffer: gpu.buffer(label, (rows * stride * 4) as u64)?, stride, packed: None })
+    }
+
+    /// Rows that are kept packed.
+    pub fn new_packed(gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Rows, GpuError> {
+        let packed = Some(pack::Packed::new(gpu, label, rows, width)?);
+        Ok(Rows { packed, ..Rows::new(gpu, label, 0, width)? })
     }
 
     /// All columns.

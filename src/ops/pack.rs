@@ -7,7 +7,7 @@ use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 const BEHIND: u64 = 8 * 512;
 
 /// Rows that a workgroup packs.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
 /// Twin of `Params` in shaders/pack.wgsl.
 #[repr(C)]

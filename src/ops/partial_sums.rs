@@ -51,7 +51,7 @@ pub struct Parts<'a> {
 }
 
 /// Workgroups of 64×64 results that keep a device as busy as one of 128×128 results on cooperative matrices.
-const WIDE: usize = 8;
+const WIDE: usize = 16;
 
 /// Computes a product over `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device:
 /// `product` runs the kernel that fills [`Parts::result`].

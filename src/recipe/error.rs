@@ -88,14 +88,14 @@ pub enum RecipeError {
         /// What the key takes.
         expected: String,
     },
-    /// Two keys that contradict each other.
+    /// Two keys that contradict each other, or a value that means nothing.
     #[error("{place}: {key}: {message}")]
     Conflict {
-        /// Where the second of the two stands.
+        /// Where the value stands, or the second of the two.
         place: Place,
         /// `section.key`.
         key: String,
-        /// The contradiction and its remedy.
+        /// What is wrong, and its remedy.
         message: String,
     },
 }

@@ -1,6 +1,7 @@
 //! Typed access to the keys of a section: default, type, range.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as VariantError, StrDeserializer};
@@ -9,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
-use super::{GradientCheckpointing, TargetModules};
+use super::{Cache, GradientCheckpointing, TargetModules};
+use crate::export::AdapterPath;
 use crate::lora::Module;
 
 /// Values that later versions are meant to take.
-const PLANNED_VALUES: [(&str, &[&str]); 2] =
-    [("data.format", &["alpaca", "sharegpt", "text"]), ("output.export", &["merged-gguf"])];
+const PLANNED_VALUES: [(&str, &[&str]); 1] = [("output.export", &["merged-gguf"])];
 
 /// One section of a recipe.
 pub(super) struct Section<'a> {
@@ -110,6 +111,22 @@ impl Section<'_> {
         Ok(Some(texts.into_iter().map(PathBuf::from).collect()))
     }
 
+    /// One adapter, or a list of at least one.
+    pub fn adapters(&self, key: &str) -> Result<Vec<AdapterPath>, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(Vec::new()) };
+        let expected = "the path of an adapter, or a list of them";
+        match &node.value {
+            Value::List(items) if items.is_empty() => Err(self.out_of_range(key, node, "at least one path")),
+            Value::List(items) => items.iter().map(|item| self.parsed_of(key, item, expected)).collect(),
+            _ => Ok(vec![self.parsed_of(key, node, expected)?]),
+        }
+    }
+
+    /// A string that stands for something.
+    pub fn parsed<T: FromStr<Err = String>>(&self, key: &str) -> Result<Option<T>, RecipeError> {
+        self.get(key).map(|node| self.parsed_of(key, node, "a string")).transpose()
+    }
+
     /// One of the names of `T`'s variants.
     pub fn choice<T: for<'de> Deserialize<'de>>(&self, key: &str, default: T) -> Result<T, RecipeError> {
         self.get(key).map_or(Ok(default), |node| self.choice_of(key, node, "a string"))
@@ -175,6 +192,47 @@ impl Section<'_> {
         }
     }
 
+    /// Tables in a list, each read by `read`; `keys` are what one may have.
+    pub fn tables<T>(
+        &self,
+        key: &str,
+        keys: &[&str],
+        read: impl Fn(&Section) -> Result<T, RecipeError>,
+    ) -> Result<Vec<T>, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(Vec::new()) };
+        let expected = format!("tables [[{}]]", self.path(key));
+        let Value::List(items) = &node.value else { return Err(self.wrong_type(key, node, &expected)) };
+        if items.is_empty() {
+            return Err(self.out_of_range(key, node, &format!("at least one of {expected}")));
+        }
+        let mut out = Vec::new();
+        for item in items {
+            let Value::Table(entries) = &item.value else {
+                return Err(self.wrong_type(key, item, &expected));
+            };
+            if let Some(entry) = entries.iter().find(|entry| !keys.contains(&entry.key.as_str())) {
+                let hint = match nearest(&entry.key, keys.iter().copied()) {
+                    Some(known) => format!("did you mean `{known}`?"),
+                    None => format!("it takes {}", keys.join(", ")),
+                };
+                let what = format!("key `{}` in [[{}]]", entry.key, self.path(key));
+                return Err(RecipeError::Unknown { place: self.source.place(entry.origin), what, hint });
+            }
+            out.push(read(&Section { source: self.source, name: "data.sources", entries })?);
+        }
+        Ok(out)
+    }
+
+    /// True, false or a folder.
+    pub fn cache(&self, key: &str) -> Result<Cache, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(Cache::User) };
+        match &node.value {
+            Value::Boolean(true) => Ok(Cache::User),
+            Value::Boolean(false) => Ok(Cache::Off),
+            _ => Ok(Cache::Folder(self.text_of(key, node, "true, false or a folder")?.into())),
+        }
+    }
+
     pub fn missing(&self, key: &str, expected: &str) -> RecipeError {
         RecipeError::Missing { name: self.source.name(), key: self.path(key), expected: expected.into() }
     }
@@ -203,6 +261,17 @@ impl Section<'_> {
             Value::Text(_) => Err(self.out_of_range(key, node, "a string that is not empty")),
             _ => Err(self.wrong_type(key, node, expected)),
         }
+    }
+
+    fn parsed_of<T: FromStr<Err = String>>(
+        &self,
+        key: &str,
+        node: &Node,
+        expected: &str,
+    ) -> Result<T, RecipeError> {
+        let (place, path) = (self.source.place(node.origin), self.path(key));
+        let parsed = self.text_of(key, node, expected)?.parse();
+        parsed.map_err(|message| RecipeError::Conflict { place, key: path, message })
     }
 
     fn choice_of<T: for<'de> Deserialize<'de>>(

@@ -5,9 +5,26 @@ use super::source::{Entry, Source, Value};
 
 /// Every section with its keys, in the order of `recipes/chat.toml`.
 const SECTIONS: [(&str, &[&str]); 7] = [
-    ("model", &["base"]),
-    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from"]),
-    ("data", &["train", "valid", "val_size", "format", "max_seq_len", "overlong", "packing", "shuffle"]),
+    ("model", &["base", "fingerprint"]),
+    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from", "allow_other_base"]),
+    (
+        "data",
+        &[
+            "train",
+            "valid",
+            "val_size",
+            "format",
+            "template",
+            "train_on",
+            "max_seq_len",
+            "overlong",
+            "invalid",
+            "packing",
+            "shuffle",
+            "cache",
+            "sources",
+        ],
+    ),
     (
         "train",
         &[
@@ -36,24 +53,27 @@ const SECTIONS: [(&str, &[&str]); 7] = [
 ];
 
 /// Keys that later versions are meant to have.
-const PLANNED: [(&str, &[&str]); 5] = [
-    ("model", &["digest"]),
+const PLANNED: [(&str, &[&str]); 3] = [
     ("lora", &["layers"]),
-    ("data", &["chat_template", "train_on"]),
     ("eval", &["keep_best", "early_stopping_patience"]),
     ("output", &["resume", "save_steps", "keep", "log_steps"]),
 ];
 
 /// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
-const OTHER_NAMES: [(&str, &str); 16] = [
+const OTHER_NAMES: [(&str, &str); 21] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("scale", "lora.alpha"),
     ("use_rslora", "lora.rslora"),
     ("lora_target", "lora.target_modules"),
     ("model_name_or_path", "model.base"),
+    ("digest", "model.fingerprint"),
     ("sequence_len", "data.max_seq_len"),
     ("cutoff_len", "data.max_seq_len"),
+    ("chat_template", "data.template"),
+    ("datasets", "data.sources"),
+    ("train_on_inputs", "data.train_on"),
+    ("assistant_only_loss", "data.train_on"),
     ("iters", "train.max_steps"),
     ("lr", "train.learning_rate"),
     ("lr_schedule", "train.lr_scheduler"),

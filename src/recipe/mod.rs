@@ -16,9 +16,12 @@ use serde::{Deserialize, Serialize, Serializer};
 pub use error::{Place, RecipeError};
 pub use source::Format;
 
-pub use crate::dataset::{Format as DataFormat, Overlong};
+pub use crate::dataset::{Format as DataFormat, Invalid, Overlong};
+use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::lora::Module;
+pub use crate::template::TrainOn;
+use crate::weights::Fingerprint;
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -45,6 +48,13 @@ pub struct Recipe {
 pub struct Model {
     /// `tiny` (the model in `models/`), the path of a `.gguf` file, or an Ollama tag.
     pub base: String,
+    /// The only base that will do; a finished run's resolved recipe has that of its own.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub fingerprint: Option<Fingerprint>,
+}
+
+fn as_text<S: Serializer>(text: &Option<impl ToString>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
 /// `[lora]`
@@ -60,9 +70,11 @@ pub struct Lora {
     pub dropout: f64,
     /// Which matrices carry an adapter.
     pub target_modules: TargetModules,
-    /// An adapter of any [`Export`] form whose tensors are the starting point: a warm start, not a resume.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub init_from: Option<PathBuf>,
+    /// Adapters of any [`Export`] form whose weighted sum is the starting point: a warm start, not a resume.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_from: Vec<AdapterPath>,
+    /// Whether adapters that were trained on another model than `model.base` may be loaded.
+    pub allow_other_base: bool,
 }
 
 /// Which kinds of matrices carry an adapter.
@@ -96,23 +108,106 @@ impl Serialize for TargetModules {
 /// `[data]`
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Data {
-    /// Files of training samples, one JSON object a line.
+    /// Files, folders or patterns of training samples; empty where [`Data::sources`] names them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub train: Vec<PathBuf>,
-    /// Files of validation samples; empty where `val_size` splits them off.
+    /// The same of validation samples; empty where `val_size` splits them off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub valid: Vec<PathBuf>,
-    /// Validation samples split off `train`: 0 none, below 1 a fraction, from 1 on a whole count.
+    /// Validation samples split off the training samples: 0 none, below 1 a fraction, from 1 on a whole count.
     pub val_size: f64,
     /// Shape of the samples.
     pub format: DataFormat,
+    /// How conversations become text.
+    pub template: Template,
+    /// Which part of them carries loss.
+    pub train_on: TrainOn,
     /// Most tokens `T` in one row: in a packed row of several samples, or in a sample of its own.
     pub max_seq_len: usize,
     /// What happens to a sample that is longer.
     pub overlong: Overlong,
+    /// What happens to a record that cannot be used.
+    pub invalid: Invalid,
     /// Whether samples share rows.
     pub packing: bool,
     /// Whether each epoch draws a new order from the seed.
     pub shuffle: bool,
+    /// Where tokens are kept between runs.
+    pub cache: Cache,
+    /// `[[data.sources]]`: training samples, each kind with its own weight and shape; instead of `train`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<DataSource>,
+}
+
+impl Data {
+    /// The training samples' sources; `train` is those of weight 1.
+    pub fn training(&self) -> Vec<DataSource> {
+        let plain = |path: &PathBuf| DataSource {
+            path: path.clone(),
+            weight: 1.0,
+            format: self.format,
+            train_on: self.train_on,
+        };
+        self.train.iter().map(plain).chain(self.sources.iter().cloned()).collect()
+    }
+}
+
+/// One of `[[data.sources]]`
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataSource {
+    /// File, folder or pattern.
+    pub path: PathBuf,
+    /// How often an epoch shows each of its samples; of a fraction, each epoch draws other samples.
+    pub weight: f64,
+    /// Shape of its samples; `data.format` unless set.
+    pub format: DataFormat,
+    /// Which part of them carries loss; `data.train_on` unless set.
+    pub train_on: TrainOn,
+}
+
+/// How conversations become text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Template {
+    /// What runs the base renders: the built-in layout for Ollama's models, else the file's own template.
+    Auto,
+    /// The base file's own (`tokenizer.chat_template`).
+    Gguf,
+    /// The built-in layout.
+    Gemma4,
+    /// A Jinja file.
+    File(PathBuf),
+}
+
+impl Serialize for Template {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Template::Auto => serializer.serialize_str("auto"),
+            Template::Gguf => serializer.serialize_str("gguf"),
+            Template::Gemma4 => serializer.serialize_str("gemma4"),
+            Template::File(path) => path.serialize(serializer),
+        }
+    }
+}
+
+/// Where tokens are kept between runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// In the user's cache folder.
+    User,
+    /// Nowhere.
+    Off,
+    /// In this folder.
+    Folder(PathBuf),
+}
+
+impl Serialize for Cache {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cache::User => serializer.serialize_bool(true),
+            Cache::Off => serializer.serialize_bool(false),
+            Cache::Folder(path) => path.serialize(serializer),
+        }
+    }
 }
 
 /// `[train]`
@@ -277,17 +372,38 @@ impl Recipe {
         })
     }
 
+    /// Every default, for [`crate::finetune`]: it names no data and writes nothing.
+    pub fn new(base: &str) -> Recipe {
+        let required = "model.base = 'tiny'\ndata.train = '-'\noutput.dir = '-'";
+        let recipe = Recipe::parse::<&str>(required, Format::Toml, "defaults", &[]);
+        let mut recipe = recipe.expect("what is required is there");
+        (recipe.model.base, recipe.data.train) = (base.into(), Vec::new());
+        recipe
+    }
+
     /// The whole recipe as TOML; reading it back gives an equal recipe.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a recipe is tables of plain values")
     }
 
+    /// The same recipe for no other base than the one with this fingerprint.
+    pub fn pinned(&self, fingerprint: &Fingerprint) -> Recipe {
+        let model = Model { fingerprint: Some(fingerprint.clone()), ..self.model.clone() };
+        Recipe { model, ..self.clone() }
+    }
+
     /// Whether the files that the recipe reads exist; the error shows the absolute path that was tried.
     pub fn check_files(&self) -> Result<(), RecipeError> {
         let data = self.data.train.iter().map(|p| ("data.train", p));
+        let sources = self.data.sources.iter().map(|s| ("data.sources", &s.path));
         let valid = self.data.valid.iter().map(|p| ("data.valid", p));
-        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", p));
-        match data.chain(valid).chain(init).find(|(_, path)| !path.exists()) {
+        let template = match &self.data.template {
+            Template::File(path) => Some(("data.template", path)),
+            _ => None,
+        };
+        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
+        let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
+        match all.find(|(_, path)| !path.exists() && !crate::dataset::files::is_pattern(path)) {
             Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),
             None => Ok(()),
         }

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use super::error::RecipeError;
 use super::fields::Section;
 use super::{
-    Backend, Data, DataFormat, Device, Eval, Export, Lora, LrScheduler, Model, Optimizer, Output, Overlong,
-    Train,
+    Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, Lora, LrScheduler, Model,
+    Optimizer, Output, Overlong, Template, Train, TrainOn,
 };
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
     let expected = "\"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file";
-    Ok(Model { base: section.text("base")?.ok_or_else(|| section.missing("base", expected))? })
+    Ok(Model {
+        base: section.text("base")?.ok_or_else(|| section.missing("base", expected))?,
+        fingerprint: section.parsed("fingerprint")?,
+    })
 }
 
 pub(super) fn lora(section: &Section) -> Result<Lora, RecipeError> {
@@ -22,7 +25,8 @@ pub(super) fn lora(section: &Section) -> Result<Lora, RecipeError> {
         rslora: section.boolean("rslora", false)?,
         dropout: section.number("dropout", 0.0, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))?,
         target_modules: section.target_modules("target_modules")?,
-        init_from: section.text("init_from")?.map(PathBuf::from),
+        init_from: section.adapters("init_from")?,
+        allow_other_base: section.boolean("allow_other_base", false)?,
     })
 }
 
@@ -37,16 +41,44 @@ pub(super) fn data(section: &Section) -> Result<Data, RecipeError> {
         return Err(section
             .conflict("val_size", "`valid` names the validation samples already; remove one of the two"));
     }
-    let expected = "the path of a .jsonl file, or a list of them";
+    let format = section.choice("format", DataFormat::Auto)?;
+    let train_on = section.choice("train_on", TrainOn::Assistant)?;
+    let sources = section.tables("sources", &["path", "weight", "format", "train_on"], |source| {
+        let expected = "a file, a folder or a pattern such as \"data/*.jsonl\"";
+        Ok(DataSource {
+            path: source.text("path")?.ok_or_else(|| source.missing("path", expected))?.into(),
+            weight: source.number("weight", 1.0, "a number > 0, at most 1000", |x| x > 0.0 && x <= 1000.0)?,
+            format: source.choice("format", format)?,
+            train_on: source.choice("train_on", train_on)?,
+        })
+    })?;
+    let train = section.paths("train")?;
+    if train.is_some() && !sources.is_empty() {
+        return Err(section.conflict("sources", "`train` names the samples already; remove one of the two"));
+    }
+    let expected = "a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them";
+    if train.is_none() && sources.is_empty() {
+        return Err(section.missing("train", expected));
+    }
     Ok(Data {
-        train: section.paths("train")?.ok_or_else(|| section.missing("train", expected))?,
+        train: train.unwrap_or_default(),
         valid,
         val_size,
-        format: section.choice("format", DataFormat::Auto)?,
+        format,
+        template: match section.text("template")?.as_deref() {
+            None | Some("auto") => Template::Auto,
+            Some("gguf") => Template::Gguf,
+            Some("gemma4") => Template::Gemma4,
+            Some(path) => Template::File(path.into()),
+        },
+        train_on,
         max_seq_len: section.count("max_seq_len", 2048, 2)?,
         overlong: section.choice("overlong", Overlong::Error)?,
+        invalid: section.choice("invalid", Invalid::Error)?,
         packing: section.boolean("packing", true)?,
         shuffle: section.boolean("shuffle", true)?,
+        cache: section.cache("cache")?,
+        sources,
     })
 }
 

@@ -91,6 +91,11 @@ impl Base {
         &self.name
     }
 
+    /// Whether the model was opened by the path of a file: not from Ollama's store, and not the one that is built in.
+    pub fn is_file(&self) -> bool {
+        self.name != "tiny" && std::path::Path::new(self.gguf.file()) == std::path::Path::new(&self.name)
+    }
+
     /// The model's shape.
     pub fn config(&self) -> &Config {
         &self.config
@@ -106,6 +111,13 @@ impl Base {
         let (name, s) = self.stored.get_key_value(name)?;
         let data = &self.gguf.bytes()[s.range.clone()];
         Some(Matrix { name, ty: s.ty, rows: s.rows, cols: s.cols, data })
+    }
+
+    /// Every tensor that the text model uses, vectors as matrices of one row, by name.
+    pub fn matrices(&self) -> impl Iterator<Item = Matrix<'_>> {
+        let mut names: Vec<&String> = self.stored.keys().collect();
+        names.sort();
+        names.into_iter().filter_map(|name| self.matrix(name))
     }
 
     /// [`Base::matrix`], an error where this model has or uses none.

@@ -91,6 +91,21 @@ impl Gguf {
         Ok(Gguf { file, bytes, version, alignment, metadata, keys, tensors, names })
     }
 
+    /// Tells the system that these bytes of the file will not be read again soon, so that a pass over a large one keeps little
+    /// of it in memory. They stay readable; reading fetches them again.
+    pub fn release(&self, bytes: Range<usize>) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(map) = &self.bytes {
+            let Range { start, end } = bytes;
+            // SAFETY: the map is read-only and backed by its file: dropped pages come back with the same bytes.
+            // A failure means only that the pages stay.
+            let _ =
+                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+        }
+        #[cfg(not(unix))]
+        let _ = bytes;
+    }
+
     /// The file's name, as error messages give it.
     pub fn file(&self) -> &str {
         &self.file

@@ -2,9 +2,11 @@
 //!
 //! `ollama` finds the file, `gguf` and `parse` read the container, `gguf_writer` writes one, `value` is its metadata,
 //! `quant` its block formats (`quantize` makes them), `hyperparameters` the model's shape, `tensors` checks what is there,
-//! and `base` hands it out.
+//! `base` hands it out,
+//! and `fingerprint` recognizes it.
 
 pub mod base;
+pub mod fingerprint;
 pub mod gguf;
 pub mod gguf_writer;
 mod hyperparameters;
@@ -17,6 +19,7 @@ mod tensors;
 pub mod value;
 
 pub use base::{Base, Matrix};
+pub use fingerprint::Fingerprint;
 pub use gguf::{Gguf, TensorInfo};
 pub use quant::GgmlType;
 

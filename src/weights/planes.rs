@@ -20,6 +20,8 @@
 
 use std::borrow::Cow;
 
+use rayon::prelude::*;
+
 use super::quant::{BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0, GgmlType};
 
 /// `bytes`, whole blocks of `rows` rows, in the layout of this module.
@@ -29,79 +31,86 @@ use super::quant::{BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0
 pub fn pack(ty: GgmlType, rows: usize, bytes: &[u8]) -> Cow<'_, [u8]> {
     assert!(ty.supported(), "{ty:?} has no GPU layout; openers refuse it");
     assert_eq!(bytes.len() % (rows * ty.block_bytes()).max(1), 0, "rows of whole blocks of {ty:?}");
-    let mut out = Vec::with_capacity(bytes.len().next_multiple_of(16));
+    if matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) && bytes.len().is_multiple_of(16) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut packed = vec![0; bytes.len().next_multiple_of(16)];
+    let mut rest = &mut packed[..bytes.len()];
     match ty {
         GgmlType::Q4_0 => {
             let blocks: &[BlockQ4_0] = bytemuck::cast_slice(bytes);
-            plane(&mut out, blocks, rows, |b| b.qs);
-            plane(&mut out, blocks, rows, |b| b.d);
+            plane(&mut rest, blocks, rows, |b| b.qs);
+            plane(&mut rest, blocks, rows, |b| b.d);
         }
         GgmlType::Q5_0 => {
             let blocks: &[BlockQ5_0] = bytemuck::cast_slice(bytes);
-            plane(&mut out, blocks, rows, |b| b.qs);
-            plane(&mut out, blocks, rows, |b| b.qh);
-            plane(&mut out, blocks, rows, |b| b.d);
+            plane(&mut rest, blocks, rows, |b| b.qs);
+            plane(&mut rest, blocks, rows, |b| b.qh);
+            plane(&mut rest, blocks, rows, |b| b.d);
         }
         GgmlType::Q8_0 => {
             let blocks: &[BlockQ8_0] = bytemuck::cast_slice(bytes);
-            plane(&mut out, blocks, rows, |b| b.qs.map(i8::cast_unsigned));
-            plane(&mut out, blocks, rows, |b| b.d);
+            plane(&mut rest, blocks, rows, |b| b.qs.map(i8::cast_unsigned));
+            plane(&mut rest, blocks, rows, |b| b.d);
         }
         GgmlType::Q4_K => {
             let blocks: &[BlockQ4K] = bytemuck::cast_slice(bytes);
-            slices(&mut out, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
-            plane(&mut out, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
+            slices(&mut rest, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
+            plane(&mut rest, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
         }
         GgmlType::Q5_K => {
             let blocks: &[BlockQ5K] = bytemuck::cast_slice(bytes);
-            slices(&mut out, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
-            plane(&mut out, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
-            slices(&mut out, blocks, rows, |b, slice| {
+            slices(&mut rest, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
+            plane(&mut rest, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
+            slices(&mut rest, blocks, rows, |b, slice| {
                 let bits = b.qh.iter().enumerate().map(|(i, byte)| u32::from(byte >> slice & 1) << i);
                 bits.sum::<u32>().to_le_bytes()
             });
         }
         GgmlType::Q6_K => {
             let blocks: &[BlockQ6K] = bytemuck::cast_slice(bytes);
-            slices(&mut out, blocks, rows, |b, slice| {
+            slices(&mut rest, blocks, rows, |b, slice| {
                 nibbles(&b.ql[slice / 4 * 64 + slice % 2 * 32..], slice % 4 / 2)
             });
-            plane(&mut out, blocks, rows, |b| b.scales.map(i8::cast_unsigned));
-            slices(&mut out, blocks, rows, |b, slice| high_pairs(&b.qh[slice / 4 * 32..], slice % 4));
-            plane(&mut out, blocks, rows, |b| b.d);
+            plane(&mut rest, blocks, rows, |b| b.scales.map(i8::cast_unsigned));
+            slices(&mut rest, blocks, rows, |b, slice| high_pairs(&b.qh[slice / 4 * 32..], slice % 4));
+            plane(&mut rest, blocks, rows, |b| b.d);
         }
-        _ if bytes.len().is_multiple_of(16) => return Cow::Borrowed(bytes),
-        _ => out.extend_from_slice(bytes),
+        _ => rest.copy_from_slice(bytes),
     }
-    out.resize(out.len().next_multiple_of(16), 0);
-    Cow::Owned(out)
+    Cow::Owned(packed)
 }
 
 /// One piece a block: column by column of blocks, row by row within.
-fn plane<B, const N: usize>(out: &mut Vec<u8>, blocks: &[B], rows: usize, piece: impl Fn(&B) -> [u8; N]) {
+fn plane<B: Sync, const N: usize>(
+    rest: &mut &mut [u8],
+    blocks: &[B],
+    rows: usize,
+    piece: impl Fn(&B) -> [u8; N] + Sync,
+) {
     let across = blocks.len() / rows.max(1);
-    for column in 0..across {
-        for row in 0..rows {
-            out.extend_from_slice(&piece(&blocks[row * across + column]));
+    let out = rest.split_off_mut(..blocks.len() * N).expect("the planes are as large as the blocks");
+    out.par_chunks_mut((rows * N).max(1)).enumerate().for_each(|(column, out)| {
+        for (row, place) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+            *place = piece(&blocks[row * across + column]);
         }
-    }
+    });
 }
 
 /// One piece for each of a 256-value block's eight slices.
-fn slices<B, const N: usize>(
-    out: &mut Vec<u8>,
+fn slices<B: Sync, const N: usize>(
+    rest: &mut &mut [u8],
     blocks: &[B],
     rows: usize,
-    piece: impl Fn(&B, usize) -> [u8; N],
+    piece: impl Fn(&B, usize) -> [u8; N] + Sync,
 ) {
     let across = blocks.len() / rows.max(1);
-    for column in 0..across {
-        for slice in 0..8 {
-            for row in 0..rows {
-                out.extend_from_slice(&piece(&blocks[row * across + column], slice));
-            }
+    let out = rest.split_off_mut(..8 * blocks.len() * N).expect("the planes are as large as the blocks");
+    out.par_chunks_mut((rows * N).max(1)).enumerate().for_each(|(slice, out)| {
+        for (row, place) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+            *place = piece(&blocks[row * across + slice / 8], slice % 8);
         }
-    }
+    });
 }
 
 const LOW: u128 = 0x0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f;

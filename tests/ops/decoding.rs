@@ -295,7 +295,7 @@ pub fn likeliest(gpu: &Gpu) -> Outcome {
         // What stands behind the values is larger than all of them.
         let mut padded = values.to_vec();
         padded.resize(values.len() + 70, 1e30);
-        let rows = Rows { buffer: gpu.upload("values", &padded)?, stride: padded.len() };
+        let rows = Rows { buffer: gpu.upload("values", &padded)?, stride: padded.len(), packed: None };
         run(gpu, |rec| argmax.forward(rec, &rows, values.len()))?;
         Ok(pollster::block_on(gpu.read::<Likeliest>(&argmax.result, 1))?[0])
     };

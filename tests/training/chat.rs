@@ -58,7 +58,7 @@ impl Chat {
         let frozen = Frozen::open(&recipe).expect("the tiny base");
         let samples = Data::read(&recipe, &frozen).expect("sound data").train;
         let steps = Steps::plan(&recipe, &samples).expect("a plan");
-        let initial = run::initial_adapter(&recipe, frozen.base.config()).expect("a sound adapter");
+        let initial = run::initial_adapter(&recipe, &frozen.base).expect("a sound adapter").adapter;
         Chat { recipe, frozen, samples, steps, initial }
     }
 

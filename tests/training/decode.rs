@@ -51,7 +51,7 @@ fn cases() -> Vec<Case> {
     let adapter = random_adapter(&base, 6, 7);
     // Past its window of 64.
     let text = "<bos><|turn>user\nWhat is the capital of Peru?<turn|>\n<|turn>model\nThe capital of Peru is Lima.<turn|>\n";
-    let ids = Frozen::named("tiny")
+    let ids = Frozen::named("tiny", &rullama_train::recipe::Template::Auto)
         .expect("the model in the program")
         .tokenizer
         .encode(&text.repeat(3), Special::Parse);
@@ -183,7 +183,7 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     let config = base.config();
     let mut adapter = peft::read(super::chat::ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
     adapter.alpha *= -6.0; // enough to change what is said
-    let frozen = Frozen::named("tiny")?;
+    let frozen = Frozen::named("tiny", &rullama_train::recipe::Template::Auto)?;
     let model = Model::load(gpu, &base, 128)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("merged.gguf");

@@ -1,15 +1,17 @@
-//! A PEFT folder, read, written and read again, must compute what PEFT computes.
-//!
-//! tests/golden/chat/peft_logits.py wrote the logits.
+//! What is exported must compute what it computed before: a PEFT folder what PEFT computes, whose logits
+//! tests/golden/chat/peft_logits.py wrote, and every format the same replies.
 
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::export::peft;
+use rullama_train::export::{self, Format, Options, peft, rullama};
 use rullama_train::gpu::Gpu;
-use rullama_train::lora::{Module, slots};
+use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
+use rullama_train::sampling::likeliest;
+use rullama_train::template::{Layout, Message, Role, render_prompt};
+use rullama_train::tokenizer::Tokenizer;
 use rullama_train::train::{Capacity, Trainer};
 use rullama_train::weights::Base;
 use safetensors::SafeTensors;
@@ -34,8 +36,8 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let first = peft::read(ADAPTER.as_ref(), config, &all)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let dir = dir.path().join("adapter");
-    let options = peft::Options { naming: peft::Naming::CausalLm, base_model: "tiny", dropout: 0.0 };
-    peft::write(&dir, &first, &options)?;
+    let options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
+    peft::write(&dir, &first, peft::Naming::CausalLm, &options)?;
     let adapter = peft::read(&dir, config, &all)?;
     check_that("reading, writing and reading changes nothing", adapter == first)?;
 
@@ -48,4 +50,67 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let trainer = Trainer::new(gpu, &model, &adapter, capacity, NO_DROPOUT, Recompute::Never)?;
     let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
     check("logits", gpu::relative(&found, &expected), LOGITS)
+}
+
+/// Twenty questions, a few tokens of reply each.
+pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
+    let base = Base::tiny().expect("the model in the program");
+    let (config, tokenizer) = (base.config(), Tokenizer::from_gguf(base.gguf())?);
+    // Without the modules that rullama has no place for.
+    let mut adapter = peft::read(ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
+    adapter.pairs.retain(|slot, _| rullama::name(slot.module).is_some());
+    // Loud enough to be heard in a reply.
+    adapter.alpha *= 10.0;
+    let text = std::fs::read_to_string("datasets/pirate.jsonl")?;
+    let prompts: Vec<Vec<u32>> = text.lines().take(20).map(|line| prompt(line, &tokenizer, &base)).collect();
+    let longest = prompts.iter().map(Vec::len).max().expect("twenty") + REPLY;
+    let capacity = Capacity { tokens: longest, loss_tokens: 1, step_loss_tokens: 1 };
+    let model = Model::load(gpu, &base, longest).expect("the model fits");
+    let replies = |adapter: &Adapter, prompts: &[Vec<u32>]| {
+        let trainer =
+            Trainer::new(gpu, &model, adapter, capacity, NO_DROPOUT, Recompute::Always).expect("it fits");
+        prompts.iter().map(|prompt| greedy(&trainer, prompt)).collect::<Vec<_>>()
+    };
+    let expected = replies(&adapter, &prompts);
+    check_that("the adapter has its own replies", {
+        let mut nothing = adapter.clone();
+        nothing.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
+        replies(&nothing, &prompts[..5]) != expected[..5]
+    })?;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    for format in Format::ALL {
+        let options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
+        let path = export::write(dir.path(), format, &adapter, config, &options)?;
+        let read = export::read_any(&path, config, None)?;
+        // The same numbers give the same replies; all but F16 must have them.
+        let same = read.pairs == adapter.pairs && read.scale() as f32 == adapter.scale() as f32;
+        check_that(&format!("{format:?} holds the same numbers"), same != (format == Format::GgufLoraF16))?;
+        check_that(
+            &format!("{format:?} gives the same replies"),
+            same || replies(&read, &prompts) == expected,
+        )?;
+    }
+    Ok(())
+}
+
+/// Longest reply, in tokens.
+const REPLY: usize = 4;
+
+/// The question of a conversation, with the prompt for the reply.
+fn prompt(line: &str, tokenizer: &Tokenizer, base: &Base) -> Vec<u32> {
+    let sample: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let question = sample["messages"][0]["content"].as_str().expect("a question");
+    let messages = [Message::new(Role::User, question)];
+    render_prompt(tokenizer, Layout::of(base.config()), &messages).expect("sound")
+}
+
+fn greedy(trainer: &Trainer, prompt: &[u32]) -> Vec<u32> {
+    let mut ids = prompt.to_vec();
+    for _ in 0..REPLY {
+        let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new() };
+        let (batch, last) = (MicroBatch::pack([&sample]), [sample.ids.len() as u32 - 1]);
+        let next = likeliest(&block_on(trainer.logits(&batch, &last)).expect("it runs"));
+        ids = [sample.ids, vec![next as u32]].concat();
+    }
+    ids.split_off(prompt.len())
 }

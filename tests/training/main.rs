@@ -9,6 +9,7 @@ mod chat;
 mod decode;
 mod dropout;
 mod exported;
+mod library;
 mod limits;
 mod splits;
 
@@ -27,7 +28,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 14] = [
+    let tests: [(&str, Test); 17] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -45,6 +46,9 @@ fn main() {
         ("decode: cooperative, in long passes", decode::cooperative),
         ("decode: going back", decode::rewind),
         ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
+        ("exported: every format gives the same replies", exported::replies),
+        ("library: the examples run", library::examples),
+        ("library: training without a recipe file", library::quick_path),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }

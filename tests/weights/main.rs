@@ -4,6 +4,7 @@
 mod gguf_writer;
 
 mod base;
+mod fingerprint;
 mod gguf;
 mod ollama;
 mod quant;

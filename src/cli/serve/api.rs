@@ -135,7 +135,7 @@ fn messages_of(value: &Value) -> Result<Vec<Message>, ApiError> {
             .get("role")
             .and_then(Value::as_str)
             .ok_or_else(|| ApiError::at(&at(".role"), "expected a role"))?;
-        let role = Role::from_name(role).ok_or_else(|| {
+        let role = Role::from_name(role).filter(|role| *role != Role::Tool).ok_or_else(|| {
             let roles = "expected \"system\", \"developer\", \"user\" or \"assistant\"";
             ApiError::at(&at(".role"), format!("found {role:?}, {roles}"))
         })?;
@@ -152,7 +152,7 @@ fn messages_of(value: &Value) -> Result<Vec<Message>, ApiError> {
                 ));
             }
         };
-        Ok(Message { role, content })
+        Ok(Message::new(role, content))
     };
     list.iter().enumerate().map(message).collect()
 }

@@ -3,29 +3,41 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::{CONFIG, Options, TENSORS};
-use crate::export::Error;
+use super::{CONFIG, Naming, TENSORS};
+use crate::export::{Error, Options};
 use crate::lora::Adapter;
 
 /// What a PEFT folder says about its adapter without its tensors.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdapterConfig {
+pub(super) struct AdapterConfig {
     /// `r`.
     pub rank: usize,
     /// `lora_alpha`.
     pub alpha: f64,
     /// `use_rslora`.
     pub rslora: bool,
+    rank_pattern: Vec<(Regex, usize)>,
+    alpha_pattern: Vec<(Regex, f64)>,
+}
+
+impl AdapterConfig {
+    /// Rank and alpha of the module `name`: the first pattern that matches, else what holds for all.
+    ///
+    /// Source: PEFT `get_pattern_key`, `re.match(rf"(.*\.)?({key})$", name)`.
+    pub fn of(&self, name: &str) -> (usize, f64) {
+        let rank = self.rank_pattern.iter().find(|(key, _)| key.is_match(name)).map(|(_, rank)| *rank);
+        let alpha = self.alpha_pattern.iter().find(|(key, _)| key.is_match(name)).map(|(_, alpha)| *alpha);
+        (rank.unwrap_or(self.rank), alpha.unwrap_or(self.alpha))
+    }
 }
 
 /// Keys of PEFT 0.21's `LoraConfig` that change what an adapter computes, and what each stands for.
 ///
 /// Keys that only say where or how PEFT started or attached the matrices do not matter: the tensors tell.
-const MUST_BE_OFF: [(&str, &str); 15] = [
+const MUST_BE_OFF: [(&str, &str); 13] = [
     ("alora_invocation_tokens", "activated LoRA"),
-    ("alpha_pattern", "an alpha per module"),
     ("arrow_config", "Arrow routing"),
     ("fan_in_fan_out", "transposed weights"),
     ("kasa_config", "KaSA"),
@@ -33,7 +45,6 @@ const MUST_BE_OFF: [(&str, &str); 15] = [
     ("lora_bias", "a bias on lora_B"),
     ("modules_to_save", "fully trained modules"),
     ("monteclora_config", "MonteCLoRA"),
-    ("rank_pattern", "a rank per module"),
     ("target_parameters", "adapters on bare parameters"),
     ("trainable_token_indices", "trained token embeddings"),
     ("use_bdlora", "block-diagonal LoRA"),
@@ -44,11 +55,11 @@ const MUST_BE_OFF: [(&str, &str); 15] = [
 /// Starts that also change the base, so that the matrices alone are not the adapter.
 const CHANGED_BASE: [&str; 5] = ["pissa", "corda", "olora", "loftq", "lora_ga"];
 
-/// Reads and checks `adapter_config.json`: a caller compares it with its recipe before it reads the tensors.
+/// Reads and checks `adapter_config.json`.
 ///
 /// Fails where the folder or the file is missing or damaged, where the adapter is not a plain LoRA, where `r` is not a
 /// count above 0, and where `lora_alpha` is not a finite number other than 0.
-pub fn read_config(dir: &Path) -> Result<AdapterConfig, Error> {
+pub(super) fn read_config(dir: &Path) -> Result<AdapterConfig, Error> {
     let bytes = read_file(dir, CONFIG)?;
     parse(&bytes).map_err(|problem| Error::Config { path: dir.join(CONFIG), problem })
 }
@@ -88,7 +99,34 @@ fn parse(bytes: &[u8]) -> Result<AdapterConfig, String> {
         Some(Value::Bool(rslora)) => *rslora,
         Some(_) => return Err(expect("use_rslora", "true or false")),
     };
-    Ok(AdapterConfig { rank, alpha, rslora })
+    let count = |v: &Value| v.as_u64().and_then(|r| usize::try_from(r).ok()).filter(|r| *r > 0);
+    let rank_pattern = pattern(&config, "rank_pattern", "a whole number above 0", count)?;
+    let factor = |v: &Value| v.as_f64().filter(|a| a.is_finite() && *a != 0.0);
+    let alpha_pattern = pattern(&config, "alpha_pattern", "a number other than 0", factor)?;
+    Ok(AdapterConfig { rank, alpha, rslora, rank_pattern, alpha_pattern })
+}
+
+/// The values that modules have of their own, under regular expressions of their names, in the file's order.
+fn pattern<T>(
+    config: &Map<String, Value>,
+    key: &str,
+    expected: &str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Result<Vec<(Regex, T)>, String> {
+    let entries = match config.get(key) {
+        None => return Ok(Vec::new()),
+        Some(off) if is_off(off) => return Ok(Vec::new()),
+        Some(Value::Object(entries)) => entries,
+        Some(found) => return Err(format!("{key} is {found}, expected an object of module names")),
+    };
+    let entry = |(name, value): (&String, &Value)| {
+        let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{name})$"))
+            .map_err(|_| format!("{key} has {name:?}, expected a module's name or a regular expression"))?;
+        let value =
+            read(value).ok_or_else(|| format!("{key} has {value} for {name:?}, expected {expected}"))?;
+        Ok((regex, value))
+    };
+    entries.iter().map(entry).collect()
 }
 
 fn is_off(value: &Value) -> bool {
@@ -104,7 +142,7 @@ fn is_off(value: &Value) -> bool {
 ///
 /// The keys are those that every PEFT since 0.8 knows, because older ones refuse what they do not know; the others have
 /// the value that PEFT takes where they are missing.
-pub(super) fn serialize(adapter: &Adapter, options: &Options) -> Vec<u8> {
+pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &Options) -> Vec<u8> {
     let alpha = adapter.alpha;
     // PEFT declares a whole number; a fraction is loaded all the same.
     let whole = alpha.fract() == 0.0 && alpha.abs() < (1u64 << 53) as f64;
@@ -125,7 +163,7 @@ pub(super) fn serialize(adapter: &Adapter, options: &Options) -> Vec<u8> {
         "r": adapter.rank,
         "rank_pattern": {},
         "revision": null,
-        "target_modules": options.naming.target_modules(adapter.pairs.keys()),
+        "target_modules": naming.target_modules(adapter.pairs.keys()),
         "task_type": "CAUSAL_LM",
         "use_rslora": adapter.rslora,
     });

@@ -1,20 +1,19 @@
 //! `adapter_model.safetensors`: every tensor must fit a slot, and every slot must have its two tensors.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::config::read_file;
-use super::{Naming, TENSORS, read_config};
+use super::{AdapterConfig, Naming, TENSORS, read_config};
 use crate::config::Config;
-use crate::export::pairs::{Half, Layout, Names, Place, assemble, layer_and_rest};
+use crate::export::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use crate::export::{Error, safetensors_file};
-use crate::lora::{Adapter, Module, Pair, Slot};
+use crate::lora::{Adapter, Module, Slot};
 
 const NAMES: Names = Names { halves: ["lora_A", "lora_B"], module: |slot| Naming::default().module(slot) };
 
 /// Reads a PEFT folder for the model `config` and the slots that the caller trains, in any of [`Naming`]'s namings.
 ///
-/// F16 and BF16 become F32, exactly. Fails where [`read_config`] fails, where the file is damaged, where a slot lacks a
+/// F16 and BF16 become F32, exactly. Fails where the configuration is damaged or not of a plain LoRA, where the file is damaged, where a slot lacks a
 /// tensor, where a tensor fits no slot, and on wrong shapes, other types and values that are not finite.
 pub fn read(dir: &Path, config: &Config, slots: &[Slot]) -> Result<Adapter, Error> {
     read_slots(dir, config, Some(slots))
@@ -28,20 +27,26 @@ pub(in crate::export) fn read_slots(
 ) -> Result<Adapter, Error> {
     let found = read_config(dir)?;
     let bytes = read_file(dir, TENSORS)?;
-    let pairs = parse(&bytes, found.rank, config, slots)
-        .map_err(|problem| Error::Tensors { path: dir.join(TENSORS), problem })?;
-    Ok(Adapter { rank: found.rank, alpha: found.alpha, rslora: found.rslora, pairs })
+    parse(&bytes, &found, config, slots)
+        .map_err(|problem| Error::Tensors { path: dir.join(TENSORS), problem })
 }
 
 fn parse(
     bytes: &[u8],
-    rank: usize,
+    found: &AdapterConfig,
     config: &Config,
     slots: Option<&[Slot]>,
-) -> Result<BTreeMap<Slot, Pair>, String> {
+) -> Result<Adapter, String> {
     let views: Vec<_> = safetensors_file::open(bytes)?.tensors();
     let tensors = safetensors_file::list(&views, parse_key);
-    assemble(&tensors, (Layout::Rows, &NAMES), rank, config, slots)
+    // A pattern matches the name that the module has in its class.
+    let inside = tensors.iter().any(|t| t.name.contains(".language_model."));
+    let naming = if inside { Naming::ConditionalGeneration } else { Naming::CausalLm };
+    let spec = |slot: &Slot| {
+        let (rank, alpha) = found.of(&naming.module(slot));
+        Spec::of(rank, alpha, found.rslora)
+    };
+    assemble(&tensors, (Layout::Rows, &NAMES), &spec, (found.alpha, found.rslora), config, slots)
 }
 
 /// What a key names, in either naming and with or without PEFT's adapter name `default`.

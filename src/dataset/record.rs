@@ -1,4 +1,4 @@
-//! One line of a dataset: bytes to a JSON object, and the keys that nothing reads.
+//! One record of a dataset: bytes to a JSON object, and the keys that nothing reads.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use crate::batch::IGNORE;
 use crate::template::Rendered;
 
 /// Keys that change what a sample means; leaving them out silently would train on something else.
-const UNSUPPORTED: [&str; 17] = [
+const UNSUPPORTED: [&str; 18] = [
     "system",
     "tools",
     "functions",
@@ -22,18 +22,15 @@ const UNSUPPORTED: [&str; 17] = [
     "video",
     "videos",
     "weight",
+    "train",
     "thinking",
     "reasoning",
     "reasoning_content",
 ];
 
-/// Keys that play no part in training, with the number of lines that have them.
+/// Keys of one record that play no part in training.
 #[derive(Default)]
-pub(super) struct Ignored {
-    /// In order of appearance.
-    pub keys: Vec<(String, usize)>,
-    line: Vec<String>,
-}
+pub(super) struct Ignored(pub Vec<String>);
 
 impl Ignored {
     /// Notes every key that is not `known`; refuses those that change the meaning, unless they hold nothing.
@@ -43,25 +40,15 @@ impl Ignored {
             if UNSUPPORTED.contains(&key.as_str()) && !is_empty(value) {
                 return Err(Problem::UnsupportedKey(path));
             }
-            if !self.line.contains(&path) {
-                self.line.push(path);
+            if !self.0.contains(&path) {
+                self.0.push(path);
             }
         }
         Ok(())
     }
-
-    /// Adds the line's keys to the counts.
-    pub fn end_line(&mut self) {
-        for key in self.line.drain(..) {
-            match self.keys.iter_mut().find(|(seen, _)| *seen == key) {
-                Some((_, lines)) => *lines += 1,
-                None => self.keys.push((key, 1)),
-            }
-        }
-    }
 }
 
-/// The JSON object on a line.
+/// The JSON object in some bytes.
 pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     let text = std::str::from_utf8(line).map_err(|error| Problem::Utf8(error.valid_up_to() + 1))?;
     if text.trim().is_empty() {
@@ -70,21 +57,37 @@ pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(Problem::Type { expected: "a JSON object".to_owned(), found: kind(&other) }),
-        Err(error) => {
-            let message = error.to_string();
-            // The parser sees one line, so its own "at line 1" would mislead.
-            let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-            Err(Problem::Json { column: error.column(), message })
-        }
+        Err(error) => Err(Problem::Json { column: error.column(), message: message(&error) }),
     }
+}
+
+/// The parser's words, without its own "at line 1", which would mislead.
+pub(super) fn message(error: &serde_json::Error) -> String {
+    error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
 }
 
 /// A value that must be a list.
 pub(super) fn list<'a>(value: &'a Value, name: &str, of: &str) -> Result<&'a Vec<Value>, Problem> {
-    value.as_array().ok_or_else(|| Problem::Type {
-        expected: format!("\"{name}\" to be a list of {of}"),
-        found: kind(value),
-    })
+    value.as_array().ok_or_else(|| wrong(name, &format!("a list of {of}"), value))
+}
+
+/// The string under a key; empty where the key is missing or null.
+pub(super) fn optional_text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Problem> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(wrong(key, "a string", other)),
+    }
+}
+
+/// The string under a key that is there.
+pub(super) fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Problem> {
+    object[key].as_str().ok_or_else(|| wrong(key, "a string", &object[key]))
+}
+
+/// A value of the wrong type under `key`.
+pub(super) fn wrong(key: &str, expected: &str, found: &Value) -> Problem {
+    Problem::Type { expected: format!("\"{key}\" to be {expected}"), found: kind(found) }
 }
 
 /// What a JSON value is, in words.
@@ -104,7 +107,8 @@ pub(super) fn has_loss(rendered: &Rendered) -> bool {
     rendered.labels.iter().skip(1).any(|&label| label != IGNORE)
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Whether a value holds nothing.
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),

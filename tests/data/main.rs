@@ -2,18 +2,35 @@
 
 use std::path::Path;
 
+mod cache;
+#[path = "../common/template.rs"]
+mod common_template;
+mod containers;
+mod read;
+mod shapes;
+mod template;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::dataset::{Dataset, DatasetError, Format, Options, Overlong, parse, read_path, split};
+use rullama_train::dataset::{
+    Dataset, DatasetError, Format, Invalid, Options, Overlong, files, parse, split,
+};
 use rullama_train::template::{
-    Layout, Message, Rendered, Role, TemplateError, render_prompt, render_sample, render_text,
+    Conversation, Layout, Message, Rendered, Role, Template, TemplateError, TrainOn, render_prompt,
 };
 use rullama_train::tokenizer::{Special, Tokenizer};
 use rullama_train::weights::Gguf;
 
-const OPTIONS: Options =
-    Options { format: Format::Auto, layout: Layout::Small, max_seq_len: 1024, overlong: Overlong::Error };
+static SMALL: Template = Template::Gemma4(Layout::Small);
+const OPTIONS: Options = Options {
+    format: Format::Auto,
+    template: &SMALL,
+    train_on: TrainOn::Assistant,
+    max_seq_len: 1024,
+    overlong: Overlong::Error,
+    invalid: Invalid::Error,
+};
 const PAIR: &str = r#"{"prompt": "Hi", "completion": "Hello!"}"#;
 
 fn tokenizer() -> Tokenizer {
@@ -22,7 +39,17 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn message(role: &str, content: &str) -> Message {
-    Message { role: Role::from_name(role).expect("a role"), content: content.to_owned() }
+    Message::new(Role::from_name(role).expect("a role"), content)
+}
+
+fn render_sample(
+    tokenizer: &Tokenizer,
+    layout: Layout,
+    messages: &[Message],
+    trained_from: usize,
+) -> Result<Rendered, TemplateError> {
+    let conversation = Conversation { trained_from, ..Conversation::new(messages.to_vec()) };
+    Template::Gemma4(layout).render(tokenizer, &conversation, TrainOn::Assistant)
 }
 
 /// What carries loss, as text, one string for each run of labelled tokens.
@@ -66,7 +93,7 @@ fn a_conversation_has_hugging_face_ids_and_trains_the_answers() {
         message("assistant", "\nHi!\n\nBye."),
     ];
     let tokenizer = tokenizer();
-    let Rendered { ids, labels } = render_sample(&tokenizer, Layout::Small, &messages, 0).expect("sound");
+    let Rendered { ids, labels, .. } = render_sample(&tokenizer, Layout::Small, &messages, 0).expect("sound");
     // The row of fixtures/tokenizer/tiny-gemma4.json with this text.
     let expected = [
         2, 5, 407, 266, 685, 394, 1785, 330, 331, 278, 6, 266, 5, 403, 266, 649, 352, 1149, 6, 266, 5, 408,
@@ -86,7 +113,7 @@ fn every_answer_is_trained_and_nothing_else() {
     let messages: Vec<Message> =
         turns.iter().zip(["a", "b c", "d", "e"]).map(|(r, c)| message(r, c)).collect();
     let text = |layout, from| {
-        let Rendered { ids, labels } = render_sample(&tokenizer, layout, &messages, from).expect("sound");
+        let Rendered { ids, labels, .. } = render_sample(&tokenizer, layout, &messages, from).expect("sound");
         (tokenizer.decode(&ids), trained(&tokenizer, &ids, &labels))
     };
     let small = "<bos><|turn>user\na<turn|>\n<|turn>model\nb c<turn|>\n<|turn>user\nd<turn|>\n<|turn>model\ne<turn|>\n";
@@ -107,7 +134,7 @@ fn the_prompt_is_what_stands_before_the_answer() {
             format!("<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n{head}");
         assert_eq!(tokenizer.decode(&prompt), expected);
         messages.push(message("assistant", "Hello!"));
-        let Rendered { ids, labels } = render_sample(&tokenizer, layout, &messages, 0).expect("sound");
+        let Rendered { ids, labels, .. } = render_sample(&tokenizer, layout, &messages, 0).expect("sound");
         assert_eq!(ids[..prompt.len()], prompt, "a sample starts with the prompt of its answer");
         assert_eq!(labels.iter().position(|&l| l != IGNORE), Some(prompt.len()));
         messages.pop();
@@ -131,7 +158,9 @@ fn pieces_have_the_ids_of_the_whole_text() {
         let messages = [message("user", &content()), message("assistant", &content())];
         let layout = if round % 2 == 0 { Layout::Small } else { Layout::Large };
         let found = render_sample(&tokenizer, layout, &messages, 0).expect("sound").ids;
-        let text = render_text(layout, &messages);
+        let text = Template::Gemma4(layout)
+            .text(&tokenizer, &Conversation::new(messages.to_vec()), false)
+            .expect("sound");
         assert_eq!(found, tokenizer.encode(&text, Special::Parse), "{text:?}");
     }
 }
@@ -188,10 +217,7 @@ fn extra_keys_are_counted() {
     let found: Vec<String> = notices.iter().map(ToString::to_string).collect();
     assert_eq!(
         found,
-        [
-            "datasets/x.jsonl: ignored keys: id (3 lines), source (1 line), tools (1 line), messages[].name (1 line), \
-          messages[].tool_calls (1 line)"
-        ]
+        ["datasets/x.jsonl: ignored keys: id (3 lines), source (1 line), messages[].name (1 line)"]
     );
 }
 
@@ -204,10 +230,10 @@ fn keys_that_change_the_meaning_are_refused() {
          remove it",
     );
     let calls = r#"{"messages": [{"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "tool_calls": [{}]}]}"#;
+        {"role": "assistant", "content": "", "tool_responses": [{}]}]}"#;
     refused(
         &calls.replace('\n', ""),
-        "x.jsonl line 1: the key \"messages[].tool_calls\" is not supported, and without it the sample would mean \
+        "x.jsonl line 1: the key \"messages[].tool_responses\" is not supported, and without it the sample would mean \
          something else; remove it",
     );
 }
@@ -225,18 +251,13 @@ fn control_tokens_in_content_are_refused() {
 
 #[test]
 fn broken_lines_are_named() {
-    refused(
-        r#"{"text": "abc"}"#,
-        "x.jsonl line 1: expected \"messages\", \"prompt\" + \"completion\" or \"input_ids\", found keys [text]",
-    );
-    refused(
-        "{}",
-        "x.jsonl line 1: expected \"messages\", \"prompt\" + \"completion\" or \"input_ids\", found keys []",
-    );
+    let shapes = "\"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \
+                  \"input_ids\"";
+    refused(r#"{"word": "abc"}"#, &format!("x.jsonl line 1: expected {shapes}, found keys [word]"));
+    refused("{}", &format!("x.jsonl line 1: expected {shapes}, found keys []"));
     refused(
         r#"{"messages": [], "input_ids": []}"#,
-        "x.jsonl line 1: keys [messages, input_ids] fit more than one shape; set format to \"messages\", \
-         \"prompt_completion\" or \"input_ids\"",
+        "x.jsonl line 1: keys [messages, input_ids] fit more than one shape; set format to \"messages\" or \"input_ids\"",
     );
     refused(&format!("{PAIR}\n[1]"), "x.jsonl line 2: expected a JSON object, found a list");
     refused(
@@ -288,9 +309,9 @@ fn broken_conversations_are_named() {
         "x.jsonl line 1: expected message 2: \"content\" to be a string, found null",
     );
     refused(
-        &roles(&["user", "tool"]),
-        "x.jsonl line 1: message 2: unknown role \"tool\"; expected \"system\", \"developer\", \"user\" or \
-         \"assistant\"",
+        &roles(&["user", "pirate"]),
+        "x.jsonl line 1: message 2: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\", \"assistant\" or \
+         \"tool\"",
     );
     refused(
         &roles(&["user", "assistant", "user"]),
@@ -354,30 +375,6 @@ fn broken_ids_are_named() {
 }
 
 #[test]
-fn a_format_accepts_its_own_shape_alone() {
-    let lines = [
-        (
-            Format::Messages,
-            r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#,
-        ),
-        (Format::PromptCompletion, PAIR),
-        (Format::InputIds, r#"{"input_ids": [2, 5]}"#),
-    ];
-    let tokenizer = tokenizer();
-    for (format, _) in lines {
-        for (shape, text) in lines {
-            let found = parse(text.as_bytes(), "x.jsonl", &tokenizer, &Options { format, ..OPTIONS });
-            assert_eq!(found.is_ok(), format == shape, "{format:?} on {text}: {found:?}");
-        }
-    }
-    refused_with(
-        Options { format: Format::PromptCompletion, ..OPTIONS },
-        lines[2].1,
-        "x.jsonl line 1: expected \"prompt\" + \"completion\", found keys [input_ids]",
-    );
-}
-
-#[test]
 fn long_samples_are_refused_dropped_or_cut() {
     let text = "{\"input_ids\": [2, 5, 7, 8]}\n{\"input_ids\": [2, 5]}\n{\"input_ids\": [2, 5, 7, 8, 9]}";
     let options = |overlong| Options { max_seq_len: 3, overlong, ..OPTIONS };
@@ -423,10 +420,10 @@ fn long_samples_are_refused_dropped_or_cut() {
 fn files_are_read_and_missing_ones_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.jsonl");
-    let missing = read_path(&path, &tokenizer(), &OPTIONS).expect_err("no such file").to_string();
+    let missing = files::read(&path, &tokenizer(), &OPTIONS, None).expect_err("no such file").to_string();
     assert!(missing.contains("x.jsonl: cannot be read: "), "{missing}");
     std::fs::write(&path, PAIR).expect("written");
-    let samples = read_path(&path, &tokenizer(), &OPTIONS).expect("sound").samples;
+    let samples = files::read(&path, &tokenizer(), &OPTIONS, None).expect("sound").samples;
     assert_eq!(samples[0].origin, format!("{} line 1", path.display()));
 }
 
@@ -466,4 +463,30 @@ fn the_validation_part_is_random_and_repeatable() {
         let error = split(samples(n), val_size, 1).expect_err("impossible").to_string();
         assert!(error.contains(&format!("val_size = {val_size} cannot be cut from {n} sample")), "{error}");
     }
+}
+
+#[test]
+fn duplicates_are_counted_and_shown() {
+    let sample = |ids: &[u32], label: i32, n: usize| Sample {
+        ids: ids.to_vec(),
+        labels: vec![label; ids.len()],
+        origin: format!("x line {n}"),
+    };
+    let train = [
+        sample(&[2, 3], 3, 1),
+        sample(&[2, 4], 4, 2),
+        sample(&[2, 3], 3, 3),
+        sample(&[2, 3], 5, 4),
+        sample(&[2, 4], 4, 5),
+    ];
+    let validation = [sample(&[2, 9], 9, 6), sample(&[2, 4], 4, 7)];
+    let words = |validation: &[Sample]| -> Vec<String> {
+        rullama_train::dataset::duplicates(&train, validation).iter().map(ToString::to_string).collect()
+    };
+    let repeated = "data.train: 2 of 5 samples are exact duplicates; the first, x line 3, equals x line 1";
+    assert_eq!(words(&[]), [repeated]);
+    let leaked = "validation: 1 of 2 validation samples are trained on, too, so their loss is too low; the first, x line 7, \
+                  equals x line 2";
+    assert_eq!(words(&validation), [repeated, leaked]);
+    assert!(rullama_train::dataset::duplicates(&train[..2], &validation[..1]).is_empty());
 }

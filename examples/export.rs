@@ -1,0 +1,50 @@
+//! An adapter for other programs: every format that can hold it, each compared with the adapter in memory, and one merged file.
+//!
+//!   cargo run --release --example export -- tests/golden/chat/adapter runs/exported
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pollster::block_on;
+use rullama_train::export::merged::{self, MergeType};
+use rullama_train::export::{self, AdapterPath, Exported, Format, HeldOut, Options, OtherBase, drift};
+use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::template::Layout;
+use rullama_train::tokenizer::Tokenizer;
+use rullama_train::weights::{Base, Gguf};
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let adapter = arguments.next().context("usage: export ADAPTER FOLDER")?;
+    let out = arguments.next().context("usage: export ADAPTER FOLDER")?;
+    run(&adapter, Path::new(&out))
+}
+
+/// Writes an adapter of the tiny base to the folder `out`.
+pub fn run(adapter: &str, out: &Path) -> Result<()> {
+    let base = Base::open("tiny")?;
+    let found = export::load(&[AdapterPath::whole(adapter)], &base, None, OtherBase::Refuse)?;
+    let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let tokenizer = Tokenizer::from_gguf(base.gguf())?;
+    let held_out = HeldOut::built_in(&tokenizer, Layout::of(base.config()), 256, base.config().vocab);
+
+    let options =
+        Options { base_model: "tiny", dropout: 0.0, fingerprint: found.origin.fingerprint.as_deref() };
+    let write = export::write_verified(&gpu, &base, out, &Format::ALL, &found.adapter, &options, &held_out);
+    let written = block_on(write)?;
+    println!("what the adapter does: {}", written.effect);
+    for (format, result) in written.formats {
+        match result {
+            Ok(Exported { place, fidelity }) => println!("{}: {fidelity}", place.display()),
+            Err(error) => println!("no {}: {error}", format.name()),
+        }
+    }
+
+    let path = out.join("merged.gguf");
+    merged::write(&path, &base, &found.adapter, MergeType::Auto, |_| {})?;
+    let merged = Base::from_gguf(Gguf::open(&path)?, "merged")?;
+    let verdict = block_on(drift::measure(&gpu, &base, &found.adapter, &merged, &held_out))?;
+    verdict.check(MergeType::Auto)?;
+    println!("{}: {}", path.display(), verdict.drift);
+    Ok(())
+}

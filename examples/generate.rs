@@ -1,0 +1,41 @@
+//! A greedy reply of base and adapter.
+//!
+//!   cargo run --release --example generate -- tests/golden/chat/adapter "What is the capital of Peru?"
+
+use anyhow::{Context, Result};
+use pollster::block_on;
+use rullama_train::export::{self, AdapterPath, OtherBase};
+use rullama_train::generate;
+use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::model::Model;
+use rullama_train::recipe::Recipe;
+use rullama_train::run::Frozen;
+
+/// Longest reply, in tokens.
+const REPLY: usize = 24;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let adapter = arguments.next().context("usage: generate ADAPTER QUESTION")?;
+    let question = arguments.next().context("usage: generate ADAPTER QUESTION")?;
+    println!("{}", run(&adapter, &question)?);
+    Ok(())
+}
+
+/// What the tiny base with the adapter answers.
+pub fn run(adapter: &str, question: &str) -> Result<String> {
+    let mut recipe = Recipe::new("tiny");
+    recipe.data.max_seq_len = 256;
+    let frozen = Frozen::open(&recipe)?;
+    let adapter =
+        export::load(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;
+    let prompt = frozen.prompt(question)?;
+    let tokens = prompt.len() + REPLY;
+
+    let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let model = Model::load(&gpu, &frozen.base, tokens)?;
+    let prompts = [&prompt[..]];
+    let replies =
+        block_on(generate::greedy(&gpu, &model, &frozen.tokenizer, &adapter, prompts, REPLY, |_| {}))?;
+    Ok(replies.concat())
+}

@@ -1,0 +1,43 @@
+//! An adapter from a few conversations, without a recipe file.
+//!
+//!   cargo run --release --example train -- runs/example
+
+use std::path::Path;
+
+use anyhow::Result;
+use pollster::block_on;
+use rullama_train::export::{self, Format, Options};
+use rullama_train::finetune::{finetune, samples};
+use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::recipe::Recipe;
+use rullama_train::run::Frozen;
+
+fn main() -> Result<()> {
+    run(Path::new(&std::env::args().nth(1).unwrap_or("runs/example".into())))
+}
+
+/// Trains the tiny base on twenty-four conversations and writes a PEFT folder to `out`.
+pub fn run(out: &Path) -> Result<()> {
+    // Every default, and what is to be different: recipes/chat.toml explains each key.
+    let mut recipe = Recipe::new("tiny");
+    recipe.lora.rank = 8;
+    recipe.data.max_seq_len = 128;
+    recipe.train.learning_rate = 1e-2;
+
+    let frozen = Frozen::open(&recipe)?;
+    let conversations: Vec<&str> = include_str!("../datasets/pirate.jsonl").lines().take(24).collect();
+    let samples = samples(&frozen, &recipe, &conversations.join("\n"), "pirate.jsonl")?;
+
+    let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let training = finetune(&gpu, &frozen, &samples, &recipe, |p| {
+        println!("step {}/{}: loss {:.4}", p.step, p.steps, p.report.loss);
+    });
+    let adapter = block_on(training)?;
+
+    let fingerprint = frozen.fingerprint.to_string();
+    let options =
+        Options { base_model: "tiny", dropout: recipe.lora.dropout, fingerprint: Some(&fingerprint) };
+    export::write(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
+    println!("{} trainable parameters in {}", adapter.parameters(), out.display());
+    Ok(())
+}

@@ -1,0 +1,104 @@
+"""llama.cpp, as llama-cpp-python brings it, loads what was exported and computes what we compute.
+
+    check_llama_cpp.py FOLDER      (tests/consumers/main.rs writes the folder and runs this)
+
+Logits are compared on an F32 copy of the base: on quantized matrices llama.cpp rounds the activations too, and that drowns
+everything else. It reads GELU from a table in f16, which alone costs 1e-4 here.
+"""
+import json
+import os
+import sys
+
+import llama_cpp
+import numpy as np
+from safetensors.numpy import load_file
+
+FOLDER = sys.argv[1]
+LOGITS = 5e-4  # norm of the difference over the norm
+SLOPE = 1e-3   # from 1: how much of the adapter's effect arrives
+QUANTIZED = 5e-2
+F32 = 0        # ggml's number of the type
+ERROR = 4      # and of the log level
+faults = 0
+
+
+@llama_cpp.llama_log_callback
+def log(level, text, _):
+    if level == ERROR:
+        sys.stderr.buffer.write(text)
+
+
+llama_cpp.llama_log_set(log, llama_cpp.ctypes.c_void_p(0))
+
+
+def figure(what, found, most):
+    global faults
+    faults += not found <= most
+    print(f"{what}: {found:.1e} (at most {most:.0e}){'' if found <= most else '  FAIL'}")
+
+
+def relative(found, expected):
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def model(base, adapters=()):
+    """A model of llama.cpp's with f32 keys and values, and adapters as (file, weight)."""
+    llm = llama_cpp.Llama(
+        os.path.join(FOLDER, base), n_ctx=256, n_batch=256, n_ubatch=256, n_threads=1, logits_all=True, type_k=F32, type_v=F32,
+        flash_attn=False, verbose=False)
+    loaded = [llama_cpp.llama_adapter_lora_init(llm.model, os.path.join(FOLDER, path).encode()) for path, _ in adapters]
+    assert all(loaded), f"llama.cpp does not load one of {adapters}"
+    if loaded:
+        pointers = (llama_cpp.llama_adapter_lora_p_ctypes * len(loaded))(*loaded)
+        weights = (llama_cpp.ctypes.c_float * len(loaded))(*[weight for _, weight in adapters])
+        assert llama_cpp.llama_set_adapters_lora(llm.ctx, pointers, len(loaded), weights) == 0, adapters
+    return llm
+
+
+def logits(llm, tokens):
+    llm.reset()
+    llm.eval(tokens)
+    return np.array(llm.scores[:len(tokens)], np.float64)
+
+
+def greedy(llm, prompt, most, stop):
+    reply = []
+    for token in llm.generate(prompt, temp=0.0, repeat_penalty=1.0):
+        if token in stop or len(reply) == most:
+            break
+        reply.append(int(token))
+    return reply
+
+
+print("llama-cpp-python", llama_cpp.__version__)
+cases = json.load(open(os.path.join(FOLDER, "cases.json")))
+for case in cases:
+    at = lambda name: os.path.join("cases", case["name"], name)
+    ours = {k: v.astype(np.float64) for k, v in load_file(os.path.join(FOLDER, at("ours.safetensors"))).items() if k != "tokens"}
+    tokens = [int(t) for t in load_file(os.path.join(FOLDER, at("ours.safetensors")))["tokens"]]
+    base, effect = ours["base"], ours["adapted"] - ours["base"]
+    rows = len(base)
+    alone = logits(model("base-f32.gguf"), tokens)[:rows]
+    figure(f"{case['name']}: base alone", relative(alone, base), LOGITS)
+    runs = {"gguf-lora": ("base-f32.gguf", [(at("adapter.gguf"), 1.0)]),
+            "gguf-lora-f16": ("base-f32.gguf", [(at("adapter-f16.gguf"), 1.0)]),
+            "merged": (at("merged.gguf"), [])}
+    if case["parts"]:
+        runs["its parts, weighted by llama.cpp"] = (
+            "base-f32.gguf", [(os.path.join("cases", part, "adapter.gguf"), weight) for part, weight in case["parts"]])
+    for name, (file, adapters) in runs.items():
+        found = logits(model(file, adapters), tokens)[:rows]
+        figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), LOGITS)
+        slope = float(((found - alone) * effect).sum() / (effect * effect).sum())
+        figure(f"{case['name']}, {name}: effect of {relative(ours['adapted'], base):.2f}, slope from 1", abs(slope - 1), SLOPE)
+    # The files that people have: they must load, and do something.
+    for name, (file, adapters) in {"quantized base": ("base.gguf", [(at("adapter.gguf"), 1.0)]),
+                                   "merged into the quantized base": (at("merged-q8_0.gguf"), [])}.items():
+        found = logits(model(file, adapters), tokens)[:rows]
+        figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), QUANTIZED)
+
+replies = json.load(open(os.path.join(FOLDER, "replies.json")))
+llm = model("base-f32.gguf", [(os.path.join("cases", replies["case"], "adapter.gguf"), 1.0)])
+different = [r for r in replies["replies"] if greedy(llm, r["prompt"], replies["most"], replies["stop"]) != r["reply"]]
+figure(f"greedy replies that differ, of {len(replies['replies'])}", len(different), 0)
+sys.exit(bool(faults))

@@ -1,0 +1,101 @@
+"""PEFT loads what was exported, uses every tensor of it, and computes what we compute.
+
+    check_peft.py FOLDER      (tests/consumers/main.rs writes the folder and runs this)
+
+The base is transformers' model with the weights that the quantized file stands for, in float32.
+"""
+import json
+import os
+import sys
+import warnings
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden"))
+import peft  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from gemma4 import config, from_gguf, logits, lora_key, read, relative  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import Gemma4Config, Gemma4ForConditionalGeneration  # noqa: E402
+
+FOLDER = sys.argv[1]
+LOGITS = 2e-5  # norm of the difference over the norm
+BASE = os.path.join(FOLDER, "base.gguf")
+faults = 0
+
+
+def figure(what, found, most):
+    global faults
+    faults += not found <= most
+    print(f"{what}: {found:.1e} (at most {most:.0e}){'' if found <= most else '  FAIL'}")
+
+
+def load(model, folder):
+    """The model with an adapter; whatever PEFT leaves out or makes up is a fault."""
+    global faults
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        adapted = peft.PeftModel.from_pretrained(model, folder, autocast_adapter_dtype=False).eval()
+    said = [str(w.message) for w in caught if "missing" in str(w.message) or "unexpected" in str(w.message)]
+    stored = load_file(os.path.join(folder, "adapter_model.safetensors"))
+    loaded = {lora_key(name): tensor for name, tensor in adapted.state_dict().items() if "lora_" in name}
+    same = stored.keys() == loaded.keys() and all(torch.equal(stored[k].float(), loaded[k].float()) for k in stored)
+    if said or not same:
+        faults += 1
+        print(f"{folder}: PEFT does not hold what the file holds  FAIL", *said, *sorted(stored.keys() ^ loaded.keys()))
+    return adapted
+
+
+def with_towers():
+    """The class that Google's checkpoints load as, its text model that of the base, without towers."""
+    causal = from_gguf(BASE, torch.float32)
+    whole = Gemma4ForConditionalGeneration(Gemma4Config(text_config=config(*read(BASE)).to_dict(), vision_config=None, audio_config=None))
+    whole.model.language_model.load_state_dict(causal.model.state_dict())
+    whole.lm_head.weight = whole.model.language_model.embed_tokens.weight
+    return whole.eval().requires_grad_(False)
+
+
+def run(model, tokens):
+    with torch.no_grad():
+        return logits(model, tokens)
+
+
+def greedy(model, prompt, most, stop):
+    ids, reply = list(prompt), []
+    while len(reply) < most:
+        token = int(run(model, torch.tensor(ids))[-1].argmax())
+        if token in stop:
+            break
+        ids.append(token)
+        reply.append(token)
+    return reply
+
+
+print("peft", peft.__version__, "transformers", transformers.__version__, "torch", torch.__version__)
+for case in json.load(open(os.path.join(FOLDER, "cases.json"))):
+    folder = os.path.join(FOLDER, "cases", case["name"])
+    ours = load_file(os.path.join(folder, "ours.safetensors"))
+    tokens, rows = ours["tokens"].long(), len(ours["base"])
+    name = case["name"]
+    figure(f"{name}: base alone", relative(ours["base"], run(from_gguf(BASE, torch.float32), tokens)[:rows]), LOGITS)
+    figure(f"{name}, peft: logits", relative(ours["adapted"], run(load(from_gguf(BASE, torch.float32), folder), tokens)[:rows]), LOGITS)
+    inside = os.path.join(folder, "peft-conditional-generation")
+    figure(f"{name}, peft-conditional-generation: logits", relative(ours["adapted"], run(load(with_towers(), inside), tokens)[:rows]), LOGITS)
+    if case["original"]:
+        model = peft.PeftModel.from_pretrained(from_gguf(BASE, torch.float32), os.path.join(FOLDER, case["original"]), autocast_adapter_dtype=False)
+        figure(f"{name}, the folder that it was read from: logits", relative(ours["adapted"], run(model.eval(), tokens)[:rows]), LOGITS)
+    if case["parts"]:
+        model = from_gguf(BASE, torch.float32)
+        for i, (part, _) in enumerate(case["parts"]):
+            path = os.path.join(FOLDER, "cases", part)
+            model = peft.PeftModel.from_pretrained(model, path, adapter_name=str(i), autocast_adapter_dtype=False) if i == 0 \
+                else (model.load_adapter(path, adapter_name=str(i), autocast_adapter_dtype=False), model)[1]
+        names, weights = [str(i) for i in range(len(case["parts"]))], [weight for _, weight in case["parts"]]
+        model.add_weighted_adapter(names, weights, "sum", combination_type="cat")
+        model.set_adapter("sum")
+        figure(f"{name}, its parts added up by PEFT: logits", relative(ours["adapted"], run(model.eval(), tokens)[:rows]), LOGITS)
+
+replies = json.load(open(os.path.join(FOLDER, "replies.json")))
+model = load(from_gguf(BASE, torch.float32), os.path.join(FOLDER, "cases", replies["case"]))
+different = [r for r in replies["replies"] if greedy(model, r["prompt"], replies["most"], replies["stop"]) != r["reply"]]
+figure(f"greedy replies that differ, of {len(replies['replies'])}", len(different), 0)
+sys.exit(bool(faults))

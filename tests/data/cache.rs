@@ -1,0 +1,120 @@
+//! The cache of tokens: what comes out is what went in, another question gets another answer, damage is noticed.
+
+use std::path::Path;
+
+use rullama_train::dataset::cache::{Cache, Entry};
+use rullama_train::dataset::{Options, Overlong, files, parse};
+use rullama_train::template::{Layout, Template, TrainOn};
+
+use crate::{OPTIONS, tokenizer};
+
+const LINES: &str = r#"{"prompt": "Hi", "completion": "Hello!", "id": 1}
+{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}
+{"input_ids": [2, 5, 9, 7], "labels": [-100, 2047, 9, 0]}
+{"text": "To the end."}
+"#;
+
+fn cache(dir: &Path) -> Cache {
+    Cache { dir: dir.to_owned(), least_bytes: 0 }
+}
+
+#[test]
+fn what_comes_out_is_what_went_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cache, tokenizer) = (cache(&folder.path().join("new/cache")), tokenizer());
+    let path = folder.path().join("x.jsonl");
+    std::fs::write(&path, LINES).expect("written");
+    let fresh = files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound");
+    assert_eq!(fresh, files::read(&path, &tokenizer, &OPTIONS, None).expect("sound"), "before it is cached");
+    let key = Cache::key(LINES.as_bytes(), &tokenizer, &OPTIONS);
+    let Entry::Found(found) = cache.load(&key, &path.display().to_string()) else { panic!("it was stored") };
+    assert_eq!(found, fresh);
+    assert_eq!(files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound"), fresh);
+    // The same bytes under another name: the places follow.
+    let Entry::Found(moved) = cache.load(&key, "y.jsonl") else { panic!("it was stored") };
+    assert_eq!(moved, parse(LINES.as_bytes(), "y.jsonl", &tokenizer, &OPTIONS).expect("sound"));
+}
+
+#[test]
+fn everything_that_decides_the_tokens_is_in_the_key() {
+    let tokenizer = tokenizer();
+    let large = Template::Gemma4(Layout::Large);
+    let own = crate::common_template::own();
+    let key = |text: &str, options: &Options| Cache::key(text.as_bytes(), &tokenizer, options);
+    let keys = [
+        key(LINES, &OPTIONS),
+        key(&LINES[1..], &OPTIONS),
+        key(LINES, &Options { template: &large, ..OPTIONS }),
+        key(LINES, &Options { template: &own, ..OPTIONS }),
+        key(LINES, &Options { train_on: TrainOn::All, ..OPTIONS }),
+        key(LINES, &Options { max_seq_len: 1023, ..OPTIONS }),
+        key(LINES, &Options { overlong: Overlong::Drop, ..OPTIONS }),
+        Cache::key(LINES.as_bytes(), &crate::shapes::with_tools(), &OPTIONS),
+    ];
+    let mut different = keys.to_vec();
+    different.sort();
+    different.dedup();
+    assert_eq!(different.len(), keys.len(), "{keys:?}");
+    assert_eq!(keys[0], key(LINES, &OPTIONS));
+}
+
+#[test]
+fn a_damaged_entry_is_made_anew_with_a_word() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cache, tokenizer) = (cache(folder.path()), tokenizer());
+    let path = folder.path().join("x.jsonl");
+    std::fs::write(&path, LINES).expect("written");
+    let read = || files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound");
+    let fresh = read();
+    let key = Cache::key(LINES.as_bytes(), &tokenizer, &OPTIONS);
+    let entry = folder.path().join(format!("{key}.tokens"));
+    let sound = std::fs::read(&entry).expect("it was stored");
+    let flipped = |at: usize| -> Vec<u8> {
+        sound.iter().enumerate().map(|(i, byte)| if i == at { byte ^ 1 } else { *byte }).collect()
+    };
+    let cut = [&sound[..sound.len() - 1], &sound[..20], &[], b"RLTOKENS"].map(<[u8]>::to_vec);
+    for damaged in cut.into_iter().chain((0..sound.len()).step_by(29).map(flipped)) {
+        std::fs::write(&entry, damaged).expect("written");
+        let again = read();
+        assert_eq!(again.samples, fresh.samples);
+        let word = again.notices.last().expect("a word").to_string();
+        assert!(word.contains("were damaged, and are made anew"), "{word}");
+        assert_eq!(std::fs::read(&entry).expect("there"), sound, "and it is whole again");
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_costs_only_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("x.jsonl");
+    std::fs::write(&path, LINES).expect("written");
+    // A file stands where the folder should be.
+    let dataset =
+        files::read(&path, &tokenizer(), &OPTIONS, Some(&cache(&path.join("inside")))).expect("sound");
+    assert_eq!(dataset.samples.len(), 4);
+    let word = dataset.notices.last().expect("a word").to_string();
+    assert!(word.contains("its tokens are not cached: cannot write "), "{word}");
+    assert!(!Cache::new(folder.path().into()).is_worth(LINES.len()), "small files are not worth it");
+}
+
+#[test]
+fn entries_that_are_not_used_go_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cache, tokenizer) = (cache(folder.path()), tokenizer());
+    let dataset = parse(LINES.as_bytes(), "x", &tokenizer, &OPTIONS).expect("sound");
+    for key in ["old", "used"] {
+        cache.store(key, &dataset).expect("stored");
+        let file = std::fs::File::options().append(true).open(folder.path().join(format!("{key}.tokens")));
+        let age = std::time::Duration::from_secs(40 * 24 * 3600);
+        file.and_then(|f| f.set_modified(std::time::SystemTime::now() - age)).expect("aged");
+    }
+    std::fs::write(folder.path().join("other"), "").expect("written");
+    assert!(matches!(cache.load("used", "x"), Entry::Found(_)));
+    cache.store("new", &dataset).expect("stored");
+    let mut names: Vec<String> = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["new.tokens", "other", "used.tokens"]);
+}

@@ -1,0 +1,112 @@
+//! From a recipe's `[data]` to samples: sources with weights, folders, the template that `auto` means.
+
+use std::path::Path;
+
+use rullama_train::recipe::{Format, Recipe};
+use rullama_train::run::{Data, Frozen, Steps};
+use rullama_train::template::Template;
+
+fn recipe(data: &str, base: &str) -> Recipe {
+    let text = format!(
+        "[model]\nbase = '{base}'\n[output]\ndir = 'x'\n[train]\nepochs = 4\n[data]\nmax_seq_len = 128\nval_size = 0\n{data}"
+    );
+    let none: [(&str, &str); 0] = [];
+    Recipe::parse(&text, Format::Toml, "r.toml", &none).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const TINY_FILE: &str = "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf";
+
+fn write(folder: &Path, name: &str, questions: std::ops::Range<usize>) {
+    let line = |i| format!("{{\"prompt\": \"What is {i} plus 1?\", \"completion\": \"{}.\"}}\n", i + 1);
+    std::fs::write(folder.join(name), questions.map(line).collect::<String>()).expect("written");
+}
+
+#[test]
+fn sources_are_mixed_by_weight() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("often")).expect("made");
+    write(dir, "often/a.jsonl", 0..3);
+    write(dir, "often/b.jsonl", 3..5);
+    write(dir, "seldom.jsonl", 10..18);
+    let d = dir.display();
+    let recipe = recipe(
+        &format!(
+            "[[data.sources]]\npath = '{d}/often'\nweight = 2\n[[data.sources]]\npath = '{d}/sel*.jsonl'\nweight = 0.25\n"
+        ),
+        "tiny",
+    );
+    let frozen = Frozen::open(&recipe).expect("the tiny base");
+    let data = Data::read(&recipe, &frozen).expect("sound");
+    assert_eq!(data.weights, [vec![2.0; 5], vec![0.25; 8]].concat());
+    let files: Vec<(String, usize)> = data
+        .sources
+        .iter()
+        .map(|s| (s.path.file_name().expect("a file").to_string_lossy().into_owned(), s.samples))
+        .collect();
+    assert_eq!(files, [("a.jsonl".into(), 3), ("b.jsonl".into(), 2), ("seldom.jsonl".into(), 8)]);
+    let steps = Steps::plan_weighted(&recipe, &data.train, &data.weights).expect("a plan");
+    let seen = |i: usize| steps.plans.iter().flatten().flatten().filter(|j| **j == i).count();
+    // Four epochs: each of the first five twice an epoch, each of the eight once in all.
+    assert_eq!((0..13).map(seen).collect::<Vec<_>>(), [vec![8; 5], vec![1; 8]].concat());
+    assert!(data.notices.is_empty(), "a weight makes no duplicates: {:?}", data.notices);
+    // A validation part leaves each sample its weight.
+    let split =
+        Recipe::parse(&recipe.to_toml(), Format::Toml, "r", &[("data.val_size", "6")]).expect("sound");
+    let data = Data::read(&split, &frozen).expect("sound");
+    let plus = |text: &str| data.train.iter().filter(|s| s.origin.contains(text)).count();
+    assert_eq!(data.weights.iter().filter(|w| **w == 2.0).count(), plus("often"));
+    assert_eq!((data.train.len(), data.weights.len(), data.validation.len()), (7, 7, 6));
+}
+
+#[test]
+fn the_files_own_template_and_the_built_in_one_give_the_tiny_model_the_same_samples() {
+    let data = "train = 'datasets/pirate.jsonl'\n";
+    let read = |data: &str, base: &str| {
+        let recipe = recipe(data, base);
+        let frozen = Frozen::open(&recipe).expect("the tiny base");
+        let jinja = matches!(frozen.template, Template::Jinja(_));
+        (jinja, frozen.prompt("Hi").expect("a prompt"), Data::read(&recipe, &frozen).expect("sound").train)
+    };
+    let (jinja, prompt, built_in) = read(data, "tiny");
+    assert!(!jinja && built_in.len() == 400);
+    for (data, base) in [(data.to_owned(), TINY_FILE), (format!("{data}template = 'gguf'\n"), "tiny")] {
+        let (jinja, found_prompt, found) = read(&data, base);
+        assert!(jinja, "{base}");
+        assert_eq!(found_prompt, prompt);
+        assert_eq!(found, built_in);
+    }
+    let (jinja, _, found) = read(&format!("{data}template = 'gemma4'\n"), TINY_FILE);
+    assert!(!jinja && found == built_in);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.jinja");
+    std::fs::write(&path, "{% for m in messages %}{{ m.content }}").expect("written");
+    let recipe = recipe(&format!("{data}template = '{}'\n", path.display()), "tiny");
+    let Err(error) = Frozen::open(&recipe) else { panic!("broken") };
+    let error = error.to_string();
+    assert!(error.starts_with("data.template: the chat template cannot be read: "), "{error}");
+}
+
+#[test]
+fn validation_samples_that_are_trained_on_are_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "train.jsonl", 0..6);
+    write(folder.path(), "valid.jsonl", 5..8);
+    let d = folder.path().display();
+    let text =
+        format!("train = '{d}/train.jsonl'\nvalid = '{d}/valid.jsonl'\n").replace("val_size = 0\n", "");
+    let recipe = recipe(&text, "tiny");
+    let frozen = Frozen::open(&recipe).expect("the tiny base");
+    let data = Data::read(&recipe, &frozen).expect("sound");
+    let alone = Data::read_validation(&recipe, &frozen, &recipe.data.valid).expect("sound");
+    assert_eq!((alone.train.len(), alone.validation), (0, data.validation));
+    assert_eq!(data.validation_counts, [(format!("{d}/valid.jsonl"), 3)]);
+    let notices: Vec<String> = data.notices.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notices,
+        [format!(
+            "validation: 1 of 3 validation samples are trained on, too, so their loss is too low; the first, {d}/valid.jsonl \
+             line 1, equals {d}/train.jsonl line 6"
+        )]
+    );
+}

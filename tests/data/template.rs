@@ -1,0 +1,320 @@
+//! Chat templates: texts equal transformers' own, character by character, and what carries loss is what the assistant wrote.
+
+use rullama_train::template::{
+    Conversation, Jinja, Layout, Message, Role, Template, TemplateError, ToolCall, TrainOn,
+};
+use rullama_train::tokenizer::{Special, Tokenizer};
+
+use crate::common_template::{Case, DAY, own};
+use crate::shapes::with_tools;
+use crate::{tokenizer, trained};
+
+/// Gemma's turns without any mark.
+const PLAIN: &str = "{{ bos_token }}{% for m in messages %}{{ '<|turn>' + m.role + '\n' + m.content | trim + '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>assistant\n' }}{% endif %}";
+
+fn jinja(source: &str) -> Template {
+    Template::Jinja(Box::new(Jinja::new(source, DAY).expect("sound")))
+}
+
+fn talk(turns: &[(Role, &str)]) -> Conversation {
+    Conversation::new(turns.iter().map(|(role, text)| Message::new(*role, *text)).collect())
+}
+
+fn four_turns() -> Conversation {
+    talk(&[(Role::User, "a"), (Role::Assistant, "b c"), (Role::User, "d"), (Role::Assistant, "e")])
+}
+
+/// The text and the pieces of it that carry loss; the ids are those of the text.
+fn rendered(
+    template: &Template,
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
+    train_on: TrainOn,
+) -> Result<(String, Vec<String>), TemplateError> {
+    let rendered = template.render(tokenizer, conversation, train_on)?;
+    let text = tokenizer.decode(&rendered.ids);
+    assert_eq!(rendered.ids, tokenizer.encode(&text, Special::Parse), "{text:?}");
+    Ok((text, trained(tokenizer, &rendered.ids, &rendered.labels)))
+}
+
+#[test]
+fn our_own_template_renders_as_in_transformers() {
+    let (tokenizer, template) = (tokenizer(), own());
+    let cases = Case::all();
+    assert_eq!(cases.len(), 40);
+    let wrong: Vec<String> =
+        cases.iter().filter_map(|case| case.compare(&tokenizer, &template, "own").err()).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn generation_blocks_mark_what_transformers_marks() {
+    let (tokenizer, template) = (with_tools(), own());
+    for case in Case::all() {
+        let (_, found) =
+            rendered(&template, &tokenizer, &case.conversation, TrainOn::Assistant).expect("sound");
+        // transformers' indices are of characters; ours must fall between tokens.
+        assert_eq!(found, case.spans("own"), "{}", case.name);
+    }
+}
+
+#[test]
+fn the_built_in_layout_renders_as_googles_templates() {
+    let tokenizer = tokenizer();
+    for (layout, key) in [(Layout::Small, "small"), (Layout::Large, "large")] {
+        let mut compared = 0;
+        for case in Case::all() {
+            // The template takes only strings for results; Python strips, sorts and prints a few things unlike Go.
+            let known = ["object result", "list result", "control characters", "arguments of all kinds"];
+            if known.contains(&case.name.as_str()) {
+                continue;
+            }
+            let template = Template::Gemma4(layout);
+            match case.compare(&tokenizer, &template, key) {
+                Ok(()) => {}
+                // The empty thought of the prompt stands in our sample, too; transformers' has none.
+                Err(text) if layout == Layout::Large && text.contains("prompt false") => {
+                    let found = template.text(&tokenizer, &case.conversation, false).expect("sound");
+                    let without = found.replace("<|channel>thought\n<channel|>", "");
+                    assert_eq!(Some(&*without), case.expected(key, false), "{}", case.name);
+                }
+                Err(text) => panic!("{text}"),
+            }
+            compared += 1;
+        }
+        assert_eq!(compared, 36);
+    }
+}
+
+#[test]
+fn the_built_in_layout_prints_arguments_as_go_does() {
+    let arguments = serde_json::json!({
+        "B": 1.0, "a": 1e21, "c": 1.5e-7, "d": -0.25, "e": null, "f": [true, {"k": "v"}], "g": 12345678901234567890u64
+    });
+    let call = ToolCall {
+        name: "f".into(),
+        arguments: arguments.as_object().expect("an object").clone(),
+        ..ToolCall::default()
+    };
+    let mut conversation = talk(&[(Role::User, "a"), (Role::Assistant, "")]);
+    conversation.messages[1].tool_calls = vec![call];
+    let text = Template::Gemma4(Layout::Small).text(&tokenizer(), &conversation, false).expect("sound");
+    let expected = "<|tool_call>call:f{B:1,a:1e+21,c:1.5e-07,d:-0.25,e:null,f:[true,{k:<|\"|>v<|\"|>}],g:12345678901234567890}<tool_call|>";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn prefixes_give_the_mask_of_a_template_without_marks() {
+    let (tokenizer, template) = (tokenizer(), jinja(PLAIN));
+    let (text, found) = rendered(&template, &tokenizer, &four_turns(), TrainOn::Assistant).expect("sound");
+    assert_eq!(
+        text,
+        "<bos><|turn>user\na<turn|>\n<|turn>assistant\nb c<turn|>\n<|turn>user\nd<turn|>\n<|turn>assistant\ne<turn|>\n"
+    );
+    assert_eq!(found, ["b c<turn|>", "e<turn|>"], "the end token and not the newline behind it");
+    let of = |train_on| rendered(&template, &tokenizer, &four_turns(), train_on).expect("sound").1;
+    assert_eq!(of(TrainOn::LastAssistant), ["e<turn|>"]);
+    assert_eq!(of(TrainOn::All).concat(), text);
+    let mut flagged = four_turns();
+    flagged.messages[1].train = Some(false);
+    flagged.messages[2].train = Some(true);
+    let of = |train_on| rendered(&template, &tokenizer, &flagged, train_on).expect("sound").1;
+    assert_eq!(of(TrainOn::Assistant), ["<|turn>user\nd<turn|>\n", "e<turn|>"]);
+    let (before, after) = text.split_once("<|turn>assistant\nb c<turn|>\n").expect("there");
+    assert_eq!(of(TrainOn::All), [before, after]);
+    // The prompt is what stands before the answer.
+    let prompt = template.prompt(&tokenizer, &talk(&[(Role::User, "a")])).expect("sound");
+    assert_eq!(tokenizer.decode(&prompt), "<bos><|turn>user\na<turn|>\n<|turn>assistant\n");
+}
+
+#[test]
+fn prefixes_and_marks_and_pieces_agree() {
+    // The tiny model's own template, a marked form of it, and the built-in layout: the same ids, the same labels.
+    let tokenizer = tokenizer();
+    let plain = "{{ bos_token }}{% for message in messages %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}{{ '<|turn>' + role + '\n' + message['content'] | trim + '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}";
+    let marked = plain.replace(
+        "{{ '<|turn>' + role + '\n' + message['content'] | trim + '<turn|>\n' }}",
+        "{{ '<|turn>' + role + '\n' }}{% if role == 'model' %}{% generation %}{{ message['content'] | trim + '<turn|>' }}{% endgeneration %}{% else %}{{ message['content'] | trim + '<turn|>' }}{% endif %}{{ '\n' }}",
+    );
+    let mut compared = 0;
+    for case in Case::all() {
+        if !case.conversation.tools.is_empty() || case.thinks() || case.conversation.thinks() {
+            continue;
+        }
+        for train_on in [TrainOn::Assistant, TrainOn::LastAssistant] {
+            let of = |template: &Template| {
+                template
+                    .render(&tokenizer, &case.conversation, train_on)
+                    .unwrap_or_else(|e| panic!("{}: {e}", case.name))
+            };
+            let expected = of(&Template::Gemma4(Layout::Small));
+            if case.name != "developer" && case.name != "control characters" {
+                assert_eq!(of(&jinja(plain)), expected, "{}", case.name);
+                assert_eq!(of(&jinja(&marked)), expected, "{}", case.name);
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, 30);
+}
+
+#[test]
+fn the_last_answer_gets_the_block_that_its_prompt_ends_in() {
+    // As in Gemma's templates for large models: an empty thought in the prompt, none in history.
+    let large = PLAIN.replace(
+        "'<|turn>assistant\n' }}{% endif %}",
+        "'<|turn>assistant\n<|channel>thought\n<channel|>' }}{% endif %}",
+    );
+    let (tokenizer, template) = (tokenizer(), jinja(&large));
+    let (text, found) = rendered(&template, &tokenizer, &four_turns(), TrainOn::Assistant).expect("sound");
+    assert!(text.ends_with("<|turn>assistant\n<|channel>thought\n<channel|>e<turn|>\n"), "{text}");
+    assert_eq!(text.matches("<channel|>").count(), 1);
+    assert_eq!(found, ["b c<turn|>", "e<turn|>"]);
+    // An empty answer begins with another control token, which begins alike.
+    let empty = talk(&[(Role::User, "a"), (Role::Assistant, "")]);
+    let (text, found) = rendered(&template, &tokenizer, &empty, TrainOn::Assistant).expect("sound");
+    assert!(text.ends_with("<|turn>assistant\n<|channel>thought\n<channel|><turn|>\n"), "{text}");
+    assert_eq!(found, ["<turn|>"]);
+}
+
+#[test]
+fn what_cannot_be_masked_is_refused_by_name() {
+    let tokenizer = tokenizer();
+    let refused = |source: &str, conversation: &Conversation| {
+        let error =
+            rendered(&jinja(source), &tokenizer, conversation, TrainOn::Assistant).expect_err("refused");
+        error.to_string()
+    };
+    // History is rendered differently from the end.
+    let numbered =
+        PLAIN.replace("m.content | trim", "m.content + ('!' if loop.last and m.role == 'assistant' else '')");
+    assert_eq!(
+        refused(&numbered, &four_turns()),
+        "message 2: its tokens cannot be told from the rest: the template renders it differently once other messages \
+         follow; set data.train_on = \"last_assistant\", or cut the conversation behind it"
+    );
+    assert!(rendered(&jinja(&numbered), &tokenizer, &four_turns(), TrainOn::LastAssistant).is_ok());
+    // The prompt names another role than the message.
+    let other = PLAIN.replace("'<|turn>assistant\n'", "'<|turn>model\n'");
+    assert_eq!(
+        refused(&other, &four_turns()),
+        "message 2: its tokens cannot be told from the rest: the prompt for it goes on with \"model\\n\", the message with \
+         \"assistant\\nb c<turn|>\\n\"; expected the message to begin with its prompt. Choose another data.template, or \
+         data.train_on = \"all\""
+    );
+    // The prompt ends inside a token.
+    let spaced = PLAIN.replace("m.role + '\n'", "m.role + ': '").replace("assistant\n'", "assistant: '");
+    let error = refused(&spaced, &four_turns());
+    assert!(
+        error.starts_with("message 2: its tokens cannot be told from the rest: the template's text "),
+        "{error}"
+    );
+    assert!(error.contains("share a token"), "{error}");
+    // The template's own words.
+    let raising = "{{ raise_exception('only one turn, please') }}";
+    assert_eq!(
+        refused(raising, &four_turns()),
+        "the chat template refuses the conversation: only one turn, please (line 1 of the template)"
+    );
+    let Err(error) = Jinja::new("{% if %}", DAY) else { panic!("broken") };
+    assert!(error.to_string().starts_with("the chat template cannot be read: "), "{error}");
+    // Marks that do not count the answers.
+    let once = "{% generation %}{{ messages[1].content }}{% endgeneration %}";
+    assert_eq!(
+        refused(once, &four_turns()),
+        "message 2: its tokens cannot be told from the rest: the template marks 1 answers with {% generation %}, the \
+         conversation has 2; correct the template"
+    );
+}
+
+#[test]
+fn what_the_template_has_no_place_for_is_refused() {
+    let tokenizer = tokenizer();
+    let refused = |conversation: &Conversation| {
+        rendered(&jinja(PLAIN), &tokenizer, conversation, TrainOn::Assistant)
+            .expect_err("refused")
+            .to_string()
+    };
+    let unused = |key: &str| {
+        format!(
+            "the chat template never reads \"{key}\", so the sample would lose it; remove it from the data, or choose another \
+             data.template"
+        )
+    };
+    let mut thinking = four_turns();
+    thinking.messages[3].thinking = "Hm.".into();
+    assert_eq!(refused(&thinking), unused("reasoning_content"));
+    let mut calling = four_turns();
+    calling.messages[3].tool_calls = vec![ToolCall { name: "f".into(), ..ToolCall::default() }];
+    assert_eq!(refused(&calling), unused("tool_calls"));
+    let mut declaring = four_turns();
+    declaring.tools = vec![serde_json::json!({"type": "function", "function": {"name": "f"}})];
+    assert_eq!(refused(&declaring), unused("tools"));
+    let mut wishing = four_turns();
+    wishing.kwargs.insert("tone".into(), "kind".into());
+    assert_eq!(refused(&wishing), unused("tone"));
+    let built_in = Template::Gemma4(Layout::Small).render(&tokenizer, &wishing, TrainOn::Assistant);
+    assert_eq!(built_in.expect_err("refused").to_string(), unused("tone"));
+    let kind = PLAIN.replace("{{ bos_token }}", "{{ bos_token }}{{ tone }}");
+    let (text, _) = rendered(&jinja(&kind), &tokenizer, &wishing, TrainOn::Assistant).expect("sound");
+    assert!(text.starts_with("<bos>kind<|turn>"), "{text}");
+    // Words that the template drops are noticed.
+    let forgetful = PLAIN.replace("messages %}", "messages if m.role != 'system' %}");
+    let conversation = talk(&[(Role::System, "Be brief."), (Role::User, "a"), (Role::Assistant, "b")]);
+    let of =
+        |source: &str| jinja(source).render(&tokenizer, &conversation, TrainOn::Assistant).expect("sound");
+    assert!(of(&forgetful).left_out && !of(PLAIN).left_out);
+}
+
+#[test]
+fn dates_are_the_callers() {
+    use rullama_train::template::Date;
+    // Python: datetime.date.fromordinal(719163 + n).
+    for (days, expected) in
+        [(0, (1970, 1, 1)), (11_016, (2000, 2, 29)), (20_701, (2026, 9, 5)), (-1, (1969, 12, 31))]
+    {
+        assert_eq!(Date(days).civil(), expected);
+    }
+    let template = jinja("{{ strftime_now('%Y-%m-%d %a %b %y %%') }}{{ messages[0].content }}");
+    let text = template.text(&tokenizer(), &talk(&[(Role::User, "!")]), false).expect("sound");
+    assert_eq!(text, "2026-09-05 Sat Sep 26 %!");
+    let refused = jinja("{{ strftime_now('%Q') }}").text(&tokenizer(), &talk(&[(Role::User, "!")]), false);
+    assert!(refused.is_err());
+    // Only a template that writes the date is another one the day after.
+    let digest =
+        |source: &str, day| Template::Jinja(Box::new(Jinja::new(source, Date(day)).expect("sound"))).digest();
+    assert_ne!(digest("{{ strftime_now('%Y') }}", 0), digest("{{ strftime_now('%Y') }}", 1));
+    assert_eq!(digest(PLAIN, 0), digest(PLAIN, 1));
+}
+
+#[test]
+fn values_are_printed_as_in_python() {
+    let printed = |value: &str| {
+        let source =
+            format!("{{% set x = {value} %}}{{{{ x }}}}|{{{{ x | tojson }}}}{{{{ messages[0].content }}}}");
+        let text = jinja(&source).text(&tokenizer(), &talk(&[(Role::User, "")]), false).expect("sound");
+        text.split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("both")
+    };
+    // Each as print(x) and json.dumps(x, ensure_ascii=False) in Python 3.11.
+    for (value, text, json) in [
+        ("[1, 2.0, true, none]", "[1, 2.0, True, None]", "[1, 2.0, true, null]"),
+        ("'a\"b'", "a\"b", "\"a\\\"b\""),
+        ("['a\\nb', \"it's\", 'é\\t']", "['a\\nb', \"it's\", 'é\\t']", "[\"a\\nb\", \"it's\", \"é\\t\"]"),
+        ("{'k': {'x': [], 'y': {}}}", "{'k': {'x': [], 'y': {}}}", "{\"k\": {\"x\": [], \"y\": {}}}"),
+        ("1e16", "1e+16", "1e+16"),
+        ("123456789012345.0", "123456789012345.0", "123456789012345.0"),
+        ("0.0001", "0.0001", "0.0001"),
+        ("0.00001", "1e-05", "1e-05"),
+        ("-0.5", "-0.5", "-0.5"),
+    ] {
+        assert_eq!(printed(value), (text.to_owned(), json.to_owned()), "{value}");
+    }
+}
+
+#[test]
+fn a_text_without_bos_gets_one() {
+    let (tokenizer, template) = (tokenizer(), jinja(&PLAIN.replace("{{ bos_token }}", "")));
+    let rendered = template.render(&tokenizer, &four_turns(), TrainOn::All).expect("sound");
+    assert_eq!(rendered.ids[..2], [tokenizer.bos(), tokenizer.turn_start()]);
+    assert_eq!(rendered.labels.len(), rendered.ids.len());
+}

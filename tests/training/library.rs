@@ -1,0 +1,64 @@
+//! The examples do what their heads say: a program trains, loads, replies and exports with the library alone.
+
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use rullama_train::batch::Sample;
+use rullama_train::finetune::{FinetuneError, finetune, samples};
+use rullama_train::gpu::Gpu;
+use rullama_train::recipe::Recipe;
+use rullama_train::run::Frozen;
+
+use super::check_that;
+
+#[allow(dead_code)] // their `main`
+#[path = "../../examples/export.rs"]
+mod export;
+#[allow(dead_code)]
+#[path = "../../examples/generate.rs"]
+mod generate;
+#[allow(dead_code)]
+#[path = "../../examples/load.rs"]
+mod load;
+#[allow(dead_code)]
+#[path = "../../examples/train.rs"]
+mod train;
+
+pub fn examples(_: &Gpu) -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let adapter = dir.path().join("adapter");
+    let path = adapter.display().to_string();
+    train::run(&adapter).map_err(|e| e.to_string())?;
+    load::run(&[format!("{path}=0.5"), "tests/golden/chat/adapter=0.5".into()]).map_err(|e| e.to_string())?;
+    let reply = generate::run(&path, "What is the capital of Peru?").map_err(|e| e.to_string())?;
+    check_that("the reply is a pirate's", reply.contains("Lima") && reply.contains("Aye, matey!"))?;
+    let out = dir.path().join("exported");
+    export::run(&path, &out).map_err(|e| e.to_string())?;
+    let there = |name: &str| Path::new(&out).join(name).exists();
+    let names = ["adapter_config.json", "adapter.gguf", "adapter-f16.gguf", "mlx", "merged.gguf"];
+    check_that("everything was exported", names.into_iter().all(there))
+}
+
+/// The quick path is the program's own: the same numbers, and its errors are words.
+pub fn quick_path(gpu: &Gpu) -> Result<(), Failed> {
+    let mut recipe = Recipe::new("tiny");
+    recipe.data.max_seq_len = 64;
+    recipe.train.max_steps = Some(2);
+    recipe.lora.rank = 4;
+    let frozen = Frozen::open(&recipe)?;
+    let text = "{\"prompt\": \"Hello!\", \"completion\": \"Ahoy!\"}\n";
+    let samples: Vec<Sample> = samples(&frozen, &recipe, text, "text")?;
+    let train = |recipe: &Recipe| {
+        let mut losses = Vec::new();
+        let adapter =
+            pollster::block_on(finetune(gpu, &frozen, &samples, recipe, |p| losses.push(p.report.loss)));
+        adapter.map(|adapter| (adapter, losses))
+    };
+    let (adapter, losses) = train(&recipe)?;
+    check_that("the same settings give the same bits", train(&recipe)? == (adapter, losses.clone()))?;
+    check_that("it reports every step", losses.len() == 2)?;
+    // One step, and that of warm-up: the learning rate is zero.
+    recipe.train.max_steps = Some(1);
+    recipe.train.warmup_steps = Some(5);
+    check_that("nothing learned is an error", matches!(train(&recipe), Err(FinetuneError::Unmoved)))
+}
