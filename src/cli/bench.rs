@@ -107,6 +107,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     };
     let trainer =
         Trainer::new(&gpu, &model, &adapter, capacity, Dropout { probability: 0.0, seed: 0 }, recompute)?;
+    let planned = trainer.plan().total();
+    if let Some(gib) = args.memory_limit.filter(|gib| planned as f64 > gib * (1u64 << 30) as f64) {
+        let (least, shape) = (show::bytes(planned), format_args!("{} × {}", args.batch, args.sequence));
+        bail!(
+            "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or --batch"
+        );
+    }
     let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
 
