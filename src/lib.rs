@@ -38,9 +38,10 @@ pub mod tensorboard;
 
 pub mod conversation;
 pub mod finetune;
+pub mod sampling;
+
 pub mod generate;
 pub mod run;
-pub mod sampling;
 
 pub mod export;
 pub mod files;

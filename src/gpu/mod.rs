@@ -312,7 +312,7 @@ const USAGE: wgpu::BufferUsages =
 fn describe(error: &wgpu::Error) -> String {
     match error {
         wgpu::Error::OutOfMemory { .. } => "out of memory; set train.gradient_checkpointing = true, lower \
-            data.max_seq_len, train.batch_size or lora.rank, or close what else uses the GPU"
+            data.max_seq_len, train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU"
             .into(),
         other => other.to_string(),
     }
