@@ -33,7 +33,10 @@ fn row_rstd(row: u32, lane: u32) -> f32 {
         let v = x[row * params.width4 + c];
         squares += dot(v, v);
     }
-    return 1.0 / sqrt(reduce_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
+    let mean = reduce_sum(squares, lane) / f32(params.width4 * 4u) + params.eps;
+    // A sum that overflows would make the row zero, and nobody would see it: it becomes infinite instead.
+    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
+    return select(1.0 / sqrt(mean), mean, overflows);
 }
 
 @compute @workgroup_size(64)

@@ -6,6 +6,9 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+/// What every temporary file and folder is called; something follows. One that is found later was left by a crash.
+const UNFINISHED: &str = ".unfinished-";
+
 /// Why something could not be written. What stood in its place still stands there.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {source}; {}", .path.display(), next_step(.source))]
@@ -129,6 +132,29 @@ pub fn write_folder(dir: &Path, files: &[(&str, &[u8])]) -> Result<(), Error> {
     sync_folder(&place).map_err(at(dir))
 }
 
+/// Removes a folder and what is in it. A crash meanwhile leaves no part of it under its own name.
+pub fn remove_folder(dir: &Path) -> Result<(), Error> {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let aside = dir.with_file_name(format!("{UNFINISHED}{name}"));
+    match fs::rename(dir, &aside) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        result => result.and_then(|()| fs::remove_dir_all(&aside)).map_err(at(dir)),
+    }
+}
+
+/// Removes what interrupted writes left in the folder `dir`. Nobody else may be writing there.
+pub fn remove_unfinished(dir: &Path) -> Result<(), Error> {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            continue;
+        }
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.map_err(at(&path))?;
+    }
+    Ok(())
+}
+
 /// Fails where [`write_folder`] would find no place to write: a check before long work. Nothing is left behind.
 pub fn check_folder(dir: &Path) -> Result<(), Error> {
     let place = std::path::absolute(follow(dir)).map_err(at(dir))?;
@@ -180,7 +206,7 @@ fn create_parent(place: &Path) -> io::Result<PathBuf> {
 /// Temporary files are private unless told otherwise; results get the user's usual permissions.
 fn builder(mode: u32) -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".unfinished-");
+    builder.prefix(UNFINISHED);
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
     #[cfg(not(unix))]
@@ -306,6 +332,20 @@ mod tests {
         assert!(error.to_string().contains("config: "), "{error}");
         assert_eq!(fs::read(dir.path().join("weights")).expect("there"), b"old");
         assert_eq!(names(dir.path()), ["config", "weights"]);
+    }
+
+    #[test]
+    fn removed_folders_and_leftovers_are_gone() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        write_folder(&dir.path().join("a"), &[("x", b"1")]).expect("written");
+        write_folder(&dir.path().join("b"), &[("x", b"1")]).expect("written");
+        fs::write(dir.path().join(".unfinished-file"), "x").expect("written");
+        fs::create_dir_all(dir.path().join(".unfinished-folder/inside")).expect("created");
+        remove_folder(&dir.path().join("a")).expect("removed");
+        remove_folder(&dir.path().join("a")).expect("it is gone already");
+        remove_unfinished(dir.path()).expect("removed");
+        remove_unfinished(&dir.path().join("nowhere")).expect("nothing to remove");
+        assert_eq!(names(dir.path()), ["b"]);
     }
 
     #[cfg(unix)]

@@ -29,11 +29,19 @@ pub mod reference;
 pub mod schedule;
 pub mod train;
 
+pub mod checkpoint;
+pub mod digest;
+pub mod health;
+pub mod metrics;
+pub mod report;
+pub mod tensorboard;
+
 pub mod conversation;
 pub mod finetune;
+pub mod sampling;
+
 pub mod generate;
 pub mod run;
-pub mod sampling;
 
 pub mod export;
 pub mod files;

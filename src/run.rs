@@ -14,7 +14,7 @@ use crate::train::{Capacity, Dropout, Optimizer};
 use crate::weights::{self, Base, Fingerprint};
 
 mod data;
-pub use data::{Data, Source, template};
+pub use data::{Data, Source, ValidationFile, template};
 
 /// Why a recipe cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -162,15 +162,26 @@ fn batching(recipe: &Recipe) -> Batching {
 }
 
 /// What a trainer must hold for these steps and validation batches.
-pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[MicroBatch]) -> Capacity {
+pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[ValidationFile]) -> Capacity {
     let mut capacity = Capacity { tokens: 1, loss_tokens: 1, step_loss_tokens: 1 };
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }
-    for batch in validation {
+    for batch in validation.iter().flat_map(|file| &file.batches) {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }
     capacity
+}
+
+/// The micro-batches of the run that ask the most of the device: the one with most tokens, and the one with most tokens
+/// that carry loss.
+pub fn largest(steps: &Steps, samples: &[Sample]) -> Vec<MicroBatch> {
+    let plans = || steps.plans.iter().flatten();
+    let longest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].ids.len()).sum::<usize>());
+    let heaviest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].loss_tokens()).sum::<usize>());
+    let mut largest: Vec<&Vec<usize>> = longest.into_iter().chain(heaviest).collect();
+    largest.dedup();
+    largest.iter().map(|plan| MicroBatch::pack(plan.iter().map(|&i| &samples[i]))).collect()
 }
 
 /// The slots that the recipe's `target_modules` mean in this model.

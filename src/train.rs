@@ -1,6 +1,7 @@
 //! Optimizer steps: micro-batches forward and backward, one update, one read-back.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{MicroBatch, Step};
 use crate::config::Config;
@@ -8,8 +9,10 @@ use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Pair, Slot};
 use crate::model::plan::Recompute;
 use crate::model::{Activations, Head, Inputs, Losses, Model, Plan, Trainable};
-use crate::ops::adamw::AdamW;
+use crate::ops::adamw::{AdamW, ClipState};
 use crate::ops::dropout::Mask;
+use crate::ops::update_norm::Taken;
+use crate::ops::verdict;
 
 /// What stops a run.
 #[derive(Debug, thiserror::Error)]
@@ -17,18 +20,23 @@ pub enum TrainError {
     /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The loss or the gradient is infinite or not a number. The adapter has not moved.
+    /// The loss, the gradient or a hidden state is infinite or not a number. The adapter has not moved.
     #[error(
-        "step {step}: the loss is {loss} and the gradient norm {grad_norm}, expected finite numbers; the adapter is as it \
-         was before this step. Lower train.learning_rate, or set train.max_grad_norm"
+        "step {step}: the loss is {loss}, the gradient norm {grad_norm}, and {rows} of {loss_tokens} tokens that carry loss \
+         overflowed, expected finite numbers; the adapter is as it was before this step. Lower train.learning_rate, set \
+         train.max_grad_norm, or let such steps be left out with train.max_skipped_steps"
     )]
     NotFinite {
         /// Optimizer step, from 1.
         step: u64,
-        /// Mean loss.
+        /// Mean loss. It can look sound: the softcap hides what overflowed before it.
         loss: f64,
         /// Before clipping.
         grad_norm: f64,
+        /// Tokens whose hidden state or logits are not finite.
+        rows: usize,
+        /// Tokens that carry loss.
+        loss_tokens: usize,
     },
     /// A step without a single loss-carrying token.
     #[error("step {step} holds no token that carries loss; remove the samples without labels")]
@@ -72,17 +80,34 @@ impl Dropout {
 pub struct StepReport {
     /// Mean over all loss-carrying tokens of the step, before the update.
     pub loss: f64,
+    /// Share of the loss-carrying tokens that were the likeliest ones, before the update.
+    pub accuracy: f64,
     /// Global L2 norm before clipping.
     pub grad_norm: f64,
+    /// L2 norm of the update over that of the adapter after it.
+    pub update_ratio: f64,
 }
 
-/// Mean loss over some micro-batches.
+/// Loss and accuracy over some micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
     /// Sum over all loss-carrying tokens.
     pub loss_sum: f64,
     /// Their number.
     pub tokens: usize,
+    /// Those that were the likeliest ones.
+    pub right: usize,
+    /// Those whose hidden state or logits are not finite: above 0, the loss means nothing.
+    pub not_finite: usize,
+}
+
+impl std::ops::AddAssign for Evaluation {
+    fn add_assign(&mut self, other: Evaluation) {
+        self.loss_sum += other.loss_sum;
+        self.tokens += other.tokens;
+        self.right += other.right;
+        self.not_finite += other.not_finite;
+    }
 }
 
 impl Evaluation {
@@ -94,6 +119,11 @@ impl Evaluation {
     /// `e` to the mean loss.
     pub fn perplexity(&self) -> f64 {
         self.loss().exp()
+    }
+
+    /// Share of the tokens that were the likeliest ones.
+    pub fn accuracy(&self) -> f64 {
+        self.right as f64 / self.tokens as f64
     }
 }
 
@@ -119,6 +149,19 @@ impl Capacity {
     }
 }
 
+/// Everything that an optimizer step changes, in host memory: what a checkpoint holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The adapter's matrices.
+    pub parameters: BTreeMap<Slot, Pair>,
+    /// AdamW's first moments; zero for plain gradient descent.
+    pub first: BTreeMap<Slot, Pair>,
+    /// AdamW's second moments; zero for plain gradient descent.
+    pub second: BTreeMap<Slot, Pair>,
+    /// Updates so far: AdamW's step count.
+    pub updates: u64,
+}
+
 /// A model, an adapter, and the buffers to train it.
 pub struct Trainer<'a> {
     gpu: &'a Gpu,
@@ -127,6 +170,9 @@ pub struct Trainer<'a> {
     activations: Activations,
     head: Head,
     losses: wgpu::Buffer,
+    verdicts: wgpu::Buffer,
+    /// Steps that were not finite are none of them.
+    updates: AtomicU64,
     capacity: Capacity,
     dropout: Dropout,
     plan: Plan,
@@ -151,6 +197,8 @@ impl<'a> Trainer<'a> {
             activations: Activations::new(gpu, &plan)?,
             head: Head::new(gpu, model, &plan)?,
             losses: gpu.buffer("losses", (capacity.step_loss_tokens.max(1) * 4) as u64)?,
+            verdicts: gpu.buffer("verdicts", (capacity.step_loss_tokens.max(1) * 4) as u64)?,
+            updates: AtomicU64::new(0),
             adapter,
             capacity,
             dropout,
@@ -173,16 +221,36 @@ impl<'a> Trainer<'a> {
     ) -> Result<StepReport, TrainError> {
         self.forward_backward(step, number)?;
         let mut rec = Recorder::new(self.gpu);
-        let (adam, decay) = (optimizer.adam.as_ref(), optimizer.weight_decay);
-        self.adapter.update(&mut rec, adam, decay, optimizer.max_grad_norm, learning_rate, number);
+        let adam = optimizer.adam.as_ref();
+        let weight_decay = adam.map_or(optimizer.weight_decay, |a| a.weight_decay);
+        let update = self.updates.load(Ordering::Relaxed) + 1;
+        let taken = Taken { adam, weight_decay, learning_rate, update };
+        let verdicts = (&self.verdicts, step.loss_tokens);
+        self.adapter.update(&mut rec, verdicts, optimizer.max_grad_norm, &taken);
         rec.submit()?;
         let loss = self.mean_loss(step).await?;
-        let clip = self.gpu.read::<f32>(&self.adapter.clip.state, 3).await?;
-        let grad_norm = f64::from(clip[0]);
-        if clip[2] == 0.0 || !loss.is_finite() {
-            return Err(TrainError::NotFinite { step: number, loss, grad_norm });
+        let state = self.gpu.read::<ClipState>(&self.adapter.clip.state, 1).await?[0];
+        let grad_norm = f64::from(state.norm);
+        if state.finite == 0.0 {
+            let (rows, loss_tokens) = (state.not_finite as usize, step.loss_tokens);
+            return Err(TrainError::NotFinite { step: number, loss, grad_norm, rows, loss_tokens });
         }
-        Ok(StepReport { loss, grad_norm })
+        self.updates.store(update, Ordering::Relaxed);
+        let accuracy = f64::from(state.right) / step.loss_tokens as f64;
+        let update_ratio = f64::from(state.update_norm) / f64::from(state.parameter_norm);
+        Ok(StepReport { loss, accuracy, grad_norm, update_ratio })
+    }
+
+    /// Runs micro-batches forward and backward without moving the adapter: what does not fit, or takes the device down,
+    /// shows before the first step.
+    pub async fn dry_pass(&self, batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
+        let mut evaluation = Evaluation::default();
+        for batch in batches {
+            let step = Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] };
+            self.forward_backward(&step, 0)?;
+            evaluation += self.read_evaluation(step.loss_tokens).await?;
+        }
+        Ok(evaluation)
     }
 
     /// Mean loss and every gradient of a step, without moving the adapter. Dropout is that of step `number`.
@@ -206,7 +274,7 @@ impl<'a> Trainer<'a> {
         let mut offset = 0;
         for (i, batch) in step.micro_batches.iter().enumerate() {
             let inputs = Inputs::upload(self.gpu, self.model, batch)?;
-            let losses = Losses { buffer: &self.losses, offset };
+            let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset };
             let mask = self.dropout.mask(number, i);
             let (adapter, acts) = (&self.adapter, &self.activations);
             self.model.forward(&mut rec, &inputs, adapter, acts, mask);
@@ -223,7 +291,20 @@ impl<'a> Trainer<'a> {
         Ok(losses.iter().map(|&l| f64::from(l)).sum::<f64>() / step.loss_tokens as f64)
     }
 
-    /// Loss over `batches`, without dropout. `progress` hears how many are done.
+    /// What the first `rows` losses and verdicts say.
+    async fn read_evaluation(&self, rows: usize) -> Result<Evaluation, GpuError> {
+        let losses = self.gpu.read::<f32>(&self.losses, rows).await?;
+        let verdicts = self.gpu.read::<u32>(&self.verdicts, rows).await?;
+        let count = |which: u32| verdicts.iter().filter(|&&v| v == which).count();
+        Ok(Evaluation {
+            loss_sum: losses.iter().map(|&l| f64::from(l)).sum(),
+            tokens: rows,
+            right: count(verdict::RIGHT),
+            not_finite: count(verdict::NOT_FINITE),
+        })
+    }
+
+    /// Loss and accuracy over `batches`, without dropout. `progress` hears how many are done.
     pub async fn evaluate(
         &self,
         batches: &[MicroBatch],
@@ -234,13 +315,11 @@ impl<'a> Trainer<'a> {
         for (i, batch) in batches.iter().enumerate() {
             let mut rec = Recorder::new(self.gpu);
             let inputs = Inputs::upload(self.gpu, self.model, batch)?;
-            let losses = Losses { buffer: &self.losses, offset: 0 };
+            let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
             self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
             rec.submit()?;
-            let losses = self.gpu.read::<f32>(&self.losses, inputs.loss_tokens).await?;
-            evaluation.loss_sum += losses.iter().map(|&l| f64::from(l)).sum::<f64>();
-            evaluation.tokens += inputs.loss_tokens;
+            evaluation += self.read_evaluation(inputs.loss_tokens).await?;
             progress(i + 1);
         }
         Ok(evaluation)
@@ -279,6 +358,20 @@ impl<'a> Trainer<'a> {
     /// The adapter's matrices as they are now.
     pub async fn adapter(&self) -> Result<BTreeMap<Slot, Pair>, GpuError> {
         self.adapter.read(self.gpu).await
+    }
+
+    /// Everything that a later [`Trainer::restore`] needs to go on with the same bits.
+    pub async fn snapshot(&self) -> Result<Snapshot, GpuError> {
+        let parameters = self.adapter.read(self.gpu).await?;
+        let [first, second] = self.adapter.read_moments(self.gpu).await?;
+        Ok(Snapshot { parameters, first, second, updates: self.updates.load(Ordering::Relaxed) })
+    }
+
+    /// Goes back, or on, to what `snapshot` says.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        self.adapter.write_parameters(self.gpu, &snapshot.parameters);
+        self.adapter.write_moments(self.gpu, &snapshot.first, &snapshot.second);
+        self.updates.store(snapshot.updates, Ordering::Relaxed);
     }
 
     fn assert_fits(&self, batches: &[MicroBatch]) {

@@ -80,7 +80,7 @@ fn the_manual_gives_every_key_with_its_true_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 44, "keys with a documented default");
+    assert_eq!(keys, 49, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -126,15 +126,20 @@ warmup_ratio = 0.05
 weight_decay = 0.0
 max_grad_norm = 1.0
 gradient_checkpointing = "auto"
+max_skipped_steps = 0
 
 [eval]
 steps = 0
 samples = []
 max_new_tokens = 64
+keep_best = true
+early_stopping_patience = 0
 
 [output]
 dir = "runs/a"
 export = ["peft"]
+save_steps = 50
+save_total_limit = 2
 
 [device]
 backend = "auto"
@@ -186,14 +191,19 @@ warmup_steps = 5
 weight_decay = 0.01
 max_grad_norm = 0
 gradient_checkpointing = true
+max_skipped_steps = 3
 [eval]
 steps = 50
 samples = ["Hello!"]
 max_new_tokens = 16
+keep_best = false
+early_stopping_patience = 4
 [output]
 dir = "runs/b"
 export = ["peft"]
 base_model_name = "google/gemma-4-E2B-it"
+save_steps = 10
+save_total_limit = 5
 [device]
 backend = "vulkan"
 adapter = "RTX"
@@ -211,7 +221,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 46, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 51, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -260,7 +270,8 @@ fn unknown_keys_name_the_nearest() {
     );
     refuse(
         "eval.zzzzzzzz = 8",
-        "r.toml:4:6: unknown key `zzzzzzzz` in [eval]; [eval] takes steps, samples, max_new_tokens",
+        "r.toml:4:6: unknown key `zzzzzzzz` in [eval]; [eval] takes steps, samples, max_new_tokens, keep_best, \
+         early_stopping_patience",
     );
     refuse_json(
         "{\n  \"lora\": {\"rank\": 8,\n    \"rnak\": 8}}",
@@ -300,7 +311,7 @@ fn adapters_and_fingerprints_are_read_from_text() {
 
 #[test]
 fn planned_keys_are_not_typos() {
-    refuse("eval.keep_best = true", "r.toml:4:6: `keep_best` in [eval] is not supported yet; remove it");
+    refuse("lora.layers = '0..4'", "r.toml:4:6: `layers` in [lora] is not supported yet; remove it");
     refuse(
         "output.export = ['peft', 'merged-gguf']",
         "r.toml:4:26: output.export = \"merged-gguf\" is not supported yet; remove it",
@@ -392,6 +403,63 @@ fn contradictions_are_refused() {
         "train.warmup_steps = 5\ntrain.warmup_ratio = 0.1",
         "r.toml:5:22: train.warmup_ratio: `warmup_steps` sets the warm-up already; remove one of the two",
     );
+    refuse(
+        "eval.early_stopping_patience = 3",
+        "r.toml:4:32: eval.early_stopping_patience: it counts evaluations, and `steps` is 0; set eval.steps, or remove it",
+    );
+}
+
+#[test]
+fn changes_that_matter_are_named() {
+    let (earlier, later) = (accept(""), parse(FULL, &NONE).expect("valid"));
+    assert_eq!(earlier.changes_since(&earlier), []);
+    let keys: Vec<String> = later.changes_since(&earlier).into_iter().map(|c| c.key).collect();
+    let expected = "lora.rank lora.alpha lora.rslora lora.dropout lora.target_modules lora.init_from data.val_size \
+                    data.max_seq_len data.packing data.shuffle train.seed train.epochs train.max_steps train.batch_size \
+                    train.gradient_accumulation_steps train.optimizer train.learning_rate train.adam_beta1 \
+                    train.adam_beta2 train.adam_epsilon train.lr_scheduler train.min_lr_ratio train.warmup_ratio \
+                    train.warmup_steps train.weight_decay train.max_grad_norm";
+    assert_eq!(keys.join(" "), expected);
+    let said = |rest: &str, before: &str| {
+        let changes = accept(rest).changes_since(&accept(before));
+        changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(
+        said("train.seed = 7\ntrain.max_steps = 9", ""),
+        "train.seed was 42 and is 7; train.max_steps was not set and is 9"
+    );
+    assert_eq!(said("", "train.warmup_steps = 3").lines().count(), 1);
+    assert_eq!(
+        said("", "train.warmup_steps = 3"),
+        "train.warmup_ratio was 0.0 and is 0.05; train.warmup_steps was 3 and is not set"
+    );
+    assert_eq!(
+        said("lora.target_modules = ['q_proj']", ""),
+        "lora.target_modules was \"all-linear\" and is [\"attn_q\"]"
+    );
+}
+
+#[test]
+fn a_newer_version_is_named() {
+    let recipe = accept("");
+    let resolved = recipe.to_resolved_toml();
+    let own = env!("CARGO_PKG_VERSION");
+    assert!(resolved.starts_with(&format!("# rullama-train {own}: ")), "{resolved}");
+    assert_eq!(parse(&resolved, &NONE).expect("its own output"), recipe);
+    let written_by = |version: &str, rest: &str| {
+        let text = resolved.replacen(own, version, 1) + rest;
+        parse(&text, &NONE).map_err(|error| error.to_string())
+    };
+    assert_eq!(written_by("9.10.0", "").expect("nothing new in it"), recipe);
+    let line = resolved.lines().count() + 1;
+    let unknown = format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, adapter");
+    assert_eq!(
+        written_by("9.10.0", "flux = 1\n").expect_err("unknown"),
+        format!("{unknown}. rullama-train 9.10.0 wrote this recipe, this is {own}: update the program")
+    );
+    for old in [own, "0.0.9", "nonsense"] {
+        assert_eq!(written_by(old, "flux = 1\n").expect_err("unknown"), unknown, "{old}");
+    }
 }
 
 #[test]

@@ -23,11 +23,14 @@ const MEASURED: usize = 3;
 /// steps are timed.
 pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) -> Result<()> {
     gradients.map_or(Ok(()), files::check_file)?;
-    let (session, initial, gpu) = Session::start(recipe)?;
+    let (session, initial) = Session::start(recipe)?;
+    let gpu = Session::device(recipe)?;
+    show::start(recipe, &session, &initial, &gpu);
     describe::samples(recipe, &session);
     let model = session.model(&gpu)?;
-    let trainer = session.trainer(recipe, &gpu, &model, &initial)?;
+    let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;
     show::plan(trainer.plan(), true);
+    show::line("tried", session.dry_pass(&trainer)?);
     if gradients.is_none() {
         let measure = measure.unwrap_or(if gpu.is_software() { 0 } else { MEASURED });
         time(recipe, &session, &trainer, measure)?;
@@ -43,7 +46,7 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
         ("loss".to_string(), format!("{loss:?}")),
         ("loss_tokens".to_string(), step.loss_tokens.to_string()),
     ]);
-    let bytes = peft::serialize_pairs(&pairs, initial.rank, peft::Naming::CausalLm, metadata)?;
+    let bytes = peft::serialize_pairs(&pairs, initial.adapter.rank, peft::Naming::CausalLm, metadata)?;
     files::write_atomic(path, &bytes)?;
     show::text("");
     let tensors = 2 * pairs.len();

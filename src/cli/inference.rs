@@ -95,6 +95,8 @@ pub struct Loaded {
     pub adapters: Vec<(PathBuf, f64)>,
     pub gpu: Gpu,
     lengths: Lengths,
+    /// Whether a buffer of the device holds less than the usual context.
+    shortened: bool,
 }
 
 impl Loaded {
@@ -120,7 +122,8 @@ impl Loaded {
                 "--context {wanted}: the keys and values of a layer fit a buffer of this device up to {context} tokens"
             );
         }
-        Ok(Loaded { frozen, adapter, adapters, gpu, lengths: Lengths { context, chunk: CHUNK } })
+        let (lengths, shortened) = (Lengths { context, chunk: CHUNK }, context < wanted);
+        Ok(Loaded { frozen, adapter, adapters, gpu, lengths, shortened })
     }
 
     /// Uploads the base.
@@ -143,7 +146,8 @@ impl Loaded {
     pub fn show(&self) {
         show::device(&self.gpu);
         let context = show::count(self.context(), "token");
-        show::line("base", format_args!("{}, context of {context}", self.frozen.base.name()));
+        let why = if self.shortened { ", what a buffer of this device holds" } else { "" };
+        show::line("base", format_args!("{}, context of {context}{why}", self.frozen.base.name()));
         for (path, weight) in &self.adapters {
             let weight = if *weight == 1.0 { String::new() } else { format!(" × {weight}") };
             show::line("adapter", format_args!("{}{weight}", path.display()));

@@ -17,10 +17,10 @@ mod show;
 mod train;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use rullama_train::export::AdapterPath;
 use rullama_train::recipe::{Recipe, split_override};
 
 /// Train LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
@@ -31,6 +31,8 @@ struct Cli {
     verb: Option<Verb>,
     #[command(flatten)]
     train: Option<RecipeArgs>,
+    #[command(flatten)]
+    how: train::How,
 }
 
 #[derive(Subcommand)]
@@ -48,17 +50,12 @@ enum Verb {
     },
     /// Time training steps or replies on random tokens: tokens/s, memory, time by kernel.
     Bench(bench::BenchArgs),
-    /// Mean loss and perplexity over the validation data.
+    /// Mean loss, perplexity and token accuracy over validation data, of base and adapter side by side.
     Eval {
         #[command(flatten)]
         recipe: RecipeArgs,
-        /// An adapter of any format; several are added up, as in --adapter A=0.7 --adapter B=0.3. Without one the base
-        /// alone is evaluated.
-        #[arg(long, value_name = "PATH[=WEIGHT]")]
-        adapter: Vec<AdapterPath>,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        eval: eval::EvalArgs,
     },
     /// Write an adapter, or several as one, in other formats, and read each back.
     Export(export::ExportArgs),
@@ -84,11 +81,16 @@ struct RecipeArgs {
 
 impl RecipeArgs {
     fn read(&self) -> Result<Recipe> {
-        let split = |o: &String| split_override(o).map(|(k, v)| (k.to_string(), v.to_string()));
-        let overrides = self.overrides.iter().map(split).collect::<Result<Vec<_>, _>>()?;
-        let recipe = Recipe::read(&self.recipe, &overrides)?;
+        let recipe = self.parse()?;
         recipe.check_files()?;
         Ok(recipe)
+    }
+
+    /// The recipe, whether its files exist or not.
+    fn parse(&self) -> Result<Recipe> {
+        let split = |o: &String| split_override(o).map(|(k, v)| (k.to_string(), v.to_string()));
+        let overrides = self.overrides.iter().map(split).collect::<Result<Vec<_>, _>>()?;
+        Ok(Recipe::read(&self.recipe, &overrides)?)
     }
 }
 
@@ -104,7 +106,7 @@ pub fn message(error: &anyhow::Error) -> String {
 }
 
 /// Parses the command line and does what it says.
-pub fn run() -> Result<()> {
+pub fn run() -> Result<ExitCode> {
     // Where there is no desktop, a layer of Mesa's complains on stderr that it cannot ask which GPU the desktop uses.
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: this is the only thread so far.
@@ -112,17 +114,21 @@ pub fn run() -> Result<()> {
     }
     let cli = Cli::parse();
     match (cli.verb, cli.train) {
+        (None, Some(recipe)) => return train::run(&recipe.read()?, &cli.how),
         (Some(Verb::Check { recipe, gradients, measure }), _) => {
             check::run(&recipe.read()?, gradients.as_deref(), measure)
         }
-        (Some(Verb::Eval { recipe, adapter, json }), _) => eval::run(&recipe.read()?, &adapter, json),
+        (Some(Verb::Eval { recipe, eval }), _) => {
+            let found = if eval.reads_recipe_data() { recipe.read()? } else { recipe.parse()? };
+            eval::run(&found, &eval)
+        }
         (Some(Verb::Bench(args)), _) => bench::run(&args),
         (Some(Verb::Export(args)), _) => export::run(&args),
         (Some(Verb::Merge(args)), _) => merge::run(&args),
         (Some(Verb::Chat(args)), _) => chat::run(&args),
         (Some(Verb::Generate(args)), _) => generate::run(&args),
         (Some(Verb::Serve(args)), _) => serve::run(&args),
-        (None, Some(recipe)) => train::run(&recipe.read()?),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,7 @@
 //! What train, check and eval share: opening everything that the recipe names, and the device.
 
+use std::time::Instant;
+
 use anyhow::{Result, bail};
 use rullama_train::batch::MicroBatch;
 use rullama_train::export::Loaded;
@@ -8,7 +10,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, Data, Frozen, Steps};
+use rullama_train::run::{self, Data, Frozen, Steps, ValidationFile};
 use rullama_train::train::{Capacity, Trainer};
 
 use super::show;
@@ -17,7 +19,7 @@ use super::show;
 pub struct Session {
     pub frozen: Frozen,
     pub data: Data,
-    pub validation: Vec<MicroBatch>,
+    pub validation: Vec<ValidationFile>,
     pub steps: Steps,
     pub prompts: Vec<(String, Vec<u32>)>,
     pub capacity: Capacity,
@@ -32,7 +34,7 @@ impl Session {
         let data = Data::read(recipe, &frozen)?;
         wait.finish_and_clear();
         let steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
-        let validation = data.validation_batches(recipe)?;
+        let validation = data.validation_files(recipe)?;
         let render = |text: &String| Ok((text.clone(), frozen.prompt(text).map_err(run::RunError::Prompt)?));
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
         let longest =
@@ -50,18 +52,13 @@ impl Session {
         Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
     }
 
-    /// Opens everything, the device last, and shows it: how training and its check begin.
-    pub fn start(recipe: &Recipe) -> Result<(Session, Adapter, Gpu)> {
+    /// [`Session::open`] with the adapter that training starts from: how training and its check begin.
+    pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
         // A place that cannot be written is better known before anything else.
         files::check_folder(&recipe.output.dir)?;
         let session = Session::open(recipe)?;
-        let Loaded { adapter: initial, notices, .. } = run::initial_adapter(recipe, &session.frozen.base)?;
-        let gpu = Session::device(recipe)?;
-        show::device(&gpu);
-        show::session(recipe, &session, &initial);
-        show::notices(&notices);
-        show::steps(recipe, &session);
-        Ok((session, initial, gpu))
+        let initial = run::initial_adapter(recipe, &session.frozen.base)?;
+        Ok((session, initial))
     }
 
     /// Opens the device that the recipe names.
@@ -73,6 +70,24 @@ impl Session {
     /// Uploads the base.
     pub fn model(&self, gpu: &Gpu) -> Result<Model<'_>> {
         Ok(Model::load(gpu, &self.frozen.base, self.positions)?)
+    }
+
+    /// Runs the largest batches once, so that what the device cannot do shows before the first step; in words, what it took.
+    pub fn dry_pass(&self, trainer: &Trainer) -> Result<String> {
+        let largest = run::largest(&self.steps, &self.data.train);
+        let started = Instant::now();
+        let found = pollster::block_on(trainer.dry_pass(&largest))?;
+        let seconds = started.elapsed().as_secs_f64();
+        if found.not_finite > 0 {
+            bail!(
+                "{} of {} tokens of the longest batch overflow before the first step: their hidden states or logits are not \
+                 finite. The base's file is damaged, or the adapter of lora.init_from does not belong to it",
+                found.not_finite,
+                found.tokens
+            );
+        }
+        let tokens = show::count(largest.iter().map(MicroBatch::len).max().unwrap_or(0), "token");
+        Ok(format!("the longest batch, {tokens}, forward and backward in {seconds:.1} s"))
     }
 
     /// Allocates what training needs.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::export::{AdapterPath, Exported, Written};
+use rullama_train::export::{AdapterPath, Exported, Loaded, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
@@ -49,8 +49,15 @@ pub fn device(gpu: &Gpu) {
     line("device", format_args!("{}{software}", gpu.description()));
 }
 
-/// Base, adapter, data and steps.
-pub fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
+/// Device, base, adapter, data and steps: what a run starts with.
+pub fn start(recipe: &Recipe, s: &Session, initial: &Loaded, gpu: &Gpu) {
+    device(gpu);
+    session(recipe, s, &initial.adapter);
+    notices(&initial.notices);
+    steps(recipe, s);
+}
+
+fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let config = s.frozen.base.config();
     let (layers, width, vocab) = (config.layers.len(), config.width, grouped(config.vocab));
     let layers = count(layers, "layer");
@@ -151,7 +158,7 @@ fn samples(samples: &[Sample]) -> String {
 }
 
 /// How the samples become steps.
-pub fn steps(recipe: &Recipe, s: &Session) {
+fn steps(recipe: &Recipe, s: &Session) {
     let (t, d) = (&recipe.train, &recipe.data);
     let length = match t.max_steps {
         Some(_) => "max_steps".into(),
@@ -205,6 +212,15 @@ pub fn bytes(n: u64) -> String {
         1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
         1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
         _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
+    }
+}
+
+/// A time in the units that matter: `45 s`, `12 min 30 s`, `3 h 05 min`.
+pub fn duration(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        s @ 0..60 => format!("{s} s"),
+        s @ 60..3600 => format!("{} min {:02} s", s / 60, s % 60),
+        s => format!("{} h {:02} min", s / 3600, s / 60 % 60),
     }
 }
 

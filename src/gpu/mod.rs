@@ -153,6 +153,11 @@ impl Gpu {
         self.info.device_type == wgpu::DeviceType::Cpu
     }
 
+    /// Bytes that live on the device now, where the backend counts them.
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
+    }
+
     /// Bytes that one binding may span: what decides how matrices are tiled.
     pub fn max_binding_bytes(&self) -> u64 {
         let largest = self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size);
@@ -307,7 +312,7 @@ const USAGE: wgpu::BufferUsages =
 fn describe(error: &wgpu::Error) -> String {
     match error {
         wgpu::Error::OutOfMemory { .. } => "out of memory; set train.gradient_checkpointing = true, lower \
-            data.max_seq_len, train.batch_size or lora.rank, or close what else uses the GPU"
+            data.max_seq_len, train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU"
             .into(),
         other => other.to_string(),
     }

@@ -38,6 +38,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("rms_norm", include_str!("../../shaders/rms_norm.wgsl")),
     ("rope", include_str!("../../shaders/rope.wgsl")),
     ("scale", include_str!("../../shaders/scale.wgsl")),
+    ("update_norm", include_str!("../../shaders/update_norm.wgsl")),
+    ("verdict", include_str!("../../shaders/verdict.wgsl")),
     ("coop_attention", include_str!("../../shaders/coop_attention.wgsl")),
     ("coop_cross_entropy", include_str!("../../shaders/coop_cross_entropy.wgsl")),
     ("coop_geglu", include_str!("../../shaders/coop_geglu.wgsl")),

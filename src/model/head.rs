@@ -1,10 +1,11 @@
-//! Output norm, output projection, softcap and cross entropy over the rows that carry loss, a bounded chunk at a time.
+//! Output norm, output projection, verdict, softcap and cross entropy over the rows that carry loss, a bounded chunk at
+//! a time.
 
 use super::coop_products::Packs;
 use super::{Activations, Inputs, Model, Plan};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::cross_entropy::{self, Chunk};
-use crate::ops::{Rows, embedding, linear, rms_norm};
+use crate::ops::{Rows, embedding, linear, rms_norm, verdict};
 
 /// Buffers of one chunk.
 pub struct Head {
@@ -17,10 +18,12 @@ pub struct Head {
     packs: Option<Packs>,
 }
 
-/// Where losses go: one f32 for each loss-carrying row of the optimizer step.
+/// Where losses and verdicts go: one of each for each loss-carrying row of the optimizer step.
 pub struct Losses<'a> {
-    /// The buffer.
+    /// Losses, f32.
     pub buffer: &'a wgpu::Buffer,
+    /// Verdicts, u32: see [`verdict`].
+    pub verdicts: &'a wgpu::Buffer,
     /// Place of the micro-batch's first row.
     pub offset: usize,
 }
@@ -55,6 +58,7 @@ impl Head {
         for first in (0..inputs.loss_tokens).step_by(self.rows) {
             let rows = self.rows.min(inputs.loss_tokens - first);
             self.logits(rec, model, acts, &inputs.loss_rows, first, rows, inputs.tokens);
+            self.verdicts(rec, model, inputs, losses, first, rows);
             self.chunk(model, inputs, losses, first, rows).forward(rec);
         }
     }
@@ -73,6 +77,7 @@ impl Head {
         for first in (0..inputs.loss_tokens).step_by(self.rows) {
             let rows = self.rows.min(inputs.loss_tokens - first);
             self.logits(rec, model, acts, &inputs.loss_rows, first, rows, inputs.tokens);
+            self.verdicts(rec, model, inputs, losses, first, rows);
             let chunk = self.chunk(model, inputs, losses, first, rows);
             let (dnormed, matrix) = (self.dnormed.all(), model.head_matrix());
             match &self.packs {
@@ -137,6 +142,20 @@ impl Head {
             Some(packs) => packs.frozen(rec, logits, normed, matrix, 1.0, count),
             None => linear::forward(rec, logits, normed, matrix, 1.0, None, count),
         }
+    }
+
+    /// Looks at the rows before the softcap hides what is not finite.
+    fn verdicts(
+        &self,
+        rec: &mut Recorder,
+        model: &Model,
+        inputs: &Inputs,
+        losses: &Losses,
+        first: usize,
+        rows: usize,
+    ) {
+        let (verdicts, targets) = ((losses.verdicts, losses.offset + first), (&inputs.targets, first));
+        verdict::rows(rec, verdicts, &self.hidden, &self.logits, targets, model.config().vocab, rows);
     }
 
     fn chunk<'a>(

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Module, Pair, Slot};
 use crate::ops::Param;
-use crate::ops::adamw::{self, AdamW, Clip, Shard};
+use crate::ops::adamw::{self, Clip, Shard};
+use crate::ops::update_norm::{Taken, UpdateNorm};
+use crate::ops::verdict;
 
 /// What several matrices of a layer read: their `A·x` is one product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +89,9 @@ pub struct Trainable {
     gradients: Vec<wgpu::Buffer>,
     first: Vec<wgpu::Buffer>,
     second: Vec<wgpu::Buffer>,
-    /// Norm, clipping factor and finiteness of the last step's gradients.
+    /// What is known of the last step.
     pub clip: Clip,
+    update_norm: UpdateNorm,
 }
 
 impl Trainable {
@@ -126,6 +129,7 @@ impl Trainable {
             groups[place.layer][place.input as usize] = Some(group);
         }
         let clip = Clip::new(gpu, layout.shards.iter().copied())?;
+        let update_norm = UpdateNorm::new(gpu, layout.shards.iter().copied())?;
         let scale = adapter.scale() as f32;
         let rank = adapter.rank;
         let trainable = Trainable {
@@ -139,8 +143,9 @@ impl Trainable {
             first,
             second,
             clip,
+            update_norm,
         };
-        trainable.write(gpu, adapter);
+        trainable.write(gpu, &trainable.parameters, &adapter.pairs);
         Ok(trainable)
     }
 
@@ -177,29 +182,31 @@ impl Trainable {
         }
     }
 
-    /// Clips the gradients to `max_norm` (0: not) and takes an AdamW step, or plain descent where `adam` is `None`.
+    /// Clips the gradients to `max_norm` (0: not) and takes an optimizer step, unless the gradients or any of the first
+    /// `rows` verdicts are not finite.
     pub fn update(
         &self,
         rec: &mut Recorder,
-        adam: Option<&AdamW>,
-        weight_decay: f64,
+        (verdicts, rows): (&wgpu::Buffer, usize),
         max_norm: f64,
-        learning_rate: f64,
-        step: u64,
+        step: &Taken,
     ) {
         self.clip.norm(rec, &self.gradients, max_norm);
-        for i in 0..self.parameters.len() {
-            let shard = Shard {
-                parameters: &self.parameters[i],
-                gradients: &self.gradients[i],
-                first: &self.first[i],
-                second: &self.second[i],
-            };
-            match adam {
-                Some(adam) => adamw::adamw(rec, &shard, &self.clip, adam, learning_rate, step),
-                None => adamw::sgd(rec, &shard, &self.clip, weight_decay, learning_rate),
+        verdict::tally(rec, &self.clip, verdicts, rows);
+        let shard = |i: usize| Shard {
+            parameters: &self.parameters[i],
+            gradients: &self.gradients[i],
+            first: &self.first[i],
+            second: &self.second[i],
+        };
+        let shards: Vec<Shard> = (0..self.parameters.len()).map(shard).collect();
+        for shard in &shards {
+            match step.adam {
+                Some(adam) => adamw::adamw(rec, shard, &self.clip, adam, step.learning_rate, step.update),
+                None => adamw::sgd(rec, shard, &self.clip, step.weight_decay, step.learning_rate),
             }
         }
+        self.update_norm.record(rec, &shards, &self.clip, step);
     }
 
     /// Takes over the matrices and the scale of an adapter of the same slots and rank; moments and gradients stay.
@@ -208,16 +215,25 @@ impl Trainable {
     pub fn set(&mut self, gpu: &Gpu, adapter: &Adapter) {
         assert!(adapter.pairs.keys().eq(&self.slots) && adapter.rank == self.rank, "the same slots and rank");
         self.scale = adapter.scale() as f32;
-        self.write(gpu, adapter);
+        self.write(gpu, &self.parameters, &adapter.pairs);
     }
 
     /// Overwrites the parameters; moments and gradients stay.
-    fn write(&self, gpu: &Gpu, adapter: &Adapter) {
-        let mut shards: Vec<Vec<f32>> =
-            self.parameters.iter().map(|b| vec![0.0; (b.size() / 4) as usize]).collect();
+    pub fn write_parameters(&self, gpu: &Gpu, pairs: &BTreeMap<Slot, Pair>) {
+        self.write(gpu, &self.parameters, pairs);
+    }
+
+    /// Overwrites AdamW's first and second moments.
+    pub fn write_moments(&self, gpu: &Gpu, first: &BTreeMap<Slot, Pair>, second: &BTreeMap<Slot, Pair>) {
+        self.write(gpu, &self.first, first);
+        self.write(gpu, &self.second, second);
+    }
+
+    fn write(&self, gpu: &Gpu, buffers: &[wgpu::Buffer], pairs: &BTreeMap<Slot, Pair>) {
+        let mut shards: Vec<Vec<f32>> = buffers.iter().map(|b| vec![0.0; (b.size() / 4) as usize]).collect();
         let (r, pr) = (self.rank, self.padded_rank);
         for (slot, group, member) in self.members() {
-            let (pair, k) = (&adapter.pairs[&slot], slot.in_features);
+            let (pair, k) = (&pairs[&slot], slot.in_features);
             let at = group.a.value.offset as usize / 4 + member.offset * k;
             shards[group.a.shard][at..at + r * k].copy_from_slice(&pair.a);
             let at = member.b.value.offset as usize / 4;
@@ -225,7 +241,7 @@ impl Trainable {
                 shards[member.b.shard][at + n * pr..at + n * pr + r].copy_from_slice(row);
             }
         }
-        for (buffer, data) in self.parameters.iter().zip(&shards) {
+        for (buffer, data) in buffers.iter().zip(&shards) {
             gpu.write(buffer, data);
         }
     }
@@ -233,6 +249,11 @@ impl Trainable {
     /// The parameters, by slot.
     pub async fn read(&self, gpu: &Gpu) -> Result<BTreeMap<Slot, Pair>, GpuError> {
         self.read_from(gpu, &self.parameters).await
+    }
+
+    /// AdamW's first and second moments, by slot.
+    pub async fn read_moments(&self, gpu: &Gpu) -> Result<[BTreeMap<Slot, Pair>; 2], GpuError> {
+        Ok([self.read_from(gpu, &self.first).await?, self.read_from(gpu, &self.second).await?])
     }
 
     /// The gradients, by slot.

@@ -43,10 +43,31 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
+/// What a step leaves for the host, all of it in one read-back.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct ClipState {
+    /// Of all gradients, before clipping.
+    pub norm: f32,
+    /// What the gradients are multiplied by.
+    pub factor: f32,
+    /// 1 where the norm and every row that carries loss are finite; at 0 the optimizer moves nothing.
+    pub finite: f32,
+    /// Rows whose target is the likeliest token: [`super::verdict::tally`].
+    pub right: f32,
+    /// Rows that are not finite.
+    pub not_finite: f32,
+    /// L2 norm of the update: [`super::update_norm`].
+    pub update_norm: f32,
+    /// L2 norm of the parameters after it.
+    pub parameter_norm: f32,
+    unused: f32,
+}
+
 /// Scratch of the norm: partial sums, and norm, factor and finiteness.
 pub struct Clip {
     partials: wgpu::Buffer,
-    /// `[norm, factor, 1 if the norm is finite]`.
+    /// [`ClipState`].
     pub state: wgpu::Buffer,
 }
 
@@ -56,7 +77,7 @@ impl Clip {
         let partials: u64 = bytes.map(|b| (b / 16).div_ceil(STRIPE)).sum();
         Ok(Clip {
             partials: gpu.buffer("gradient norm sums", partials * 4)?,
-            state: gpu.buffer("gradient norm", 16)?,
+            state: gpu.buffer("gradient norm", size_of::<ClipState>() as u64)?,
         })
     }
 

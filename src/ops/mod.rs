@@ -28,6 +28,8 @@ pub mod residual;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
+pub mod update_norm;
+pub mod verdict;
 
 use crate::gpu::{Binding, Gpu, GpuError};
 use crate::weights::quant::GgmlType;

@@ -88,6 +88,14 @@ pub enum RecipeError {
         /// What the key takes.
         expected: String,
     },
+    /// A newer version of the program wrote the recipe, and this one does not understand it.
+    #[error("{error}. rullama-train {found} wrote this recipe, this is {}: update the program", env!("CARGO_PKG_VERSION"))]
+    Newer {
+        /// The version that wrote it.
+        found: String,
+        /// What is not understood.
+        error: Box<RecipeError>,
+    },
     /// Two keys that contradict each other, or a value that means nothing.
     #[error("{place}: {key}: {message}")]
     Conflict {

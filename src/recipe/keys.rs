@@ -45,22 +45,19 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "weight_decay",
             "max_grad_norm",
             "gradient_checkpointing",
+            "max_skipped_steps",
         ],
     ),
-    ("eval", &["steps", "samples", "max_new_tokens"]),
-    ("output", &["dir", "export", "base_model_name"]),
+    ("eval", &["steps", "samples", "max_new_tokens", "keep_best", "early_stopping_patience"]),
+    ("output", &["dir", "export", "base_model_name", "save_steps", "save_total_limit"]),
     ("device", &["backend", "adapter"]),
 ];
 
 /// Keys that later versions are meant to have.
-const PLANNED: [(&str, &[&str]); 3] = [
-    ("lora", &["layers"]),
-    ("eval", &["keep_best", "early_stopping_patience"]),
-    ("output", &["resume", "save_steps", "keep", "log_steps"]),
-];
+const PLANNED: [(&str, &[&str]); 1] = [("lora", &["layers"])];
 
 /// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
-const OTHER_NAMES: [(&str, &str); 21] = [
+const OTHER_NAMES: [(&str, &str); 26] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("scale", "lora.alpha"),
@@ -81,6 +78,11 @@ const OTHER_NAMES: [(&str, &str); 21] = [
     ("micro_batch_size", "train.batch_size"),
     ("clip_grad_norm", "train.max_grad_norm"),
     ("eval_steps", "eval.steps"),
+    ("load_best_model_at_end", "eval.keep_best"),
+    ("patience", "eval.early_stopping_patience"),
+    ("early_stopping_steps", "eval.early_stopping_patience"),
+    ("steps_per_save", "output.save_steps"),
+    ("keep", "output.save_total_limit"),
     ("output_dir", "output.dir"),
 ];
 

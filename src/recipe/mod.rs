@@ -3,6 +3,7 @@
 //! Every key has a type, a range and a default; a key that is not known is an error. `recipes/chat.toml` is the
 //! manual of all keys. Paths are relative to the working directory.
 
+mod changes;
 mod error;
 mod fields;
 mod keys;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use changes::Change;
 pub use error::{Place, RecipeError};
 pub use source::Format;
 
@@ -249,6 +251,8 @@ pub struct Train {
     pub max_grad_norm: f64,
     /// Whether layers keep their activations or compute them again in the backward pass.
     pub gradient_checkpointing: GradientCheckpointing,
+    /// Steps that may be left out because they are not finite, before the run stops.
+    pub max_skipped_steps: usize,
 }
 
 /// How gradients become updates.
@@ -299,10 +303,14 @@ impl Serialize for GradientCheckpointing {
 pub struct Eval {
     /// Validation after every so many optimizer steps; 0 = only before the first and after the last.
     pub steps: usize,
-    /// User turns that the model answers before the first step and after the last.
+    /// User turns that the model answers at every evaluation.
     pub samples: Vec<String>,
     /// Longest answer to them, in tokens.
     pub max_new_tokens: usize,
+    /// Whether the adapter with the lowest validation loss is written, rather than the last one.
+    pub keep_best: bool,
+    /// Evaluations in a row without a lower validation loss after which the run ends; 0 = none.
+    pub early_stopping_patience: usize,
 }
 
 /// `[output]`
@@ -315,6 +323,10 @@ pub struct Output {
     /// `base_model_name_or_path` of `adapter_config.json`; unset, it is `model.base`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_model_name: Option<String>,
+    /// Optimizer steps from one checkpoint to the next; 0 = only at the end, or where the run is stopped.
+    pub save_steps: usize,
+    /// Checkpoints that are kept.
+    pub save_total_limit: usize,
 }
 
 /// `[device]`
@@ -359,6 +371,23 @@ impl Recipe {
         name: &str,
         overrides: &[(S, S)],
     ) -> Result<Recipe, RecipeError> {
+        let parsed = Recipe::parse_sections(text, format, name, overrides);
+        // A resolved recipe says who wrote it.
+        let newer = text.strip_prefix(RESOLVED_BY).and_then(|rest| rest.split([':', '\n']).next());
+        match newer.filter(|found| version(found) > version(env!("CARGO_PKG_VERSION"))) {
+            Some(found) => {
+                parsed.map_err(|error| RecipeError::Newer { found: found.into(), error: Box::new(error) })
+            }
+            None => parsed,
+        }
+    }
+
+    fn parse_sections<S: AsRef<str>>(
+        text: &str,
+        format: Format,
+        name: &str,
+        overrides: &[(S, S)],
+    ) -> Result<Recipe, RecipeError> {
         let source = Source::parse(text, format, name, overrides)?;
         keys::check(&source)?;
         Ok(Recipe {
@@ -386,6 +415,12 @@ impl Recipe {
         toml::to_string(self).expect("a recipe is tables of plain values")
     }
 
+    /// [`Recipe::to_toml`] under a line that says which version of the program filled in the defaults.
+    pub fn to_resolved_toml(&self) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        format!("{RESOLVED_BY}{version}: the recipe with every default filled in\n\n{}", self.to_toml())
+    }
+
     /// The same recipe for no other base than the one with this fingerprint.
     pub fn pinned(&self, fingerprint: &Fingerprint) -> Recipe {
         let model = Model { fingerprint: Some(fingerprint.clone()), ..self.model.clone() };
@@ -408,6 +443,14 @@ impl Recipe {
             None => Ok(()),
         }
     }
+}
+
+/// How a resolved recipe begins; the version follows.
+const RESOLVED_BY: &str = "# rullama-train ";
+
+/// `1.2.3` as numbers that compare; what is no number counts as 0.
+fn version(text: &str) -> Vec<u64> {
+    text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0)).collect()
 }
 
 /// Splits `section.key=value`, the argument of `--set`.

@@ -114,14 +114,23 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         weight_decay: not_negative("weight_decay", 0.0)?,
         max_grad_norm: not_negative("max_grad_norm", 1.0)?,
         gradient_checkpointing: section.gradient_checkpointing("gradient_checkpointing")?,
+        max_skipped_steps: section.count("max_skipped_steps", 0, 0)?,
     })
 }
 
 pub(super) fn eval(section: &Section) -> Result<Eval, RecipeError> {
+    let steps = section.count("steps", 0, 0)?;
+    let early_stopping_patience = section.count("early_stopping_patience", 0, 0)?;
+    if early_stopping_patience > 0 && steps == 0 {
+        let message = "it counts evaluations, and `steps` is 0; set eval.steps, or remove it";
+        return Err(section.conflict("early_stopping_patience", message));
+    }
     Ok(Eval {
-        steps: section.count("steps", 0, 0)?,
+        steps,
         samples: section.texts("samples")?.unwrap_or_default(),
         max_new_tokens: section.count("max_new_tokens", 64, 1)?,
+        keep_best: section.boolean("keep_best", true)?,
+        early_stopping_patience,
     })
 }
 
@@ -131,6 +140,8 @@ pub(super) fn output(section: &Section) -> Result<Output, RecipeError> {
         dir: PathBuf::from(dir),
         export: section.choices("export", &[Export::Peft])?,
         base_model_name: section.text("base_model_name")?,
+        save_steps: section.count("save_steps", 50, 0)?,
+        save_total_limit: section.count("save_total_limit", 2, 1)?,
     })
 }
 

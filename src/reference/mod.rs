@@ -18,6 +18,7 @@ pub mod lora;
 pub mod model;
 pub mod rms_norm;
 pub mod rope;
+pub mod verdict;
 
 /// Row `n` of `x` `[N, width]`.
 fn row(x: &[f64], n: usize, width: usize) -> &[f64] {

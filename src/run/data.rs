@@ -64,13 +64,32 @@ impl Data {
         Reader::new(recipe, frozen).validation(paths)
     }
 
-    /// The validation samples as micro-batches of the recipe's size, in file order.
-    pub fn validation_batches(&self, recipe: &Recipe) -> Result<Vec<MicroBatch>, RunError> {
+    /// The validation samples as micro-batches of the recipe's size, in file order, each file on its own.
+    pub fn validation_files(&self, recipe: &Recipe) -> Result<Vec<ValidationFile>, RunError> {
         let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
-        let lengths: Vec<usize> = self.validation.iter().map(|s| s.ids.len()).collect();
-        let steps = batching.plan_epoch(&lengths, 0)?;
-        Ok(steps.iter().flat_map(|plan| Step::new(&self.validation, plan).micro_batches).collect())
+        let split_off = [("data.train".to_string(), self.validation.len())];
+        let files = if self.validation_counts.is_empty() { &split_off[..] } else { &self.validation_counts };
+        let (mut found, mut rest) = (Vec::new(), &self.validation[..]);
+        for (name, count) in files.iter().filter(|(_, count)| *count > 0) {
+            let (samples, others) = rest.split_at(*count);
+            rest = others;
+            let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
+            let steps = batching.plan_epoch(&lengths, 0)?;
+            let batches = steps.iter().flat_map(|plan| Step::new(samples, plan).micro_batches).collect();
+            found.push(ValidationFile { name: name.clone(), samples: *count, batches });
+        }
+        Ok(found)
     }
+}
+
+/// Validation samples of one file.
+pub struct ValidationFile {
+    /// The file; `data.train` where they were split off.
+    pub name: String,
+    /// How many.
+    pub samples: usize,
+    /// Packed.
+    pub batches: Vec<MicroBatch>,
 }
 
 struct Reader<'a> {

@@ -3,7 +3,8 @@
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::adamw::{self, AdamW, Clip, Shard};
+use rullama_train::ops::adamw::{self, AdamW, Clip, ClipState, Shard};
+use rullama_train::ops::update_norm::{Taken, UpdateNorm};
 use rullama_train::reference;
 
 use super::check::{Check, Outcome, Tolerance, run, values, wide};
@@ -12,6 +13,8 @@ use super::check::{Check, Outcome, Tolerance, run, values, wide};
 const NORM: Tolerance = Tolerance { norm: 5e-7, relative: 5e-7, absolute: 0.0 };
 /// Ten steps of ten roundings each. Parameters start at the size of a step, so that a wrong step would show.
 const STEPS: Tolerance = Tolerance { norm: 1e-6, relative: 2e-6, absolute: 2e-6 };
+/// The update is computed again from rounded moments and parameters.
+const UPDATE: Tolerance = Tolerance { norm: 5e-6, relative: 5e-6, absolute: 0.0 };
 /// A decay that is felt beside the steps.
 const ADAM: AdamW = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.3 };
 const LEARNING_RATE: f64 = 1e-2;
@@ -25,6 +28,7 @@ struct Device {
     first: Vec<wgpu::Buffer>,
     second: Vec<wgpu::Buffer>,
     clip: Clip,
+    update_norm: UpdateNorm,
 }
 
 impl Device {
@@ -38,24 +42,30 @@ impl Device {
             first: zeros(),
             second: zeros(),
             clip: Clip::new(gpu, SHARDS.iter().map(|&len| 4 * len as u64))?,
+            update_norm: UpdateNorm::new(gpu, SHARDS.iter().map(|&len| 4 * len as u64))?,
         })
     }
 
     fn step(&self, gpu: &Gpu, max_norm: f64, step: u64, adam: bool) -> Outcome {
         run(gpu, |rec| {
             self.clip.norm(rec, &self.gradients, max_norm);
-            for i in 0..SHARDS.len() {
-                let shard = Shard {
+            let shards: Vec<Shard> = (0..SHARDS.len())
+                .map(|i| Shard {
                     parameters: &self.parameters[i],
                     gradients: &self.gradients[i],
                     first: &self.first[i],
                     second: &self.second[i],
-                };
+                })
+                .collect();
+            for shard in &shards {
                 match adam {
-                    true => adamw::adamw(rec, &shard, &self.clip, &ADAM, LEARNING_RATE, step),
-                    false => adamw::sgd(rec, &shard, &self.clip, 0.3, LEARNING_RATE),
+                    true => adamw::adamw(rec, shard, &self.clip, &ADAM, LEARNING_RATE, step),
+                    false => adamw::sgd(rec, shard, &self.clip, 0.3, LEARNING_RATE),
                 }
             }
+            let adam = adam.then_some(&ADAM);
+            let taken = Taken { adam, weight_decay: 0.3, learning_rate: LEARNING_RATE, update: step };
+            self.update_norm.record(rec, &shards, &self.clip, &taken);
         })
     }
 
@@ -77,6 +87,7 @@ fn gradients(step: u64) -> Vec<Vec<f32>> {
 /// Ten steps with and without clipping, norm and factor included.
 pub fn ten_steps(gpu: &Gpu) -> Outcome {
     let mut norms = Check::new("grad_norm", NORM);
+    let mut updates = Check::new("update_norm", UPDATE);
     let mut adams = Check::new("adamw", STEPS);
     let mut sgds = Check::new("sgd", STEPS);
     // The norm is about 0.1·√(70 260·(1 + 0.09)/3) = 16: clipped to a quarter, not clipped, never clipped.
@@ -94,6 +105,7 @@ pub fn ten_steps(gpu: &Gpu) -> Outcome {
                 let limit = if max_norm > 0.0 { max_norm } else { f64::INFINITY };
                 let mut slices: Vec<&mut [f64]> = g.iter_mut().map(|g| &mut g[..]).collect();
                 let norm = reference::adamw::clip(&mut slices, limit);
+                let old = x.clone();
                 for i in 0..SHARDS.len() {
                     if adam {
                         let AdamW { beta1, beta2, epsilon, weight_decay } = ADAM;
@@ -114,9 +126,19 @@ pub fn ten_steps(gpu: &Gpu) -> Outcome {
                     }
                 }
                 let name = format!("max_norm={max_norm} step={step}");
-                let state: Vec<f32> = block_on(gpu.read(&device.clip.state, 3))?;
+                let state = block_on(gpu.read::<ClipState>(&device.clip.state, 1))?[0];
                 let factor = (limit / (norm + 1e-6)).min(1.0);
-                norms.close(&name, 3, &wide(&state), &[norm, factor, 1.0])?;
+                norms.close(
+                    &name,
+                    3,
+                    &wide(&[state.norm, state.factor, state.finite]),
+                    &[norm, factor, 1.0],
+                )?;
+                let moved =
+                    x.concat().iter().zip(old.concat()).map(|(x, old)| (x - old).powi(2)).sum::<f64>();
+                let size = x.concat().iter().map(|x| x * x).sum::<f64>();
+                let found = wide(&[state.update_norm, state.parameter_norm]);
+                updates.close(&name, 2, &found, &[moved.sqrt(), size.sqrt()])?;
                 let check = if adam { &mut adams } else { &mut sgds };
                 for (what, buffers, expected) in
                     [("x", &device.parameters, &x[..]), ("m", &device.first, &m), ("v", &device.second, &v)]
@@ -134,6 +156,7 @@ pub fn ten_steps(gpu: &Gpu) -> Outcome {
         }
     }
     norms.done()?;
+    updates.done()?;
     adams.done()?;
     sgds.done()
 }
@@ -163,9 +186,9 @@ pub fn non_finite(gpu: &Gpu) -> Outcome {
             gradients[buffer][at] = bad;
             device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
             device.step(gpu, max_norm, 2, adam)?;
-            let state: Vec<f32> = block_on(gpu.read(&device.clip.state, 3))?;
-            if state[2] != 0.0 {
-                return Err(format!("grad_norm, {name}: expected the third of {state:?} to be 0").into());
+            let state = block_on(gpu.read::<ClipState>(&device.clip.state, 1))?[0];
+            if (state.finite, state.update_norm) != (0.0, 0.0) {
+                return Err(format!("{name}: expected no finite norm and no update, found {state:?}").into());
             }
             if everything(&device)? != before {
                 return Err(format!("{name}: a parameter or moment moved").into());

@@ -17,13 +17,14 @@ mod linear;
 mod lora;
 mod matvec;
 mod rms_norm;
+mod verdict;
 
 use rullama_train::gpu::Gpu;
 
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 38] = [
+    let tests: [Test; 42] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -52,6 +53,10 @@ fn main() {
         ("cross_entropy: forward", cross_entropy::forward),
         ("cross_entropy: backward", cross_entropy::backward),
         ("cross_entropy: softcap alone", cross_entropy::softcap),
+        ("rms_norm: a row that overflows is not finite", rms_norm::overflow),
+        ("verdict: the likeliest token", verdict::top1),
+        ("verdict: rows that are not finite", verdict::lost_rows),
+        ("verdict: the counts of a step", verdict::tally),
         ("adamw, sgd and clipping: ten steps", adamw::ten_steps),
         ("adamw, sgd and clipping: gradients that are not finite", adamw::non_finite),
         ("matvec: a few rows, with an adapter's A", matvec::forward),

@@ -1,4 +1,6 @@
 //! Decoding over cached keys and values must give the training forward's logits, however the tokens come in.
+//!
+//! `RULLAMA_MODELS` names further GGUF files to check, separated by colons.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -31,7 +33,7 @@ const HALF: f64 = 1e-2;
 
 /// A model, an adapter and a sequence.
 struct Case {
-    name: &'static str,
+    name: String,
     base: Base,
     adapter: Adapter,
     ids: Vec<u32>,
@@ -42,7 +44,7 @@ fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = ["dense", "big", "ollama"]
         .map(|name| {
             let g = Golden::read(&Path::new("tests/golden").join(name));
-            Case { name, adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
+            Case { name: name.into(), adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
         })
         .into();
     let base = Base::tiny().expect("the model in the program");
@@ -53,7 +55,14 @@ fn cases() -> Vec<Case> {
         .expect("the model in the program")
         .tokenizer
         .encode(&text.repeat(3), Special::Parse);
-    cases.push(Case { name: "tiny", base, adapter, ids });
+    cases.push(Case { name: "tiny".into(), base, adapter, ids });
+    let further = std::env::var_os("RULLAMA_MODELS").unwrap_or_default();
+    for path in std::env::split_paths(&further).filter(|p| !p.as_os_str().is_empty()) {
+        let name = path.display().to_string();
+        let base = Base::open(&name).expect("a model");
+        let adapter = random_adapter(&base, 16, 7);
+        cases.push(Case { name, base, adapter, ids: (0..20).map(|i| 500 + i * 1009).collect() });
+    }
     cases
 }
 

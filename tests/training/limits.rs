@@ -6,6 +6,7 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::batch::{IGNORE, Step};
 use rullama_train::gpu::Gpu;
+use rullama_train::lora::Module;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
@@ -39,6 +40,32 @@ pub fn not_finite(gpu: &Gpu) -> Result<(), Failed> {
         check_that(&what, matches!(result, Err(TrainError::NotFinite { step: 2, .. })))?;
         let after = bits(&block_on(trainer.adapter())?);
         check_that(&format!("{name}: the second step leaves the adapter as it was"), before == after)?;
+    }
+    Ok(())
+}
+
+/// An overflow inside the model, however it is passed on, must not look like the loss of a model that guesses.
+pub fn overflow(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/ollama"));
+    let model = Model::load(gpu, &g.base, 128).expect("the model fits");
+    let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
+    let modules: std::collections::BTreeSet<_> = g.adapter.pairs.keys().map(|s| s.module).collect();
+    check_that("the model has every module", modules.len() == Module::ALL.len())?;
+    for module in modules {
+        let mut adapter = g.without_effect();
+        // Finite itself; its squares are not.
+        let slot = *adapter.pairs.keys().find(|s| s.module == module).expect("it has the module");
+        adapter.pairs.get_mut(&slot).expect("its own").b.fill(1e24);
+        let name = slot.peft_key();
+        let trainer = trainer(gpu, &model, &adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        let found = block_on(trainer.evaluate(&step.micro_batches, |_| {}))?;
+        println!("{name}: loss {:.4}, {} of {} not finite", found.loss(), found.not_finite, found.tokens);
+        check_that(&format!("evaluation sees the overflow of {name}"), found.not_finite > 0)?;
+        let result = block_on(trainer.step(&step, 1, &ADAMW, 1e-3));
+        let seen = matches!(result, Err(TrainError::NotFinite { step: 1, rows, .. }) if rows > 0);
+        check_that(&format!("the step sees it: {result:?}"), seen)?;
+        let after = bits(&block_on(trainer.adapter())?);
+        check_that("the step leaves the adapter as it was", after == bits(&adapter.pairs))?;
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 17] = [
+    let tests: [(&str, Test); 18] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -38,6 +38,7 @@ fn main() {
         ("dropout: the masks of a whole model against the reference", dropout::against_reference),
         ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
         ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
+        ("limits: an overflow inside is seen in training and in evaluation", limits::overflow),
         ("limits: a step without loss is refused", limits::no_loss),
         ("limits: one sample is learned by heart", limits::overfit),
         ("exported: a folder computes what PEFT computes", exported::logits),

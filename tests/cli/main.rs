@@ -1,12 +1,13 @@
 //! The program as a user meets it: bad input gets one clear error and leaves nothing behind; good input does what it
 //! says.
 
-#[path = "common/gguf_writer.rs"]
+#[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
-#[path = "common/gpu.rs"]
+#[path = "../common/gpu.rs"]
 mod gpu;
-#[path = "cli/talk.rs"]
+mod resume;
 mod talk;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,14 +70,26 @@ fn main() {
         ("a device that is not there is refused", no_device),
         ("a reply with a mistake is refused", talk::refusals),
     ];
-    let on_a_device: [Test; 13] = [
+    let mut on_a_device: Vec<Test> = vec![
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
         ("what is handed out is compared first", handed_out),
         ("bench gives a speed", bench),
+        ("eval on files of one's own, base and adapter side by side", watched::eval_files),
+        ("validation files are scored one by one", watched::sources),
+        ("what overflows is no loss", watched::eval_overflow),
+        ("training that changes nothing is an error", watched::changes_nothing),
+        ("train --json gives an object a line, --quiet nothing", watched::voices),
+        ("the report is one page without network", watched::report),
         ("a reader that goes away does not stop the run", closed_pipe),
+        ("killed at any moment, a run ends in the same bytes", resume::killed),
+        ("what decides the numbers may not change under a run", resume::changed),
+        ("a damaged checkpoint is named, and the one before it taken", resume::damaged),
+        ("one run a folder", resume::locked),
+        ("a loss that is not finite stops the run", resume::not_finite),
+        ("the best adapter is kept, and no better one ends the run", resume::best),
         ("generate replies to prompts", talk::generate),
         ("chat keeps the conversation", talk::talk),
         ("serve answers as OpenAI does", talk::serve),
@@ -84,6 +97,13 @@ fn main() {
         ("serve stops where nobody waits, and ends on Ctrl-C", talk::goes_away),
         ("bench --decode gives speeds", talk::bench_decode),
     ];
+    if cfg!(unix) {
+        on_a_device.push(("Ctrl-C saves, and says how to go on", resume::interrupted));
+        on_a_device.push(("Ctrl-C twice does not wait", resume::interrupted_twice));
+    }
+    if cfg!(target_os = "linux") {
+        on_a_device.push(("a full disk is one error, and the run goes on later", resume::full_disk));
+    }
     let trial = |(name, test): Test| {
         Trial::test(name, move || {
             test(Place::new());
@@ -427,7 +447,7 @@ fn bench(place: Place) {
 fn no_validation(place: Place) {
     place.refused(
         &["eval", "recipe.toml", "--set", "data.val_size=0"],
-        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them",
+        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them, or name a file with --data",
     );
 }
 
@@ -510,7 +530,7 @@ fn train(place: Place) {
     let text =
         place.run(&["recipe.toml", "--set", "eval.samples=[\"Hello!\"]", "--set", "eval.max_new_tokens=2"]);
     for part in [
-        "step 2/2  loss ",
+        "step 2/2   loss ",
         "trained    2 steps in ",
         "validation loss ",
         "  Hello!\n    before  ",
@@ -518,15 +538,36 @@ fn train(place: Place) {
     ] {
         assert!(text.contains(part), "expected {part:?} in\n{text}");
     }
-    let files = ["adapter_config.json", "adapter_model.safetensors", "metrics.jsonl", "recipe.resolved.toml"];
+    let files = [
+        ".lock",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "checkpoint-2",
+        "checkpoint-2/adapter_config.json",
+        "checkpoint-2/adapter_model.safetensors",
+        "checkpoint-2/metrics.jsonl",
+        "checkpoint-2/optimizer.safetensors",
+        "checkpoint-2/timing.jsonl",
+        "checkpoint-2/trainer_state.json",
+        "events.out.tfevents.rullama-train",
+        "metrics.jsonl",
+        "recipe.resolved.toml",
+        "report.html",
+        "run.json",
+        "timing.jsonl",
+    ];
     assert_eq!(place.names("run"), files);
     assert_eq!(place.metrics("run", "loss").len(), 2);
     assert_eq!(place.metrics("run", "learning_rate"), [0.0, 1e-2], "one step of warm-up, then the peak");
 
     place.run(&["recipe.toml", "--set", "output.dir=runs/again"]);
+    let of = |dir: &str, key: &str| place.metrics(dir, key);
+    for key in ["loss", "grad_norm", "accuracy", "eval_loss", "eval_accuracy"] {
+        assert_eq!(of("run", key), of("runs/again", key), "{key}");
+    }
     place.run(&["run/recipe.resolved.toml", "--set", "output.dir=resolved", "--set", "eval.samples=[]"]);
     for other in ["runs/again", "resolved"] {
-        for file in &files[..3] {
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
             assert!(
                 place.read(&format!("run/{file}")) == place.read(&format!("{other}/{file}")),
                 "{other}/{file}"
@@ -542,26 +583,32 @@ fn train(place: Place) {
 fn eval(place: Place) {
     place.run(&["recipe.toml"]);
     let during = place.metrics("run", "eval_loss");
+    let accuracy = place.metrics("run", "eval_accuracy");
     let json = |arguments: &[&str]| {
         let text = place.run(&[&["eval", "recipe.toml", "--json"], arguments].concat());
         serde_json::from_str::<Json>(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
     };
     let (base, adapted) = (json(&[]), json(&["--adapter", "run"]));
+    let scores = |j: &Json, key: &str| -> Vec<f64> {
+        j["results"].as_array().expect("a list").iter().filter_map(|r| r[key].as_f64()).collect()
+    };
     // The same kernels over the same numbers: the same bits.
-    assert_eq!(during, [base["loss"].as_f64(), adapted["loss"].as_f64()].map(|l| l.expect("a number")));
+    assert_eq!(scores(&base, "eval_loss"), [during[0]]);
+    assert_eq!(scores(&adapted, "eval_loss"), during);
+    assert_eq!(scores(&adapted, "eval_accuracy"), accuracy);
+    assert_eq!(scores(&adapted, "eval_perplexity"), [during[0].exp(), during[1].exp()]);
     assert!(during[1] < during[0], "two steps at this rate lower the loss: {during:?}");
-    assert_eq!(base["perplexity"].as_f64().expect("a number"), during[0].exp());
     let rest = |j: &Json| (j["samples"].as_u64(), j["base"].clone(), j["adapter"].clone());
     assert_eq!(rest(&base), (Some(1), "tiny".into(), Json::Null));
     assert_eq!(rest(&adapted), (Some(1), "tiny".into(), "run".into()));
     let text = place.run(&["eval", "recipe.toml", "--adapter", "run"]);
-    assert!(text.contains(&format!("validation loss {:.4}, ", during[1])), "{text}");
+    assert!(text.contains(&format!("validation loss {:.4} → {:.4}, ", during[0], during[1])), "{text}");
     assert!(text.ends_with(" of 1 sample\n"), "{text}");
 
     // Two halves are a whole, whatever their ranks add up to; with operands in f16 they are rounded apart.
     let halves_differ = 5e-3;
     let halves = json(&["--adapter", "run=0.5", "--adapter", "run=0.5"]);
-    let difference = halves["loss"].as_f64().expect("a number") - during[1];
+    let difference = scores(&halves, "eval_loss")[1] - during[1];
     assert!(difference.abs() < halves_differ, "{difference:e}");
     assert_eq!(halves["adapter"], "run=0.5 + run=0.5");
     let twice = ["--set", "lora.init_from=['run=0.25', 'run=0.75']", "--set", "lora.rank=8"];
@@ -663,9 +710,16 @@ fn handed_out(place: Place) {
     let expected = "error: the adapter was not written: with it the KL divergence from the base is …; what was trained is \
                     kept in wild/refused\n";
     assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
-    let files = ["metrics.jsonl", "recipe.resolved.toml", "refused"];
-    let kept = ["refused/adapter_config.json", "refused/adapter_model.safetensors"];
-    assert_eq!(place.names("wild"), [&files[..], &kept].concat());
+    let names = place.names("wild");
+    for file in [
+        "metrics.jsonl",
+        "recipe.resolved.toml",
+        "refused/adapter_config.json",
+        "refused/adapter_model.safetensors",
+    ] {
+        assert!(names.iter().any(|name| name == file), "{file} in {names:?}");
+    }
+    assert!(!names.iter().any(|name| name == "adapter_model.safetensors"), "{names:?}");
 }
 
 /// The tiny model as a file, one bit of one norm changed.

@@ -1,0 +1,332 @@
+//! `report.html`: a run on one page, without network, for light and dark screens of any width.
+
+mod chart;
+mod words;
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::digest::Identity;
+use crate::metrics::{Evaluation, History, Scores, Step};
+use crate::recipe::Recipe;
+use chart::{Chart, Series};
+use words::{date, duration, escape, grouped, number, percent, setting, small};
+
+/// What the file is called.
+pub const FILE: &str = "report.html";
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+
+/// Most steps that are drawn as one line without their mean.
+const FEW: usize = 200;
+
+/// What a report is about.
+pub struct Report<'a> {
+    /// What was asked for.
+    pub recipe: &'a Recipe,
+    /// What was measured.
+    pub history: &'a History,
+    /// `running`, `stopped` or `finished`.
+    pub status: &'a str,
+    /// Steps of the whole run.
+    pub steps: usize,
+    /// The step whose adapter was written.
+    pub kept: Option<usize>,
+    /// The device.
+    pub device: &'a str,
+    /// The base's name.
+    pub base: &'a str,
+    /// Digests of base, tokenizer and samples.
+    pub identity: &'a Identity,
+    /// Of the adapter that was written.
+    pub adapter_digest: Option<String>,
+    /// Trainable values.
+    pub parameters: usize,
+    /// Bytes on the device.
+    pub planned_bytes: u64,
+    /// Training samples.
+    pub train_samples: usize,
+    /// Validation samples.
+    pub validation_samples: usize,
+}
+
+impl Report<'_> {
+    /// The page.
+    pub fn html(&self) -> String {
+        let dir = self.recipe.output.dir.display().to_string();
+        let title =
+            self.recipe.output.dir.file_name().map_or(dir, |name| name.to_string_lossy().into_owned());
+        let title = escape(&title);
+        let version = env!("CARGO_PKG_VERSION");
+        format!(
+            "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport \
+             content=\"width=device-width, initial-scale=1\">\n<title>{title} · rullama-train</title>\n<style>\n{STYLE}</style>\n\
+             <main>\n{}{}{}{}{}{}{}{}<footer>Written by rullama-train {version}.</footer>\n</main>\n<script>\n{SCRIPT}</script>\n",
+            self.header(&title),
+            self.figures(),
+            self.charts(),
+            self.replies(),
+            self.sources(),
+            self.notices(),
+            self.settings(),
+            self.facts(),
+        )
+    }
+
+    fn header(&self, title: &str) -> String {
+        let began = self.history.timing.first().map_or(String::new(), |t| format!(" · {}", date(t.time)));
+        let samples = grouped(self.train_samples);
+        format!(
+            "<header><div class=brand>rullama-train <span class=\"status {0}\">{0}</span></div><h1>{title}</h1>\
+             <p class=under>LoRA of rank {1} on {2}, {samples} samples{began}</p></header>\n",
+            self.status,
+            self.recipe.lora.rank,
+            escape(self.base),
+        )
+    }
+
+    /// The evaluation of the adapter that counts: that which was written, or the last one.
+    fn last_evaluation(&self) -> Option<&Evaluation> {
+        let kept = self.kept.and_then(|step| self.history.evaluation(step));
+        kept.or(self.history.evaluations().last())
+    }
+
+    fn figures(&self) -> String {
+        let scores = |e: Option<&Evaluation>| e.and_then(|e| e.scores);
+        let (first, last) = (scores(self.history.evaluation(0)), scores(self.last_evaluation()));
+        let mut figures: Vec<(&str, String, String)> = Vec::new();
+        if let Some(last) = last {
+            let from =
+                |of: fn(&Scores) -> String| first.map_or(String::new(), |f| format!("from {}", of(&f)));
+            let mut add = |name, of: fn(&Scores) -> String| figures.push((name, of(&last), from(of)));
+            add("Validation loss", |s| number(s.eval_loss));
+            add("Perplexity", |s| number(s.eval_perplexity));
+            add("Token accuracy", |s| percent(s.eval_accuracy));
+        } else if let (Some(first), Some(smoothed)) = (self.history.steps().next(), self.history.smoothed) {
+            let from = first.loss.map_or(String::new(), |loss| format!("from {}", number(loss)));
+            figures.push(("Training loss", number(smoothed), from));
+        }
+        let done = self.history.steps().count();
+        let (seconds, speed) = self.history.speed();
+        let tokens: usize = self.history.steps().map(|s| s.tokens).sum();
+        let of = if done == self.steps { "all done".into() } else { format!("of {}", grouped(self.steps)) };
+        figures.push(("Steps", grouped(done), of));
+        if done > 0 {
+            figures.push(("Speed", grouped(speed.round() as usize), "tokens a second".into()));
+            figures.push(("Training time", duration(seconds), format!("{} tokens", grouped(tokens))));
+        }
+        let cell = |(name, value, under): &(&str, String, String)| {
+            format!("<div class=card><dt>{name}</dt><dd><b>{value}</b><span>{under}</span></dd></div>")
+        };
+        format!("<dl class=figures>{}</dl>\n", figures.iter().map(cell).collect::<String>())
+    }
+
+    fn charts(&self) -> String {
+        let h = self.history;
+        let last_step = if self.status == "running" { self.steps } else { h.steps().count() } as f64;
+        let of = |value: fn(&Step) -> Option<f64>| -> Vec<(f64, f64)> {
+            h.steps().filter_map(|s| Some((s.step as f64, value(s)?))).collect()
+        };
+        let scores = |value: fn(&Scores) -> f64| -> Vec<(f64, f64)> {
+            h.evaluations().filter_map(|e| Some((e.step as f64, value(&e.scores?)))).collect()
+        };
+        let line = |name, class, points| Series { name, class, points, dots: false };
+        let dots = |name, points| Series { name, class: "valid", points, dots: true };
+        // Each step faintly behind the mean, where there are so many that they would be a band.
+        let lines = |points: Vec<(f64, f64)>| match points.len() {
+            0..=FEW => vec![line("each step", "train", points)],
+            _ => {
+                let mean = centred_mean(&points);
+                vec![line("each step", "raw", points), line("mean", "train", mean)]
+            }
+        };
+        let chart = |title, note, series| Chart {
+            title,
+            note,
+            series,
+            last_step,
+            ..Chart::new(number as fn(f64) -> String)
+        };
+        let loss = of(|s| s.loss);
+        let mean = centred_mean(&loss);
+        let loss = vec![
+            line("each step", "raw", loss),
+            line("mean", "train", mean),
+            dots("validation", scores(|s| s.eval_loss)),
+        ];
+        let accuracy = vec![
+            line("training", "raw", of(|s| s.accuracy)),
+            dots("validation", scores(|s| s.eval_accuracy)),
+        ];
+        let rate = vec![line("", "train", of(|s| Some(s.learning_rate)))];
+        let speed = lines(h.timing.iter().map(|t| (t.step as f64, t.tokens_per_second)).collect());
+        let charts = [
+            Chart { class: "wide", ..chart("Loss", "over the tokens that carry loss", loss) },
+            Chart { format: percent, ..chart("Token accuracy", "top-1", accuracy) },
+            Chart { format: small, ..chart("Learning rate", "", rate) },
+            Chart {
+                may_be_logarithmic: true,
+                ..chart("Gradient norm", "before clipping", lines(of(|s| s.grad_norm)))
+            },
+            chart("Update size", "in parts of the adapter", lines(of(|s| s.update_ratio))),
+            Chart { class: "wide low", from_zero: true, ..chart("Throughput", "tokens a second", speed) },
+        ];
+        format!("<div class=charts>{}</div>\n", charts.iter().map(Chart::html).collect::<String>())
+    }
+
+    fn replies(&self) -> String {
+        let Some(last) = self.last_evaluation().filter(|e| !e.replies.is_empty()) else {
+            return String::new();
+        };
+        let mut cards = String::new();
+        for (i, after) in last.replies.iter().enumerate() {
+            let reply_at = |e: &Evaluation| {
+                let own = e.replies.iter().find(|r| r.prompt == after.prompt);
+                own.map(|r| escape(&r.reply))
+            };
+            let said = |class: &str, when: &str, text: &str| {
+                format!("<div class=\"said {class}\"><small>{when}</small><p>{text}</p></div>")
+            };
+            let before = self.history.evaluation(0).filter(|_| last.step > 0).and_then(reply_at);
+            let before = before.map_or(String::new(), |text| said("", "before training", &text));
+            let after_text = said("after", &format!("after step {}", last.step), &escape(&after.reply));
+            let others = self.history.evaluations().filter(|e| e.step > 0 && e.step != last.step);
+            let between: String = others
+                .filter_map(|e| Some(format!("<small>step {}</small><p>{}</p>", e.step, reply_at(e)?)))
+                .collect();
+            let between = match between.is_empty() {
+                true => String::new(),
+                false => format!(
+                    "<details><summary>On the way</summary><div class=between>{between}</div></details>"
+                ),
+            };
+            let prompt = escape(&after.prompt);
+            let _ = write!(
+                cards,
+                "<article class=\"card reply\" id=reply{i}><h3>{prompt}</h3><div>{before}{after_text}</div>{between}</article>"
+            );
+        }
+        format!("<h2>Replies</h2>\n<div class=replies>{cards}</div>\n")
+    }
+
+    fn sources(&self) -> String {
+        let Some(last) = self.last_evaluation().filter(|e| !e.sources.is_empty()) else {
+            return String::new();
+        };
+        let first = self.history.evaluation(0);
+        let mut rows = String::new();
+        for source in &last.sources {
+            let before = first.and_then(|e| e.sources.iter().find(|s| s.source == source.source));
+            let cell = |of: &dyn Fn(&Scores) -> String| {
+                let before = before.map_or(String::new(), |b| format!("{} → ", of(&b.scores)));
+                format!("<td>{before}{}</td>", of(&source.scores))
+            };
+            let _ = write!(
+                rows,
+                "<tr><td>{}</td><td>{}</td>{}{}{}</tr>",
+                escape(&source.source),
+                grouped(source.scores.eval_tokens),
+                cell(&|s| number(s.eval_loss)),
+                cell(&|s| number(s.eval_perplexity)),
+                cell(&|s| percent(s.eval_accuracy)),
+            );
+        }
+        format!(
+            "<h2>By validation file</h2>\n<div class=\"card scroll\"><table><tr><th>file<th>tokens<th>loss<th>perplexity\
+             <th>accuracy</tr>{rows}</table></div>\n"
+        )
+    }
+
+    fn notices(&self) -> String {
+        let item =
+            |n: &crate::metrics::Notice| format!("<li><b>step {}</b>{}</li>", n.step, escape(&n.notice));
+        let items: String = self.history.notices().map(item).collect();
+        match items.is_empty() {
+            true => String::new(),
+            false => format!("<h2>Worth a look</h2>\n<ul class=\"card notices\">{items}</ul>\n"),
+        }
+    }
+
+    fn settings(&self) -> String {
+        let Ok(Value::Object(sections)) = serde_json::to_value(self.recipe) else { return String::new() };
+        let mut html = String::new();
+        for (name, keys) in sections {
+            let Value::Object(keys) = keys else { continue };
+            let row = |(key, value): (&String, &Value)| {
+                let text = match value {
+                    Value::String(text) => text.clone(),
+                    Value::Array(items) => {
+                        let text = |v: &Value| v.as_str().map_or(v.to_string(), str::to_owned);
+                        items.iter().map(text).collect::<Vec<_>>().join(", ")
+                    }
+                    Value::Number(n) if n.is_f64() => n.as_f64().map_or(String::new(), setting),
+                    other => other.to_string(),
+                };
+                let text = if text.is_empty() { "none".into() } else { escape(&text) };
+                format!("<div><dt>{key}</dt><dd>{text}</dd></div>")
+            };
+            let rows: String = keys.iter().map(row).collect();
+            let _ = write!(html, "<section class=card><h3>{name}</h3><dl>{rows}</dl></section>");
+        }
+        format!("<h2>Settings</h2>\n<div class=settings>{html}</div>\n")
+    }
+
+    fn facts(&self) -> String {
+        let code = |text: &str| format!("<code>{text}</code>");
+        let mebibytes = self.planned_bytes as f64 / f64::from(1 << 20);
+        let mut facts = vec![
+            ("Device", escape(self.device)),
+            ("Device memory", format!("{} MiB planned", grouped(mebibytes.round() as usize))),
+            ("Trainable parameters", grouped(self.parameters)),
+            (
+                "Samples",
+                format!(
+                    "{} to train, {} to validate",
+                    grouped(self.train_samples),
+                    grouped(self.validation_samples)
+                ),
+            ),
+            ("Digest of the base", code(&self.identity.base)),
+            ("… of its tokenizer", code(&self.identity.tokenizer)),
+            ("… of the training samples", code(&self.identity.train)),
+            ("… of the validation samples", code(&self.identity.validation)),
+        ];
+        if let (Some(digest), Some(step)) = (&self.adapter_digest, self.kept) {
+            facts.push(("… of the adapter", format!("{} (after step {step})", code(digest))));
+        }
+        let row = |(name, value): &(&str, String)| format!("<div><dt>{name}</dt><dd>{value}</dd></div>");
+        let rows: String = facts.iter().map(row).collect();
+        format!("<h2>What it was made of</h2>\n<dl class=\"card facts\">{rows}</dl>\n")
+    }
+}
+
+/// The mean over a fortieth of the line to either side of each point, which unlike a running mean does not lag.
+fn centred_mean(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let reach = points.len().div_ceil(40);
+    let mut sums = vec![0.0];
+    points.iter().for_each(|(_, value)| sums.push(sums[sums.len() - 1] + value));
+    let mean = |(i, &(step, _)): (usize, &(f64, f64))| {
+        // As far to one side as to the other, or the ends would lean inwards; but never over a few points only.
+        let reach = reach.min(i).min(points.len() - 1 - i).max(reach / 4);
+        let (first, end) = (i.saturating_sub(reach), (i + reach + 1).min(points.len()));
+        (step, (sums[end] - sums[first]) / (end - first) as f64)
+    };
+    points.iter().enumerate().map(mean).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_leans_to_no_side() {
+        let line: Vec<(f64, f64)> = (0..100).map(|i| (f64::from(i), 3.0 * f64::from(i))).collect();
+        for ((step, value), (at, mean)) in line.iter().zip(centred_mean(&line)) {
+            assert!(*step == at && (value - mean).abs() < 1e-9, "{step}: {value}, {mean}");
+        }
+        assert_eq!(centred_mean(&[(1.0, 1.0), (2.0, 4.0), (3.0, 1.0)]), [(1.0, 1.0), (2.0, 2.0), (3.0, 1.0)]);
+        assert_eq!(centred_mean(&[]), []);
+    }
+}

@@ -1,0 +1,179 @@
+//! What a run shows of itself, while it works and afterwards.
+
+use super::{DATA, Json, Place};
+
+/// Files of samples: the first two of [`DATA`], and the others.
+fn two_files(place: &Place) {
+    let lines: Vec<&str> = DATA.lines().collect();
+    place.write("first.jsonl", lines[..2].join("\n"));
+    place.write("second.jsonl", lines[2..].join("\n"));
+}
+
+fn number(json: &Json, key: &str) -> f64 {
+    json[key].as_f64().unwrap_or_else(|| panic!("{key} in {json}"))
+}
+
+/// The mean over all tokens, from the parts.
+fn mean(parts: &[Json], key: &str) -> f64 {
+    let sum: f64 = parts.iter().map(|p| number(p, key) * number(p, "eval_tokens")).sum();
+    sum / parts.iter().map(|p| number(p, "eval_tokens")).sum::<f64>()
+}
+
+pub fn eval_files(place: Place) {
+    place.run(&["recipe.toml"]);
+    two_files(&place);
+    let arguments =
+        ["eval", "recipe.toml", "--data", "first.jsonl", "--data", "second.jsonl", "--adapter", "run"];
+    let text = place.run(&[&arguments[..], &["--json"]].concat());
+    let json: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(json["samples"], 4);
+    let models: Vec<&str> =
+        json["results"].as_array().expect("two").iter().filter_map(|r| r["model"].as_str()).collect();
+    assert_eq!(models, ["base", "adapter"]);
+    for result in json["results"].as_array().expect("two") {
+        let parts = result["sources"].as_array().expect("two");
+        let names: Vec<_> = parts.iter().map(|p| (p["source"].as_str(), p["samples"].as_u64())).collect();
+        assert_eq!(names, [(Some("first.jsonl"), Some(2)), (Some("second.jsonl"), Some(2))]);
+        for key in ["eval_loss", "eval_accuracy"] {
+            assert!((mean(parts, key) - number(result, key)).abs() < 1e-12, "{key} of {result}");
+        }
+        assert_eq!(result["not_finite"], 0);
+    }
+    let text = place.run(&arguments);
+    for part in
+        ["validation first.jsonl   loss ", "validation second.jsonl  loss ", "validation all           loss "]
+    {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(text.ends_with(" of 4 samples\n"), "{text}");
+
+    // The recipe's own data need not be there.
+    std::fs::remove_file(place.dir.join("data.jsonl")).expect("removed");
+    place.run(&arguments);
+    place.refused(&["eval", "recipe.toml", "--data", "no.jsonl"], "no.jsonl: …No such file…");
+}
+
+pub fn sources(place: Place) {
+    two_files(&place);
+    let valid = ["--set", "data.valid=[\"first.jsonl\", \"second.jsonl\"]", "--set", "data.val_size=0"];
+    place.run(&[&["recipe.toml"][..], &valid].concat());
+    let text = String::from_utf8(place.read("run/metrics.jsonl")).expect("UTF-8");
+    let mut evaluations = 0;
+    for line in text.lines() {
+        let json: Json = serde_json::from_str(line).expect("JSON");
+        if json["event"] != "evaluation" {
+            continue;
+        }
+        evaluations += 1;
+        let parts = json["sources"].as_array().expect("two");
+        assert_eq!(
+            (parts[0]["source"].as_str(), parts[1]["source"].as_str()),
+            (Some("first.jsonl"), Some("second.jsonl"))
+        );
+        assert!((mean(parts, "eval_loss") - number(&json, "eval_loss")).abs() < 1e-12, "{json}");
+        assert!((number(&json, "eval_loss").exp() - number(&json, "eval_perplexity")).abs() < 1e-9, "{json}");
+    }
+    assert_eq!(evaluations, 2);
+}
+
+pub fn voices(place: Place) {
+    assert_eq!(place.run(&["recipe.toml", "--quiet"]), "");
+    let text = place.run(&[
+        "recipe.toml",
+        "--json",
+        "--set",
+        "output.save_steps=1",
+        "--set",
+        "eval.samples=[\"Hello!\"]",
+    ]);
+    let lines: Vec<Json> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    let events: Vec<&str> = lines.iter().filter_map(|l| l["event"].as_str()).collect();
+    let expected = "start evaluation step checkpoint step evaluation checkpoint finished";
+    assert_eq!(events.join(" "), expected);
+    let step = &lines[4];
+    assert_eq!((step["step"].as_u64(), step["steps"].as_u64()), (Some(2), Some(2)));
+    for key in [
+        "loss",
+        "smoothed_loss",
+        "accuracy",
+        "grad_norm",
+        "update_ratio",
+        "learning_rate",
+        "tokens_per_second",
+    ] {
+        assert!(number(step, key) > 0.0, "{key} in {step}");
+    }
+    assert_eq!(number(step, "loss"), place.metrics("run", "loss")[1]);
+    assert_eq!(lines[1]["replies"][0]["prompt"], "Hello!");
+    assert_eq!(number(&lines[7], "eval_loss"), place.metrics("run", "eval_loss")[1]);
+    place.refused(&["recipe.toml", "--set", "lora.rank=0", "--json"], "--set lora.rank=0: lora.rank = 0: …");
+}
+
+pub fn report(place: Place) {
+    // What a user writes must not become part of the page.
+    let prompt = "eval.samples=[\"<script>alert(1)</script> & more\"]";
+    place.run(&["recipe.toml", "--set", "eval.steps=1", "--set", prompt, "--set", "eval.max_new_tokens=2"]);
+    let html = String::from_utf8(place.read("run/report.html")).expect("UTF-8");
+    for part in [
+        "<!doctype html>",
+        "<svg",
+        "prefers-color-scheme: dark",
+        "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more",
+    ] {
+        assert!(html.contains(part), "the report has no {part}");
+    }
+    for foreign in ["http:", "https:", "src=", "@import", "url(", "<script>alert", "NaN"] {
+        assert!(!html.contains(foreign), "the report has {foreign}");
+    }
+    let settings = ["learning_rate", "0.01", "max_steps", "tiny", "llvmpipe"];
+    for part in &settings[..4] {
+        assert!(html.contains(part), "the report has no {part}");
+    }
+}
+
+/// Activations that overflow look like a model that guesses; evaluation must not take them for one.
+pub fn eval_overflow(place: Place) {
+    place.run(&["recipe.toml"]);
+    let path = place.dir.join("run/adapter_model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("there");
+    // All of A and B: their product leaves f32 far behind.
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8")) as usize;
+    for value in bytes[data..].as_chunks_mut().0 {
+        *value = (1e25 * f32::from_le_bytes(*value)).to_le_bytes();
+    }
+    std::fs::write(&path, bytes).expect("written");
+    let output =
+        place.command(&["eval", "recipe.toml", "--adapter", "run", "--json"]).output().expect("it starts");
+    let (stdout, stderr) = super::texts(&output);
+    let json: Json = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}"));
+    let lost: Vec<u64> =
+        json["results"].as_array().expect("two").iter().filter_map(|r| r["not_finite"].as_u64()).collect();
+    assert!(lost[0] == 0 && lost[1] > 0, "{stdout}");
+    let expected =
+        format!("error: {} tokens overflow: their hidden states or logits are not finite", lost[1]);
+    assert!(stderr.starts_with(&expected), "{stderr}");
+    assert_eq!(output.status.code(), Some(1));
+    // Nor is anything trained from there.
+    let from = ["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"];
+    let output = place.command(&from).output().expect("it starts");
+    assert!(texts_of(&output).contains("overflow before the first step"), "{}", texts_of(&output));
+    assert!(!place.dir.join("next").exists());
+}
+
+fn texts_of(output: &std::process::Output) -> String {
+    let (stdout, stderr) = super::texts(output);
+    stdout + &stderr
+}
+
+pub fn changes_nothing(place: Place) {
+    // One step, and that of the warm-up: its rate is 0.
+    let output = place.command(&["recipe.toml", "--set", "train.max_steps=1"]).output().expect("it starts");
+    let expected = "error: training changed nothing: the adapter equals its start. ";
+    assert!(super::texts(&output).1.starts_with(expected), "{}", texts_of(&output));
+    assert!(!place.dir.join("run/adapter_model.safetensors").exists());
+    // Nothing stands in the way of another try.
+    place.run(&["recipe.toml"]);
+}
