@@ -119,6 +119,11 @@ impl Activations {
             )),
             false => None,
         };
+        // A recomputing layer's GeGLU is read for the last time before the gradient of its gate is written.
+        let dgate = match &shared {
+            Some((_, feed_forward)) => feed_forward.geglu.clone(),
+            None => make_chunk.operand("dgate", widest.ffn)?,
+        };
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
@@ -152,7 +157,7 @@ impl Activations {
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed: make.rows("dnormed", widest.width)?,
-                dgate: make_chunk.operand("dgate", widest.ffn)?,
+                dgate,
                 dup: make_chunk.operand("dup", widest.ffn)?,
                 dgeglu: make_chunk.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
