@@ -1,6 +1,7 @@
 // y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and z = x·Aᵀ of an adapter
 // that reads the same x, in the same row: what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row
 // of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
+// A has few rows: a whole workgroup takes one, and those workgroups come first.
 #import weights
 
 // Twin of `Params` in src/ops/matvec.rs.
@@ -22,7 +23,7 @@ struct Params {
 }
 
 override ROWS: u32;     // rows of x that a thread works on: 1, 2, 4 or 8
-override PARTS: u32;    // threads that share a row of W: 8, 16 or 32
+override PARTS: u32;    // threads that share a row of W: 8, 16, 32, 64 or 128
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]
@@ -61,42 +62,54 @@ fn multiply_{w}(row: u32, part: u32) {
 }
 
 #end
-fn multiply_a(row: u32, part: u32) {
-    if row >= params.a_rows {
-        return;
-    }
+// Four loads at a time: each would otherwise wait for the one before.
+fn multiply_a(row: u32, lane: u32) {
     let cols4 = params.weight_cols / 4u;
-    for (var c = part; c < cols4; c += PARTS) {
-        add_columns(a[row * cols4 + c], c);
+    for (var c = lane; c < cols4; c += 4u * THREADS) {
+#for i in 0..4
+        let c{i} = c + {i}u * THREADS;
+        let a{i} = a[row * cols4 + min(c{i}, cols4 - 1u)];
+#end
+#for i in 0..4
+        if c{i} < cols4 {
+            add_columns(a{i}, c{i});
+        }
+#end
     }
 }
 
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let height = THREADS / PARTS;
-    let all_rows = vec4<u32>(params.weight_rows_0, params.weight_rows_1, params.weight_rows_2, params.a_rows);
-    // Which matrix this workgroup is for, A being the fourth, its place among that one's, and the rows of those before.
+    let all_rows = vec4<u32>(params.a_rows, params.weight_rows_0, params.weight_rows_1, params.weight_rows_2);
+    // Which matrix this workgroup is for, A being the first, its place among that one's, and the rows of those before.
     var index = group.x + group.y * groups.x;
     var which = 0u;
+    var height = 1u; // rows of the workgroup
     var before = 0u;
-    while which < 3u && index >= (all_rows[which] + height - 1u) / height {
-        index -= (all_rows[which] + height - 1u) / height;
-        before += all_rows[which];
-        which += 1u;
+    if index >= params.a_rows {
+        index -= params.a_rows;
+        which = 1u;
+        height = THREADS / PARTS;
+        while which < 3u && index >= (all_rows[which] + height - 1u) / height {
+            index -= (all_rows[which] + height - 1u) / height;
+            before += all_rows[which];
+            which += 1u;
+        }
     }
-    var at = vec2<u32>(lane / PARTS, lane % PARTS); // row of the workgroup, part of the row
-    if (params.sliced >> which & 1u) == 1u {
+    let parts = THREADS / height;
+    var at = vec2<u32>(lane / parts, lane % parts); // row of the workgroup, part of the row
+    if (params.sliced << 1u >> which & 1u) == 1u {
         at = vec2<u32>(lane % height, lane / height);
     }
     let row = index * height + at.x;
+    if which == 0u {
+        multiply_a(row, lane);
+    }
 #for w in 0..{WEIGHTS}
-    if which == {w}u {
+    if which == {w}u + 1u {
         multiply_{w}(row, at.y);
     }
 #end
-    if which == 3u {
-        multiply_a(row, at.y);
-    }
     for (var t = 0u; t < ROWS; t++) {
         sums[t * THREADS + at.y * height + at.x] = acc[t];
     }
@@ -119,10 +132,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     for (var t = 0u; t < min(ROWS, params.rows); t++) {
         var sum = 0.0;
-        for (var i = 0u; i < PARTS; i += 8u) {
+        for (var i = 0u; i < parts; i += 8u) {
             sum += sums[t * THREADS + lane + i * height];
         }
-        if which == 3u {
+        if which == 0u {
             result[t * params.y_stride + params.z_offset + out] = sum;
             continue;
         }

@@ -77,7 +77,8 @@ pub fn forward(
             scale,
             softcap: softcap.unwrap_or(0.0),
         };
-        let parts = parts(cols);
+        let parts =
+            parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), rec.gpu().workgroups_to_fill());
         let kernel = Kernel::new("matvec", "forward")
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32);
@@ -86,15 +87,21 @@ pub fn forward(
         let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];
         bindings.extend((10..).zip(tiles).map(|(index, (_, tile))| tile.bind(index)));
         let groups = |rows: u32| (rows as usize).div_ceil(THREADS / parts);
-        let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2, params.a_rows];
-        rec.dispatch(kernel, &params, &bindings, grid(all.map(groups).into_iter().sum()));
+        let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2];
+        let groups = params.a_rows as usize + all.map(groups).into_iter().sum::<usize>();
+        rec.dispatch(kernel, &params, &bindings, grid(groups));
         y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
     }
 }
 
-/// Threads for a row of `cols` columns: as many as its slices of 32 columns keep busy for four fifths of the time.
-fn parts(cols: usize) -> usize {
+/// Threads for each of `rows` rows of `cols` columns: as many as a row's slices of 32 columns keep busy for four fifths of
+/// the time. Few rows leave a device idle that runs `workgroups_to_fill` workgroups of 64: then more threads share a row,
+/// as many as three quarters of the time keeps busy and the device runs at once.
+fn parts(cols: usize, rows: usize, workgroups_to_fill: usize) -> usize {
     let slices = cols.div_ceil(32);
-    let busy = |parts: &usize| 5 * slices >= 4 * parts * slices.div_ceil(*parts);
-    [32, 16].into_iter().find(busy).unwrap_or(8)
+    let rounds = |parts: usize| parts * slices.div_ceil(parts);
+    let spare = |parts: &usize| 4 * slices >= 3 * rounds(*parts) && rows * parts <= 64 * workgroups_to_fill;
+    let busy = |parts: &usize| 5 * slices >= 4 * rounds(*parts);
+    let more = [128, 64, 32].into_iter().find(spare);
+    more.or([32, 16].into_iter().find(busy)).unwrap_or(8)
 }

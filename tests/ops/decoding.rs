@@ -36,10 +36,11 @@ impl Adapter {
         let (mut all, mut offsets) = (Vec::new(), Vec::new());
         for b in &b {
             offsets.push(all.len());
-            all.extend_from_slice(b);
+            let rows: Vec<&[f32]> = b.chunks(rank).collect();
+            all.extend((0..rank).flat_map(|r| rows.iter().map(move |row| row[r])));
             all.resize((all.len() + 1).next_multiple_of(64), f32::NAN);
         }
-        let buffer = gpu.upload("adapter B", &all).expect("a small buffer");
+        let buffer = gpu.upload("adapter B transposed", &all).expect("a small buffer");
         Adapter { rank, z: values(60, rows * outputs.len() * rank), b, buffer, offsets }
     }
 
@@ -191,6 +192,7 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         (1024, 1, 12, false, 1.0),
         (1536, 2, 16, true, 1.25),
         (2564, 9, 0, true, 1.0),
+        (5376, 2, 8, true, 1.0),
     ] {
         let name = format!("D={width} T={rows} R={rank} next={with_next}");
         let (y, stream) = (values(1, rows * width), values(2, rows * width));
