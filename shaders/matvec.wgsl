@@ -2,7 +2,10 @@
 // that reads the same x, in the same row: what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row
 // of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
 // A has few rows: a whole workgroup takes one, and those workgroups come first.
+//
+// Where GATED is 1, and PLAIN 0, x is not there yet: every workgroup makes it, gelu(gate + B·z)·up, which is short.
 #import weights
+#import common/gelu
 
 // Twin of `Params` in src/ops/matvec.rs.
 struct Params {
@@ -20,15 +23,23 @@ struct Params {
     a_rows: u32,        // rows of A; 0 for none
     scale: f32,
     softcap: f32,       // y = softcap·tanh(y / softcap); 0: none
+    up_stride4: u32,    // of a gated x, as in shaders/gated.wgsl
+    up_offset4: u32,
+    gate_z_offset4: u32,
+    gate_rank4: u32,
 }
 
 override ROWS: u32;     // rows of x that a thread works on: 1, 2, 4 or 8
 override PARTS: u32;    // threads that share a row of W: 8, 16, 32, 64 or 128
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; gated: the gate, and its z behind it
 @group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
 @group(0) @binding(3) var<storage, read_write> result: array<f32>;     // y [T, Σ N] and z [T, R], side by side
+#for g in 0..{GATED}
+@group(0) @binding(4) var<storage, read> up: array<vec4<f32>>;         // [T, K]
+@group(0) @binding(5) var<storage, read> gate_b: array<vec4<f32>>;     // Bᵀ of the gate [R, K]
+#end
 #for w in 0..{WEIGHTS}
 @group(0) @binding(1{w}) var<storage, read> weight_{w}: array<vec4<u32>>; // W [N, K]
 #end
@@ -38,9 +49,39 @@ const THREADS: u32 = 256u;
 var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
 var<private> acc: array<f32, 8>;
 
+#for p in 0..{PLAIN}
+fn x_at(t: u32, col4: u32) -> vec4<f32> {
+    return x[t * params.x_stride4 + params.x_offset4 + col4];
+}
+#end
+#for g in 0..{GATED}
+var<workgroup> gated: array<vec4<f32>, 512>; // [T, K]
+
+fn x_at(t: u32, col4: u32) -> vec4<f32> {
+    return gated[t * (params.weight_cols / 4u) + col4];
+}
+
+fn make_x(lane: u32) {
+    let cols4 = params.weight_cols / 4u;
+    for (var n = lane; n < params.rows * cols4; n += THREADS) {
+        let c = n % cols4;
+        let row = n / cols4 * params.x_stride4 + params.x_offset4;
+        var gate = x[row + c];
+        for (var r = 0u; r < params.gate_rank4; r++) {
+            let z = x[row + params.gate_z_offset4 + r];
+            let at = 4u * r * cols4 + c;
+            gate += z.x * gate_b[at] + z.y * gate_b[at + cols4] + z.z * gate_b[at + 2u * cols4] + z.w * gate_b[at + 3u * cols4];
+        }
+        gated[n] = vec4<f32>(gelu(gate.x), gelu(gate.y), gelu(gate.z), gelu(gate.w))
+            * up[n / cols4 * params.up_stride4 + params.up_offset4 + c];
+    }
+    workgroupBarrier();
+}
+#end
+
 fn add_columns(w: vec4<f32>, col4: u32) {
     for (var t = 0u; t < ROWS; t++) {
-        acc[t] += dot(w, x[min(t, params.rows - 1u) * params.x_stride4 + params.x_offset4 + col4]);
+        acc[t] += dot(w, x_at(min(t, params.rows - 1u), col4));
     }
 }
 
@@ -102,6 +143,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         at = vec2<u32>(lane % height, lane / height);
     }
     let row = index * height + at.x;
+#for g in 0..{GATED}
+    make_x(lane);
+#end
     if which == 0u {
         multiply_a(row, lane);
     }

@@ -32,6 +32,9 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     if source.contains("{COLUMNS}") {
         return (1..=4).map(|n| vec![("COLUMNS", n)]).collect();
     }
+    if source.contains("{GATED}") {
+        return [0, 1].map(|gated| vec![("GATED", gated), ("PLAIN", 1 - gated)]).to_vec();
+    }
     if source.contains("{SHARES}") {
         return (1..=residual::MAX_SHARES as u32).map(|n| vec![("SHARES", n)]).collect();
     }
@@ -78,13 +81,13 @@ fn combinations() -> Vec<Combination> {
     combinations
 }
 
-/// 4 shaders read weights of 9 formats, one reads them in two ways, 20 read none, two are made for 4 sizes each, and one
+/// 4 shaders read weights of 9 formats, one reads them in two ways and makes its input in two, 20 read none, two are made for 4 sizes each, and one
 /// for 8. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 6 * GgmlType::SUPPORTED.len() + 20 + 4 + 4 + 8, "checked {names:?}");
+    assert_eq!(combinations.len(), 8 * GgmlType::SUPPORTED.len() + 20 + 4 + 4 + 8, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import or a loop is left", c.name);

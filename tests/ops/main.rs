@@ -24,7 +24,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 43] = [
+    let tests: [Test; 44] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -66,6 +66,7 @@ fn main() {
         ("heads: queries, keys and values into the cache", decoding::heads_and_cache),
         ("residual: the end of a block", decoding::residual_and_next),
         ("gated: feed-forward and per-layer inputs", decoding::gates),
+        ("matvec: a gated input", decoding::gated_products),
         ("per-layer inputs of all layers", decoding::per_layer_inputs),
         ("argmax", decoding::likeliest),
     ];
