@@ -28,8 +28,9 @@ pub enum Part {
     Call(ToolCall),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Place {
+    #[default]
     Words,
     /// Behind the mark that opens a channel: its name may follow.
     Channel,
@@ -38,7 +39,7 @@ enum Place {
 }
 
 /// Reads a reply piece by piece. What may be the beginning of a mark is held back until it is one or is none.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReplyParts {
     place: Place,
     held: String,
@@ -234,7 +235,8 @@ mod tests {
     fn read(place: Place, text: &str, pieces: usize) -> Vec<Part> {
         let mut parts = ReplyParts { place, held: String::new() };
         let chars: Vec<String> = text.chars().map(String::from).collect();
-        let mut found: Vec<Part> = chars.chunks(pieces).flat_map(|piece| parts.push(&piece.concat())).collect();
+        let mut found: Vec<Part> =
+            chars.chunks(pieces).flat_map(|piece| parts.push(&piece.concat())).collect();
         found.extend(parts.finish());
         // Neighbours as one, however they came.
         let mut joined: Vec<Part> = Vec::new();

@@ -7,6 +7,8 @@ mod gguf_writer;
 mod gpu;
 mod resume;
 mod talk;
+#[path = "../common/tool_base.rs"]
+mod tool_base;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -95,6 +97,8 @@ fn main() {
         ("serve answers as OpenAI does", talk::serve),
         ("serve refuses as OpenAI does", talk::bad_requests),
         ("serve stops where nobody waits, and ends on Ctrl-C", talk::goes_away),
+        ("serve calls functions", talk::tools),
+        ("replies follow the template", talk::templates),
         ("bench --decode gives speeds", talk::bench_decode),
     ];
     if cfg!(unix) {
