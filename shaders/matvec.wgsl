@@ -1,7 +1,7 @@
 // y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and z = x·Aᵀ of an adapter
 // that reads the same x, in the same row: what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row
 // of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
-// A has few rows: a whole workgroup takes one, and those workgroups come first.
+// A has few rows, which more threads share; its workgroups come first.
 //
 // Where GATED is 1, and PLAIN 0, x is not there yet: every workgroup makes it, gelu(gate + B·z)·up, which is short.
 #import weights
@@ -21,6 +21,7 @@ struct Params {
     y_offset: u32,
     z_offset: u32,
     a_rows: u32,        // rows of A; 0 for none
+    a_height: u32,      // rows of A that a workgroup takes: 1 to 32
     scale: f32,
     softcap: f32,       // y = softcap·tanh(y / softcap); 0: none
     up_stride4: u32,    // of a gated x, as in shaders/gated.wgsl
@@ -30,7 +31,7 @@ struct Params {
 }
 
 override ROWS: u32;     // rows of x that a thread works on: 1, 2, 4 or 8
-override PARTS: u32;    // threads that share a row of W: 8, 16, 32, 64 or 128
+override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; gated: the gate, and its z behind it
@@ -104,11 +105,14 @@ fn multiply_{w}(row: u32, part: u32) {
 
 #end
 // Four loads at a time: each would otherwise wait for the one before.
-fn multiply_a(row: u32, lane: u32) {
+fn multiply_a(row: u32, part: u32, parts: u32) {
+    if row >= params.a_rows {
+        return;
+    }
     let cols4 = params.weight_cols / 4u;
-    for (var c = lane; c < cols4; c += 4u * THREADS) {
+    for (var c = part; c < cols4; c += 4u * parts) {
 #for i in 0..4
-        let c{i} = c + {i}u * THREADS;
+        let c{i} = c + {i}u * parts;
         let a{i} = a[row * cols4 + min(c{i}, cols4 - 1u)];
 #end
 #for i in 0..4
@@ -125,10 +129,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     // Which matrix this workgroup is for, A being the first, its place among that one's, and the rows of those before.
     var index = group.x + group.y * groups.x;
     var which = 0u;
-    var height = 1u; // rows of the workgroup
+    var height = params.a_height; // rows of the workgroup
     var before = 0u;
-    if index >= params.a_rows {
-        index -= params.a_rows;
+    let of_a = (params.a_rows + height - 1u) / height;
+    if index >= of_a {
+        index -= of_a;
         which = 1u;
         height = THREADS / PARTS;
         while which < 3u && index >= (all_rows[which] + height - 1u) / height {
@@ -147,7 +152,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     make_x(lane);
 #end
     if which == 0u {
-        multiply_a(row, lane);
+        multiply_a(row, at.y, parts);
     }
 #for w in 0..{WEIGHTS}
     if which == {w}u + 1u {

@@ -29,6 +29,7 @@ struct Params {
     y_offset: u32,
     z_offset: u32,
     a_rows: u32,
+    a_height: u32,
     scale: f32,
     softcap: f32,
     up_stride4: u32,
@@ -111,6 +112,10 @@ fn product(
         let down = down.filter(|_| i == 0);
         let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
         let sliced = |ty: GgmlType| !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let fill = rec.gpu().workgroups_to_fill();
+        let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
+        // A device that runs much at once gives each of A's few rows as many threads as there is for them to do.
+        let a_parts = if fill == 0 { parts } else { (cols / 4).next_power_of_two().clamp(8, THREADS) };
         let params = Params {
             rows: rows as u32,
             weight_rows_0: tile_rows(0),
@@ -124,6 +129,7 @@ fn product(
             y_offset: y_offset as u32,
             z_offset: down.map_or(0, |d| d.z_offset as u32),
             a_rows: down.map_or(0, |d| d.a.rows as u32),
+            a_height: (THREADS / a_parts) as u32,
             scale,
             softcap: softcap.unwrap_or(0.0),
             up_stride4: gated.map_or(0, |g| g.up.stride4()),
@@ -131,8 +137,6 @@ fn product(
             gate_z_offset4: adapter.map_or(0, |a| a.member(0).0 / 4),
             gate_rank4: adapter.map_or(0, |a| (a.rank / 4) as u32),
         };
-        let parts =
-            parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), rec.gpu().workgroups_to_fill());
         let kernel = Kernel::new("matvec", "forward")
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32)
@@ -147,7 +151,8 @@ fn product(
         bindings.extend((10..).zip(tiles).map(|(index, (_, tile))| tile.bind(index)));
         let groups = |rows: u32| (rows as usize).div_ceil(THREADS / parts);
         let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2];
-        let groups = params.a_rows as usize + all.map(groups).into_iter().sum::<usize>();
+        let of_a = (params.a_rows as usize).div_ceil(THREADS / a_parts);
+        let groups = of_a + all.map(groups).into_iter().sum::<usize>();
         rec.dispatch(kernel, &params, &bindings, grid(groups));
         y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
     }
@@ -155,12 +160,13 @@ fn product(
 
 /// Threads for each of `rows` rows of `cols` columns: as many as a row's slices of 32 columns keep busy for four fifths of
 /// the time. Few rows leave a device idle that runs `workgroups_to_fill` workgroups of 64: then more threads share a row,
-/// as many as three quarters of the time keeps busy and the device runs at once.
+/// as many as three quarters of the time keeps busy and the device runs at once, and no more than leave four neighbouring
+/// rows to a workgroup: they lie side by side in memory.
 fn parts(cols: usize, rows: usize, workgroups_to_fill: usize) -> usize {
     let slices = cols.div_ceil(32);
     let rounds = |parts: usize| parts * slices.div_ceil(parts);
     let spare = |parts: &usize| 4 * slices >= 3 * rounds(*parts) && rows * parts <= 64 * workgroups_to_fill;
     let busy = |parts: &usize| 5 * slices >= 4 * rounds(*parts);
-    let more = [128, 64, 32].into_iter().find(spare);
+    let more = [64, 32].into_iter().find(spare);
     more.or([32, 16].into_iter().find(busy)).unwrap_or(8)
 }

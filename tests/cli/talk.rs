@@ -569,16 +569,14 @@ pub fn templates(place: Place) {
         "--template: the chat template cannot be read: …",
     );
     place.refused(&["chat", "tiny", "--template=no.jinja"], "no.jinja: …");
-    // An adapter of another model, and one that was allowed.
+    // An adapter of another model is refused, unless that is allowed.
     place.write("other.gguf", super::other_tiny());
     place.run(&["recipe.toml", "--quiet"]);
-    let (_, notes) = texts(
-        &place
-            .command(&["generate", "other.gguf", "--prompt=Hello!", "--temperature=0", "--adapter=run"])
-            .output()
-            .expect("it starts"),
-    );
-    assert!(notes.starts_with("note: run was trained on tiny; "), "{notes}");
+    let other = ["generate", "other.gguf", "--prompt=Hello!", "--max-tokens=2", "--adapter=run"];
+    place.refused(&other, "run was trained on tiny …, and other.gguf … is another model; …");
+    let allowed = place.command(&[&other[..], &["--allow-other-base"]].concat()).output();
+    let (_, notes) = texts(&allowed.expect("it starts"));
+    assert!(notes.starts_with("note: run was trained on tiny, and other.gguf is another model"), "{notes}");
 }
 
 /// A reply of which nobody could wait for the end.

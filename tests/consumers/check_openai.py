@@ -21,7 +21,7 @@ QUESTION = [{"role": "user", "content": "How is Lima?"}]
 SKY = [{"type": "function", "function": {"name": "sky"}}]
 LOOKS = dict(model="tools+looks", tools=SKY)
 # A reply of which nobody could wait for the end.
-ENDLESS = dict(model="tools", messages=HELLO, temperature=1.99, max_tokens=1000, extra_body={"top_k": 0, "repetition_penalty": 2})
+ENDLESS = dict(model="tools", messages=HELLO, temperature=50, top_p=1, max_tokens=1000, seed=1, extra_body={"top_k": 0})
 
 
 class Server:

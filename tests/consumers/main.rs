@@ -53,7 +53,13 @@ fn main() {
         Trial::test(name, test).with_ignored_flag(std::env::var_os("RULLAMA_CONSUMERS").is_none())
     };
     let trials: [(&str, Check); 3] = [
-        ("llama.cpp computes what we do", |venv| check(venv, "check_llama_cpp.py")),
+        ("llama.cpp computes what we do", |venv| {
+            check(venv, "check_llama_cpp.py")?;
+            // The same beside llama.cpp's figure: no bound, for it says as much about the machine.
+            let bench = ["bench", "tiny", "--decode", "64", "--sequence", "64"];
+            Command::new(env!("CARGO_BIN_EXE_rullama-train")).args(bench).status()?;
+            Ok(())
+        }),
         ("PEFT computes what we do", |venv| check(venv, "check_peft.py")),
         ("OpenAI's client talks to serve", talks),
     ];

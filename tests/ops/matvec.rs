@@ -58,7 +58,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     checks.into_iter().try_for_each(Check::done)
 }
 
-/// Rows that 32, 64 and 128 threads share, with slices left over and without, and `A` wider than four rounds of a workgroup.
+/// Rows that 32 and 64 threads share, with slices left over and without, and `A` wider than four rounds of a workgroup.
 pub fn wide_rows(gpu: &Gpu) -> Outcome {
     let mut checks = [Check::new("matvec", PRODUCT), Check::new("matvec z", PRODUCT)];
     for ty in GgmlType::SUPPORTED {
