@@ -6,7 +6,7 @@ enable f16;
 // Twin of `Params` in src/ops/coop_geglu.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // T/16, rounded up
+    tiles: u32,     // matrices from one column of them to the next: T/16 or more
     cols4: u32,     // F / 4
     packed4: u32,   // columns to write, / 4: F rounded up to 64
 }

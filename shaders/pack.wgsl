@@ -6,18 +6,17 @@ enable f16;
 // Twin of `Params` in src/ops/pack.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // T/16, rounded up
+    tiles: u32,     // matrices from one column of them to the next: T/16 or more
     cols4: u32,     // K / 4
     x_stride4: u32,
     x_offset4: u32,
     packed4: u32,   // columns to write, / 4: K rounded up to 64
-    factor_offset: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, K]
 @group(0) @binding(2) var<storage, read_write> packed: array<vec4<f16>>;   // [K/16, T/16, 16, 16]
-@group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T] from factor_offset on
+@group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T]
 
 const ROWS: u32 = 4u;       // a workgroup
 const THREADS: u32 = 64u;   // a row
@@ -55,7 +54,7 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // The exponent's bits of the largest value; 2^(126 − e) and 2^(e − 126), both normal.
     let e = clamp(bitcast<u32>(largest[lane / THREADS * THREADS]) >> 23u, 1u, 252u);
     if lane % THREADS == 0u && row < params.rows {
-        factors[params.factor_offset + row] = bitcast<f32>((e + 1u) << 23u);
+        factors[row] = bitcast<f32>((e + 1u) << 23u);
     }
     write(row, lane % THREADS, bitcast<f32>((253u - e) << 23u));
 }
@@ -66,7 +65,7 @@ fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let row = group.x * ROWS + lane / THREADS;
     var scale = 0.0;
     if row < params.rows {
-        scale = 1.0 / factors[params.factor_offset + row];
+        scale = 1.0 / factors[row];
     }
     write(row, lane % THREADS, scale);
 }

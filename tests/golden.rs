@@ -55,6 +55,13 @@ fn main() {
             gpu.set_workgroups_to_fill(usual);
             outcome
         });
+        if name == "dense" {
+            add("loss and gradients, many chunks of tokens", |gpu, g| copies(gpu, g, Recompute::Never));
+            add("loss and gradients, many chunks of tokens, cooperative", |gpu, g| {
+                copies(gpu, g, Recompute::Never)?;
+                copies(gpu, g, Recompute::Always)
+            });
+        }
         add("loss and gradients, cooperative", |gpu, g| gradients(gpu, g, Recompute::Never));
         add("loss and gradients, cooperative, recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
         add("logits, cooperative", logits);
@@ -115,8 +122,18 @@ fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
 }
 
 fn gradients(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> {
+    same_sample(gpu, g, recompute, 1)
+}
+
+/// More tokens than pass through a feed-forward at a time; the last chunk is a part of one.
+fn copies(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> {
+    same_sample(gpu, g, recompute, 2100usize.div_ceil(g.first.ids.len()))
+}
+
+/// The sample `copies` times in one micro-batch: the loss is a mean, so that neither it nor the gradients change.
+fn same_sample(gpu: &Gpu, g: &Golden, recompute: Recompute, copies: usize) -> Result<(), Failed> {
     let model = model(gpu, g);
-    let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);
+    let step = step_of(&vec![g.first.clone(); copies], &[(0..copies).collect()]);
     let trainer = trainer(gpu, &model, &g.adapter, &[&step], recompute);
     let (loss, gradients) = block_on(trainer.gradients(&step, 1))?;
     let expected = g.tensor("loss.lora")[0];

@@ -103,7 +103,7 @@ impl<'b> Model<'b> {
                     None => Some(upload.norm(&name("attn_k_norm"), eps)?),
                     Some(_) => None,
                 },
-                attn_v_norm: Norm { weight: None, width: l.head_size, eps },
+                attn_v_norm: Norm::new(gpu, "attn_v_norm", None, l.head_size, eps)?,
                 attn_output: upload.matrix(&name("attn_output"))?,
                 post_attention_norm: upload.norm(&name("post_attention_norm"), eps)?,
                 ffn_norm: upload.norm(&name("ffn_norm"), eps)?,
@@ -174,7 +174,6 @@ impl Upload<'_> {
 
     fn norm(&self, name: &str, eps: f32) -> Result<Norm, GpuError> {
         let weight = self.base.vector(name);
-        let width = weight.len();
-        Ok(Norm { weight: Some(self.gpu.upload(name, &weight)?), width, eps })
+        Norm::new(self.gpu, name, Some(&weight), weight.len(), eps)
     }
 }

@@ -12,6 +12,7 @@ pub(super) struct LayerWidths {
     pub width: usize,
     pub heads: usize,
     pub queries: usize,
+    pub head_size: usize,
     pub own_keys: usize,   // G·K where the layer makes its own keys, else 0
     pub own_values: usize, // the same where it has a matrix for the values
     pub ffn: usize,
@@ -29,6 +30,7 @@ impl LayerWidths {
             width: self.width.max(other.width),
             heads: self.heads.max(other.heads),
             queries: self.queries.max(other.queries),
+            head_size: self.head_size.max(other.head_size),
             own_keys: self.own_keys.max(other.own_keys),
             own_values: self.own_values.max(other.own_values),
             ffn: self.ffn.max(other.ffn),
@@ -37,17 +39,19 @@ impl LayerWidths {
         }
     }
 
-    /// f32 per token of what a recomputing layer shares with the others.
-    fn inner(&self, packed: bool) -> usize {
+    /// f32 per token of what attention leaves behind.
+    fn attention(&self, packed_heads: bool) -> usize {
+        let [z_attn, z_output, ..] = self.z;
+        let queries =
+            if packed_heads { 2 * self.queries + self.queries.div_ceil(2) } else { 3 * self.queries };
+        3 * self.width + queries + self.own_keys + self.own_values + z_attn + z_output
+    }
+
+    /// f32 per token of what the feed-forward and the per-layer branch leave behind.
+    fn feed_forward(&self, packed: bool) -> usize {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
-        6 * self.width
-            + 3 * self.queries
-            + self.own_keys
-            + self.own_values
-            + self.heads
-            + if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn }
-            + per_layer
-            + self.z.iter().sum::<usize>()
+        let ffn = if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn };
+        3 * self.width + ffn + per_layer + self.z[2..].iter().sum::<usize>()
     }
 }
 
@@ -56,6 +60,8 @@ impl LayerWidths {
 pub struct Plan {
     /// Largest micro-batch, in tokens.
     pub tokens: usize,
+    /// Tokens that pass through a feed-forward at a time.
+    pub chunk: usize,
     /// Rows of logits that exist at a time.
     pub head_rows: usize,
     /// Bytes by purpose.
@@ -67,6 +73,7 @@ pub struct Plan {
     pub(super) masked_width: usize,
     pub(super) packs_width: usize,    // 0 where products are computed in f32
     pub(super) packed_operands: bool, // whether what only products read is kept packed
+    pub(super) packed_heads: bool,    // whether queries, keys and values are
 }
 
 /// What the recipe says about recomputation.
@@ -85,6 +92,10 @@ pub enum Recompute {
 /// Upper bound of the logits' chunk, unless one row alone is larger.
 const HEAD_BYTES: u64 = 128 << 20;
 
+/// Tokens that pass through a feed-forward at a time: its rows are the widest, and as many fill any device. The same whatever
+/// is kept, so that the plan does not change a sum's order; a multiple of 64.
+const CHUNK: usize = 2048;
+
 impl Plan {
     /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
     pub fn new(
@@ -101,20 +112,26 @@ impl Plan {
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let chunk = tokens.min(CHUNK);
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
-        let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 2 * widest.width;
-        let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
+        let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
+        // Columns over all tokens that take as much as `cols` over a chunk.
+        let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
+        let packed_heads = gpu.cooperative() && layers.iter().all(|l| coop_attention::supports(l.head_size));
+        let keys_and_values = |l: &LayerWidths| if packed_heads { 3 * l.own_keys } else { 4 * l.own_keys };
+        let always: usize =
+            layers.iter().map(|l| l.width + l.heads + keys_and_values(l)).sum::<usize>() + 2 * widest.width;
+        let operand = widest.width.max(widest.queries).max(of_chunk(widest.ffn.max(widest.per_layer)));
+        let masked_width = if dropout { operand } else { 0 };
         let z_width = adapter.max_z_width();
-        let operand = widest.width.max(widest.ffn).max(widest.queries).max(widest.per_layer);
         let packs_width = if gpu.cooperative() { operand } else { 0 };
         let scratch = 2 * widest.width
-            + if packed_operands { 2 * widest.ffn } else { 3 * widest.ffn }
             + 3 * widest.queries
             + 2 * widest.own_keys
             + widest.heads
-            + 2 * widest.per_layer
             + z_width
             + masked_width;
+        let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn + 2 * widest.per_layer;
         let row_bytes = (config.vocab.next_multiple_of(4) * 4) as u64;
         let head_rows = ((HEAD_BYTES / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
         let packed = match packs_width {
@@ -122,7 +139,7 @@ impl Plan {
             width => {
                 let head = packed_bytes(head_rows, config.vocab) + packed_bytes(head_rows, config.width);
                 Packs::bytes(tokens, width, z_width)
-                    + coop_attention::Operands::bytes(tokens, widest.queries, widest.own_keys)
+                    + coop_attention::Scratch::bytes(tokens, widest.queries, widest.heads)
                     + head
             }
         };
@@ -132,14 +149,16 @@ impl Plan {
             ("frozen weights", model.bytes()),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
-            ("backward scratch", bytes(scratch)),
+            ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
             ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
             ("per-layer embedding rows", fetched),
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
-        let each: Vec<u64> = layers.iter().map(|l| bytes(l.inner(packed_operands))).collect();
-        let shared = bytes(widest.inner(packed_operands));
+        let inner = |l: &LayerWidths| bytes(l.attention(packed_heads) + l.feed_forward(packed_operands));
+        let each: Vec<u64> = layers.iter().map(inner).collect();
+        let shared =
+            bytes(widest.attention(packed_heads)) + chunk_bytes(widest.feed_forward(packed_operands));
         let room = match recompute {
             Recompute::Keep(room) => room,
             Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
@@ -155,6 +174,7 @@ impl Plan {
         }
         Plan {
             tokens,
+            chunk,
             head_rows,
             bytes: all,
             recompute,
@@ -163,6 +183,7 @@ impl Plan {
             masked_width,
             packs_width,
             packed_operands,
+            packed_heads,
         }
     }
 
@@ -198,6 +219,7 @@ fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
         width: config.width,
         heads: l.heads.next_multiple_of(4),
         queries: l.heads * l.head_size,
+        head_size: l.head_size,
         own_keys,
         own_values: if l.k_eq_v { 0 } else { own_keys },
         ffn: l.ffn_width,

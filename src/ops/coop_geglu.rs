@@ -1,7 +1,7 @@
 //! [`super::geglu`] into operands of products on cooperative matrices.
 
 use super::Rows;
-use super::pack::{Packed, ROWS, tiles};
+use super::pack::{Packed, ROWS};
 use crate::gpu::{Binding, Kernel, Recorder};
 
 /// Twin of `Params` in shaders/coop_geglu.wgsl.
@@ -17,10 +17,10 @@ struct Params {
 /// `y = gelu(gate)·up` over `rows` rows.
 pub fn forward(rec: &mut Recorder, y: &Packed, gate: &Rows, up: &Rows, rows: usize) {
     let bindings = [gate.bind(1), up.bind(2), y.bind(4), y.bind_factors(5)];
-    dispatch(rec, "forward", gate.stride, rows, &bindings);
+    dispatch(rec, "forward", y.tiles(), gate.stride, rows, &bindings);
 }
 
-/// `dgate` and `dup`.
+/// `dgate` and `dup`, of the same layout.
 pub fn backward(
     rec: &mut Recorder,
     [dgate, dup]: [&Packed; 2],
@@ -31,13 +31,20 @@ pub fn backward(
 ) {
     let gradients = [dgate.bind(4), dgate.bind_factors(5), dup.bind(6), dup.bind_factors(7)];
     let bindings = [&[gate.bind(1), up.bind(2), dy.bind(3)], &gradients[..]].concat();
-    dispatch(rec, "backward", gate.stride, rows, &bindings);
+    dispatch(rec, "backward", dgate.tiles(), gate.stride, rows, &bindings);
 }
 
-fn dispatch(rec: &mut Recorder, entry: &'static str, cols: usize, rows: usize, bindings: &[Binding]) {
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    tiles: u32,
+    cols: usize,
+    rows: usize,
+    bindings: &[Binding],
+) {
     let params = Params {
         rows: rows as u32,
-        tiles: tiles(rows),
+        tiles,
         cols4: (cols / 4) as u32,
         packed4: (cols.next_multiple_of(64) / 4) as u32,
     };
