@@ -1,6 +1,6 @@
-// The attention of attention.wgsl on cooperative matrices, blocks of 64 queries against blocks of 32 keys. q, k and v come as
+// The attention of attention.wgsl on cooperative matrices, blocks of 64 queries against blocks of 32 or 64 keys. q, k and v come as
 // coop_heads.wgsl leaves them, dout packed (pack.wgsl); all are read as matrices straight from memory. Scores pass through
-// workgroup memory, which is kept below 18 KiB: more would leave fewer workgroups on a multiprocessor.
+// workgroup memory, which is kept below 18 KiB where registers do not bound the workgroups on a multiprocessor already.
 // Forward finds each row's log-sum-exp first, so that the weights of the second pass are final.
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -30,16 +30,17 @@ struct Params {
 @group(0) @binding(9) var<storage, read_write> second: array<vec4<f32>>; // dv by query head [T, H, K]
 
 const QUERIES: u32 = 64u;
-const KEYS: u32 = 32u;
+const KEYS: u32 = {KEYS}u;
+const KEY_TILES: u32 = KEYS / 16u;
 const THREADS: u32 = {SUBGROUPS}u * 32u;
 const SHARES: u32 = THREADS / QUERIES;      // threads that share a row of scores
 const DEPTH: u32 = {DEPTH}u;                // matrices over a head: K/16
-const SCORE_PITCH: u32 = 9u;                // vec4s of a row of scores
-const WEIGHT_PITCH: u32 = 10u;              // vec4s of a row of weights
+const SCORE_PITCH: u32 = KEYS / 4u + 1u;                // vec4s of a row of scores
+const WEIGHT_PITCH: u32 = KEYS / 4u + 2u;              // vec4s of a row of weights
 const LOWEST: f32 = -1e30;
 
-var<workgroup> scores: array<vec4<f32>, 640>;       // [queries, keys]; at the end, 16×16 results of each subgroup
-var<workgroup> weights: array<vec4<f16>, 640>;      // [queries, keys]
+var<workgroup> scores: array<vec4<f32>, {SCORES}>;       // [queries, keys]; at the end, 16×16 results of each subgroup
+var<workgroup> weights: array<vec4<f16>, {WEIGHTS}>;      // [queries, keys]
 var<workgroup> shared_rows: array<vec2<f32>, 256>;
 
 fn matrix_at(row: u32, column: u32) -> u32 {
@@ -89,8 +90,8 @@ fn visible4(query: u32, first: u32, key: u32) -> vec4<bool> {
 // scores = q·k, without the scale.
 fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     let first = lane / 32u * {AROWS}u * {BCOLS}u;
-    let row = first / 2u;
-    let col = first % 2u;
+    let row = first / KEY_TILES;
+    let col = first % KEY_TILES;
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
     var s{a}{b} = coop_mat16x16<f32, C>();
@@ -123,8 +124,8 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
 // scores = dout·v, in units of dout's row.
 fn make_weight_gradients(query0: u32, key0: u32, head: u32, lane: u32) {
     let first = lane / 32u * {AROWS}u * {BCOLS}u;
-    let row = first / 2u;
-    let col = first % 2u;
+    let row = first / KEY_TILES;
+    let col = first % KEY_TILES;
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
     var s{a}{b} = coop_mat16x16<f32, C>();
@@ -278,7 +279,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     for (var key0 = first_key(query0); key0 < end; key0 += KEYS) {
         make_scores(query0, key0, head, lane);
         store_probabilities(query0, key0, first, lse, 1.0, lane);
-        for (var t = 0u; t < 2u; t++) {
+        for (var t = 0u; t < KEY_TILES; t++) {
 #for i in 0..4
             let p{i} = coopLoadT<coop_mat16x16<f16, A>>(&weights[{i}u * 16u * WEIGHT_PITCH + t * 4u], WEIGHT_PITCH);
 #end
@@ -328,7 +329,7 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
         store_probabilities(query0, key0, first, row.x, 1.0, lane);
         make_weight_gradients(query0, key0, head, lane);
         store_score_gradients(row.y, lane);
-        for (var t = 0u; t < 2u; t++) {
+        for (var t = 0u; t < KEY_TILES; t++) {
 #for i in 0..4
             let p{i} = coopLoadT<coop_mat16x16<f16, A>>(&weights[{i}u * 16u * WEIGHT_PITCH + t * 4u], WEIGHT_PITCH);
 #end

@@ -119,6 +119,11 @@ impl Activations {
             )),
             false => None,
         };
+        // A recomputing layer's GeGLU is read for the last time before the gradient of its gate is written.
+        let dgate = match &shared {
+            Some((_, feed_forward)) => feed_forward.geglu.clone(),
+            None => make_chunk.operand("dgate", widest.ffn)?,
+        };
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
@@ -152,7 +157,7 @@ impl Activations {
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed: make.rows("dnormed", widest.width)?,
-                dgate: make_chunk.operand("dgate", widest.ffn)?,
+                dgate,
                 dup: make_chunk.operand("dup", widest.ffn)?,
                 dgeglu: make_chunk.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
@@ -194,7 +199,7 @@ impl LayerActivations {
     pub(super) fn feed_forward(&self, chunk: Chunk) -> FeedForwardActivations {
         match self.recompute {
             true => self.feed_forward.clone(),
-            false => self.feed_forward.from_row(chunk.first),
+            false => self.feed_forward.below(chunk.first),
         }
     }
 
@@ -308,22 +313,22 @@ impl FeedForwardActivations {
         }
     }
 
-    fn from_row(&self, first: usize) -> FeedForwardActivations {
+    fn below(&self, first: usize) -> FeedForwardActivations {
         FeedForwardActivations {
-            ffn_normed: self.ffn_normed.from_row(first),
-            z_ffn: self.z_ffn.from_row(first),
-            ffn_gate: self.ffn_gate.from_row(first),
-            ffn_up: self.ffn_up.from_row(first),
-            geglu: self.geglu.from_row(first),
-            z_down: self.z_down.from_row(first),
-            ffn_down: self.ffn_down.from_row(first),
-            after_ffn: self.after_ffn.from_row(first),
-            z_gate: self.z_gate.from_row(first),
-            per_layer_input: self.per_layer_input.from_row(first),
-            inp_gate: self.inp_gate.from_row(first),
-            gated_input: self.gated_input.from_row(first),
-            z_proj: self.z_proj.from_row(first),
-            proj: self.proj.from_row(first),
+            ffn_normed: self.ffn_normed.below(first),
+            z_ffn: self.z_ffn.below(first),
+            ffn_gate: self.ffn_gate.below(first),
+            ffn_up: self.ffn_up.below(first),
+            geglu: self.geglu.below(first),
+            z_down: self.z_down.below(first),
+            ffn_down: self.ffn_down.below(first),
+            after_ffn: self.after_ffn.below(first),
+            z_gate: self.z_gate.below(first),
+            per_layer_input: self.per_layer_input.below(first),
+            inp_gate: self.inp_gate.below(first),
+            gated_input: self.gated_input.below(first),
+            z_proj: self.z_proj.below(first),
+            proj: self.proj.below(first),
         }
     }
 }

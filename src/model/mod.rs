@@ -33,6 +33,7 @@ pub struct Model<'b> {
     per_layer: Option<PerLayerInput>,
     layers: Vec<Layer>,
     positions: usize, // in the rotary tables
+    chunk: usize,     // tokens that pass through a feed-forward at a time
 }
 
 struct PerLayerInput {
@@ -65,6 +66,9 @@ struct PerLayerBranch {
     proj: Weight,
     post_norm: Norm,
 }
+
+/// Tokens that pass through a feed-forward at a time, the same whatever is kept, so that no plan changes a sum's order.
+const CHUNK: usize = 8192;
 
 impl<'b> Model<'b> {
     /// Uploads `base`, with rotary tables for `positions` positions.
@@ -132,7 +136,15 @@ impl<'b> Model<'b> {
             per_layer,
             layers,
             positions,
+            chunk: CHUNK,
         })
+    }
+
+    /// Lets at most `tokens` tokens, a multiple of 64, pass through a feed-forward at a time: fewer need less memory, as its
+    /// rows are the widest, and take longer.
+    pub fn set_chunk(&mut self, tokens: usize) {
+        assert!(tokens > 0 && tokens.is_multiple_of(64), "{tokens} tokens, expected a multiple of 64");
+        self.chunk = tokens;
     }
 
     /// The model's shape.

@@ -92,10 +92,6 @@ pub enum Recompute {
 /// Upper bound of the logits' chunk, unless one row alone is larger.
 const HEAD_BYTES: u64 = 128 << 20;
 
-/// Tokens that pass through a feed-forward at a time: its rows are the widest, and as many fill any device. The same whatever
-/// is kept, so that the plan does not change a sum's order; a multiple of 64.
-const CHUNK: usize = 2048;
-
 impl Plan {
     /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
     pub fn new(
@@ -112,7 +108,7 @@ impl Plan {
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        let chunk = tokens.min(CHUNK);
+        let chunk = tokens.min(model.chunk);
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
         let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
         // Columns over all tokens that take as much as `cols` over a chunk.
@@ -121,10 +117,16 @@ impl Plan {
         let keys_and_values = |l: &LayerWidths| if packed_heads { 3 * l.own_keys } else { 4 * l.own_keys };
         let always: usize =
             layers.iter().map(|l| l.width + l.heads + keys_and_values(l)).sum::<usize>() + 2 * widest.width;
-        let operand = widest.width.max(widest.queries).max(of_chunk(widest.ffn.max(widest.per_layer)));
+        let narrow = widest.width.max(widest.queries).max(widest.per_layer);
+        let operand = narrow.max(of_chunk(widest.ffn));
         let masked_width = if dropout { operand } else { 0 };
         let z_width = adapter.max_z_width();
-        let packs_width = if gpu.cooperative() { operand } else { 0 };
+        // The widest operands come packed, where they can.
+        let packs_width = match (gpu.cooperative(), packed_operands) {
+            (false, _) => 0,
+            (true, true) => narrow,
+            (true, false) => operand,
+        };
         let scratch = 2 * widest.width
             + 3 * widest.queries
             + 2 * widest.own_keys

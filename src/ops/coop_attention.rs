@@ -7,8 +7,6 @@ use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 
 /// Queries of a block.
 const QUERIES: usize = 64;
-/// Keys of a block.
-const KEYS: usize = 32;
 
 /// Twin of `Params` in shaders/coop_attention.wgsl.
 #[repr(C)]
@@ -30,19 +28,30 @@ pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`].
-pub fn sizes(head_size: usize) -> [(&'static str, u32); 6] {
+/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`], and blocks of `keys` keys, 32 or 64.
+pub fn sizes(head_size: usize, keys: usize) -> [(&'static str, u32); 9] {
     let subgroups = (head_size / 64).max(2);
-    let share = 8 / subgroups; // matrices of the 4×2 of a block of scores
-    let rows = share.div_ceil(2);
+    let tiles = keys / 16;
+    let share = 4 * tiles / subgroups; // of the matrices of a block of scores
+    let columns = share.min(tiles).min(2);
     [
-        ("SUBGROUPS", subgroups as u32),
-        ("THREADS", 32 * subgroups as u32),
-        ("DEPTH", (head_size / 16) as u32),
-        ("OUT", (head_size / subgroups / 16) as u32),
-        ("AROWS", rows as u32),
-        ("BCOLS", (share / rows) as u32),
+        ("SUBGROUPS", subgroups),
+        ("THREADS", 32 * subgroups),
+        ("DEPTH", head_size / 16),
+        ("OUT", head_size / subgroups / 16),
+        ("KEYS", keys),
+        ("AROWS", share / columns),
+        ("BCOLS", columns),
+        ("SCORES", (QUERIES * (keys / 4 + 1)).max(80 * subgroups)),
+        ("WEIGHTS", QUERIES * (keys / 4 + 2)),
     ]
+    .map(|(name, n)| (name, n as u32))
+}
+
+/// Keys of a block: with the largest heads registers bound the workgroups on a multiprocessor, not their memory, but
+/// `backward_kv` holds results for every key of a block.
+fn keys(entry: &str, head_size: usize) -> usize {
+    if head_size == 512 && entry != "backward_kv" { 64 } else { 32 }
 }
 
 /// Queries `[T, H·K]`, keys and values `[T, G·K]` as [`super::coop_heads`] leaves them.
@@ -139,9 +148,11 @@ fn dispatch(
         k_scale: 1.0 / k_scale,
     };
     let kernel = Kernel::new("coop_attention", entry);
-    let kernel = sizes(attention.head_size).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
+    let keys = keys(entry, attention.head_size);
+    let kernel =
+        sizes(attention.head_size, keys).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
     let bounds = Binding { index: 5, buffer: attention.bounds, range: None };
     let all = [&[q.bind(1), k.bind(2), bounds], bindings].concat();
-    let blocks = attention.rows.div_ceil(if entry == "backward_kv" { KEYS } else { QUERIES });
+    let blocks = attention.rows.div_ceil(if entry == "backward_kv" { keys } else { QUERIES });
     rec.dispatch(kernel, &params, &all, [attention.heads as u32, blocks as u32, 1]);
 }

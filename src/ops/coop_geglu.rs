@@ -1,8 +1,11 @@
 //! [`super::geglu`] into operands of products on cooperative matrices.
 
 use super::Rows;
-use super::pack::{Packed, ROWS};
+use super::pack::Packed;
 use crate::gpu::{Binding, Kernel, Recorder};
+
+/// Threads that share a row.
+const THREADS: usize = 256;
 
 /// Twin of `Params` in shaders/coop_geglu.wgsl.
 #[repr(C)]
@@ -48,6 +51,7 @@ fn dispatch(
         cols4: (cols / 4) as u32,
         packed4: (cols.next_multiple_of(64) / 4) as u32,
     };
-    let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
-    rec.dispatch(Kernel::new("coop_geglu", entry), &params, bindings, [groups, 1, 1]);
+    let each = (cols.next_multiple_of(64) / 4).div_ceil(THREADS) as u32;
+    let kernel = Kernel::new("coop_geglu", entry).with_size("EACH", each);
+    rec.dispatch(kernel, &params, bindings, [rows.next_multiple_of(16) as u32, 1, 1]);
 }
