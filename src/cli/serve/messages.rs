@@ -138,7 +138,7 @@ fn tool(value: Value, at: &str) -> Result<Value, ApiError> {
     let mut fields = object(value, at)?;
     let Fields(mut function) = function_of(&mut fields, at)?;
     let at = format!("{at}.function");
-    if !function.get("name").is_some_and(|name| name.as_str().is_some_and(|name| !name.is_empty())) {
+    if function.get("name").and_then(Value::as_str).is_none_or(str::is_empty) {
         return Err(ApiError::at(&format!("{at}.name"), "expected the name of a function"));
     }
     if function.remove("strict").is_some_and(|strict| strict == true) {
