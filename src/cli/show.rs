@@ -100,7 +100,7 @@ fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let (parameters, modules) = (count(adapter.parameters(), "trainable parameter"), names(&slots));
     let matrices = format!("rank {rank}, alpha {alpha} (scale {scale:.4}) on {modules}");
     line("adapter", format_args!("{parameters}{origin}: {matrices}"));
-    line("template", template(recipe, s));
+    line("template", template_and_loss(recipe, s));
     for (number, source) in s.data.sources.iter().enumerate() {
         if number == SOURCES && s.data.sources.len() > SOURCES + 1 {
             text(format_args!("           and {}", count(s.data.sources.len() - SOURCES, "file")));
@@ -145,14 +145,19 @@ pub fn adapters(paths: &[AdapterPath]) -> String {
     paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
 }
 
-/// What makes text of conversations, and what of it carries loss.
-fn template(recipe: &Recipe, s: &Session) -> String {
-    let from = match (&s.frozen.template, &recipe.data.template) {
+/// What makes text of conversations, as `setting` wanted it.
+pub fn template(template: &Template, setting: &Setting) -> String {
+    match (template, setting) {
         (Template::Gemma4(Layout::Small), _) => "gemma4, built in, as small models have it".into(),
         (Template::Gemma4(Layout::Large), _) => "gemma4, built in, as large models have it".into(),
         (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
         (Template::Jinja(_), _) => "the base file's own".into(),
-    };
+    }
+}
+
+/// The template of a recipe, and what of its text carries loss.
+fn template_and_loss(recipe: &Recipe, s: &Session) -> String {
+    let from = template(&s.frozen.template, &recipe.data.template);
     let loss = match recipe.data.train_on {
         TrainOn::Assistant => "loss on every answer",
         TrainOn::LastAssistant => "loss on the last answer",

@@ -9,6 +9,8 @@ mod gpu;
 mod kills;
 mod resume;
 mod talk;
+#[path = "../common/tool_base.rs"]
+mod tool_base;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -107,6 +109,8 @@ fn main() {
         ("serve answers as OpenAI does", talk::serve),
         ("serve refuses as OpenAI does", talk::bad_requests),
         ("serve stops where nobody waits, and ends on Ctrl-C", talk::goes_away),
+        ("serve calls functions", talk::tools),
+        ("replies follow the template", talk::templates),
         ("bench --decode gives speeds", talk::bench_decode),
     ];
     if cfg!(unix) {
