@@ -11,10 +11,12 @@
 //! | `ffn_normed`, `z_ffn` | `[T, D]`, `[T, Σ R]` | adapters of gate and up |
 //! | `ffn_gate`, `ffn_up`, `geglu`, `z_down` | `[T, F]`, `[T, R]` | GeGLU; adapter of down |
 //! | `ffn_down` | `[T, D]` | norm after the feed-forward |
+//! | `experts` | see [`super::experts`] | router and experts, where the layer has any |
 //! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | adapter of inp_gate |
 //! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
 
 use super::coop_products::Packs;
+use super::experts::{ExpertActivations, ExpertScratch};
 use super::plan::{LayerWidths, Plan};
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::{Rows, coop_attention};
@@ -49,6 +51,7 @@ pub(super) struct Inner {
     pub geglu: Rows,
     pub z_down: Rows,
     pub ffn_down: Rows,
+    pub experts: Option<ExpertActivations>,
     pub after_ffn: Rows,
     pub z_gate: Rows,
     pub per_layer_input: Rows,
@@ -75,6 +78,7 @@ pub(super) struct Scratch {
     pub dinp_gate: Rows, // [T, P]
     pub u: Rows,         // [T, Σ R]
     pub masked: Rows,    // [T, widest], with dropout
+    pub experts: Option<ExpertScratch>,
 }
 
 /// All buffers of a pass over at most `tokens` tokens.
@@ -104,7 +108,7 @@ impl Activations {
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
             let inner = match (&shared, plan.recompute[i]) {
-                (Some(shared), true) => shared.narrowed(w),
+                (Some(shared), true) => shared.narrowed(gpu, w)?,
                 _ => make.inner(&format!("layer {i}"), w)?,
             };
             layers.push(LayerActivations {
@@ -141,6 +145,10 @@ impl Activations {
                 dinp_gate: make.rows("dinp_gate", widest.per_layer)?,
                 u: make.rows("u", plan.z_width)?,
                 masked: make.rows("masked input", plan.masked_width)?,
+                experts: match &widest.experts {
+                    None => None,
+                    Some(shape) => Some(ExpertScratch::new(gpu, shape, widest.width, plan.tokens)?),
+                },
             },
             packs: match plan.packs_width {
                 0 => None,
@@ -204,6 +212,10 @@ impl Maker<'_> {
             geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
             ffn_down: rows("ffn_down", w.width)?,
+            experts: match w.experts {
+                None => None,
+                Some(shape) => Some(ExpertActivations::new(self.gpu, shape, w.width, self.tokens)?),
+            },
             after_ffn: rows("after_ffn", w.width)?,
             z_gate: rows("z_gate", w.z[4])?,
             per_layer_input: rows("per_layer_input", w.per_layer)?,
@@ -224,8 +236,9 @@ impl Rows {
 
 impl Inner {
     /// The same memory, laid out for a layer of these widths.
-    fn narrowed(&self, w: &LayerWidths) -> Inner {
-        Inner {
+    fn narrowed(&self, gpu: &Gpu, w: &LayerWidths) -> Result<Inner, GpuError> {
+        Ok(Inner {
+            experts: self.experts.as_ref().map(|e| e.sharing(gpu)).transpose()?,
             z_attn: self.z_attn.narrowed(w.z[0]),
             attn_q: self.attn_q.narrowed(w.queries),
             attn_k: self.attn_k.narrowed(w.own_keys),
@@ -242,6 +255,6 @@ impl Inner {
             z_gate: self.z_gate.narrowed(w.z[4]),
             z_proj: self.z_proj.narrowed(w.z[5]),
             ..self.clone()
-        }
+        })
     }
 }

@@ -58,8 +58,20 @@ impl<'b> Model<'b> {
         }
 
         let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
-        rms_norm::backward(rec, &s.dstream, dhidden, &saved.ffn_down, &w.post_ffw_norm, t, false);
-        let gradients = [(Module::FfnDown, &w.ffn_down, &s.dstream)];
+        let mut ddown = &s.dstream;
+        match (&w.experts, &saved.experts, &s.experts) {
+            (Some(w_experts), Some(acts), Some(scratch)) => {
+                rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, false);
+                let (doutput, norm) = (&scratch.normed, &w_experts.post_ffw_norm_2);
+                rms_norm::backward(rec, doutput, &s.dstream, &acts.output, norm, t, false);
+                w_experts.backward(rec, dhidden, &saved.after_attention, acts, scratch, t);
+                ddown = &s.dnormed;
+                let norm = &w_experts.post_ffw_norm_1;
+                rms_norm::backward(rec, ddown, &s.dstream, &saved.ffn_down, norm, t, false);
+            }
+            _ => rms_norm::backward(rec, ddown, dhidden, &saved.ffn_down, &w.post_ffw_norm, t, false),
+        }
+        let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
         let dx = Some((&dgeglu, false));
         products.backward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &gradients, dx);
         match (&dgate.packed, &dup.packed) {

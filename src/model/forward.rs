@@ -97,12 +97,20 @@ impl<'b> Model<'b> {
         let outputs = [(Module::FfnDown, &w.ffn_down, &saved.ffn_down)];
         products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
 
+        let mut ffn = &saved.ffn_down;
+        if let (Some(w), Some(acts), Some(scratch)) = (&w.experts, &saved.experts, &acts.scratch.experts) {
+            w.forward(rec, &saved.after_attention, acts, scratch, t);
+            rms_norm::forward(rec, &scratch.normed, ffn, &w.post_ffw_norm_1, None, 1.0, t);
+            let beside = Some(&scratch.normed);
+            rms_norm::forward(rec, &acts.sum, &acts.output, &w.post_ffw_norm_2, beside, 1.0, t);
+            ffn = &acts.sum;
+        }
         let stream = Some(&saved.after_attention);
         let Some(branch) = &w.per_layer else {
-            rms_norm::forward(rec, output, &saved.ffn_down, &w.post_ffw_norm, stream, w.output_scale, t);
+            rms_norm::forward(rec, output, ffn, &w.post_ffw_norm, stream, w.output_scale, t);
             return;
         };
-        rms_norm::forward(rec, &saved.after_ffn, &saved.ffn_down, &w.post_ffw_norm, stream, 1.0, t);
+        rms_norm::forward(rec, &saved.after_ffn, ffn, &w.post_ffw_norm, stream, 1.0, t);
         self.per_layer_input(rec, pass, acts, layer);
         let outputs = [(Module::InpGate, &branch.inp_gate, &saved.inp_gate)];
         products.forward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &outputs);

@@ -1,7 +1,9 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
 use super::coop_products::Packs;
+use super::experts::{ExpertActivations, ExpertScratch};
 use super::{Model, Trainable};
+use crate::config::Experts;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::pack::packed_bytes;
 use crate::ops::{Weight, coop_attention};
@@ -15,6 +17,7 @@ pub(super) struct LayerWidths {
     pub own_keys: usize,   // G·K where the layer makes its own keys, else 0
     pub own_values: usize, // the same where it has a matrix for the values
     pub ffn: usize,
+    pub experts: Option<Experts>,
     pub per_layer: usize,
     pub z: [usize; 6], // by `Input`
 }
@@ -32,6 +35,7 @@ impl LayerWidths {
             own_keys: self.own_keys.max(other.own_keys),
             own_values: self.own_values.max(other.own_values),
             ffn: self.ffn.max(other.ffn),
+            experts: self.experts.or(other.experts), // all that a model has are alike
             per_layer: self.per_layer.max(other.per_layer),
             z,
         }
@@ -128,18 +132,26 @@ impl Plan {
         };
         let table = model.base.matrix("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
+        let experts = |bytes: fn(&Gpu, &Experts, usize, usize) -> u64, l: &LayerWidths| {
+            l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, tokens))
+        };
         let fixed = vec![
             ("frozen weights", model.bytes()),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
             ("backward scratch", bytes(scratch)),
+            ("rows of experts", experts(ExpertScratch::bytes, &widest)),
             ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
             ("per-layer embedding rows", fetched),
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
-        let each: Vec<u64> = layers.iter().map(|l| bytes(l.inner(packed_operands))).collect();
-        let shared = bytes(widest.inner(packed_operands));
+        let inner = |layers: &[LayerWidths]| -> Vec<u64> {
+            let of = |l: &LayerWidths| bytes(l.inner(packed_operands)) + experts(ExpertActivations::bytes, l);
+            layers.iter().map(of).collect()
+        };
+        let each = inner(&layers);
+        let shared = inner(std::slice::from_ref(&widest))[0];
         let room = match recompute {
             Recompute::Keep(room) => room,
             Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
@@ -201,6 +213,7 @@ fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
         own_keys,
         own_values: if l.k_eq_v { 0 } else { own_keys },
         ffn: l.ffn_width,
+        experts: l.experts,
         per_layer: config.per_layer_width,
         z: adapter.z_widths(layer),
     }
@@ -215,6 +228,7 @@ impl Model<'_> {
         for l in &self.layers {
             matrices.extend([&l.attn_q, &l.attn_output, &l.ffn_gate, &l.ffn_up, &l.ffn_down]);
             matrices.extend(l.attn_k.iter().chain(&l.attn_v));
+            matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
             matrices.extend(l.per_layer.iter().flat_map(|p| [&p.inp_gate, &p.proj]));
         }
         let mut tables: Vec<u64> = self.layers.iter().map(|l| l.rope.bytes()).collect();

@@ -1,0 +1,246 @@
+//! The router and the experts beside the feed-forward block: weights, buffers, forward and backward.
+//!
+//! Scores are computed in f32 at every tier: what decides between experts must not depend on it.
+//!
+//! | name | shape | needed by |
+//! |---|---|---|
+//! | `groups` | see [`Groups`] | everything behind the router |
+//! | `gate_up` | `[rows, 2·F]` | GeGLU |
+//! | `output` | `[T, D]` | norm behind the experts |
+//! | `sum` | `[T, D]` | norm behind feed-forward block and experts |
+
+use super::Upload;
+use crate::config;
+use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::ops::expert_groups::{self, Groups};
+use crate::ops::expert_linear::{self, ExpertWeight, Source};
+use crate::ops::pack::{Packed, packed_bytes};
+use crate::ops::rms_norm::{self, Norm};
+use crate::ops::{
+    Rows, Weight, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_pack, linear, router,
+};
+
+/// The weights of one layer's experts.
+pub(super) struct Experts {
+    router_norm: Norm, // its scale and 1/√D
+    router: Weight,    // [E, D]
+    /// `[E, 2·F, D]`, or gate and up `[E, F, D]` where the file has them apart.
+    gate_up: Vec<ExpertWeight>,
+    down: ExpertWeight, // [E, D, F]
+    scales: Rows,       // [E]
+    pub post_ffw_norm_1: Norm,
+    pre_ffw_norm_2: Norm,
+    pub post_ffw_norm_2: Norm,
+}
+
+/// What the forward of one layer's experts leaves behind.
+#[derive(Clone)]
+pub(super) struct ExpertActivations {
+    pub groups: Groups,
+    pub gate_up: Rows,
+    pub output: Rows,
+    pub sum: Rows,
+}
+
+/// Scratch of one layer's experts; every layer uses the same.
+pub(super) struct ExpertScratch {
+    /// What the experts or their router read, or its gradient `[T, D]`.
+    pub normed: Rows,
+    scores: Rows,   // or their gradient [T, E]
+    dweights: Rows, // [T, used]
+    operand: Operand,
+    wide: Rows, // results of products [rows, D or F]
+}
+
+/// What the products of experts read, `[rows, D or 2·F]`.
+enum Operand {
+    Plain(Rows),
+    Packed(Packed),
+}
+
+impl Experts {
+    /// Uploads the experts of layer `layer`.
+    pub fn load(upload: &Upload, layer: usize, shape: &config::Experts, eps: f32) -> Result<Experts, GpuError> {
+        let (gpu, base) = (upload.gpu, upload.base);
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        let matrix = |name: &str| -> Result<Option<ExpertWeight>, GpuError> {
+            let Some(m) = base.matrix(name) else { return Ok(None) };
+            let shape = [shape.count, m.rows / shape.count, m.cols];
+            ExpertWeight::upload(gpu, name, m.ty, shape, m.data).map(Some)
+        };
+        let mut gate_up = Vec::new();
+        for name in ["ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps"].map(name) {
+            gate_up.extend(matrix(&name)?);
+        }
+        let scale = base.vector(&name("ffn_gate_inp.scale"));
+        let root = (scale.len() as f64).sqrt();
+        let router_norm: Vec<f32> = scale.iter().map(|s| (f64::from(*s) / root) as f32).collect();
+        let scales = base.vector(&name("ffn_down_exps.scale"));
+        let stride = scales.len().next_multiple_of(4);
+        Ok(Experts {
+            router_norm: Norm {
+                weight: Some(gpu.upload("router norm", &router_norm)?),
+                width: router_norm.len(),
+                eps,
+            },
+            router: upload.matrix(&name("ffn_gate_inp"))?,
+            gate_up,
+            down: matrix(&name("ffn_down_exps"))?.expect("the base checked its tensors when it was opened"),
+            scales: Rows { buffer: gpu.upload("scales of experts", &scales)?, stride, packed: None },
+            post_ffw_norm_1: upload.norm(&name("post_ffw_norm_1"), eps)?,
+            pre_ffw_norm_2: upload.norm(&name("pre_ffw_norm_2"), eps)?,
+            post_ffw_norm_2: upload.norm(&name("post_ffw_norm_2"), eps)?,
+        })
+    }
+
+    /// Every matrix.
+    pub fn matrices(&self) -> impl Iterator<Item = &Weight> {
+        [&self.router, &self.down.weight].into_iter().chain(self.gate_up.iter().map(|w| &w.weight))
+    }
+
+    /// `acts.output` from the stream after attention, `[tokens, D]`.
+    pub fn forward<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        stream: &Rows,
+        acts: &ExpertActivations,
+        scratch: &ExpertScratch,
+        tokens: usize,
+    ) {
+        let (groups, normed, scores) = (&acts.groups, &scratch.normed, &scratch.scores);
+        let (d, f) = (self.router.cols, groups.experts.width);
+        rms_norm::forward(rec, normed, stream, &self.router_norm, None, 1.0, tokens);
+        linear::forward(rec, scores.all(), normed.all(), &self.router, 1.0, None, tokens);
+        router::forward(rec, groups, scores, tokens);
+        groups.sort(rec, tokens);
+
+        rms_norm::forward(rec, normed, stream, &self.pre_ffw_norm_2, None, 1.0, tokens);
+        let (x, y) = (Source::Tokens(normed.all()), scratch.wide.narrowed(d));
+        match &scratch.operand {
+            Operand::Plain(operand) => {
+                for (i, w) in self.gate_up.iter().enumerate() {
+                    let y = acts.gate_up.from(i * f);
+                    expert_linear::forward(rec, y, x, w, 1.0, None, groups, tokens);
+                }
+                let geglu = operand.narrowed(f);
+                expert_geglu::forward(rec, &geglu, &acts.gate_up, groups, tokens);
+                let x = Source::Rows(geglu.all());
+                expert_linear::forward(rec, y.all(), x, &self.down, 1.0, None, groups, tokens);
+            }
+            Operand::Packed(packed) => {
+                expert_pack::pack(rec, packed, x, d, groups, tokens);
+                for (i, w) in self.gate_up.iter().enumerate() {
+                    let y = acts.gate_up.from(i * f);
+                    coop_expert_linear::forward(rec, y, packed, w, 1.0, None, groups, tokens);
+                }
+                coop_expert_geglu::forward(rec, packed, &acts.gate_up, groups, tokens);
+                coop_expert_linear::forward(rec, y.all(), packed, &self.down, 1.0, None, groups, tokens);
+            }
+        }
+        expert_combine::forward(rec, &acts.output, &y, &self.scales, groups, tokens);
+    }
+
+    /// Adds to `dstream` what comes from the gradient of `acts.output`, which `scratch.normed` holds and which is lost.
+    pub fn backward<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        dstream: &Rows,
+        stream: &Rows,
+        acts: &ExpertActivations,
+        scratch: &ExpertScratch,
+        tokens: usize,
+    ) {
+        let (groups, gate_up, gradient) = (&acts.groups, &acts.gate_up, &scratch.normed);
+        let (d, f) = (self.router.cols, groups.experts.width);
+        let dy = Source::Tokens(gradient.all());
+        let (dgeglu, dx, dweights) = (scratch.wide.narrowed(f), scratch.wide.narrowed(d), &scratch.dweights);
+        let inputs = [&dgeglu, gate_up, &self.scales];
+        match &scratch.operand {
+            Operand::Plain(operand) => {
+                expert_linear::backward(rec, dgeglu.all(), dy, &self.down, 1.0, None, groups, tokens, false);
+                let dgate_up = operand.narrowed(2 * f);
+                expert_geglu::backward(rec, [&dgate_up, dweights], inputs, groups, tokens);
+                for (i, w) in self.gate_up.iter().enumerate() {
+                    let dy = Source::Rows(dgate_up.from(i * f));
+                    expert_linear::backward(rec, dx.all(), dy, w, 1.0, None, groups, tokens, i > 0);
+                }
+            }
+            Operand::Packed(packed) => {
+                expert_pack::pack(rec, packed, dy, d, groups, tokens);
+                let dy = (packed, 0);
+                coop_expert_linear::backward(rec, dgeglu.all(), dy, &self.down, 1.0, None, groups, tokens, false);
+                coop_expert_geglu::backward(rec, (packed, dweights), inputs, groups, tokens);
+                for (i, w) in self.gate_up.iter().enumerate() {
+                    let dy = (packed, i * f);
+                    coop_expert_linear::backward(rec, dx.all(), dy, w, 1.0, None, groups, tokens, i > 0);
+                }
+            }
+        }
+        expert_combine::backward(rec, gradient, &dx, groups, tokens);
+        rms_norm::backward(rec, dstream, gradient, stream, &self.pre_ffw_norm_2, tokens, true);
+
+        let dscores = &scratch.scores;
+        router::backward(rec, dscores, dweights, groups, tokens);
+        linear::backward(rec, gradient.all(), dscores.all(), &self.router, 1.0, None, tokens, false);
+        rms_norm::backward(rec, dstream, gradient, stream, &self.router_norm, tokens, true);
+    }
+}
+
+impl ExpertActivations {
+    /// For passes over up to `tokens` tokens of width `d`.
+    pub fn new(gpu: &Gpu, shape: config::Experts, d: usize, tokens: usize) -> Result<ExpertActivations, GpuError> {
+        let rows = expert_groups::most_rows(gpu, &shape, tokens);
+        Ok(ExpertActivations {
+            groups: Groups::new(gpu, shape, tokens)?,
+            gate_up: Rows::new(gpu, "experts' gate and up", rows, 2 * shape.width)?,
+            output: Rows::new(gpu, "experts' output", tokens, d)?,
+            sum: Rows::new(gpu, "feed-forward and experts", tokens, d)?,
+        })
+    }
+
+    /// The same memory with counts of its own, which the passes over other layers leave alone.
+    pub fn sharing(&self, gpu: &Gpu) -> Result<ExpertActivations, GpuError> {
+        let counts = Rows::new(gpu, "tokens of experts", 1, self.groups.experts.count)?;
+        Ok(ExpertActivations { groups: Groups { counts, ..self.groups.clone() }, ..self.clone() })
+    }
+
+    /// Bytes of [`ExpertActivations::new`].
+    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> u64 {
+        let rows = expert_groups::most_rows(gpu, shape, tokens);
+        Groups::bytes(gpu, shape, tokens) + 4 * (rows * 2 * shape.width + 2 * tokens * d) as u64
+    }
+}
+
+impl ExpertScratch {
+    /// For passes over up to `tokens` tokens of width `d`.
+    pub fn new(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> Result<ExpertScratch, GpuError> {
+        let rows = expert_groups::most_rows(gpu, shape, tokens);
+        let [wide, operand] = widths(shape, d);
+        Ok(ExpertScratch {
+            normed: Rows::new(gpu, "experts' input", tokens, d)?,
+            scores: Rows::new(gpu, "experts' scores", tokens, shape.count)?,
+            dweights: Rows::new(gpu, "gradients of experts' weights", 1, tokens * shape.used)?,
+            operand: match gpu.cooperative() {
+                true => Operand::Packed(Packed::new(gpu, "packed operand of experts", rows, operand)?),
+                false => Operand::Plain(Rows::new(gpu, "operand of experts", rows, 2 * shape.width)?),
+            },
+            wide: Rows::new(gpu, "products of experts", rows, wide)?,
+        })
+    }
+
+    /// Bytes of [`ExpertScratch::new`].
+    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> u64 {
+        let rows = expert_groups::most_rows(gpu, shape, tokens);
+        let [wide, operand] = widths(shape, d);
+        let operand = match gpu.cooperative() {
+            true => packed_bytes(rows, operand) + 4 * rows as u64,
+            false => 8 * (rows * shape.width) as u64,
+        };
+        operand + 4 * (rows * wide + tokens * (d + shape.count.next_multiple_of(4) + shape.used)) as u64
+    }
+}
+
+/// Of the results of products, and of their packed operands.
+fn widths(shape: &config::Experts, d: usize) -> [usize; 2] {
+    [d.max(shape.width), d.max(2 * shape.width)]
+}
