@@ -24,7 +24,7 @@ pub fn forward(scores: &[f64], experts: usize, used: usize, chosen: Option<&[usi
         let sum: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
         let probabilities: Vec<f64> = scores.iter().map(|s| (s - largest).exp() / sum).collect();
         let mut order: Vec<usize> = (0..experts).collect();
-        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a])); // stable
+        order.sort_by(|a, b| (scores[*b] + 0.0).total_cmp(&(scores[*a] + 0.0))); // stable; -0 equals 0
         let order = chosen.map_or(&order[..used], |chosen| &chosen[n * used..(n + 1) * used]);
         let of_chosen: f64 = order.iter().map(|e| probabilities[*e]).sum();
         routing.weights.extend(order.iter().map(|e| probabilities[*e] / of_chosen));

@@ -192,6 +192,14 @@ fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, Stored>, Er
             tensors.matrix(&name("ffn_gate_inp"), count, d)?;
             tensors.vector(&name("ffn_gate_inp.scale"), d)?;
             if find(gguf, &name("ffn_gate_up_exps")).is_none() && find(gguf, &name("ffn_gate_exps")).is_some() {
+                if !width.is_multiple_of(32) {
+                    let problem = format!(
+                        "tensor {}.weight has {width} rows an expert, expected a multiple of 32 where gate and up are apart; \
+                         use a conversion that has them together, as ffn_gate_up_exps",
+                        name("ffn_gate_exps")
+                    );
+                    return Err(Error::Tensor { file: gguf.file().into(), problem });
+                }
                 tensors.experts(&name("ffn_gate_exps"), count, width, d)?;
                 tensors.experts(&name("ffn_up_exps"), count, width, d)?;
             } else {

@@ -14,7 +14,7 @@ import torch.nn.functional as nnf
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from gemma4 import fill_adapter, from_gguf, logits, lora_key, relative, true_float64
+from gemma4 import fill_adapter, from_gguf, logits, lora_key, relative, router_margin, true_float64
 
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection"]
 ADAMW = dict(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
@@ -138,6 +138,8 @@ def golden(folder, rank=4, alpha=8, seed=7, n=96, hidden=True):
         d, m, one = references(path, torch.float64, rank, alpha, seed, n)
         grads = {k[len("grad."):]: v for k, v in d.items() if k.startswith("grad.")}
         differences = finite_difference(m, *one, grads)
+        if m.config.enable_moe_block:
+            print(f"{folder}: router margin {router_margin(m, one[0]):.1e}")
         adapter = os.path.join(folder, "adapter")
         m.save_pretrained(adapter)
         os.path.exists(adapter + "/README.md") and os.remove(adapter + "/README.md")
