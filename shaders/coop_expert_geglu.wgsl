@@ -69,9 +69,13 @@ fn place(row: u32, c: u32) -> u32 {
 }
 
 @compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
-    if tiles[group.x * ROWS / params.tile] == NONE {
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = (group.x + group.y * groups.x) * ROWS;
+    if first >= params.row_tiles * 16u {
+        return;
+    }
+    let row = first + lane / THREADS;
+    if tiles[first / params.tile] == NONE {
         return;
     }
     let at = row * params.gate_stride4;
@@ -94,9 +98,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 }
 
 @compute @workgroup_size(256)
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
-    let expert = tiles[group.x * ROWS / params.tile];
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = (group.x + group.y * groups.x) * ROWS;
+    if first >= params.row_tiles * 16u {
+        return;
+    }
+    let row = first + lane / THREADS;
+    let expert = tiles[first / params.tile];
     if expert == NONE {
         return;
     }

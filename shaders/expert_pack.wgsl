@@ -41,9 +41,13 @@ fn write(choice: u32, row: u32, lane: u32, scale: f32) {
 }
 
 @compute @workgroup_size(256)
-fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
-    if tiles[group.x * ROWS / params.tile] == NONE {
+fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = (group.x + group.y * groups.x) * ROWS;
+    if first >= params.row_tiles * 16u {
+        return;
+    }
+    let row = first + lane / THREADS;
+    if tiles[first / params.tile] == NONE {
         return;
     }
     let choice = choices[row];
@@ -69,9 +73,13 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
 // With the factors that are there: what is added to a product must be scaled as its operand is.
 @compute @workgroup_size(256)
-fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
-    if tiles[group.x * ROWS / params.tile] != NONE {
+fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = (group.x + group.y * groups.x) * ROWS;
+    if first >= params.row_tiles * 16u {
+        return;
+    }
+    let row = first + lane / THREADS;
+    if tiles[first / params.tile] != NONE {
         write(choices[row], row, lane % THREADS, 1.0 / factors[row]);
     }
 }

@@ -71,7 +71,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
         bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
     }
-    let slots = slots(config, &Module::ALL);
+    let slots = slots(config, Module::ALL_LINEAR);
     let random = || Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
     let open = || -> Result<Gpu> {
         let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
@@ -141,7 +141,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
             "rank": args.rank, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
-            "planned_bytes": memory, "kernels": kernels,
+            "active_parameters": active_parameters(&base), "planned_bytes": memory, "kernels": kernels,
         }));
         return Ok(());
     }
@@ -151,6 +151,16 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     show::line("step", format_args!("{} × {sequence}, rank {}: {seconds:.4} s", args.batch, args.rank));
     show::line("loss", format_args!("{:.6} at first, gradient norm {:.6}", first.loss, first.grad_norm));
     show::line("speed", format_args!("{tokens_per_second:.0} tokens/s"));
+    let active = active_parameters(&base);
+    // A product and its transposed one, two operations a value of the matrix.
+    let floor = 4.0 * active as f64 * tokens_per_second / 1e12;
+    show::line(
+        "work",
+        format_args!(
+            "{:.2} billion parameters a token; {floor:.1} TFLOP/s without attention and recomputation",
+            active as f64 / 1e9
+        ),
+    );
     show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
     for (name, t) in &kernels {
@@ -158,6 +168,20 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         show::text(format_args!("{ms:11.3} ms  {share:5.1} %  {:5} ×  {name}", t.dispatches));
     }
     Ok(())
+}
+
+/// Values of the matrices that one token is multiplied with: of the experts those that work on it, of the embeddings the head.
+fn active_parameters(base: &Base) -> usize {
+    let config = base.config();
+    let experts = config.layers.iter().find_map(|l| l.experts);
+    let of_matrix = |name: &str, values: usize| match (name, experts) {
+        ("token_embd" | "output" | "per_layer_token_embd", _) => 0,
+        (name, Some(e)) if name.ends_with("_exps") => values / e.count * e.used,
+        _ => values,
+    };
+    let matrices = base.matrices().filter(|m| m.rows > 1);
+    let head = base.head();
+    head.rows * head.cols + matrices.map(|m| of_matrix(m.name, m.rows * m.cols)).sum::<usize>()
 }
 
 fn random_step(args: &BenchArgs, vocab: usize) -> Step {

@@ -16,9 +16,9 @@
 //! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
 
 use super::coop_products::Packs;
-use super::experts::{ExpertActivations, ExpertScratch};
+use super::experts::{ExpertActivations, ExpertScratch, Loads};
 use super::plan::{LayerWidths, Plan};
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind.
@@ -90,6 +90,7 @@ pub struct Activations {
     pub(super) output: Rows,                   // of the last layer [T, D]
     pub(super) dhidden: Rows,                  // gradient of the stream [T, D]
     pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
+    pub(super) kept_keys: Vec<bool>, // by layer: whether later ones use its keys and values; the others share `dkv`
     pub(super) scratch: Scratch,
     pub(super) packs: Option<Packs>,
     operands: Option<coop_attention::Operands>,
@@ -104,6 +105,12 @@ impl Activations {
             true => Some(make.inner("recomputed", &widest)?),
             false => None,
         };
+        let pair =
+            |labels: [&str; 2], keys: usize| Ok((make.rows(labels[0], keys)?, make.rows(labels[1], keys)?));
+        let (labels, gradients) = (["keys", "values"], ["key gradients", "value gradients"]);
+        let shared_kv: (Rows, Rows) = pair(labels, if shared.is_some() { widest.own_keys } else { 0 })?;
+        let shared_dkv: (Rows, Rows) = pair(gradients, widest.own_keys)?;
+        let narrowed = |(k, v): &(Rows, Rows), keys: usize| (k.narrowed(keys), v.narrowed(keys));
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
@@ -111,15 +118,15 @@ impl Activations {
                 (Some(shared), true) => shared.narrowed(gpu, w)?,
                 _ => make.inner(&format!("layer {i}"), w)?,
             };
-            layers.push(LayerActivations {
-                input: make.rows("layer input", w.width)?,
-                k: make.rows("keys", w.own_keys)?,
-                v: make.rows("values", w.own_keys)?,
-                inner,
-            });
-            dkv.push(match w.own_keys {
-                0 => None,
-                keys => Some((make.rows("key gradients", keys)?, make.rows("value gradients", keys)?)),
+            let (k, v) = match plan.recompute[i] && w.kept_keys == 0 {
+                true => narrowed(&shared_kv, w.own_keys),
+                false => pair(labels, w.own_keys)?,
+            };
+            layers.push(LayerActivations { input: make.rows("layer input", w.width)?, k, v, inner });
+            dkv.push(match (w.own_keys, w.kept_keys) {
+                (0, _) => None,
+                (keys, 0) => Some(narrowed(&shared_dkv, keys)),
+                (keys, _) => Some(pair(gradients, keys)?),
             });
         }
         Ok(Activations {
@@ -129,6 +136,7 @@ impl Activations {
             output: make.rows("stream", widest.width)?,
             dhidden: make.rows("stream gradient", widest.width)?,
             dkv,
+            kept_keys: plan.layers.iter().map(|w| w.kept_keys > 0).collect(),
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed: make.rows("dnormed", widest.width)?,
@@ -164,6 +172,18 @@ impl Activations {
     /// Scratch of attention on cooperative matrices, where the device has them and heads are of a size that they take.
     pub(super) fn attention(&self, head_size: usize) -> Option<&coop_attention::Operands> {
         self.operands.as_ref().filter(|_| coop_attention::supports(head_size))
+    }
+
+    /// How the router spread the choices of the last pass; `None` in dense models.
+    pub async fn expert_loads(&self, gpu: &Gpu) -> Result<Option<Loads>, GpuError> {
+        Loads::read(gpu, self.layers.iter().filter_map(|l| l.inner.experts.as_ref())).await
+    }
+
+    /// Sets the gradients of the keys and values of layer `layer` to zero, where it makes any.
+    pub(super) fn clear_dkv(&self, rec: &mut Recorder, layer: usize, tokens: usize) {
+        for rows in self.dkv[layer].iter().flat_map(|(dk, dv)| [dk, dv]) {
+            rec.clear(&rows.buffer, (tokens * rows.stride * 4) as u64);
+        }
     }
 
     /// The stream after layer `layer - 1`: the embeddings for 0, the model's output for `L`.
@@ -214,7 +234,7 @@ impl Maker<'_> {
             ffn_down: rows("ffn_down", w.width)?,
             experts: match w.experts {
                 None => None,
-                Some(shape) => Some(ExpertActivations::new(self.gpu, shape, w.width, self.tokens)?),
+                Some(shape) => Some(ExpertActivations::new(self.gpu, shape, w.width, self.tokens, w.z[6])?),
             },
             after_ffn: rows("after_ffn", w.width)?,
             z_gate: rows("z_gate", w.z[4])?,
@@ -238,7 +258,7 @@ impl Inner {
     /// The same memory, laid out for a layer of these widths.
     fn narrowed(&self, gpu: &Gpu, w: &LayerWidths) -> Result<Inner, GpuError> {
         Ok(Inner {
-            experts: self.experts.as_ref().map(|e| e.sharing(gpu)).transpose()?,
+            experts: self.experts.as_ref().map(|e| e.sharing(gpu, w.z[6])).transpose()?,
             z_attn: self.z_attn.narrowed(w.z[0]),
             attn_q: self.attn_q.narrowed(w.queries),
             attn_k: self.attn_k.narrowed(w.own_keys),

@@ -5,6 +5,7 @@
 //! | name | shape | needed by |
 //! |---|---|---|
 //! | `groups` | see [`Groups`] | everything behind the router |
+//! | `z` | `[T, R]` | adapter of the router |
 //! | `gate_up` | `[rows, 2·F]` | GeGLU |
 //! | `output` | `[T, D]` | norm behind the experts |
 //! | `sum` | `[T, D]` | norm behind feed-forward block and experts |
@@ -17,7 +18,7 @@ use crate::ops::expert_linear::{self, ExpertWeight, Source};
 use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::rms_norm::{self, Norm};
 use crate::ops::{
-    Rows, Weight, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_pack, linear, router,
+    Rows, Weight, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_pack, router,
 };
 
 /// The weights of one layer's experts.
@@ -37,6 +38,7 @@ pub(super) struct Experts {
 #[derive(Clone)]
 pub(super) struct ExpertActivations {
     pub groups: Groups,
+    pub z: Rows,
     pub gate_up: Rows,
     pub output: Rows,
     pub sum: Rows,
@@ -60,7 +62,12 @@ enum Operand {
 
 impl Experts {
     /// Uploads the experts of layer `layer`.
-    pub fn load(upload: &Upload, layer: usize, shape: &config::Experts, eps: f32) -> Result<Experts, GpuError> {
+    pub fn load(
+        upload: &Upload,
+        layer: usize,
+        shape: &config::Experts,
+        eps: f32,
+    ) -> Result<Experts, GpuError> {
         let (gpu, base) = (upload.gpu, upload.base);
         let name = |last: &str| format!("blk.{layer}.{last}");
         let matrix = |name: &str| -> Result<Option<ExpertWeight>, GpuError> {
@@ -98,7 +105,8 @@ impl Experts {
         [&self.router, &self.down.weight].into_iter().chain(self.gate_up.iter().map(|w| &w.weight))
     }
 
-    /// `acts.output` from the stream after attention, `[tokens, D]`.
+    /// `acts.output` from the stream after attention, `[tokens, D]`. `score` makes the router's scores `[tokens, E]` from what
+    /// it reads `[tokens, D]` and its matrix: the product and its adapter's.
     pub fn forward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
@@ -106,11 +114,12 @@ impl Experts {
         acts: &ExpertActivations,
         scratch: &ExpertScratch,
         tokens: usize,
+        score: impl FnOnce(&mut Recorder<'a>, &Rows, &Rows, &Weight),
     ) {
         let (groups, normed, scores) = (&acts.groups, &scratch.normed, &scratch.scores);
         let (d, f) = (self.router.cols, groups.experts.width);
         rms_norm::forward(rec, normed, stream, &self.router_norm, None, 1.0, tokens);
-        linear::forward(rec, scores.all(), normed.all(), &self.router, 1.0, None, tokens);
+        score(rec, scores, normed, &self.router);
         router::forward(rec, groups, scores, tokens);
         groups.sort(rec, tokens);
 
@@ -141,6 +150,7 @@ impl Experts {
     }
 
     /// Adds to `dstream` what comes from the gradient of `acts.output`, which `scratch.normed` holds and which is lost.
+    /// `score` is the mirror of forward's: from what the router has read, where it gets the gradient, and that of the scores.
     pub fn backward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
@@ -149,6 +159,7 @@ impl Experts {
         acts: &ExpertActivations,
         scratch: &ExpertScratch,
         tokens: usize,
+        score: impl FnOnce(&mut Recorder<'a>, &Rows, &Rows, &Weight),
     ) {
         let (groups, gate_up, gradient) = (&acts.groups, &acts.gate_up, &scratch.normed);
         let (d, f) = (self.router.cols, groups.experts.width);
@@ -168,7 +179,17 @@ impl Experts {
             Operand::Packed(packed) => {
                 expert_pack::pack(rec, packed, dy, d, groups, tokens);
                 let dy = (packed, 0);
-                coop_expert_linear::backward(rec, dgeglu.all(), dy, &self.down, 1.0, None, groups, tokens, false);
+                coop_expert_linear::backward(
+                    rec,
+                    dgeglu.all(),
+                    dy,
+                    &self.down,
+                    1.0,
+                    None,
+                    groups,
+                    tokens,
+                    false,
+                );
                 coop_expert_geglu::backward(rec, (packed, dweights), inputs, groups, tokens);
                 for (i, w) in self.gate_up.iter().enumerate() {
                     let dy = (packed, i * f);
@@ -181,30 +202,39 @@ impl Experts {
 
         let dscores = &scratch.scores;
         router::backward(rec, dscores, dweights, groups, tokens);
-        linear::backward(rec, gradient.all(), dscores.all(), &self.router, 1.0, None, tokens, false);
+        rms_norm::forward(rec, gradient, stream, &self.router_norm, None, 1.0, tokens);
+        score(rec, dscores, gradient, &self.router);
         rms_norm::backward(rec, dstream, gradient, stream, &self.router_norm, tokens, true);
     }
 }
 
 impl ExpertActivations {
-    /// For passes over up to `tokens` tokens of width `d`.
-    pub fn new(gpu: &Gpu, shape: config::Experts, d: usize, tokens: usize) -> Result<ExpertActivations, GpuError> {
+    /// For passes over up to `tokens` tokens of width `d`, with `z` columns of the router's adapter.
+    pub fn new(
+        gpu: &Gpu,
+        shape: config::Experts,
+        d: usize,
+        tokens: usize,
+        z: usize,
+    ) -> Result<ExpertActivations, GpuError> {
         let rows = expert_groups::most_rows(gpu, &shape, tokens);
         Ok(ExpertActivations {
             groups: Groups::new(gpu, shape, tokens)?,
+            z: Rows::new(gpu, "z of the router", if z > 0 { tokens } else { 0 }, z)?,
             gate_up: Rows::new(gpu, "experts' gate and up", rows, 2 * shape.width)?,
             output: Rows::new(gpu, "experts' output", tokens, d)?,
             sum: Rows::new(gpu, "feed-forward and experts", tokens, d)?,
         })
     }
 
-    /// The same memory with counts of its own, which the passes over other layers leave alone.
-    pub fn sharing(&self, gpu: &Gpu) -> Result<ExpertActivations, GpuError> {
+    /// The same memory, `z` in rows of its own width, with counts of its own, which the passes over other layers leave alone.
+    pub fn sharing(&self, gpu: &Gpu, z: usize) -> Result<ExpertActivations, GpuError> {
         let counts = Rows::new(gpu, "tokens of experts", 1, self.groups.experts.count)?;
-        Ok(ExpertActivations { groups: Groups { counts, ..self.groups.clone() }, ..self.clone() })
+        let groups = Groups { counts, ..self.groups.clone() };
+        Ok(ExpertActivations { groups, z: self.z.narrowed(z), ..self.clone() })
     }
 
-    /// Bytes of [`ExpertActivations::new`].
+    /// Bytes of [`ExpertActivations::new`] without `z`.
     pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> u64 {
         let rows = expert_groups::most_rows(gpu, shape, tokens);
         Groups::bytes(gpu, shape, tokens) + 4 * (rows * 2 * shape.width + 2 * tokens * d) as u64
@@ -213,7 +243,12 @@ impl ExpertActivations {
 
 impl ExpertScratch {
     /// For passes over up to `tokens` tokens of width `d`.
-    pub fn new(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> Result<ExpertScratch, GpuError> {
+    pub fn new(
+        gpu: &Gpu,
+        shape: &config::Experts,
+        d: usize,
+        tokens: usize,
+    ) -> Result<ExpertScratch, GpuError> {
         let rows = expert_groups::most_rows(gpu, shape, tokens);
         let [wide, operand] = widths(shape, d);
         Ok(ExpertScratch {
@@ -243,4 +278,54 @@ impl ExpertScratch {
 /// Of the results of products, and of their packed operands.
 fn widths(shape: &config::Experts, d: usize) -> [usize; 2] {
     [d.max(shape.width), d.max(2 * shape.width)]
+}
+
+/// How many choices of the last pass fell on each expert, by layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loads(Vec<Vec<u32>>);
+
+impl Loads {
+    /// Of layers that have experts; `None` in dense models.
+    pub(super) async fn read<'a>(
+        gpu: &Gpu,
+        layers: impl Iterator<Item = &'a ExpertActivations>,
+    ) -> Result<Option<Loads>, GpuError> {
+        let mut loads = Vec::new();
+        for acts in layers {
+            loads.push(gpu.read(&acts.groups.counts.buffer, acts.groups.experts.count).await?);
+        }
+        Ok((!loads.is_empty()).then_some(Loads(loads)))
+    }
+
+    /// By layer, the choices of each expert.
+    pub fn layers(&self) -> &[Vec<u32>] {
+        &self.0
+    }
+
+    /// Largest share of a layer's choices that one expert took.
+    pub fn busiest(&self) -> f64 {
+        let share = |layer: &Vec<u32>| {
+            let most = layer.iter().max().copied().unwrap_or(0);
+            f64::from(most) / f64::from(layer.iter().sum::<u32>().max(1))
+        };
+        self.0.iter().map(share).fold(0.0, f64::max)
+    }
+
+    /// Share of all layers' experts that worked on no token.
+    pub fn idle(&self) -> f64 {
+        let all: usize = self.0.iter().map(Vec::len).sum();
+        self.0.iter().flatten().filter(|count| **count == 0).count() as f64 / all as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Loads;
+
+    #[test]
+    fn loads_in_two_figures() {
+        // 5 of 10 in the second layer; 3 of 8 experts have none.
+        let loads = Loads(vec![vec![3, 3, 0, 4], vec![5, 0, 0, 5]]);
+        assert_eq!((loads.busiest(), loads.idle()), (0.5, 0.375));
+    }
 }

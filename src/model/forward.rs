@@ -99,7 +99,11 @@ impl<'b> Model<'b> {
 
         let mut ffn = &saved.ffn_down;
         if let (Some(w), Some(acts), Some(scratch)) = (&w.experts, &saved.experts, &acts.scratch.experts) {
-            w.forward(rec, &saved.after_attention, acts, scratch, t);
+            let in_f32 = products.in_f32();
+            w.forward(rec, &saved.after_attention, acts, scratch, t, |rec, scores, x, router| {
+                let outputs = [(Module::FfnGateInp, router, scores)];
+                in_f32.forward(rec, group(Input::RouterNormed), &acts.z, x, &outputs);
+            });
             rms_norm::forward(rec, &scratch.normed, ffn, &w.post_ffw_norm_1, None, 1.0, t);
             let beside = Some(&scratch.normed);
             rms_norm::forward(rec, &acts.sum, &acts.output, &w.post_ffw_norm_2, beside, 1.0, t);

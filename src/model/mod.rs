@@ -20,6 +20,7 @@ use crate::ops::rope::Table;
 use crate::weights::base::Base;
 
 pub use activations::Activations;
+pub use experts::Loads;
 pub use head::{Head, Losses};
 pub use inputs::Inputs;
 pub use plan::Plan;

@@ -15,11 +15,12 @@ pub(super) struct LayerWidths {
     pub heads: usize,
     pub queries: usize,
     pub own_keys: usize,   // G·K where the layer makes its own keys, else 0
+    pub kept_keys: usize,  // the same where later layers use them too
     pub own_values: usize, // the same where it has a matrix for the values
     pub ffn: usize,
     pub experts: Option<Experts>,
     pub per_layer: usize,
-    pub z: [usize; 6], // by `Input`
+    pub z: [usize; 7], // by `Input`
 }
 
 impl LayerWidths {
@@ -33,6 +34,7 @@ impl LayerWidths {
             heads: self.heads.max(other.heads),
             queries: self.queries.max(other.queries),
             own_keys: self.own_keys.max(other.own_keys),
+            kept_keys: self.kept_keys.max(other.kept_keys),
             own_values: self.own_values.max(other.own_values),
             ffn: self.ffn.max(other.ffn),
             experts: self.experts.or(other.experts), // all that a model has are alike
@@ -41,12 +43,12 @@ impl LayerWidths {
         }
     }
 
-    /// f32 per token of what a recomputing layer shares with the others.
+    /// f32 per token of what a recomputing layer shares with the others; where it is a donor, its keys and values apart.
     fn inner(&self, packed: bool) -> usize {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
         6 * self.width
             + 3 * self.queries
-            + self.own_keys
+            + 3 * self.own_keys
             + self.own_values
             + self.heads
             + if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn }
@@ -106,7 +108,8 @@ impl Plan {
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
-        let always: usize = layers.iter().map(|l| l.width + 4 * l.own_keys).sum::<usize>() + 2 * widest.width;
+        let always: usize =
+            layers.iter().map(|l| l.width + 4 * l.kept_keys).sum::<usize>() + 2 * widest.width;
         let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
         let z_width = adapter.max_z_width();
         let operand = widest.width.max(widest.ffn).max(widest.queries).max(widest.per_layer);
@@ -114,7 +117,7 @@ impl Plan {
         let scratch = 2 * widest.width
             + if packed_operands { 2 * widest.ffn } else { 3 * widest.ffn }
             + 3 * widest.queries
-            + 2 * widest.own_keys
+            + 4 * widest.own_keys
             + widest.heads
             + 2 * widest.per_layer
             + z_width
@@ -147,11 +150,13 @@ impl Plan {
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
         let inner = |layers: &[LayerWidths]| -> Vec<u64> {
-            let of = |l: &LayerWidths| bytes(l.inner(packed_operands)) + experts(ExpertActivations::bytes, l);
+            let of = |l: &LayerWidths| {
+                bytes(l.inner(packed_operands) - 2 * l.kept_keys) + experts(ExpertActivations::bytes, l)
+            };
             layers.iter().map(of).collect()
         };
         let each = inner(&layers);
-        let shared = inner(std::slice::from_ref(&widest))[0];
+        let shared = inner(&[LayerWidths { kept_keys: 0, ..widest.clone() }])[0];
         let room = match recompute {
             Recompute::Keep(room) => room,
             Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
@@ -206,8 +211,10 @@ fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
     let config = model.config();
     let l = &config.layers[layer];
     let own_keys = if l.kv_donor.is_none() { l.kv_heads * l.head_size } else { 0 };
+    let donor = config.layers.iter().any(|other| other.kv_donor == Some(layer));
     LayerWidths {
         width: config.width,
+        kept_keys: if donor { own_keys } else { 0 },
         heads: l.heads.next_multiple_of(4),
         queries: l.heads * l.head_size,
         own_keys,

@@ -3,7 +3,7 @@
 use super::Rows;
 use super::expert_groups::Groups;
 use super::pack::{Packed, ROWS};
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Binding, Kernel, Recorder, grid};
 
 /// Twin of `Params` in shaders/coop_expert_geglu.wgsl.
 #[repr(C)]
@@ -65,5 +65,5 @@ fn dispatch(
         gate_stride4: (gate_up.stride / 4) as u32,
         packed4: (width.next_multiple_of(64) / 4) as u32,
     };
-    rec.dispatch(Kernel::new("coop_expert_geglu", entry), &params, bindings, [(rows / ROWS) as u32, 1, 1]);
+    rec.dispatch(Kernel::new("coop_expert_geglu", entry), &params, bindings, grid(rows / ROWS));
 }

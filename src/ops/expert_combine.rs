@@ -25,14 +25,7 @@ pub fn backward(rec: &mut Recorder, dx: &Rows, dy: &Rows, groups: &Groups, token
     dispatch(rec, dx, dy, None, groups, tokens);
 }
 
-fn dispatch(
-    rec: &mut Recorder,
-    y: &Rows,
-    x: &Rows,
-    scales: Option<&Rows>,
-    groups: &Groups,
-    tokens: usize,
-) {
+fn dispatch(rec: &mut Recorder, y: &Rows, x: &Rows, scales: Option<&Rows>, groups: &Groups, tokens: usize) {
     let params = Params {
         rows: tokens as u32,
         used: groups.experts.used as u32,

@@ -3,7 +3,7 @@
 use super::expert_groups::Groups;
 use super::expert_linear::Source;
 use super::pack::{Packed, ROWS};
-use crate::gpu::{Kernel, Recorder};
+use crate::gpu::{Kernel, Recorder, grid};
 
 /// Twin of `Params` in shaders/expert_pack.wgsl.
 #[repr(C)]
@@ -62,5 +62,5 @@ fn dispatch(
     };
     let (tiles, choices) = (groups.tiles.bind(4), groups.choices.bind(5));
     let bindings = [x.rows.bind(1), packed.bind(2), scaled.bind_factors(3), tiles, choices];
-    rec.dispatch(Kernel::new("expert_pack", entry), &params, &bindings, [(rows / ROWS) as u32, 1, 1]);
+    rec.dispatch(Kernel::new("expert_pack", entry), &params, &bindings, grid(rows / ROWS));
 }

@@ -10,7 +10,9 @@ use crate::config::Config;
 use crate::lora::{Module, Slot};
 
 pub use forward::{Activations, ExpertActivations, LayerActivations};
-pub use weights::{ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError};
+pub use weights::{
+    ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError,
+};
 
 /// A frozen base with an adapter on it. Its methods are `forward`, `logits`, `loss` and `backward`.
 #[derive(Clone, Copy, Debug)]

@@ -189,9 +189,9 @@ fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, Stored>, Er
             for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"] {
                 tensors.vector(&name(norm), d)?;
             }
-            tensors.matrix(&name("ffn_gate_inp"), count, d)?;
             tensors.vector(&name("ffn_gate_inp.scale"), d)?;
-            if find(gguf, &name("ffn_gate_up_exps")).is_none() && find(gguf, &name("ffn_gate_exps")).is_some() {
+            if find(gguf, &name("ffn_gate_up_exps")).is_none() && find(gguf, &name("ffn_gate_exps")).is_some()
+            {
                 if !width.is_multiple_of(32) {
                     let problem = format!(
                         "tensor {}.weight has {width} rows an expert, expected a multiple of 32 where gate and up are apart; \

@@ -205,6 +205,9 @@ impl Keys<'_> {
             return Ok(None);
         }
         let count = self.size("expert_count", Experts::MOST as u32)?;
+        if !count.is_multiple_of(4) {
+            return Err(self.wrong("expert_count", "a multiple of 4"));
+        }
         let most_used = count.min(Experts::MOST_USED) as u32;
         let used = self.size("expert_used_count", most_used)?;
         Ok(Some(Experts { count, used, width: self.size("expert_feed_forward_length", WIDEST)? }))

@@ -230,8 +230,11 @@ pub fn products(gpu: &Gpu) -> Outcome {
                 }
 
                 let x_rows = Block::input(gpu, (4, 8), input, &x);
-                let filled: Vec<f32> =
-                    z.iter().enumerate().map(|(i, z)| if g.choices[i / r] == NONE { 0.0 } else { *z }).collect();
+                let filled: Vec<f32> = z
+                    .iter()
+                    .enumerate()
+                    .map(|(i, z)| if g.choices[i / r] == NONE { 0.0 } else { *z })
+                    .collect();
                 let z_rows = Block::input(gpu, (0, 0), r, &filled);
                 let held = Held::new(gpu, if backward { output } else { r }, &matrix);
                 let y = Block::in_out(gpu, (8, 4), output, &before);
@@ -255,12 +258,12 @@ pub fn products(gpu: &Gpu) -> Outcome {
                         expert_pack::pack_alike(rec, &packed_z, z, r, groups, tokens, &packed);
                         let (lora, dy) = (lora.as_ref(), (&packed, 0));
                         match backward {
-                            true => {
-                                coop_expert_linear::backward(rec, view, dy, &w, scale, lora, groups, tokens, true)
-                            }
-                            false => {
-                                coop_expert_linear::forward(rec, view, &packed, &w, scale, lora, groups, tokens)
-                            }
+                            true => coop_expert_linear::backward(
+                                rec, view, dy, &w, scale, lora, groups, tokens, true,
+                            ),
+                            false => coop_expert_linear::forward(
+                                rec, view, &packed, &w, scale, lora, groups, tokens,
+                            ),
                         }
                     })?;
                 } else {
@@ -272,7 +275,9 @@ pub fn products(gpu: &Gpu) -> Outcome {
                     });
                     let lora = lora.as_ref();
                     run(gpu, |rec| match backward {
-                        true => expert_linear::backward(rec, view, source, &w, scale, lora, groups, tokens, true),
+                        true => {
+                            expert_linear::backward(rec, view, source, &w, scale, lora, groups, tokens, true)
+                        }
                         false => expert_linear::forward(rec, view, source, &w, scale, lora, groups, tokens),
                     })?;
                 }
@@ -294,7 +299,8 @@ pub fn whole(gpu: &Gpu) -> Outcome {
         let g = Grouped::new(gpu, Experts { count, used, width: f }, tokens, 1e6)?;
         let rows = g.choices.len();
         let scales = values(5, count);
-        let (gate_up, dy, x) = (values(2, tokens * used * 2 * f), values(3, tokens * used * f), values(4, tokens * used * d));
+        let (gate_up, dy, x) =
+            (values(2, tokens * used * 2 * f), values(3, tokens * used * f), values(4, tokens * used * d));
         let of = |v: &[f32], w: usize, c: usize| wide(&v[c * w..(c + 1) * w]);
         let on_device = |v: &[f32], w: usize| {
             let grouped: Vec<f32> = g.rows(w, |c| of(v, w, c)).iter().map(|&x| x as f32).collect();
@@ -366,7 +372,9 @@ pub fn whole(gpu: &Gpu) -> Outcome {
             }
             let y = Block::output(gpu, (0, 0), d, tokens);
             run(gpu, |rec| match weighted {
-                true => expert_combine::forward(rec, &y.rows, &x_rows.rows, &scale_rows.rows, &g.groups, tokens),
+                true => {
+                    expert_combine::forward(rec, &y.rows, &x_rows.rows, &scale_rows.rows, &g.groups, tokens)
+                }
                 false => expert_combine::backward(rec, &y.rows, &x_rows.rows, &g.groups, tokens),
             })?;
             check.close(&format!("{name} combined"), d, &y.read(gpu, &name)?, &expected)?;

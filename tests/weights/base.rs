@@ -321,10 +321,15 @@ fn mixtures_of_experts() {
     }
     let set = |key: &str, n: u32| mixture(&|w| w.set(&format!("gemma4.{key}"), Value::U32(n)));
     assert_says("count", set("expert_count", 300), &["gemma4.expert_count", "300", "1 to 256"]);
-    assert_says("count", set("expert_count", 5), &["blk.0.ffn_gate_inp.weight", "[32, 4]", "[32, 5]"]);
+    assert_says("count", set("expert_count", 8), &["32, 4", "32, 8"]);
+    assert_says("count", set("expert_count", 6), &["gemma4.expert_count", "multiple of 4"]);
     assert_says("used", set("expert_used_count", 5), &["gemma4.expert_used_count", "1 to 4"]);
     assert_says("used", set("expert_used_count", 0), &["gemma4.expert_used_count", "1 to 4"]);
-    assert_says("width", set("expert_feed_forward_length", 8), &["blk.0.ffn_gate_up_exps.weight", "[32, 16, 4]"]);
+    assert_says(
+        "width",
+        set("expert_feed_forward_length", 8),
+        &["blk.0.ffn_gate_up_exps.weight", "[32, 16, 4]"],
+    );
     for key in ["expert_used_count", "expert_feed_forward_length"] {
         let key = format!("gemma4.{key}");
         assert_says(&key, mixture(&|w| w.remove_key(&key)), &[&key, "missing"]);

@@ -76,7 +76,15 @@ impl<'a> Decoder<'a> {
         let (y, up) = self.products(rec, layer, Input::Geglu, &geglu, &[&lw.ffn_down], rows);
         let (mut y, mut up) = (&y, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
-            experts.forward(rec, stream, acts, scratch, rows);
+            let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
+            experts.forward(rec, stream, acts, scratch, rows, |rec, scores, x, router| {
+                if let Some(g) = group {
+                    linear::forward(rec, acts.z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
+                }
+                let term =
+                    group.map(|g| LowRank { z: acts.z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 });
+                linear::forward(rec, scores.all(), x.all(), router, 1.0, term.as_ref(), rows);
+            });
             // What `residual` adds to is zero here: the two norms' sum, and the adapter's term inside the first.
             let sum = &acts.sum;
             rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);

@@ -117,7 +117,7 @@ impl<'a> Workspace<'a> {
             experts: match config.layers.iter().find_map(|l| l.experts) {
                 None => None,
                 Some(shape) => Some((
-                    ExpertActivations::new(gpu, shape, d, chunk)?,
+                    ExpertActivations::new(gpu, shape, d, chunk, applied::padded(gpu, rank))?,
                     ExpertScratch::new(gpu, &shape, d, chunk)?,
                 )),
             },

@@ -65,7 +65,7 @@ impl Model<'_> {
         }
 
         let ddown = match a.experts {
-            Some(_) => self.experts_backward(layer, acts, &mut dh),
+            Some(_) => self.experts_backward(layer, acts, &mut dh, grads),
             None => rms_norm::backward(&dh, &a.ffn_down, Some(&w.post_ffw_norm), d, eps),
         };
         let dgeglu =
@@ -132,7 +132,13 @@ impl Model<'_> {
 
     /// Adds what comes through the router and the experts to `dh`, the gradient of the stream; returns that of the
     /// feed-forward block's output.
-    fn experts_backward(&self, layer: usize, acts: &Activations, dh: &mut [f64]) -> Vec<f64> {
+    fn experts_backward(
+        &self,
+        layer: usize,
+        acts: &Activations,
+        dh: &mut [f64],
+        grads: &mut Gradients,
+    ) -> Vec<f64> {
         let (l, a) = (&self.config.layers[layer], &acts.layers[layer]);
         let w = &self.weights.layers[layer];
         let (Some(l), Some(e), Some(we)) = (l.experts, &a.experts, &w.experts) else { return Vec::new() };
@@ -143,7 +149,9 @@ impl Model<'_> {
         let dx = rms_norm::backward(&g.dx, &a.after_attention, Some(&we.pre_ffw_norm_2), d, eps);
         add_scaled(dh, 1.0, &dx);
         let dscores = router::backward(&g.dweights, &e.routing, l.count);
-        let dnormed = linear::backward(&dscores, &we.router, d);
+        let module = Module::FfnGateInp;
+        let dnormed =
+            self.adapted_backward(layer, module, &dscores, &e.router_normed, &we.router, acts, grads);
         let dx = rms_norm::backward(&dnormed, &a.after_attention, Some(&we.router_norm()), d, eps);
         add_scaled(dh, 1.0, &dx);
         rms_norm::backward(&dsum, &a.ffn_down, Some(&we.post_ffw_norm_1), d, eps)

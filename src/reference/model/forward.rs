@@ -6,7 +6,8 @@ use super::Model;
 use crate::batch::MicroBatch;
 use crate::lora::{Module, Slot};
 use crate::reference::{
-    Routing, add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope, router,
+    Routing, add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope,
+    router,
 };
 
 /// Everything that backward reads.
@@ -215,13 +216,13 @@ impl Model<'_> {
         layer: usize,
         a: &LayerActivations,
         chosen: Option<&[usize]>,
-        _z: &mut BTreeMap<Slot, Vec<f64>>,
+        z: &mut BTreeMap<Slot, Vec<f64>>,
     ) -> Option<ExpertActivations> {
         let (l, w) = (self.config.layers[layer].experts?, self.weights.layers[layer].experts.as_ref()?);
         let (d, eps) = (self.config.width, self.eps());
         let mut e = ExpertActivations::default();
         e.router_normed = rms_norm::forward(&a.after_attention, Some(&w.router_norm()), d, eps);
-        let scores = linear::forward(&e.router_normed, &w.router, d);
+        let scores = self.adapted(layer, Module::FfnGateInp, &e.router_normed, &w.router, z);
         e.routing = router::forward(&scores, l.count, l.used, chosen);
         e.normed = rms_norm::forward(&a.after_attention, Some(&w.pre_ffw_norm_2), d, eps);
         (e.output, e.inner) = experts::forward(&e.normed, &e.routing, &w.matrices(l.width), d);

@@ -141,9 +141,8 @@ impl Weights {
         let mut fused = Vec::new();
         for layer in 0..layers {
             let experts = &config.layers[layer].experts;
-            let gate_up = experts.map(|e| {
-                optional(&format!("blk.{layer}.ffn_gate_up_exps"), e.count * 2 * e.width * d)
-            });
+            let gate_up = experts
+                .map(|e| optional(&format!("blk.{layer}.ffn_gate_up_exps"), e.count * 2 * e.width * d));
             fused.push(gate_up.transpose()?.flatten());
             let scale = optional(&format!("blk.{layer}.layer_output_scale"), 1)?;
             scales.push(scale.map_or(1.0, |scale| scale[0]));
