@@ -129,6 +129,16 @@ impl Activations {
                 (keys, _) => Some(pair(gradients, keys)?),
             });
         }
+        let dnormed = make.rows("dnormed", widest.width)?;
+        let experts = match &widest.experts {
+            None => None,
+            Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.tokens)?),
+        };
+        // Attention's backward comes when the experts' is done.
+        let spare = experts.as_ref().map_or([None, None], |e| e.spare(plan.tokens, widest.queries));
+        let queries =
+            |label: &str, spare: Option<Rows>| spare.map_or_else(|| make.rows(label, widest.queries), Ok);
+        let [dattn_q, dheads] = spare;
         Ok(Activations {
             tokens: plan.tokens,
             layers,
@@ -139,13 +149,13 @@ impl Activations {
             kept_keys: plan.layers.iter().map(|w| w.kept_keys > 0).collect(),
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
-                dnormed: make.rows("dnormed", widest.width)?,
+                dnormed,
                 dgate: make.operand("dgate", widest.ffn)?,
                 dup: make.operand("dup", widest.ffn)?,
                 dgeglu: make.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
-                dattn_q: make.rows("dattn_q", widest.queries)?,
-                dheads: make.rows("dheads", widest.queries)?,
+                dattn_q: queries("dattn_q", dattn_q)?,
+                dheads: queries("dheads", dheads)?,
                 dattn_k: make.rows("dattn_k", widest.own_keys)?,
                 dattn_v: make.rows("dattn_v", widest.own_keys)?,
                 delta: make.rows("delta", widest.heads)?,
@@ -153,10 +163,7 @@ impl Activations {
                 dinp_gate: make.rows("dinp_gate", widest.per_layer)?,
                 u: make.rows("u", plan.z_width)?,
                 masked: make.rows("masked input", plan.masked_width)?,
-                experts: match &widest.experts {
-                    None => None,
-                    Some(shape) => Some(ExpertScratch::new(gpu, shape, widest.width, plan.tokens)?),
-                },
+                experts,
             },
             packs: match plan.packs_width {
                 0 => None,

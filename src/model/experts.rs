@@ -242,17 +242,18 @@ impl ExpertActivations {
 }
 
 impl ExpertScratch {
-    /// For passes over up to `tokens` tokens of width `d`.
+    /// For passes over up to `tokens` tokens; `normed` is `[tokens, D]` and may be used between calls.
     pub fn new(
         gpu: &Gpu,
         shape: &config::Experts,
-        d: usize,
+        normed: Rows,
         tokens: usize,
     ) -> Result<ExpertScratch, GpuError> {
+        let d = normed.stride;
         let rows = expert_groups::most_rows(gpu, shape, tokens);
         let [wide, operand] = widths(shape, d);
         Ok(ExpertScratch {
-            normed: Rows::new(gpu, "experts' input", tokens, d)?,
+            normed,
             scores: Rows::new(gpu, "experts' scores", tokens, shape.count)?,
             dweights: Rows::new(gpu, "gradients of experts' weights", 1, tokens * shape.used)?,
             operand: match gpu.cooperative() {
@@ -263,16 +264,39 @@ impl ExpertScratch {
         })
     }
 
-    /// Bytes of [`ExpertScratch::new`].
-    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> u64 {
-        let rows = expert_groups::most_rows(gpu, shape, tokens);
-        let [wide, operand] = widths(shape, d);
-        let operand = match gpu.cooperative() {
-            true => packed_bytes(rows, operand) + 4 * rows as u64,
-            false => 8 * (rows * shape.width) as u64,
+    /// Two buffers that may be used between calls, as rows of `width`, where they hold `tokens` of these.
+    pub fn spare(&self, tokens: usize, width: usize) -> [Option<Rows>; 2] {
+        let operand = match &self.operand {
+            Operand::Plain(rows) => rows.narrowed(width),
+            Operand::Packed(packed) => packed.as_rows(width),
         };
-        operand + 4 * (rows * wide + tokens * (d + shape.count.next_multiple_of(4) + shape.used)) as u64
+        [self.wide.narrowed(width), operand]
+            .map(|rows| (rows.buffer.size() >= (tokens * rows.stride * 4) as u64).then_some(rows))
     }
+
+    /// How many rows of `width` [`ExpertScratch::spare`] gives.
+    pub fn spares(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize, width: usize) -> usize {
+        let needed = (tokens * width * 4) as u64;
+        buffers(gpu, shape, d, tokens).into_iter().filter(|bytes| *bytes >= needed).count()
+    }
+
+    /// Bytes of [`ExpertScratch::new`] without `normed`.
+    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> u64 {
+        let factors = if gpu.cooperative() { expert_groups::most_rows(gpu, shape, tokens) } else { 0 };
+        let [wide, operand] = buffers(gpu, shape, d, tokens);
+        wide + operand + 4 * (factors + tokens * (shape.count.next_multiple_of(4) + shape.used)) as u64
+    }
+}
+
+/// Bytes of the products' results and of their operands.
+fn buffers(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> [u64; 2] {
+    let rows = expert_groups::most_rows(gpu, shape, tokens);
+    let [wide, operand] = widths(shape, d);
+    let operand = match gpu.cooperative() {
+        true => packed_bytes(rows, operand),
+        false => 8 * (rows * shape.width) as u64,
+    };
+    [4 * (rows * wide) as u64, operand]
 }
 
 /// Of the results of products, and of their packed operands.

@@ -114,9 +114,12 @@ impl Plan {
         let z_width = adapter.max_z_width();
         let operand = widest.width.max(widest.ffn).max(widest.queries).max(widest.per_layer);
         let packs_width = if gpu.cooperative() { operand } else { 0 };
+        let spares = widest
+            .experts
+            .map_or(0, |shape| ExpertScratch::spares(gpu, &shape, widest.width, tokens, widest.queries));
         let scratch = 2 * widest.width
             + if packed_operands { 2 * widest.ffn } else { 3 * widest.ffn }
-            + 3 * widest.queries
+            + (3 - spares) * widest.queries
             + 4 * widest.own_keys
             + widest.heads
             + 2 * widest.per_layer

@@ -1,6 +1,6 @@
 //! f32 rows as f16 operands of cooperative matrices: [`super::coop_linear`], [`super::coop_lora`].
 
-use super::View;
+use super::{Rows, View};
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 
 /// Bytes behind the last matrix: kernels read eight rows of matrices at a time.
@@ -47,6 +47,11 @@ impl Packed {
         factor_offset: usize,
     ) -> Result<Packed, GpuError> {
         Ok(Packed { buffer: gpu.buffer(label, packed_bytes(rows, cols))?, factors, factor_offset })
+    }
+
+    /// The same memory as rows of f32.
+    pub fn as_rows(&self, width: usize) -> Rows {
+        Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4), packed: None }
     }
 
     /// The matrices at binding `index`.

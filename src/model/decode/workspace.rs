@@ -118,7 +118,7 @@ impl<'a> Workspace<'a> {
                 None => None,
                 Some(shape) => Some((
                     ExpertActivations::new(gpu, shape, d, chunk, applied::padded(gpu, rank))?,
-                    ExpertScratch::new(gpu, &shape, d, chunk)?,
+                    ExpertScratch::new(gpu, &shape, rows("experts' input", d)?, chunk)?,
                 )),
             },
             parts: Parts::new(gpu, heads, queries)?,
@@ -158,6 +158,7 @@ impl<'a> Workspace<'a> {
             let (shape, d) = (&acts.groups.experts, self.stream.stride);
             ExpertActivations::bytes(self.gpu, shape, d, self.lengths.chunk)
                 + ExpertScratch::bytes(self.gpu, shape, d, self.lengths.chunk)
+                + (4 * self.lengths.chunk * d) as u64
         });
         rows + proj + experts + self.table.size() + self.parts.bytes() + packed
     }
