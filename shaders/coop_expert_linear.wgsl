@@ -15,7 +15,8 @@ struct Params {
     x_column: u32,      // matrices of x before the first that counts
     y_stride4: u32,
     y_offset4: u32,
-    cols4: u32,         // columns of y that this call owns, / 4
+    cols4: u32,         // columns of y that this call makes, / 4
+    first_column: u32,  // the first of them: row of W_e forward, column backward
     columns: u32,       // those of them that are not padding, which becomes zero
     ranks: u32,         // matrices over the padded rank of the adapter term; 0 for none
     scale: f32,
@@ -57,8 +58,9 @@ fn stage_b(row: u32, rank: u32, lane: u32) {
 // A [E, R, K], 16 of its rows from matrix `rank` on, 128 columns.
 fn stage_a(col4: u32, rank: u32, expert: u32, lane: u32) {
     for (var r = lane / 32u; r < 16u; r += 4u) {
-        let col = min(col4 + lane % 32u, params.cols4 - 1u);
-        let a = lora[((expert * params.ranks + rank) * 16u + r) * params.cols4 + col];
+        let all4 = params.weight_cols / 4u;
+        let col = min(col4 + lane % 32u, all4 - 1u);
+        let a = lora[((expert * params.ranks + rank) * 16u + r) * all4 + col];
         staged[r * BACKWARD_PITCH + lane % 32u] = vec4<f16>(params.lora_scale / params.scale * a);
     }
 }
@@ -100,7 +102,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let first_row = (expert - params.first_expert) * params.expert_rows;
     let row = group.y * 8u + lane / 64u * 4u; // matrices over the rows
     let own = lane / 32u % 2u * 64u;          // this subgroup's columns of the workgroup's 128
-    let n = min(group.x * 128u + lane, params.expert_rows - 1u);
+    let n = min(params.first_column + group.x * 128u + lane, params.expert_rows - 1u);
     let last = (params.weight_cols - 1u) / 32u;
 #for i in 0..4
 #for j in 0..4
@@ -180,7 +182,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let last_row = params.expert_rows - 1u;
     let last = (params.weight_cols - 1u) / 32u;
     // A thread stages one of 32 rows' four slices.
-    let column = min(group.x * 4u + lane / 32u, last);
+    let column = min(params.first_column / 32u + group.x * 4u + lane / 32u, last);
     let at_slice = lane % 32u * BACKWARD_PITCH + lane / 32u * 8u;
 #for i in 0..4
 #for j in 0..4
@@ -210,7 +212,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     }
     for (var rank = 0u; rank < params.ranks; rank++) {
         workgroupBarrier();
-        stage_a(group.x * 32u, rank, expert, lane);
+        stage_a(params.first_column / 4u + group.x * 32u, rank, expert, lane);
         workgroupBarrier();
 #for i in 0..4
         let z{i} = coopLoadT<coop_mat16x16<f16, A>>(&z[z_at(row + {i}u, rank)], 4u);

@@ -5,13 +5,15 @@
 struct Params {
     rows: u32,          // T
     used: u32,
-    width4: u32,        // D / 4
+    width4: u32,        // columns / 4
     x_stride4: u32,
+    y_stride4: u32,
+    y_offset4: u32,
     weighted: u32,      // 0: every factor is 1
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [rows, D]
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [rows, columns]
 @group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;        // [T, D]
 @group(0) @binding(3) var<storage, read> places: array<u32>;               // row of each choice [T·used]
 @group(0) @binding(4) var<storage, read> chosen: array<u32>;               // its expert [T·used]
@@ -33,5 +35,5 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         }
         sum += factor * x[places[k] * params.x_stride4 + i % params.width4];
     }
-    y[i] = sum;
+    y[t * params.y_stride4 + params.y_offset4 + i % params.width4] = sum;
 }

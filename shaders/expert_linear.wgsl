@@ -21,7 +21,8 @@ struct Params {
     scale: f32,
     lora_scale: f32,
     accumulate: u32,    // whether y keeps what it holds
-    cols4: u32,         // columns of y that this call owns, / 4
+    cols4: u32,         // columns of y that this call makes, / 4
+    first_column: u32,  // the first of them: row of W_e forward, column backward
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -93,10 +94,11 @@ fn b4(row: u32, r4: u32) -> vec4<f32> {
 }
 
 fn a4(r: u32, col4: u32) -> vec4<f32> {
-    if r >= params.rank4 * 4u || col4 >= params.cols4 {
+    let all4 = params.weight_cols / 4u;
+    if r >= params.rank4 * 4u || col4 >= all4 {
         return vec4<f32>();
     }
-    return lora[(expert * params.rank4 * 4u + r) * params.cols4 + col4];
+    return lora[(expert * params.rank4 * 4u + r) * all4 + col4];
 }
 
 fn stage_x(col4: u32, cols4: u32, lane: u32) {
@@ -114,7 +116,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         return;
     }
     let row = group.y * TILE + lane / 4u * 4u;
-    let n = group.x * TILE + lane / 4u * 4u;
+    let n = params.first_column + group.x * TILE + lane / 4u * 4u;
     let cols4 = params.weight_cols / 4u;
     for (var step4 = 0u; step4 < cols4; step4 += STEPS / 4u) {
         let k4 = step4 + lane % 4u;
@@ -139,7 +141,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     }
     let row = group.y * TILE + lane / 4u * 4u;
     let rows4 = (params.expert_rows + 3u) / 4u;
-    let col4 = group.x * (TILE / 4u) + lane % 16u;
+    let col4 = params.first_column / 4u + group.x * (TILE / 4u) + lane % 16u;
     for (var n4 = 0u; n4 < rows4; n4 += STEPS / 4u) {
         stage_x(n4 + lane % 4u, rows4, lane);
         for (var step = lane / 16u; step < STEPS; step += 4u) {

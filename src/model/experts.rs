@@ -14,7 +14,7 @@ use super::Upload;
 use crate::config;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::expert_groups::{self, Groups};
-use crate::ops::expert_linear::{self, ExpertWeight, Source};
+use crate::ops::expert_linear::{self, Columns, ExpertWeight, Source};
 use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::rms_norm::{self, Norm};
 use crate::ops::{
@@ -51,7 +51,7 @@ pub(super) struct ExpertScratch {
     scores: Rows,   // or their gradient [T, E]
     dweights: Rows, // [T, used]
     operand: Operand,
-    wide: Rows, // results of products [rows, D or F]
+    wide: Rows, // results of products [rows, F, or some of D's columns]
 }
 
 /// What the products of experts read, `[rows, D or 2·F]`.
@@ -124,29 +124,38 @@ impl Experts {
         groups.sort(rec, tokens);
 
         rms_norm::forward(rec, normed, stream, &self.pre_ffw_norm_2, None, 1.0, tokens);
-        let (x, y) = (Source::Tokens(normed.all()), scratch.wide.narrowed(d));
+        let x = Source::Tokens(normed.all());
         match &scratch.operand {
             Operand::Plain(operand) => {
                 for (i, w) in self.gate_up.iter().enumerate() {
-                    let y = acts.gate_up.from(i * f);
+                    let y = Columns::all(acts.gate_up.from(i * f));
                     expert_linear::forward(rec, y, x, w, 1.0, None, groups, tokens);
                 }
-                let geglu = operand.narrowed(f);
-                expert_geglu::forward(rec, &geglu, &acts.gate_up, groups, tokens);
-                let x = Source::Rows(geglu.all());
-                expert_linear::forward(rec, y.all(), x, &self.down, 1.0, None, groups, tokens);
+                expert_geglu::forward(rec, &operand.narrowed(f), &acts.gate_up, groups, tokens);
             }
             Operand::Packed(packed) => {
                 expert_pack::pack(rec, packed, x, d, groups, tokens);
                 for (i, w) in self.gate_up.iter().enumerate() {
-                    let y = acts.gate_up.from(i * f);
+                    let y = Columns::all(acts.gate_up.from(i * f));
                     coop_expert_linear::forward(rec, y, packed, w, 1.0, None, groups, tokens);
                 }
                 coop_expert_geglu::forward(rec, packed, &acts.gate_up, groups, tokens);
-                coop_expert_linear::forward(rec, y.all(), packed, &self.down, 1.0, None, groups, tokens);
             }
         }
-        expert_combine::forward(rec, &acts.output, &y, &self.scales, groups, tokens);
+        for (first, part) in scratch.parts(d) {
+            let y = Columns { y: part.all(), first };
+            match &scratch.operand {
+                Operand::Plain(operand) => {
+                    let x = operand.narrowed(f);
+                    let x = Source::Rows(x.all());
+                    expert_linear::forward(rec, y, x, &self.down, 1.0, None, groups, tokens);
+                }
+                Operand::Packed(packed) => {
+                    coop_expert_linear::forward(rec, y, packed, &self.down, 1.0, None, groups, tokens);
+                }
+            }
+            expert_combine::forward(rec, acts.output.from(first), &part, &self.scales, groups, tokens);
+        }
     }
 
     /// Adds to `dstream` what comes from the gradient of `acts.output`, which `scratch.normed` holds and which is lost.
@@ -164,40 +173,38 @@ impl Experts {
         let (groups, gate_up, gradient) = (&acts.groups, &acts.gate_up, &scratch.normed);
         let (d, f) = (self.router.cols, groups.experts.width);
         let dy = Source::Tokens(gradient.all());
-        let (dgeglu, dx, dweights) = (scratch.wide.narrowed(f), scratch.wide.narrowed(d), &scratch.dweights);
+        let (dgeglu, dweights) = (scratch.wide.narrowed(f), &scratch.dweights);
         let inputs = [&dgeglu, gate_up, &self.scales];
+        let to = Columns::all(dgeglu.all());
         match &scratch.operand {
             Operand::Plain(operand) => {
-                expert_linear::backward(rec, dgeglu.all(), dy, &self.down, 1.0, None, groups, tokens, false);
-                let dgate_up = operand.narrowed(2 * f);
-                expert_geglu::backward(rec, [&dgate_up, dweights], inputs, groups, tokens);
-                for (i, w) in self.gate_up.iter().enumerate() {
-                    let dy = Source::Rows(dgate_up.from(i * f));
-                    expert_linear::backward(rec, dx.all(), dy, w, 1.0, None, groups, tokens, i > 0);
-                }
+                expert_linear::backward(rec, to, dy, &self.down, 1.0, None, groups, tokens, false);
+                expert_geglu::backward(rec, [&operand.narrowed(2 * f), dweights], inputs, groups, tokens);
             }
             Operand::Packed(packed) => {
                 expert_pack::pack(rec, packed, dy, d, groups, tokens);
                 let dy = (packed, 0);
-                coop_expert_linear::backward(
-                    rec,
-                    dgeglu.all(),
-                    dy,
-                    &self.down,
-                    1.0,
-                    None,
-                    groups,
-                    tokens,
-                    false,
-                );
+                coop_expert_linear::backward(rec, to, dy, &self.down, 1.0, None, groups, tokens, false);
                 coop_expert_geglu::backward(rec, (packed, dweights), inputs, groups, tokens);
-                for (i, w) in self.gate_up.iter().enumerate() {
-                    let dy = (packed, i * f);
-                    coop_expert_linear::backward(rec, dx.all(), dy, w, 1.0, None, groups, tokens, i > 0);
-                }
             }
         }
-        expert_combine::backward(rec, gradient, &dx, groups, tokens);
+        for (first, part) in scratch.parts(d) {
+            let dx = Columns { y: part.all(), first };
+            for (i, w) in self.gate_up.iter().enumerate() {
+                match &scratch.operand {
+                    Operand::Plain(operand) => {
+                        let dy = operand.narrowed(2 * f);
+                        let dy = Source::Rows(dy.from(i * f));
+                        expert_linear::backward(rec, dx, dy, w, 1.0, None, groups, tokens, i > 0);
+                    }
+                    Operand::Packed(packed) => {
+                        let dy = (packed, i * f);
+                        coop_expert_linear::backward(rec, dx, dy, w, 1.0, None, groups, tokens, i > 0);
+                    }
+                }
+            }
+            expert_combine::backward(rec, gradient.from(first), &part, groups, tokens);
+        }
         rms_norm::backward(rec, dstream, gradient, stream, &self.pre_ffw_norm_2, tokens, true);
 
         let dscores = &scratch.scores;
@@ -264,6 +271,12 @@ impl ExpertScratch {
         })
     }
 
+    /// The columns of a result of width `d` that are made at a time: the first of them, and where they go.
+    fn parts(&self, d: usize) -> impl Iterator<Item = (usize, Rows)> {
+        let part = part(d);
+        (0..d).step_by(part).map(move |first| (first, self.wide.narrowed(part.min(d - first))))
+    }
+
     /// Two buffers that may be used between calls, as rows of `width`, where they hold `tokens` of these.
     pub fn spare(&self, tokens: usize, width: usize) -> [Option<Rows>; 2] {
         let operand = match &self.operand {
@@ -301,7 +314,12 @@ fn buffers(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> [u64;
 
 /// Of the results of products, and of their packed operands.
 fn widths(shape: &config::Experts, d: usize) -> [usize; 2] {
-    [d.max(shape.width), d.max(2 * shape.width)]
+    [part(d).max(shape.width), d.max(2 * shape.width)]
+}
+
+/// Columns of a result of width `d` that are made at a time: half of them, as rows of experts are many, in whole tiles.
+fn part(d: usize) -> usize {
+    d.div_ceil(2).next_multiple_of(128).min(d)
 }
 
 /// How many choices of the last pass fell on each expert, by layer.

@@ -1,9 +1,9 @@
 //! The products of [`super::expert_linear`] on cooperative matrices: f16 operands, each row scaled, and f32 sums.
 
+use super::Param;
 use super::expert_groups::Groups;
-use super::expert_linear::ExpertWeight;
+use super::expert_linear::{Columns, ExpertWeight};
 use super::pack::Packed;
-use super::{Param, View};
 use crate::gpu::{Kernel, Recorder};
 
 /// Twin of `Params` in shaders/coop_expert_linear.wgsl.
@@ -19,6 +19,7 @@ struct Params {
     y_stride4: u32,
     y_offset4: u32,
     cols4: u32,
+    first_column: u32,
     columns: u32,
     ranks: u32,
     scale: f32,
@@ -41,7 +42,7 @@ pub struct LowRank<'a> {
 /// `y = scale·x·W_eᵀ + lora.scale·z·B_eᵀ` for grouped `x` `[rows, K]`, `y` `[rows, N]`.
 pub fn forward(
     rec: &mut Recorder,
-    y: View,
+    y: Columns,
     x: &Packed,
     w: &ExpertWeight,
     scale: f32,
@@ -56,7 +57,7 @@ pub fn forward(
 /// `dx` `[rows, K]`; added to `dx` where `accumulate`.
 pub fn backward(
     rec: &mut Recorder,
-    dx: View,
+    dx: Columns,
     (dy, first_column): (&Packed, usize),
     w: &ExpertWeight,
     scale: f32,
@@ -71,7 +72,7 @@ pub fn backward(
 fn dispatch(
     rec: &mut Recorder,
     entry: &'static str,
-    y: View,
+    to: Columns,
     (x, first_column): (&Packed, usize),
     w: &ExpertWeight,
     scale: f32,
@@ -80,7 +81,8 @@ fn dispatch(
     tokens: usize,
     accumulate: bool,
 ) {
-    let columns = if entry == "forward" { w.rows } else { w.weight.cols };
+    let columns = to.count(if entry == "forward" { w.rows } else { w.weight.cols });
+    let y = to.y;
     for tile in &w.weight.tiles {
         let params = Params {
             weight_rows: tile.rows as u32,
@@ -92,6 +94,7 @@ fn dispatch(
             y_stride4: y.stride4(),
             y_offset4: y.offset4(),
             cols4: columns.div_ceil(4) as u32,
+            first_column: to.first as u32,
             columns: columns as u32,
             ranks: lora.map_or(0, |l| (l.rank / 16) as u32),
             scale,

@@ -26,6 +26,7 @@ struct Params {
     lora_scale: f32,
     accumulate: u32,
     cols4: u32,
+    first_column: u32,
 }
 
 /// A matrix `[N, K]` for each expert, in one of a model's formats.
@@ -85,10 +86,31 @@ pub enum Source<'a> {
     Tokens(View<'a>),
 }
 
+/// Where a product goes: as many columns of the result, from `first` (a multiple of 128) on, as there are or fit the view.
+#[derive(Clone, Copy)]
+pub struct Columns<'a> {
+    /// `[rows, …]`.
+    pub y: View<'a>,
+    /// The column of the result that becomes the view's first.
+    pub first: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// All of them.
+    pub fn all(y: View<'a>) -> Columns<'a> {
+        Columns { y, first: 0 }
+    }
+
+    /// How many, of a result of `columns`.
+    pub(super) fn count(&self, columns: usize) -> usize {
+        (columns - self.first).min(self.y.rows.stride - self.y.offset)
+    }
+}
+
 /// `y = scale·x·W_eᵀ + lora.scale·z·B_eᵀ` for `y` `[rows, N]`, in the tiles of a pass over `tokens` tokens.
 pub fn forward(
     rec: &mut Recorder,
-    y: View,
+    y: Columns,
     x: Source,
     w: &ExpertWeight,
     scale: f32,
@@ -102,7 +124,7 @@ pub fn forward(
 /// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
 pub fn backward(
     rec: &mut Recorder,
-    dx: View,
+    dx: Columns,
     dy: Source,
     w: &ExpertWeight,
     scale: f32,
@@ -117,7 +139,7 @@ pub fn backward(
 fn dispatch(
     rec: &mut Recorder,
     entry: &'static str,
-    y: View,
+    to: Columns,
     x: Source,
     w: &ExpertWeight,
     scale: f32,
@@ -130,7 +152,8 @@ fn dispatch(
         Source::Rows(x) => (x, 0),
         Source::Tokens(x) => (x, groups.experts.used),
     };
-    let columns = if entry == "forward" { w.rows } else { w.weight.cols };
+    let columns = to.count(if entry == "forward" { w.rows } else { w.weight.cols });
+    let y = to.y;
     for tile in &w.weight.tiles {
         let params = Params {
             weight_rows: tile.rows as u32,
@@ -149,6 +172,7 @@ fn dispatch(
             lora_scale: lora.map_or(0.0, |l| l.scale),
             accumulate: u32::from(accumulate),
             cols4: columns.div_ceil(4) as u32,
+            first_column: to.first as u32,
         };
         let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
         let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));

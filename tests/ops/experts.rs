@@ -5,7 +5,7 @@ use pollster::block_on;
 use rullama_train::config::Experts;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::expert_groups::Groups;
-use rullama_train::ops::expert_linear::{self, ExpertWeight, LowRank, Source};
+use rullama_train::ops::expert_linear::{self, Columns, ExpertWeight, LowRank, Source};
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::{
     Rows, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_pack, router,
@@ -242,7 +242,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
                     true => Source::Tokens(x_rows.view()),
                     false => Source::Rows(x_rows.view()),
                 };
-                let (groups, view) = (&g.groups, y.view());
+                let (groups, view) = (&g.groups, Columns::all(y.view()));
                 if gpu.cooperative() {
                     let packed = Packed::new(gpu, "test", g.choices.len(), input)?;
                     let packed_z = Packed::new(gpu, "test", g.choices.len(), r)?;
@@ -339,7 +339,16 @@ pub fn whole(gpu: &Gpu) -> Outcome {
                 let out = Rows::new(gpu, "test", rows, width)?;
                 let one = ExpertWeight::of_param(&one.param, count);
                 run(gpu, |rec| {
-                    coop_expert_linear::forward(rec, out.all(), packed, &one, 1.0, None, &g.groups, tokens)
+                    coop_expert_linear::forward(
+                        rec,
+                        Columns::all(out.all()),
+                        packed,
+                        &one,
+                        1.0,
+                        None,
+                        &g.groups,
+                        tokens,
+                    )
                 })?;
                 g.read(gpu, &out, width)
             };
@@ -373,9 +382,9 @@ pub fn whole(gpu: &Gpu) -> Outcome {
             let y = Block::output(gpu, (0, 0), d, tokens);
             run(gpu, |rec| match weighted {
                 true => {
-                    expert_combine::forward(rec, &y.rows, &x_rows.rows, &scale_rows.rows, &g.groups, tokens)
+                    expert_combine::forward(rec, y.view(), &x_rows.rows, &scale_rows.rows, &g.groups, tokens)
                 }
-                false => expert_combine::backward(rec, &y.rows, &x_rows.rows, &g.groups, tokens),
+                false => expert_combine::backward(rec, y.view(), &x_rows.rows, &g.groups, tokens),
             })?;
             check.close(&format!("{name} combined"), d, &y.read(gpu, &name)?, &expected)?;
         }
