@@ -1,18 +1,21 @@
-// The attention of attention.wgsl on cooperative matrices, blocks of 64 queries against blocks of 64 keys. q, k, v and
-// dout come packed (shaders/pack.wgsl) and are read as matrices straight from memory; scores pass through workgroup
-// memory. Forward finds each row's log-sum-exp first, so that the weights of the second pass are final.
-// Subgroup s makes 16 / SUBGROUPS matrices of the scores, and 64 rows by 16·OUT columns of the result.
+// The attention of attention.wgsl on cooperative matrices, blocks of 64 queries against blocks of 32 or 64 keys. q, k and v come as
+// coop_heads.wgsl leaves them, dout packed (pack.wgsl); all are read as matrices straight from memory. Scores pass through
+// workgroup memory, which is kept below 18 KiB where registers do not bound the workgroups on a multiprocessor already.
+// Forward finds each row's log-sum-exp first, so that the weights of the second pass are final.
 enable f16;
 enable wgpu_cooperative_matrix;
 
 // Twin of `Params` in src/ops/coop_attention.rs.
 struct Params {
     rows: u32,          // T
-    tiles: u32,         // T/16, rounded up
+    tiles: u32,         // matrices from one column of them to the next: T/16 or more
     heads: u32,         // H
     kv_heads: u32,      // G
     window: u32,        // 0: none
-    factor_stride: u32, // from the factors of q to those of k, of v and of dout
+    known: u32,         // forward: whether row_lse is there already
+    scale: f32,         // what undoes the scaling of q·k
+    q_scale: f32,       // of q
+    k_scale: f32,       // of k
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -21,62 +24,50 @@ struct Params {
 @group(0) @binding(3) var<storage, read> v: array<vec4<f16>>;          // [G·K/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read> dout: array<vec4<f16>>;       // [H·K/16, T/16, 16, 16]
 @group(0) @binding(5) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(6) var<storage, read> factors: array<f32>;          // what undoes the scaling of q, k, v, dout [4, T]
-@group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-@group(0) @binding(8) var<storage, read> row_delta: array<f32>;        // [T, H]
-@group(0) @binding(9) var<storage, read_write> result: array<vec4<f32>>; // out, dq, or a head's dk or dv [T, H, K]
+@group(0) @binding(6) var<storage, read_write> row_lse: array<f32>;    // [T, H]
+@group(0) @binding(7) var<storage, read_write> rows: array<vec4<f32>>; // lse, delta / unit, unit: what undoes dout's scaling [T, H]
+@group(0) @binding(8) var<storage, read_write> result: array<vec4<f32>>; // out, dq, or dk by query head [T, H, K]
+@group(0) @binding(9) var<storage, read_write> second: array<vec4<f32>>; // dv by query head [T, H, K]
 
-const BLOCK: u32 = 64u;
+const QUERIES: u32 = 64u;
+const KEYS: u32 = {KEYS}u;
+const KEY_TILES: u32 = KEYS / 16u;
 const THREADS: u32 = {SUBGROUPS}u * 32u;
-const SHARES: u32 = THREADS / 64u;          // threads that share a row of scores
+const SHARES: u32 = THREADS / QUERIES;      // threads that share a row of scores
 const DEPTH: u32 = {DEPTH}u;                // matrices over a head: K/16
-const SCORE_PITCH: u32 = 17u;               // vec4s of a row of scores
-const WEIGHT_PITCH: u32 = 18u;              // vec4s of a row of weights
+const SCORE_PITCH: u32 = KEYS / 4u + 1u;                // vec4s of a row of scores
+const WEIGHT_PITCH: u32 = KEYS / 4u + 2u;              // vec4s of a row of weights
 const LOWEST: f32 = -1e30;
 
-var<workgroup> scores: array<vec4<f32>, 1088>;      // [queries, keys]; at the end, 16×16 results of each subgroup
-var<workgroup> weights: array<vec4<f16>, 1152>;     // [queries, keys]
+var<workgroup> scores: array<vec4<f32>, {SCORES}>;       // [queries, keys]; at the end, 16×16 results of each subgroup
+var<workgroup> weights: array<vec4<f16>, {WEIGHTS}>;      // [queries, keys]
 var<workgroup> shared_rows: array<vec2<f32>, 256>;
 
 fn matrix_at(row: u32, column: u32) -> u32 {
-    return (column * params.tiles + min(row, params.tiles - 1u)) * 64u;
+    return (column * params.tiles + min(row, (params.rows - 1u) / 16u)) * 64u;
 }
 
 fn kv_head(head: u32) -> u32 {
     return head / (params.heads / params.kv_heads);
 }
 
-fn factor(what: u32, row: u32) -> f32 {
-    return factors[what * params.factor_stride + min(row, params.rows - 1u)];
-}
-
-fn factor4(what: u32, row: u32) -> vec4<f32> {
-    return vec4<f32>(factor(what, row), factor(what, row + 1u), factor(what, row + 2u), factor(what, row + 3u));
-}
-
-// Which of four neighbouring keys a query sees; `start` is the first row of its sample.
-fn visible4(query: u32, start: u32, key: u32) -> vec4<bool> {
-    let keys = vec4<u32>(key) + vec4<u32>(0u, 1u, 2u, 3u);
-    let first = max(start, select(0u, query + 1u - min(params.window, query + 1u), params.window != 0u));
-    return (keys >= vec4<u32>(first)) & (keys <= vec4<u32>(query)) & vec4<bool>(query < params.rows);
-}
-
 fn start_of(row: u32) -> u32 {
     return bounds[min(row, params.rows - 1u)].x;
 }
 
+// The first key that a query sees; `start` is the first row of its sample.
+fn first_of(query: u32, start: u32) -> u32 {
+    return max(start, select(0u, query + 1u - min(params.window, query + 1u), params.window != 0u));
+}
+
 // The first key that any query of the block from `query0` on sees, rounded down to a block.
 fn first_key(query0: u32) -> u32 {
-    var first = bounds[query0].x;
-    if params.window != 0u && query0 + 1u > params.window {
-        first = max(first, query0 + 1u - params.window);
-    }
-    return first / BLOCK * BLOCK;
+    return first_of(query0, bounds[query0].x) / KEYS * KEYS;
 }
 
 // One past the last query that sees any key of the block from `key0` on.
 fn end_query(key0: u32) -> u32 {
-    let last = min(key0 + BLOCK, params.rows) - 1u;
+    let last = min(key0 + KEYS, params.rows) - 1u;
     var end = bounds[last].y;
     if params.window != 0u {
         end = min(end, last + params.window);
@@ -84,11 +75,23 @@ fn end_query(key0: u32) -> u32 {
     return end;
 }
 
-// scores = q·k, without the factors.
+// Whether every query of one block sees every key of the other.
+fn all_seen(query0: u32, key0: u32) -> bool {
+    let last = query0 + QUERIES - 1u;
+    return key0 + KEYS <= query0 + 1u && last < params.rows && first_of(last, start_of(last)) <= key0;
+}
+
+// Which of four neighbouring keys a query sees.
+fn visible4(query: u32, first: u32, key: u32) -> vec4<bool> {
+    let keys = vec4<u32>(key) + vec4<u32>(0u, 1u, 2u, 3u);
+    return (keys >= vec4<u32>(first)) & (keys <= vec4<u32>(query)) & vec4<bool>(query < params.rows);
+}
+
+// scores = q·k, without the scale.
 fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     let first = lane / 32u * {AROWS}u * {BCOLS}u;
-    let row = first / 4u;
-    let col = first % 4u;
+    let row = first / KEY_TILES;
+    let col = first % KEY_TILES;
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
     var s{a}{b} = coop_mat16x16<f32, C>();
@@ -118,11 +121,11 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     workgroupBarrier();
 }
 
-// scores = dout·v, without the factors.
+// scores = dout·v, in units of dout's row.
 fn make_weight_gradients(query0: u32, key0: u32, head: u32, lane: u32) {
     let first = lane / 32u * {AROWS}u * {BCOLS}u;
-    let row = first / 4u;
-    let col = first % 4u;
+    let row = first / KEY_TILES;
+    let col = first % KEY_TILES;
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
     var s{a}{b} = coop_mat16x16<f32, C>();
@@ -152,44 +155,54 @@ fn make_weight_gradients(query0: u32, key0: u32, head: u32, lane: u32) {
     workgroupBarrier();
 }
 
-// weights = p·by_row·by_key, p = exp(q·k − lse): by_row is this thread's row's, by_key the factors of `what`.
-fn store_probabilities(query: u32, key0: u32, start: u32, lse: f32, by_row: f32, what: u32, lane: u32) {
+// weights = p·by_row, p = exp(q·k − lse).
+fn store_probabilities(query0: u32, key0: u32, first: u32, lse: f32, by_row: f32, lane: u32) {
     let row = lane / SHARES;
-    let scale = factor(0u, query);
-    for (var c = lane % SHARES; c < 16u; c += SHARES) {
-        let key = key0 + c * 4u;
-        let s = scale * factor4(1u, key) * scores[row * SCORE_PITCH + c];
-        var p = select(vec4<f32>(), exp(s - lse), visible4(query, start, key));
-        if what < 4u {
-            p *= factor4(what, key);
+    let all = all_seen(query0, key0);
+    for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
+        var p = exp(params.scale * scores[row * SCORE_PITCH + c] - lse);
+        if !all {
+            p = select(vec4<f32>(), p, visible4(query0 + row, first, key0 + c * 4u));
         }
         weights[row * WEIGHT_PITCH + c] = vec4<f16>(by_row * p);
     }
     workgroupBarrier();
 }
 
-// weights = ds·by_row·by_key, ds = p·(dout·v − delta) in units of the factor of dout's row; p is in `weights`.
-fn store_score_gradients(query: u32, key0: u32, delta: f32, by_row: f32, what: u32, lane: u32) {
+// weights = weights·(dout·v − delta): the gradient of the scores, times what the weights are.
+fn store_score_gradients(delta: f32, lane: u32) {
     let row = lane / SHARES;
-    for (var c = lane % SHARES; c < 16u; c += SHARES) {
-        let key = key0 + c * 4u;
+    for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
         let p = vec4<f32>(weights[row * WEIGHT_PITCH + c]);
-        var ds = p * (factor4(2u, key) * scores[row * SCORE_PITCH + c] - delta);
-        if what < 4u {
-            ds *= factor4(what, key);
-        }
-        weights[row * WEIGHT_PITCH + c] = vec4<f16>(by_row * ds);
+        weights[row * WEIGHT_PITCH + c] = vec4<f16>(p * (scores[row * SCORE_PITCH + c] - delta));
     }
     workgroupBarrier();
 }
 
-// Stores the 16×16 results that this subgroup has left in `scores`, each row times its factor.
-fn store(row0: u32, head: u32, col4: u32, lane: u32) {
+// The 16×16 results that this subgroup has left in `scores`: four of row `i / 4`.
+fn finished(i: u32, lane: u32) -> vec4<f32> {
+    return scores[lane / 32u * 80u + i / 4u * 5u + i % 4u];
+}
+
+fn result_at(row: u32, head: u32, col4: u32) -> u32 {
+    return (row * params.heads + head) * DEPTH * 4u + col4;
+}
+
+// Stores 16×16 results, each row times its factor.
+fn store(block: u32, row0: u32, head: u32, col4: u32, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         let row = row0 + i / 4u;
         if row < params.rows {
-            let value = scores[lane / 32u * 80u + i / 4u * 5u + i % 4u];
-            result[(row * params.heads + head) * DEPTH * 4u + col4 + i % 4u] = shared_rows[row % BLOCK].x * value;
+            result[result_at(row, head, col4 + i % 4u)] = shared_rows[row - block].x * finished(i, lane);
+        }
+    }
+}
+
+fn store_second(row0: u32, head: u32, col4: u32, scale: f32, lane: u32) {
+    for (var i = lane % 32u; i < 64u; i += 32u) {
+        let row = row0 + i / 4u;
+        if row < params.rows {
+            second[result_at(row, head, col4 + i % 4u)] = scale * finished(i, lane);
         }
     }
 }
@@ -208,45 +221,52 @@ fn largest(a: f32, lane: u32) -> f32 {
 }
 
 @compute @workgroup_size({THREADS})
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let query0 = group.x * BLOCK;
-    let head = group.y;
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    // The last blocks see the most keys and begin first.
+    let query0 = (groups.y - 1u - group.y) * QUERIES;
+    let head = group.x;
     let row = lane / SHARES;
     let query = query0 + row;
-    let start = start_of(query);
-    let scale = factor(0u, query);
-    let end = min(query0 + BLOCK, params.rows);
-    var most = LOWEST;
-    var sum = 0.0;
-    for (var key0 = first_key(query0); key0 < end; key0 += BLOCK) {
-        make_scores(query0, key0, head, lane);
-        for (var c = lane % SHARES; c < 16u; c += SHARES) {
-            let key = key0 + c * 4u;
-            let s = scale * factor4(1u, key) * scores[row * SCORE_PITCH + c];
-            let seen = visible4(query, start, key);
-            let masked = select(vec4<f32>(LOWEST), s, seen);
-            let before = most;
-            most = max(most, max(max(masked.x, masked.y), max(masked.z, masked.w)));
-            let p = select(vec4<f32>(), exp(s - most), seen);
-            sum = sum * exp(before - most) + p.x + p.y + p.z + p.w;
+    let first = first_of(query, start_of(query));
+    let end = min(query0 + QUERIES, params.rows);
+    let at_row = min(query, params.rows - 1u) * params.heads + head;
+    var lse = 0.0;
+    if params.known == 1u {
+        lse = row_lse[at_row];
+    } else {
+        var most = LOWEST;
+        var sum = 0.0;
+        for (var key0 = first_key(query0); key0 < end; key0 += KEYS) {
+            make_scores(query0, key0, head, lane);
+            let all = all_seen(query0, key0);
+            for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
+                var s = params.scale * scores[row * SCORE_PITCH + c];
+                if !all {
+                    s = select(vec4<f32>(LOWEST), s, visible4(query, first, key0 + c * 4u));
+                }
+                let before = most;
+                most = max(most, max(max(s.x, s.y), max(s.z, s.w)));
+                let p = select(vec4<f32>(), exp(s - most), s > vec4<f32>(LOWEST));
+                sum = sum * exp(before - most) + p.x + p.y + p.z + p.w;
+            }
+            workgroupBarrier();
+        }
+        shared_rows[lane] = vec2<f32>(most, sum);
+        workgroupBarrier();
+        for (var i = 0u; i < SHARES; i++) {
+            most = max(most, shared_rows[row * SHARES + i].x);
+        }
+        sum = 0.0;
+        for (var i = 0u; i < SHARES; i++) {
+            let part = shared_rows[row * SHARES + i];
+            sum += part.y * exp(part.x - most);
+        }
+        lse = most + log(max(sum, 1e-30));
+        if lane % SHARES == 0u && query < params.rows {
+            row_lse[at_row] = lse;
         }
         workgroupBarrier();
     }
-    shared_rows[lane] = vec2<f32>(most, sum);
-    workgroupBarrier();
-    for (var i = 0u; i < SHARES; i++) {
-        most = max(most, shared_rows[row * SHARES + i].x);
-    }
-    sum = 0.0;
-    for (var i = 0u; i < SHARES; i++) {
-        let part = shared_rows[row * SHARES + i];
-        sum += part.y * exp(part.x - most);
-    }
-    let lse = most + log(max(sum, 1e-30));
-    if lane % SHARES == 0u && query < params.rows {
-        row_lse[query * params.heads + head] = lse;
-    }
-    workgroupBarrier();
     if lane % SHARES == 0u {
         shared_rows[row].x = 1.0;
     }
@@ -256,10 +276,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 #end
     let column = lane / 32u * {OUT}u;
-    for (var key0 = first_key(query0); key0 < end; key0 += BLOCK) {
+    for (var key0 = first_key(query0); key0 < end; key0 += KEYS) {
         make_scores(query0, key0, head, lane);
-        store_probabilities(query, key0, start, lse, 1.0, 2u, lane);
-        for (var t = 0u; t < 4u; t++) {
+        store_probabilities(query0, key0, first, lse, 1.0, lane);
+        for (var t = 0u; t < KEY_TILES; t++) {
 #for i in 0..4
             let p{i} = coopLoadT<coop_mat16x16<f16, A>>(&weights[{i}u * 16u * WEIGHT_PITCH + t * 4u], WEIGHT_PITCH);
 #end
@@ -281,25 +301,22 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let v{i}{j} = c{i}{j};
     coopStoreT(v{i}{j}, &scores[at], pitch);
     workgroupBarrier();
-    store(query0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
+    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
     workgroupBarrier();
 #end
 #end
 }
 
 @compute @workgroup_size({THREADS})
-fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let query0 = group.x * BLOCK;
-    let head = group.y;
+fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let query0 = (groups.y - 1u - group.y) * QUERIES;
+    let head = group.x;
     let query = query0 + lane / SHARES;
-    let start = start_of(query);
-    let at_row = min(query, params.rows - 1u) * params.heads + head;
-    let lse = row_lse[at_row];
-    let unit = factor(3u, query);
-    let delta = row_delta[at_row] / unit;
-    let end = min(query0 + BLOCK, params.rows);
+    let first = first_of(query, start_of(query));
+    let row = rows[min(query, params.rows - 1u) * params.heads + head];
+    let end = min(query0 + QUERIES, params.rows);
     if lane % SHARES == 0u {
-        shared_rows[lane / SHARES].x = unit;
+        shared_rows[lane / SHARES].x = row.z * params.k_scale;
     }
 #for i in 0..4
 #for j in 0..{OUT}
@@ -307,12 +324,12 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 #end
 #end
     let column = lane / 32u * {OUT}u;
-    for (var key0 = first_key(query0); key0 < end; key0 += BLOCK) {
+    for (var key0 = first_key(query0); key0 < end; key0 += KEYS) {
         make_scores(query0, key0, head, lane);
-        store_probabilities(query, key0, start, lse, 1.0, 4u, lane);
+        store_probabilities(query0, key0, first, row.x, 1.0, lane);
         make_weight_gradients(query0, key0, head, lane);
-        store_score_gradients(query, key0, delta, 1.0, 1u, lane);
-        for (var t = 0u; t < 4u; t++) {
+        store_score_gradients(row.y, lane);
+        for (var t = 0u; t < KEY_TILES; t++) {
 #for i in 0..4
             let p{i} = coopLoadT<coop_mat16x16<f16, A>>(&weights[{i}u * 16u * WEIGHT_PITCH + t * 4u], WEIGHT_PITCH);
 #end
@@ -334,106 +351,65 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let v{i}{j} = c{i}{j};
     coopStoreT(v{i}{j}, &scores[at], pitch);
     workgroupBarrier();
-    store(query0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
+    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
     workgroupBarrier();
 #end
 #end
 }
 
-// dk of one query head.
+// dk and dv of one query head.
 @compute @workgroup_size({THREADS})
-fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let key0 = group.x * BLOCK;
-    let head = group.y;
+fn backward_kv(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let key0 = group.y * KEYS;
+    let head = group.x;
     let end = end_query(key0);
     // One unit for the sum over queries: rows that f16 loses beside the largest do not count.
     var most = 0.0;
     for (var row = key0 + lane; row < end; row += THREADS) {
-        most = max(most, factor(0u, row) * factor(3u, row));
+        most = max(most, rows[row * params.heads + head].z);
     }
     let unit = largest(most, lane);
     workgroupBarrier();
-    if lane < BLOCK {
-        shared_rows[lane].x = unit;
+    if lane < KEYS {
+        shared_rows[lane].x = unit * params.q_scale;
     }
-#for i in 0..4
+#for i in 0..2
 #for j in 0..{OUT}
-    var c{i}{j} = coop_mat16x16<f32, C>();
+    var dk{i}{j} = coop_mat16x16<f32, C>();
+    var dv{i}{j} = coop_mat16x16<f32, C>();
 #end
 #end
     let column = lane / 32u * {OUT}u;
-    for (var query0 = key0; query0 < end; query0 += BLOCK) {
+    for (var query0 = key0; query0 < end; query0 += QUERIES) {
         let query = query0 + lane / SHARES;
-        let at_row = min(query, params.rows - 1u) * params.heads + head;
-        let row_unit = factor(3u, query);
+        let row = rows[min(query, params.rows - 1u) * params.heads + head];
         make_scores(query0, key0, head, lane);
-        store_probabilities(query, key0, start_of(query), row_lse[at_row], 1.0, 4u, lane);
-        make_weight_gradients(query0, key0, head, lane);
-        store_score_gradients(query, key0, row_delta[at_row] / row_unit, row_unit * factor(0u, query) / unit, 4u, lane);
+        store_probabilities(query0, key0, first_of(query, start_of(query)), row.x, row.z / unit, lane);
         for (var t = 0u; t < 4u; t++) {
-#for i in 0..4
-            let p{i} = coopLoad<coop_mat16x16<f16, A>>(&weights[t * 16u * WEIGHT_PITCH + {i}u * 4u], WEIGHT_PITCH);
-#end
-#for j in 0..{OUT}
-            let q{j} = coopLoadT<coop_mat16x16<f16, B>>(&q[matrix_at(query0 / 16u + t, head * DEPTH + column + {j}u)], 4u);
-#end
-#for i in 0..4
-#for j in 0..{OUT}
-            c{i}{j} = coopMultiplyAdd(p{i}, q{j}, c{i}{j});
-#end
-#end
-        }
-    }
-    let at = lane / 32u * 80u;
-    let pitch = 5u;
-    workgroupBarrier();
-#for i in 0..4
-#for j in 0..{OUT}
-    let v{i}{j} = c{i}{j};
-    coopStoreT(v{i}{j}, &scores[at], pitch);
-    workgroupBarrier();
-    store(key0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
-    workgroupBarrier();
-#end
-#end
-}
-
-// dv of one query head.
-@compute @workgroup_size({THREADS})
-fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let key0 = group.x * BLOCK;
-    let head = group.y;
-    let end = end_query(key0);
-    var most = 0.0;
-    for (var row = key0 + lane; row < end; row += THREADS) {
-        most = max(most, factor(3u, row));
-    }
-    let unit = largest(most, lane);
-    workgroupBarrier();
-    if lane < BLOCK {
-        shared_rows[lane].x = unit;
-    }
-#for i in 0..4
-#for j in 0..{OUT}
-    var c{i}{j} = coop_mat16x16<f32, C>();
-#end
-#end
-    let column = lane / 32u * {OUT}u;
-    for (var query0 = key0; query0 < end; query0 += BLOCK) {
-        let query = query0 + lane / SHARES;
-        let lse = row_lse[min(query, params.rows - 1u) * params.heads + head];
-        make_scores(query0, key0, head, lane);
-        store_probabilities(query, key0, start_of(query), lse, factor(3u, query) / unit, 4u, lane);
-        for (var t = 0u; t < 4u; t++) {
-#for i in 0..4
+#for i in 0..2
             let p{i} = coopLoad<coop_mat16x16<f16, A>>(&weights[t * 16u * WEIGHT_PITCH + {i}u * 4u], WEIGHT_PITCH);
 #end
 #for j in 0..{OUT}
             let d{j} = coopLoadT<coop_mat16x16<f16, B>>(&dout[matrix_at(query0 / 16u + t, head * DEPTH + column + {j}u)], 4u);
 #end
-#for i in 0..4
+#for i in 0..2
 #for j in 0..{OUT}
-            c{i}{j} = coopMultiplyAdd(p{i}, d{j}, c{i}{j});
+            dv{i}{j} = coopMultiplyAdd(p{i}, d{j}, dv{i}{j});
+#end
+#end
+        }
+        make_weight_gradients(query0, key0, head, lane);
+        store_score_gradients(row.y, lane);
+        for (var t = 0u; t < 4u; t++) {
+#for i in 0..2
+            let s{i} = coopLoad<coop_mat16x16<f16, A>>(&weights[t * 16u * WEIGHT_PITCH + {i}u * 4u], WEIGHT_PITCH);
+#end
+#for j in 0..{OUT}
+            let q{j} = coopLoadT<coop_mat16x16<f16, B>>(&q[matrix_at(query0 / 16u + t, head * DEPTH + column + {j}u)], 4u);
+#end
+#for i in 0..2
+#for j in 0..{OUT}
+            dk{i}{j} = coopMultiplyAdd(s{i}, q{j}, dk{i}{j});
 #end
 #end
         }
@@ -441,12 +417,17 @@ fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let at = lane / 32u * 80u;
     let pitch = 5u;
     workgroupBarrier();
-#for i in 0..4
+#for i in 0..2
 #for j in 0..{OUT}
-    let v{i}{j} = c{i}{j};
+    let k{i}{j} = dk{i}{j};
+    coopStoreT(k{i}{j}, &scores[at], pitch);
+    workgroupBarrier();
+    store(key0, key0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
+    workgroupBarrier();
+    let v{i}{j} = dv{i}{j};
     coopStoreT(v{i}{j}, &scores[at], pitch);
     workgroupBarrier();
-    store(key0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
+    store_second(key0 + {i}u * 16u, head, (column + {j}u) * 4u, unit, lane);
     workgroupBarrier();
 #end
 #end

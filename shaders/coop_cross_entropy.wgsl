@@ -7,7 +7,7 @@ struct Params {
     rows: u32,
     vocab4: u32,        // V / 4
     stride4: u32,       // vec4s from one row of logits to the next
-    tiles: u32,         // matrices over the rows: rows/16, rounded up
+    tiles: u32,         // matrices from one column of them to the next: rows/16 or more
     target_offset: u32, // place of the first row in targets
     loss_offset: u32,   // and in losses
     softcap: f32,       // 0: none

@@ -11,7 +11,7 @@ struct Params {
     rows: u32,          // T
     weight_rows: u32,   // N
     weight_cols: u32,   // K
-    tiles: u32,         // matrices over the rows of x: T/16, rounded up
+    tiles: u32,         // matrices from one column of them to the next in x: T/16 or more
     x_column: u32,      // matrices of x before the first that counts
     y_stride4: u32,
     y_offset4: u32,
@@ -19,6 +19,7 @@ struct Params {
     columns: u32,       // those of them that are not padding, which becomes zero
     ranks: u32,         // matrices over the padded rank of the adapter term; 0 for none
     z_column: u32,      // matrices of z before the first that counts
+    z_tiles: u32,       // as tiles, in z
     lora_offset4: u32,
     scale: f32,
     lora_scale: f32,
@@ -71,7 +72,7 @@ fn x_at(row: u32, column: u32) -> u32 {
 }
 
 fn z_at(row: u32, column: u32) -> u32 {
-    return ((params.z_column + column) * params.tiles + row) * 64u;
+    return ((params.z_column + column) * params.z_tiles + row) * 64u;
 }
 
 // Stores the 16×32 results that this subgroup has left in `finished`.

@@ -6,7 +6,7 @@ enable wgpu_cooperative_matrix;
 // Twin of `Params` in src/ops/coop_lora.rs.
 struct Params {
     rows: u32,          // T
-    tiles: u32,         // matrices over the rows: T/16, rounded up
+    tiles: u32,         // matrices from one column of them to the next: T/16 or more
     wide_cols: u32,     // columns of the wide operand
     thin_cols4: u32,    // columns of the thin one, / 4
     thin_stride4: u32,  // project: of the matrix; gradient: of z or u
@@ -34,7 +34,7 @@ var<workgroup> finished: array<vec4<f32>, 320>;     // 16×16 results of each su
 var<workgroup> largest: array<f32, 128>;
 
 fn wide_at(row: u32, column: u32) -> u32 {
-    return (column * params.tiles + min(row, params.tiles - 1u)) * 64u;
+    return (column * params.tiles + min(row, (params.rows + 15u) / 16u - 1u)) * 64u;
 }
 
 fn write(at: u32, value: vec4<f32>) {

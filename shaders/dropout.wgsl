@@ -4,6 +4,7 @@
 // Twin of `Params` in src/ops/dropout.rs.
 struct Params {
     count: u32,
+    first: u32,         // element of the mask for x[0]
     key: u32,
     threshold: u32,     // p·2³²
     scale: f32,         // 1/(1 − p)
@@ -21,7 +22,7 @@ fn pcg(value: u32) -> u32 {
 }
 
 fn mask(i: u32) -> f32 {
-    return select(params.scale, 0.0, pcg(pcg(params.key) + i) < params.threshold);
+    return select(params.scale, 0.0, pcg(pcg(params.key) + params.first + i) < params.threshold);
 }
 
 @compute @workgroup_size(64)

@@ -6,18 +6,17 @@ enable f16;
 // Twin of `Params` in src/ops/pack.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // T/16, rounded up
+    tiles: u32,     // matrices from one column of them to the next: T/16 or more
     cols4: u32,     // K / 4
     x_stride4: u32,
     x_offset4: u32,
     packed4: u32,   // columns to write, / 4: K rounded up to 64
-    factor_offset: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, K]
 @group(0) @binding(2) var<storage, read_write> packed: array<vec4<f16>>;   // [K/16, T/16, 16, 16]
-@group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T] from factor_offset on
+@group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T]
 
 const ROWS: u32 = 4u;       // a workgroup
 const THREADS: u32 = 64u;   // a row
@@ -31,33 +30,45 @@ fn x4(row: u32, col4: u32) -> vec4<f32> {
     return x[row * params.x_stride4 + params.x_offset4 + col4];
 }
 
-fn write(row: u32, lane: u32, scale: f32) {
-    for (var c = lane; c < params.packed4; c += THREADS) {
-        packed[((c / 4u) * params.tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u] = vec4<f16>(scale * x4(row, c));
+fn write(row: u32, c: u32, value: vec4<f32>) {
+    if c < params.packed4 {
+        packed[((c / 4u) * params.tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u] = vec4<f16>(value);
     }
 }
 
+// Up to 2048 values of a row are read once; of a wider one the rest is read again, once the largest is known.
 @compute @workgroup_size(256)
 fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * ROWS + lane / THREADS;
+    let first = lane % THREADS;
     var most = vec4<f32>();
-    for (var c = lane % THREADS; c < params.cols4; c += THREADS) {
+#for i in 0..8
+    let v{i} = x4(row, first + {i}u * THREADS);
+    most = max(most, abs(v{i}));
+#end
+    for (var c = first + 8u * THREADS; c < params.cols4; c += THREADS) {
         most = max(most, abs(x4(row, c)));
     }
     largest[lane] = max(max(most.x, most.y), max(most.z, most.w));
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
         workgroupBarrier();
-        if lane % THREADS < step {
+        if first < step {
             largest[lane] = max(largest[lane], largest[lane + step]);
         }
     }
     workgroupBarrier();
     // The exponent's bits of the largest value; 2^(126 − e) and 2^(e − 126), both normal.
     let e = clamp(bitcast<u32>(largest[lane / THREADS * THREADS]) >> 23u, 1u, 252u);
-    if lane % THREADS == 0u && row < params.rows {
-        factors[params.factor_offset + row] = bitcast<f32>((e + 1u) << 23u);
+    if first == 0u && row < params.rows {
+        factors[row] = bitcast<f32>((e + 1u) << 23u);
     }
-    write(row, lane % THREADS, bitcast<f32>((253u - e) << 23u));
+    let scale = bitcast<f32>((253u - e) << 23u);
+#for i in 0..8
+    write(row, first + {i}u * THREADS, scale * v{i});
+#end
+    for (var c = first + 8u * THREADS; c < params.packed4; c += THREADS) {
+        write(row, c, scale * x4(row, c));
+    }
 }
 
 // With the factors that are there: what is added to a product must be scaled as its operand is.
@@ -66,7 +77,9 @@ fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let row = group.x * ROWS + lane / THREADS;
     var scale = 0.0;
     if row < params.rows {
-        scale = 1.0 / factors[params.factor_offset + row];
+        scale = 1.0 / factors[row];
     }
-    write(row, lane % THREADS, scale);
+    for (var c = lane % THREADS; c < params.packed4; c += THREADS) {
+        write(row, c, scale * x4(row, c));
+    }
 }

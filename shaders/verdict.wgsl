@@ -2,20 +2,21 @@
 // token, and whether everything in it is finite. Softcap and cross entropy hide what is not: they clamp it.
 // Must run before cross_entropy; the softcap is monotonic, so that the likeliest token is the same.
 #import common/reduce
+#import common/reduce_wide
 
 // Twin of `Params` in src/ops/verdict.rs.
 struct Params {
     rows: u32,          // rows: of this chunk; tally: of the step
     width4: u32,
     vocab: u32,
-    stride: u32,        // floats from one row of logits to the next
+    stride4: u32,       // vec4s from one row of logits to the next; what lies behind the vocabulary is not read
     target_offset: u32, // place of the first row in targets
     offset: u32,        // and in verdicts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> hidden: array<vec4<f32>>;       // [rows, D], before the output norm
-@group(0) @binding(2) var<storage, read> logits: array<f32>;             // [rows, V], before the softcap
+@group(0) @binding(2) var<storage, read> logits: array<vec4<f32>>;       // [rows, V], before the softcap
 @group(0) @binding(3) var<storage, read> targets: array<u32>;            // [N]
 @group(0) @binding(4) var<storage, read_write> verdicts: array<u32>;     // [N]
 @group(0) @binding(5) var<storage, read_write> clip: array<f32>;         // see `Clip` in src/ops/adamw.rs
@@ -29,37 +30,39 @@ fn not_finite(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.x + group.y * groups.x;
     let row = min(index, params.rows - 1u);
     // The norm divides by this sum's root: where it overflows, the row is lost though its values are finite.
     var squares = 0.0;
-    for (var c = lane; c < params.width4; c += 64u) {
+    for (var c = lane; c < params.width4; c += 256u) {
         let v = hidden[row * params.width4 + c];
         squares += dot(v, v);
     }
-    var found = select(0.0, 2.0, not_finite(squares));
-    let at = row * params.stride;
+    var wrong = false;
+    var lost = not_finite(squares);
+    let at = row * params.stride4;
     let target_id = targets[params.target_offset + row];
-    let target_logit = logits[at + target_id];
-    for (var i = lane; i < params.vocab; i += 64u) {
-        let z = logits[at + i];
+    let target_logit = logits[at + target_id / 4u][target_id % 4u];
+    for (var c = lane; c < (params.vocab + 3u) / 4u; c += 256u) {
+        let z = logits[at + c];
+        let i = vec4<u32>(c * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
+        let there = i < vec4<u32>(params.vocab);
         // Of equal ones the first is the likeliest.
-        if z > target_logit || (z == target_logit && i < target_id) {
-            found = max(found, 1.0);
-        }
-        if not_finite(z) {
-            found = 2.0;
-        }
+        let before = (z > vec4<f32>(target_logit)) | ((z == vec4<f32>(target_logit)) & (i < vec4<u32>(target_id)));
+        let exponents = bitcast<vec4<u32>>(z) & vec4<u32>(0x7f800000u);
+        wrong = wrong || any(there & before);
+        lost = lost || any(there & (exponents == vec4<u32>(0x7f800000u)));
     }
-    found = reduce_max(found, lane);
+    // Whole numbers: exact. No more than 256 threads find a likelier token.
+    let found = wide_sum(select(select(0.0, 1.0, wrong), 1024.0, lost), lane);
     if lane == 0u && index < params.rows {
         var verdict = RIGHT;
-        if found == 1.0 {
-            verdict = WRONG;
-        } else if found == 2.0 {
+        if found >= 1024.0 {
             verdict = NOT_FINITE;
+        } else if found > 0.0 {
+            verdict = WRONG;
         }
         verdicts[params.offset + row] = verdict;
     }

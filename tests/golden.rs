@@ -55,6 +55,8 @@ fn main() {
             gpu.set_workgroups_to_fill(usual);
             outcome
         });
+        add("loss and gradients, many chunks of tokens", chunks);
+        add("loss and gradients, many chunks of tokens, cooperative", chunks);
         add("loss and gradients, cooperative", |gpu, g| gradients(gpu, g, Recompute::Never));
         add("loss and gradients, cooperative, recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
         add("logits, cooperative", logits);
@@ -115,9 +117,28 @@ fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
 }
 
 fn gradients(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> {
-    let model = model(gpu, g);
-    let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);
-    let trainer = trainer(gpu, &model, &g.adapter, &[&step], recompute);
+    same_sample(gpu, g, &model(gpu, g), recompute, 1)
+}
+
+/// More tokens than pass through a feed-forward at a time; the last chunk is a part of one.
+fn chunks(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let copies = 150usize.div_ceil(g.first.ids.len());
+    let mut model = model(gpu, g);
+    model.set_chunk(64);
+    same_sample(gpu, g, &model, Recompute::Never, copies)?;
+    same_sample(gpu, g, &model, Recompute::Always, copies)
+}
+
+/// The sample `copies` times in one micro-batch: the loss is a mean, so that neither it nor the gradients change.
+fn same_sample(
+    gpu: &Gpu,
+    g: &Golden,
+    model: &Model,
+    recompute: Recompute,
+    copies: usize,
+) -> Result<(), Failed> {
+    let step = step_of(&vec![g.first.clone(); copies], &[(0..copies).collect()]);
+    let trainer = trainer(gpu, model, &g.adapter, &[&step], recompute);
     let (loss, gradients) = block_on(trainer.gradients(&step, 1))?;
     let expected = g.tensor("loss.lora")[0];
     check("loss", (loss - expected).abs() / expected, tolerances(gpu)[1])?;

@@ -32,8 +32,13 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     if source.contains("{COLUMNS}") {
         return (1..=4).map(|n| vec![("COLUMNS", n)]).collect();
     }
+    if source.contains("{EACH}") {
+        return [1, 6, 12, 21].map(|n| vec![("EACH", n)]).to_vec();
+    }
     match source.contains("{SUBGROUPS}") {
-        true => [64, 128, 256, 512].map(|k| coop_attention::sizes(k).to_vec()).to_vec(),
+        true => [(32, 32), (64, 32), (128, 32), (256, 32), (512, 32), (512, 64)]
+            .map(|(size, keys)| coop_attention::sizes(size, keys).to_vec())
+            .to_vec(),
         false => vec![vec![]],
     }
 }
@@ -75,13 +80,13 @@ fn combinations() -> Vec<Combination> {
     combinations
 }
 
-/// 6 shaders read weights of 9 formats, one reads them in two ways, 27 read none, and two are made for 4 sizes each. A new
+/// 6 shaders read weights of 9 formats, one reads them in two ways, 28 read none, and three are made for 6, 4 and 4 sizes. A new
 /// shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 8 * GgmlType::SUPPORTED.len() + 27 + 4 + 4, "checked {names:?}");
+    assert_eq!(combinations.len(), 8 * GgmlType::SUPPORTED.len() + 28 + 6 + 4 + 4, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import or a loop is left", c.name);

@@ -4,8 +4,15 @@ var<workgroup> reduce_values: array<f32, 64>;
 fn reduce_sum(value: f32, lane: u32) -> f32 {
     reduce_values[lane] = value;
     workgroupBarrier();
+    var eight = 0.0;
+    for (var i = lane % 8u; i < 64u; i += 8u) {
+        eight += reduce_values[i];
+    }
+    workgroupBarrier();
+    reduce_values[lane] = eight;
+    workgroupBarrier();
     var sum = 0.0;
-    for (var i = 0u; i < 64u; i++) {
+    for (var i = 0u; i < 8u; i++) {
         sum += reduce_values[i];
     }
     workgroupBarrier();

@@ -1,11 +1,12 @@
-//! What forward saves for backward, and the scratch of both.
+//! What forward saves for backward, and the scratch of both. From `ffn_normed` on, recomputing layers hold a chunk of the
+//! tokens at a time.
 //!
 //! | name | shape | needed by |
 //! |---|---|---|
 //! | `input` | `[T, D]` | norm before attention; recomputation |
 //! | `attn_normed`, `z_attn` | `[T, D]`, `[T, Σ R]` | adapters of q, k, v |
 //! | `attn_q`, `attn_k`, `attn_v` | `[T, H·K]`, `[T, G·K]` | norms of the heads |
-//! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too |
+//! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too; `lse` by recomputation |
 //! | `z_output`, `attn_output` | `[T, R]`, `[T, D]` | adapter; norm after attention |
 //! | `after_attention` | `[T, D]` | norm before the feed-forward |
 //! | `ffn_normed`, `z_ffn` | `[T, D]`, `[T, Σ R]` | adapters of gate and up |
@@ -18,21 +19,25 @@
 use super::coop_products::Packs;
 use super::experts::{ExpertActivations, ExpertScratch, Loads};
 use super::plan::{LayerWidths, Plan};
+use crate::config::Experts;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::{Rows, coop_attention};
 
-/// What one layer's forward leaves behind.
-#[derive(Clone)]
+/// What one layer's forward leaves behind. `attention` and `feed_forward` of recomputing layers are the same memory.
 pub(super) struct LayerActivations {
     pub input: Rows,
     pub k: Rows,
     pub v: Rows,
-    pub inner: Inner,
+    pub lse: Rows,
+    pub attention: AttentionActivations,
+    feed_forward: FeedForwardActivations,
+    experts: Vec<ExpertActivations>, // by chunk; of recomputing layers one for all
+    recompute: bool,
 }
 
-/// The part that a recomputing layer shares with the others.
+/// What attention leaves behind, for all tokens.
 #[derive(Clone)]
-pub(super) struct Inner {
+pub(super) struct AttentionActivations {
     pub attn_normed: Rows,
     pub z_attn: Rows,
     pub attn_q: Rows,
@@ -40,10 +45,14 @@ pub(super) struct Inner {
     pub attn_v: Rows,
     pub q: Rows,
     pub attention: Rows,
-    pub lse: Rows,
     pub z_output: Rows,
     pub attn_output: Rows,
     pub after_attention: Rows,
+}
+
+/// What the feed-forward and the per-layer branch leave behind: for a chunk of the tokens, or for all of them.
+#[derive(Clone)]
+pub(super) struct FeedForwardActivations {
     pub ffn_normed: Rows,
     pub z_ffn: Rows,
     pub ffn_gate: Rows,
@@ -51,7 +60,6 @@ pub(super) struct Inner {
     pub geglu: Rows,
     pub z_down: Rows,
     pub ffn_down: Rows,
-    pub experts: Option<ExpertActivations>,
     pub after_ffn: Rows,
     pub z_gate: Rows,
     pub per_layer_input: Rows,
@@ -61,23 +69,30 @@ pub(super) struct Inner {
     pub proj: Rows,
 }
 
-/// Scratch of one layer's backward; every layer uses the same.
+/// Some of a micro-batch's tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk {
+    pub first: usize,
+    pub tokens: usize,
+}
+
+/// Scratch of one layer's backward, every layer uses the same; C are the tokens of a chunk.
 pub(super) struct Scratch {
     pub dstream: Rows,   // gradient of a norm's input or output [T, D]
     pub dnormed: Rows,   // [T, D]
-    pub dgate: Rows,     // [T, F]
-    pub dup: Rows,       // [T, F]
-    pub dgeglu: Rows,    // [T, F]
+    pub dgate: Rows,     // [C, F]
+    pub dup: Rows,       // [C, F]
+    pub dgeglu: Rows,    // [C, F]
     pub dq: Rows,        // [T, H·K]
     pub dattn_q: Rows,   // [T, H·K]; before that, the gradient of the attention's output
     pub dheads: Rows,    // gradients of keys or values by query head [T, H·K]
     pub dattn_k: Rows,   // [T, G·K]
     pub dattn_v: Rows,   // [T, G·K]
     pub delta: Rows,     // [T, H]
-    pub dgated: Rows,    // [T, P]
-    pub dinp_gate: Rows, // [T, P]
+    pub dgated: Rows,    // [C, P]
+    pub dinp_gate: Rows, // [C, P]
     pub u: Rows,         // [T, Σ R]
-    pub masked: Rows,    // [T, widest], with dropout
+    pub masked: Rows,    // [T, widest] or [C, widest], with dropout
     pub experts: Option<ExpertScratch>,
 }
 
@@ -85,54 +100,85 @@ pub(super) struct Scratch {
 pub struct Activations {
     /// Largest micro-batch that fits.
     pub tokens: usize,
+    chunk: usize,
     pub(super) layers: Vec<LayerActivations>,
-    pub(super) recompute: Vec<bool>,
     pub(super) output: Rows,                   // of the last layer [T, D]
     pub(super) dhidden: Rows,                  // gradient of the stream [T, D]
     pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
     pub(super) kept_keys: Vec<bool>, // by layer: whether later ones use its keys and values; the others share `dkv`
     pub(super) scratch: Scratch,
     pub(super) packs: Option<Packs>,
-    operands: Option<coop_attention::Operands>,
+    pub(super) coop_attention: Option<coop_attention::Scratch>,
 }
 
 impl Activations {
     /// Makes every buffer of `plan`.
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
-        let make = Maker { gpu, tokens: plan.tokens, packed: plan.packed_operands };
+        let make =
+            Maker { gpu, tokens: plan.tokens, packed: plan.packed_operands, packed_heads: plan.packed_heads };
+        let make_chunk = Maker { tokens: plan.chunk, ..make };
         let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let shared = match plan.recompute.contains(&true) {
-            true => Some(make.inner("recomputed", &widest)?),
+            true => Some((
+                make.attention("recomputed", &widest)?,
+                make_chunk.feed_forward("recomputed", &widest)?,
+            )),
             false => None,
         };
-        let pair =
-            |labels: [&str; 2], keys: usize| Ok((make.rows(labels[0], keys)?, make.rows(labels[1], keys)?));
-        let (labels, gradients) = (["keys", "values"], ["key gradients", "value gradients"]);
-        let shared_kv: (Rows, Rows) = pair(labels, if shared.is_some() { widest.own_keys } else { 0 })?;
-        let shared_dkv: (Rows, Rows) = pair(gradients, widest.own_keys)?;
+        // A recomputing layer's GeGLU is read for the last time before the gradient of its gate is written.
+        let dgate = match &shared {
+            Some((_, feed_forward)) => feed_forward.geglu.clone(),
+            None => make_chunk.operand("dgate", widest.ffn)?,
+        };
+        let shared_experts = shared.as_ref().and(widest.experts);
+        let shared_experts = shared_experts.map(|shape| make_chunk.experts(shape, &widest)).transpose()?;
+        let keys_and_values = |keys: usize| Ok((make.heads("keys", keys)?, make.heads("values", keys)?));
+        let gradients =
+            |keys: usize| Ok((make.rows("key gradients", keys)?, make.rows("value gradients", keys)?));
+        let shared_kv: (Rows, Rows) = keys_and_values(if shared.is_some() { widest.own_keys } else { 0 })?;
+        let shared_dkv: (Rows, Rows) = gradients(widest.own_keys)?;
         let narrowed = |(k, v): &(Rows, Rows), keys: usize| (k.narrowed(keys), v.narrowed(keys));
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
-            let inner = match (&shared, plan.recompute[i]) {
-                (Some(shared), true) => shared.narrowed(gpu, w)?,
-                _ => make.inner(&format!("layer {i}"), w)?,
+            let (attention, feed_forward) = match (&shared, plan.recompute[i]) {
+                (Some((attention, feed_forward)), true) => (attention.narrowed(w), feed_forward.narrowed(w)),
+                _ => {
+                    (make.attention(&format!("layer {i}"), w)?, make.feed_forward(&format!("layer {i}"), w)?)
+                }
             };
             let (k, v) = match plan.recompute[i] && w.kept_keys == 0 {
                 true => narrowed(&shared_kv, w.own_keys),
-                false => pair(labels, w.own_keys)?,
+                false => keys_and_values(w.own_keys)?,
             };
-            layers.push(LayerActivations { input: make.rows("layer input", w.width)?, k, v, inner });
+            let experts = match (w.experts, &shared_experts) {
+                (None, _) => Vec::new(),
+                (Some(_), Some(shared)) if plan.recompute[i] => vec![shared.sharing(gpu, w.z[6])?],
+                (Some(shape), _) => {
+                    let chunks = 0..plan.tokens.div_ceil(plan.chunk);
+                    chunks.map(|_| make_chunk.experts(shape, w)).collect::<Result<_, _>>()?
+                }
+            };
+            layers.push(LayerActivations {
+                input: make.rows("layer input", w.width)?,
+                k,
+                v,
+                lse: make.rows("lse", w.heads)?,
+                attention,
+                feed_forward,
+                experts,
+                recompute: plan.recompute[i],
+            });
             dkv.push(match (w.own_keys, w.kept_keys) {
                 (0, _) => None,
                 (keys, 0) => Some(narrowed(&shared_dkv, keys)),
-                (keys, _) => Some(pair(gradients, keys)?),
+                (keys, _) => Some(gradients(keys)?),
             });
         }
         let dnormed = make.rows("dnormed", widest.width)?;
         let experts = match &widest.experts {
             None => None,
-            Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.tokens)?),
+            Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk)?),
         };
         // Attention's backward comes when the experts' is done.
         let spare = experts.as_ref().map_or([None, None], |e| e.spare(plan.tokens, widest.queries));
@@ -141,8 +187,8 @@ impl Activations {
         let [dattn_q, dheads] = spare;
         Ok(Activations {
             tokens: plan.tokens,
+            chunk: plan.chunk,
             layers,
-            recompute: plan.recompute.clone(),
             output: make.rows("stream", widest.width)?,
             dhidden: make.rows("stream gradient", widest.width)?,
             dkv,
@@ -150,17 +196,17 @@ impl Activations {
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed,
-                dgate: make.operand("dgate", widest.ffn)?,
-                dup: make.operand("dup", widest.ffn)?,
-                dgeglu: make.rows("dgeglu", widest.ffn)?,
+                dgate,
+                dup: make_chunk.operand("dup", widest.ffn)?,
+                dgeglu: make_chunk.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
                 dattn_q: queries("dattn_q", dattn_q)?,
                 dheads: queries("dheads", dheads)?,
                 dattn_k: make.rows("dattn_k", widest.own_keys)?,
                 dattn_v: make.rows("dattn_v", widest.own_keys)?,
                 delta: make.rows("delta", widest.heads)?,
-                dgated: make.rows("dgated", widest.per_layer)?,
-                dinp_gate: make.rows("dinp_gate", widest.per_layer)?,
+                dgated: make_chunk.rows("dgated", widest.per_layer)?,
+                dinp_gate: make_chunk.rows("dinp_gate", widest.per_layer)?,
                 u: make.rows("u", plan.z_width)?,
                 masked: make.rows("masked input", plan.masked_width)?,
                 experts,
@@ -169,21 +215,28 @@ impl Activations {
                 0 => None,
                 width => Some(Packs::new(gpu, plan.tokens, width, plan.z_width)?),
             },
-            operands: match plan.packs_width {
-                0 => None,
-                _ => Some(coop_attention::Operands::new(gpu, plan.tokens, widest.queries, widest.own_keys)?),
+            coop_attention: match plan.packed_heads {
+                true => Some(coop_attention::Scratch::new(gpu, plan.tokens, widest.queries, widest.heads)?),
+                false => None,
             },
         })
     }
 
-    /// Scratch of attention on cooperative matrices, where the device has them and heads are of a size that they take.
-    pub(super) fn attention(&self, head_size: usize) -> Option<&coop_attention::Operands> {
-        self.operands.as_ref().filter(|_| coop_attention::supports(head_size))
+    /// The tokens of a micro-batch, in chunks.
+    pub(super) fn chunks(&self, tokens: usize) -> impl Iterator<Item = Chunk> {
+        let size = self.chunk;
+        (0..tokens).step_by(size).map(move |first| Chunk { first, tokens: size.min(tokens - first) })
     }
 
-    /// How the router spread the choices of the last pass; `None` in dense models.
+    /// What the experts of a layer leave behind of `chunk`, or where it is computed; `None` in dense models.
+    pub(super) fn experts(&self, layer: usize, chunk: Chunk) -> Option<&ExpertActivations> {
+        let layer = &self.layers[layer];
+        layer.experts.get(if layer.recompute { 0 } else { chunk.first / self.chunk })
+    }
+
+    /// How the router spread the choices of some chunk of the last pass; `None` in dense models.
     pub async fn expert_loads(&self, gpu: &Gpu) -> Result<Option<Loads>, GpuError> {
-        Loads::read(gpu, self.layers.iter().filter_map(|l| l.inner.experts.as_ref())).await
+        Loads::read(gpu, self.layers.iter().filter_map(|l| l.experts.first())).await
     }
 
     /// Sets the gradients of the keys and values of layer `layer` to zero, where it makes any.
@@ -199,10 +252,27 @@ impl Activations {
     }
 }
 
+impl LayerActivations {
+    /// What is kept of `chunk`, or where it is computed.
+    pub(super) fn feed_forward(&self, chunk: Chunk) -> FeedForwardActivations {
+        match self.recompute {
+            true => self.feed_forward.clone(),
+            false => self.feed_forward.from_row(chunk.first),
+        }
+    }
+
+    /// Whether backward computes the activations again.
+    pub(super) fn recomputed(&self) -> bool {
+        self.recompute
+    }
+}
+
+#[derive(Clone, Copy)]
 struct Maker<'a> {
     gpu: &'a Gpu,
     tokens: usize,
     packed: bool,
+    packed_heads: bool,
 }
 
 impl Maker<'_> {
@@ -214,24 +284,41 @@ impl Maker<'_> {
         }
     }
 
+    /// Heads as attention reads them.
+    fn heads(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        match self.packed_heads && width > 0 {
+            true => Rows::new_packed(self.gpu, label, self.tokens, width),
+            false => self.rows(label, width),
+        }
+    }
+
     fn rows(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
         Rows::new(self.gpu, label, if width == 0 { 0 } else { self.tokens }, width)
     }
 
-    fn inner(&self, label: &str, w: &LayerWidths) -> Result<Inner, GpuError> {
+    fn attention(&self, label: &str, w: &LayerWidths) -> Result<AttentionActivations, GpuError> {
         let rows = |name: &str, width: usize| self.rows(&format!("{label} {name}"), width);
-        Ok(Inner {
+        Ok(AttentionActivations {
             attn_normed: rows("attn_normed", w.width)?,
             z_attn: rows("z_attn", w.z[0])?,
             attn_q: rows("attn_q", w.queries)?,
             attn_k: rows("attn_k", w.own_keys)?,
             attn_v: rows("attn_v", w.own_values)?,
-            q: rows("q", w.queries)?,
+            q: self.heads(&format!("{label} q"), w.queries)?,
             attention: rows("attention", w.queries)?,
-            lse: rows("lse", w.heads)?,
             z_output: rows("z_output", w.z[1])?,
             attn_output: rows("attn_output", w.width)?,
             after_attention: rows("after_attention", w.width)?,
+        })
+    }
+
+    fn experts(&self, shape: Experts, w: &LayerWidths) -> Result<ExpertActivations, GpuError> {
+        ExpertActivations::new(self.gpu, shape, w.width, self.tokens, w.z[6])
+    }
+
+    fn feed_forward(&self, label: &str, w: &LayerWidths) -> Result<FeedForwardActivations, GpuError> {
+        let rows = |name: &str, width: usize| self.rows(&format!("{label} {name}"), width);
+        Ok(FeedForwardActivations {
             ffn_normed: rows("ffn_normed", w.width)?,
             z_ffn: rows("z_ffn", w.z[2])?,
             ffn_gate: rows("ffn_gate", w.ffn)?,
@@ -239,10 +326,6 @@ impl Maker<'_> {
             geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
             ffn_down: rows("ffn_down", w.width)?,
-            experts: match w.experts {
-                None => None,
-                Some(shape) => Some(ExpertActivations::new(self.gpu, shape, w.width, self.tokens, w.z[6])?),
-            },
             after_ffn: rows("after_ffn", w.width)?,
             z_gate: rows("z_gate", w.z[4])?,
             per_layer_input: rows("per_layer_input", w.per_layer)?,
@@ -261,19 +344,26 @@ impl Rows {
     }
 }
 
-impl Inner {
+impl AttentionActivations {
     /// The same memory, laid out for a layer of these widths.
-    fn narrowed(&self, gpu: &Gpu, w: &LayerWidths) -> Result<Inner, GpuError> {
-        Ok(Inner {
-            experts: self.experts.as_ref().map(|e| e.sharing(gpu, w.z[6])).transpose()?,
+    fn narrowed(&self, w: &LayerWidths) -> AttentionActivations {
+        AttentionActivations {
             z_attn: self.z_attn.narrowed(w.z[0]),
             attn_q: self.attn_q.narrowed(w.queries),
             attn_k: self.attn_k.narrowed(w.own_keys),
             attn_v: self.attn_v.narrowed(w.own_values),
             q: self.q.narrowed(w.queries),
             attention: self.attention.narrowed(w.queries),
-            lse: self.lse.narrowed(w.heads),
             z_output: self.z_output.narrowed(w.z[1]),
+            ..self.clone()
+        }
+    }
+}
+
+impl FeedForwardActivations {
+    /// The same memory, laid out for a layer of these widths.
+    fn narrowed(&self, w: &LayerWidths) -> FeedForwardActivations {
+        FeedForwardActivations {
             z_ffn: self.z_ffn.narrowed(w.z[2]),
             ffn_gate: self.ffn_gate.narrowed(w.ffn),
             ffn_up: self.ffn_up.narrowed(w.ffn),
@@ -282,6 +372,25 @@ impl Inner {
             z_gate: self.z_gate.narrowed(w.z[4]),
             z_proj: self.z_proj.narrowed(w.z[5]),
             ..self.clone()
-        })
+        }
+    }
+
+    fn from_row(&self, first: usize) -> FeedForwardActivations {
+        FeedForwardActivations {
+            ffn_normed: self.ffn_normed.from_row(first),
+            z_ffn: self.z_ffn.from_row(first),
+            ffn_gate: self.ffn_gate.from_row(first),
+            ffn_up: self.ffn_up.from_row(first),
+            geglu: self.geglu.from_row(first),
+            z_down: self.z_down.from_row(first),
+            ffn_down: self.ffn_down.from_row(first),
+            after_ffn: self.after_ffn.from_row(first),
+            z_gate: self.z_gate.from_row(first),
+            per_layer_input: self.per_layer_input.from_row(first),
+            inp_gate: self.inp_gate.from_row(first),
+            gated_input: self.gated_input.from_row(first),
+            z_proj: self.z_proj.from_row(first),
+            proj: self.proj.from_row(first),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Backward: `forward.rs` from the last line to the first. Gradients of the adapter are added to what is there.
 
-use super::activations::Activations;
+use super::activations::{Activations, Chunk};
 use super::forward::Pass;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
@@ -24,22 +24,34 @@ impl<'b> Model<'b> {
             acts.clear_dkv(rec, layer, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
-            if acts.recompute[layer] {
-                // Nothing below reads the output of this layer again, so it may be overwritten with itself.
-                self.layer_forward(rec, &pass, acts, layer, acts.hidden(layer + 1));
+            let again = acts.layers[layer].recomputed();
+            if again {
+                self.attention_forward(rec, &pass, acts, layer, true);
             }
-            self.layer_backward(rec, &pass, acts, layer);
+            for chunk in acts.chunks(inputs.tokens) {
+                if again {
+                    self.feed_forward(rec, &pass, acts, layer, chunk, None);
+                }
+                self.feed_forward_backward(rec, &pass, acts, layer, chunk);
+            }
+            self.attention_backward(rec, &pass, acts, layer);
         }
     }
 
-    /// Turns the gradient of the layer's output in `acts.dhidden` into that of its input.
-    fn layer_backward<'a>(&'a self, rec: &mut Recorder<'a>, pass: &Pass, acts: &Activations, layer: usize) {
+    /// Turns the gradient of the layer's output in `acts.dhidden` into that of `after_attention`, for the tokens of `chunk`.
+    fn feed_forward_backward<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        pass: &Pass,
+        acts: &Activations,
+        layer: usize,
+        chunk: Chunk,
+    ) {
         let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
-        let (a, saved, s, t) =
-            (&acts.layers[layer], &acts.layers[layer].inner, &acts.scratch, pass.inputs.tokens);
-        let (dhidden, products) = (&acts.dhidden, pass.products(acts));
+        let (saved, s, t) = (&acts.layers[layer].feed_forward(chunk), &acts.scratch, chunk.tokens);
+        let after_attention = &acts.layers[layer].attention.after_attention.from_row(chunk.first);
+        let (dhidden, products) = (&acts.dhidden.from_row(chunk.first), pass.products(acts, chunk));
         let group = |input| pass.adapter.group(layer, input);
-        let positions = &pass.inputs.positions;
 
         if w.output_scale != 1.0 {
             scale::in_place(rec, dhidden, w.output_scale, t);
@@ -57,7 +69,7 @@ impl<'b> Model<'b> {
 
         let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
         let mut ddown = &s.dstream;
-        match (&w.experts, &saved.experts, &s.experts) {
+        match (&w.experts, acts.experts(layer, chunk), &s.experts) {
             (Some(w_experts), Some(acts), Some(scratch)) => {
                 rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, false);
                 let (doutput, norm) = (&scratch.normed, &w_experts.post_ffw_norm_2);
@@ -66,7 +78,7 @@ impl<'b> Model<'b> {
                 w_experts.backward(
                     rec,
                     dhidden,
-                    &saved.after_attention,
+                    after_attention,
                     acts,
                     scratch,
                     t,
@@ -95,7 +107,23 @@ impl<'b> Model<'b> {
         let gradients = [(Module::FfnGate, &w.ffn_gate, &dgate), (Module::FfnUp, &w.ffn_up, &dup)];
         let dx = Some((&s.dnormed, false));
         products.backward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &gradients, dx);
-        rms_norm::backward(rec, dhidden, &s.dnormed, &saved.after_attention, &w.ffn_norm, t, true);
+        rms_norm::backward(rec, dhidden, &s.dnormed, after_attention, &w.ffn_norm, t, true);
+    }
+
+    /// Turns the gradient of `after_attention` in `acts.dhidden` into that of the layer's input.
+    fn attention_backward<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        pass: &Pass,
+        acts: &Activations,
+        layer: usize,
+    ) {
+        let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
+        let (a, s, t) = (&acts.layers[layer], &acts.scratch, pass.inputs.tokens);
+        let (saved, dhidden) = (&a.attention, &acts.dhidden);
+        let products = pass.products(acts, Chunk { first: 0, tokens: t });
+        let group = |input| pass.adapter.group(layer, input);
+        let positions = &pass.inputs.positions;
 
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let [dq, dattn_q] = [&s.dq, &s.dattn_q].map(|rows| rows.narrowed(queries));
@@ -111,14 +139,17 @@ impl<'b> Model<'b> {
         }
         let donor = l.kv_donor.unwrap_or(layer);
         let (dk, dv) = acts.dkv[donor].as_ref().expect("a donor makes keys and values");
-        let delta = s.delta.narrowed(l.heads);
-        let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
         let attention = self.attention(layer, pass.inputs);
-        let (gradients, scratch) = ([&dq, dk, dv], [&delta, &s.dheads]);
-        let (out, lse) = (&saved.attention, &saved.lse);
-        match acts.attention(l.head_size) {
-            Some(coop) => coop.backward(rec, &attention, gradients, scratch, dattention, qkv, out, lse),
-            None => attention.backward(rec, gradients, scratch, dattention, qkv, out, lse),
+        let (gradients, out, lse) = ([&dq, dk, dv], &saved.attention, &a.lse);
+        match (&acts.coop_attention, self.operands(acts, layer, t)) {
+            (Some(scratch), Some(heads)) => {
+                scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads.bind(), out, lse);
+            }
+            _ => {
+                let delta = s.delta.narrowed(l.heads);
+                let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
+                attention.backward(rec, gradients, [&delta, &s.dheads], dattention, qkv, out, lse);
+            }
         }
 
         rope::backward(rec, &dq, positions, &w.rope, l.heads, t);

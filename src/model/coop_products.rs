@@ -10,13 +10,15 @@ use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::{Rows, View, Weight, coop_cross_entropy, coop_lora};
 
 /// Scratch for packed operands.
+#[derive(Clone)]
 pub(super) struct Packs {
-    x: Packed,    // [T, widest]
-    dy: Packed,   // [T, widest]
+    x: Packed,    // [T, widest], or a chunk of the tokens in wider rows
+    dy: Packed,   // the same
     thin: Packed, // z or u [T, Σ R]
 }
 
 impl Packs {
+    /// For `rows` tokens of `widest` columns, adapters of `thin` columns.
     pub fn new(gpu: &Gpu, rows: usize, widest: usize, thin: usize) -> Result<Packs, GpuError> {
         Ok(Packs {
             x: Packed::new(gpu, "packed input", rows, widest)?,
@@ -34,6 +36,12 @@ impl Packs {
         })
     }
 
+    /// The same memory for `rows` tokens.
+    pub fn for_rows(&self, rows: usize) -> Packs {
+        Packs { x: self.x.for_rows(rows), dy: self.dy.for_rows(rows), thin: self.thin.for_rows(rows) }
+    }
+
+    /// What [`Packs::new`] takes.
     pub fn bytes(rows: usize, widest: usize, thin: usize) -> u64 {
         2 * packed_bytes(rows, widest) + packed_bytes(rows, thin) + 12 * rows as u64
     }

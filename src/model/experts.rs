@@ -85,15 +85,16 @@ impl Experts {
         let scales = base.vector(&name("ffn_down_exps.scale"));
         let stride = scales.len().next_multiple_of(4);
         Ok(Experts {
-            router_norm: Norm {
-                weight: Some(gpu.upload("router norm", &router_norm)?),
-                width: router_norm.len(),
-                eps,
-            },
+            router_norm: Norm::new(gpu, "router norm", Some(&router_norm), router_norm.len(), eps)?,
             router: upload.matrix(&name("ffn_gate_inp"))?,
             gate_up,
             down: matrix(&name("ffn_down_exps"))?.expect("the base checked its tensors when it was opened"),
-            scales: Rows { buffer: gpu.upload("scales of experts", &scales)?, stride, packed: None },
+            scales: Rows {
+                buffer: gpu.upload("scales of experts", &scales)?,
+                stride,
+                start: 0,
+                packed: None,
+            },
             post_ffw_norm_1: upload.norm(&name("post_ffw_norm_1"), eps)?,
             pre_ffw_norm_2: upload.norm(&name("pre_ffw_norm_2"), eps)?,
             post_ffw_norm_2: upload.norm(&name("post_ffw_norm_2"), eps)?,
@@ -287,9 +288,9 @@ impl ExpertScratch {
             .map(|rows| (rows.buffer.size() >= (tokens * rows.stride * 4) as u64).then_some(rows))
     }
 
-    /// How many rows of `width` [`ExpertScratch::spare`] gives.
-    pub fn spares(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize, width: usize) -> usize {
-        let needed = (tokens * width * 4) as u64;
+    /// How many buffers of `floats` [`ExpertScratch::spare`] gives.
+    pub fn spares(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize, floats: usize) -> usize {
+        let needed = 4 * floats as u64;
         buffers(gpu, shape, d, tokens).into_iter().filter(|bytes| *bytes >= needed).count()
     }
 

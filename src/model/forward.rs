@@ -1,6 +1,6 @@
 //! Forward, straight through; `backward.rs` is the mirror of this file.
 
-use super::activations::{Activations, LayerActivations};
+use super::activations::{Activations, Chunk, LayerActivations};
 use super::products::Products;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
@@ -8,7 +8,9 @@ use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
-use crate::ops::{Rows, coop_geglu, embedding, geglu, rms_norm, rope, scale};
+use crate::ops::pack::Packed;
+use crate::ops::rms_norm::Norm;
+use crate::ops::{Rows, coop_attention, coop_geglu, coop_heads, embedding, geglu, rms_norm, rope, scale};
 
 /// The parts of a pass over one micro-batch.
 pub(super) struct Pass<'a> {
@@ -32,24 +34,27 @@ impl<'b> Model<'b> {
         let root_d = (d as f64).sqrt() as f32;
         embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
         for layer in 0..self.layers.len() {
-            self.layer_forward(rec, &pass, acts, layer, acts.hidden(layer + 1));
+            self.attention_forward(rec, &pass, acts, layer, false);
+            for chunk in acts.chunks(inputs.tokens) {
+                let output = acts.hidden(layer + 1).from_row(chunk.first);
+                self.feed_forward(rec, &pass, acts, layer, chunk, Some(&output));
+            }
         }
     }
 
-    /// One layer from `acts.layers[layer].input` to `output`.
-    pub(super) fn layer_forward<'a>(
+    /// The first half of a layer, from `acts.layers[layer].input` to `after_attention`; `again` where it is recomputed.
+    pub(super) fn attention_forward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
         pass: &Pass,
         acts: &Activations,
         layer: usize,
-        output: &Rows,
+        again: bool,
     ) {
         let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
-        let (a, saved, t) = (&acts.layers[layer], &acts.layers[layer].inner, pass.inputs.tokens);
-        let products = pass.products(acts);
+        let (a, saved, t) = (&acts.layers[layer], &acts.layers[layer].attention, pass.inputs.tokens);
+        let products = pass.products(acts, Chunk { first: 0, tokens: t });
         let group = |input| pass.adapter.group(layer, input);
-        let positions = &pass.inputs.positions;
 
         rms_norm::forward(rec, &saved.attn_normed, &a.input, &w.attn_norm, None, 1.0, t);
         let mut outputs = vec![(Module::AttnQ, &w.attn_q, &saved.attn_q)];
@@ -57,20 +62,14 @@ impl<'b> Model<'b> {
         outputs.extend(w.attn_v.iter().map(|v| (Module::AttnV, v, &saved.attn_v)));
         products.forward(rec, group(Input::AttnNormed), &saved.z_attn, &saved.attn_normed, &outputs);
 
-        rms_norm::forward(rec, &saved.q, &saved.attn_q, &w.attn_q_norm, None, 1.0, t * l.heads);
-        rope::forward(rec, &saved.q, positions, &w.rope, l.heads, t);
-        if let Some(k_norm) = &w.attn_k_norm {
-            rms_norm::forward(rec, &a.k, &saved.attn_k, k_norm, None, 1.0, t * l.kv_heads);
-            rope::forward(rec, &a.k, positions, &w.rope, l.kv_heads, t);
-            rms_norm::forward(rec, &a.v, a.raw_values(l.k_eq_v), &w.attn_v_norm, None, 1.0, t * l.kv_heads);
-        }
-        let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
+        self.heads_forward(rec, pass, acts, layer);
         let attention = self.attention(layer, pass.inputs);
-        match acts.attention(l.head_size) {
-            Some(coop) => {
-                coop.forward(rec, &attention, &saved.attention, &saved.lse, [&saved.q, &donor.k, &donor.v]);
+        let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
+        match self.operands(acts, layer, t) {
+            Some(operands) => {
+                coop_attention::forward(rec, &attention, &saved.attention, &a.lse, operands.bind(), again);
             }
-            None => attention.forward(rec, &saved.attention, &saved.lse, &saved.q, &donor.k, &donor.v),
+            None => attention.forward(rec, &saved.attention, &a.lse, &saved.q, &donor.k, &donor.v),
         }
 
         let outputs = [(Module::AttnOutput, &w.attn_output, &saved.attn_output)];
@@ -85,8 +84,61 @@ impl<'b> Model<'b> {
             1.0,
             t,
         );
+    }
 
-        rms_norm::forward(rec, &saved.ffn_normed, &saved.after_attention, &w.ffn_norm, None, 1.0, t);
+    /// Norms and rotary embeddings of the heads.
+    fn heads_forward<'a>(&'a self, rec: &mut Recorder<'a>, pass: &Pass, acts: &Activations, layer: usize) {
+        let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
+        let (a, saved, t) = (&acts.layers[layer], &acts.layers[layer].attention, pass.inputs.tokens);
+        let positions = &pass.inputs.positions;
+        let head =
+            |rec: &mut Recorder<'a>, y: &Rows, x: &Rows, norm: &'a Norm, heads: usize, turned: bool| {
+                if let Some(packed) = &y.packed {
+                    let turn = turned.then_some((positions, &w.rope));
+                    return coop_heads::forward(rec, &packed.for_rows(t), x, norm, turn, heads, t);
+                }
+                rms_norm::forward(rec, y, x, norm, None, 1.0, t * heads);
+                if turned {
+                    rope::forward(rec, y, positions, &w.rope, heads, t);
+                }
+            };
+        head(rec, &saved.q, &saved.attn_q, &w.attn_q_norm, l.heads, true);
+        if let Some(k_norm) = &w.attn_k_norm {
+            head(rec, &a.k, &saved.attn_k, k_norm, l.kv_heads, true);
+            head(rec, &a.v, a.raw_values(l.k_eq_v), &w.attn_v_norm, l.kv_heads, false);
+        }
+    }
+
+    /// What attention on cooperative matrices reads.
+    pub(super) fn operands(&self, acts: &Activations, layer: usize, tokens: usize) -> Option<Heads> {
+        let donor = self.config().layers[layer].kv_donor.unwrap_or(layer);
+        let packed = |rows: &Rows| Some(rows.packed.as_ref()?.for_rows(tokens));
+        Some(Heads {
+            q: packed(&acts.layers[layer].attention.q)?,
+            k: packed(&acts.layers[donor].k)?,
+            v: packed(&acts.layers[donor].v)?,
+            q_scale: self.layers[layer].attn_q_norm.scale,
+            k_scale: self.layers[donor].attn_k_norm.as_ref()?.scale,
+        })
+    }
+
+    /// The second half, for the tokens of `chunk`: from `after_attention` to `output`, or to what backward needs.
+    pub(super) fn feed_forward<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        pass: &Pass,
+        acts: &Activations,
+        layer: usize,
+        chunk: Chunk,
+        output: Option<&Rows>,
+    ) {
+        let w = &self.layers[layer];
+        let (saved, t) = (&acts.layers[layer].feed_forward(chunk), chunk.tokens);
+        let after_attention = &acts.layers[layer].attention.after_attention.from_row(chunk.first);
+        let products = pass.products(acts, chunk);
+        let group = |input| pass.adapter.group(layer, input);
+
+        rms_norm::forward(rec, &saved.ffn_normed, after_attention, &w.ffn_norm, None, 1.0, t);
         let outputs =
             [(Module::FfnGate, &w.ffn_gate, &saved.ffn_gate), (Module::FfnUp, &w.ffn_up, &saved.ffn_up)];
         products.forward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &outputs);
@@ -98,9 +150,10 @@ impl<'b> Model<'b> {
         products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
 
         let mut ffn = &saved.ffn_down;
-        if let (Some(w), Some(acts), Some(scratch)) = (&w.experts, &saved.experts, &acts.scratch.experts) {
+        let experts = (&w.experts, acts.experts(layer, chunk), &acts.scratch.experts);
+        if let (Some(w), Some(acts), Some(scratch)) = experts {
             let in_f32 = products.in_f32();
-            w.forward(rec, &saved.after_attention, acts, scratch, t, |rec, scores, x, router| {
+            w.forward(rec, after_attention, acts, scratch, t, |rec, scores, x, router| {
                 let outputs = [(Module::FfnGateInp, router, scores)];
                 in_f32.forward(rec, group(Input::RouterNormed), &acts.z, x, &outputs);
             });
@@ -109,33 +162,45 @@ impl<'b> Model<'b> {
             rms_norm::forward(rec, &acts.sum, &acts.output, &w.post_ffw_norm_2, beside, 1.0, t);
             ffn = &acts.sum;
         }
-        let stream = Some(&saved.after_attention);
+        let stream = Some(after_attention);
         let Some(branch) = &w.per_layer else {
-            rms_norm::forward(rec, output, ffn, &w.post_ffw_norm, stream, w.output_scale, t);
+            if let Some(output) = output {
+                rms_norm::forward(rec, output, ffn, &w.post_ffw_norm, stream, w.output_scale, t);
+            }
             return;
         };
         rms_norm::forward(rec, &saved.after_ffn, ffn, &w.post_ffw_norm, stream, 1.0, t);
-        self.per_layer_input(rec, pass, acts, layer);
+        self.per_layer_input(rec, pass, acts, layer, chunk);
         let outputs = [(Module::InpGate, &branch.inp_gate, &saved.inp_gate)];
         products.forward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &outputs);
         geglu::forward(rec, &saved.gated_input, &saved.inp_gate, &saved.per_layer_input, t);
         let outputs = [(Module::Proj, &branch.proj, &saved.proj)];
         products.forward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &outputs);
-        let stream = Some(&saved.after_ffn);
-        rms_norm::forward(rec, output, &saved.proj, &branch.post_norm, stream, w.output_scale, t);
+        if let Some(output) = output {
+            let stream = Some(&saved.after_ffn);
+            rms_norm::forward(rec, output, &saved.proj, &branch.post_norm, stream, w.output_scale, t);
+        }
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of one layer; `gated_input` is scratch here.
-    fn per_layer_input<'a>(&'a self, rec: &mut Recorder<'a>, pass: &Pass, acts: &Activations, layer: usize) {
+    fn per_layer_input<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        pass: &Pass,
+        acts: &Activations,
+        layer: usize,
+        chunk: Chunk,
+    ) {
         let (Some(global), Some(rows)) = (&self.per_layer, &pass.inputs.per_layer) else { return };
-        let (saved, t) = (&acts.layers[layer].inner, pass.inputs.tokens);
+        let (saved, Chunk { first, tokens: t }) = (&acts.layers[layer].feed_forward(chunk), chunk);
         let (d, p) = (self.config().width as f64, self.config().per_layer_width);
         let root_d = d.sqrt().recip() as f32;
         let projection = &global.model_proj[layer];
-        pass.products(acts).frozen(rec, &saved.inp_gate, acts.hidden(0), projection, root_d);
+        let embedding = &acts.hidden(0).from_row(first);
+        pass.products(acts, chunk).frozen(rec, &saved.inp_gate, embedding, projection, root_d);
         rms_norm::forward(rec, &saved.gated_input, &saved.inp_gate, &global.proj_norm, None, 1.0, t);
         let root_p = (p as f64).sqrt() as f32;
-        embedding::forward(rec, &saved.per_layer_input, &rows.ids, 0, &rows.table, layer * p, root_p, t);
+        embedding::forward(rec, &saved.per_layer_input, &rows.ids, first, &rows.table, layer * p, root_p, t);
         scale::add(rec, &saved.per_layer_input, &saved.gated_input, std::f32::consts::FRAC_1_SQRT_2, t);
     }
 
@@ -152,22 +217,39 @@ impl<'b> Model<'b> {
     }
 }
 
+/// Packed queries, keys and values of a layer.
+pub(super) struct Heads {
+    q: Packed,
+    k: Packed,
+    v: Packed,
+    q_scale: f32,
+    k_scale: f32,
+}
+
+impl Heads {
+    pub(super) fn bind(&self) -> coop_attention::Operands<'_> {
+        let Heads { q, k, v, q_scale, k_scale } = self;
+        coop_attention::Operands { q, k, v, q_scale: *q_scale, k_scale: *k_scale }
+    }
+}
+
 impl LayerActivations {
     /// What the values' norm reads: the raw keys where the layer has no matrix for values.
     pub(super) fn raw_values(&self, k_eq_v: bool) -> &Rows {
-        if k_eq_v { &self.inner.attn_k } else { &self.inner.attn_v }
+        if k_eq_v { &self.attention.attn_k } else { &self.attention.attn_v }
     }
 }
 
 impl<'a> Pass<'a> {
-    pub(super) fn products(&self, acts: &'a Activations) -> Products<'a> {
+    pub(super) fn products(&self, acts: &'a Activations, chunk: Chunk) -> Products<'a> {
         Products {
             adapter: self.adapter,
             dropout: self.dropout,
             masked: &acts.scratch.masked,
             u: &acts.scratch.u,
-            packs: acts.packs.as_ref(),
-            rows: self.inputs.tokens,
+            packs: acts.packs.as_ref().map(|packs| packs.for_rows(chunk.tokens)),
+            first: chunk.first,
+            rows: chunk.tokens,
         }
     }
 }

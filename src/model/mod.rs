@@ -35,6 +35,7 @@ pub struct Model<'b> {
     per_layer: Option<PerLayerInput>,
     layers: Vec<Layer>,
     positions: usize, // in the rotary tables
+    chunk: usize,     // tokens that pass through a feed-forward at a time
 }
 
 struct PerLayerInput {
@@ -68,6 +69,9 @@ struct PerLayerBranch {
     proj: Weight,
     post_norm: Norm,
 }
+
+/// Tokens that pass through a feed-forward at a time, the same whatever is kept, so that no plan changes a sum's order.
+const CHUNK: usize = 8192;
 
 impl<'b> Model<'b> {
     /// Uploads `base`, with rotary tables for `positions` positions.
@@ -106,7 +110,7 @@ impl<'b> Model<'b> {
                     None => Some(upload.norm(&name("attn_k_norm"), eps)?),
                     Some(_) => None,
                 },
-                attn_v_norm: Norm { weight: None, width: l.head_size, eps },
+                attn_v_norm: Norm::new(gpu, "attn_v_norm", None, l.head_size, eps)?,
                 attn_output: upload.matrix(&name("attn_output"))?,
                 post_attention_norm: upload.norm(&name("post_attention_norm"), eps)?,
                 ffn_norm: upload.norm(&name("ffn_norm"), eps)?,
@@ -139,7 +143,15 @@ impl<'b> Model<'b> {
             per_layer,
             layers,
             positions,
+            chunk: CHUNK,
         })
+    }
+
+    /// Lets at most `tokens` tokens, a multiple of 64, pass through a feed-forward at a time: fewer need less memory, as its
+    /// rows are the widest, and take longer.
+    pub fn set_chunk(&mut self, tokens: usize) {
+        assert!(tokens > 0 && tokens.is_multiple_of(64), "{tokens} tokens, expected a multiple of 64");
+        self.chunk = tokens;
     }
 
     /// The model's shape.
@@ -181,7 +193,6 @@ impl Upload<'_> {
 
     fn norm(&self, name: &str, eps: f32) -> Result<Norm, GpuError> {
         let weight = self.base.vector(name);
-        let width = weight.len();
-        Ok(Norm { weight: Some(self.gpu.upload(name, &weight)?), width, eps })
+        Norm::new(self.gpu, name, Some(&weight), weight.len(), eps)
     }
 }

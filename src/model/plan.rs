@@ -14,6 +14,7 @@ pub(super) struct LayerWidths {
     pub width: usize,
     pub heads: usize,
     pub queries: usize,
+    pub head_size: usize,
     pub own_keys: usize,   // G·K where the layer makes its own keys, else 0
     pub kept_keys: usize,  // the same where later layers use them too
     pub own_values: usize, // the same where it has a matrix for the values
@@ -33,6 +34,7 @@ impl LayerWidths {
             width: self.width.max(other.width),
             heads: self.heads.max(other.heads),
             queries: self.queries.max(other.queries),
+            head_size: self.head_size.max(other.head_size),
             own_keys: self.own_keys.max(other.own_keys),
             kept_keys: self.kept_keys.max(other.kept_keys),
             own_values: self.own_values.max(other.own_values),
@@ -43,17 +45,20 @@ impl LayerWidths {
         }
     }
 
-    /// f32 per token of what a recomputing layer shares with the others; where it is a donor, its keys and values apart.
-    fn inner(&self, packed: bool) -> usize {
+    /// f32 per token of what attention leaves behind. Keys and values that later layers use are apart.
+    fn attention(&self, packed_heads: bool) -> usize {
+        let [z_attn, z_output, ..] = self.z;
+        let queries =
+            if packed_heads { 2 * self.queries + self.queries.div_ceil(2) } else { 3 * self.queries };
+        let passing = if packed_heads { 1 } else { 2 } * (self.own_keys - self.kept_keys);
+        3 * self.width + queries + self.own_keys + self.own_values + passing + z_attn + z_output
+    }
+
+    /// f32 per token of what the feed-forward and the per-layer branch leave behind.
+    fn feed_forward(&self, packed: bool) -> usize {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
-        6 * self.width
-            + 3 * self.queries
-            + 3 * self.own_keys
-            + self.own_values
-            + self.heads
-            + if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn }
-            + per_layer
-            + self.z.iter().sum::<usize>()
+        let ffn = if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn };
+        3 * self.width + ffn + per_layer + self.z[2..].iter().sum::<usize>()
     }
 }
 
@@ -62,6 +67,8 @@ impl LayerWidths {
 pub struct Plan {
     /// Largest micro-batch, in tokens.
     pub tokens: usize,
+    /// Tokens that pass through a feed-forward at a time.
+    pub chunk: usize,
     /// Rows of logits that exist at a time.
     pub head_rows: usize,
     /// Bytes by purpose.
@@ -73,6 +80,7 @@ pub struct Plan {
     pub(super) masked_width: usize,
     pub(super) packs_width: usize,    // 0 where products are computed in f32
     pub(super) packed_operands: bool, // whether what only products read is kept packed
+    pub(super) packed_heads: bool,    // whether queries, keys and values are
 }
 
 /// What the recipe says about recomputation.
@@ -107,24 +115,35 @@ impl Plan {
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let chunk = tokens.min(model.chunk);
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
+        let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
+        // Columns over all tokens that take as much as `cols` over a chunk.
+        let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
+        let packed_heads = gpu.cooperative() && layers.iter().all(|l| coop_attention::supports(l.head_size));
+        let keys_and_values = |l: &LayerWidths| if packed_heads { 3 * l.kept_keys } else { 4 * l.kept_keys };
         let always: usize =
-            layers.iter().map(|l| l.width + 4 * l.kept_keys).sum::<usize>() + 2 * widest.width;
-        let masked_width = if dropout { widest.width.max(widest.ffn).max(widest.queries) } else { 0 };
+            layers.iter().map(|l| l.width + l.heads + keys_and_values(l)).sum::<usize>() + 2 * widest.width;
+        let narrow = widest.width.max(widest.queries).max(widest.per_layer);
+        let operand = narrow.max(of_chunk(widest.ffn));
+        let masked_width = if dropout { operand } else { 0 };
         let z_width = adapter.max_z_width();
-        let operand = widest.width.max(widest.ffn).max(widest.queries).max(widest.per_layer);
-        let packs_width = if gpu.cooperative() { operand } else { 0 };
-        let spares = widest
-            .experts
-            .map_or(0, |shape| ExpertScratch::spares(gpu, &shape, widest.width, tokens, widest.queries));
+        // The widest operands come packed, where they can.
+        let packs_width = match (gpu.cooperative(), packed_operands) {
+            (false, _) => 0,
+            (true, true) => narrow,
+            (true, false) => operand,
+        };
+        let spares = widest.experts.map_or(0, |shape| {
+            ExpertScratch::spares(gpu, &shape, widest.width, chunk, tokens * widest.queries)
+        });
         let scratch = 2 * widest.width
-            + if packed_operands { 2 * widest.ffn } else { 3 * widest.ffn }
             + (3 - spares) * widest.queries
             + 4 * widest.own_keys
             + widest.heads
-            + 2 * widest.per_layer
             + z_width
             + masked_width;
+        let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn + 2 * widest.per_layer;
         let row_bytes = (config.vocab.next_multiple_of(4) * 4) as u64;
         let head_rows = ((HEAD_BYTES / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
         let packed = match packs_width {
@@ -132,34 +151,34 @@ impl Plan {
             width => {
                 let head = packed_bytes(head_rows, config.vocab) + packed_bytes(head_rows, config.width);
                 Packs::bytes(tokens, width, z_width)
-                    + coop_attention::Operands::bytes(tokens, widest.queries, widest.own_keys)
+                    + coop_attention::Scratch::bytes(tokens, widest.queries, widest.heads)
                     + head
             }
         };
         let table = model.base.matrix("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
         let experts = |bytes: fn(&Gpu, &Experts, usize, usize) -> u64, l: &LayerWidths| {
-            l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, tokens))
+            l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk))
         };
         let fixed = vec![
             ("frozen weights", model.bytes()),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
-            ("backward scratch", bytes(scratch)),
+            ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
             ("rows of experts", experts(ExpertScratch::bytes, &widest)),
             ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
             ("per-layer embedding rows", fetched),
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
-        let inner = |layers: &[LayerWidths]| -> Vec<u64> {
-            let of = |l: &LayerWidths| {
-                bytes(l.inner(packed_operands) - 2 * l.kept_keys) + experts(ExpertActivations::bytes, l)
-            };
-            layers.iter().map(of).collect()
-        };
-        let each = inner(&layers);
-        let shared = inner(&[LayerWidths { kept_keys: 0, ..widest.clone() }])[0];
+        let inner = |l: &LayerWidths| bytes(l.attention(packed_heads) + l.feed_forward(packed_operands));
+        let chunks = tokens.div_ceil(chunk.max(1)) as u64;
+        let of_layer = |l: &LayerWidths| inner(l) + chunks * experts(ExpertActivations::bytes, l);
+        let each: Vec<u64> = layers.iter().map(of_layer).collect();
+        let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
+        let shared = bytes(shared_widths.attention(packed_heads))
+            + chunk_bytes(widest.feed_forward(packed_operands))
+            + experts(ExpertActivations::bytes, &widest);
         let room = match recompute {
             Recompute::Keep(room) => room,
             Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
@@ -175,6 +194,7 @@ impl Plan {
         }
         Plan {
             tokens,
+            chunk,
             head_rows,
             bytes: all,
             recompute,
@@ -183,6 +203,7 @@ impl Plan {
             masked_width,
             packs_width,
             packed_operands,
+            packed_heads,
         }
     }
 
@@ -220,6 +241,7 @@ fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
         kept_keys: if donor { own_keys } else { 0 },
         heads: l.heads.next_multiple_of(4),
         queries: l.heads * l.head_size,
+        head_size: l.head_size,
         own_keys,
         own_values: if l.k_eq_v { 0 } else { own_keys },
         ffn: l.ffn_width,

@@ -18,8 +18,10 @@ pub(super) struct Products<'a> {
     /// Scratch for `u` `[T, Σ R]`.
     pub u: &'a Rows,
     /// Scratch for packed operands, where the device has cooperative matrices.
-    pub packs: Option<&'a Packs>,
-    /// `T`.
+    pub packs: Option<Packs>,
+    /// The token of the first row.
+    pub first: usize,
+    /// Tokens, `T` or a chunk of them.
     pub rows: usize,
 }
 
@@ -36,7 +38,7 @@ impl Products<'_> {
         x: &Rows,
         outputs: &[Projection],
     ) {
-        if let Some(packs) = self.packs {
+        if let Some(packs) = &self.packs {
             let input = group.map(|g| self.adapter_input(rec, g, x));
             return self.coop_forward(rec, packs, group, z, [x, input.as_ref().unwrap_or(x)], outputs);
         }
@@ -66,7 +68,7 @@ impl Products<'_> {
         gradients: &[Projection],
         dx: Option<(&Rows, bool)>,
     ) {
-        match self.packs {
+        match &self.packs {
             Some(packs) => {
                 let input = group.map(|g| self.adapter_input(rec, g, x));
                 self.coop_backward(rec, packs, group, z, input.as_ref(), gradients, dx);
@@ -78,7 +80,7 @@ impl Products<'_> {
             let masked = Rows { stride: dx.stride, ..self.masked.clone() };
             let a = group.a.value.as_weight();
             linear::backward(rec, masked.all(), self.u.all(), &a, 1.0, None, self.rows, false);
-            dropout::backward(rec, dx, &masked, mask, self.rows);
+            dropout::backward(rec, dx, &masked, mask, self.first, self.rows);
         }
     }
 
@@ -129,7 +131,7 @@ impl Products<'_> {
 
     /// `y = scale·x·Wᵀ` for a matrix without adapter.
     pub fn frozen(&self, rec: &mut Recorder, y: &Rows, x: &Rows, weight: &Weight, scale: f32) {
-        match self.packs {
+        match &self.packs {
             Some(packs) => packs.frozen(rec, y.all(), x.all(), weight, scale, self.rows),
             None => linear::forward(rec, y.all(), x.all(), weight, scale, None, self.rows),
         }
@@ -143,7 +145,7 @@ impl Products<'_> {
     fn adapter_input(&self, rec: &mut Recorder, group: &Group, x: &Rows) -> Rows {
         let Some(mask) = self.mask(group) else { return x.clone() };
         let masked = Rows { stride: x.stride, ..self.masked.clone() };
-        dropout::forward(rec, &masked, x, mask, self.rows);
+        dropout::forward(rec, &masked, x, mask, self.first, self.rows);
         masked
     }
 }

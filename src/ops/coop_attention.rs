@@ -1,12 +1,12 @@
 //! [`super::attention`] on cooperative matrices, for the head sizes of [`supports`].
 
-use super::Rows;
 use super::attention::Attention;
-use super::pack::{Packed, packed_bytes, tiles};
+use super::pack::{Packed, packed_bytes};
+use super::{Rows, attention_rows};
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 
-/// Queries, and keys, of a block.
-const BLOCK: usize = 64;
+/// Queries of a block.
+const QUERIES: usize = 64;
 
 /// Twin of `Params` in shaders/coop_attention.wgsl.
 #[repr(C)]
@@ -17,119 +17,142 @@ struct Params {
     heads: u32,
     kv_heads: u32,
     window: u32,
-    factor_stride: u32,
+    known: u32,
+    scale: f32,
+    q_scale: f32,
+    k_scale: f32,
 }
 
 /// Whether the kernels take heads of this size: what Gemma has, and small models.
 pub fn supports(head_size: usize) -> bool {
-    [64, 128, 256, 512].contains(&head_size)
+    [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`].
-pub fn sizes(head_size: usize) -> [(&'static str, u32); 6] {
+/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`], and blocks of `keys` keys, 32 or 64.
+pub fn sizes(head_size: usize, keys: usize) -> [(&'static str, u32); 9] {
     let subgroups = (head_size / 64).max(2);
-    let share = 16 / subgroups; // matrices of the 4×4 of a block of scores
+    let tiles = keys / 16;
+    let share = 4 * tiles / subgroups; // of the matrices of a block of scores
+    let columns = share.min(tiles).min(2);
     [
-        ("SUBGROUPS", subgroups as u32),
-        ("THREADS", 32 * subgroups as u32),
-        ("DEPTH", (head_size / 16) as u32),
-        ("OUT", (head_size / subgroups / 16) as u32),
-        ("AROWS", (share / 4).max(1) as u32),
-        ("BCOLS", share.min(4) as u32),
+        ("SUBGROUPS", subgroups),
+        ("THREADS", 32 * subgroups),
+        ("DEPTH", head_size / 16),
+        ("OUT", head_size / subgroups / 16),
+        ("KEYS", keys),
+        ("AROWS", share / columns),
+        ("BCOLS", columns),
+        ("SCORES", (QUERIES * (keys / 4 + 1)).max(80 * subgroups)),
+        ("WEIGHTS", QUERIES * (keys / 4 + 2)),
     ]
+    .map(|(name, n)| (name, n as u32))
 }
 
-/// Scratch for the packed operands of one layer's attention.
-pub struct Operands {
-    q: Packed,
-    k: Packed,
-    v: Packed,
-    dout: Packed,
-    factors: wgpu::Buffer, // of q, k, v, dout [4, T]
-    tokens: usize,
+/// Keys of a block: with the largest heads registers bound the workgroups on a multiprocessor, not their memory, but
+/// `backward_kv` holds results for every key of a block.
+fn keys(entry: &str, head_size: usize) -> usize {
+    if head_size == 512 && entry != "backward_kv" { 64 } else { 32 }
 }
 
-impl Operands {
-    /// Room for `tokens` tokens, `queries` = H·K and `keys` = G·K columns.
-    pub fn new(gpu: &Gpu, tokens: usize, queries: usize, keys: usize) -> Result<Operands, GpuError> {
-        let factors = gpu.buffer("attention factors", 16 * tokens as u64)?;
-        let packed = |label: &str, cols: usize, i: usize| {
-            Packed::with_factors(gpu, label, tokens, cols, factors.clone(), i * tokens)
-        };
-        Ok(Operands {
-            q: packed("packed queries", queries, 0)?,
-            k: packed("packed keys", keys, 1)?,
-            v: packed("packed values", keys, 2)?,
-            dout: packed("packed attention gradient", queries, 3)?,
-            factors,
-            tokens,
+/// Queries `[T, H·K]`, keys and values `[T, G·K]` as [`super::coop_heads`] leaves them.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    /// Queries.
+    pub q: &'a Packed,
+    /// Keys.
+    pub k: &'a Packed,
+    /// Values, not scaled.
+    pub v: &'a Packed,
+    /// By what the queries are scaled.
+    pub q_scale: f32,
+    /// By what the keys are scaled.
+    pub k_scale: f32,
+}
+
+/// Scratch of backward, the same for all layers.
+pub struct Scratch {
+    dout: Packed,       // [T, H·K]
+    rows: wgpu::Buffer, // log-sum-exp, delta and unit [T, H, 4]
+}
+
+impl Scratch {
+    /// Room for `tokens` tokens of `heads` heads, `queries` columns in all.
+    pub fn new(gpu: &Gpu, tokens: usize, queries: usize, heads: usize) -> Result<Scratch, GpuError> {
+        Ok(Scratch {
+            dout: Packed::new(gpu, "packed attention gradient", tokens, queries)?,
+            rows: gpu.buffer("attention rows", 16 * (tokens * heads) as u64)?,
         })
     }
 
-    /// What [`Operands::new`] takes.
-    pub fn bytes(tokens: usize, queries: usize, keys: usize) -> u64 {
-        2 * packed_bytes(tokens, queries) + 2 * packed_bytes(tokens, keys) + 16 * tokens as u64
+    /// What [`Scratch::new`] takes.
+    pub fn bytes(tokens: usize, queries: usize, heads: usize) -> u64 {
+        packed_bytes(tokens, queries) + (4 * tokens + 16 * tokens * heads) as u64
     }
 
-    fn pack(&self, rec: &mut Recorder, attention: &Attention, [q, k, v]: [&Rows; 3]) {
-        let (queries, keys) =
-            (attention.heads * attention.head_size, attention.kv_heads * attention.head_size);
-        self.q.pack(rec, q.all(), queries, attention.rows);
-        self.k.pack(rec, k.all(), keys, attention.rows);
-        self.v.pack(rec, v.all(), keys, attention.rows);
-    }
-
-    fn dispatch(&self, rec: &mut Recorder, entry: &'static str, attention: &Attention, bindings: &[Binding]) {
-        let params = Params {
-            rows: attention.rows as u32,
-            tiles: tiles(attention.rows),
-            heads: attention.heads as u32,
-            kv_heads: attention.kv_heads as u32,
-            window: attention.window.unwrap_or(0) as u32,
-            factor_stride: self.tokens as u32,
-        };
-        let kernel = Kernel::new("coop_attention", entry);
-        let kernel = sizes(attention.head_size).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
-        let bounds = Binding { index: 5, buffer: attention.bounds, range: None };
-        let factors = Binding { index: 6, buffer: &self.factors, range: None };
-        let all = [&[self.q.bind(1), self.k.bind(2), bounds, factors], bindings].concat();
-        let blocks = attention.rows.div_ceil(BLOCK) as u32;
-        rec.dispatch(kernel, &params, &all, [blocks, attention.heads as u32, 1]);
-    }
-
-    /// [`Attention::forward`].
-    pub fn forward(
-        &self,
-        rec: &mut Recorder,
-        attention: &Attention,
-        out: &Rows,
-        lse: &Rows,
-        qkv: [&Rows; 3],
-    ) {
-        self.pack(rec, attention, qkv);
-        self.dispatch(rec, "forward", attention, &[self.v.bind(3), lse.bind(7), out.bind(9)]);
-    }
-
-    /// [`Attention::backward`].
+    /// [`Attention::backward`]; `dout` is scratch once it is read, as `dheads` is.
     pub fn backward(
         &self,
         rec: &mut Recorder,
         attention: &Attention,
         [dq, dk, dv]: [&Rows; 3],
-        [delta, dheads]: [&Rows; 2],
+        dheads: &Rows,
         dout: &Rows,
-        qkv: [&Rows; 3],
+        operands: Operands,
         out: &Rows,
         lse: &Rows,
     ) {
-        attention.delta(rec, delta, dout, out);
-        self.pack(rec, attention, qkv);
-        self.dout.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
-        let (v, dout, lse, delta) = (self.v.bind(3), self.dout.bind(4), lse.bind(7), delta.bind(8));
-        self.dispatch(rec, "backward_q", attention, &[v, dout, lse, delta, dq.bind(9)]);
-        self.dispatch(rec, "backward_k", attention, &[v, dout, lse, delta, dheads.bind(9)]);
+        let queries = attention.heads * attention.head_size;
+        let packed = self.dout.for_rows(attention.rows);
+        packed.pack(rec, dout.all(), queries, attention.rows);
+        let rows = |index| Binding { index, buffer: &self.rows, range: None };
+        attention_rows::forward(rec, rows(5), attention, [out, dout], &packed, lse);
+        let with = [operands.v.bind(3), packed.bind(4), rows(7)];
+        dispatch(rec, "backward_q", attention, operands, false, &[&with[..], &[dq.bind(8)]].concat());
+        let by_head = [dheads.bind(8), dout.bind(9)];
+        dispatch(rec, "backward_kv", attention, operands, false, &[&with[..], &by_head].concat());
         attention.sum_heads(rec, dk, dheads);
-        self.dispatch(rec, "backward_v", attention, &[dout, lse, dheads.bind(9)]);
-        attention.sum_heads(rec, dv, dheads);
+        attention.sum_heads(rec, dv, dout);
     }
+}
+
+/// [`Attention::forward`]; where `known`, `lse` is there already.
+pub fn forward(
+    rec: &mut Recorder,
+    attention: &Attention,
+    out: &Rows,
+    lse: &Rows,
+    operands: Operands,
+    known: bool,
+) {
+    dispatch(rec, "forward", attention, operands, known, &[operands.v.bind(3), lse.bind(6), out.bind(8)]);
+}
+
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    attention: &Attention,
+    operands: Operands,
+    known: bool,
+    bindings: &[Binding],
+) {
+    let Operands { q, k, q_scale, k_scale, .. } = operands;
+    let params = Params {
+        rows: attention.rows as u32,
+        tiles: q.tiles(),
+        heads: attention.heads as u32,
+        kv_heads: attention.kv_heads as u32,
+        window: attention.window.unwrap_or(0) as u32,
+        known: u32::from(known),
+        scale: 1.0 / (q_scale * k_scale),
+        q_scale: 1.0 / q_scale,
+        k_scale: 1.0 / k_scale,
+    };
+    let kernel = Kernel::new("coop_attention", entry);
+    let keys = keys(entry, attention.head_size);
+    let kernel =
+        sizes(attention.head_size, keys).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
+    let bounds = Binding { index: 5, buffer: attention.bounds, range: None };
+    let all = [&[q.bind(1), k.bind(2), bounds], bindings].concat();
+    let blocks = attention.rows.div_ceil(if entry == "backward_kv" { keys } else { QUERIES });
+    rec.dispatch(kernel, &params, &all, [attention.heads as u32, blocks as u32, 1]);
 }

@@ -1,7 +1,7 @@
 //! The backward of [`super::cross_entropy`] into operands of products on cooperative matrices.
 
 use super::cross_entropy::Chunk;
-use super::pack::{Packed, tiles};
+use super::pack::Packed;
 use crate::gpu::{Binding, Kernel, Recorder};
 
 /// Twin of `Params` in shaders/coop_cross_entropy.wgsl.
@@ -29,7 +29,7 @@ pub fn backward(rec: &mut Recorder, chunk: &Chunk, dlogits: &Packed, factor: f32
         rows: chunk.rows as u32,
         vocab4: (chunk.vocab / 4) as u32,
         stride4: (chunk.logits.stride / 4) as u32,
-        tiles: tiles(chunk.rows),
+        tiles: dlogits.tiles(),
         target_offset: chunk.targets.1 as u32,
         loss_offset: chunk.losses.1 as u32,
         softcap: chunk.softcap.unwrap_or(0.0),

@@ -1,8 +1,11 @@
 //! [`super::geglu`] into operands of products on cooperative matrices.
 
 use super::Rows;
-use super::pack::{Packed, ROWS, tiles};
+use super::pack::Packed;
 use crate::gpu::{Binding, Kernel, Recorder};
+
+/// Threads that share a row.
+const THREADS: usize = 256;
 
 /// Twin of `Params` in shaders/coop_geglu.wgsl.
 #[repr(C)]
@@ -17,10 +20,10 @@ struct Params {
 /// `y = gelu(gate)·up` over `rows` rows.
 pub fn forward(rec: &mut Recorder, y: &Packed, gate: &Rows, up: &Rows, rows: usize) {
     let bindings = [gate.bind(1), up.bind(2), y.bind(4), y.bind_factors(5)];
-    dispatch(rec, "forward", gate.stride, rows, &bindings);
+    dispatch(rec, "forward", y.tiles(), gate.stride, rows, &bindings);
 }
 
-/// `dgate` and `dup`.
+/// `dgate` and `dup`, of the same layout.
 pub fn backward(
     rec: &mut Recorder,
     [dgate, dup]: [&Packed; 2],
@@ -31,16 +34,24 @@ pub fn backward(
 ) {
     let gradients = [dgate.bind(4), dgate.bind_factors(5), dup.bind(6), dup.bind_factors(7)];
     let bindings = [&[gate.bind(1), up.bind(2), dy.bind(3)], &gradients[..]].concat();
-    dispatch(rec, "backward", gate.stride, rows, &bindings);
+    dispatch(rec, "backward", dgate.tiles(), gate.stride, rows, &bindings);
 }
 
-fn dispatch(rec: &mut Recorder, entry: &'static str, cols: usize, rows: usize, bindings: &[Binding]) {
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    tiles: u32,
+    cols: usize,
+    rows: usize,
+    bindings: &[Binding],
+) {
     let params = Params {
         rows: rows as u32,
-        tiles: tiles(rows),
+        tiles,
         cols4: (cols / 4) as u32,
         packed4: (cols.next_multiple_of(64) / 4) as u32,
     };
-    let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
-    rec.dispatch(Kernel::new("coop_geglu", entry), &params, bindings, [groups, 1, 1]);
+    let each = (cols.next_multiple_of(64) / 4).div_ceil(THREADS) as u32;
+    let kernel = Kernel::new("coop_geglu", entry).with_size("EACH", each);
+    rec.dispatch(kernel, &params, bindings, [rows.next_multiple_of(16) as u32, 1, 1]);
 }

@@ -1,6 +1,6 @@
 //! The products of [`super::linear`] on cooperative matrices: f16 operands, each row scaled, and f32 sums.
 
-use super::pack::{Packed, tiles};
+use super::pack::Packed;
 use super::partial_sums::{self, Target};
 use super::{Param, Tile, View, Weight};
 use crate::gpu::{Kernel, Recorder};
@@ -23,6 +23,7 @@ struct Params {
     columns: u32,
     ranks: u32,
     z_column: u32,
+    z_tiles: u32,
     lora_offset4: u32,
     scale: f32,
     lora_scale: f32,
@@ -62,7 +63,7 @@ pub fn forward(
             lora_offset4: lora.map_or(0, |l| (tile.first_row * l.rank / 4) as u32),
             cols4: tile.rows.div_ceil(4) as u32,
             columns: tile.rows as u32,
-            ..params(y, w, tile, scale, lora, rows)
+            ..params(y, x, w, tile, scale, lora, rows)
         };
         dispatch(rec, "forward", y, x, w, tile, lora, params);
     }
@@ -87,18 +88,26 @@ pub fn backward(
             accumulate: u32::from(accumulate || i > 0),
             cols4: (w.cols / 4) as u32,
             columns: w.cols as u32,
-            ..params(dx, w, tile, scale, lora, rows)
+            ..params(dx, dy, w, tile, scale, lora, rows)
         };
         dispatch(rec, "backward", dx, dy, w, tile, lora, params);
     }
 }
 
-fn params(y: View, w: &Weight, tile: &Tile, scale: f32, lora: Option<&LowRank>, rows: usize) -> Params {
+fn params(
+    y: View,
+    x: &Packed,
+    w: &Weight,
+    tile: &Tile,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+) -> Params {
     Params {
         rows: rows as u32,
         weight_rows: tile.rows as u32,
         weight_cols: w.cols as u32,
-        tiles: tiles(rows),
+        tiles: x.tiles(),
         x_column: 0,
         y_stride4: y.stride4(),
         y_offset4: y.offset4(),
@@ -106,6 +115,7 @@ fn params(y: View, w: &Weight, tile: &Tile, scale: f32, lora: Option<&LowRank>, 
         columns: 0,
         ranks: lora.map_or(0, |l| (l.rank / 16) as u32),
         z_column: lora.map_or(0, |l| (l.z_offset / 16) as u32),
+        z_tiles: lora.map_or(0, |l| l.z.tiles()),
         lora_offset4: 0,
         scale,
         lora_scale: lora.map_or(0.0, |l| l.scale),

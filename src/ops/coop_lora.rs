@@ -1,6 +1,6 @@
 //! The adapter's thin products and gradients on cooperative matrices. The wide operand is packed, the thin one f32.
 
-use super::pack::{Packed, tiles};
+use super::pack::Packed;
 use super::partial_sums::{self, Target};
 use super::{Param, View};
 use crate::gpu::{Kernel, Recorder};
@@ -28,21 +28,22 @@ struct Params {
 
 /// `z = x·Aᵀ` for `x` `[rows, K]` and `A` `[Σ R, K]`.
 pub fn project(rec: &mut Recorder, z: View, x: &Packed, a: &Param, rows: usize) {
-    let params = Params { wide_cols: a.cols as u32, thin_cols4: (a.rows / 4) as u32, ..params(a, 1.0, rows) };
+    let params =
+        Params { wide_cols: a.cols as u32, thin_cols4: (a.rows / 4) as u32, ..params(x, a, 1.0, rows) };
     project_with(rec, "project", z, x, a, params);
 }
 
 /// `u = scale·dy·B` for `dy` `[rows, N]` and `B` `[N, R]`.
 pub fn project_back(rec: &mut Recorder, u: View, dy: &Packed, b: &Param, scale: f32, rows: usize) {
     let params =
-        Params { wide_cols: b.rows as u32, thin_cols4: (b.cols / 4) as u32, ..params(b, scale, rows) };
+        Params { wide_cols: b.rows as u32, thin_cols4: (b.cols / 4) as u32, ..params(dy, b, scale, rows) };
     project_with(rec, "project_back", u, dy, b, params);
 }
 
-fn params(matrix: &Param, scale: f32, rows: usize) -> Params {
+fn params(wide: &Packed, matrix: &Param, scale: f32, rows: usize) -> Params {
     Params {
         rows: rows as u32,
-        tiles: tiles(rows),
+        tiles: wide.tiles(),
         wide_cols: 0,
         thin_cols4: 0,
         thin_stride4: (matrix.cols / 4) as u32,
@@ -117,7 +118,7 @@ fn gradient(
     partial_sums::split_wide(rec, &target, across * down, rows.div_ceil(STEPS), |rec, parts| {
         let params = Params {
             rows: rows as u32,
-            tiles: tiles(rows),
+            tiles: wide.tiles(),
             wide_cols: wide_cols as u32,
             thin_cols4: (thin_cols / 4) as u32,
             thin_stride4: thin.stride4(),

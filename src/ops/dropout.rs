@@ -8,6 +8,7 @@ use crate::gpu::{Kernel, Recorder, grid};
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     count: u32,
+    first: u32,
     key: u32,
     threshold: u32,
     scale: f32,
@@ -22,20 +23,29 @@ pub struct Mask {
     pub key: u32,
 }
 
-/// `y = mask·x / (1 − probability)` over `rows` rows.
-pub fn forward(rec: &mut Recorder, y: &Rows, x: &Rows, mask: Mask, rows: usize) {
-    dispatch(rec, "forward", y, x, mask, rows);
+/// `y = mask·x / (1 − probability)` over `rows` rows, of which the first is row `first` of the mask.
+pub fn forward(rec: &mut Recorder, y: &Rows, x: &Rows, mask: Mask, first: usize, rows: usize) {
+    dispatch(rec, "forward", y, x, mask, first, rows);
 }
 
 /// `dx += mask·dy / (1 − probability)`.
-pub fn backward(rec: &mut Recorder, dx: &Rows, dy: &Rows, mask: Mask, rows: usize) {
-    dispatch(rec, "backward", dx, dy, mask, rows);
+pub fn backward(rec: &mut Recorder, dx: &Rows, dy: &Rows, mask: Mask, first: usize, rows: usize) {
+    dispatch(rec, "backward", dx, dy, mask, first, rows);
 }
 
-fn dispatch(rec: &mut Recorder, entry: &'static str, y: &Rows, x: &Rows, mask: Mask, rows: usize) {
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    y: &Rows,
+    x: &Rows,
+    mask: Mask,
+    first: usize,
+    rows: usize,
+) {
     let count = rows * y.stride;
     let params = Params {
         count: count as u32,
+        first: (first * y.stride) as u32,
         key: mask.key,
         threshold: (mask.probability * 4_294_967_296.0) as u32,
         scale: (1.0 / (1.0 - mask.probability)) as f32,

@@ -6,12 +6,14 @@
 pub mod adamw;
 pub mod argmax;
 pub mod attention;
+pub mod attention_rows;
 pub mod cached_attention;
 pub mod coop_attention;
 pub mod coop_cross_entropy;
 pub mod coop_expert_geglu;
 pub mod coop_expert_linear;
 pub mod coop_geglu;
+pub mod coop_heads;
 pub mod coop_linear;
 pub mod coop_lora;
 pub mod cross_entropy;
@@ -52,6 +54,8 @@ pub struct Rows {
     pub buffer: wgpu::Buffer,
     /// Floats from one row to the next.
     pub stride: usize,
+    /// Byte of `buffer` at which the first row begins, a multiple of 256.
+    pub start: u64,
     /// Where the rows are kept as operands of products on cooperative matrices instead; then `buffer` is empty.
     pub packed: Option<pack::Packed>,
 }
@@ -60,13 +64,23 @@ impl Rows {
     /// Zeroed rows.
     pub fn new(gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Rows, GpuError> {
         let stride = width.next_multiple_of(4);
-        Ok(Rows { buffer: gpu.buffer(label, (rows * stride * 4) as u64)?, stride, packed: None })
+        let buffer = gpu.buffer(label, (rows * stride * 4) as u64)?;
+        Ok(Rows { buffer, stride, start: 0, packed: None })
     }
 
     /// Rows that are kept packed.
     pub fn new_packed(gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Rows, GpuError> {
         let packed = Some(pack::Packed::new(gpu, label, rows, width)?);
         Ok(Rows { packed, ..Rows::new(gpu, label, 0, width)? })
+    }
+
+    /// The rows from `first`, a multiple of 64, on.
+    pub fn from_row(&self, first: usize) -> Rows {
+        Rows {
+            start: self.start + (first * self.stride * 4) as u64,
+            packed: self.packed.as_ref().map(|p| p.from_row(first)),
+            ..self.clone()
+        }
     }
 
     /// All columns.
@@ -79,14 +93,19 @@ impl Rows {
         View { rows: self, offset }
     }
 
-    /// The whole buffer at binding `index`.
+    /// The rows at binding `index`.
     pub fn bind(&self, index: u32) -> Binding<'_> {
-        Binding { index, buffer: &self.buffer, range: None }
+        Binding { index, buffer: &self.buffer, range: self.range() }
+    }
+
+    /// The part of the buffer that they lie in.
+    fn range(&self) -> Option<(u64, u64)> {
+        (self.start > 0).then(|| (self.start, self.buffer.size() - self.start))
     }
 
     /// These rows as an F32 matrix, so that what reads weights can read them.
     pub fn as_weight(&self, rows: usize) -> Weight {
-        let tile = Tile { first_row: 0, rows, buffer: self.buffer.clone(), range: None };
+        let tile = Tile { first_row: 0, rows, buffer: self.buffer.clone(), range: self.range() };
         Weight { ty: GgmlType::F32, rows, cols: self.stride, tiles: vec![tile] }
     }
 }

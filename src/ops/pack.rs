@@ -3,8 +3,11 @@
 use super::{Rows, View};
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 
+/// Bytes of a matrix.
+const MATRIX: u64 = 512;
+
 /// Bytes behind the last matrix: kernels read eight rows of matrices at a time.
-const BEHIND: u64 = 8 * 512;
+const BEHIND: u64 = 8 * MATRIX;
 
 /// Rows that a workgroup packs.
 pub(super) const ROWS: usize = 4;
@@ -19,13 +22,14 @@ struct Params {
     x_stride4: u32,
     x_offset4: u32,
     packed4: u32,
-    factor_offset: u32,
 }
 
 /// Rows as f16 matrices of 16 by 16, `[K/16, T/16, 16, 16]`, and the power of two that undoes each row's scaling.
 #[derive(Clone, Debug)]
 pub struct Packed {
     buffer: wgpu::Buffer,
+    start: u64,            // byte of the first matrix
+    tiles: u32,            // matrices from one column of them to the next
     factors: wgpu::Buffer, // [T] from factor_offset on
     factor_offset: usize,
 }
@@ -33,35 +37,51 @@ pub struct Packed {
 impl Packed {
     /// Room for `rows` rows of `cols` columns.
     pub fn new(gpu: &Gpu, label: &str, rows: usize, cols: usize) -> Result<Packed, GpuError> {
-        let factors = gpu.buffer(label, 4 * rows as u64)?;
-        Packed::with_factors(gpu, label, rows, cols, factors, 0)
+        let (buffer, factors) =
+            (gpu.buffer(label, packed_bytes(rows, cols))?, gpu.buffer(label, 4 * rows as u64)?);
+        Ok(Packed { buffer, start: 0, tiles: tiles(rows), factors, factor_offset: 0 })
     }
 
-    /// The same with its factors in a buffer of several, from `factor_offset` on.
-    pub fn with_factors(
-        gpu: &Gpu,
-        label: &str,
-        rows: usize,
-        cols: usize,
-        factors: wgpu::Buffer,
-        factor_offset: usize,
-    ) -> Result<Packed, GpuError> {
-        Ok(Packed { buffer: gpu.buffer(label, packed_bytes(rows, cols))?, factors, factor_offset })
+    /// The same memory for `rows` rows, of more or fewer columns.
+    pub fn for_rows(&self, rows: usize) -> Packed {
+        Packed { tiles: tiles(rows), ..self.clone() }
+    }
+
+    /// The rows from `first`, a multiple of 64, on.
+    pub fn from_row(&self, first: usize) -> Packed {
+        Packed {
+            start: self.start + tiles(first) as u64 * MATRIX,
+            factor_offset: self.factor_offset + first,
+            ..self.clone()
+        }
+    }
+
+    /// Matrices from one column of them to the next.
+    pub(super) fn tiles(&self) -> u32 {
+        self.tiles
     }
 
     /// The same memory as rows of f32.
     pub fn as_rows(&self, width: usize) -> Rows {
-        Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4), packed: None }
+        Rows {
+            buffer: self.buffer.clone(),
+            stride: width.next_multiple_of(4),
+            start: self.start,
+            packed: None,
+        }
     }
 
     /// The matrices at binding `index`.
     pub fn bind(&self, index: u32) -> Binding<'_> {
-        Binding { index, buffer: &self.buffer, range: None }
+        let range = (self.start > 0).then(|| (self.start, self.buffer.size() - self.start));
+        Binding { index, buffer: &self.buffer, range }
     }
 
-    /// The factors at binding `index`.
+    /// The factors at binding `index`; those of a part of the rows begin at a multiple of 64.
     pub fn bind_factors(&self, index: u32) -> Binding<'_> {
-        Binding { index, buffer: &self.factors, range: None }
+        let start = 4 * self.factor_offset as u64;
+        let range = (start > 0).then(|| (start, self.factors.size() - start));
+        Binding { index, buffer: &self.factors, range }
     }
 
     /// Packs `x` `[rows, cols]`, each row scaled by the power of two that brings its largest value into `[½, 1)`.
@@ -85,14 +105,13 @@ impl Packed {
     ) {
         let params = Params {
             rows: rows as u32,
-            tiles: tiles(rows),
+            tiles: self.tiles,
             cols4: cols.div_ceil(4) as u32,
             x_stride4: x.stride4(),
             x_offset4: x.offset4(),
             packed4: (cols.next_multiple_of(64) / 4) as u32,
-            factor_offset: scaled.factor_offset as u32,
         };
-        let factors = Binding { index: 3, buffer: &scaled.factors, range: None };
+        let factors = scaled.bind_factors(3);
         let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
         rec.dispatch(
             Kernel::new("pack", entry),

@@ -1,7 +1,7 @@
 //! RMSNorm over rows: whole tokens, or heads of a token.
 
 use super::Rows;
-use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 
 /// Twin of `Params` in shaders/rms_norm.wgsl.
 #[repr(C)]
@@ -24,9 +24,31 @@ pub struct Norm {
     pub width: usize,
     /// ε.
     pub eps: f32,
+    /// The power of two that brings the largest value that the norm can give, `√width·max |weight|`, into `[2⁹, 2¹⁰)`; 1
+    /// without weights, where that is at most `√width`.
+    pub scale: f32,
 }
 
 impl Norm {
+    /// A norm of `width` values, with `weight` `[width]` or without.
+    pub fn new(
+        gpu: &Gpu,
+        name: &str,
+        weight: Option<&[f32]>,
+        width: usize,
+        eps: f32,
+    ) -> Result<Norm, GpuError> {
+        let largest = weight.iter().copied().flatten().fold(0.0f32, |most, x| most.max(x.abs()));
+        let bound = largest * (width as f32).sqrt();
+        let exponent = if bound.is_normal() { 9 - bound.log2().floor() as i32 } else { 0 };
+        Ok(Norm {
+            weight: weight.map(|w| gpu.upload(name, w)).transpose()?,
+            width,
+            eps,
+            scale: (exponent.clamp(-100, 100) as f32).exp2(),
+        })
+    }
+
     fn params(&self, rows: usize, residual: bool, scale: f32) -> Params {
         Params {
             rows: rows as u32,
@@ -44,7 +66,7 @@ impl Norm {
         Binding { index, buffer, range: None }
     }
 
-    fn bind<'a>(&'a self, rec: &Recorder<'a>) -> Binding<'a> {
+    pub(super) fn bind<'a>(&'a self, rec: &Recorder<'a>) -> Binding<'a> {
         self.weight.as_ref().map_or(rec.unused(2), |buffer| Binding { index: 2, buffer, range: None })
     }
 }

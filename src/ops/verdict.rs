@@ -11,7 +11,7 @@ struct Params {
     rows: u32,
     width4: u32,
     vocab: u32,
-    stride: u32,
+    stride4: u32,
     target_offset: u32,
     offset: u32,
 }
@@ -40,7 +40,7 @@ pub fn rows(
         rows: rows as u32,
         width4: (hidden.stride / 4) as u32,
         vocab: vocab as u32,
-        stride: logits.stride as u32,
+        stride4: (logits.stride / 4) as u32,
         target_offset: targets.1 as u32,
         offset: verdicts.1 as u32,
     };
@@ -52,7 +52,7 @@ pub fn rows(
 ///
 /// Must run between [`Clip::norm`] and the optimizer.
 pub fn tally(rec: &mut Recorder, clip: &Clip, verdicts: &wgpu::Buffer, rows: usize) {
-    let params = Params { rows: rows as u32, width4: 0, vocab: 0, stride: 0, target_offset: 0, offset: 0 };
+    let params = Params { rows: rows as u32, width4: 0, vocab: 0, stride4: 0, target_offset: 0, offset: 0 };
     let bindings = [bind(4, verdicts), bind(5, &clip.state)];
     rec.dispatch(Kernel::new("verdict", "tally"), &params, &bindings, [1, 1, 1]);
 }

@@ -4,7 +4,8 @@ use libtest_mimic::Failed;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::attention::Attention;
-use rullama_train::ops::coop_attention::Operands;
+use rullama_train::ops::coop_attention::{self, Operands, Scratch};
+use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
@@ -65,7 +66,8 @@ fn cases(sizes: &[usize]) -> Vec<Case> {
 pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
     let cooperative = gpu.cooperative();
     let [forward, lse, backward] = if cooperative { [HALF; 3] } else { [FORWARD, LSE, BACKWARD] };
-    let sizes: &[usize] = if cooperative { &[64, 128, 256, 512] } else { &[4, 32, 64, 100, 128, 256, 512] };
+    let sizes: &[usize] =
+        if cooperative { &[32, 64, 128, 256, 512] } else { &[4, 32, 64, 100, 128, 256, 512] };
     let mut out_check = Check::new("attention out", forward);
     let mut lse_check = Check::new("attention lse", lse);
     let mut checks = ["attention dq", "attention dk", "attention dv"].map(|what| Check::new(what, backward));
@@ -117,15 +119,29 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let dheads = Rows::new(gpu, "dheads", tokens, heads * head_size)?;
         let bounds = gpu.upload("bounds", &bounds)?;
         let attention = Attention { heads, kv_heads, head_size, window, bounds: &bounds, rows: tokens };
-        let operands = Operands::new(gpu, tokens, q_width, kv_width)?;
+        let cooperative_scratch = Scratch::new(gpu, tokens, q_width, heads)?;
+        // A row whose largest value is ½ is not scaled, nor what is scaled alike.
+        let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);
+        let unscaled = Packed::new(gpu, "unscaled", tokens, 4)?;
+        let packed = |width: usize| Packed::new(gpu, "packed", tokens, width);
+        let packed = [packed(q_width)?, packed(kv_width)?, packed(kv_width)?];
         let gradients = [&dq.rows, &dk.rows, &dv.rows];
         let inputs = [&q.rows, &k.rows, &v.rows];
         let (out_rows, lse_rows, scratch) = (&out_block.rows, &lse_block.rows, [&delta.rows, &dheads]);
         run(gpu, |rec| {
             if cooperative {
-                operands.forward(rec, &attention, out_rows, lse_rows, inputs);
-                let dout = &dout.rows;
-                operands.backward(rec, &attention, gradients, scratch, dout, inputs, out_rows, lse_rows);
+                unscaled.pack(rec, halves.rows.all(), 4, tokens);
+                for (packed, (x, width)) in packed.iter().zip([(&q, q_width), (&k, kv_width), (&v, kv_width)])
+                {
+                    packed.pack_alike(rec, x.rows.all(), width, tokens, &unscaled);
+                }
+                let [pq, pk, pv] = &packed;
+                let operands = Operands { q: pq, k: pk, v: pv, q_scale: 1.0, k_scale: 1.0 };
+                coop_attention::forward(rec, &attention, out_rows, lse_rows, operands, false);
+                // A second time, as recomputation does, with the sums that are there.
+                coop_attention::forward(rec, &attention, out_rows, lse_rows, operands, true);
+                let (scratch, dout) = (&cooperative_scratch, &dout.rows);
+                scratch.backward(rec, &attention, gradients, &dheads, dout, operands, out_rows, lse_rows);
             } else {
                 attention.forward(rec, out_rows, lse_rows, inputs[0], inputs[1], inputs[2]);
                 attention.backward(rec, gradients, scratch, &dout.rows, inputs, out_rows, lse_rows);

@@ -17,8 +17,7 @@ const SUMS: Tolerance = Tolerance { norm: 2e-6, relative: 4e-6, absolute: 4e-6 }
 const EPS: f32 = 1e-6;
 
 fn norm(gpu: &Gpu, weight: &[f32]) -> Norm {
-    let buffer = gpu.upload("norm", weight).expect("a small buffer");
-    Norm { weight: Some(buffer), width: weight.len(), eps: EPS }
+    Norm::new(gpu, "weight", Some(weight), weight.len(), EPS).expect("it fits")
 }
 
 /// An adapter's `B` of several matrices, apart from each other, with its `z` of every row.
@@ -295,7 +294,8 @@ pub fn likeliest(gpu: &Gpu) -> Outcome {
         // What stands behind the values is larger than all of them.
         let mut padded = values.to_vec();
         padded.resize(values.len() + 70, 1e30);
-        let rows = Rows { buffer: gpu.upload("values", &padded)?, stride: padded.len(), packed: None };
+        let (buffer, stride) = (gpu.upload("values", &padded)?, padded.len());
+        let rows = Rows { buffer, stride, start: 0, packed: None };
         run(gpu, |rec| argmax.forward(rec, &rows, values.len()))?;
         Ok(pollster::block_on(gpu.read::<Likeliest>(&argmax.result, 1))?[0])
     };

@@ -146,8 +146,8 @@ pub fn dropout_masks(gpu: &Gpu) -> Outcome {
             let (x, y) = (Block::input(gpu, (0, 0), width, &x), Block::output(gpu, (0, 0), width, height));
             let dx = Block::in_out(gpu, (0, 0), width, &before);
             run(gpu, |rec| {
-                dropout::forward(rec, &y.rows, &x.rows, Mask { probability, key }, height);
-                dropout::backward(rec, &dx.rows, &x.rows, Mask { probability, key }, height);
+                dropout::forward(rec, &y.rows, &x.rows, Mask { probability, key }, 0, height);
+                dropout::backward(rec, &dx.rows, &x.rows, Mask { probability, key }, 0, height);
             })?;
             check.close(&format!("forward {name}"), width, &y.read(gpu, &name)?, &masked)?;
             let expected = sum(&masked, &wide(&before));
@@ -168,6 +168,6 @@ fn mask_of(
 ) -> Result<Vec<f64>, libtest_mimic::Failed> {
     let ones = Block::input(gpu, (0, 0), width, &vec![1.0; height * width]);
     let y = Block::output(gpu, (0, 0), width, height);
-    run(gpu, |rec| dropout::forward(rec, &y.rows, &ones.rows, mask, height))?;
+    run(gpu, |rec| dropout::forward(rec, &y.rows, &ones.rows, mask, 0, height))?;
     y.read(gpu, case)
 }

@@ -118,6 +118,5 @@ pub fn overflow(gpu: &Gpu) -> Outcome {
 }
 
 fn norm(gpu: &Gpu, weight: Option<&[f32]>, width: usize) -> Norm {
-    let weight = weight.map(|w| gpu.upload("norm", w).expect("a small vector"));
-    Norm { weight, width, eps: EPS }
+    Norm::new(gpu, "weight", weight, width, EPS).expect("it fits")
 }

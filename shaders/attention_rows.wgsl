@@ -1,0 +1,32 @@
+// What coop_attention.wgsl needs of every row in backward, one workgroup a head of a token: its log-sum-exp, Σ dout·out in
+// units of what undoes the scaling of dout, and that unit.
+#import common/reduce
+
+// Twin of `Params` in src/ops/coop_attention.rs.
+struct Params {
+    rows: u32,          // T
+    heads: u32,         // H
+    head_size4: u32,    // K / 4
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> out: array<vec4<f32>>;        // [T, H, K]
+@group(0) @binding(2) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
+@group(0) @binding(3) var<storage, read> factors: array<f32>;          // [T]
+@group(0) @binding(4) var<storage, read> lse: array<f32>;              // [T, H]
+@group(0) @binding(5) var<storage, read_write> rows: array<vec4<f32>>; // [T, H]
+
+@compute @workgroup_size(64)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = group.x + group.y * groups.x;
+    let row = min(index, params.rows * params.heads - 1u);
+    var sum = 0.0;
+    for (var c = lane; c < params.head_size4; c += 64u) {
+        sum += dot(out[row * params.head_size4 + c], dout[row * params.head_size4 + c]);
+    }
+    sum = reduce_sum(sum, lane);
+    if lane == 0u && index == row {
+        let unit = factors[row / params.heads];
+        rows[row] = vec4<f32>(lse[row], sum / unit, unit, 0.0);
+    }
+}

@@ -1,0 +1,37 @@
+//! What attention on cooperative matrices needs of every row in backward: [`super::coop_attention`].
+
+use super::Rows;
+use super::attention::Attention;
+use super::pack::Packed;
+use crate::gpu::{Binding, Kernel, Recorder, grid};
+
+/// Twin of `Params` in shaders/attention_rows.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    heads: u32,
+    head_size4: u32,
+}
+
+/// `rows` `[T, H, 4]`: the log-sum-exp, `Σ dout·out` in units of what undoes the scaling of the row of `packed`, and that unit.
+///
+/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed.
+pub fn forward(
+    rec: &mut Recorder,
+    rows: Binding,
+    attention: &Attention,
+    [out, dout]: [&Rows; 2],
+    packed: &Packed,
+    lse: &Rows,
+) {
+    let params = Params {
+        rows: attention.rows as u32,
+        heads: attention.heads as u32,
+        head_size4: (attention.head_size / 4) as u32,
+    };
+    let rows = Binding { index: 5, ..rows };
+    let bindings = [out.bind(1), dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
+    let all = grid(attention.rows * attention.heads);
+    rec.dispatch(Kernel::new("attention_rows", "forward"), &params, &bindings, all);
+}
