@@ -283,7 +283,10 @@ const KEEP_UP_TO: u64 = 4 << 30;
 /// Which activations the recipe wants kept.
 pub fn recompute(recipe: &Recipe) -> Recompute {
     match recipe.train.gradient_checkpointing {
-        GradientCheckpointing::Auto => Recompute::Keep(KEEP_UP_TO),
+        GradientCheckpointing::Auto => match recipe.train.memory_limit {
+            Some(gib) => Recompute::Within((gib * f64::from(1 << 30)) as u64),
+            None => Recompute::Keep(KEEP_UP_TO),
+        },
         GradientCheckpointing::On => Recompute::Always,
         GradientCheckpointing::Off => Recompute::Never,
     }

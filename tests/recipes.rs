@@ -80,7 +80,7 @@ fn the_manual_gives_every_key_with_its_true_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 49, "keys with a documented default");
+    assert_eq!(keys, 51, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -143,6 +143,7 @@ save_total_limit = 2
 
 [device]
 backend = "auto"
+kernels = "auto"
 "#;
     assert_eq!(accept("").to_toml(), expected);
 }
@@ -207,6 +208,7 @@ save_total_limit = 5
 [device]
 backend = "vulkan"
 adapter = "RTX"
+kernels = "f32"
 "#;
 
 #[test]
@@ -221,7 +223,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 51, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 52, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -404,6 +406,11 @@ fn contradictions_are_refused() {
         "r.toml:5:22: train.warmup_ratio: `warmup_steps` sets the warm-up already; remove one of the two",
     );
     refuse(
+        "train.gradient_checkpointing = true\ntrain.memory_limit = 6",
+        "r.toml:5:22: train.memory_limit: `gradient_checkpointing` says what is kept already; remove one of the two",
+    );
+    refuse("train.memory_limit = 0", "r.toml:4:22: train.memory_limit = 0: expected a number > 0");
+    refuse(
         "eval.early_stopping_patience = 3",
         "r.toml:4:32: eval.early_stopping_patience: it counts evaluations, and `steps` is 0; set eval.steps, or remove it",
     );
@@ -452,7 +459,8 @@ fn a_newer_version_is_named() {
     };
     assert_eq!(written_by("9.10.0", "").expect("nothing new in it"), recipe);
     let line = resolved.lines().count() + 1;
-    let unknown = format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, adapter");
+    let unknown =
+        format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, adapter, kernels");
     assert_eq!(
         written_by("9.10.0", "flux = 1\n").expect_err("unknown"),
         format!("{unknown}. rullama-train 9.10.0 wrote this recipe, this is {own}: update the program")

@@ -7,7 +7,7 @@ use clap::Args;
 use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rullama_train::batch::{Sample, Step};
+use rullama_train::batch::{IGNORE, Sample, Step};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
@@ -37,6 +37,9 @@ pub struct BenchArgs {
     /// Steps that are timed, after one that is not.
     #[arg(long, default_value_t = 3)]
     steps: usize,
+    /// Share of the tokens that carry loss, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    loss_share: u8,
     /// Compute activations again in the backward pass.
     #[arg(long)]
     recompute: bool,
@@ -117,6 +120,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
 
+    if step.loss_tokens == 0 {
+        bail!(
+            "--loss-share {} leaves no token of {} with loss; raise one of the two",
+            args.loss_share,
+            args.sequence
+        );
+    }
     let first = block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
     let started = Instant::now();
     for number in 0..args.steps {
@@ -139,7 +149,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             .collect();
         show::text(json!({
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
-            "rank": args.rank, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
             "active_parameters": active_parameters(&base), "planned_bytes": memory, "kernels": kernels,
         }));
@@ -188,7 +198,10 @@ fn random_step(args: &BenchArgs, vocab: usize) -> Step {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut sample = || {
         let ids: Vec<u32> = (0..args.sequence).map(|_| rng.random_range(0..vocab as u32)).collect();
-        Sample { labels: ids.iter().map(|&id| id as i32).collect(), ids, origin: "random".into() }
+        // As in a chat, where the loss lies on the answer: the last tokens.
+        let first = args.sequence - args.sequence * usize::from(args.loss_share) / 100;
+        let label = |(i, &id): (usize, &u32)| if i < first { IGNORE } else { id as i32 };
+        Sample { labels: ids.iter().enumerate().map(label).collect(), ids, origin: "random".into() }
     };
     let samples: Vec<Sample> = (0..args.batch).map(|_| sample()).collect();
     Step::new(&samples, &[(0..args.batch).collect()])

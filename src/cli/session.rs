@@ -9,7 +9,7 @@ use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
-use rullama_train::recipe::Recipe;
+use rullama_train::recipe::{Kernels, Recipe};
 use rullama_train::run::{self, Data, Frozen, Steps, ValidationFile};
 use rullama_train::train::{Capacity, Trainer};
 
@@ -64,7 +64,9 @@ impl Session {
     /// Opens the device that the recipe names.
     pub fn device(recipe: &Recipe) -> Result<Gpu> {
         let (backend, name) = (recipe.device.backend, recipe.device.adapter.as_deref());
-        Ok(pollster::block_on(Gpu::open(backend, name, false))?)
+        let gpu = pollster::block_on(Gpu::open(backend, name, false))?;
+        gpu.set_cooperative(recipe.device.kernels == Kernels::Auto);
+        Ok(gpu)
     }
 
     /// Uploads the base.
@@ -116,6 +118,15 @@ impl Session {
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
-        Ok(Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute)?)
+        let trainer = Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute)?;
+        let planned = trainer.plan().total();
+        if let Some(gib) = recipe.train.memory_limit.filter(|gib| planned as f64 > gib * f64::from(1 << 30)) {
+            let (least, tokens) = (show::bytes(planned), show::count(self.capacity.tokens, "token"));
+            bail!(
+                "train.memory_limit is {gib} GiB, and passes over {tokens} need {least} with every layer recomputed; lower \
+                 data.max_seq_len or train.batch_size, or raise the limit"
+            );
+        }
+        Ok(trainer)
     }
 }

@@ -257,7 +257,7 @@ impl LayerActivations {
     pub(super) fn feed_forward(&self, chunk: Chunk) -> FeedForwardActivations {
         match self.recompute {
             true => self.feed_forward.clone(),
-            false => self.feed_forward.from_row(chunk.first),
+            false => self.feed_forward.below(chunk.first),
         }
     }
 
@@ -375,22 +375,22 @@ impl FeedForwardActivations {
         }
     }
 
-    fn from_row(&self, first: usize) -> FeedForwardActivations {
+    fn below(&self, first: usize) -> FeedForwardActivations {
         FeedForwardActivations {
-            ffn_normed: self.ffn_normed.from_row(first),
-            z_ffn: self.z_ffn.from_row(first),
-            ffn_gate: self.ffn_gate.from_row(first),
-            ffn_up: self.ffn_up.from_row(first),
-            geglu: self.geglu.from_row(first),
-            z_down: self.z_down.from_row(first),
-            ffn_down: self.ffn_down.from_row(first),
-            after_ffn: self.after_ffn.from_row(first),
-            z_gate: self.z_gate.from_row(first),
-            per_layer_input: self.per_layer_input.from_row(first),
-            inp_gate: self.inp_gate.from_row(first),
-            gated_input: self.gated_input.from_row(first),
-            z_proj: self.z_proj.from_row(first),
-            proj: self.proj.from_row(first),
+            ffn_normed: self.ffn_normed.below(first),
+            z_ffn: self.z_ffn.below(first),
+            ffn_gate: self.ffn_gate.below(first),
+            ffn_up: self.ffn_up.below(first),
+            geglu: self.geglu.below(first),
+            z_down: self.z_down.below(first),
+            ffn_down: self.ffn_down.below(first),
+            after_ffn: self.after_ffn.below(first),
+            z_gate: self.z_gate.below(first),
+            per_layer_input: self.per_layer_input.below(first),
+            inp_gate: self.inp_gate.below(first),
+            gated_input: self.gated_input.below(first),
+            z_proj: self.z_proj.below(first),
+            proj: self.proj.below(first),
         }
     }
 }

@@ -49,8 +49,8 @@ impl<'b> Model<'b> {
     ) {
         let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
         let (saved, s, t) = (&acts.layers[layer].feed_forward(chunk), &acts.scratch, chunk.tokens);
-        let after_attention = &acts.layers[layer].attention.after_attention.from_row(chunk.first);
-        let (dhidden, products) = (&acts.dhidden.from_row(chunk.first), pass.products(acts, chunk));
+        let after_attention = &acts.layers[layer].attention.after_attention.below(chunk.first);
+        let (dhidden, products) = (&acts.dhidden.below(chunk.first), pass.products(acts, chunk));
         let group = |input| pass.adapter.group(layer, input);
 
         if w.output_scale != 1.0 {

@@ -36,7 +36,7 @@ impl<'b> Model<'b> {
         for layer in 0..self.layers.len() {
             self.attention_forward(rec, &pass, acts, layer, false);
             for chunk in acts.chunks(inputs.tokens) {
-                let output = acts.hidden(layer + 1).from_row(chunk.first);
+                let output = acts.hidden(layer + 1).below(chunk.first);
                 self.feed_forward(rec, &pass, acts, layer, chunk, Some(&output));
             }
         }
@@ -134,7 +134,7 @@ impl<'b> Model<'b> {
     ) {
         let w = &self.layers[layer];
         let (saved, t) = (&acts.layers[layer].feed_forward(chunk), chunk.tokens);
-        let after_attention = &acts.layers[layer].attention.after_attention.from_row(chunk.first);
+        let after_attention = &acts.layers[layer].attention.after_attention.below(chunk.first);
         let products = pass.products(acts, chunk);
         let group = |input| pass.adapter.group(layer, input);
 
@@ -196,7 +196,7 @@ impl<'b> Model<'b> {
         let (d, p) = (self.config().width as f64, self.config().per_layer_width);
         let root_d = d.sqrt().recip() as f32;
         let projection = &global.model_proj[layer];
-        let embedding = &acts.hidden(0).from_row(first);
+        let embedding = &acts.hidden(0).below(first);
         pass.products(acts, chunk).frozen(rec, &saved.inp_gate, embedding, projection, root_d);
         rms_norm::forward(rec, &saved.gated_input, &saved.inp_gate, &global.proj_norm, None, 1.0, t);
         let root_p = (p as f64).sqrt() as f32;

@@ -75,10 +75,10 @@ impl Rows {
     }
 
     /// The rows from `first`, a multiple of 64, on.
-    pub fn from_row(&self, first: usize) -> Rows {
+    pub fn below(&self, first: usize) -> Rows {
         Rows {
             start: self.start + (first * self.stride * 4) as u64,
-            packed: self.packed.as_ref().map(|p| p.from_row(first)),
+            packed: self.packed.as_ref().map(|p| p.below(first)),
             ..self.clone()
         }
     }

@@ -48,7 +48,7 @@ impl Packed {
     }
 
     /// The rows from `first`, a multiple of 64, on.
-    pub fn from_row(&self, first: usize) -> Packed {
+    pub fn below(&self, first: usize) -> Packed {
         Packed {
             start: self.start + tiles(first) as u64 * MATRIX,
             factor_offset: self.factor_offset + first,

@@ -11,7 +11,7 @@ const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
 /// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed,
 /// and what the base and the samples are is told by their digests, wherever they lie.
-const HARMLESS_KEYS: [&str; 13] = [
+const HARMLESS_KEYS: [&str; 14] = [
     "model.base",
     "model.fingerprint",
     "lora.allow_other_base",
@@ -24,6 +24,7 @@ const HARMLESS_KEYS: [&str; 13] = [
     "data.invalid",
     "data.cache",
     "train.gradient_checkpointing",
+    "train.memory_limit",
     "train.max_skipped_steps",
 ];
 

@@ -181,6 +181,11 @@ impl Section<'_> {
         Ok(TargetModules::Only(modules))
     }
 
+    /// Whether the key is there.
+    pub fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
     /// `"auto"`, true or false.
     pub fn gradient_checkpointing(&self, key: &str) -> Result<GradientCheckpointing, RecipeError> {
         let Some(node) = self.get(key) else { return Ok(GradientCheckpointing::Auto) };

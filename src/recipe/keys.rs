@@ -45,12 +45,13 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "weight_decay",
             "max_grad_norm",
             "gradient_checkpointing",
+            "memory_limit",
             "max_skipped_steps",
         ],
     ),
     ("eval", &["steps", "samples", "max_new_tokens", "keep_best", "early_stopping_patience"]),
     ("output", &["dir", "export", "base_model_name", "save_steps", "save_total_limit"]),
-    ("device", &["backend", "adapter"]),
+    ("device", &["backend", "adapter", "kernels"]),
 ];
 
 /// Keys that later versions are meant to have.

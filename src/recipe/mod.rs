@@ -251,6 +251,9 @@ pub struct Train {
     pub max_grad_norm: f64,
     /// Whether layers keep their activations or compute them again in the backward pass.
     pub gradient_checkpointing: GradientCheckpointing,
+    /// GiB that the memory plan may take in all, with `gradient_checkpointing = "auto"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<f64>,
     /// Steps that may be left out because they are not finite, before the run stops.
     pub max_skipped_steps: usize,
 }
@@ -337,6 +340,18 @@ pub struct Device {
     /// Part of the adapter's name, in any case; unset, the fastest kind of adapter is taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
+    /// Which kernels it runs.
+    pub kernels: Kernels,
+}
+
+/// In what numbers a device computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernels {
+    /// Products and attention on cooperative matrices, with operands in f16, where the device has them.
+    Auto,
+    /// Everything in f32.
+    F32,
 }
 
 /// Which graphics interface reaches the GPU.

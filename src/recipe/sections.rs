@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::error::RecipeError;
 use super::fields::Section;
 use super::{
-    Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, Lora, LrScheduler, Model,
-    Optimizer, Output, Overlong, Template, Train, TrainOn,
+    Backend, Data, DataFormat, DataSource, Device, Eval, Export, GradientCheckpointing, Invalid, Kernels,
+    Lora, LrScheduler, Model, Optimizer, Output, Overlong, Template, Train, TrainOn,
 };
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
@@ -96,6 +96,12 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         return Err(section
             .conflict("warmup_ratio", "`warmup_steps` sets the warm-up already; remove one of the two"));
     }
+    let gradient_checkpointing = section.gradient_checkpointing("gradient_checkpointing")?;
+    let memory_limit = section.has("memory_limit").then(|| positive("memory_limit", 1.0)).transpose()?;
+    if memory_limit.is_some() && gradient_checkpointing != GradientCheckpointing::Auto {
+        let message = "`gradient_checkpointing` says what is kept already; remove one of the two";
+        return Err(section.conflict("memory_limit", message));
+    }
     Ok(Train {
         seed: section.integer("seed", 42, 0)?,
         epochs: section.count("epochs", 3, 1)?,
@@ -113,7 +119,8 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         warmup_steps,
         weight_decay: not_negative("weight_decay", 0.0)?,
         max_grad_norm: not_negative("max_grad_norm", 1.0)?,
-        gradient_checkpointing: section.gradient_checkpointing("gradient_checkpointing")?,
+        gradient_checkpointing,
+        memory_limit,
         max_skipped_steps: section.count("max_skipped_steps", 0, 0)?,
     })
 }
@@ -146,5 +153,9 @@ pub(super) fn output(section: &Section) -> Result<Output, RecipeError> {
 }
 
 pub(super) fn device(section: &Section) -> Result<Device, RecipeError> {
-    Ok(Device { backend: section.choice("backend", Backend::Auto)?, adapter: section.text("adapter")? })
+    Ok(Device {
+        backend: section.choice("backend", Backend::Auto)?,
+        adapter: section.text("adapter")?,
+        kernels: section.choice("kernels", Kernels::Auto)?,
+    })
 }

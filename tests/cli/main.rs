@@ -503,6 +503,11 @@ fn check(place: Place) {
         "{time}"
     );
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+    let tight = ["check", "recipe.toml", "--set", "train.memory_limit=0.001"];
+    let (_, stderr) = texts(&place.command(&tight).output().expect("it starts"));
+    let expected = "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed; lower \
+                    data.max_seq_len or train.batch_size, or raise the limit\n";
+    assert!(matches(&stderr, expected), "{stderr}");
 }
 
 fn check_gradients(place: Place) {
