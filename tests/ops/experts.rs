@@ -117,10 +117,10 @@ pub fn groups(gpu: &Gpu) -> Outcome {
         let mut expected = Vec::new();
         let mut tiles = Vec::new();
         let mut counts = vec![0u32; count];
-        for expert in 0..count {
+        for (expert, of_expert_count) in counts.iter_mut().enumerate() {
             let of_expert = (0..tokens * used).filter(|&i| g.routing.experts[i] == expert);
             expected.extend(of_expert.map(|i| i as u32));
-            counts[expert] = (expected.len() - tiles.len() * g.groups.tile) as u32;
+            *of_expert_count = (expected.len() - tiles.len() * g.groups.tile) as u32;
             expected.resize(expected.len().next_multiple_of(g.groups.tile), NONE);
             tiles.resize(expected.len() / g.groups.tile, expert as u32);
         }
@@ -167,7 +167,9 @@ fn weight(
 }
 
 /// (experts, used, tokens, which of `widths` is K, N, rank, tiled, gathered, scale)
-const CASES: [(usize, usize, usize, usize, usize, Option<usize>, bool, bool, f32); 4] = [
+type Case = (usize, usize, usize, usize, usize, Option<usize>, bool, bool, f32);
+
+const CASES: [Case; 4] = [
     (4, 2, 1, 0, 68, None, false, true, 1.0),
     (5, 2, 90, 2, 132, Some(16), true, true, 0.37),
     (3, 1, 150, 1, 200, Some(32), true, false, -1.5),
@@ -333,7 +335,7 @@ pub fn whole(gpu: &Gpu) -> Outcome {
             // What is packed shows through a product with one, for every expert.
             let product = |packed: &Packed, width: usize| -> Result<Vec<f64>, Failed> {
                 let one: Vec<f32> = (0..count * width * width)
-                    .map(|i| f32::from(u8::from(i % (width * width) % (width + 1) == 0)))
+                    .map(|i| f32::from(u8::from((i % (width * width)).is_multiple_of(width + 1))))
                     .collect();
                 let one = Held::new(gpu, width, &one);
                 let out = Rows::new(gpu, "test", rows, width)?;

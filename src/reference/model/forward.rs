@@ -220,15 +220,14 @@ impl Model<'_> {
     ) -> Option<ExpertActivations> {
         let (l, w) = (self.config.layers[layer].experts?, self.weights.layers[layer].experts.as_ref()?);
         let (d, eps) = (self.config.width, self.eps());
-        let mut e = ExpertActivations::default();
-        e.router_normed = rms_norm::forward(&a.after_attention, Some(&w.router_norm()), d, eps);
-        let scores = self.adapted(layer, Module::FfnGateInp, &e.router_normed, &w.router, z);
-        e.routing = router::forward(&scores, l.count, l.used, chosen);
-        e.normed = rms_norm::forward(&a.after_attention, Some(&w.pre_ffw_norm_2), d, eps);
-        (e.output, e.inner) = experts::forward(&e.normed, &e.routing, &w.matrices(l.width), d);
-        e.sum = rms_norm::forward(&a.ffn_down, Some(&w.post_ffw_norm_1), d, eps);
-        add_scaled(&mut e.sum, 1.0, &rms_norm::forward(&e.output, Some(&w.post_ffw_norm_2), d, eps));
-        Some(e)
+        let router_normed = rms_norm::forward(&a.after_attention, Some(&w.router_norm()), d, eps);
+        let scores = self.adapted(layer, Module::FfnGateInp, &router_normed, &w.router, z);
+        let routing = router::forward(&scores, l.count, l.used, chosen);
+        let normed = rms_norm::forward(&a.after_attention, Some(&w.pre_ffw_norm_2), d, eps);
+        let (output, inner) = experts::forward(&normed, &routing, &w.matrices(l.width), d);
+        let mut sum = rms_norm::forward(&a.ffn_down, Some(&w.post_ffw_norm_1), d, eps);
+        add_scaled(&mut sum, 1.0, &rms_norm::forward(&output, Some(&w.post_ffw_norm_2), d, eps));
+        Some(ExpertActivations { router_normed, routing, normed, inner, output, sum })
     }
 
     /// `x·Wᵀ`, plus the adapter's part where the slot has one; keeps its `z`.
