@@ -7,11 +7,12 @@ use clap::Args;
 use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rullama_train::batch::{IGNORE, Sample, Step};
+use rullama_train::batch::{IGNORE, MicroBatch, Sample, Step};
+use rullama_train::config::{Config, LayerConfig};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
+use rullama_train::model::plan::{Plan, Recompute};
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::Backend;
 use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
@@ -142,6 +143,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
     }
     let memory = trainer.plan().total();
+    let operations = product_operations(config, trainer.plan(), &step);
+    let of_products: f64 =
+        kernels.iter().filter(|(name, _)| name.contains("linear.")).map(|(_, t)| t.seconds).sum();
+    let dispatches: usize = kernels.iter().map(|(_, t)| t.dispatches).sum();
     if args.json {
         let kernels: Vec<_> = kernels
             .iter()
@@ -151,7 +156,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
             "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
-            "active_parameters": active_parameters(&base), "planned_bytes": memory, "kernels": kernels,
+            "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
+            "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels,
         }));
         return Ok(());
     }
@@ -173,6 +179,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     );
     show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
+    if !kernels.is_empty() {
+        let rate = operations / of_products / 1e12;
+        let device = show::count(dispatches, "kernel run");
+        show::line(
+            "products",
+            format_args!("{rate:.3} TFLOP/s in {of_products:.4} s; {total:.4} s on the device in {device}"),
+        );
+    }
     for (name, t) in &kernels {
         let (ms, share) = (1e3 * t.seconds, 100.0 * t.seconds / total);
         show::text(format_args!("{ms:11.3} ms  {share:5.1} %  {:5} ×  {name}", t.dispatches));
@@ -192,6 +206,21 @@ fn active_parameters(base: &Base) -> usize {
     let matrices = base.matrices().filter(|m| m.rows > 1);
     let head = base.head();
     head.rows * head.cols + matrices.map(|m| of_matrix(m.name, m.rows * m.cols)).sum::<usize>()
+}
+
+/// Floating-point operations of a step's products with the frozen matrices: forward, once more where that is recomputed, and
+/// backward; 2 a weight and token.
+fn product_operations(config: &Config, plan: &Plan, step: &Step) -> f64 {
+    let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
+    let layer = |(l, &again): (&LayerConfig, &bool)| {
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let own = if l.kv_donor.is_some() { 0 } else { keys * (2 - usize::from(l.k_eq_v)) };
+        let experts = l.experts.map_or(0, |e| 3 * e.used * e.width + e.count);
+        let columns = 2 * queries + own + 3 * l.ffn_width + experts + 2 * config.per_layer_width;
+        (config.width * columns * tokens * (2 + usize::from(again))) as f64
+    };
+    let head = 2.0 * (config.vocab * config.width * step.loss_tokens) as f64;
+    2.0 * (config.layers.iter().zip(&plan.recompute).map(layer).sum::<f64>() + head)
 }
 
 fn random_step(args: &BenchArgs, vocab: usize) -> Step {

@@ -2,18 +2,22 @@
 
 use std::path::Path;
 
+use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{IGNORE, Step};
+use rullama_train::batch::{IGNORE, Sample, Step};
 use rullama_train::gpu::Gpu;
-use rullama_train::lora::Module;
+use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::train::{Optimizer, TrainError};
+use rullama_train::weights::Base;
+use rullama_train::weights::gguf::Gguf;
+use rullama_train::weights::quant::GgmlType;
 
 use super::golden::Golden;
-use super::{NO_DROPOUT, bits, check_that, trainer};
+use super::{NO_DROPOUT, bits, check, check_that, trainer};
 
 const ADAMW: Optimizer = Optimizer {
     adam: Some(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }),
@@ -96,6 +100,48 @@ pub fn overfit(gpu: &Gpu) -> Result<(), Failed> {
         let below = losses.iter().position(|&loss| loss < 0.05);
         println!("{name}: loss {:.3}, below 0.05 after {below:?} steps", losses[0]);
         check_that(&format!("{name} learns a sample in {STEPS} steps: {losses:.3?}"), below.is_some())?;
+    }
+    Ok(())
+}
+
+/// A feed-forward that leaves f16's range many times over, before a norm takes its size away again: the same loss and, but for
+/// the sizes of `up` and `down`'s inputs, the same gradients.
+pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
+    const SCALE: f32 = 4096.0;
+    let path = Path::new("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let (mut bytes, gguf) = (std::fs::read(path)?, Gguf::open(path)?);
+    for layer in 0..4 {
+        let up = gguf.tensor(&format!("blk.{layer}.ffn_up.weight")).expect("there");
+        assert_eq!(up.ty, GgmlType::Q4_K, "its blocks begin with two f16 scales");
+        for block in bytes[up.range.clone()].chunks_exact_mut(144) {
+            for scale in block[..4].chunks_exact_mut(2) {
+                let wide = f16::from_le_bytes([scale[0], scale[1]]).to_f32() * SCALE;
+                scale.copy_from_slice(&f16::from_f32(wide).to_le_bytes());
+            }
+        }
+    }
+    let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    std::fs::write(file.path(), bytes)?;
+
+    let ids: Vec<u32> = (0..64).map(|i| 5 + i * 31 % 2000).collect();
+    let labels = ids.iter().map(|&id| id as i32).collect();
+    let step = Step::new(&[Sample { ids, labels, origin: "numbers".into() }], &[vec![0]]);
+    let run = |base: Base| -> Result<_, Failed> {
+        let model = Model::load(gpu, &base, 64)?;
+        let adapter = Adapter::init(&slots(base.config(), &Module::ALL), 4, 8.0, false, 0);
+        let trainer = trainer(gpu, &model, &adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        Ok(block_on(trainer.gradients(&step, 1))?)
+    };
+    let (loss, gradients) = run(Base::tiny()?)?;
+    let (scaled_loss, scaled) = run(Base::open(file.path().to_str().expect("UTF-8"))?)?;
+    let tolerance = if gpu.cooperative() { 1e-2 } else { 1e-4 };
+    check("loss", (scaled_loss - loss).abs() / loss, tolerance / 5.0)?;
+    for (slot, pair) in &gradients {
+        // Every A has no gradient yet: B is zero.
+        let size = if slot.module == Module::FfnUp { SCALE } else { 1.0 };
+        let found: Vec<f64> = scaled[slot].b.iter().map(|g| f64::from(size * g)).collect();
+        let expected: Vec<f64> = pair.b.iter().map(|&g| f64::from(g)).collect();
+        check(&slot.peft_key(), super::gpu::relative(&found, &expected), tolerance)?;
     }
     Ok(())
 }

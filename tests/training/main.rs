@@ -28,7 +28,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 18] = [
+    let tests: [(&str, Test); 20] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -41,6 +41,8 @@ fn main() {
         ("limits: an overflow inside is seen in training and in evaluation", limits::overflow),
         ("limits: a step without loss is refused", limits::no_loss),
         ("limits: one sample is learned by heart", limits::overfit),
+        ("limits: a feed-forward beyond f16", limits::beyond_f16),
+        ("limits: cooperative, a feed-forward beyond f16", limits::beyond_f16),
         ("exported: a folder computes what PEFT computes", exported::logits),
         ("decode: token by token and in passes, the training forward's logits", decode::against_training),
         ("decode: the same with the keys split over workgroups", decode::keys_split),
