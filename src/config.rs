@@ -1,6 +1,6 @@
 //! The shape of a Gemma 4 text model: everything that decides which tensor has which size.
 
-/// A dense Gemma 4 text model. `L` is `layers.len()`.
+/// A Gemma 4 text model. `L` is `layers.len()`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Model width `D` (`gemma4.embedding_length`).
@@ -40,6 +40,26 @@ pub struct LayerConfig {
     pub kv_donor: Option<usize>,
     /// Whether the values are the raw keys (`attention_k_eq_v`: no `attn_v` tensor).
     pub k_eq_v: bool,
+    /// The experts beside the feed-forward block; `None` in dense models.
+    pub experts: Option<Experts>,
+}
+
+/// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// Experts `E` (`gemma4.expert_count`), at most [`Experts::MOST`].
+    pub count: usize,
+    /// Experts that work on one token (`gemma4.expert_used_count`), at most [`Experts::MOST_USED`].
+    pub used: usize,
+    /// Feed-forward width of one expert (`gemma4.expert_feed_forward_length`).
+    pub width: usize,
+}
+
+impl Experts {
+    /// Most experts that the router's kernels take.
+    pub const MOST: usize = 256;
+    /// Most experts a token that they take.
+    pub const MOST_USED: usize = 16;
 }
 
 impl Config {

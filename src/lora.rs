@@ -28,11 +28,13 @@ pub enum Module {
     InpGate,
     /// Per-layer embedding projection, `[D, P]`.
     Proj,
+    /// Router of a mixture of experts, `[E, D]`.
+    FfnGateInp,
 }
 
 impl Module {
     /// Every module, in the order in which a layer uses them.
-    pub const ALL: [Module; 9] = [
+    pub const ALL: [Module; 10] = [
         Module::AttnQ,
         Module::AttnK,
         Module::AttnV,
@@ -42,7 +44,11 @@ impl Module {
         Module::FfnDown,
         Module::InpGate,
         Module::Proj,
+        Module::FfnGateInp,
     ];
+
+    /// What `all-linear` means: every module but the router, whose choices an adapter makes unsteady.
+    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(9).0;
 
     /// GGUF's name: the middle of `blk.N.attn_q.weight`.
     pub fn gguf_name(self) -> &'static str {
@@ -56,6 +62,7 @@ impl Module {
             Module::FfnDown => "ffn_down",
             Module::InpGate => "inp_gate",
             Module::Proj => "proj",
+            Module::FfnGateInp => "ffn_gate_inp",
         }
     }
 
@@ -71,13 +78,18 @@ impl Module {
             Module::FfnDown => "mlp.down_proj",
             Module::InpGate => "per_layer_input_gate",
             Module::Proj => "per_layer_projection",
+            Module::FfnGateInp => "router.proj",
         }
     }
 
-    /// The last part of [`Module::peft_path`]: what PEFT's `target_modules` lists.
+    /// What PEFT's `target_modules` lists: the last part of [`Module::peft_path`], or both of the router's, as `proj` alone
+    /// is another module's name in GGUF.
     pub fn peft_name(self) -> &'static str {
         let path = self.peft_path();
-        path.rsplit('.').next().unwrap_or(path)
+        match self {
+            Module::FfnGateInp => path,
+            _ => path.rsplit('.').next().unwrap_or(path),
+        }
     }
 
     /// The module that a user means by a GGUF or PEFT name.
@@ -98,6 +110,7 @@ impl Module {
             Module::FfnDown => Some((d, l.ffn_width)),
             Module::InpGate => (p > 0).then_some((p, d)),
             Module::Proj => (p > 0).then_some((d, p)),
+            Module::FfnGateInp => l.experts.map(|experts| (experts.count, d)),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Pair, Slot};
 use crate::model::plan::Recompute;
-use crate::model::{Activations, Head, Inputs, Losses, Model, Plan, Trainable};
+use crate::model::{Activations, Head, Inputs, Loads, Losses, Model, Plan, Trainable};
 use crate::ops::adamw::{AdamW, ClipState};
 use crate::ops::dropout::Mask;
 use crate::ops::update_norm::Taken;
@@ -239,6 +239,11 @@ impl<'a> Trainer<'a> {
         let accuracy = f64::from(state.right) / step.loss_tokens as f64;
         let update_ratio = f64::from(state.update_norm) / f64::from(state.parameter_norm);
         Ok(StepReport { loss, accuracy, grad_norm, update_ratio })
+    }
+
+    /// How the router spread the tokens of the last micro-batch over the experts; `None` in dense models.
+    pub async fn expert_loads(&self) -> Result<Option<Loads>, GpuError> {
+        self.activations.expert_loads(self.gpu).await
     }
 
     /// Runs micro-batches forward and backward without moving the adapter: what does not fit, or takes the device down,

@@ -42,6 +42,7 @@ fn odd_config() -> Config {
         rope_base: 10_000.0,
         kv_donor: None,
         k_eq_v: false,
+        experts: None,
     };
     let full = LayerConfig { window: None, head_size: 16, k_eq_v: true, ..layer.clone() };
     Config {

@@ -34,7 +34,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     let mut folders: Vec<PathBuf> =
-        ["dense", "big", "ollama"].map(|n| Path::new("tests/golden").join(n)).to_vec();
+        ["dense", "big", "ollama", "moe", "moe128"].map(|n| Path::new("tests/golden").join(n)).to_vec();
     let further = std::env::var_os("RULLAMA_GOLDEN").unwrap_or_default();
     folders.extend(std::env::split_paths(&further).filter(|f| !f.as_os_str().is_empty()));
     let mut tests: Vec<gpu::Test> = Vec::new();

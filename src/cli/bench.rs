@@ -75,7 +75,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
         bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
     }
-    let slots = slots(config, &Module::ALL);
+    let slots = slots(config, Module::ALL_LINEAR);
     let random = || Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
     let open = || -> Result<Gpu> {
         let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
@@ -156,8 +156,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
             "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
-            "planned_bytes": memory, "product_operations": operations, "product_seconds": of_products,
-            "dispatches": dispatches, "kernels": kernels,
+            "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
+            "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels,
         }));
         return Ok(());
     }
@@ -167,6 +167,16 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     show::line("step", format_args!("{} × {sequence}, rank {}: {seconds:.4} s", args.batch, args.rank));
     show::line("loss", format_args!("{:.6} at first, gradient norm {:.6}", first.loss, first.grad_norm));
     show::line("speed", format_args!("{tokens_per_second:.0} tokens/s"));
+    let active = active_parameters(&base);
+    // A product and its transposed one, two operations a value of the matrix.
+    let floor = 4.0 * active as f64 * tokens_per_second / 1e12;
+    show::line(
+        "work",
+        format_args!(
+            "{:.2} billion parameters a token; {floor:.1} TFLOP/s without attention and recomputation",
+            active as f64 / 1e9
+        ),
+    );
     show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
     if !kernels.is_empty() {
@@ -184,6 +194,20 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
+/// Values of the matrices that one token is multiplied with: of the experts those that work on it, of the embeddings the head.
+fn active_parameters(base: &Base) -> usize {
+    let config = base.config();
+    let experts = config.layers.iter().find_map(|l| l.experts);
+    let of_matrix = |name: &str, values: usize| match (name, experts) {
+        ("token_embd" | "output" | "per_layer_token_embd", _) => 0,
+        (name, Some(e)) if name.ends_with("_exps") => values / e.count * e.used,
+        _ => values,
+    };
+    let matrices = base.matrices().filter(|m| m.rows > 1);
+    let head = base.head();
+    head.rows * head.cols + matrices.map(|m| of_matrix(m.name, m.rows * m.cols)).sum::<usize>()
+}
+
 /// Floating-point operations of a step's products with the frozen matrices: forward, once more where that is recomputed, and
 /// backward; 2 a weight and token.
 fn product_operations(config: &Config, plan: &Plan, step: &Step) -> f64 {
@@ -191,7 +215,8 @@ fn product_operations(config: &Config, plan: &Plan, step: &Step) -> f64 {
     let layer = |(l, &again): (&LayerConfig, &bool)| {
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let own = if l.kv_donor.is_some() { 0 } else { keys * (2 - usize::from(l.k_eq_v)) };
-        let columns = 2 * queries + own + 3 * l.ffn_width + 2 * config.per_layer_width;
+        let experts = l.experts.map_or(0, |e| 3 * e.used * e.width + e.count);
+        let columns = 2 * queries + own + 3 * l.ffn_width + experts + 2 * config.per_layer_width;
         (config.width * columns * tokens * (2 + usize::from(again))) as f64
     };
     let head = 2.0 * (config.vocab * config.width * step.loss_tokens) as f64;

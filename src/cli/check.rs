@@ -31,6 +31,9 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
     let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;
     show::plan(trainer.plan(), true);
     show::line("tried", session.dry_pass(&trainer)?);
+    if let Some(load) = session.experts(&trainer)? {
+        show::line("experts", load);
+    }
     if gradients.is_none() {
         let measure = measure.unwrap_or(if gpu.is_software() { 0 } else { MEASURED });
         time(recipe, &session, &trainer, measure)?;

@@ -92,6 +92,23 @@ impl Session {
         Ok(format!("the longest batch, {tokens}, forward and backward in {seconds:.1} s"))
     }
 
+    /// How evenly the experts of a mixture worked on the last batch, in words.
+    pub fn experts(&self, trainer: &Trainer) -> Result<Option<String>> {
+        let experts = self.frozen.base.config().layers.iter().find_map(|l| l.experts);
+        let loads = pollster::block_on(trainer.expert_loads())?;
+        Ok(experts.zip(loads).map(|(experts, loads)| {
+            format!(
+                "{} of {} work on a token; the busiest took {:.1} % of a layer's choices ({:.1} % would be even), {:.1} % of \
+                 all had none",
+                experts.used,
+                experts.count,
+                100.0 * loads.busiest(),
+                100.0 / experts.count as f64,
+                100.0 * loads.idle()
+            )
+        }))
+    }
+
     /// Allocates what training needs.
     pub fn trainer<'a>(
         &self,

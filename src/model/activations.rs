@@ -12,12 +12,15 @@
 //! | `ffn_normed`, `z_ffn` | `[T, D]`, `[T, Σ R]` | adapters of gate and up |
 //! | `ffn_gate`, `ffn_up`, `geglu`, `z_down` | `[T, F]`, `[T, R]` | GeGLU; adapter of down |
 //! | `ffn_down` | `[T, D]` | norm after the feed-forward |
+//! | `experts` | see [`super::experts`] | router and experts, where the layer has any |
 //! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | adapter of inp_gate |
 //! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
 
 use super::coop_products::Packs;
+use super::experts::{ExpertActivations, ExpertScratch, Loads};
 use super::plan::{LayerWidths, Plan};
-use crate::gpu::{Gpu, GpuError};
+use crate::config::Experts;
+use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind. `attention` and `feed_forward` of recomputing layers are the same memory.
@@ -28,6 +31,7 @@ pub(super) struct LayerActivations {
     pub lse: Rows,
     pub attention: AttentionActivations,
     feed_forward: FeedForwardActivations,
+    experts: Vec<ExpertActivations>, // by chunk; of recomputing layers one for all
     recompute: bool,
 }
 
@@ -89,6 +93,7 @@ pub(super) struct Scratch {
     pub dinp_gate: Rows, // [C, P]
     pub u: Rows,         // [T, Σ R]
     pub masked: Rows,    // [T, widest] or [C, widest], with dropout
+    pub experts: Option<ExpertScratch>,
 }
 
 /// All buffers of a pass over at most `tokens` tokens.
@@ -100,6 +105,7 @@ pub struct Activations {
     pub(super) output: Rows,                   // of the last layer [T, D]
     pub(super) dhidden: Rows,                  // gradient of the stream [T, D]
     pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
+    pub(super) kept_keys: Vec<bool>, // by layer: whether later ones use its keys and values; the others share `dkv`
     pub(super) scratch: Scratch,
     pub(super) packs: Option<Packs>,
     pub(super) coop_attention: Option<coop_attention::Scratch>,
@@ -124,6 +130,14 @@ impl Activations {
             Some((_, feed_forward)) => feed_forward.geglu.clone(),
             None => make_chunk.operand("dgate", widest.ffn)?,
         };
+        let shared_experts = shared.as_ref().and(widest.experts);
+        let shared_experts = shared_experts.map(|shape| make_chunk.experts(shape, &widest)).transpose()?;
+        let keys_and_values = |keys: usize| Ok((make.heads("keys", keys)?, make.heads("values", keys)?));
+        let gradients =
+            |keys: usize| Ok((make.rows("key gradients", keys)?, make.rows("value gradients", keys)?));
+        let shared_kv: (Rows, Rows) = keys_and_values(if shared.is_some() { widest.own_keys } else { 0 })?;
+        let shared_dkv: (Rows, Rows) = gradients(widest.own_keys)?;
+        let narrowed = |(k, v): &(Rows, Rows), keys: usize| (k.narrowed(keys), v.narrowed(keys));
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
@@ -133,20 +147,44 @@ impl Activations {
                     (make.attention(&format!("layer {i}"), w)?, make.feed_forward(&format!("layer {i}"), w)?)
                 }
             };
+            let (k, v) = match plan.recompute[i] && w.kept_keys == 0 {
+                true => narrowed(&shared_kv, w.own_keys),
+                false => keys_and_values(w.own_keys)?,
+            };
+            let experts = match (w.experts, &shared_experts) {
+                (None, _) => Vec::new(),
+                (Some(_), Some(shared)) if plan.recompute[i] => vec![shared.sharing(gpu, w.z[6])?],
+                (Some(shape), _) => {
+                    let chunks = 0..plan.tokens.div_ceil(plan.chunk);
+                    chunks.map(|_| make_chunk.experts(shape, w)).collect::<Result<_, _>>()?
+                }
+            };
             layers.push(LayerActivations {
                 input: make.rows("layer input", w.width)?,
-                k: make.heads("keys", w.own_keys)?,
-                v: make.heads("values", w.own_keys)?,
+                k,
+                v,
                 lse: make.rows("lse", w.heads)?,
                 attention,
                 feed_forward,
+                experts,
                 recompute: plan.recompute[i],
             });
-            dkv.push(match w.own_keys {
-                0 => None,
-                keys => Some((make.rows("key gradients", keys)?, make.rows("value gradients", keys)?)),
+            dkv.push(match (w.own_keys, w.kept_keys) {
+                (0, _) => None,
+                (keys, 0) => Some(narrowed(&shared_dkv, keys)),
+                (keys, _) => Some(gradients(keys)?),
             });
         }
+        let dnormed = make.rows("dnormed", widest.width)?;
+        let experts = match &widest.experts {
+            None => None,
+            Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk)?),
+        };
+        // Attention's backward comes when the experts' is done.
+        let spare = experts.as_ref().map_or([None, None], |e| e.spare(plan.tokens, widest.queries));
+        let queries =
+            |label: &str, spare: Option<Rows>| spare.map_or_else(|| make.rows(label, widest.queries), Ok);
+        let [dattn_q, dheads] = spare;
         Ok(Activations {
             tokens: plan.tokens,
             chunk: plan.chunk,
@@ -154,15 +192,16 @@ impl Activations {
             output: make.rows("stream", widest.width)?,
             dhidden: make.rows("stream gradient", widest.width)?,
             dkv,
+            kept_keys: plan.layers.iter().map(|w| w.kept_keys > 0).collect(),
             scratch: Scratch {
                 dstream: make.rows("dstream", widest.width)?,
-                dnormed: make.rows("dnormed", widest.width)?,
+                dnormed,
                 dgate,
                 dup: make_chunk.operand("dup", widest.ffn)?,
                 dgeglu: make_chunk.rows("dgeglu", widest.ffn)?,
                 dq: make.rows("dq", widest.queries)?,
-                dattn_q: make.rows("dattn_q", widest.queries)?,
-                dheads: make.rows("dheads", widest.queries)?,
+                dattn_q: queries("dattn_q", dattn_q)?,
+                dheads: queries("dheads", dheads)?,
                 dattn_k: make.rows("dattn_k", widest.own_keys)?,
                 dattn_v: make.rows("dattn_v", widest.own_keys)?,
                 delta: make.rows("delta", widest.heads)?,
@@ -170,6 +209,7 @@ impl Activations {
                 dinp_gate: make_chunk.rows("dinp_gate", widest.per_layer)?,
                 u: make.rows("u", plan.z_width)?,
                 masked: make.rows("masked input", plan.masked_width)?,
+                experts,
             },
             packs: match plan.packs_width {
                 0 => None,
@@ -186,6 +226,24 @@ impl Activations {
     pub(super) fn chunks(&self, tokens: usize) -> impl Iterator<Item = Chunk> {
         let size = self.chunk;
         (0..tokens).step_by(size).map(move |first| Chunk { first, tokens: size.min(tokens - first) })
+    }
+
+    /// What the experts of a layer leave behind of `chunk`, or where it is computed; `None` in dense models.
+    pub(super) fn experts(&self, layer: usize, chunk: Chunk) -> Option<&ExpertActivations> {
+        let layer = &self.layers[layer];
+        layer.experts.get(if layer.recompute { 0 } else { chunk.first / self.chunk })
+    }
+
+    /// How the router spread the choices of some chunk of the last pass; `None` in dense models.
+    pub async fn expert_loads(&self, gpu: &Gpu) -> Result<Option<Loads>, GpuError> {
+        Loads::read(gpu, self.layers.iter().filter_map(|l| l.experts.first())).await
+    }
+
+    /// Sets the gradients of the keys and values of layer `layer` to zero, where it makes any.
+    pub(super) fn clear_dkv(&self, rec: &mut Recorder, layer: usize, tokens: usize) {
+        for rows in self.dkv[layer].iter().flat_map(|(dk, dv)| [dk, dv]) {
+            rec.clear(&rows.buffer, (tokens * rows.stride * 4) as u64);
+        }
     }
 
     /// The stream after layer `layer - 1`: the embeddings for 0, the model's output for `L`.
@@ -252,6 +310,10 @@ impl Maker<'_> {
             attn_output: rows("attn_output", w.width)?,
             after_attention: rows("after_attention", w.width)?,
         })
+    }
+
+    fn experts(&self, shape: Experts, w: &LayerWidths) -> Result<ExpertActivations, GpuError> {
+        ExpertActivations::new(self.gpu, shape, w.width, self.tokens, w.z[6])
     }
 
     fn feed_forward(&self, label: &str, w: &LayerWidths) -> Result<FeedForwardActivations, GpuError> {

@@ -20,10 +20,8 @@ impl<'b> Model<'b> {
         dropout: Option<Mask>,
     ) {
         let pass = Pass { inputs, adapter, dropout };
-        for (dk, dv) in acts.dkv.iter().flatten() {
-            let bytes = |rows: &crate::ops::Rows| (inputs.tokens * rows.stride * 4) as u64;
-            rec.clear(&dk.buffer, bytes(dk));
-            rec.clear(&dv.buffer, bytes(dv));
+        for layer in (0..self.layers.len()).filter(|&layer| acts.kept_keys[layer]) {
+            acts.clear_dkv(rec, layer, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
             let again = acts.layers[layer].recomputed();
@@ -70,8 +68,34 @@ impl<'b> Model<'b> {
         }
 
         let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
-        rms_norm::backward(rec, &s.dstream, dhidden, &saved.ffn_down, &w.post_ffw_norm, t, false);
-        let gradients = [(Module::FfnDown, &w.ffn_down, &s.dstream)];
+        let mut ddown = &s.dstream;
+        match (&w.experts, acts.experts(layer, chunk), &s.experts) {
+            (Some(w_experts), Some(acts), Some(scratch)) => {
+                rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, false);
+                let (doutput, norm) = (&scratch.normed, &w_experts.post_ffw_norm_2);
+                rms_norm::backward(rec, doutput, &s.dstream, &acts.output, norm, t, false);
+                let in_f32 = products.in_f32();
+                w_experts.backward(
+                    rec,
+                    dhidden,
+                    after_attention,
+                    acts,
+                    scratch,
+                    t,
+                    |rec, dscores, x, router| {
+                        // The product reads x before it writes the gradient in its place.
+                        let gradients = [(Module::FfnGateInp, router, dscores)];
+                        let dx = Some((x, false));
+                        in_f32.backward(rec, group(Input::RouterNormed), &acts.z, x, &gradients, dx);
+                    },
+                );
+                ddown = &s.dnormed;
+                let norm = &w_experts.post_ffw_norm_1;
+                rms_norm::backward(rec, ddown, &s.dstream, &saved.ffn_down, norm, t, false);
+            }
+            _ => rms_norm::backward(rec, ddown, dhidden, &saved.ffn_down, &w.post_ffw_norm, t, false),
+        }
+        let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
         let dx = Some((&dgeglu, false));
         products.backward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &gradients, dx);
         match (&dgate.packed, &dup.packed) {
@@ -110,6 +134,9 @@ impl<'b> Model<'b> {
         let dx = Some((dattention, false));
         products.backward(rec, group(Input::Attention), &saved.z_output, &saved.attention, &gradients, dx);
 
+        if !acts.kept_keys[layer] {
+            acts.clear_dkv(rec, layer, t);
+        }
         let donor = l.kv_donor.unwrap_or(layer);
         let (dk, dv) = acts.dkv[donor].as_ref().expect("a donor makes keys and values");
         let attention = self.attention(layer, pass.inputs);

@@ -149,14 +149,27 @@ impl<'b> Model<'b> {
         let outputs = [(Module::FfnDown, &w.ffn_down, &saved.ffn_down)];
         products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
 
+        let mut ffn = &saved.ffn_down;
+        let experts = (&w.experts, acts.experts(layer, chunk), &acts.scratch.experts);
+        if let (Some(w), Some(acts), Some(scratch)) = experts {
+            let in_f32 = products.in_f32();
+            w.forward(rec, after_attention, acts, scratch, t, |rec, scores, x, router| {
+                let outputs = [(Module::FfnGateInp, router, scores)];
+                in_f32.forward(rec, group(Input::RouterNormed), &acts.z, x, &outputs);
+            });
+            rms_norm::forward(rec, &scratch.normed, ffn, &w.post_ffw_norm_1, None, 1.0, t);
+            let beside = Some(&scratch.normed);
+            rms_norm::forward(rec, &acts.sum, &acts.output, &w.post_ffw_norm_2, beside, 1.0, t);
+            ffn = &acts.sum;
+        }
         let stream = Some(after_attention);
         let Some(branch) = &w.per_layer else {
             if let Some(output) = output {
-                rms_norm::forward(rec, output, &saved.ffn_down, &w.post_ffw_norm, stream, w.output_scale, t);
+                rms_norm::forward(rec, output, ffn, &w.post_ffw_norm, stream, w.output_scale, t);
             }
             return;
         };
-        rms_norm::forward(rec, &saved.after_ffn, &saved.ffn_down, &w.post_ffw_norm, stream, 1.0, t);
+        rms_norm::forward(rec, &saved.after_ffn, ffn, &w.post_ffw_norm, stream, 1.0, t);
         self.per_layer_input(rec, pass, acts, layer, chunk);
         let outputs = [(Module::InpGate, &branch.inp_gate, &saved.inp_gate)];
         products.forward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &outputs);

@@ -4,6 +4,7 @@ mod activations;
 mod backward;
 mod coop_products;
 pub mod decode;
+mod experts;
 mod forward;
 mod head;
 mod inputs;
@@ -19,6 +20,7 @@ use crate::ops::rope::Table;
 use crate::weights::base::Base;
 
 pub use activations::Activations;
+pub use experts::Loads;
 pub use head::{Head, Losses};
 pub use inputs::Inputs;
 pub use plan::Plan;
@@ -56,6 +58,7 @@ struct Layer {
     ffn_up: Weight,
     ffn_down: Weight,
     post_ffw_norm: Norm,
+    experts: Option<experts::Experts>,
     per_layer: Option<PerLayerBranch>,
     output_scale: f32,
     rope: Table,
@@ -115,6 +118,10 @@ impl<'b> Model<'b> {
                 ffn_up: upload.matrix(&name("ffn_up"))?,
                 ffn_down: upload.matrix(&name("ffn_down"))?,
                 post_ffw_norm: upload.norm(&name("post_ffw_norm"), eps)?,
+                experts: match &l.experts {
+                    None => None,
+                    Some(shape) => Some(experts::Experts::load(&upload, i, shape, eps)?),
+                },
                 per_layer,
                 output_scale: base.layer_output_scale(i),
                 rope,

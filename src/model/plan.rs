@@ -1,7 +1,9 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
 use super::coop_products::Packs;
+use super::experts::{ExpertActivations, ExpertScratch};
 use super::{Model, Trainable};
+use crate::config::Experts;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::pack::packed_bytes;
 use crate::ops::{Weight, coop_attention};
@@ -14,10 +16,12 @@ pub(super) struct LayerWidths {
     pub queries: usize,
     pub head_size: usize,
     pub own_keys: usize,   // G·K where the layer makes its own keys, else 0
+    pub kept_keys: usize,  // the same where later layers use them too
     pub own_values: usize, // the same where it has a matrix for the values
     pub ffn: usize,
+    pub experts: Option<Experts>,
     pub per_layer: usize,
-    pub z: [usize; 6], // by `Input`
+    pub z: [usize; 7], // by `Input`
 }
 
 impl LayerWidths {
@@ -32,19 +36,22 @@ impl LayerWidths {
             queries: self.queries.max(other.queries),
             head_size: self.head_size.max(other.head_size),
             own_keys: self.own_keys.max(other.own_keys),
+            kept_keys: self.kept_keys.max(other.kept_keys),
             own_values: self.own_values.max(other.own_values),
             ffn: self.ffn.max(other.ffn),
+            experts: self.experts.or(other.experts), // all that a model has are alike
             per_layer: self.per_layer.max(other.per_layer),
             z,
         }
     }
 
-    /// f32 per token of what attention leaves behind.
+    /// f32 per token of what attention leaves behind. Keys and values that later layers use are apart.
     fn attention(&self, packed_heads: bool) -> usize {
         let [z_attn, z_output, ..] = self.z;
         let queries =
             if packed_heads { 2 * self.queries + self.queries.div_ceil(2) } else { 3 * self.queries };
-        3 * self.width + queries + self.own_keys + self.own_values + z_attn + z_output
+        let passing = if packed_heads { 1 } else { 2 } * (self.own_keys - self.kept_keys);
+        3 * self.width + queries + self.own_keys + self.own_values + passing + z_attn + z_output
     }
 
     /// f32 per token of what the feed-forward and the per-layer branch leave behind.
@@ -114,7 +121,7 @@ impl Plan {
         // Columns over all tokens that take as much as `cols` over a chunk.
         let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
         let packed_heads = gpu.cooperative() && layers.iter().all(|l| coop_attention::supports(l.head_size));
-        let keys_and_values = |l: &LayerWidths| if packed_heads { 3 * l.own_keys } else { 4 * l.own_keys };
+        let keys_and_values = |l: &LayerWidths| if packed_heads { 3 * l.kept_keys } else { 4 * l.kept_keys };
         let always: usize =
             layers.iter().map(|l| l.width + l.heads + keys_and_values(l)).sum::<usize>() + 2 * widest.width;
         let narrow = widest.width.max(widest.queries).max(widest.per_layer);
@@ -127,9 +134,12 @@ impl Plan {
             (true, true) => narrow,
             (true, false) => operand,
         };
+        let spares = widest.experts.map_or(0, |shape| {
+            ExpertScratch::spares(gpu, &shape, widest.width, chunk, tokens * widest.queries)
+        });
         let scratch = 2 * widest.width
-            + 3 * widest.queries
-            + 2 * widest.own_keys
+            + (3 - spares) * widest.queries
+            + 4 * widest.own_keys
             + widest.heads
             + z_width
             + masked_width;
@@ -147,20 +157,28 @@ impl Plan {
         };
         let table = model.base.matrix("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
+        let experts = |bytes: fn(&Gpu, &Experts, usize, usize) -> u64, l: &LayerWidths| {
+            l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk))
+        };
         let fixed = vec![
             ("frozen weights", model.bytes()),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
             ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
+            ("rows of experts", experts(ExpertScratch::bytes, &widest)),
             ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
             ("per-layer embedding rows", fetched),
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
         let inner = |l: &LayerWidths| bytes(l.attention(packed_heads) + l.feed_forward(packed_operands));
-        let each: Vec<u64> = layers.iter().map(inner).collect();
-        let shared =
-            bytes(widest.attention(packed_heads)) + chunk_bytes(widest.feed_forward(packed_operands));
+        let chunks = tokens.div_ceil(chunk.max(1)) as u64;
+        let of_layer = |l: &LayerWidths| inner(l) + chunks * experts(ExpertActivations::bytes, l);
+        let each: Vec<u64> = layers.iter().map(of_layer).collect();
+        let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
+        let shared = bytes(shared_widths.attention(packed_heads))
+            + chunk_bytes(widest.feed_forward(packed_operands))
+            + experts(ExpertActivations::bytes, &widest);
         let room = match recompute {
             Recompute::Keep(room) => room,
             Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
@@ -217,14 +235,17 @@ fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
     let config = model.config();
     let l = &config.layers[layer];
     let own_keys = if l.kv_donor.is_none() { l.kv_heads * l.head_size } else { 0 };
+    let donor = config.layers.iter().any(|other| other.kv_donor == Some(layer));
     LayerWidths {
         width: config.width,
+        kept_keys: if donor { own_keys } else { 0 },
         heads: l.heads.next_multiple_of(4),
         queries: l.heads * l.head_size,
         head_size: l.head_size,
         own_keys,
         own_values: if l.k_eq_v { 0 } else { own_keys },
         ffn: l.ffn_width,
+        experts: l.experts,
         per_layer: config.per_layer_width,
         z: adapter.z_widths(layer),
     }
@@ -239,6 +260,7 @@ impl Model<'_> {
         for l in &self.layers {
             matrices.extend([&l.attn_q, &l.attn_output, &l.ffn_gate, &l.ffn_up, &l.ffn_down]);
             matrices.extend(l.attn_k.iter().chain(&l.attn_v));
+            matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
             matrices.extend(l.per_layer.iter().flat_map(|p| [&p.inp_gate, &p.proj]));
         }
         let mut tables: Vec<u64> = self.layers.iter().map(|l| l.rope.bytes()).collect();

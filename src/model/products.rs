@@ -124,6 +124,11 @@ impl Products<'_> {
         }
     }
 
+    /// The same in f32 whatever the device has.
+    pub fn in_f32(&self) -> Products<'_> {
+        Products { packs: None, ..*self }
+    }
+
     /// `y = scale·x·Wᵀ` for a matrix without adapter.
     pub fn frozen(&self, rec: &mut Recorder, y: &Rows, x: &Rows, weight: &Weight, scale: f32) {
         match &self.packs {

@@ -24,16 +24,19 @@ pub(super) enum Input {
     AfterFfn,
     /// The gated per-layer input.
     PerLayer,
+    /// What the router reads.
+    RouterNormed,
 }
 
 impl Input {
-    pub const ALL: [Input; 6] = [
+    pub const ALL: [Input; 7] = [
         Input::AttnNormed,
         Input::Attention,
         Input::FfnNormed,
         Input::Geglu,
         Input::AfterFfn,
         Input::PerLayer,
+        Input::RouterNormed,
     ];
 
     pub fn of(module: Module) -> Input {
@@ -44,6 +47,7 @@ impl Input {
             Module::FfnDown => Input::Geglu,
             Module::InpGate => Input::AfterFfn,
             Module::Proj => Input::PerLayer,
+            Module::FfnGateInp => Input::RouterNormed,
         }
     }
 }
@@ -166,7 +170,7 @@ impl Trainable {
     }
 
     /// Columns of `z` of each input of a layer; 0 where nothing that reads it is adapted.
-    pub(super) fn z_widths(&self, layer: usize) -> [usize; 6] {
+    pub(super) fn z_widths(&self, layer: usize) -> [usize; 7] {
         Input::ALL.map(|input| self.group(layer, input).map_or(0, |g| g.a.value.rows))
     }
 

@@ -1,6 +1,6 @@
 //! f32 rows as f16 operands of cooperative matrices: [`super::coop_linear`], [`super::coop_lora`].
 
-use super::View;
+use super::{Rows, View};
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 
 /// Bytes of a matrix.
@@ -59,6 +59,16 @@ impl Packed {
     /// Matrices from one column of them to the next.
     pub(super) fn tiles(&self) -> u32 {
         self.tiles
+    }
+
+    /// The same memory as rows of f32.
+    pub fn as_rows(&self, width: usize) -> Rows {
+        Rows {
+            buffer: self.buffer.clone(),
+            stride: width.next_multiple_of(4),
+            start: self.start,
+            packed: None,
+        }
     }
 
     /// The matrices at binding `index`.

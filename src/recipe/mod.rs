@@ -92,7 +92,7 @@ impl TargetModules {
     /// The kinds as a list, for [`crate::lora::slots`].
     pub fn modules(&self) -> &[Module] {
         match self {
-            TargetModules::AllLinear => &Module::ALL,
+            TargetModules::AllLinear => Module::ALL_LINEAR,
             TargetModules::Only(modules) => modules,
         }
     }

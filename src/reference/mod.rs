@@ -12,13 +12,17 @@ pub mod adamw;
 pub mod attention;
 pub mod cross_entropy;
 pub mod embedding;
+pub mod experts;
 pub mod geglu;
 pub mod linear;
 pub mod lora;
 pub mod model;
 pub mod rms_norm;
 pub mod rope;
+pub mod router;
 pub mod verdict;
+
+pub use router::Routing;
 
 /// Row `n` of `x` `[N, width]`.
 fn row(x: &[f64], n: usize, width: usize) -> &[f64] {

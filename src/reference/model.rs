@@ -1,4 +1,4 @@
-//! The whole dense Gemma 4 text model over one micro-batch: forward, loss, and every adapter gradient.
+//! The whole Gemma 4 text model over one micro-batch: forward, loss, and every adapter gradient.
 
 mod backward;
 mod forward;
@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use crate::config::Config;
 use crate::lora::{Module, Slot};
 
-pub use forward::{Activations, LayerActivations};
-pub use weights::{LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError};
+pub use forward::{Activations, ExpertActivations, LayerActivations};
+pub use weights::{
+    ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError,
+};
 
 /// A frozen base with an adapter on it. Its methods are `forward`, `logits`, `loss` and `backward`.
 #[derive(Clone, Copy, Debug)]

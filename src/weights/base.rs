@@ -2,7 +2,7 @@
 
 use super::tensors::{Inventory, Stored, find};
 use super::{Error, GgmlType, Gguf, TensorInfo, hyperparameters, ollama, quant};
-use crate::config::Config;
+use crate::config::{Config, Experts};
 use crate::lora::Module;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -184,6 +184,29 @@ fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, Stored>, Er
         }
         if p > 0 {
             tensors.vector(&name("post_norm"), d)?;
+        }
+        if let Some(Experts { count, width, .. }) = layer.experts {
+            for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"] {
+                tensors.vector(&name(norm), d)?;
+            }
+            tensors.vector(&name("ffn_gate_inp.scale"), d)?;
+            if find(gguf, &name("ffn_gate_up_exps")).is_none() && find(gguf, &name("ffn_gate_exps")).is_some()
+            {
+                if !width.is_multiple_of(32) {
+                    let problem = format!(
+                        "tensor {}.weight has {width} rows an expert, expected a multiple of 32 where gate and up are apart; \
+                         use a conversion that has them together, as ffn_gate_up_exps",
+                        name("ffn_gate_exps")
+                    );
+                    return Err(Error::Tensor { file: gguf.file().into(), problem });
+                }
+                tensors.experts(&name("ffn_gate_exps"), count, width, d)?;
+                tensors.experts(&name("ffn_up_exps"), count, width, d)?;
+            } else {
+                tensors.experts(&name("ffn_gate_up_exps"), count, 2 * width, d)?;
+            }
+            tensors.experts(&name("ffn_down_exps"), count, d, width)?;
+            tensors.vector(&name("ffn_down_exps.scale"), count)?;
         }
         if find(gguf, &name("layer_output_scale")).is_some() {
             tensors.vector(&name("layer_output_scale"), 1)?;

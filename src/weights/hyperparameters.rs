@@ -1,8 +1,8 @@
 //! GGUF metadata → [`Config`]. Source: llama.cpp `llama_model_gemma4::load_arch_hparams` and its defaults.
 
 use super::tensors::{find, read_vector, require};
-use super::{Error, Gguf};
-use crate::config::{Config, LayerConfig};
+use super::{Error, Gguf, TensorInfo};
+use crate::config::{Config, Experts, LayerConfig};
 
 // No real model comes near these limits; with them, products of sizes stay below 2³².
 const MOST_LAYERS: u32 = 1 << 10;
@@ -41,6 +41,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         }
     }
     let ffn_width = keys.sizes("feed_forward_length", count, WIDEST)?;
+    let experts = keys.experts()?;
     let sliding_kind = sliding.contains(&true).then(|| keys.attention(true)).transpose()?;
     let full_kind = sliding.contains(&false).then(|| keys.attention(false)).transpose()?;
 
@@ -70,6 +71,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
             rope_base,
             kv_donor,
             k_eq_v: kv_donor.is_none() && !has("attn_v") && !has("attn_qkv"),
+            experts,
         });
     }
 
@@ -85,7 +87,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
     })
 }
 
-/// Refuses files that are no dense Gemma 4 text model, by what they are.
+/// Refuses files that are no Gemma 4 text model, by what they are.
 fn refuse_others(gguf: &Gguf) -> Result<(), Error> {
     let unsupported = |problem| Err(Error::Unsupported { file: gguf.file().into(), problem });
     if gguf.get::<&str>("general.type")? == Some("adapter") {
@@ -104,16 +106,13 @@ fn refuse_others(gguf: &Gguf) -> Result<(), Error> {
             "is one of {parts} parts of a split file, expected a whole one; join them with `llama-gguf-split --merge`"
         ));
     }
-    if let Some(experts @ 1..) = gguf.get::<u32>(&key("expert_count"))? {
-        return unsupported(format!(
-            "mixture-of-experts (expert_count = {experts}) is not supported yet; use a dense Gemma 4, such as gemma4:e2b"
-        ));
-    }
-    if let Some(t) =
-        gguf.tensors().iter().find(|t| t.name.starts_with("blk.") && t.name.contains(".ffn_gate_inp"))
+    let router = |t: &&TensorInfo| t.name.starts_with("blk.") && t.name.contains(".ffn_gate_inp");
+    if let (None | Some(0), Some(t)) =
+        (gguf.get::<u32>(&key("expert_count"))?, gguf.tensors().iter().find(router))
     {
         return unsupported(format!(
-            "mixture-of-experts (router {}) is not supported yet; use a dense Gemma 4, such as gemma4:e2b",
+            "holds the router {} of a mixture of experts, but gemma4.expert_count, its number of experts, is missing or 0; \
+             use another conversion of the model",
             t.name
         ));
     }
@@ -198,6 +197,20 @@ impl Keys<'_> {
             return Err(self.wrong(name, &format!("{layers} bools, one for each layer")));
         }
         Ok(pattern)
+    }
+
+    /// The experts, which every layer of such a model has; `None` in dense models.
+    fn experts(&self) -> Result<Option<Experts>, Error> {
+        if matches!(self.gguf.get::<u32>(&key("expert_count"))?, None | Some(0)) {
+            return Ok(None);
+        }
+        let count = self.size("expert_count", Experts::MOST as u32)?;
+        if !count.is_multiple_of(4) {
+            return Err(self.wrong("expert_count", "a multiple of 4"));
+        }
+        let most_used = count.min(Experts::MOST_USED) as u32;
+        let used = self.size("expert_used_count", most_used)?;
+        Ok(Some(Experts { count, used, width: self.size("expert_feed_forward_length", WIDEST)? }))
     }
 
     fn attention(&self, sliding: bool) -> Result<Attention, Error> {

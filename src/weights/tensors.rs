@@ -4,21 +4,25 @@ use super::{Error, GgmlType, Gguf, TensorInfo, quant};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// `(ours and llama.cpp's, Ollama's)` last part of a layer tensor's name.
-const ALTERNATIVES: [(&str, &str); 4] = [
+/// `(ours and llama.cpp's, Ollama's)` name of a layer's tensor, behind `blk.N.`.
+const ALTERNATIVES: [(&str, &str); 8] = [
     ("post_attention_norm", "attn_post_norm"),
     ("ffn_norm", "ffn_pre_norm"),
     ("post_ffw_norm", "ffn_post_norm"),
     ("layer_output_scale", "layer_scalar"),
+    ("ffn_down_exps.scale", "ffn_gate_inp.per_expert_scale"),
+    ("post_ffw_norm_1", "ffn_post_norm_1"),
+    ("pre_ffw_norm_2", "ffn_pre_norm_2"),
+    ("post_ffw_norm_2", "ffn_post_norm_2"),
 ];
 
 /// The tensor called `name` (without `.weight`), or by an alternative name.
 pub(super) fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a TensorInfo> {
     let stored = |name: &str| gguf.tensor(&format!("{name}.weight")).or_else(|| gguf.tensor(name));
     stored(name).or_else(|| {
-        let (layer, last) = name.rsplit_once('.')?;
+        let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
         let (_, alternative) = ALTERNATIVES.iter().find(|(ours, _)| *ours == last)?;
-        stored(&format!("{layer}.{alternative}"))
+        stored(&format!("blk.{layer}.{alternative}"))
     })
 }
 
@@ -46,6 +50,16 @@ impl<'a> Inventory<'a> {
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<(), Error> {
         let tensor = require(self.gguf, name, &[cols, rows])?;
         check_matrix(self.gguf, tensor, rows, cols)?;
+        self.stored.insert(name.into(), Stored { ty: tensor.ty, rows, cols, range: tensor.range.clone() });
+        Ok(())
+    }
+
+    /// Adds a matrix `[rows, cols]` for each of `experts`, which must be there, as one below each other.
+    pub fn experts(&mut self, name: &str, experts: usize, rows: usize, cols: usize) -> Result<(), Error> {
+        let tensor = require(self.gguf, name, &[cols, rows, experts])?;
+        check_shape(self.gguf, tensor, &[cols, rows, experts])?;
+        check_format(self.gguf, tensor, cols)?;
+        let rows = rows * experts;
         self.stored.insert(name.into(), Stored { ty: tensor.ty, rows, cols, range: tensor.range.clone() });
         Ok(())
     }
@@ -90,8 +104,9 @@ pub(super) fn read_vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32
 /// The tensor called `name`; the error otherwise says which shape it should have.
 pub(super) fn require<'a>(gguf: &'a Gguf, name: &str, shape: &[usize]) -> Result<&'a TensorInfo, Error> {
     find(gguf, name).ok_or_else(|| {
+        let kind = if name.ends_with(".scale") { "" } else { ".weight" };
         let problem = format!(
-            "tensor {name}.weight is missing, expected it with shape {shape:?} in a `gemma4` text model of these \
+            "tensor {name}{kind} is missing, expected it with shape {shape:?} in a `gemma4` text model of these \
              sizes; use another conversion of the model"
         );
         Error::Tensor { file: gguf.file().into(), problem }
@@ -116,6 +131,11 @@ fn check_shape(gguf: &Gguf, tensor: &TensorInfo, expected: &[usize]) -> Result<(
 
 fn check_matrix(gguf: &Gguf, tensor: &TensorInfo, rows: usize, cols: usize) -> Result<(), Error> {
     check_shape(gguf, tensor, &[cols, rows])?;
+    check_format(gguf, tensor, cols)
+}
+
+/// Refuses formats without kernels.
+fn check_format(gguf: &Gguf, tensor: &TensorInfo, cols: usize) -> Result<(), Error> {
     if !tensor.ty.supported() {
         let (found, expected) = (format!("type {}", tensor.ty.name()), GgmlType::names(&GgmlType::SUPPORTED));
         return Err(wrong(

@@ -368,7 +368,7 @@ fn models(place: Place) {
         "tensor blk.0.attn_q.weight has the unknown type 99, expected one of …; use another quantization",
     );
     refused(|w| w.set("general.architecture", Value::String("llama".into())), "…`llama`…`gemma4`…");
-    refused(|w| w.set("gemma4.expert_count", Value::U32(128)), "…mixture-of-experts (expert_count = 128)…");
+    refused(|w| w.set("gemma4.expert_count", Value::U32(300)), "…gemma4.expert_count…300…1 to 256…");
     let whole = GgufWriter::gemma4().bytes();
     place.write("model.gguf", &whole[..whole.len() / 2]);
     place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: the file is cut short: …");

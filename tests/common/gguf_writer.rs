@@ -159,6 +159,29 @@ impl GgufWriter {
         }
         w
     }
+
+    /// The same with four experts of width 32 beside every feed-forward block, two of which work on a token.
+    pub fn mixture() -> Self {
+        let mut w = GgufWriter::gemma4();
+        for (key, value) in
+            [("expert_count", 4), ("expert_used_count", 2), ("expert_feed_forward_length", 32)]
+        {
+            w.set(&format!("gemma4.{key}"), Value::U32(value));
+        }
+        use GgmlType::{F32, Q4_0, Q8_0};
+        for i in 0..4 {
+            let mut add = |last: &str, shape: &[usize], ty| w.random(&format!("blk.{i}.{last}"), shape, ty);
+            for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"] {
+                add(&format!("{norm}.weight"), &[32], F32);
+            }
+            add("ffn_gate_inp.weight", &[32, 4], F32);
+            add("ffn_gate_inp.scale", &[32], F32);
+            add("ffn_gate_up_exps.weight", &[32, 64, 4], Q4_0);
+            add("ffn_down_exps.weight", &[32, 32, 4], Q8_0);
+            add("ffn_down_exps.scale", &[4], F32);
+        }
+        w
+    }
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {

@@ -47,6 +47,14 @@ BLOCK = {
     "proj.weight": "per_layer_projection.weight",
     "post_norm.weight": "post_per_layer_input_norm.weight",
     "layer_output_scale.weight": "layer_scalar",
+    "ffn_gate_inp.weight": "router.proj.weight",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj",
+    "ffn_down_exps.weight": "experts.down_proj",
+    "post_ffw_norm_1.weight": "post_feedforward_layernorm_1.weight",
+    "pre_ffw_norm_2.weight": "pre_feedforward_layernorm_2.weight",
+    "post_ffw_norm_2.weight": "post_feedforward_layernorm_2.weight",
 }
 # Names that Ollama's files also use, and llama.cpp's name for the same tensor.
 ALIAS = {
@@ -102,6 +110,8 @@ def config(meta, tensors):
         sliding_window=int(get("attention.sliding_window")), max_position_embeddings=int(get("context_length")),
         rms_norm_eps=float(get("attention.layer_norm_rms_epsilon")),
         final_logit_softcapping=float(get("final_logit_softcapping")), tie_word_embeddings=True,
+        enable_moe_block=bool(get("expert_count", 0)), num_experts=get("expert_count"), top_k_experts=get("expert_used_count"),
+        moe_intermediate_size=get("expert_feed_forward_length"),
         rope_parameters={
             SLIDING: {"rope_type": "default", "rope_theta": float(get("rope.freq_base_swa"))},
             FULL: {"rope_type": "proportional", "rope_theta": float(get("rope.freq_base")),
@@ -113,6 +123,9 @@ def from_gguf(path, dtype):
     """Gemma4ForCausalLM with the file's dequantized weights, frozen, in evaluation mode."""
     meta, tensors = read(path)
     assert meta["general.architecture"] == "gemma4", meta["general.architecture"]
+    for name in [n for n in tensors if n.endswith("ffn_gate_exps.weight")]:  # transformers has the gate's rows above those of up
+        gate, up = tensors.pop(name), tensors.pop(name.replace("gate", "up"))
+        tensors[name.replace("gate", "gate_up")] = np.concatenate([gate, up], axis=1)
     model = Gemma4ForCausalLM(config(meta, tensors))
     want, state = model.state_dict(), {}
     for name, array in tensors.items():
@@ -162,6 +175,19 @@ def true_float64():
 def logits(model, tokens):
     """`[T, V]` after the softcap, with a gradient if the caller wants one."""
     return model(input_ids=torch.as_tensor(tokens)[None], use_cache=False).logits[0]
+
+
+def router_margin(model, tokens):
+    """Smallest gap between the last chosen and the first rejected expert's score: less error cannot change the choice."""
+    used, gaps = model.config.top_k_experts, []
+    def keep(_module, _args, scores):
+        scores = scores.sort(-1, descending=True).values
+        gaps.append(float((scores[..., used - 1] - scores[..., used]).min()))
+    hooks = [m.register_forward_hook(keep) for n, m in model.named_modules() if n.endswith("router.proj")]
+    with torch.no_grad():
+        logits(model, tokens)
+    [h.remove() for h in hooks]
+    return min(gaps)
 
 
 def relative(expected, found):

@@ -14,9 +14,9 @@ import torch.nn.functional as nnf
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from gemma4 import fill_adapter, from_gguf, logits, lora_key, relative, true_float64
+from gemma4 import fill_adapter, from_gguf, logits, lora_key, relative, router_margin, true_float64
 
-MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection"]
+MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection", "router.proj"]
 ADAMW = dict(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
 
 
@@ -39,8 +39,8 @@ def loss_sum(z, tokens, mask):
 
 def attach(model, rank, alpha, seed, b_std=0.04):
     """PEFT around the frozen model, with a random adapter in the model's own precision."""
-    names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
-    modules = [m for m in MODULES if m in names]
+    names = [name for name, _ in model.named_modules()]
+    modules = [m for m in MODULES if any(name.endswith("." + m) for name in names)]
     lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
     m = get_peft_model(model, lora, autocast_adapter_dtype=False)
     for name, p in m.named_parameters():
@@ -138,6 +138,8 @@ def golden(folder, rank=4, alpha=8, seed=7, n=96, hidden=True):
         d, m, one = references(path, torch.float64, rank, alpha, seed, n)
         grads = {k[len("grad."):]: v for k, v in d.items() if k.startswith("grad.")}
         differences = finite_difference(m, *one, grads)
+        if m.config.enable_moe_block:
+            print(f"{folder}: router margin {router_margin(m, one[0]):.1e}")
         adapter = os.path.join(folder, "adapter")
         m.save_pretrained(adapter)
         os.path.exists(adapter + "/README.md") and os.remove(adapter + "/README.md")

@@ -1,4 +1,4 @@
-"""Makes the three committed models and their references: dense/, big/ and ollama/. `make.sh` calls it."""
+"""Makes the five committed models and their references: dense/, big/, ollama/, moe/ and moe128/. `make.sh` calls it."""
 import os
 import sys
 
@@ -8,6 +8,9 @@ from gemma4 import SLIDING as S
 from golden import golden
 from tiny import config, make, tensor_types
 
+# Of the tokens and adapters of mixtures of experts: those whose router margin is the widest of 12, so that rounding cannot
+# choose other experts.
+SEEDS = {"moe": 3, "moe128": 8}
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -38,6 +41,29 @@ def big():
     golden(f"{HERE}/big", rank=5, alpha=8, hidden=False)
 
 
+def moe():
+    """Like gemma4:26b-a4b: experts beside every feed-forward block, values that are the raw keys on full layers.
+
+    Rows of 96 and 160 are no multiple of 256, as the real 704 and 2112 are not: Q5_0 and Q8_0 below, Q4_K and Q6_K above.
+    """
+    shape = dict(hidden_size=256, intermediate_size=160, num_attention_heads=4, num_key_value_heads=2, head_dim=32, global_head_dim=64,
+                 num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=32, enable_moe_block=True, num_experts=8,
+                 top_k_experts=2, moe_intermediate_size=96)
+    types = {r"blk\.1\.ffn_gate_up_exps": "q6_k", r"blk\.0\.ffn_down_exps": "q8_0", r"blk\.[12]\.ffn_down_exps": "q5_0",
+             r"ffn_down\.": "q5_0", r"attn_output": "q8_0"}  # with just 8 experts llama-quantize would choose Q5_1 here
+    make(config(512, [S, F, S, F], **shape), 20263, "Q4_K_M", types, f"{HERE}/moe/model.gguf")
+    golden(f"{HERE}/moe", rank=4, alpha=8, seed=SEEDS["moe"], hidden=False)
+
+
+def moe128():
+    """As many experts as gemma4:26b-a4b has: 128, of which 8 work on a token."""
+    shape = dict(hidden_size=128, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=32, global_head_dim=64,
+                 num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=32, enable_moe_block=True, num_experts=128,
+                 top_k_experts=8, moe_intermediate_size=32)
+    make(config(512, [S, F], **shape), 20264, "Q4_K_M", {}, f"{HERE}/moe128/model.gguf")
+    golden(f"{HERE}/moe128", rank=4, alpha=8, seed=SEEDS["moe128"], hidden=False)
+
+
 def in_ollamas_dialect():
     """A smaller model like e2b, rewritten as Ollama's converter writes it; the references are made from the rewritten file."""
     shape = dict(hidden_size=256, intermediate_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=32, global_head_dim=64,
@@ -49,8 +75,9 @@ def in_ollamas_dialect():
 
 
 if __name__ == "__main__":
-    for name, job in {"dense": dense, "big": big, "ollama": in_ollamas_dialect}.items():
-        if name in (sys.argv[1:] or ["dense", "big", "ollama"]):
+    jobs = {"dense": dense, "big": big, "ollama": in_ollamas_dialect, "moe": moe, "moe128": moe128}
+    for name, job in jobs.items():
+        if name in (sys.argv[1:] or jobs):
             job()
             folder = f"{HERE}/{name}"
             size = sum(os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(folder) for f in fs)

@@ -86,9 +86,13 @@ def randomize(model, seed):
             normal(p, 0.35, 0.05)
         elif "norm" in leaf:
             normal(p, 1.0, 0.2)
+        elif leaf == "scale":  # of the router: spreads the experts' scores
+            normal(p, 4.0, 0.5)
+        elif leaf == "per_expert_scale":
+            p.copy_(0.5 + torch.rand(p.shape, generator=g))
         else:
-            assert p.ndim == 2, name
-            normal(p, 0, p.shape[-1] ** -0.5)
+            assert p.ndim >= 2, name
+            normal(p, 0, (4.0 if name.endswith("router.proj.weight") else 1.0) * p.shape[-1] ** -0.5)
 
 
 def add_unused_kv(folder, model, seed):
@@ -131,7 +135,7 @@ def tensor_types(path):
     """{type: number of matrices} of a file: what the golden tests of it exercise."""
     count = {}
     for t in gguf.GGUFReader(path).tensors:
-        if len(t.shape) == 2:
+        if len(t.shape) >= 2:
             count[t.tensor_type.name] = count.get(t.tensor_type.name, 0) + 1
     return dict(sorted(count.items()))
 

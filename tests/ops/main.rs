@@ -11,6 +11,7 @@ mod cross_entropy;
 mod decoding;
 mod elementwise;
 mod embedding;
+mod experts;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod linear;
@@ -24,7 +25,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 44] = [
+    let tests: [Test; 50] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -49,6 +50,12 @@ fn main() {
         ("cooperative: attention, forward and backward", attention::forward_and_backward),
         ("geglu: forward and backward", elementwise::geglu_both_ways),
         ("scale: in place and add", elementwise::scale_and_add),
+        ("router: choice, weights and scores", experts::routers),
+        ("experts: tokens sorted", experts::groups),
+        ("experts: products", experts::products),
+        ("experts: GeGLU and back to tokens", experts::whole),
+        ("cooperative: experts, products", experts::products),
+        ("cooperative: experts, GeGLU and back to tokens", experts::whole),
         ("dropout: masks", elementwise::dropout_masks),
         ("cross_entropy: forward", cross_entropy::forward),
         ("cross_entropy: backward", cross_entropy::backward),

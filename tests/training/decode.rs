@@ -41,7 +41,7 @@ struct Case {
 
 /// The golden models, which together have every part, and the tiny one with an adapter that changes much.
 fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = ["dense", "big", "ollama"]
+    let mut cases: Vec<Case> = ["dense", "big", "ollama", "moe", "moe128"]
         .map(|name| {
             let g = Golden::read(&Path::new("tests/golden").join(name));
             Case { name: name.into(), adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }

@@ -43,6 +43,7 @@ fn input(module: Module) -> usize {
         Module::FfnDown => 3,
         Module::InpGate => 4,
         Module::Proj => 5,
+        Module::FfnGateInp => 6,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
+use rullama_train::config::Experts;
 use rullama_train::weights::quant::dequantize;
 use rullama_train::weights::value::{Array, Value};
 use rullama_train::weights::{Base, Error, GgmlType, Gguf};
@@ -202,14 +203,9 @@ fn other_models_are_refused_by_what_they_are() {
         &["yarn", "none"],
     );
     refused(
-        "MoE",
-        |w| w.set("gemma4.expert_count", Value::U32(128)),
-        &["mixture-of-experts (expert_count = 128)"],
-    );
-    refused(
         "router",
         |w| w.random("blk.0.ffn_gate_inp.weight", &[32, 4], GgmlType::F32),
-        &["mixture-of-experts"],
+        &["router blk.0.ffn_gate_inp.weight", "gemma4.expert_count"],
     );
     refused("split", |w| w.set("split.count", Value::U16(3)), &["3 parts", "--merge"]);
     refused(
@@ -292,4 +288,83 @@ fn tensors_that_do_not_fit_are_named() {
         }
     }));
     assert_says("columns", narrow, &["blk.0.proj.weight", "rows of 2", "multiple of 4"]);
+}
+
+/// The experts' part of such a model: what is missing, of another count or of another shape is named.
+#[test]
+fn mixtures_of_experts() {
+    let mixture = |change: &dyn Fn(&mut GgufWriter)| {
+        let mut w = GgufWriter::mixture();
+        change(&mut w);
+        open(&w)
+    };
+    let base = mixture(&|_| {}).expect("sound");
+    assert_eq!(base.config().layers[3].experts, Some(Experts { count: 4, used: 2, width: 32 }));
+    let down = base.matrix("blk.1.ffn_down_exps").expect("there");
+    assert_eq!((down.rows, down.cols), (4 * 32, 32));
+
+    let added = GgufWriter::mixture().tensors.split_off(GgufWriter::gemma4().tensors.len());
+    assert_eq!(added.len(), 4 * 8);
+    for tensor in added {
+        let what = tensor.name.clone();
+        assert_says(&what, mixture(&|w| w.remove_tensor(&what)), &["test.gguf", &what, "missing"]);
+        // Another number of experts, or of values: the last size is one more.
+        let mut shape: Vec<usize> = tensor.shape.iter().map(|&n| n as usize).collect();
+        let other = shape.len() - 1;
+        shape[other] += if other == 0 { 32 } else { 1 };
+        let ty = if what.contains("exps.weight") { GgmlType::Q8_0 } else { GgmlType::F32 };
+        let replaced = mixture(&|w| {
+            w.remove_tensor(&what);
+            w.random(&what, &shape, ty);
+        });
+        assert_says(&what, replaced, &[&what, &format!("{shape:?}"), &format!("{:?}", tensor.shape)]);
+    }
+    let set = |key: &str, n: u32| mixture(&|w| w.set(&format!("gemma4.{key}"), Value::U32(n)));
+    assert_says("count", set("expert_count", 300), &["gemma4.expert_count", "300", "1 to 256"]);
+    assert_says("count", set("expert_count", 8), &["32, 4", "32, 8"]);
+    assert_says("count", set("expert_count", 6), &["gemma4.expert_count", "multiple of 4"]);
+    assert_says("used", set("expert_used_count", 5), &["gemma4.expert_used_count", "1 to 4"]);
+    assert_says("used", set("expert_used_count", 0), &["gemma4.expert_used_count", "1 to 4"]);
+    assert_says(
+        "width",
+        set("expert_feed_forward_length", 8),
+        &["blk.0.ffn_gate_up_exps.weight", "[32, 16, 4]"],
+    );
+    for key in ["expert_used_count", "expert_feed_forward_length"] {
+        let key = format!("gemma4.{key}");
+        assert_says(&key, mixture(&|w| w.remove_key(&key)), &[&key, "missing"]);
+    }
+    let q4_1 = mixture(&|w| {
+        w.remove_tensor("blk.2.ffn_down_exps.weight");
+        w.random("blk.2.ffn_down_exps.weight", &[32, 32, 4], GgmlType::Q4_1);
+    });
+    assert_says("type", q4_1, &["blk.2.ffn_down_exps.weight", "Q4_1", "Q4_K, Q5_K, Q6_K"]);
+}
+
+/// Gate and up as two tensors, and the names of Ollama's converter.
+#[test]
+fn mixtures_in_other_layouts() {
+    let mut w = GgufWriter::mixture();
+    for i in 0..4 {
+        w.remove_tensor(&format!("blk.{i}.ffn_gate_up_exps.weight"));
+        for part in ["gate", "up"] {
+            w.random(&format!("blk.{i}.ffn_{part}_exps.weight"), &[32, 32, 4], GgmlType::Q4_0);
+        }
+        for (ours, theirs) in [
+            ("ffn_down_exps.scale", "ffn_gate_inp.per_expert_scale"),
+            ("post_ffw_norm_1.weight", "ffn_post_norm_1.weight"),
+            ("pre_ffw_norm_2.weight", "ffn_pre_norm_2.weight"),
+            ("post_ffw_norm_2.weight", "ffn_post_norm_2.weight"),
+        ] {
+            w.tensor(&format!("blk.{i}.{ours}")).name = format!("blk.{i}.{theirs}");
+        }
+    }
+    let base = open(&w).expect("sound");
+    assert!(base.matrix("blk.0.ffn_gate_up_exps").is_none());
+    for part in ["gate", "up"] {
+        assert_eq!(base.matrix(&format!("blk.3.ffn_{part}_exps")).expect("there").rows, 4 * 32);
+    }
+    assert_eq!(base.vector("blk.2.ffn_down_exps.scale").len(), 4);
+    w.remove_tensor("blk.1.ffn_up_exps.weight");
+    assert_says("half", open(&w), &["blk.1.ffn_up_exps.weight", "missing", "[32, 32, 4]"]);
 }

@@ -85,6 +85,9 @@ impl Run<'_> {
         self.end(if whole { Status::Finished } else { Status::Stopped }, Some(kept))?;
         self.say_finished(early, kept, &written);
         if self.console.words() {
+            if let Some(load) = self.session.experts(&self.trainer)? {
+                show::line("experts", load);
+            }
             show::written(written)?;
             show::line("written", self.recipe.output.dir.display());
             show::line("report", self.recipe.output.dir.join(report::FILE).display());

@@ -94,6 +94,9 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let tried = session.dry_pass(&trainer)?;
     bar.finish_and_clear();
     loading.line("tried", &tried);
+    if let Some(load) = session.experts(&trainer)? {
+        loading.line("experts", &load);
+    }
 
     // Only now: a run that cannot start leaves an earlier one's files as they are.
     let _lock = lock::Lock::take(dir)?;

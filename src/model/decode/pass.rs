@@ -74,11 +74,30 @@ impl<'a> Decoder<'a> {
         let (gate, up) = self.products(rec, layer, Input::FfnNormed, normed, &matrices, rows);
         gated::forward(rec, &geglu, &gate, gate.from(l.ffn_width), up.as_ref(), rows);
         let (y, up) = self.products(rec, layer, Input::Geglu, &geglu, &[&lw.ffn_down], rows);
+        let (mut y, mut up) = (&y, up);
+        if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
+            let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
+            experts.forward(rec, stream, acts, scratch, rows, |rec, scores, x, router| {
+                if let Some(g) = group {
+                    linear::forward(rec, acts.z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
+                }
+                let term =
+                    group.map(|g| LowRank { z: acts.z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 });
+                linear::forward(rec, scores.all(), x.all(), router, 1.0, term.as_ref(), rows);
+            });
+            // What `residual` adds to is zero here: the two norms' sum, and the adapter's term inside the first.
+            let sum = &acts.sum;
+            rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
+            let (first, second) = (&experts.post_ffw_norm_1, &experts.post_ffw_norm_2);
+            residual::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
+            residual::forward(rec, sum, normed, &acts.output, None, second, None, 1.0, rows);
+            y = sum;
+        }
         let norm = &lw.post_ffw_norm;
         let Some(branch) = &lw.per_layer else {
-            return residual::forward(rec, stream, normed, &y, up.as_ref(), norm, after, scale, rows);
+            return residual::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows);
         };
-        residual::forward(rec, stream, normed, &y, up.as_ref(), norm, None, 1.0, rows);
+        residual::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows);
 
         let width = model.config().per_layer_width;
         let inputs = w.per_layer.from(layer * width);

@@ -4,6 +4,7 @@ use super::applied;
 use crate::config::{Config, LayerConfig};
 use crate::gpu::{Gpu, GpuError, Staging};
 use crate::model::Model;
+use crate::model::experts::{ExpertActivations, ExpertScratch};
 use crate::ops::argmax::{Argmax, Likeliest};
 use crate::ops::cached_attention::Parts;
 use crate::ops::matvec;
@@ -60,6 +61,7 @@ pub struct Workspace<'a> {
     pub(super) wide: Rows,     // what attention and gates make [chunk, widest]
     pub(super) z: Rows,        // of long passes [chunk, Σ R]
     pub(super) packed: Option<[Packed; 2]>, // inputs and z of long passes on cooperative matrices
+    pub(super) experts: Option<(ExpertActivations, ExpertScratch)>,
     pub(super) parts: Parts,
     pub(super) logits: Rows, // [1, V]
     pub(super) argmax: Argmax,
@@ -114,6 +116,13 @@ impl<'a> Workspace<'a> {
                 ]),
                 false => None,
             },
+            experts: match config.layers.iter().find_map(|l| l.experts) {
+                None => None,
+                Some(shape) => Some((
+                    ExpertActivations::new(gpu, shape, d, chunk, applied::padded(gpu, rank))?,
+                    ExpertScratch::new(gpu, &shape, rows("experts' input", d)?, chunk)?,
+                )),
+            },
             parts: Parts::new(gpu, heads, queries)?,
             logits: Rows::new(gpu, "logits", 1, config.vocab)?,
             argmax: Argmax::new(gpu)?,
@@ -155,6 +164,12 @@ impl<'a> Workspace<'a> {
             Some(_) => packed_bytes(self.lengths.chunk, self.wide.stride.max(self.stream.stride)),
             None => 0,
         };
-        rows + proj + self.table.size() + self.parts.bytes() + packed
+        let experts = self.experts.as_ref().map_or(0, |(acts, _)| {
+            let (shape, d) = (&acts.groups.experts, self.stream.stride);
+            ExpertActivations::bytes(self.gpu, shape, d, self.lengths.chunk)
+                + ExpertScratch::bytes(self.gpu, shape, d, self.lengths.chunk)
+                + (4 * self.lengths.chunk * d) as u64
+        });
+        rows + proj + experts + self.table.size() + self.parts.bytes() + packed
     }
 }

@@ -4,7 +4,7 @@ use super::{Activations, Gradients, Model, Pair};
 use crate::batch::MicroBatch;
 use crate::lora::Module;
 use crate::reference::{
-    add_scaled, attention, cross_entropy, embedding, geglu, linear, lora, rms_norm, rope,
+    add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope, router,
 };
 
 /// Gradients of the keys and values of each layer that makes its own, `[T, G, K]`: its own attention and those of
@@ -64,7 +64,10 @@ impl Model<'_> {
             add_scaled(&mut dh, 1.0, &dx);
         }
 
-        let ddown = rms_norm::backward(&dh, &a.ffn_down, Some(&w.post_ffw_norm), d, eps);
+        let ddown = match a.experts {
+            Some(_) => self.experts_backward(layer, acts, &mut dh, grads),
+            None => rms_norm::backward(&dh, &a.ffn_down, Some(&w.post_ffw_norm), d, eps),
+        };
         let dgeglu =
             self.adapted_backward(layer, Module::FfnDown, &ddown, &a.geglu, &w.ffn_down, acts, grads);
         let (dgate, dup) = geglu::backward(&dgeglu, &a.ffn_gate, &a.ffn_up);
@@ -125,6 +128,33 @@ impl Model<'_> {
         let dx = rms_norm::backward(&dnormed, &acts.hidden[layer], Some(&w.attn_norm), d, eps);
         add_scaled(&mut dh, 1.0, &dx);
         grads.hidden[layer] = dh;
+    }
+
+    /// Adds what comes through the router and the experts to `dh`, the gradient of the stream; returns that of the
+    /// feed-forward block's output.
+    fn experts_backward(
+        &self,
+        layer: usize,
+        acts: &Activations,
+        dh: &mut [f64],
+        grads: &mut Gradients,
+    ) -> Vec<f64> {
+        let (l, a) = (&self.config.layers[layer], &acts.layers[layer]);
+        let w = &self.weights.layers[layer];
+        let (Some(l), Some(e), Some(we)) = (l.experts, &a.experts, &w.experts) else { return Vec::new() };
+        let (d, eps) = (self.config.width, self.eps());
+        let dsum = rms_norm::backward(dh, &e.sum, Some(&w.post_ffw_norm), d, eps);
+        let doutput = rms_norm::backward(&dsum, &e.output, Some(&we.post_ffw_norm_2), d, eps);
+        let g = experts::backward(&doutput, &e.normed, &e.routing, &we.matrices(l.width), &e.inner, d);
+        let dx = rms_norm::backward(&g.dx, &a.after_attention, Some(&we.pre_ffw_norm_2), d, eps);
+        add_scaled(dh, 1.0, &dx);
+        let dscores = router::backward(&g.dweights, &e.routing, l.count);
+        let module = Module::FfnGateInp;
+        let dnormed =
+            self.adapted_backward(layer, module, &dscores, &e.router_normed, &we.router, acts, grads);
+        let dx = rms_norm::backward(&dnormed, &a.after_attention, Some(&we.router_norm()), d, eps);
+        add_scaled(dh, 1.0, &dx);
+        rms_norm::backward(&dsum, &a.ffn_down, Some(&we.post_ffw_norm_1), d, eps)
     }
 
     /// `dx` of an adapted product; adds to the slot's gradients.

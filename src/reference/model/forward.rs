@@ -6,7 +6,8 @@ use super::Model;
 use crate::batch::MicroBatch;
 use crate::lora::{Module, Slot};
 use crate::reference::{
-    add_scaled, attention, cross_entropy, embedding, geglu, linear, lora, rms_norm, rope,
+    Routing, add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope,
+    router,
 };
 
 /// Everything that backward reads.
@@ -61,6 +62,8 @@ pub struct LayerActivations {
     pub geglu: Vec<f64>,
     /// Before `post_ffw_norm`, `[T, D]`.
     pub ffn_down: Vec<f64>,
+    /// What the experts did; `None` in dense models.
+    pub experts: Option<ExpertActivations>,
     /// The stream after the feed-forward, `[T, D]`.
     pub after_ffn: Vec<f64>,
     /// Before the GELU, `[T, P]`; empty where `P` is 0.
@@ -71,15 +74,38 @@ pub struct LayerActivations {
     pub proj: Vec<f64>,
 }
 
+/// The values around the experts of one layer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExpertActivations {
+    /// Input of the router's matrix, `[T, D]`.
+    pub router_normed: Vec<f64>,
+    /// The router's choice.
+    pub routing: Routing,
+    /// Input of the experts, `[T, D]`.
+    pub normed: Vec<f64>,
+    /// Inside the experts.
+    pub inner: experts::Saved,
+    /// Output of the experts, `[T, D]`.
+    pub output: Vec<f64>,
+    /// Before `post_ffw_norm`, `[T, D]`: the normed outputs of the feed-forward block and of the experts, added.
+    pub sum: Vec<f64>,
+}
+
 impl Model<'_> {
     /// Runs the micro-batch. `N` is the number of rows that carry loss.
     pub fn forward(&self, batch: &MicroBatch) -> Activations {
+        self.forward_routed(batch, &[])
+    }
+
+    /// The same with the experts of each token that `chosen` gives, `[T, used]` by layer: a step that is small enough
+    /// for derivatives may still change the router's choice.
+    pub fn forward_routed(&self, batch: &MicroBatch, chosen: &[Vec<usize>]) -> Activations {
         let d = self.config.width;
         let embeddings = embedding::forward(&batch.tokens, &self.weights.token_embd, d, root(d));
         let per_layer_inputs = self.per_layer_inputs(batch, &embeddings);
         let mut acts = Activations { hidden: vec![embeddings], per_layer_inputs, ..Default::default() };
         for layer in 0..self.config.layers.len() {
-            self.layer_forward(layer, batch, &mut acts);
+            self.layer_forward(layer, batch, chosen.get(layer).map(Vec::as_slice), &mut acts);
         }
         acts.head = embedding::gather(&acts.hidden[self.config.layers.len()], &batch.loss_rows, d);
         acts.logits = self.logits(&acts.head);
@@ -121,7 +147,13 @@ impl Model<'_> {
         inputs
     }
 
-    fn layer_forward(&self, layer: usize, batch: &MicroBatch, acts: &mut Activations) {
+    fn layer_forward(
+        &self,
+        layer: usize,
+        batch: &MicroBatch,
+        chosen: Option<&[usize]>,
+        acts: &mut Activations,
+    ) {
         let (l, w) = (&self.config.layers[layer], &self.weights.layers[layer]);
         let (d, size, eps) = (self.config.width, l.head_size, self.eps());
         let frequencies = self.config.rope_frequencies(layer);
@@ -159,7 +191,9 @@ impl Model<'_> {
         a.ffn_up = self.adapted(layer, Module::FfnUp, &a.ffn_normed, &w.ffn_up, z);
         a.geglu = geglu::forward(&a.ffn_gate, &a.ffn_up);
         a.ffn_down = self.adapted(layer, Module::FfnDown, &a.geglu, &w.ffn_down, z);
-        a.after_ffn = rms_norm::forward(&a.ffn_down, Some(&w.post_ffw_norm), d, eps);
+        a.experts = self.experts_forward(layer, &a, chosen, z);
+        let ffn = a.experts.as_ref().map_or(&a.ffn_down, |experts| &experts.sum);
+        a.after_ffn = rms_norm::forward(ffn, Some(&w.post_ffw_norm), d, eps);
         add_scaled(&mut a.after_ffn, 1.0, &a.after_attention);
 
         let mut out = a.after_ffn.clone();
@@ -174,6 +208,26 @@ impl Model<'_> {
         }
         acts.hidden.push(out);
         acts.layers.push(a);
+    }
+
+    /// The router and the experts beside the feed-forward block, and the sum of both.
+    fn experts_forward(
+        &self,
+        layer: usize,
+        a: &LayerActivations,
+        chosen: Option<&[usize]>,
+        z: &mut BTreeMap<Slot, Vec<f64>>,
+    ) -> Option<ExpertActivations> {
+        let (l, w) = (self.config.layers[layer].experts?, self.weights.layers[layer].experts.as_ref()?);
+        let (d, eps) = (self.config.width, self.eps());
+        let router_normed = rms_norm::forward(&a.after_attention, Some(&w.router_norm()), d, eps);
+        let scores = self.adapted(layer, Module::FfnGateInp, &router_normed, &w.router, z);
+        let routing = router::forward(&scores, l.count, l.used, chosen);
+        let normed = rms_norm::forward(&a.after_attention, Some(&w.pre_ffw_norm_2), d, eps);
+        let (output, inner) = experts::forward(&normed, &routing, &w.matrices(l.width), d);
+        let mut sum = rms_norm::forward(&a.ffn_down, Some(&w.post_ffw_norm_1), d, eps);
+        add_scaled(&mut sum, 1.0, &rms_norm::forward(&output, Some(&w.post_ffw_norm_2), d, eps));
+        Some(ExpertActivations { router_normed, routing, normed, inner, output, sum })
     }
 
     /// `x·Wᵀ`, plus the adapter's part where the slot has one; keeps its `z`.
@@ -224,6 +278,7 @@ mod tests {
             rope_base: 1e4,
             kv_donor: None,
             k_eq_v: false,
+            experts: None,
         };
         let config = Config {
             width: 4,

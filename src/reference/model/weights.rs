@@ -3,9 +3,10 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::config::Config;
+use crate::config::{Config, Experts};
+use crate::reference::experts;
 
-/// Every tensor of a dense model, row-major `[out, in]`.
+/// Every tensor of a model, row-major `[out, in]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     /// `[V, D]`.
@@ -62,6 +63,8 @@ pub struct LayerWeights {
     pub post_ffw_norm: Vec<f64>,
     /// The layer's part of the per-layer embeddings; `None` where `P` is 0.
     pub per_layer: Option<PerLayerBranchWeights>,
+    /// The experts; `None` in dense models.
+    pub experts: Option<ExpertWeights>,
     /// `layer_output_scale`, multiplies the whole stream; 1 where the file has none.
     pub output_scale: f64,
 }
@@ -75,6 +78,27 @@ pub struct PerLayerBranchWeights {
     pub proj: Vec<f64>,
     /// `[D]`.
     pub post_norm: Vec<f64>,
+}
+
+/// The experts of a layer, their router and the norms around them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertWeights {
+    /// `ffn_gate_inp`, `[E, D]`.
+    pub router: Vec<f64>,
+    /// `ffn_gate_inp.scale`, `[D]`.
+    pub router_scale: Vec<f64>,
+    /// `ffn_gate_up_exps`, `[E, 2·F, D]`: an expert's gate above its up.
+    pub gate_up: Vec<f64>,
+    /// `ffn_down_exps`, `[E, D, F]`.
+    pub down: Vec<f64>,
+    /// `ffn_down_exps.scale`, `[E]`.
+    pub down_scale: Vec<f64>,
+    /// Behind the feed-forward block beside the experts, `[D]`.
+    pub post_ffw_norm_1: Vec<f64>,
+    /// Before the experts, `[D]`.
+    pub pre_ffw_norm_2: Vec<f64>,
+    /// Behind the experts, `[D]`.
+    pub post_ffw_norm_2: Vec<f64>,
 }
 
 /// Why tensors do not make a model.
@@ -114,7 +138,12 @@ impl Weights {
         let (d, p, v, layers) = (config.width, config.per_layer_width, config.vocab, config.layers.len());
         let output = optional("output", v * d)?;
         let mut scales = Vec::new();
+        let mut fused = Vec::new();
         for layer in 0..layers {
+            let experts = &config.layers[layer].experts;
+            let gate_up = experts
+                .map(|e| optional(&format!("blk.{layer}.ffn_gate_up_exps"), e.count * 2 * e.width * d));
+            fused.push(gate_up.transpose()?.flatten());
             let scale = optional(&format!("blk.{layer}.layer_output_scale"), 1)?;
             scales.push(scale.map_or(1.0, |scale| scale[0]));
         }
@@ -135,9 +164,13 @@ impl Weights {
                 proj_norm: required("per_layer_proj_norm", p)?,
             });
         }
-        for (layer, output_scale) in scales.into_iter().enumerate() {
+        for (layer, (output_scale, gate_up)) in scales.into_iter().zip(fused).enumerate() {
             let mut required = |name: &str, len: usize| required(&format!("blk.{layer}.{name}"), len);
-            weights.layers.push(LayerWeights::from_tensors(config, layer, output_scale, &mut required)?);
+            let mut weights_of = LayerWeights::from_tensors(config, layer, output_scale, &mut required)?;
+            if let Some(experts) = config.layers[layer].experts {
+                weights_of.experts = Some(ExpertWeights::from_tensors(&experts, d, gate_up, &mut required)?);
+            }
+            weights.layers.push(weights_of);
         }
         Ok(weights)
     }
@@ -208,6 +241,7 @@ impl LayerWeights {
             ffn_down: required("ffn_down", d * f)?,
             post_ffw_norm: required("post_ffw_norm", d)?,
             per_layer,
+            experts: None,
             output_scale,
         })
     }
@@ -239,6 +273,62 @@ impl LayerWeights {
                 post_norm: normal.vec(d, 0.35, 0.05),
             }),
             output_scale: 0.8 + 0.25 * normal.uniform(),
+            experts: l.experts.map(|experts| ExpertWeights::random(&experts, d, normal)),
+        }
+    }
+}
+
+impl ExpertWeights {
+    fn from_tensors(
+        experts: &Experts,
+        d: usize,
+        fused: Option<Vec<f64>>,
+        required: &mut impl FnMut(&str, usize) -> Result<Vec<f64>, WeightsError>,
+    ) -> Result<ExpertWeights, WeightsError> {
+        let Experts { count, width, .. } = *experts;
+        let gate_up = match fused {
+            Some(gate_up) => gate_up,
+            None => {
+                let gate = required("ffn_gate_exps", count * width * d)?;
+                let up = required("ffn_up_exps", count * width * d)?;
+                let pairs = gate.chunks_exact(width * d).zip(up.chunks_exact(width * d));
+                pairs.flat_map(|(gate, up)| [gate, up].concat()).collect()
+            }
+        };
+        Ok(ExpertWeights {
+            router: required("ffn_gate_inp", count * d)?,
+            router_scale: required("ffn_gate_inp.scale", d)?,
+            gate_up,
+            down: required("ffn_down_exps", count * d * width)?,
+            down_scale: required("ffn_down_exps.scale", count)?,
+            post_ffw_norm_1: required("post_ffw_norm_1", d)?,
+            pre_ffw_norm_2: required("pre_ffw_norm_2", d)?,
+            post_ffw_norm_2: required("post_ffw_norm_2", d)?,
+        })
+    }
+
+    /// `ffn_gate_inp.scale/√D`, as the weights of the norm before the router.
+    pub(super) fn router_norm(&self) -> Vec<f64> {
+        let root = (self.router_scale.len() as f64).sqrt();
+        self.router_scale.iter().map(|s| s / root).collect()
+    }
+
+    pub(super) fn matrices(&self, width: usize) -> experts::Experts<'_> {
+        experts::Experts { gate_up: &self.gate_up, down: &self.down, scale: &self.down_scale, width }
+    }
+
+    /// Scores with a spread of about 1.5, so that no expert takes all.
+    fn random(experts: &Experts, d: usize, normal: &mut Normal) -> ExpertWeights {
+        let Experts { count, width, .. } = *experts;
+        ExpertWeights {
+            router: normal.matrix(count, d),
+            router_scale: normal.vec(d, 1.5 * (d as f64).sqrt(), 0.2),
+            gate_up: normal.matrix(count * 2 * width, d),
+            down: normal.matrix(count * d, width),
+            down_scale: (0..count).map(|_| 0.5 + normal.uniform()).collect(),
+            post_ffw_norm_1: normal.vec(d, 1.0, 0.2),
+            pre_ffw_norm_2: normal.vec(d, 1.0, 0.2),
+            post_ffw_norm_2: normal.vec(d, 1.0, 0.2),
         }
     }
 }
@@ -293,6 +383,7 @@ mod tests {
             rope_base: 1e4,
             kv_donor: None,
             k_eq_v: false,
+            experts: None,
         };
         Config {
             width: 3,

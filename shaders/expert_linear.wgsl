@@ -1,0 +1,160 @@
+// The products of linear.wgsl over rows that are grouped by expert (expert_groups.wgsl): each tile of 64 rows multiplies with
+// the matrix of its expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
+// gathered from the rows of the tokens. W may hold some of the experts only: tiles of others are left alone.
+#import weight
+#import common/tile
+
+// Twin of `Params` in src/ops/expert_linear.rs.
+struct Params {
+    weight_rows: u32,   // N of all experts that W holds
+    weight_cols: u32,   // K
+    expert_rows: u32,   // N
+    first_expert: u32,  // of W
+    used: u32,          // x's row of a choice is choice / used; 0: x is grouped
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride4: u32,
+    y_offset4: u32,
+    rank4: u32,         // padded rank / 4 of the adapter term; 0 for none
+    z_stride4: u32,
+    z_offset4: u32,
+    scale: f32,
+    lora_scale: f32,
+    accumulate: u32,    // whether y keeps what it holds
+    cols4: u32,         // columns of y that this call makes, / 4
+    first_column: u32,  // the first of them: row of W_e forward, column backward
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // W [E, N, K]
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;          // forward: x; backward: dy
+@group(0) @binding(3) var<storage, read> z: array<vec4<f32>>;          // forward: z [rows, R]; backward: u [rows, R]
+@group(0) @binding(4) var<storage, read> lora: array<vec4<f32>>;       // forward: B [E, N, R]; backward: A [E, R, K]
+@group(0) @binding(5) var<storage, read_write> result: array<vec4<f32>>; // forward: y [rows, N]; backward: dx [rows, K]
+@group(0) @binding(6) var<storage, read> tiles: array<u32>;            // expert of each tile
+@group(0) @binding(7) var<storage, read> choices: array<u32>;          // choice of each row
+
+const NONE: u32 = 0xffffffffu;
+
+var<private> expert: u32;       // of this tile
+var<private> first_row: u32;    // of its matrix in W
+// Where the four rows that this thread stages lie in x; NONE: nowhere.
+var<private> sources: vec4<u32>;
+
+fn source(row: u32) -> u32 {
+    let choice = choices[row];
+    if choice == NONE {
+        return NONE;
+    }
+    return select(row, choice / max(params.used, 1u), params.used > 0u) * params.x_stride4 + params.x_offset4;
+}
+
+// Whether W holds the tile's expert.
+fn begin(tile: u32, lane: u32) -> bool {
+    expert = tiles[tile];
+    if expert - params.first_expert >= params.weight_rows / params.expert_rows { // also where the difference wraps
+        return false;
+    }
+    first_row = (expert - params.first_expert) * params.expert_rows;
+    let row = tile * TILE + lane / 4u * 4u;
+    sources = vec4<u32>(source(row), source(row + 1u), source(row + 2u), source(row + 3u));
+    return true;
+}
+
+fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
+    store_columns(row * params.y_stride4 + params.y_offset4 + col4, col4, params.cols4, a, b);
+}
+
+fn x4(source: u32, col4: u32, cols4: u32) -> vec4<f32> {
+    if source == NONE || col4 >= cols4 {
+        return vec4<f32>();
+    }
+    return x[source + col4];
+}
+
+fn z4(row: u32, r4: u32) -> vec4<f32> {
+    if r4 >= params.rank4 {
+        return vec4<f32>();
+    }
+    return z[row * params.z_stride4 + params.z_offset4 + r4];
+}
+
+fn w4(row: u32, col4: u32) -> vec4<f32> {
+    if row >= params.expert_rows || col4 * 4u >= params.weight_cols {
+        return vec4<f32>();
+    }
+    return params.scale * weight4(first_row + row, col4);
+}
+
+fn b4(row: u32, r4: u32) -> vec4<f32> {
+    if row >= params.expert_rows || r4 >= params.rank4 {
+        return vec4<f32>();
+    }
+    return params.lora_scale * lora[(expert * params.expert_rows + row) * params.rank4 + r4];
+}
+
+fn a4(r: u32, col4: u32) -> vec4<f32> {
+    let all4 = params.weight_cols / 4u;
+    if r >= params.rank4 * 4u || col4 >= all4 {
+        return vec4<f32>();
+    }
+    return lora[(expert * params.rank4 * 4u + r) * all4 + col4];
+}
+
+fn stage_x(col4: u32, cols4: u32, lane: u32) {
+    let rows = mat4x4<f32>(x4(sources.x, col4, cols4), x4(sources.y, col4, cols4), x4(sources.z, col4, cols4), x4(sources.w, col4, cols4));
+    stage_p_rows(lane % 4u, lane / 4u, rows);
+}
+
+fn stage_z(row: u32, r4: u32, lane: u32) {
+    stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(z4(row, r4), z4(row + 1u, r4), z4(row + 2u, r4), z4(row + 3u, r4)));
+}
+
+@compute @workgroup_size(64)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    if !begin(group.y, lane) {
+        return;
+    }
+    let row = group.y * TILE + lane / 4u * 4u;
+    let n = params.first_column + group.x * TILE + lane / 4u * 4u;
+    let cols4 = params.weight_cols / 4u;
+    for (var step4 = 0u; step4 < cols4; step4 += STEPS / 4u) {
+        let k4 = step4 + lane % 4u;
+        stage_x(k4, cols4, lane);
+        stage_q_rows(lane % 4u, lane / 4u, mat4x4<f32>(w4(n, k4), w4(n + 1u, k4), w4(n + 2u, k4), w4(n + 3u, k4)));
+        tile_multiply(lane);
+    }
+    for (var step4 = 0u; step4 < params.rank4; step4 += STEPS / 4u) {
+        let r4 = step4 + lane % 4u;
+        stage_z(row, r4, lane);
+        stage_q_rows(lane % 4u, lane / 4u, mat4x4<f32>(b4(n, r4), b4(n + 1u, r4), b4(n + 2u, r4), b4(n + 3u, r4)));
+        tile_multiply(lane);
+    }
+    tile_store(group.y * TILE, group.x * (TILE / 4u), lane);
+}
+
+// dx = scale·dy·W_e + u·A_e
+@compute @workgroup_size(64)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    if !begin(group.y, lane) {
+        return;
+    }
+    let row = group.y * TILE + lane / 4u * 4u;
+    let rows4 = (params.expert_rows + 3u) / 4u;
+    let col4 = params.first_column / 4u + group.x * (TILE / 4u) + lane % 16u;
+    for (var n4 = 0u; n4 < rows4; n4 += STEPS / 4u) {
+        stage_x(n4 + lane % 4u, rows4, lane);
+        for (var step = lane / 16u; step < STEPS; step += 4u) {
+            tile_q[step * PITCH + lane % 16u] = w4(n4 * 4u + step, col4);
+        }
+        tile_multiply(lane);
+    }
+    for (var r4 = 0u; r4 < params.rank4; r4 += STEPS / 4u) {
+        stage_z(row, r4 + lane % 4u, lane);
+        for (var step = lane / 16u; step < STEPS; step += 4u) {
+            tile_q[step * PITCH + lane % 16u] = a4(r4 * 4u + step, col4);
+        }
+        tile_multiply(lane);
+    }
+    tile_store(group.y * TILE, group.x * (TILE / 4u), lane);
+}

@@ -1,0 +1,185 @@
+//! Products of rows that are grouped by expert with the experts' frozen matrices, with the adapter's product in the same pass.
+
+use super::expert_groups::Groups;
+use super::{Param, Tile, View, Weight};
+use crate::gpu::{Gpu, GpuError, Kernel, Recorder};
+use crate::weights::planes;
+use crate::weights::quant::GgmlType;
+
+/// Twin of `Params` in shaders/expert_linear.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    weight_rows: u32,
+    weight_cols: u32,
+    expert_rows: u32,
+    first_expert: u32,
+    used: u32,
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride4: u32,
+    y_offset4: u32,
+    rank4: u32,
+    z_stride4: u32,
+    z_offset4: u32,
+    scale: f32,
+    lora_scale: f32,
+    accumulate: u32,
+    cols4: u32,
+    first_column: u32,
+}
+
+/// A matrix `[N, K]` for each expert, in one of a model's formats.
+#[derive(Clone, Debug)]
+pub struct ExpertWeight {
+    /// All experts' below each other, `[E·N, K]`, in tiles of whole experts.
+    pub weight: Weight,
+    /// `N`.
+    pub rows: usize,
+}
+
+impl ExpertWeight {
+    /// Uploads `[experts·rows, cols]` of `data`, in the file's own blocks.
+    pub fn upload(
+        gpu: &Gpu,
+        name: &str,
+        ty: GgmlType,
+        [experts, rows, cols]: [usize; 3],
+        data: &[u8],
+    ) -> Result<ExpertWeight, GpuError> {
+        let bytes = data.len() / experts.max(1); // of one expert
+        let fit = (gpu.max_binding_bytes() as usize / bytes.max(1)).clamp(1, experts);
+        let mut tiles = Vec::new();
+        for first in (0..experts).step_by(fit) {
+            let count = fit.min(experts - first);
+            let packed = planes::pack(ty, count * rows, &data[first * bytes..(first + count) * bytes]);
+            let buffer = gpu.upload(name, &packed)?;
+            tiles.push(Tile { first_row: first * rows, rows: count * rows, buffer, range: None });
+        }
+        Ok(ExpertWeight { weight: Weight { ty, rows: experts * rows, cols, tiles }, rows })
+    }
+
+    /// Parameters `[experts·rows, cols]` as something to multiply by.
+    pub fn of_param(param: &Param, experts: usize) -> ExpertWeight {
+        ExpertWeight { weight: param.as_weight(), rows: param.rows / experts }
+    }
+}
+
+/// A product of rank `R` that is added: `scale·z·B_eᵀ` forward, `u·A_e` backward.
+pub struct LowRank<'a> {
+    /// `z` or `u`, grouped `[rows, R]`.
+    pub z: View<'a>,
+    /// `B` `[E·N, R]` or `A` `[E·R, K]`.
+    pub matrix: &'a Param,
+    /// `R`, a multiple of 4.
+    pub rank: usize,
+    /// Factor of the whole term; forward only.
+    pub scale: f32,
+}
+
+/// Rows to multiply: one for each row of the groups, or one for each token.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// Grouped already.
+    Rows(View<'a>),
+    /// Of the tokens: every choice reads its token's.
+    Tokens(View<'a>),
+}
+
+/// Where a product goes: as many columns of the result, from `first` (a multiple of 128) on, as there are or fit the view.
+#[derive(Clone, Copy)]
+pub struct Columns<'a> {
+    /// `[rows, …]`.
+    pub y: View<'a>,
+    /// The column of the result that becomes the view's first.
+    pub first: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// All of them.
+    pub fn all(y: View<'a>) -> Columns<'a> {
+        Columns { y, first: 0 }
+    }
+
+    /// How many, of a result of `columns`.
+    pub(super) fn count(&self, columns: usize) -> usize {
+        (columns - self.first).min(self.y.rows.stride - self.y.offset)
+    }
+}
+
+/// `y = scale·x·W_eᵀ + lora.scale·z·B_eᵀ` for `y` `[rows, N]`, in the tiles of a pass over `tokens` tokens.
+pub fn forward(
+    rec: &mut Recorder,
+    y: Columns,
+    x: Source,
+    w: &ExpertWeight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    groups: &Groups,
+    tokens: usize,
+) {
+    dispatch(rec, "forward", y, x, w, scale, lora, groups, tokens, false);
+}
+
+/// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
+pub fn backward(
+    rec: &mut Recorder,
+    dx: Columns,
+    dy: Source,
+    w: &ExpertWeight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    groups: &Groups,
+    tokens: usize,
+    accumulate: bool,
+) {
+    dispatch(rec, "backward", dx, dy, w, scale, lora, groups, tokens, accumulate);
+}
+
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    to: Columns,
+    x: Source,
+    w: &ExpertWeight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    groups: &Groups,
+    tokens: usize,
+    accumulate: bool,
+) {
+    let (x, used) = match x {
+        Source::Rows(x) => (x, 0),
+        Source::Tokens(x) => (x, groups.experts.used),
+    };
+    let columns = to.count(if entry == "forward" { w.rows } else { w.weight.cols });
+    let y = to.y;
+    for tile in &w.weight.tiles {
+        let params = Params {
+            weight_rows: tile.rows as u32,
+            weight_cols: w.weight.cols as u32,
+            expert_rows: w.rows as u32,
+            first_expert: (tile.first_row / w.rows) as u32,
+            used: used as u32,
+            x_stride4: x.stride4(),
+            x_offset4: x.offset4(),
+            y_stride4: y.stride4(),
+            y_offset4: y.offset4(),
+            rank4: lora.map_or(0, |l| (l.rank / 4) as u32),
+            z_stride4: lora.map_or(0, |l| l.z.stride4()),
+            z_offset4: lora.map_or(0, |l| l.z.offset4()),
+            scale,
+            lora_scale: lora.map_or(0.0, |l| l.scale),
+            accumulate: u32::from(accumulate),
+            cols4: columns.div_ceil(4) as u32,
+            first_column: to.first as u32,
+        };
+        let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
+        let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
+        let (tiles, choices) = (groups.tiles.bind(6), groups.choices.bind(7));
+        let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5), tiles, choices];
+        let workgroups = [columns.div_ceil(64) as u32, groups.most_tiles(tokens) as u32, 1];
+        let kernel = Kernel::new("expert_linear", entry).with_format(w.weight.ty);
+        rec.dispatch(kernel, &params, &bindings, workgroups);
+    }
+}

@@ -1,0 +1,75 @@
+//! The router of a mixture of experts: softmax over all scores, the `used` largest, divided by their sum.
+//!
+//! Source: transformers `Gemma4TextRouter`. Equal scores go to the lower expert first, here and on the device.
+
+use super::row;
+
+/// Which experts work on each token, and with which weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Routing {
+    /// `[N, used]`, the largest score first.
+    pub experts: Vec<usize>,
+    /// `[N, used]`, each row sums to 1.
+    pub weights: Vec<f64>,
+    /// `[N, E]`, over all experts.
+    pub probabilities: Vec<f64>,
+}
+
+/// `scores` `[N, E]` -> the routing; the experts are those of `chosen` `[N, used]` where it is given.
+pub fn forward(scores: &[f64], experts: usize, used: usize, chosen: Option<&[usize]>) -> Routing {
+    let mut routing = Routing::default();
+    for n in 0..scores.len() / experts {
+        let scores = row(scores, n, experts);
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
+        let probabilities: Vec<f64> = scores.iter().map(|s| (s - largest).exp() / sum).collect();
+        let mut order: Vec<usize> = (0..experts).collect();
+        order.sort_by(|a, b| (scores[*b] + 0.0).total_cmp(&(scores[*a] + 0.0))); // stable; -0 equals 0
+        let order = chosen.map_or(&order[..used], |chosen| &chosen[n * used..(n + 1) * used]);
+        let of_chosen: f64 = order.iter().map(|e| probabilities[*e]).sum();
+        routing.weights.extend(order.iter().map(|e| probabilities[*e] / of_chosen));
+        routing.experts.extend(order);
+        routing.probabilities.extend(probabilities);
+    }
+    routing
+}
+
+/// `dscores` `[N, E]` from `dweights` `[N, used]`, through the division and the softmax; the choice is a constant.
+pub fn backward(dweights: &[f64], routing: &Routing, experts: usize) -> Vec<f64> {
+    let rows = routing.probabilities.len() / experts;
+    let used = routing.experts.len() / rows.max(1);
+    let mut dscores = vec![0.0; rows * experts];
+    for n in 0..rows {
+        let (dweights, weights) = (row(dweights, n, used), row(&routing.weights, n, used));
+        let probabilities = row(&routing.probabilities, n, experts);
+        let chosen = &routing.experts[n * used..(n + 1) * used];
+        let of_chosen: f64 = chosen.iter().map(|e| probabilities[*e]).sum();
+        let mean: f64 = (0..used).map(|k| weights[k] * dweights[k]).sum();
+        let mut dprobabilities = vec![0.0; experts];
+        for k in 0..used {
+            dprobabilities[chosen[k]] = (dweights[k] - mean) / of_chosen;
+        }
+        let inner: f64 = (0..experts).map(|e| probabilities[e] * dprobabilities[e]).sum();
+        for e in 0..experts {
+            dscores[n * experts + e] = probabilities[e] * (dprobabilities[e] - inner);
+        }
+    }
+    dscores
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_are_chosen_and_equals_by_their_number() {
+        // exp: 1, 3, 1, 3 of 8: experts 1 and 3 with ½ each, and of three equals the first two.
+        let three = 3f64.ln();
+        let routing = forward(&[0.0, three, 0.0, three, 1.0, 1.0, 0.0, 1.0], 4, 2, None);
+        assert_eq!(routing.experts, [1, 3, 0, 1]);
+        for weight in routing.weights {
+            assert!((weight - 0.5).abs() < 1e-15);
+        }
+        assert!((routing.probabilities[1] - 0.375).abs() < 1e-15);
+    }
+}

@@ -1,0 +1,396 @@
+//! Routers, rows grouped by expert and their products, at both tiers.
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::config::Experts;
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::expert_groups::Groups;
+use rullama_train::ops::expert_linear::{self, Columns, ExpertWeight, LowRank, Source};
+use rullama_train::ops::pack::Packed;
+use rullama_train::ops::{
+    Rows, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_pack, router,
+};
+use rullama_train::reference::{self, Routing};
+use rullama_train::weights::quant::{GgmlType, dequantize, random_blocks};
+
+use super::check::{Block, Check, Held, Outcome, Tolerance, run, sum, values, wide};
+use super::linear::widths;
+
+const EXACT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
+const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
+const NONE: u32 = u32::MAX;
+
+fn tolerance(gpu: &Gpu) -> Tolerance {
+    if gpu.cooperative() { HALF } else { EXACT }
+}
+
+/// What the router has chosen, on both sides, and where the rows stand.
+struct Grouped {
+    groups: Groups,
+    routing: Routing,
+    tokens: usize,
+    /// Choice of each row of all tiles, [`NONE`] in the filling; rows of tiles without expert too.
+    choices: Vec<u32>,
+    /// Expert of each tile.
+    tiles: Vec<u32>,
+}
+
+impl Grouped {
+    /// Scores whose spread makes some experts popular; `steps` of them are different, so that many are equal.
+    fn new(gpu: &Gpu, experts: Experts, tokens: usize, steps: f32) -> Result<Grouped, Failed> {
+        let mut scores = values(1, tokens * experts.count);
+        for (i, s) in scores.iter_mut().enumerate() {
+            let favour = 1.0 / (1 + i % experts.count) as f32;
+            *s = ((*s * 2.0 + favour) * steps).round() / steps;
+        }
+        let routing = reference::router::forward(&wide(&scores), experts.count, experts.used, None);
+        let groups = Groups::new(gpu, experts, tokens + 3)?;
+        let scores = Block::input(gpu, (0, 0), experts.count, &scores);
+        run(gpu, |rec| {
+            router::forward(rec, &groups, &scores.rows, tokens);
+            groups.sort(rec, tokens);
+        })?;
+        let rows = groups.most_rows(tokens);
+        let tiles: Vec<u32> = block_on(gpu.read(&groups.tiles.buffer, groups.most_tiles(tokens)))?;
+        let mut choices: Vec<u32> = block_on(gpu.read(&groups.choices.buffer, rows))?;
+        for (row, choice) in choices.iter_mut().enumerate() {
+            if tiles[row / groups.tile] == NONE {
+                *choice = NONE;
+            }
+        }
+        Ok(Grouped { groups, routing, tokens, choices, tiles })
+    }
+
+    /// Rows of width `width` by the rule `of(choice)`, zeros in the filling.
+    fn rows(&self, width: usize, of: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
+        let row = |choice: &u32| if *choice == NONE { vec![0.0; width] } else { of(*choice as usize) };
+        self.choices.iter().flat_map(row).collect()
+    }
+
+    /// What the device has made of the rows of tiles with an expert.
+    fn read(&self, gpu: &Gpu, rows: &Rows, width: usize) -> Result<Vec<f64>, Failed> {
+        let all: Vec<f32> = block_on(gpu.read(&rows.buffer, self.choices.len() * rows.stride))?;
+        let row = |(i, row): (usize, &[f32])| {
+            let used = self.tiles[i / self.groups.tile] != NONE;
+            row[..width].iter().map(|&x| if used { f64::from(x) } else { 0.0 }).collect::<Vec<_>>()
+        };
+        Ok(all.chunks(rows.stride).enumerate().flat_map(row).collect())
+    }
+}
+
+const SHAPES: [(usize, usize, usize); 6] =
+    [(1, 1, 3), (5, 3, 1), (8, 2, 70), (128, 8, 90), (256, 16, 33), (6, 2, 300)];
+
+/// Chosen experts, ties among them, weights, and the gradient of the scores.
+pub fn routers(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("router", EXACT);
+    for (count, used, tokens) in SHAPES {
+        for steps in [1e6, 4.0] {
+            let name = format!("E={count} used={used} T={tokens} steps={steps}");
+            let experts = Experts { count, used, width: 4 };
+            let g = Grouped::new(gpu, experts, tokens, steps)?;
+            let chosen: Vec<u32> = block_on(gpu.read(&g.groups.chosen.buffer, tokens * used))?;
+            let expected: Vec<u32> = g.routing.experts.iter().map(|&e| e as u32).collect();
+            if chosen != expected {
+                let at = chosen.iter().zip(&expected).position(|(f, e)| f != e).unwrap_or(0);
+                let (found, expected) = (chosen[at], expected[at]);
+                return Err(format!("{name}: choice {at}: expected {expected}, found {found}").into());
+            }
+            let weights: Vec<f32> = block_on(gpu.read(&g.groups.weights.buffer, tokens * used))?;
+            check.close(&name, used, &wide(&weights), &g.routing.weights)?;
+
+            let dweights = values(2, tokens * used);
+            let expected = reference::router::backward(&wide(&dweights), &g.routing, count);
+            let input = Block::input(gpu, (0, 0), tokens * used, &dweights);
+            let dscores = Block::output(gpu, (0, 0), count, tokens);
+            run(gpu, |rec| router::backward(rec, &dscores.rows, &input.rows, &g.groups, tokens))?;
+            check.close_to(&name, count, &dscores.read(gpu, &name)?, &expected, 0.1)?;
+        }
+    }
+    check.done()
+}
+
+/// Rows stand by expert, then in the order of the tokens, in whole tiles; every choice knows its row.
+pub fn groups(gpu: &Gpu) -> Outcome {
+    for (count, used, tokens) in SHAPES {
+        let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+        let mut expected = Vec::new();
+        let mut tiles = Vec::new();
+        let mut counts = vec![0u32; count];
+        for (expert, of_expert_count) in counts.iter_mut().enumerate() {
+            let of_expert = (0..tokens * used).filter(|&i| g.routing.experts[i] == expert);
+            expected.extend(of_expert.map(|i| i as u32));
+            *of_expert_count = (expected.len() - tiles.len() * g.groups.tile) as u32;
+            expected.resize(expected.len().next_multiple_of(g.groups.tile), NONE);
+            tiles.resize(expected.len() / g.groups.tile, expert as u32);
+        }
+        expected.resize(g.choices.len(), NONE);
+        tiles.resize(g.tiles.len(), NONE);
+        let places: Vec<u32> = block_on(gpu.read(&g.groups.places.buffer, tokens * used))?;
+        let found: Vec<u32> = block_on(gpu.read(&g.groups.counts.buffer, count))?;
+        let name = format!("E={count} used={used} T={tokens}");
+        if g.choices != expected || g.tiles != tiles || found != counts {
+            return Err(format!("{name}: rows are not where they belong").into());
+        }
+        for (choice, place) in places.iter().enumerate() {
+            if g.choices[*place as usize] as usize != choice {
+                return Err(format!("{name}: choice {choice} is not in row {place}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A random matrix for every expert, in tiles of two experts or in one.
+fn weight(
+    gpu: &Gpu,
+    ty: GgmlType,
+    [experts, rows, cols]: [usize; 3],
+    tiled: bool,
+) -> Result<(ExpertWeight, Vec<f64>), Failed> {
+    let bytes = random_blocks(ty, experts * rows * cols / ty.block_len(), (rows + cols) as u64);
+    let truth = wide(&dequantize(ty, &bytes));
+    let mut whole = ExpertWeight::upload(gpu, "test", ty, [experts, rows, cols], &bytes)?;
+    if tiled {
+        whole.weight.tiles.clear();
+        for first in (0..experts).step_by(2) {
+            let count = 2.min(experts - first);
+            let each = bytes.len() / experts;
+            let part = &bytes[first * each..(first + count) * each];
+            let part = ExpertWeight::upload(gpu, "test", ty, [count, rows, cols], part)?;
+            let mut tile = part.weight.tiles[0].clone();
+            tile.first_row = first * rows;
+            whole.weight.tiles.push(tile);
+        }
+    }
+    Ok((whole, truth))
+}
+
+/// (experts, used, tokens, which of `widths` is K, N, rank, tiled, gathered, scale)
+type Case = (usize, usize, usize, usize, usize, Option<usize>, bool, bool, f32);
+
+const CASES: [Case; 4] = [
+    (4, 2, 1, 0, 68, None, false, true, 1.0),
+    (5, 2, 90, 2, 132, Some(16), true, true, 0.37),
+    (3, 1, 150, 1, 200, Some(32), true, false, -1.5),
+    (7, 3, 70, 1, 64, None, false, false, 1.0),
+];
+
+/// `y = scale·x·W_eᵀ + lora_scale·z·B_eᵀ` and `dx = scale·dy·W_e + u·A_e`, grouped or gathered, written or added.
+pub fn products(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("expert_linear", tolerance(gpu));
+    for ty in GgmlType::SUPPORTED {
+        // Every format in one case, those that experts have in all.
+        let cases = if matches!(ty, GgmlType::Q4_K | GgmlType::Q5_0) { &CASES[..] } else { &CASES[1..2] };
+        for &(count, used, tokens, width, n, rank, tiled, gathered, scale) in cases {
+            for backward in [false, true] {
+                let k = widths(ty)[width];
+                let name = format!("{ty:?} E={count} T={tokens} K={k} N={n} R={rank:?} {tiled} {backward}");
+                let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+                let (w, truth) = weight(gpu, ty, [count, n, k], tiled)?;
+                let (input, output) = if backward { (n, k) } else { (k, n) };
+                let height = if gathered { tokens } else { g.choices.len() };
+                let x = values(1, height * input);
+                let source_row = |row: usize, choice: usize| if gathered { choice / used } else { row };
+                let (r, lora_scale) = (rank.unwrap_or(16), if backward { 1.0 } else { 0.75 });
+                let z = values(2, g.choices.len() * r);
+                let matrix = values(3, count * r * output);
+                let before = values(4, g.choices.len() * output);
+
+                let mut expected = Vec::new();
+                for (row, choice) in g.choices.iter().enumerate() {
+                    if g.tiles[row / g.groups.tile] == NONE {
+                        expected.extend(vec![0.0; output]);
+                        continue;
+                    }
+                    let e = g.tiles[row / g.groups.tile] as usize;
+                    let w = &truth[e * n * k..(e + 1) * n * k];
+                    let own = wide(&matrix[e * r * output..(e + 1) * r * output]);
+                    let z = wide(&z[row * r..(row + 1) * r]);
+                    let mut y = vec![0.0; output];
+                    if *choice != NONE {
+                        let from = source_row(row, *choice as usize);
+                        let x = wide(&x[from * input..(from + 1) * input]);
+                        y = match backward {
+                            true => reference::linear::backward(&x, w, k),
+                            false => reference::linear::forward(&x, w, k),
+                        };
+                        y.iter_mut().for_each(|y| *y *= f64::from(scale));
+                    }
+                    // In the filling, z is zero in earnest; here it is not, and nobody reads the result.
+                    if rank.is_some() && *choice != NONE {
+                        let term = match backward {
+                            true => reference::linear::backward(&z, &own, output),
+                            false => reference::linear::forward(&z, &own, r),
+                        };
+                        y.iter_mut().zip(term).for_each(|(y, t)| *y += lora_scale * t);
+                    }
+                    if backward {
+                        y = sum(&y, &wide(&before[row * output..(row + 1) * output]));
+                    }
+                    expected.extend(y);
+                }
+
+                let x_rows = Block::input(gpu, (4, 8), input, &x);
+                let filled: Vec<f32> = z
+                    .iter()
+                    .enumerate()
+                    .map(|(i, z)| if g.choices[i / r] == NONE { 0.0 } else { *z })
+                    .collect();
+                let z_rows = Block::input(gpu, (0, 0), r, &filled);
+                let held = Held::new(gpu, if backward { output } else { r }, &matrix);
+                let y = Block::in_out(gpu, (8, 4), output, &before);
+                let source = match gathered {
+                    true => Source::Tokens(x_rows.view()),
+                    false => Source::Rows(x_rows.view()),
+                };
+                let (groups, view) = (&g.groups, Columns::all(y.view()));
+                if gpu.cooperative() {
+                    let packed = Packed::new(gpu, "test", g.choices.len(), input)?;
+                    let packed_z = Packed::new(gpu, "test", g.choices.len(), r)?;
+                    let lora = rank.map(|rank| coop_expert_linear::LowRank {
+                        z: &packed_z,
+                        matrix: &held.param,
+                        rank,
+                        scale: lora_scale as f32,
+                    });
+                    run(gpu, |rec| {
+                        expert_pack::pack(rec, &packed, source, input, groups, tokens);
+                        let z = Source::Rows(z_rows.view());
+                        expert_pack::pack_alike(rec, &packed_z, z, r, groups, tokens, &packed);
+                        let (lora, dy) = (lora.as_ref(), (&packed, 0));
+                        match backward {
+                            true => coop_expert_linear::backward(
+                                rec, view, dy, &w, scale, lora, groups, tokens, true,
+                            ),
+                            false => coop_expert_linear::forward(
+                                rec, view, &packed, &w, scale, lora, groups, tokens,
+                            ),
+                        }
+                    })?;
+                } else {
+                    let lora = rank.map(|rank| LowRank {
+                        z: z_rows.view(),
+                        matrix: &held.param,
+                        rank,
+                        scale: lora_scale as f32,
+                    });
+                    let lora = lora.as_ref();
+                    run(gpu, |rec| match backward {
+                        true => {
+                            expert_linear::backward(rec, view, source, &w, scale, lora, groups, tokens, true)
+                        }
+                        false => expert_linear::forward(rec, view, source, &w, scale, lora, groups, tokens),
+                    })?;
+                }
+                let found = y.read(gpu, &name)?;
+                let used = |i: &usize| g.choices[i / output] != NONE;
+                let pick = |v: &[f64]| (0..v.len()).filter(used).map(|i| v[i]).collect::<Vec<_>>();
+                check.close(&name, output, &pick(&found), &pick(&expected))?;
+            }
+        }
+    }
+    check.done()
+}
+
+/// GeGLU with the gradients of the choices' weights, and the way back to tokens, together the reference's experts.
+pub fn whole(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("experts", tolerance(gpu));
+    for (count, used, tokens, f, d) in [(4, 2, 1, 4, 8), (8, 2, 70, 36, 24), (128, 8, 90, 96, 20)] {
+        let name = format!("E={count} used={used} T={tokens} F={f} D={d}");
+        let g = Grouped::new(gpu, Experts { count, used, width: f }, tokens, 1e6)?;
+        let rows = g.choices.len();
+        let scales = values(5, count);
+        let (gate_up, dy, x) =
+            (values(2, tokens * used * 2 * f), values(3, tokens * used * f), values(4, tokens * used * d));
+        let of = |v: &[f32], w: usize, c: usize| wide(&v[c * w..(c + 1) * w]);
+        let on_device = |v: &[f32], w: usize| {
+            let grouped: Vec<f32> = g.rows(w, |c| of(v, w, c)).iter().map(|&x| x as f32).collect();
+            Block::input(gpu, (0, 0), w, &grouped)
+        };
+        let split = |c: usize| {
+            let row = of(&gate_up, 2 * f, c);
+            (row[..f].to_vec(), row[f..].to_vec())
+        };
+        let factor = |c: usize| g.routing.weights[c] * f64::from(scales[g.routing.experts[c]]);
+        let y = g.rows(f, |c| reference::geglu::forward(&split(c).0, &split(c).1));
+        let dgate_up = g.rows(2 * f, |c| {
+            let dy: Vec<f64> = of(&dy, f, c).iter().map(|x| factor(c) * x).collect();
+            let (dgate, dup) = reference::geglu::backward(&dy, &split(c).0, &split(c).1);
+            [dgate, dup].concat()
+        });
+        let dweights: Vec<f64> = (0..tokens * used)
+            .map(|c| {
+                let y = reference::geglu::forward(&split(c).0, &split(c).1);
+                let inner: f64 = y.iter().zip(of(&dy, f, c)).map(|(a, b)| a * b).sum();
+                f64::from(scales[g.routing.experts[c]]) * inner
+            })
+            .collect();
+
+        let (inputs, dy_rows) = (on_device(&gate_up, 2 * f), on_device(&dy, f));
+        let scale_rows = Block::input(gpu, (0, 0), count, &scales);
+        let dweights_rows = Rows::new(gpu, "test", 1, tokens * used)?;
+        let backward_inputs = [&dy_rows.rows, &inputs.rows, &scale_rows.rows];
+        if gpu.cooperative() {
+            // What is packed shows through a product with one, for every expert.
+            let product = |packed: &Packed, width: usize| -> Result<Vec<f64>, Failed> {
+                let one: Vec<f32> = (0..count * width * width)
+                    .map(|i| f32::from(u8::from((i % (width * width)).is_multiple_of(width + 1))))
+                    .collect();
+                let one = Held::new(gpu, width, &one);
+                let out = Rows::new(gpu, "test", rows, width)?;
+                let one = ExpertWeight::of_param(&one.param, count);
+                run(gpu, |rec| {
+                    coop_expert_linear::forward(
+                        rec,
+                        Columns::all(out.all()),
+                        packed,
+                        &one,
+                        1.0,
+                        None,
+                        &g.groups,
+                        tokens,
+                    )
+                })?;
+                g.read(gpu, &out, width)
+            };
+            let packed = Packed::new(gpu, "test", rows, 2 * f)?;
+            run(gpu, |rec| coop_expert_geglu::forward(rec, &packed, &inputs.rows, &g.groups, tokens))?;
+            check.close(&name, f, &product(&packed, f)?, &y)?;
+            let out = (&packed, &dweights_rows);
+            run(gpu, |rec| coop_expert_geglu::backward(rec, out, backward_inputs, &g.groups, tokens))?;
+            check.close(&name, 2 * f, &product(&packed, 2 * f)?, &dgate_up)?;
+        } else {
+            let out = Rows::new(gpu, "test", rows, f)?;
+            run(gpu, |rec| expert_geglu::forward(rec, &out, &inputs.rows, &g.groups, tokens))?;
+            check.close(&name, f, &g.read(gpu, &out, f)?, &y)?;
+            let out = Rows::new(gpu, "test", rows, 2 * f)?;
+            run(gpu, |rec| {
+                expert_geglu::backward(rec, [&out, &dweights_rows], backward_inputs, &g.groups, tokens)
+            })?;
+            check.close(&name, 2 * f, &g.read(gpu, &out, 2 * f)?, &dgate_up)?;
+        }
+        let found: Vec<f32> = block_on(gpu.read(&dweights_rows.buffer, tokens * used))?;
+        check.close_to(&name, used, &wide(&found), &dweights, 0.1)?;
+
+        let x_rows = on_device(&x, d);
+        for weighted in [true, false] {
+            let mut expected = vec![0.0; tokens * d];
+            for c in 0..tokens * used {
+                let factor = if weighted { factor(c) } else { 1.0 };
+                let own = of(&x, d, c);
+                (0..d).for_each(|i| expected[c / used * d + i] += factor * own[i]);
+            }
+            let y = Block::output(gpu, (0, 0), d, tokens);
+            run(gpu, |rec| match weighted {
+                true => {
+                    expert_combine::forward(rec, y.view(), &x_rows.rows, &scale_rows.rows, &g.groups, tokens)
+                }
+                false => expert_combine::backward(rec, y.view(), &x_rows.rows, &g.groups, tokens),
+            })?;
+            check.close(&format!("{name} combined"), d, &y.read(gpu, &name)?, &expected)?;
+        }
+        assert_eq!(g.tokens, tokens);
+    }
+    check.done()
+}
