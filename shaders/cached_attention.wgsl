@@ -2,8 +2,6 @@
 // share a key/value head (heads first, then tokens) against one of `splits` parts of the keys, 64 keys at a time.
 // Key j is visible to the token at position i if j <= i and i − j < window. Softmax is kept up as keys come (Milakov &
 // Gimelshein 2018); with several parts each leaves its sum, maximum and weight, and `combine` adds them up in order.
-#import common/reduce
-
 // Twin of `Params` in src/ops/cached_attention.rs.
 struct Params {
     rows: u32,          // T
@@ -175,21 +173,19 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
 }
 
-// One workgroup a token and head.
+// One workgroup a token and head. Every thread adds up the few weights for itself, rather than wait for the others.
 @compute @workgroup_size(64)
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row_head = group.y * params.heads + group.x;
     let at = row_head * params.splits;
     var largest = MASKED;
-    for (var s = lane; s < params.splits; s += 64u) {
+    for (var s = 0u; s < params.splits; s++) {
         largest = max(largest, weights[at + s].x);
     }
-    largest = reduce_max(largest, lane);
     var total = 0.0;
-    for (var s = lane; s < params.splits; s += 64u) {
+    for (var s = 0u; s < params.splits; s++) {
         total += weights[at + s].y * exp(weights[at + s].x - largest);
     }
-    total = reduce_sum(total, lane);
     for (var c = lane; c < HEAD_SIZE4; c += 64u) {
         var sum = vec4<f32>();
         for (var s = 0u; s < params.splits; s++) {

@@ -19,7 +19,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> gate: array<vec4<f32>>;       // [T, gate_stride]
 @group(0) @binding(2) var<storage, read> up: array<vec4<f32>>;         // [T, up_stride]
-@group(0) @binding(3) var<storage, read> b: array<vec4<f32>>;          // B of gate and up [columns, R]
+@group(0) @binding(3) var<storage, read> b: array<vec4<f32>>;          // Bᵀ of gate and up [R, columns]
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;    // [T, columns]
 
 // Four values of B·z from row 4·col4 on.
@@ -27,8 +27,8 @@ fn adapter_term(b_offset4: u32, z_at: u32, col4: u32, rank4: u32) -> vec4<f32> {
     var sum = vec4<f32>();
     for (var r = 0u; r < rank4; r++) {
         let z = gate[z_at + r];
-        let at = b_offset4 + 4u * col4 * rank4 + r;
-        sum += vec4<f32>(dot(b[at], z), dot(b[at + rank4], z), dot(b[at + 2u * rank4], z), dot(b[at + 3u * rank4], z));
+        let at = b_offset4 + 4u * r * params.width4 + col4;
+        sum += z.x * b[at] + z.y * b[at + params.width4] + z.z * b[at + 2u * params.width4] + z.w * b[at + 3u * params.width4];
     }
     return sum;
 }

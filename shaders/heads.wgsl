@@ -1,6 +1,6 @@
 // Queries, keys and values of new tokens, one workgroup a head: the adapter's term, RMSNorm and rotary embedding on what
 // the products left. Queries stay where they are; keys and values go to their token's row of the cache.
-#import common/reduce
+#import common/reduce_wide
 
 // Twin of `Params` in src/ops/heads.rs.
 struct Params {
@@ -9,19 +9,19 @@ struct Params {
     head_size: u32,     // K
     stride: u32,        // floats of a row of products: queries, keys, values, z
     values: u32,        // first column of the raw values: that of the keys where the layer has no matrix for values
-    rank4: u32,         // padded rank / 4 of the adapter term; 0 for none
+    rank: u32,          // padded rank of the adapter term; 0 for none
     z_offset: u32,      // first column of the queries' z
     k_z_offset: u32,
     v_z_offset: u32,
-    k_b_offset4: u32,   // first vec4 of the keys' B; the queries' is the first of all
-    v_b_offset4: u32,
+    k_b_offset: u32,    // first float of the keys' Bᵀ; the queries' is the first of all
+    v_b_offset: u32,
     ring: u32,          // rows of the cache: token p is in row p % ring
     eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> products: array<f32>;   // [T, stride]
-@group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;          // B of queries, keys and values [N, R]
+@group(0) @binding(2) var<storage, read> b: array<f32>;                // Bᵀ of queries, keys and values [R, N]
 @group(0) @binding(3) var<storage, read> q_norm: array<f32>;           // [K]
 @group(0) @binding(4) var<storage, read> k_norm: array<f32>;           // [K]
 @group(0) @binding(5) var<storage, read> table: array<vec2<f32>>;      // cos, sin [positions, K/2]
@@ -34,17 +34,16 @@ const QUERY: u32 = 0u;
 const KEY: u32 = 1u;
 const VALUE: u32 = 2u;
 
-// Σ_r B[n, r]·z[r]
-fn adapter_term(b_at: u32, z_at: u32) -> f32 {
+// Σ_r B[n, r]·z[r], with N rows of B from b_at on.
+fn adapter_term(b_at: u32, n_rows: u32, z_at: u32) -> f32 {
     var sum = 0.0;
-    for (var r = 0u; r < params.rank4; r++) {
-        let z = z_at + 4u * r;
-        sum += dot(b[b_at + r], vec4<f32>(products[z], products[z + 1u], products[z + 2u], products[z + 3u]));
+    for (var r = 0u; r < params.rank; r++) {
+        sum += b[b_at + r * n_rows] * products[z_at + r];
     }
     return sum;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y * params.stride;
     var kind = QUERY;
@@ -52,33 +51,36 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     var raw = row;
     var z = row + params.z_offset;
     var b_at = 0u;
+    var b_rows = params.heads * params.head_size;
     if n >= params.heads + params.kv_heads {
         kind = VALUE;
         n -= params.heads + params.kv_heads;
         raw = row + params.values;
         z = row + params.v_z_offset;
-        b_at = params.v_b_offset4;
+        b_at = params.v_b_offset;
+        b_rows = params.kv_heads * params.head_size;
     } else if n >= params.heads {
         kind = KEY;
         n -= params.heads;
         raw = row + params.heads * params.head_size;
         z = row + params.k_z_offset;
-        b_at = params.k_b_offset4;
+        b_at = params.k_b_offset;
+        b_rows = params.kv_heads * params.head_size;
     }
     raw += n * params.head_size;
-    b_at += n * params.head_size * params.rank4;
+    b_at += n * params.head_size;
 
     var squares = 0.0;
-    for (var i = lane; i < params.head_size; i += 64u) {
-        let value = products[raw + i] + adapter_term(b_at + i * params.rank4, z);
+    for (var i = lane; i < params.head_size; i += 256u) {
+        let value = products[raw + i] + adapter_term(b_at + i, b_rows, z);
         head[i] = value;
         squares += value * value;
     }
-    let rstd = 1.0 / sqrt(reduce_sum(squares, lane) / f32(params.head_size) + params.eps);
+    let rstd = 1.0 / sqrt(wide_sum(squares, lane) / f32(params.head_size) + params.eps);
     let position = past[0] + group.y;
     let half = params.head_size / 2u;
     let cached = (position % params.ring * 2u * params.kv_heads + n) * params.head_size;
-    for (var i = lane; i < half; i += 64u) {
+    for (var i = lane; i < half; i += 256u) {
         var low = head[i] * rstd;
         var high = head[i + half] * rstd;
         if kind == VALUE {

@@ -1,10 +1,11 @@
 // The end of a block, one workgroup a token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block:
-// normed = next_norm(stream). y is in the row of products that holds the adapter's z.
+// normed = next_norm(stream). y is in the row of products that holds the adapter's z. A thread keeps its columns in
+// registers, and asks for all that it reads before the first sum.
 #import common/reduce_wide
 
 // Twin of `Params` in src/ops/residual.rs.
 struct Params {
-    width4: u32,        // D / 4
+    width4: u32,        // D / 4, at most 256·SHARES
     y_stride4: u32,
     z_offset4: u32,     // first vec4 of z in a row of y
     rank4: u32,         // padded rank / 4 of the adapter term; 0 for none
@@ -15,11 +16,11 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> y: array<vec4<f32>>;          // [T, y_stride]
-@group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;          // B [D, R]
+@group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;          // Bᵀ [R, D]
 @group(0) @binding(3) var<storage, read> norm: array<vec4<f32>>;       // [D]
 @group(0) @binding(4) var<storage, read> next_norm: array<vec4<f32>>;  // [D]
 @group(0) @binding(5) var<storage, read_write> stream: array<vec4<f32>>; // [T, D]
-@group(0) @binding(6) var<storage, read_write> normed: array<vec4<f32>>; // [T, D]; holds y + B·z in between
+@group(0) @binding(6) var<storage, read_write> normed: array<vec4<f32>>; // [T, D]
 
 fn rstd(squares: f32, lane: u32) -> f32 {
     return 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
@@ -29,34 +30,43 @@ fn rstd(squares: f32, lane: u32) -> f32 {
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let y_row = group.x * params.y_stride4;
     let row = group.x * params.width4;
-    var squares = 0.0;
-    for (var c = lane; c < params.width4; c += 256u) {
-        var value = y[y_row + c];
-        for (var r = 0u; r < params.rank4; r++) {
-            let z = y[y_row + params.z_offset4 + r];
-            let at = 4u * c * params.rank4 + r;
-            value += vec4<f32>(
-                dot(b[at], z),
-                dot(b[at + params.rank4], z),
-                dot(b[at + 2u * params.rank4], z),
-                dot(b[at + 3u * params.rank4], z),
-            );
-        }
-        normed[row + c] = value;
-        squares += dot(value, value);
+    // Columns beyond the row repeat its last and count as zero.
+#for i in 0..{SHARES}
+    let inside{i} = lane + {i}u * 256u < params.width4;
+    let c{i} = min(lane + {i}u * 256u, params.width4 - 1u);
+    var value{i} = y[y_row + c{i}];
+    let before{i} = stream[row + c{i}];
+    let norm{i} = norm[c{i}];
+    let next_norm{i} = next_norm[c{i}];
+#end
+    for (var r = 0u; r < params.rank4; r++) {
+        let z = y[y_row + params.z_offset4 + r];
+        let at = 4u * r * params.width4;
+#for i in 0..{SHARES}
+        value{i} += z.x * b[at + c{i}] + z.y * b[at + params.width4 + c{i}]
+            + z.z * b[at + 2u * params.width4 + c{i}] + z.w * b[at + 3u * params.width4 + c{i}];
+#end
     }
+    var squares = 0.0;
+#for i in 0..{SHARES}
+    squares += select(0.0, dot(value{i}, value{i}), inside{i});
+#end
     let this_rstd = rstd(squares, lane);
     squares = 0.0;
-    for (var c = lane; c < params.width4; c += 256u) {
-        let value = params.scale * (stream[row + c] + normed[row + c] * this_rstd * norm[c]);
-        stream[row + c] = value;
-        squares += dot(value, value);
+#for i in 0..{SHARES}
+    let after{i} = params.scale * (before{i} + value{i} * this_rstd * norm{i});
+    squares += select(0.0, dot(after{i}, after{i}), inside{i});
+    if inside{i} {
+        stream[row + c{i}] = after{i};
     }
-    let next_rstd = rstd(squares, lane);
+#end
     if params.next == 0u {
         return;
     }
-    for (var c = lane; c < params.width4; c += 256u) {
-        normed[row + c] = stream[row + c] * next_rstd * next_norm[c];
+    let next_rstd = rstd(squares, lane);
+#for i in 0..{SHARES}
+    if inside{i} {
+        normed[row + c{i}] = after{i} * next_rstd * next_norm{i};
     }
+#end
 }

@@ -29,7 +29,8 @@ use crate::weights::Fingerprint;
 
 /// Version of the files. Another number means that an older program cannot read them.
 const FORMAT: u64 = 1;
-const STATE: &str = "trainer_state.json";
+/// The file that makes a folder a checkpoint: it is written last.
+pub const STATE: &str = "trainer_state.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const BEST: &str = "best.safetensors";
 const METRICS: &str = "metrics.jsonl";
@@ -169,27 +170,7 @@ impl Checkpoint {
         slots: impl FnOnce(&Recipe) -> Result<Vec<Slot>, String>,
     ) -> Result<Checkpoint, Error> {
         let damaged = |problem: String| Error::Damaged { path: path.into(), problem };
-        let read = |name: &str| fs::read(path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
-        let text = read(STATE)?;
-        let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
-        let state: serde_json::Value = serde_json::from_slice(&text).map_err(unreadable)?;
-        if let Some(found) = state["format"].as_u64().filter(|&found| found > FORMAT) {
-            let version = state["version"].as_str().unwrap_or("of an unknown version").into();
-            return Err(Error::Newer { path: path.into(), version, found });
-        }
-        let state: State = serde_json::from_value(state).map_err(unreadable)?;
-        let mut contents: HashMap<&str, Vec<u8>> = HashMap::new();
-        for (name, expected) in &state.files {
-            let bytes = read(name)?;
-            if bytes.len() != expected.bytes {
-                let found = bytes.len();
-                return Err(damaged(format!("{name} has {found} bytes, expected {}", expected.bytes)));
-            }
-            if digest::bytes(&bytes) != expected.sha256 {
-                return Err(damaged(format!("{name} is not what was written: its SHA-256 is another one")));
-            }
-            contents.insert(name, bytes);
-        }
+        let (state, contents) = open(path)?;
         let content = |name: &str| contents.get(name).ok_or_else(|| damaged(format!("it has no {name}")));
         let lines = |name: &str| {
             let text = String::from_utf8(content(name)?.clone());
@@ -221,6 +202,59 @@ impl Checkpoint {
             adapter,
         })
     }
+}
+
+/// The state of the checkpoint in the folder `path`, and its files by name, each as it was written.
+fn open(path: &Path) -> Result<(State, HashMap<String, Vec<u8>>), Error> {
+    let damaged = |problem: String| Error::Damaged { path: path.into(), problem };
+    let read = |name: &str| fs::read(path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
+    let text = read(STATE)?;
+    let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
+    let state: serde_json::Value = serde_json::from_slice(&text).map_err(unreadable)?;
+    if let Some(found) = state["format"].as_u64().filter(|&found| found > FORMAT) {
+        let version = state["version"].as_str().unwrap_or("of an unknown version").into();
+        return Err(Error::Newer { path: path.into(), version, found });
+    }
+    let state: State = serde_json::from_value(state).map_err(unreadable)?;
+    let mut contents = HashMap::new();
+    for (name, expected) in &state.files {
+        let bytes = read(name)?;
+        if bytes.len() != expected.bytes {
+            let found = bytes.len();
+            return Err(damaged(format!("{name} has {found} bytes, expected {}", expected.bytes)));
+        }
+        if digest::bytes(&bytes) != expected.sha256 {
+            return Err(damaged(format!("{name} is not what was written: its SHA-256 is another one")));
+        }
+        contents.insert(name.clone(), bytes);
+    }
+    Ok((state, contents))
+}
+
+/// What a checkpoint is, without the model that it belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Steps that were taken or left out.
+    pub step: usize,
+    /// Steps of the whole run.
+    pub steps: usize,
+    /// Steps that moved the adapter.
+    pub updates: u64,
+    /// The step of the best evaluation.
+    pub best_step: Option<usize>,
+    /// The program that wrote it.
+    pub version: String,
+    /// What the run depends on.
+    pub identity: Identity,
+    /// Bytes of its files but for the state itself.
+    pub bytes: u64,
+}
+
+/// Describes the checkpoint in the folder `path`; fails where any file is not what was written.
+pub fn inspect(path: &Path) -> Result<Summary, Error> {
+    let (State { version, step, steps, updates, best_step, identity, .. }, contents) = open(path)?;
+    let bytes = contents.values().map(|bytes| bytes.len() as u64).sum();
+    Ok(Summary { step, steps, updates, best_step, version, identity, bytes })
 }
 
 /// The checkpoints in the folder `dir`, by step, the newest first; none where there is no such folder.

@@ -4,6 +4,7 @@
 #[path = "common/gguf_writer.rs"]
 mod gguf_writer;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -639,10 +640,35 @@ impl SafeFile {
     }
 }
 
+/// Every malformed adapter, so that none is lost from the list without notice: beside these, tests/export.rs has PEFT's.
+#[test]
+fn every_malformed_adapter_gives_one_clear_error() {
+    for kind in [
+        damaged_bytes,
+        duplicate_names,
+        gguf_loras_that_do_not_fit,
+        tensors_that_do_not_fit,
+        wrong_descriptions,
+        no_adapters,
+    ] {
+        kind();
+    }
+    assert_eq!(REFUSED.get(), 82, "malformed adapters that were refused");
+}
+
+thread_local! {
+    /// Adapters that [`refused`] has seen in this test.
+    static REFUSED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The error stands on one line, names the file or folder, and says `expected`.
 fn refused(path: &Path, config: &Config, expected: &str) {
+    REFUSED.set(REFUSED.get() + 1);
     let error = read_any(path, config, None).expect_err(&format!("expected {expected:?}")).to_string();
     assert!(error.contains(expected), "expected {expected:?} in: {error}");
     assert!(!error.contains('\n'), "more than one line: {error}");
+    let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(error.contains(name), "{name} is not named: {error}");
 }
 
 /// What is done to a good file, and what the error says.
@@ -674,8 +700,7 @@ fn rename(from: &'static str, to: &'static str) -> impl Fn(&mut Vec<u8>) {
     }
 }
 
-#[test]
-fn damaged_bytes_are_refused() {
+fn damaged_bytes() {
     let cut = |n: usize| move |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - n);
     let keep = |n: usize| move |bytes: &mut Vec<u8>| bytes.truncate(n);
     let put = |at: usize, value: u64| {
@@ -740,8 +765,7 @@ fn damaged_bytes_are_refused() {
     );
 }
 
-#[test]
-fn duplicate_names_in_safetensors_are_refused() {
+fn duplicate_names() {
     // Two entries of one name: what the crate's own map would merge without a word.
     let entry = r#""lora.blk.0.attn_q.A":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
     let header = format!(
@@ -754,8 +778,7 @@ fn duplicate_names_in_safetensors_are_refused() {
     refused(&path, &config, "tensor lora.blk.0.attn_q.A appears twice, expected once");
 }
 
-#[test]
-fn a_gguf_lora_that_does_not_fit_is_refused() {
+fn gguf_loras_that_do_not_fit() {
     let (_dir, path, config) = written(Format::GgufLora);
     let good = {
         let gguf = Gguf::open(&path).expect("sound");
@@ -908,8 +931,7 @@ fn refuse_tensors(path: &Path, file: &Path, config: &Config, (a, b): (&str, &str
     refused(path, tiny.config(), "use an adapter of this model and rank");
 }
 
-#[test]
-fn tensors_that_do_not_fit_are_refused() {
+fn tensors_that_do_not_fit() {
     let (_dir, path, config) = written(Format::RullamaV0);
     let names = ("lora.blk.0.attn_q.A", "lora.blk.0.attn_q.B");
     refuse_tensors(&path, &path, &config, names, "[r, in] = [3, 256]");
@@ -931,8 +953,7 @@ fn tensors_that_do_not_fit_are_refused() {
     }
 }
 
-#[test]
-fn wrong_descriptions_are_refused() {
+fn wrong_descriptions() {
     let (_dir, path, config) = written(Format::RullamaV0);
     let good = SafeFile::read(&path);
     let cases: [(&str, Option<&str>, &str); 8] = [
@@ -977,8 +998,7 @@ fn wrong_descriptions_are_refused() {
     refused(&folder, &config, "adapter_config.json: No such file or directory");
 }
 
-#[test]
-fn what_is_no_adapter_is_refused() {
+fn no_adapters() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let at = |name: &str| dir.path().join(name);
     refused(&at("nowhere"), &config, "nowhere: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA");

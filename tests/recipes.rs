@@ -6,6 +6,7 @@ use rullama_train::lora::Module;
 use rullama_train::recipe::{
     DataFormat, Format, Recipe, RecipeError, TargetModules, TrainOn, split_override,
 };
+use rullama_train::run::{self, Data, Frozen, Steps};
 
 const NONE: [(&str, &str); 0] = [];
 
@@ -48,6 +49,15 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// What the shipped recipes are for, and on what: four tasks on four bases, and samples of one's own.
+const TASKS: [&str; 4] = ["chat", "labels", "stories", "tools"];
+const BASES: [(&str, &str); 4] = [
+    ("", "tiny"),
+    ("-gemma4-31b", "gemma4:31b"),
+    ("-gemma4-e2b", "gemma4:e2b"),
+    ("-gemma4-e4b", "gemma4:e4b"),
+];
+
 #[test]
 fn shipped_recipes_load() {
     let mut names = Vec::new();
@@ -59,7 +69,41 @@ fn shipped_recipes_load() {
         names.push(path.file_name().expect("a file").to_string_lossy().into_owned());
     }
     names.sort();
-    assert_eq!(names, ["chat.toml", "gemma4-e2b.toml"]);
+    let mut expected = vec!["gemma4-e2b.toml".to_string()];
+    for task in TASKS {
+        expected.extend(BASES.map(|(suffix, _)| format!("{task}{suffix}.toml")));
+    }
+    expected.sort();
+    assert_eq!(names, expected);
+    assert_eq!(names.len(), 17);
+}
+
+/// Everything that a run does before it touches a device, on the tiny base in place of those that are downloaded.
+#[test]
+fn shipped_recipes_plan_their_steps() {
+    let mut planned = 0;
+    for task in TASKS {
+        for (suffix, base) in BASES {
+            let path = root().join(format!("recipes/{task}{suffix}.toml"));
+            let mut recipe = Recipe::read(&path, &NONE).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(recipe.model.base, base, "{}", path.display());
+            assert_eq!(recipe.output.dir, Path::new("runs").join(format!("{task}{suffix}")));
+            recipe.model.base = "tiny".into();
+            recipe.data.train = recipe.data.train.iter().map(|file| root().join(file)).collect();
+            recipe.check_files().unwrap_or_else(|error| panic!("{error}"));
+            let frozen = Frozen::open(&recipe).unwrap_or_else(|error| panic!("{error}"));
+            let data = Data::read(&recipe, &frozen).unwrap_or_else(|error| panic!("{error}"));
+            let notices: Vec<String> = data.notices.iter().map(ToString::to_string).collect();
+            assert!(notices.is_empty(), "{}: {notices:?}", path.display());
+            let steps = Steps::plan_weighted(&recipe, &data.train, &data.weights).expect("steps");
+            assert!(steps.plans.len() >= 10, "{}: {} steps", path.display(), steps.plans.len());
+            assert!(data.validation.len() >= 40, "{}", path.display());
+            run::initial_adapter(&recipe, &frozen.base).unwrap_or_else(|error| panic!("{error}"));
+            recipe.eval.samples.iter().for_each(|text| assert!(frozen.prompt(text).is_ok(), "{text}"));
+            planned += 1;
+        }
+    }
+    assert_eq!(planned, 16);
 }
 
 #[test]

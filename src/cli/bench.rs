@@ -91,7 +91,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         }
         let (adapter, origin) = match args.adapters.is_empty() {
             true => (random(), "on every linear".to_string()),
-            false => (inference::read_adapters(&args.adapters, config)?, args.adapters.join(" + ")),
+            false => (inference::read_adapters(&args.adapters, &base)?, args.adapters.join(" + ")),
         };
         let gpu = open()?;
         let model = Model::load(&gpu, &base, positions)?;

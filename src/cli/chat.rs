@@ -47,7 +47,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let loaded = Loaded::open(&args.model)?;
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
-    let conversation = Conversation::new(loaded.frozen.layout, args.system.clone());
+    let conversation = Conversation::new(args.system.clone());
     let mut chat = Chat {
         loaded: &loaded,
         workspace: &workspace,
@@ -171,7 +171,7 @@ impl<'a> Chat<'a> {
         with_adapter: bool,
     ) -> Result<ControlFlow<()>> {
         let (tokenizer, stop) = (&self.loaded.frozen.tokenizer, self.stop.clone());
-        let turn = conversation.ask(tokenizer, message)?;
+        let turn = conversation.ask(&self.loaded.frozen.template, tokenizer, message)?;
         let options = self.options.clone();
         let mut closed = false;
         let started = Instant::now();
@@ -197,7 +197,7 @@ impl<'a> Chat<'a> {
             tell(&reply, prompt_seconds, started.elapsed().as_secs_f64());
         }
         if reply.finish != Finish::Cancelled || !reply.ids.is_empty() {
-            conversation.push(tokenizer, turn, &reply.ids);
+            conversation.push(tokenizer, turn, &reply.ids, &reply.text);
         }
         Ok(ControlFlow::Continue(()))
     }

@@ -22,7 +22,8 @@ pub fn samples(recipe: &Recipe, session: &Session) {
     }
 }
 
-fn lengths(samples: &[Sample]) {
+/// The spread of lengths, and a histogram of them.
+pub fn lengths(samples: &[Sample]) {
     let mut lengths: Vec<usize> = samples.iter().map(|sample| sample.ids.len()).collect();
     lengths.sort_unstable();
     let at = |share: f64| lengths[((lengths.len() - 1) as f64 * share).round() as usize];

@@ -117,6 +117,9 @@ fn encode(args: &GenerateArgs, frozen: &Frozen, prompt: &str) -> Result<Vec<u32>
         let bos = (ids.first() != Some(&tokenizer.bos())).then(|| tokenizer.bos());
         return Ok(bos.into_iter().chain(ids).collect());
     }
-    let conversation = Conversation::new(frozen.layout, args.system.clone());
-    Ok(conversation.ask(tokenizer, prompt).with_context(|| format!("prompt {prompt:?}"))?.ids)
+    let conversation = Conversation::new(args.system.clone());
+    Ok(conversation
+        .ask(&frozen.template, tokenizer, prompt)
+        .with_context(|| format!("prompt {prompt:?}"))?
+        .ids)
 }

@@ -2,20 +2,21 @@
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::config::Config;
-use rullama_train::export;
+use rullama_train::export::{self, AdapterPath};
 use rullama_train::generate::{CHUNK, Finish, Options, Reply};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
-use rullama_train::run::Frozen;
+use rullama_train::recipe::Template;
+use rullama_train::run::{Frozen, RunError};
 use rullama_train::sampling::Sampling;
+use rullama_train::weights::Base;
 
 use super::show;
 
@@ -30,6 +31,12 @@ pub struct ModelArgs {
     /// An adapter of any format, on top of the others, with a weight where that is not 1; may be given several times.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
     adapters: Vec<String>,
+    /// Take adapters that were trained on another model than the base.
+    #[arg(long)]
+    allow_other_base: bool,
+    /// How conversations become text, as data.template in a recipe: auto, gguf, gemma4, or the path of a Jinja file.
+    #[arg(long, value_name = "TEMPLATE", default_value = "auto")]
+    template: String,
     /// Most tokens of prompt and reply together; unset, 8192 or what the base was trained for.
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
@@ -92,7 +99,9 @@ pub struct Loaded {
     /// All adapters as one.
     pub adapter: Option<Adapter>,
     /// Paths and weights.
-    pub adapters: Vec<(PathBuf, f64)>,
+    pub adapters: Vec<AdapterPath>,
+    /// The choice that `frozen.template` follows.
+    pub template: Template,
     pub gpu: Gpu,
     lengths: Lengths,
     /// Whether a buffer of the device holds less than the usual context.
@@ -103,11 +112,16 @@ impl Loaded {
     /// Opens base, adapters and device.
     pub fn open(args: &ModelArgs) -> Result<Loaded> {
         let adapters = weights(&args.adapters)?;
-        let frozen = Frozen::named(&args.base, &rullama_train::recipe::Template::Auto)?;
+        let template = Template::from_name(&args.template);
+        let frozen = Frozen::named(&args.base, &template).map_err(said_as_an_option)?;
         let config = frozen.base.config();
         let adapter = match adapters.is_empty() {
             true => None,
-            false => Some(read_adapters(&args.adapters, config)?),
+            false => {
+                let found = export::load(&adapters, &frozen.base, None, args.allow_other_base.into())?;
+                found.notices.iter().for_each(|notice| eprintln!("note: {notice}"));
+                Some(found.adapter)
+            }
         };
 
         let trained = config.context_length;
@@ -123,7 +137,7 @@ impl Loaded {
             );
         }
         let (lengths, shortened) = (Lengths { context, chunk: CHUNK }, context < wanted);
-        Ok(Loaded { frozen, adapter, adapters, gpu, lengths, shortened })
+        Ok(Loaded { frozen, adapter, adapters, template, gpu, lengths, shortened })
     }
 
     /// Uploads the base.
@@ -148,30 +162,39 @@ impl Loaded {
         let context = show::count(self.context(), "token");
         let why = if self.shortened { ", what a buffer of this device holds" } else { "" };
         show::line("base", format_args!("{}, context of {context}{why}", self.frozen.base.name()));
-        for (path, weight) in &self.adapters {
+        for AdapterPath { path, weight } in &self.adapters {
             let weight = if *weight == 1.0 { String::new() } else { format!(" × {weight}") };
             show::line("adapter", format_args!("{}{weight}", path.display()));
         }
+        show::line("template", show::template(&self.frozen.template, &self.template));
     }
 }
 
-fn weights(adapters: &[String]) -> Result<Vec<(PathBuf, f64)>> {
+fn weights(adapters: &[String]) -> Result<Vec<AdapterPath>> {
     adapters.iter().map(|text| weighted(text)).collect()
 }
 
-/// Adapters as the command line names them, as one.
-pub fn read_adapters(adapters: &[String], config: &Config) -> Result<Adapter> {
-    let mut parts = Vec::new();
-    for (path, weight) in weights(adapters)? {
-        parts.push((export::read_any(&path, config, None)?, weight));
+/// Adapters for `base` as the command line names them, as one.
+pub fn read_adapters(adapters: &[String], base: &Base) -> Result<Adapter> {
+    Ok(export::load(&weights(adapters)?, base, None, export::OtherBase::Allow)?.adapter)
+}
+
+/// What is wrong with a template, under the name that it has on the command line.
+fn said_as_an_option(error: RunError) -> anyhow::Error {
+    let text = error.to_string();
+    match text.contains("data.template") {
+        true => anyhow::anyhow!(
+            "{}",
+            text.replace("data.template = ", "--template ").replace("data.template", "--template")
+        ),
+        false => error.into(),
     }
-    Ok(Adapter::combine(&parts.iter().map(|(part, weight)| (part, *weight)).collect::<Vec<_>>())?)
 }
 
 /// `PATH` or `PATH=WEIGHT`.
-fn weighted(text: &str) -> Result<(PathBuf, f64)> {
+fn weighted(text: &str) -> Result<AdapterPath> {
     let Some((path, weight)) = text.rsplit_once('=').filter(|_| !Path::new(text).exists()) else {
-        return Ok((text.into(), 1.0));
+        return Ok(AdapterPath::whole(text));
     };
     let number = weight.parse().ok().filter(|w: &f64| w.is_finite());
     let number = number.with_context(|| {
@@ -179,7 +202,7 @@ fn weighted(text: &str) -> Result<(PathBuf, f64)> {
             "--adapter {text}: {weight:?} is no weight; expected a number behind the last =, as in {path}=0.5"
         )
     })?;
-    Ok((path.into(), number))
+    Ok(AdapterPath { path: path.into(), weight: number })
 }
 
 /// Writes a piece of a reply at once; where nobody reads any more, there is no point in going on. A terminal gets no control

@@ -10,7 +10,11 @@ mod export;
 mod generate;
 mod held_out;
 mod inference;
+mod init;
+mod inspect;
+mod manual;
 mod merge;
+mod models;
 mod serve;
 mod session;
 mod show;
@@ -20,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use rullama_train::recipe::{Recipe, split_override};
 
 /// Train LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
@@ -67,6 +71,16 @@ enum Verb {
     Generate(generate::GenerateArgs),
     /// Serve OpenAI's chat completions over HTTP.
     Serve(serve::ServeArgs),
+    /// Write a commented recipe for samples of your own, after asking or from flags.
+    Init(init::InitArgs),
+    /// Describe a GGUF, an adapter, a checkpoint, a run's folder, or samples.
+    Inspect(inspect::InspectArgs),
+    /// List the models of Ollama's store, and which of them can be trained.
+    Models(models::ModelsArgs),
+    /// Print completions for a shell.
+    Completions(manual::CompletionsArgs),
+    /// Print the manual page, or write one of every command.
+    Man(manual::ManArgs),
 }
 
 /// A recipe and what overrides it.
@@ -128,6 +142,14 @@ pub fn run() -> Result<ExitCode> {
         (Some(Verb::Chat(args)), _) => chat::run(&args),
         (Some(Verb::Generate(args)), _) => generate::run(&args),
         (Some(Verb::Serve(args)), _) => serve::run(&args),
+        (Some(Verb::Init(args)), _) => init::run(&args),
+        (Some(Verb::Inspect(args)), _) => inspect::run(&args),
+        (Some(Verb::Models(args)), _) => models::run(&args),
+        (Some(Verb::Completions(args)), _) => {
+            manual::completions(Cli::command(), &args);
+            Ok(())
+        }
+        (Some(Verb::Man(args)), _) => manual::man(Cli::command(), &args),
         (None, None) => unreachable!("clap demands a recipe or a verb"),
     }?;
     Ok(ExitCode::SUCCESS)

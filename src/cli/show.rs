@@ -2,10 +2,12 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use rullama_train::batch::{IGNORE, Sample};
+use rullama_train::dataset::Found;
 use rullama_train::export::{AdapterPath, Exported, Loaded, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
@@ -22,9 +24,36 @@ pub fn text(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// One labelled line.
+/// One labelled line; on a terminal, what is longer than it is wide goes on under its own column.
 pub fn line(label: &str, text: impl Display) {
-    self::text(format_args!("{label:<10} {text}"));
+    let text = text.to_string();
+    let terminal = console::Term::stdout();
+    if !terminal.features().is_attended() {
+        return self::text(format_args!("{label:<10} {text}"));
+    }
+    let label = match label {
+        "notice" => console::style(format!("{label:<10}")).yellow(),
+        _ => console::style(format!("{label:<10}")).dim(),
+    };
+    let width = usize::from(terminal.size().1).saturating_sub(LABEL);
+    self::text(format_args!("{label} {}", wrapped(&text, width).join(&format!("\n{:LABEL$}", ""))));
+}
+
+/// Columns before the text of a labelled line.
+const LABEL: usize = 11;
+
+/// Text in lines of at most `width` columns, broken at spaces; a longer word has a line of its own.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                *line += &format!(" {word}")
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines
 }
 
 /// Says on a terminal what takes a while.
@@ -71,7 +100,7 @@ fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let (parameters, modules) = (count(adapter.parameters(), "trainable parameter"), names(&slots));
     let matrices = format!("rank {rank}, alpha {alpha} (scale {scale:.4}) on {modules}");
     line("adapter", format_args!("{parameters}{origin}: {matrices}"));
-    line("template", template(recipe, s));
+    line("template", template_and_loss(recipe, s));
     for (number, source) in s.data.sources.iter().enumerate() {
         if number == SOURCES && s.data.sources.len() > SOURCES + 1 {
             text(format_args!("           and {}", count(s.data.sources.len() - SOURCES, "file")));
@@ -116,14 +145,19 @@ pub fn adapters(paths: &[AdapterPath]) -> String {
     paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
 }
 
-/// What makes text of conversations, and what of it carries loss.
-fn template(recipe: &Recipe, s: &Session) -> String {
-    let from = match (&s.frozen.template, &recipe.data.template) {
+/// What makes text of conversations, as `setting` wanted it.
+pub fn template(template: &Template, setting: &Setting) -> String {
+    match (template, setting) {
         (Template::Gemma4(Layout::Small), _) => "gemma4, built in, as small models have it".into(),
         (Template::Gemma4(Layout::Large), _) => "gemma4, built in, as large models have it".into(),
         (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
         (Template::Jinja(_), _) => "the base file's own".into(),
-    };
+    }
+}
+
+/// The template of a recipe, and what of its text carries loss.
+fn template_and_loss(recipe: &Recipe, s: &Session) -> String {
+    let from = template(&s.frozen.template, &recipe.data.template);
     let loss = match recipe.data.train_on {
         TrainOn::Assistant => "loss on every answer",
         TrainOn::LastAssistant => "loss on the last answer",
@@ -137,13 +171,17 @@ const SOURCES: usize = 12;
 
 /// What a file of samples turned out to be.
 fn source(source: &Source) -> String {
-    let found = &source.found;
+    let weight =
+        if source.weight == 1.0 { String::new() } else { format!("; each {} times an epoch", source.weight) };
+    found(&source.path, &source.found) + &weight
+}
+
+/// What a file holds, in one line.
+pub fn found(path: &Path, found: &Found) -> String {
     let shapes: Vec<String> =
         found.shapes.iter().map(|(shape, n)| format!("{} {}", grouped(*n), shape.name())).collect();
     let packed = found.compression.map_or(String::new(), |c| format!(" in {}", c.name()));
-    let weight =
-        if source.weight == 1.0 { String::new() } else { format!("; each {} times an epoch", source.weight) };
-    format!("{}: {}{packed}, {}{weight}", source.path.display(), found.container.name(), shapes.join(", "))
+    format!("{}: {}{packed}, {}", path.display(), found.container.name(), shapes.join(", "))
 }
 
 fn samples(samples: &[Sample]) -> String {
@@ -235,4 +273,18 @@ pub fn grouped(n: usize) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_at_spaces() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("one two three", 13), ["one two three"]);
+        assert_eq!(wrapped("a loooooong word", 6), ["a", "loooooong", "word"]);
+        assert_eq!(wrapped("äöü äöü", 7), ["äöü äöü"]);
+        assert_eq!(wrapped("", 7), [""]);
+    }
 }

@@ -24,7 +24,7 @@ struct Params {
 pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Option<&Up>, rows: usize) {
     let rank4 = adapter.map_or(0, |a| (a.rank / 4) as u32);
     let of_up = adapter.filter(|a| a.offsets.len() > 1).map(|a| a.member(1));
-    let (up_z_offset, up_b_offset4) = of_up.unwrap_or_default();
+    let (up_z_offset, up_b_offset) = of_up.unwrap_or_default();
     let params = Params {
         rows: rows as u32,
         width4: (y.stride / 4) as u32,
@@ -34,7 +34,7 @@ pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Opt
         z_offset4: adapter.map_or(0, |a| a.member(0).0 / 4),
         rank4,
         up_z_offset4: up_z_offset / 4,
-        up_b_offset4,
+        up_b_offset4: up_b_offset / 4,
         up_rank4: if of_up.is_some() { rank4 } else { 0 },
     };
     let b = adapter.map_or(rec.unused(3), |a| a.bind(3));

@@ -14,12 +14,12 @@ struct Params {
     head_size: u32,
     stride: u32,
     values: u32,
-    rank4: u32,
+    rank: u32,
     z_offset: u32,
     k_z_offset: u32,
     v_z_offset: u32,
-    k_b_offset4: u32,
-    v_b_offset4: u32,
+    k_b_offset: u32,
+    v_b_offset: u32,
     ring: u32,
     eps: f32,
 }
@@ -66,21 +66,21 @@ pub fn forward(
     let kv_heads = if layer.k_norm.is_some() { layer.kv_heads } else { 0 };
     let keys = layer.heads * layer.head_size;
     let member = |i: usize| up.map_or((0, 0), |u| u.member(i));
-    let [(z_offset, _), (k_z_offset, k_b_offset4)] = [0, 1].map(member);
+    let [(z_offset, _), (k_z_offset, k_b_offset)] = [0, 1].map(member);
     // Values that are raw keys carry the keys' term too.
-    let (v_z_offset, v_b_offset4) = member(if layer.k_eq_v { 1 } else { 2 });
+    let (v_z_offset, v_b_offset) = member(if layer.k_eq_v { 1 } else { 2 });
     let params = Params {
         heads: layer.heads as u32,
         kv_heads: kv_heads as u32,
         head_size: layer.head_size as u32,
         stride: products.stride as u32,
         values: (keys + if layer.k_eq_v { 0 } else { kv_heads * layer.head_size }) as u32,
-        rank4: up.map_or(0, |u| (u.rank / 4) as u32),
+        rank: up.map_or(0, |u| u.rank as u32),
         z_offset,
         k_z_offset,
         v_z_offset,
-        k_b_offset4,
-        v_b_offset4,
+        k_b_offset,
+        v_b_offset,
         ring: layer.cache.ring as u32,
         eps: layer.q_norm.eps,
     };

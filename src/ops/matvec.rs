@@ -1,6 +1,6 @@
 //! Products of a few rows with frozen matrices, and with the `A` of an adapter that reads the same rows: for decoding.
 
-use super::{Param, Tile, View, Weight};
+use super::{Param, Rows, Tile, Up, View, Weight};
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::weights::quant::GgmlType;
 
@@ -8,6 +8,8 @@ use crate::weights::quant::GgmlType;
 pub const MAX_ROWS: usize = 8;
 /// Most matrices of one dispatch.
 const MAX_MATRICES: usize = 3;
+/// Most values of a gated input, of all rows together: each workgroup keeps them.
+const MAX_GATED: usize = 2048;
 /// Of a workgroup.
 const THREADS: usize = 256;
 
@@ -27,8 +29,13 @@ struct Params {
     y_offset: u32,
     z_offset: u32,
     a_rows: u32,
+    a_height: u32,
     scale: f32,
     softcap: f32,
+    up_stride4: u32,
+    up_offset4: u32,
+    gate_z_offset4: u32,
+    gate_rank4: u32,
 }
 
 /// An adapter's `A` that reads the same input, and the first column of its `z` in the rows of the result.
@@ -37,6 +44,34 @@ pub struct Down<'a> {
     pub a: &'a Param,
     /// First column of `z`.
     pub z_offset: usize,
+}
+
+/// An input that is made on the way: `x = gelu(gate + B·z)·up`, as [`super::gated`] makes it.
+pub struct Gated<'a> {
+    /// Rows of products that start with the gate, `[rows, K]`, and hold its `z`.
+    pub gate: &'a Rows,
+    /// `[rows, K]`.
+    pub up: View<'a>,
+    /// The gate's adapter.
+    pub adapter: Option<Up<'a>>,
+}
+
+/// Whether [`forward_gated`] takes `rows` rows of `cols` columns.
+pub fn takes_gated(rows: usize, cols: usize) -> bool {
+    rows <= MAX_ROWS && rows * cols <= MAX_GATED
+}
+
+/// [`forward`] with one matrix and an input that is short enough ([`takes_gated`]) for every workgroup to make it.
+pub fn forward_gated(
+    rec: &mut Recorder,
+    y: View,
+    x: &Gated,
+    matrix: &Weight,
+    down: Option<&Down>,
+    rows: usize,
+) {
+    assert!(takes_gated(rows, matrix.cols), "{rows} rows of {} are too much to gate", matrix.cols);
+    product(rec, y, x.gate.all(), Some(x), 0, &[matrix], down, 1.0, None, rows);
 }
 
 /// `y = scale·x·Wᵀ` for `x` `[rows, K]` from row `first_row` on and `y` `[rows, Σ N]`, the results of all `matrices` side by
@@ -52,15 +87,35 @@ pub fn forward(
     softcap: Option<f32>,
     rows: usize,
 ) {
+    product(rec, y, x, None, first_row, matrices, down, scale, softcap, rows);
+}
+
+fn product(
+    rec: &mut Recorder,
+    y: View,
+    x: View,
+    gated: Option<&Gated>,
+    first_row: usize,
+    matrices: &[&Weight],
+    down: Option<&Down>,
+    scale: f32,
+    softcap: Option<f32>,
+    rows: usize,
+) {
     assert!((1..=MAX_ROWS).contains(&rows), "one to {MAX_ROWS} rows");
     let cols = matrices[0].cols;
     let tiles: Vec<(GgmlType, &Tile)> =
         matrices.iter().flat_map(|w| w.tiles.iter().map(|tile| (w.ty, tile))).collect();
+    let adapter = gated.and_then(|g| g.adapter.as_ref());
     let mut y_offset = y.offset;
     for (i, tiles) in tiles.chunks(MAX_MATRICES).enumerate() {
         let down = down.filter(|_| i == 0);
         let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
         let sliced = |ty: GgmlType| !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let fill = rec.gpu().workgroups_to_fill();
+        let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
+        // A device that runs much at once gives each of A's few rows as many threads as there is for them to do.
+        let a_parts = if fill == 0 { parts } else { (cols / 4).next_power_of_two().clamp(8, THREADS) };
         let params = Params {
             rows: rows as u32,
             weight_rows_0: tile_rows(0),
@@ -74,27 +129,44 @@ pub fn forward(
             y_offset: y_offset as u32,
             z_offset: down.map_or(0, |d| d.z_offset as u32),
             a_rows: down.map_or(0, |d| d.a.rows as u32),
+            a_height: (THREADS / a_parts) as u32,
             scale,
             softcap: softcap.unwrap_or(0.0),
+            up_stride4: gated.map_or(0, |g| g.up.stride4()),
+            up_offset4: gated.map_or(0, |g| g.up.offset4()),
+            gate_z_offset4: adapter.map_or(0, |a| a.member(0).0 / 4),
+            gate_rank4: adapter.map_or(0, |a| (a.rank / 4) as u32),
         };
-        let parts = parts(cols);
         let kernel = Kernel::new("matvec", "forward")
             .with_constant("ROWS", rows.next_power_of_two() as u32)
-            .with_constant("PARTS", parts as u32);
+            .with_constant("PARTS", parts as u32)
+            .with_size("GATED", u32::from(gated.is_some()))
+            .with_size("PLAIN", u32::from(gated.is_none()));
         let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(*ty));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
         let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];
+        if let Some(gated) = gated {
+            bindings.extend([gated.up.rows.bind(4), adapter.map_or(rec.unused(5), |a| a.bind(5))]);
+        }
         bindings.extend((10..).zip(tiles).map(|(index, (_, tile))| tile.bind(index)));
         let groups = |rows: u32| (rows as usize).div_ceil(THREADS / parts);
-        let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2, params.a_rows];
-        rec.dispatch(kernel, &params, &bindings, grid(all.map(groups).into_iter().sum()));
+        let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2];
+        let of_a = (params.a_rows as usize).div_ceil(THREADS / a_parts);
+        let groups = of_a + all.map(groups).into_iter().sum::<usize>();
+        rec.dispatch(kernel, &params, &bindings, grid(groups));
         y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
     }
 }
 
-/// Threads for a row of `cols` columns: as many as its slices of 32 columns keep busy for four fifths of the time.
-fn parts(cols: usize) -> usize {
+/// Threads for each of `rows` rows of `cols` columns: as many as a row's slices of 32 columns keep busy for four fifths of
+/// the time. Few rows leave a device idle that runs `workgroups_to_fill` workgroups of 64: then more threads share a row,
+/// as many as three quarters of the time keeps busy and the device runs at once, and no more than leave four neighbouring
+/// rows to a workgroup: they lie side by side in memory.
+fn parts(cols: usize, rows: usize, workgroups_to_fill: usize) -> usize {
     let slices = cols.div_ceil(32);
-    let busy = |parts: &usize| 5 * slices >= 4 * parts * slices.div_ceil(*parts);
-    [32, 16].into_iter().find(busy).unwrap_or(8)
+    let rounds = |parts: usize| parts * slices.div_ceil(parts);
+    let spare = |parts: &usize| 4 * slices >= 3 * rounds(*parts) && rows * parts <= 64 * workgroups_to_fill;
+    let busy = |parts: &usize| 5 * slices >= 4 * rounds(*parts);
+    let more = [64, 32].into_iter().find(spare);
+    more.or([32, 16].into_iter().find(busy)).unwrap_or(8)
 }

@@ -164,9 +164,10 @@ impl Param {
 /// The second half of an adapter's products while decoding: [`matvec`] leaves `z`, and what reads its result adds `B·z`.
 #[derive(Clone, Copy)]
 pub struct Up<'a> {
-    /// `B` `[N, R]` of every matrix that read the same input, with the scale in it.
+    /// `Bᵀ` `[R, N]` of every matrix that read the same input, with the scale in it: neighbouring threads, which have
+    /// neighbouring outputs, read neighbouring floats.
     pub b: &'a wgpu::Buffer,
-    /// First float of each matrix's `B`, a multiple of 4.
+    /// First float of each matrix's `Bᵀ`, a multiple of 4.
     pub offsets: &'a [usize],
     /// `R`, a multiple of 4.
     pub rank: usize,
@@ -175,10 +176,10 @@ pub struct Up<'a> {
 }
 
 impl<'a> Up<'a> {
-    /// First column of `z` and first vec4 of `B` of matrix `i`; zeros where the adapter has no such matrix.
+    /// First column of `z` and first float of `Bᵀ` of matrix `i`; zeros where the adapter has no such matrix.
     fn member(&self, i: usize) -> (u32, u32) {
-        let offset = self.offsets.get(i).map(|offset| (offset / 4) as u32);
-        offset.map_or((0, 0), |offset4| ((self.z_offset + i * self.rank) as u32, offset4))
+        let offset = self.offsets.get(i).map(|offset| *offset as u32);
+        offset.map_or((0, 0), |offset| ((self.z_offset + i * self.rank) as u32, offset))
     }
 
     fn bind(&self, index: u32) -> Binding<'a> {

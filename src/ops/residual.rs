@@ -17,8 +17,11 @@ struct Params {
     scale: f32,
 }
 
-/// `stream = scale·(stream + norm(y + B·z))` and `normed = next(stream)` over `rows` rows of `[rows, D]`; without `next`,
-/// `normed` is scratch. `y` `[rows, D]` stands at the start of a row of products, `z` in it.
+/// Most vec4s of a row that a thread keeps: of 256, for rows of up to 8192.
+pub const MAX_SHARES: usize = 8;
+
+/// `stream = scale·(stream + norm(y + B·z))` over `rows` rows of `[rows, D]`, and with `next` `normed = next(stream)`. `y`
+/// `[rows, D]` stands at the start of a row of products, `z` in it.
 pub fn forward(
     rec: &mut Recorder,
     stream: &Rows,
@@ -42,5 +45,8 @@ pub fn forward(
     let b = up.map_or(rec.unused(2), |u| u.bind(2));
     let bindings =
         [y.bind(1), b, norm.weights(3), next.unwrap_or(norm).weights(4), stream.bind(5), normed.bind(6)];
-    rec.dispatch(Kernel::new("residual", "forward"), &params, &bindings, [rows as u32, 1, 1]);
+    let shares = norm.width.div_ceil(4 * 256);
+    assert!(shares <= MAX_SHARES, "a row of {} is at most {}", norm.width, MAX_SHARES * 1024);
+    let kernel = Kernel::new("residual", "forward").with_size("SHARES", shares as u32);
+    rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
 }

@@ -180,6 +180,18 @@ pub enum Template {
     File(PathBuf),
 }
 
+impl Template {
+    /// What `text` means in a recipe and on the command line.
+    pub fn from_name(text: &str) -> Template {
+        match text {
+            "auto" => Template::Auto,
+            "gguf" => Template::Gguf,
+            "gemma4" => Template::Gemma4,
+            path => Template::File(path.into()),
+        }
+    }
+}
+
 impl Serialize for Template {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

@@ -66,10 +66,8 @@ pub(super) fn data(section: &Section) -> Result<Data, RecipeError> {
         val_size,
         format,
         template: match section.text("template")?.as_deref() {
-            None | Some("auto") => Template::Auto,
-            Some("gguf") => Template::Gguf,
-            Some("gemma4") => Template::Gemma4,
-            Some(path) => Template::File(path.into()),
+            None => Template::Auto,
+            Some(name) => Template::from_name(name),
         },
         train_on,
         max_seq_len: section.count("max_seq_len", 2048, 2)?,

@@ -92,7 +92,10 @@ impl Chart<'_> {
             for (i, (step, value)) in points.iter().enumerate() {
                 let _ = write!(path, "{}{:.1} {:.1}", if i == 0 { "M" } else { "L" }, x(*step), y(*value));
             }
-            let _ = write!(svg, "<path class=\"line {}\" d=\"{path}\"/>", s.class);
+            // A line from one dot to another would tell of a way that nobody measured.
+            if !s.dots || points.len() > 2 {
+                let _ = write!(svg, "<path class=\"line {}\" d=\"{path}\"/>", s.class);
+            }
             if s.dots || points.len() == 1 {
                 let dots: String = points
                     .iter()
@@ -207,6 +210,18 @@ mod tests {
         assert!(kept.contains(&(7777.0, 50.0)) && kept.contains(&(1234.0, -3.0)));
         assert!(kept.is_sorted_by(|a, b| a.0 < b.0));
         assert_eq!(thinned(&points[..POINTS]).len(), POINTS);
+    }
+
+    #[test]
+    fn two_dots_are_no_line() {
+        let html = |points: Vec<(f64, f64)>| {
+            let series = vec![Series { name: "", class: "valid", points, dots: true }];
+            Chart { series, last_step: 4.0, ..Chart::new(|v| v.to_string()) }.html()
+        };
+        let (two, three) =
+            (html(vec![(0.0, 2.0), (4.0, 1.0)]), html(vec![(0.0, 2.0), (2.0, 1.0), (4.0, 1.0)]));
+        assert!(two.contains("dots valid") && !two.contains("line valid"), "{two}");
+        assert!(three.contains("dots valid") && three.contains("line valid"), "{three}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod gemma4;
 mod jinja;
 mod masks;
 mod python;
+mod reply;
 mod tools;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use crate::tokenizer::Tokenizer;
 
 pub use error::TemplateError;
 pub use jinja::{Date, Jinja};
+pub use reply::{Part, ReplyParts};
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

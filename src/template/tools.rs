@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::python::float;
 use super::{Message, ToolCall};
 
-const QUOTE: &str = "<|\"|>";
+pub(super) const QUOTE: &str = "<|\"|>";
 /// Go writes a number with an exponent from this power of ten on.
 const GO_EXPONENT: i32 = 21;
 

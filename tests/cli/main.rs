@@ -1,12 +1,16 @@
 //! The program as a user meets it: bad input gets one clear error and leaves nothing behind; good input does what it
 //! says.
 
+mod describe;
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
 #[path = "../common/gpu.rs"]
 mod gpu;
+mod kills;
 mod resume;
 mod talk;
+#[path = "../common/tool_base.rs"]
+mod tool_base;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -57,7 +61,7 @@ fn main() {
     if let Some(error) = &missing {
         eprintln!("some ignored, for want of a device: {error}");
     }
-    let anywhere: [Test; 11] = [
+    let anywhere: [Test; 17] = [
         ("a recipe with a mistake is refused", recipes),
         ("an override with a mistake is refused", overrides),
         ("a dataset with a mistake is refused", datasets),
@@ -69,10 +73,19 @@ fn main() {
         ("a benchmark of nothing is refused", bench_numbers),
         ("a device that is not there is refused", no_device),
         ("a reply with a mistake is refused", talk::refusals),
+        ("init writes a recipe that fits the samples", describe::init),
+        ("inspect describes models", describe::inspect_models),
+        ("inspect describes adapters", describe::inspect_adapters),
+        ("inspect describes samples", describe::inspect_samples),
+        ("models lists what Ollama has", describe::models),
+        ("completions and manual pages know every command", describe::manual),
     ];
     let mut on_a_device: Vec<Test> = vec![
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
+        ("what init writes can be trained", describe::init_trains),
+        ("every recipe for the tiny base gets to its first step", describe::shipped),
+        ("inspect describes runs and checkpoints", describe::inspect_runs),
         ("train writes an adapter, the same each time", train),
         ("eval gives the losses that training gave", eval),
         ("what is handed out is compared first", handed_out),
@@ -85,6 +98,7 @@ fn main() {
         ("the report is one page without network", watched::report),
         ("a reader that goes away does not stop the run", closed_pipe),
         ("killed at any moment, a run ends in the same bytes", resume::killed),
+        ("killed at random moments, so does a run with everything", kills::three_moments),
         ("what decides the numbers may not change under a run", resume::changed),
         ("a damaged checkpoint is named, and the one before it taken", resume::damaged),
         ("one run a folder", resume::locked),
@@ -95,6 +109,8 @@ fn main() {
         ("serve answers as OpenAI does", talk::serve),
         ("serve refuses as OpenAI does", talk::bad_requests),
         ("serve stops where nobody waits, and ends on Ctrl-C", talk::goes_away),
+        ("serve calls functions", talk::tools),
+        ("replies follow the template", talk::templates),
         ("bench --decode gives speeds", talk::bench_decode),
     ];
     if cfg!(unix) {
@@ -111,6 +127,9 @@ fn main() {
         })
     };
     let mut trials: Vec<Trial> = anywhere.into_iter().map(trial).collect();
+    let thirty =
+        trial(("killed at thirty random moments (minutes: by hand, with --ignored)", kills::thirty_moments));
+    trials.push(thirty.with_ignored_flag(true));
     trials.extend(on_a_device.into_iter().map(|t| trial(t).with_ignored_flag(missing.is_some())));
     libtest_mimic::run(&arguments, trials).exit()
 }
@@ -418,6 +437,11 @@ fn places(place: Place) {
         let set = format!("output.dir={dir}");
         place.refused(&["recipe.toml", "--set", &set], &expected);
         place.refused(&["check", "recipe.toml", "--set", &set], &expected);
+    }
+    // Not even root can write there: no permission, or a disk that is only read.
+    if cfg!(target_os = "linux") {
+        let nowhere = ["recipe.toml", "--set", "output.dir=/sys/kernel/run"];
+        place.refused(&nowhere, "cannot write /sys/kernel/run: …choose …place…");
     }
     place.refused(
         &["check", "recipe.toml", "--gradients", "data.jsonl/inside"],

@@ -37,7 +37,7 @@ fn whole(place: &Place) {
 }
 
 #[track_caller]
-fn assert_same(place: &Place, when: &str) {
+pub fn assert_same(place: &Place, when: &str) {
     for file in SAME {
         let [whole, run] = ["whole", "run"].map(|dir| place.read(&format!("{dir}/{file}")));
         let texts = || [&whole, &run].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).join("\n");
@@ -51,8 +51,8 @@ fn assert_same(place: &Place, when: &str) {
 }
 
 /// Starts a run and waits until `reached`.
-fn start_until(place: &Place, when: &str, reached: impl Fn(&Path) -> bool) -> Child {
-    let mut command = place.command(&arguments(&[]));
+pub fn start_until(place: &Place, arguments: &[&str], when: &str, reached: impl Fn(&Path) -> bool) -> Child {
+    let mut command = place.command(arguments);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let (mut child, dir, began) = (child, place.dir.join("run"), Instant::now());
     while !reached(&dir) {
@@ -64,7 +64,7 @@ fn start_until(place: &Place, when: &str, reached: impl Fn(&Path) -> bool) -> Ch
     child
 }
 
-fn lines(dir: &Path, what: &str) -> usize {
+pub fn lines(dir: &Path, what: &str) -> usize {
     fs::read_to_string(dir.join("metrics.jsonl")).unwrap_or_default().matches(what).count()
 }
 
@@ -98,7 +98,7 @@ fn moments() -> Vec<Moment> {
 pub fn killed(place: Place) {
     whole(&place);
     for (when, reached) in moments() {
-        let mut child = start_until(&place, when, reached);
+        let mut child = start_until(&place, &arguments(&[]), when, reached);
         child.kill().expect("killed");
         child.wait().expect("it is gone");
         let text = place.run(&arguments(&[]));
@@ -148,7 +148,9 @@ fn signal(child: &Child, name: &str) {
 pub fn interrupted(place: Place) {
     whole(&place);
     for name in ["INT", "TERM"] {
-        let child = start_until(&place, "the third step", |dir| lines(dir, "\"event\":\"step\"") >= 3);
+        let child = start_until(&place, &arguments(&[]), "the third step", |dir| {
+            lines(dir, "\"event\":\"step\"") >= 3
+        });
         signal(&child, name);
         let output = child.wait_with_output().expect("it ends");
         let (stdout, stderr) = texts(&output);
@@ -173,7 +175,8 @@ pub fn interrupted(place: Place) {
 /// The second Ctrl-C does not wait.
 #[cfg(unix)]
 pub fn interrupted_twice(place: Place) {
-    let mut child = start_until(&place, "the third step", |dir| lines(dir, "\"event\":\"step\"") >= 3);
+    let mut child =
+        start_until(&place, &arguments(&[]), "the third step", |dir| lines(dir, "\"event\":\"step\"") >= 3);
     // Two that come at once count as one.
     while child.try_wait().expect("a child").is_none() {
         signal(&child, "INT");
@@ -187,7 +190,8 @@ pub fn interrupted_twice(place: Place) {
 
 /// A run that was stopped, as every test below needs it: after step 4 of 6.
 fn stopped(place: &Place) {
-    let mut child = start_until(place, "the second checkpoint", |dir| dir.join("checkpoint-4").exists());
+    let mut child =
+        start_until(place, &arguments(&[]), "the second checkpoint", |dir| dir.join("checkpoint-4").exists());
     child.kill().expect("killed");
     child.wait().expect("it is gone");
 }
@@ -287,7 +291,8 @@ pub fn damaged(place: Place) {
 
 /// One run a folder.
 pub fn locked(place: Place) {
-    let mut child = start_until(&place, "the first step", |dir| lines(dir, "\"event\":\"step\"") >= 1);
+    let mut child =
+        start_until(&place, &arguments(&[]), "the first step", |dir| lines(dir, "\"event\":\"step\"") >= 1);
     let output = place.command(&arguments(&[])).output().expect("it starts");
     let (stdout, stderr) = texts(&output);
     let expected = format!(

@@ -45,6 +45,15 @@ impl Case {
         self.conversation.messages.iter().any(|m| !m.thinking.is_empty())
     }
 
+    #[allow(dead_code)] // only some targets ask
+    /// The same for a template that has no place for thoughts: transformers drops them without a word, and asks to think.
+    pub fn without_thoughts(&self) -> Case {
+        let mut conversation = self.conversation.clone();
+        conversation.kwargs.insert("enable_thinking".into(), self.conversation.thinks().into());
+        conversation.messages.iter_mut().for_each(|message| message.thinking.clear());
+        Case { name: self.name.clone(), conversation, renderings: self.renderings.clone() }
+    }
+
     /// Compares the texts of sample and prompt; an error says where they part.
     pub fn compare(&self, tokenizer: &Tokenizer, template: &Template, key: &str) -> Result<(), String> {
         let mut asked = self.conversation.clone();

@@ -4,6 +4,8 @@
 
 #[path = "../common/gpu.rs"]
 mod gpu;
+#[path = "../common/tool_base.rs"]
+mod tool_base;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,14 +46,22 @@ fn main() {
             "ignored: RULLAMA_CONSUMERS is not set; tests/consumers/run installs the programs and runs this"
         );
     }
-    let trial = |(name, script): (&str, &'static str)| {
+    type Check = fn(&Path) -> Result<(), Failed>;
+    let trial = |(name, check): (&str, Check)| {
         let venv = venv.clone();
-        let test = move || check(&venv.expect("ignored without it"), script);
+        let test = move || check(&venv.expect("ignored without it"));
         Trial::test(name, test).with_ignored_flag(std::env::var_os("RULLAMA_CONSUMERS").is_none())
     };
-    let trials = [
-        ("llama.cpp computes what we do", "check_llama_cpp.py"),
-        ("PEFT computes what we do", "check_peft.py"),
+    let trials: [(&str, Check); 3] = [
+        ("llama.cpp computes what we do", |venv| {
+            check(venv, "check_llama_cpp.py")?;
+            // The same beside llama.cpp's figure: no bound, for it says as much about the machine.
+            let bench = ["bench", "tiny", "--decode", "64", "--sequence", "64"];
+            Command::new(env!("CARGO_BIN_EXE_rullama-train")).args(bench).status()?;
+            Ok(())
+        }),
+        ("PEFT computes what we do", |venv| check(venv, "check_peft.py")),
+        ("OpenAI's client talks to serve", talks),
     ];
     libtest_mimic::run(&arguments, trials.map(trial).into()).exit()
 }
@@ -60,11 +70,27 @@ fn main() {
 fn check(venv: &Path, script: &str) -> Result<(), Failed> {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(prepare);
+    python(venv, script, &[folder])
+}
+
+/// OpenAI's client against the program itself, with an adapter that calls functions.
+fn talks(venv: &Path) -> Result<(), Failed> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("talks");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder)?;
+    tool_base::write(&folder);
+    let program = Path::new(env!("CARGO_BIN_EXE_rullama-train"));
+    let trained = Command::new(program).arg("looks.toml").arg("--quiet").current_dir(&folder).status()?;
+    assert!(trained.success(), "training failed");
+    python(venv, "check_openai.py", &[program, &folder])
+}
+
+fn python(venv: &Path, script: &str, arguments: &[&Path]) -> Result<(), Failed> {
     let python = ["bin/python", "Scripts/python.exe"].map(|p| venv.join(p)).into_iter().find(|p| p.exists());
     let python = python.ok_or_else(|| format!("{} has no python", venv.display()))?;
     let script = Path::new("tests/consumers").join(script);
     let status =
-        Command::new(python).arg("-u").arg(&script).arg(folder).env("HF_HUB_OFFLINE", "1").status()?;
+        Command::new(python).arg("-u").arg(&script).args(arguments).env("HF_HUB_OFFLINE", "1").status()?;
     if status.success() { Ok(()) } else { Err(format!("{} gave {status}", script.display()).into()) }
 }
 

@@ -118,3 +118,39 @@ fn entries_that_are_not_used_go_away() {
     names.sort();
     assert_eq!(names, ["new.tokens", "other", "used.tokens"]);
 }
+
+/// What a large file costs: `cargo test --release --test data -- --ignored --nocapture hundred`, on a quiet machine. Nothing
+/// is asserted about time.
+#[test]
+#[ignore = "measures; run it by hand"]
+fn a_hundred_thousand_samples_are_read_and_opened_again() {
+    use std::fmt::Write;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cache, tokenizer) = (cache(&folder.path().join("cache")), tokenizer());
+    let path = folder.path().join("big.jsonl");
+    let pirate = concat!(env!("CARGO_MANIFEST_DIR"), "/datasets/pirate.jsonl");
+    let known = std::fs::read_to_string(pirate).expect("the dataset");
+    let mut text = String::new();
+    for (i, line) in known.lines().cycle().take(100_000).enumerate() {
+        // No two are the same.
+        let line = line.replacen("\"content\": \"", &format!("\"content\": \"Question {i}. "), 1);
+        writeln!(text, "{line}").expect("a string takes everything");
+    }
+    std::fs::write(&path, &text).expect("written");
+    let megabytes = text.len() as f64 / 1e6;
+    let timed = |threads: usize, cache: Option<&Cache>| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        let started = std::time::Instant::now();
+        let dataset = pool.install(|| files::read(&path, &tokenizer, &OPTIONS, cache)).expect("sound");
+        (started.elapsed().as_secs_f64(), dataset)
+    };
+    let (one_core, dataset) = timed(1, None);
+    let (all_cores, stored) = timed(0, Some(&cache));
+    let (again, opened) = timed(1, Some(&cache));
+    assert!(dataset == stored && stored == opened && opened.samples.len() == 100_000);
+    println!(
+        "{megabytes:.1} MB: {:.2} MB/s on one core, {all_cores:.2} s on all of them with the cache written, {again:.2} s from \
+         the cache",
+        megabytes / one_core
+    );
+}

@@ -3,13 +3,14 @@
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::argmax::{Argmax, Likeliest};
 use rullama_train::ops::heads::{self, Cache, Heads};
+use rullama_train::ops::matvec::{self, Down, Gated};
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rope::Table;
 use rullama_train::ops::{Rows, Up, gated, per_layer, residual};
 use rullama_train::reference;
 use rullama_train::weights::quant::GgmlType;
 
-use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
+use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
 use super::linear::{random_weight, widths};
 
 /// A norm and a few sums.
@@ -35,10 +36,11 @@ impl Adapter {
         let (mut all, mut offsets) = (Vec::new(), Vec::new());
         for b in &b {
             offsets.push(all.len());
-            all.extend_from_slice(b);
+            let rows: Vec<&[f32]> = b.chunks(rank).collect();
+            all.extend((0..rank).flat_map(|r| rows.iter().map(move |row| row[r])));
             all.resize((all.len() + 1).next_multiple_of(64), f32::NAN);
         }
-        let buffer = gpu.upload("adapter B", &all).expect("a small buffer");
+        let buffer = gpu.upload("adapter B transposed", &all).expect("a small buffer");
         Adapter { rank, z: values(60, rows * outputs.len() * rank), b, buffer, offsets }
     }
 
@@ -190,6 +192,7 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         (1024, 1, 12, false, 1.0),
         (1536, 2, 16, true, 1.25),
         (2564, 9, 0, true, 1.0),
+        (5376, 2, 8, true, 1.0),
     ] {
         let name = format!("D={width} T={rows} R={rank} next={with_next}");
         let (y, stream) = (values(1, rows * width), values(2, rows * width));
@@ -260,6 +263,41 @@ pub fn gates(gpu: &Gpu) -> Outcome {
             gated::forward(rec, &y.rows, &products.rows, inputs.rows.from(width), up.as_ref(), rows);
         })?;
         check.close(&format!("{name}: per-layer input"), width, &y.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}
+
+/// A product whose workgroups make its gated input, with the adapters of both, in every format.
+pub fn gated_products(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("gated product", SUMS);
+    for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
+        let (width, rows, rank, n) = (256, [1, 2, 5, 8][i % 4], [0, 4, 16][i % 3], 131);
+        let name = format!("{} P={width} T={rows} R={rank}", ty.name());
+        let (gate, inputs) = (values(2, rows * width), values(3, rows * 3 * width));
+        let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width], rows));
+        let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
+        let product = adapter.as_ref().map_or(wide(&gate), |a| sum(&wide(&gate), &a.term(0)));
+        let x = reference::geglu::forward(&product, &columns(&wide(&inputs), 3 * width, width, width));
+        let (weight, truth) = random_weight(gpu, ty, n, width, false);
+        let a = values(4, rank.max(4) * width);
+        let held = Held::new(gpu, width, &a);
+
+        let gate = Block::input(gpu, (0, 0), width + z_width, &beside(&gate, width, z, z_width));
+        let inputs = Block::input(gpu, (0, 0), 3 * width, &inputs);
+        let y = Block::output(gpu, (0, 0), n + 1 + rank, rows);
+        let up = adapter.as_ref().map(|a| a.up(width));
+        let down = (rank > 0).then(|| Down { a: &held.param, z_offset: n + 1 });
+        run(gpu, |rec| {
+            let x = Gated { gate: &gate.rows, up: inputs.rows.from(width), adapter: up };
+            matvec::forward_gated(rec, y.rows.all(), &x, &weight, down.as_ref(), rows);
+        })?;
+        let found = y.read(gpu, &name)?;
+        let of = |from, count| columns(&found, n + 1 + rank, from, count);
+        check.close(&name, n, &of(0, n), &reference::linear::forward(&x, &truth, width))?;
+        if rank > 0 {
+            let expected = reference::linear::forward(&x, &wide(&a), width);
+            check.close(&format!("{name}: z"), rank, &of(n + 1, rank), &expected)?;
+        }
     }
     check.done()
 }

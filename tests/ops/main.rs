@@ -25,7 +25,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 48] = [
+    let tests: [Test; 50] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -67,11 +67,13 @@ fn main() {
         ("adamw, sgd and clipping: ten steps", adamw::ten_steps),
         ("adamw, sgd and clipping: gradients that are not finite", adamw::non_finite),
         ("matvec: a few rows, with an adapter's A", matvec::forward),
+        ("matvec: many threads a row", |gpu| split(gpu, matvec::wide_rows)),
         ("cached attention", cached_attention::forward),
         ("cached attention, keys split", |gpu| split(gpu, cached_attention::forward)),
         ("heads: queries, keys and values into the cache", decoding::heads_and_cache),
         ("residual: the end of a block", decoding::residual_and_next),
         ("gated: feed-forward and per-layer inputs", decoding::gates),
+        ("matvec: a gated input", decoding::gated_products),
         ("per-layer inputs of all layers", decoding::per_layer_inputs),
         ("argmax", decoding::likeliest),
     ];

@@ -58,6 +58,28 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     checks.into_iter().try_for_each(Check::done)
 }
 
+/// Rows that 32 and 64 threads share, with slices left over and without, and `A` wider than four rounds of a workgroup.
+pub fn wide_rows(gpu: &Gpu) -> Outcome {
+    let mut checks = [Check::new("matvec", PRODUCT), Check::new("matvec z", PRODUCT)];
+    for ty in GgmlType::SUPPORTED {
+        for (rows, k) in [(1, 768), (3, 1536), (1, 4096)] {
+            let matrices = vec![(ty, 5), (GgmlType::Q4_K, 2)];
+            let case = Case { rows, cols: k, matrices, rank: 4, tiled: false, softcap: None };
+            forward_case(gpu, &mut checks, &case)?;
+        }
+    }
+    let case = Case {
+        rows: 2,
+        cols: 9216,
+        matrices: vec![(GgmlType::Q6_K, 3)],
+        rank: 8,
+        tiled: false,
+        softcap: None,
+    };
+    forward_case(gpu, &mut checks, &case)?;
+    checks.into_iter().try_for_each(Check::done)
+}
+
 fn forward_case(gpu: &Gpu, [check, z_check]: &mut [Check; 2], case: &Case) -> Outcome {
     let Case { rows, cols: k, rank, tiled, softcap, .. } = *case;
     let types: Vec<String> = case.matrices.iter().map(|(ty, n)| format!("{n} of {}", ty.name())).collect();

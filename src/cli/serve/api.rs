@@ -1,11 +1,11 @@
-//! What a request may say, what is refused in which words, and how answers look: OpenAI's chat completions.
+//! What a request may say, and what is refused in which words: OpenAI's chat completions.
 
 use axum::http::StatusCode;
-use rullama_train::generate::{Options, Reply};
-use rullama_train::template::{Message, Role};
+use rullama_train::generate::Options;
+use rullama_train::template::Conversation;
 use serde_json::{Map, Value, json};
 
-use crate::cli::generate::finish_reason;
+use super::messages;
 
 /// A refusal, as OpenAI words one.
 #[derive(Debug)]
@@ -22,7 +22,8 @@ impl ApiError {
         ApiError { status, message: message.into(), param: None, code: None }
     }
 
-    fn at(param: &str, message: impl Into<String>) -> ApiError {
+    /// A refusal of the part `param` of a request.
+    pub fn at(param: &str, message: impl Into<String>) -> ApiError {
         let message = format!("{param}: {}", message.into());
         ApiError { param: Some(param.into()), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
     }
@@ -40,14 +41,14 @@ impl ApiError {
 /// A chat completion that somebody wants.
 pub struct Request {
     pub model: String,
-    pub messages: Vec<Message>,
+    pub conversation: Conversation,
     pub options: Options,
     pub stream: bool,
     pub include_usage: bool,
 }
 
 /// Fields that change nothing about the reply.
-const WITHOUT_EFFECT: [&str; 8] = [
+const WITHOUT_EFFECT: [&str; 7] = [
     "user",
     "metadata",
     "store",
@@ -55,7 +56,6 @@ const WITHOUT_EFFECT: [&str; 8] = [
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
-    "parallel_tool_calls",
 ];
 
 /// Reads a request; what it leaves open is as in `defaults`, its draws as `seed` has them.
@@ -71,7 +71,25 @@ pub fn parse(body: &[u8], defaults: &Options, seed: u64) -> Result<Request, ApiE
         model.ok_or_else(|| ApiError::at("model", "expected the id of a model; /v1/models lists them"))?;
     let messages =
         fields.take("messages").ok_or_else(|| ApiError::at("messages", "expected a list of messages"))?;
-    let messages = messages_of(&messages)?;
+    let mut conversation = Conversation::new(messages::messages_of(messages)?);
+    let tools = fields.take("tools").map_or(Ok(Vec::new()), messages::tools_of)?;
+    match fields.take("tool_choice") {
+        None => conversation.tools = tools,
+        Some(Value::String(choice)) if choice == "auto" => conversation.tools = tools,
+        Some(Value::String(choice)) if choice == "none" => {}
+        Some(other) => {
+            let message =
+                format!("found {other}, only \"auto\" and \"none\" are supported; the model decides");
+            return Err(ApiError::at("tool_choice", message));
+        }
+    }
+    if let Some(kwargs) = fields.take("chat_template_kwargs") {
+        let Value::Object(kwargs) = kwargs else {
+            let message = format!("expected an object, found {}", kind(&kwargs));
+            return Err(ApiError::at("chat_template_kwargs", message));
+        };
+        conversation.kwargs = kwargs;
+    }
 
     let mut options = defaults.clone();
     let sampling = &mut options.sampling;
@@ -122,50 +140,7 @@ pub fn parse(body: &[u8], defaults: &Options, seed: u64) -> Result<Request, ApiE
         }
     };
     fields.finish()?;
-    Ok(Request { model, messages, options, stream, include_usage })
-}
-
-fn messages_of(value: &Value) -> Result<Vec<Message>, ApiError> {
-    let Some(list) = value.as_array() else {
-        return Err(ApiError::at("messages", format!("expected a list of messages, found {}", kind(value))));
-    };
-    let message = |(i, value): (usize, &Value)| {
-        let at = |field: &str| format!("messages[{i}]{field}");
-        let role = value
-            .get("role")
-            .and_then(Value::as_str)
-            .ok_or_else(|| ApiError::at(&at(".role"), "expected a role"))?;
-        let role = Role::from_name(role).filter(|role| *role != Role::Tool).ok_or_else(|| {
-            let roles = "expected \"system\", \"developer\", \"user\" or \"assistant\"";
-            ApiError::at(&at(".role"), format!("found {role:?}, {roles}"))
-        })?;
-        let content = match value.get("content") {
-            Some(Value::String(text)) => text.clone(),
-            Some(Value::Array(parts)) => {
-                parts.iter().map(|part| text_part(part, &at(".content"))).collect::<Result<String, _>>()?
-            }
-            other => {
-                let found = other.map_or("nothing", kind);
-                return Err(ApiError::at(
-                    &at(".content"),
-                    format!("expected a text or a list of texts, found {found}"),
-                ));
-            }
-        };
-        Ok(Message::new(role, content))
-    };
-    list.iter().enumerate().map(message).collect()
-}
-
-fn text_part(part: &Value, at: &str) -> Result<String, ApiError> {
-    let (kind, text) = (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str));
-    match (kind, text) {
-        (Some("text"), Some(text)) => Ok(text.to_owned()),
-        (Some(other), _) if other != "text" => {
-            Err(ApiError::at(at, format!("found a part of type {other:?}, only \"text\" is understood")))
-        }
-        _ => Err(ApiError::at(at, "expected parts like {\"type\": \"text\", \"text\": \"…\"}")),
-    }
+    Ok(Request { model, conversation, options, stream, include_usage })
 }
 
 fn stop_of(value: Value) -> Result<Vec<String>, ApiError> {
@@ -184,10 +159,10 @@ fn stop_of(value: Value) -> Result<Vec<String>, ApiError> {
 }
 
 /// A JSON object whose fields are taken out one by one: what is left was not understood. Null stands for nothing.
-struct Fields(Map<String, Value>);
+pub struct Fields(pub Map<String, Value>);
 
 impl Fields {
-    fn take(&mut self, name: &str) -> Option<Value> {
+    pub fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|v| !v.is_null())
     }
 
@@ -230,8 +205,7 @@ impl Fields {
             ("logprobs", json!(false)),
             ("top_logprobs", json!(0)),
             ("logit_bias", json!({})),
-            ("tools", json!([])),
-            ("tool_choice", json!("none")),
+            ("parallel_tool_calls", json!(true)),
             ("response_format", json!({"type": "text"})),
             ("modalities", json!(["text"])),
         ];
@@ -249,7 +223,7 @@ impl Fields {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
@@ -258,50 +232,4 @@ fn kind(value: &Value) -> &'static str {
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }
-}
-
-/// What every part of an answer says about itself.
-pub struct Answer {
-    pub id: String,
-    pub created: u64,
-    pub model: String,
-}
-
-impl Answer {
-    /// The whole reply.
-    pub fn whole(&self, reply: &Reply) -> Value {
-        json!({
-            "id": self.id, "object": "chat.completion", "created": self.created, "model": self.model,
-            "choices": [{
-                "index": 0, "message": { "role": "assistant", "content": reply.text, "refusal": null },
-                "logprobs": null, "finish_reason": finish_reason(reply.finish),
-            }],
-            "usage": usage(reply),
-        })
-    }
-
-    /// A piece of a stream.
-    pub fn chunk(&self, delta: Value, finish_reason: Option<&str>) -> Value {
-        json!({
-            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model,
-            "choices": [{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason }],
-        })
-    }
-
-    /// The last piece of a stream that wants to know.
-    pub fn usage_chunk(&self, reply: &Reply) -> Value {
-        json!({
-            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model,
-            "choices": [], "usage": usage(reply),
-        })
-    }
-}
-
-/// Tokens of prompt and reply; the token that ended the reply is not counted.
-fn usage(reply: &Reply) -> Value {
-    let (prompt, completion) = (reply.prompt_tokens, reply.ids.len());
-    json!({
-        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
-        "prompt_tokens_details": { "cached_tokens": reply.cached_tokens },
-    })
 }

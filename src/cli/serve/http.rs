@@ -16,15 +16,16 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_core::Stream;
-use rullama_train::template::render_prompt;
+use rullama_train::conversation;
+use rullama_train::template::ReplyParts;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
-use super::api::{self, Answer, ApiError};
+use super::answer::{Answer, Deltas};
+use super::api::{self, ApiError};
 use super::{Job, Piece, Served};
-use crate::cli::generate::finish_reason;
 
 /// Largest request: a long context in a wordy encoding.
 const BODY_BYTES: usize = 16 << 20;
@@ -136,7 +137,9 @@ async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         let (status, param) = (StatusCode::BAD_REQUEST, Some("messages".into()));
         ApiError { param, code, ..ApiError::new(status, message) }
     };
-    let prompt = render_prompt(&served.tokenizer, served.layout, &request.messages)
+    let prompt = served
+        .template
+        .prompt(&served.tokenizer, &request.conversation)
         .map_err(|e| bad(format!("messages: {e}"), None))?;
     if prompt.len() > served.context {
         let (found, context) = (prompt.len(), served.context);
@@ -144,6 +147,7 @@ async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         return Err(bad(message, Some("context_length_exceeded")));
     }
     let (pieces, mut receiver) = unbounded_channel();
+    let parts = ReplyParts::to(&prompt, &served.tokenizer);
     let job = Job { with_adapter, prompt, options: request.options, pieces };
     app.jobs.try_send(job).map_err(|error| match error {
         TrySendError::Full(_) => {
@@ -162,6 +166,7 @@ async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         let stream = Events {
             receiver,
             answer,
+            deltas: Some(Deltas::new(parts)),
             include_usage: request.include_usage,
             first: Some(first),
             begun: false,
@@ -174,7 +179,10 @@ async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     loop {
         match next {
             Some(Piece::Text(_)) => next = receiver.recv().await,
-            Some(Piece::Done(reply)) => return Ok(json_response(StatusCode::OK, &answer.whole(&reply))),
+            Some(Piece::Done(reply)) => {
+                let message = conversation::message(parts, &reply.text);
+                return Ok(json_response(StatusCode::OK, &answer.whole(&reply, &message)));
+            }
             Some(Piece::Failed(message)) => {
                 return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
             }
@@ -192,6 +200,8 @@ fn ended() -> ApiError {
 struct Events {
     receiver: UnboundedReceiver<Piece>,
     answer: Answer,
+    /// Until the reply has ended.
+    deltas: Option<Deltas>,
     include_usage: bool,
     first: Option<Piece>,
     begun: bool,
@@ -202,17 +212,21 @@ impl Stream for Events {
     type Item = Result<String, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
-            return Poll::Ready(None);
+        while !self.ended {
+            let piece = match self.first.take() {
+                Some(piece) => Some(piece),
+                None => match self.receiver.poll_recv(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(piece) => piece,
+                },
+            };
+            // A piece of a call alone says nothing yet.
+            let text = self.events(piece);
+            if !text.is_empty() {
+                return Poll::Ready(Some(Ok(text)));
+            }
         }
-        let piece = match self.first.take() {
-            Some(piece) => Some(piece),
-            None => match self.receiver.poll_recv(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(piece) => piece,
-            },
-        };
-        Poll::Ready(Some(Ok(self.events(piece))))
+        Poll::Ready(None)
     }
 }
 
@@ -225,9 +239,16 @@ impl Events {
             event(self.answer.chunk(json!({ "role": "assistant", "content": "" }), None));
         }
         match piece {
-            Some(Piece::Text(piece)) => event(self.answer.chunk(json!({ "content": piece }), None)),
+            Some(Piece::Text(piece)) => {
+                let deltas = self.deltas.as_mut().map(|d| d.push(&piece, &self.answer)).unwrap_or_default();
+                deltas.into_iter().for_each(|delta| event(self.answer.chunk(delta, None)));
+            }
             Some(Piece::Done(reply)) => {
-                event(self.answer.chunk(json!({}), Some(finish_reason(reply.finish))));
+                if let Some(deltas) = self.deltas.take() {
+                    let (deltas, reason) = deltas.finish(reply.finish, &self.answer);
+                    deltas.into_iter().for_each(|delta| event(self.answer.chunk(delta, None)));
+                    event(self.answer.chunk(json!({}), Some(reason)));
+                }
                 if self.include_usage {
                     event(self.answer.usage_chunk(&reply));
                 }

@@ -1,7 +1,9 @@
 //! OpenAI's chat completions over HTTP: requests wait in a queue, the device answers one at a time.
 
+mod answer;
 mod api;
 mod http;
+mod messages;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -14,7 +16,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::generate::{Event, Finish, Generator, Options, Reply};
-use rullama_train::template::Layout;
+use rullama_train::run;
+use rullama_train::template::Template;
 use rullama_train::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{Receiver, UnboundedSender, channel};
 use tokio::sync::watch;
@@ -63,7 +66,7 @@ enum Piece {
 /// What the HTTP side knows.
 struct Served {
     tokenizer: Tokenizer,
-    layout: Layout,
+    template: Template,
     context: usize,
     /// Ids of the models, and whether the adapters reply.
     models: Vec<(String, bool)>,
@@ -88,12 +91,12 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let base = model_name(loaded.frozen.base.name());
     let mut models = vec![(base.clone(), false)];
     if !loaded.adapters.is_empty() {
-        let names = loaded.adapters.iter().map(|(path, _)| model_name(&path.to_string_lossy()));
+        let names = loaded.adapters.iter().map(|adapter| model_name(&adapter.path.to_string_lossy()));
         models.push((std::iter::once(base).chain(names).collect::<Vec<_>>().join("+"), true));
     }
     let served = Served {
         tokenizer: Tokenizer::from_gguf(loaded.frozen.base.gguf())?,
-        layout: loaded.frozen.layout,
+        template: run::template(&loaded.template, &loaded.frozen.base)?,
         context: loaded.context(),
         models,
         defaults,

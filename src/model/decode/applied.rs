@@ -15,9 +15,11 @@ pub(super) struct Applied {
 pub(super) struct Group {
     /// `A` of every matrix below each other, `[Σ R, K]`.
     pub a: Param,
-    /// `B` of every matrix `[N, R]`, in [`Module::ALL`]'s order.
+    /// `B` of every matrix `[N, R]`, in [`Module::ALL`]'s order: long passes multiply with it.
     pub b: Vec<Param>,
-    /// First float of each `B` in their buffer.
+    /// `Bᵀ` of every matrix `[R, N]`, which passes of a few tokens add up.
+    transposed: wgpu::Buffer,
+    /// First float of each in either buffer.
     offsets: Vec<usize>,
     /// `R`, padded to a multiple of 4, or of 16 for cooperative matrices.
     pub rank: usize,
@@ -31,7 +33,7 @@ pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
 impl Group {
     /// What reads a row of products whose `z` begins at `z_offset`.
     pub fn up(&self, z_offset: usize) -> Up<'_> {
-        Up { b: &self.b[0].buffer, offsets: &self.offsets, rank: self.rank, z_offset }
+        Up { b: &self.transposed, offsets: &self.offsets, rank: self.rank, z_offset }
     }
 }
 
@@ -61,7 +63,8 @@ impl Applied {
 
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
-        self.layers.iter().flatten().flatten().map(|g| g.a.buffer.size() + g.b[0].buffer.size()).sum()
+        let groups = self.layers.iter().flatten().flatten();
+        groups.map(|g| g.a.buffer.size() + g.b[0].buffer.size() + g.transposed.size()).sum()
     }
 }
 
@@ -75,17 +78,22 @@ fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Grou
     let (r, rank, scale) = (adapter.rank, padded(gpu, adapter.rank), adapter.scale());
     let cols = members[0].cols;
     let mut a = vec![0.0f32; members.len() * rank * cols];
-    let mut b: Vec<f32> = Vec::new();
+    let (mut b, mut transposed): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
     let mut offsets = Vec::new();
     for (i, member) in members.iter().enumerate() {
         b.resize(b.len().next_multiple_of(64), 0.0); // the alignment of a binding's offset, 256 bytes
         let offset = b.len();
         offsets.push(offset);
         b.resize(offset + member.rows * rank, 0.0);
+        transposed.resize(b.len(), 0.0);
         let Some(pair) = member.pair else { continue };
         a[i * rank * cols..][..r * cols].copy_from_slice(&pair.a);
-        for (to, from) in b[offset..].chunks_exact_mut(rank).zip(pair.b.chunks_exact(r)) {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = (scale * f64::from(*from)) as f32);
+        for (n, row) in pair.b.chunks_exact(r).enumerate() {
+            for (i, value) in row.iter().enumerate() {
+                let scaled = (scale * f64::from(*value)) as f32;
+                b[offset + n * rank + i] = scaled;
+                transposed[offset + i * member.rows + n] = scaled;
+            }
         }
     }
     let buffer = gpu.upload("adapter B", &b)?;
@@ -97,5 +105,6 @@ fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Grou
     };
     let b = members.iter().zip(&offsets).map(part).collect();
     let a = Param { buffer: gpu.upload("adapter A", &a)?, offset: 0, rows: members.len() * rank, cols };
-    Ok(Group { a, b, offsets, rank })
+    let transposed = gpu.upload("adapter B transposed", &transposed)?;
+    Ok(Group { a, b, transposed, offsets, rank })
 }

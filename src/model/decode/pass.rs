@@ -8,7 +8,7 @@ use crate::ops::argmax::Likeliest;
 use crate::ops::cached_attention::CachedAttention;
 use crate::ops::heads::{self, Heads};
 use crate::ops::linear::{self, LowRank};
-use crate::ops::matvec::{self, Down};
+use crate::ops::matvec::{self, Down, Gated};
 use crate::ops::pack::Packed;
 use crate::ops::{
     Rows, Tile, Up, Weight, coop_linear, coop_lora, embedding, gated, per_layer, residual, rms_norm,
@@ -100,10 +100,24 @@ impl<'a> Decoder<'a> {
         residual::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows);
 
         let width = model.config().per_layer_width;
-        let gated_input = w.wide.narrowed(width);
+        let inputs = w.per_layer.from(layer * width);
         let (gate, up) = self.products(rec, layer, Input::AfterFfn, stream, &[&branch.inp_gate], rows);
-        gated::forward(rec, &gated_input, &gate, w.per_layer.from(layer * width), up.as_ref(), rows);
-        let (y, up) = self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows);
+        let (y, up) = match matvec::takes_gated(rows, width) {
+            true => {
+                let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
+                let model_width = branch.proj.rows;
+                let y = w.branch.narrowed(model_width + group.map_or(0, |g| g.a.rows));
+                let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
+                let x = Gated { gate: &gate, up: inputs, adapter: up };
+                matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
+                (y, group.map(|g| g.up(model_width)))
+            }
+            false => {
+                let gated_input = w.wide.narrowed(width);
+                gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), rows);
+                self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
+            }
+        };
         residual::forward(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
     }
 

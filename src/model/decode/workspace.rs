@@ -57,6 +57,7 @@ pub struct Workspace<'a> {
     pub(super) normed: Rows,               // [chunk, D]
     pub(super) per_layer: Rows,            // [chunk, L·P]
     pub(super) products: Rows, // what the matrices that read one input make, and z [chunk, widest]
+    pub(super) branch: Rows,   // what a short pass's per-layer branch adds, and z [8, D + R]
     pub(super) wide: Rows,     // what attention and gates make [chunk, widest]
     pub(super) z: Rows,        // of long passes [chunk, Σ R]
     pub(super) packed: Option<[Packed; 2]>, // inputs and z of long passes on cooperative matrices
@@ -105,6 +106,7 @@ impl<'a> Workspace<'a> {
             normed: rows("normed", d)?,
             per_layer: rows("per-layer inputs", config.layers.len() * p)?,
             products: rows("products", products + z)?,
+            branch: Rows::new(gpu, "per-layer branch", if p > 0 { matvec::MAX_ROWS } else { 0 }, d + z)?,
             wide: rows("attention and gates", wide)?,
             z: rows("z", z)?,
             packed: match gpu.cooperative() && chunk > matvec::MAX_ROWS {
@@ -146,8 +148,16 @@ impl<'a> Workspace<'a> {
 
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
-        let rows =
-            [&self.stream, &self.normed, &self.per_layer, &self.products, &self.wide, &self.z, &self.logits];
+        let rows = [
+            &self.stream,
+            &self.normed,
+            &self.per_layer,
+            &self.products,
+            &self.branch,
+            &self.wide,
+            &self.z,
+            &self.logits,
+        ];
         let rows: u64 = rows.iter().map(|r| r.buffer.size()).sum();
         let proj = self.model_proj.as_ref().map_or(0, Weight::bytes);
         let packed = match &self.packed {

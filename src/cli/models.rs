@@ -1,0 +1,95 @@
+//! What Ollama's store holds, and which of it can be trained.
+
+use anyhow::Result;
+use clap::Args;
+use rullama_train::weights::{Base, ollama};
+use serde_json::json;
+
+use super::show;
+
+/// How to list them.
+#[derive(Args)]
+pub struct ModelsArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A model that could be named as `model.base`.
+struct Found {
+    name: String,
+    /// Bytes of its weights, where they are on this machine.
+    size: Option<u64>,
+    /// Its shape, or why it cannot be trained.
+    shape: Result<String, String>,
+}
+
+impl Found {
+    fn of(name: String) -> Found {
+        let stored = match name.as_str() {
+            "tiny" => None,
+            _ => ollama::resolve(&name, &ollama::stores()).ok().and_then(|path| path.metadata().ok()),
+        };
+        let shape = Base::open(&name);
+        let built_in = shape.as_ref().ok().map(|base| base.gguf().bytes().len() as u64);
+        let shape = shape.map(|base| shape_of(&base)).map_err(|error| {
+            // The name stands in front of the line already.
+            let error = error.to_string();
+            error.split_once(": ").map_or(error.clone(), |(_, problem)| problem.to_string())
+        });
+        Found { size: stored.map(|file| file.len()).or(built_in), name, shape }
+    }
+}
+
+/// Layers, width and context of a model.
+pub fn shape_of(base: &Base) -> String {
+    let config = base.config();
+    let (layers, width) = (show::count(config.layers.len(), "layer"), show::grouped(config.width));
+    format!("{layers}, width {width}, context {}", show::grouped(config.context_length))
+}
+
+/// Every name that can be trained on this machine, the built-in model first.
+pub fn trainable() -> Vec<String> {
+    all().into_iter().filter(|found| found.shape.is_ok()).map(|found| found.name).collect()
+}
+
+fn all() -> Vec<Found> {
+    let mut names: Vec<String> = ollama::stores().iter().flat_map(|store| ollama::installed(store)).collect();
+    names.sort();
+    names.dedup();
+    names.insert(0, "tiny".into());
+    names.into_iter().map(Found::of).collect()
+}
+
+/// Lists the models of every store, and the one that is built in.
+pub fn run(args: &ModelsArgs) -> Result<()> {
+    let found = all();
+    let stores: Vec<String> = ollama::stores().iter().map(|store| store.display().to_string()).collect();
+    if args.json {
+        let models = found.iter().map(|model| {
+            json!({
+                "model": model.name, "bytes": model.size, "trainable": model.shape.is_ok(),
+                "shape": model.shape.as_ref().ok(), "problem": model.shape.as_ref().err(),
+            })
+        });
+        show::text(json!({ "stores": stores, "models": models.collect::<Vec<_>>() }));
+        return Ok(());
+    }
+    let width = found.iter().map(|model| model.name.chars().count()).max().unwrap_or(0);
+    for Found { name, size, shape } in &found {
+        let size = size.map_or("–".into(), show::bytes);
+        let says = match shape {
+            Ok(shape) => format!("can be trained: {shape}"),
+            Err(problem) => format!("cannot be trained: {problem}"),
+        };
+        let built_in = if name == "tiny" { " (part of this program)" } else { "" };
+        show::text(format_args!("{name:<width$}  {size:>10}  {says}{built_in}"));
+    }
+    if found.len() == 1 {
+        let stores = stores.join(", ");
+        show::text(format_args!(
+            "\nOllama has no models in {stores}; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS"
+        ));
+    }
+    Ok(())
+}
