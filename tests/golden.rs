@@ -195,11 +195,7 @@ fn ten_steps(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let tolerance = if gpu.cooperative() && mixture { HALF_MIXTURE } else { tolerances(gpu)[3] };
     for (i, expected) in expected.iter().enumerate() {
         let loss = block_on(trainer.step(&step, i as u64 + 1, &optimizer, 2e-3))?.loss;
-        check(
-            &format!("loss before step {}", i + 1),
-            (loss - expected).abs() / expected,
-            tolerance,
-        )?;
+        check(&format!("loss before step {}", i + 1), (loss - expected).abs() / expected, tolerance)?;
     }
     Ok(())
 }
