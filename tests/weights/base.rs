@@ -321,7 +321,7 @@ fn mixtures_of_experts() {
     }
     let set = |key: &str, n: u32| mixture(&|w| w.set(&format!("gemma4.{key}"), Value::U32(n)));
     assert_says("count", set("expert_count", 300), &["gemma4.expert_count", "300", "1 to 256"]);
-    assert_says("count", set("expert_count", 8), &["32, 4", "32, 8"]);
+    assert_says("count", set("expert_count", 8), &["ffn_gate_up_exps", "64, 4]", "64, 8]"]);
     assert_says("count", set("expert_count", 6), &["gemma4.expert_count", "multiple of 4"]);
     assert_says("used", set("expert_used_count", 5), &["gemma4.expert_used_count", "1 to 4"]);
     assert_says("used", set("expert_used_count", 0), &["gemma4.expert_used_count", "1 to 4"]);
