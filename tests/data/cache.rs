@@ -5,6 +5,8 @@ use std::path::Path;
 use rullama_train::dataset::cache::{Cache, Entry};
 use rullama_train::dataset::{Options, Overlong, files, parse};
 use rullama_train::template::{Layout, Template, TrainOn};
+use rullama_train::tokenizer::Tokenizer;
+use rullama_train::weights::gguf::Gguf;
 
 use crate::{OPTIONS, tokenizer};
 
@@ -119,14 +121,20 @@ fn entries_that_are_not_used_go_away() {
     assert_eq!(names, ["new.tokens", "other", "used.tokens"]);
 }
 
-/// What a large file costs: `cargo test --release --test data -- --ignored --nocapture hundred`, on a quiet machine. Nothing
-/// is asserted about time.
+/// What a large file costs: `cargo test --release --test data -- --ignored --nocapture hundred`, on a quiet machine, with
+/// Gemma's own vocabulary where RULLAMA_TOKENIZER_GGUF names it. Nothing is asserted about time.
 #[test]
 #[ignore = "measures; run it by hand"]
 fn a_hundred_thousand_samples_are_read_and_opened_again() {
     use std::fmt::Write;
     let folder = tempfile::tempdir().expect("a folder");
-    let (cache, tokenizer) = (cache(&folder.path().join("cache")), tokenizer());
+    let cache = cache(&folder.path().join("cache"));
+    let tokenizer = match std::env::var("RULLAMA_TOKENIZER_GGUF") {
+        Ok(path) => {
+            Tokenizer::from_gguf(&Gguf::open(Path::new(&path)).expect("sound")).expect("its tokenizer")
+        }
+        Err(_) => tokenizer(),
+    };
     let path = folder.path().join("big.jsonl");
     let pirate = concat!(env!("CARGO_MANIFEST_DIR"), "/datasets/pirate.jsonl");
     let known = std::fs::read_to_string(pirate).expect("the dataset");
