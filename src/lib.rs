@@ -35,6 +35,7 @@ pub mod health;
 pub mod metrics;
 pub mod report;
 pub mod tensorboard;
+pub mod words;
 
 pub mod conversation;
 pub mod finetune;

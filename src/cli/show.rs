@@ -16,6 +16,7 @@ use rullama_train::recipe::{Recipe, Template as Setting, TrainOn};
 use rullama_train::run::{Source, names};
 use rullama_train::template::{Layout, Template};
 use rullama_train::tokenizer::Tokenizer;
+use rullama_train::words;
 
 use super::session::Session;
 
@@ -255,24 +256,12 @@ pub fn bytes(n: u64) -> String {
 
 /// A time in the units that matter: `45 s`, `12 min 30 s`, `3 h 05 min`.
 pub fn duration(time: std::time::Duration) -> String {
-    match time.as_secs() {
-        s @ 0..60 => format!("{s} s"),
-        s @ 60..3600 => format!("{} min {:02} s", s / 60, s % 60),
-        s => format!("{} h {:02} min", s / 3600, s / 60 % 60),
-    }
+    words::duration(time.as_secs() as f64, 0)
 }
 
 /// Digits in groups of three.
 pub fn grouped(n: usize) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
+    words::grouped(n, ' ')
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Numbers, times and text as a page has them.
 
+use crate::words;
+
 /// Text that cannot be taken for markup.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -37,24 +39,12 @@ pub fn percent(share: f64) -> String {
 }
 
 pub fn duration(seconds: f64) -> String {
-    match seconds as u64 {
-        0..60 => format!("{seconds:.1} s"),
-        s @ 60..3600 => format!("{} min {:02} s", s / 60, s % 60),
-        s => format!("{} h {:02} min", s / 3600, s / 60 % 60),
-    }
+    words::duration(seconds, 1)
 }
 
 /// Digits in groups of three, by a space that does not break.
 pub fn grouped(n: usize) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
+    words::grouped(n, '\u{202f}')
 }
 
 /// Seconds since 1970 as a day and a time of UTC. Howard Hinnant, "chrono-compatible low-level date algorithms".

@@ -1,0 +1,23 @@
+//! Numbers and times in words, for the terminal and the report.
+
+/// Digits in groups of three, `separator` between them.
+pub fn grouped(n: usize, separator: char) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(separator);
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time in the units that matter: `45 s`, with `decimals` behind the seconds, `12 min 30 s`, `3 h 05 min`.
+pub fn duration(seconds: f64, decimals: usize) -> String {
+    match seconds as u64 {
+        0..60 => format!("{seconds:.decimals$} s"),
+        s @ 60..3600 => format!("{} min {:02} s", s / 60, s % 60),
+        s => format!("{} h {:02} min", s / 3600, s / 60 % 60),
+    }
+}
