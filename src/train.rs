@@ -179,7 +179,7 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// Allocates everything that steps up to `capacity` need.
+    /// Allocates everything that steps up to `capacity` need; nothing where that is more than `recompute` allows.
     pub fn new(
         gpu: &'a Gpu,
         model: &'a Model<'a>,
@@ -191,6 +191,11 @@ impl<'a> Trainer<'a> {
         let adapter = Trainable::new(gpu, adapter, model.config().layers.len())?;
         let masked = dropout.probability > 0.0;
         let plan = Plan::new(gpu, model, &adapter, capacity.tokens, capacity.loss_tokens, masked, recompute);
+        if let Recompute::Within(limit) = recompute
+            && plan.total() > limit
+        {
+            return Err(GpuError::OverLimit { needed: plan.total(), limit });
+        }
         Ok(Trainer {
             gpu,
             model,

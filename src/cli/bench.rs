@@ -8,8 +8,7 @@ use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample, Step};
-use rullama_train::config::{Config, LayerConfig};
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Plan, Recompute};
@@ -98,29 +97,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         let (name, prompt) = (base.name(), args.sequence);
         return bench_decode::run(&gpu, &model, name, &adapter, &origin, prompt, tokens, args.json);
     }
-    let gpu = open()?;
-    let model = Model::load(&gpu, &base, args.sequence)?;
-    let adapter = random();
     let step = random_step(args, config.vocab);
-    let mut capacity = Capacity::default();
-    capacity.include(&step);
-    let recompute = match (args.recompute, args.memory_limit) {
-        (true, _) => Recompute::Always,
-        (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
-        (false, None) => Recompute::Never,
-    };
-    let trainer =
-        Trainer::new(&gpu, &model, &adapter, capacity, Dropout { probability: 0.0, seed: 0 }, recompute)?;
-    let planned = trainer.plan().total();
-    if let Some(gib) = args.memory_limit.filter(|gib| planned as f64 > gib * (1u64 << 30) as f64) {
-        let (least, shape) = (show::bytes(planned), format_args!("{} × {}", args.batch, args.sequence));
-        bail!(
-            "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or --batch"
-        );
-    }
-    let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
-    let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
-
     if step.loss_tokens == 0 {
         bail!(
             "--loss-share {} leaves no token of {} with loss; raise one of the two",
@@ -128,6 +105,31 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             args.sequence
         );
     }
+    let gpu = open()?;
+    let model = Model::load(&gpu, &base, args.sequence)?;
+    let adapter = random();
+    let mut capacity = Capacity::default();
+    capacity.include(&step);
+    let recompute = match (args.recompute, args.memory_limit) {
+        (true, _) => Recompute::Always,
+        (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
+        (false, None) => Recompute::Never,
+    };
+    let dropout = Dropout { probability: 0.0, seed: 0 };
+    let trainer = match Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute) {
+        Err(GpuError::OverLimit { needed, .. }) => {
+            let (gib, least) = (args.memory_limit.unwrap_or_default(), show::bytes(needed));
+            let shape = format_args!("{} × {}", args.batch, args.sequence);
+            bail!(
+                "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or \
+                 --batch"
+            );
+        }
+        trainer => trainer?,
+    };
+    let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
+
     let first = block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
     let started = Instant::now();
     for number in 0..args.steps {
@@ -143,7 +145,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
     }
     let memory = trainer.plan().total();
-    let operations = product_operations(config, trainer.plan(), &step);
+    let operations = product_operations(&base, trainer.plan(), &step);
     let of_products: f64 =
         kernels.iter().filter(|(name, _)| name.contains("linear.")).map(|(_, t)| t.seconds).sum();
     let dispatches: usize = kernels.iter().map(|(_, t)| t.dispatches).sum();
@@ -194,33 +196,35 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Values of the matrices that one token is multiplied with: of the experts those that work on it, of the embeddings the head.
-fn active_parameters(base: &Base) -> usize {
-    let config = base.config();
-    let experts = config.layers.iter().find_map(|l| l.experts);
-    let of_matrix = |name: &str, values: usize| match (name, experts) {
-        ("token_embd" | "output" | "per_layer_token_embd", _) => 0,
-        (name, Some(e)) if name.ends_with("_exps") => values / e.count * e.used,
-        _ => values,
-    };
+/// Of every matrix but the embeddings: its layer, and how many of its values one token is multiplied with. Of the experts those
+/// that work on it.
+fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, usize)> {
+    let experts = base.config().layers.iter().find_map(|l| l.experts);
     let matrices = base.matrices().filter(|m| m.rows > 1);
-    let head = base.head();
-    head.rows * head.cols + matrices.map(|m| of_matrix(m.name, m.rows * m.cols)).sum::<usize>()
+    matrices.filter_map(move |m| match (m.name, experts) {
+        ("token_embd" | "output" | "per_layer_token_embd", _) => None,
+        (name, e) => {
+            let values = m.rows * m.cols;
+            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+            let working = e.filter(|_| name.ends_with("_exps")).map_or(values, |e| values / e.count * e.used);
+            Some((layer, working))
+        }
+    })
+}
+
+/// Values of the matrices that one token is multiplied with, of the embeddings the head.
+fn active_parameters(base: &Base) -> usize {
+    base.head().rows * base.head().cols + products(base).map(|(_, values)| values).sum::<usize>()
 }
 
 /// Floating-point operations of a step's products with the frozen matrices: forward, once more where that is recomputed, and
-/// backward; 2 a weight and token.
-fn product_operations(config: &Config, plan: &Plan, step: &Step) -> f64 {
+/// backward; 2 a value and token.
+fn product_operations(base: &Base, plan: &Plan, step: &Step) -> f64 {
     let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
-    let layer = |(l, &again): (&LayerConfig, &bool)| {
-        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        let own = if l.kv_donor.is_some() { 0 } else { keys * (2 - usize::from(l.k_eq_v)) };
-        let experts = l.experts.map_or(0, |e| 3 * e.used * e.width + e.count);
-        let columns = 2 * queries + own + 3 * l.ffn_width + experts + 2 * config.per_layer_width;
-        (config.width * columns * tokens * (2 + usize::from(again))) as f64
-    };
-    let head = 2.0 * (config.vocab * config.width * step.loss_tokens) as f64;
-    2.0 * (config.layers.iter().zip(&plan.recompute).map(layer).sum::<f64>() + head)
+    let passes = |layer: Option<usize>| 2 + usize::from(layer.is_some_and(|layer| plan.recompute[layer]));
+    let of_layers: usize = products(base).map(|(layer, values)| values * tokens * passes(layer)).sum();
+    let head = base.head().rows * base.head().cols * step.loss_tokens * passes(None);
+    2.0 * (of_layers + head) as f64
 }
 
 fn random_step(args: &BenchArgs, vocab: usize) -> Step {

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use rullama_train::batch::MicroBatch;
 use rullama_train::export::Loaded;
 use rullama_train::files;
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::recipe::{Kernels, Recipe};
@@ -118,15 +118,16 @@ impl Session {
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
-        let trainer = Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute)?;
-        let planned = trainer.plan().total();
-        if let Some(gib) = recipe.train.memory_limit.filter(|gib| planned as f64 > gib * f64::from(1 << 30)) {
-            let (least, tokens) = (show::bytes(planned), show::count(self.capacity.tokens, "token"));
-            bail!(
-                "train.memory_limit is {gib} GiB, and passes over {tokens} need {least} with every layer recomputed; lower \
-                 data.max_seq_len or train.batch_size, or raise the limit"
-            );
-        }
-        Ok(trainer)
+        Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute).map_err(|error| match error {
+            GpuError::OverLimit { needed, .. } => {
+                let gib = recipe.train.memory_limit.unwrap_or_default();
+                let (least, tokens) = (show::bytes(needed), show::count(self.capacity.tokens, "token"));
+                anyhow!(
+                    "train.memory_limit is {gib} GiB, and passes over {tokens} need {least} with every layer recomputed; lower \
+                     data.max_seq_len or train.batch_size, or raise the limit"
+                )
+            }
+            error => error.into(),
+        })
     }
 }

@@ -57,6 +57,14 @@ pub enum GpuError {
         /// The device.
         device: String,
     },
+    /// Even with every layer recomputed, a plan takes more than it may.
+    #[error("{needed} bytes are needed with every layer recomputed, and {limit} are allowed")]
+    OverLimit {
+        /// What the plan takes.
+        needed: u64,
+        /// What [`crate::model::plan::Recompute::Within`] allows.
+        limit: u64,
+    },
     /// The device reported an error, or was lost.
     #[error("the GPU reported an error: {0}")]
     Device(String),

@@ -458,9 +458,17 @@ fn bench_numbers(place: Place) {
     for wrong in ["--batch=0", "--sequence=0", "--sequence=1025", "--rank=0", "--steps=0"] {
         place.refused(&["bench", "tiny", wrong], expected);
     }
+    place.refused(
+        &["bench", "tiny", "--sequence=8", "--loss-share=1"],
+        "--loss-share 1 leaves no token of 8 with loss; raise one of the two",
+    );
 }
 
 fn bench(place: Place) {
+    place.refused_on_device(
+        &["bench", "tiny", "--memory-limit=0.001"],
+        "--memory-limit is 0.001 GiB, 1 × 512 tokens need … with every layer recomputed; lower --sequence or --batch",
+    );
     let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"]);
     let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert!(found["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{text}");
