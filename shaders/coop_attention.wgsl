@@ -87,8 +87,9 @@ fn visible4(query: u32, first: u32, key: u32) -> vec4<bool> {
     return (keys >= vec4<u32>(first)) & (keys <= vec4<u32>(query)) & vec4<bool>(query < params.rows);
 }
 
-// scores = q·k, without the scale.
-fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
+// scores = q·k, without the scale; or dout·v, in units of dout's row.
+#for (name, rows, columns) in (make_scores, q, k) (make_weight_gradients, dout, v)
+fn {name}(query0: u32, key0: u32, head: u32, lane: u32) {
     let first = lane / 32u * {AROWS}u * {BCOLS}u;
     let row = first / KEY_TILES;
     let col = first % KEY_TILES;
@@ -99,10 +100,10 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
 #end
     for (var d = 0u; d < DEPTH; d++) {
 #for a in 0..{AROWS}
-        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&q[matrix_at(query0 / 16u + row + {a}u, head * DEPTH + d)], 4u);
+        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&{rows}[matrix_at(query0 / 16u + row + {a}u, head * DEPTH + d)], 4u);
 #end
 #for b in 0..{BCOLS}
-        let b{b} = coopLoad<coop_mat16x16<f16, B>>(&k[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d)], 4u);
+        let b{b} = coopLoad<coop_mat16x16<f16, B>>(&{columns}[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d)], 4u);
 #end
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
@@ -121,40 +122,7 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     workgroupBarrier();
 }
 
-// scores = dout·v, in units of dout's row.
-fn make_weight_gradients(query0: u32, key0: u32, head: u32, lane: u32) {
-    let first = lane / 32u * {AROWS}u * {BCOLS}u;
-    let row = first / KEY_TILES;
-    let col = first % KEY_TILES;
-#for a in 0..{AROWS}
-#for b in 0..{BCOLS}
-    var s{a}{b} = coop_mat16x16<f32, C>();
 #end
-#end
-    for (var d = 0u; d < DEPTH; d++) {
-#for a in 0..{AROWS}
-        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&dout[matrix_at(query0 / 16u + row + {a}u, head * DEPTH + d)], 4u);
-#end
-#for b in 0..{BCOLS}
-        let b{b} = coopLoad<coop_mat16x16<f16, B>>(&v[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d)], 4u);
-#end
-#for a in 0..{AROWS}
-#for b in 0..{BCOLS}
-        s{a}{b} = coopMultiplyAdd(a{a}, b{b}, s{a}{b});
-#end
-#end
-    }
-    let pitch = SCORE_PITCH;
-#for a in 0..{AROWS}
-#for b in 0..{BCOLS}
-    let v{a}{b} = s{a}{b};
-    let at{a}{b} = (row + {a}u) * 16u * SCORE_PITCH + (col + {b}u) * 4u;
-    coopStoreT(v{a}{b}, &scores[at{a}{b}], pitch);
-#end
-#end
-    workgroupBarrier();
-}
-
 // weights = p·by_row, p = exp(q·k − lse).
 fn store_probabilities(query0: u32, key0: u32, first: u32, lse: f32, by_row: f32, lane: u32) {
     let row = lane / SHARES;

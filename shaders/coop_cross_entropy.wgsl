@@ -1,6 +1,7 @@
 // The backward of cross_entropy.wgsl for products on cooperative matrices: dlogits are packed at once (pack.wgsl). No value
 // of a row is larger than the factor of the loss, so that factor is what undoes the row's scaling.
 enable f16;
+#import common/packed
 
 // Twin of `Params` in src/ops/coop_cross_entropy.rs.
 struct Params {
@@ -31,7 +32,7 @@ fn capped(z: vec4<f32>) -> vec4<f32> {
 }
 
 fn write(row: u32, c: u32, value: vec4<f16>) {
-    dlogits[((c / 4u) * params.tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u] = value;
+    dlogits[packed_at(params.tiles, row, c)] = value;
 }
 
 @compute @workgroup_size(256)

@@ -2,6 +2,7 @@
 // for its largest value and to be written, which costs less than storing it between.
 enable f16;
 #import common/gelu
+#import common/packed
 
 // Twin of `Params` in src/ops/coop_expert_geglu.rs.
 struct Params {
@@ -31,19 +32,6 @@ const NONE: u32 = 0xffffffffu;
 var<workgroup> largest: array<f32, 256>;
 var<workgroup> sums: array<f32, 256>;
 
-fn gelu4(x: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(gelu(x.x), gelu(x.y), gelu(x.z), gelu(x.w));
-}
-
-fn dgelu4(x: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(dgelu(x.x), dgelu(x.y), dgelu(x.z), dgelu(x.w));
-}
-
-fn most4(x: vec4<f32>) -> f32 {
-    let a = abs(x);
-    return max(max(a.x, a.y), max(a.z, a.w));
-}
-
 // The largest over the threads of a row, and in `sums` the sum of `product`.
 fn reduce_row(most: f32, product: f32, lane: u32) -> f32 {
     largest[lane] = most;
@@ -57,15 +45,6 @@ fn reduce_row(most: f32, product: f32, lane: u32) -> f32 {
     }
     workgroupBarrier();
     return largest[lane / THREADS * THREADS];
-}
-
-// The exponent's bits of the largest value: 2^(253 − e − 127) scales it into [½, 1).
-fn exponent(most: f32) -> u32 {
-    return clamp(bitcast<u32>(most) >> 23u, 1u, 252u);
-}
-
-fn place(row: u32, c: u32) -> u32 {
-    return ((c / 4u) * params.row_tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u;
 }
 
 @compute @workgroup_size(256)
@@ -85,15 +64,15 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     let e = exponent(reduce_row(most, 0.0, lane));
     if lane % THREADS == 0u {
-        factors[row] = bitcast<f32>((e + 1u) << 23u);
+        factors[row] = undoing(e);
     }
-    let scale = bitcast<f32>((253u - e) << 23u);
+    let scale = scaling(e);
     for (var c = lane % THREADS; c < params.packed4; c += THREADS) {
         var y = vec4<f32>();
         if c < params.width4 {
             y = scale * (gelu4(gate_up[at + c]) * gate_up[at + params.width4 + c]);
         }
-        packed[place(row, c)] = vec4<f16>(y);
+        packed[packed_at(params.row_tiles, row, c)] = vec4<f16>(y);
     }
 }
 
@@ -125,12 +104,12 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     }
     let e = exponent(reduce_row(most, product, lane));
     if lane % THREADS == 0u {
-        factors[row] = bitcast<f32>((e + 1u) << 23u);
+        factors[row] = undoing(e);
         if choice != NONE {
             dweights[choice] = scales[expert] * sums[lane];
         }
     }
-    let scale = factor * bitcast<f32>((253u - e) << 23u);
+    let scale = factor * scaling(e);
     for (var c = lane % THREADS; c < params.packed4; c += THREADS) {
         var gradient = vec4<f32>();
         if c < params.width4 {
@@ -139,6 +118,6 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         } else if c < 2u * params.width4 {
             gradient = scale * dy[row * params.y_stride4 + c - params.width4] * gelu4(gate_up[at + c - params.width4]);
         }
-        packed[place(row, c)] = vec4<f16>(gradient);
+        packed[packed_at(params.row_tiles, row, c)] = vec4<f16>(gradient);
     }
 }

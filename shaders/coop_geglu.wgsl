@@ -2,6 +2,7 @@
 // row and keeps it in registers, EACH vec4s a thread, until its largest value is known.
 enable f16;
 #import common/gelu
+#import common/packed
 
 // Twin of `Params` in src/ops/coop_geglu.rs.
 struct Params {
@@ -24,19 +25,6 @@ const THREADS: u32 = 256u;
 
 var<workgroup> largest: array<vec2<f32>, 256>;
 
-fn gelu4(x: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(gelu(x.x), gelu(x.y), gelu(x.z), gelu(x.w));
-}
-
-fn dgelu4(x: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(dgelu(x.x), dgelu(x.y), dgelu(x.z), dgelu(x.w));
-}
-
-fn most4(x: vec4<f32>) -> f32 {
-    let a = abs(x);
-    return max(max(a.x, a.y), max(a.z, a.w));
-}
-
 // The largest of each half over the workgroup.
 fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
     largest[lane] = most;
@@ -50,25 +38,16 @@ fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
     return largest[0];
 }
 
-// The exponent's bits of the largest value: 2^(253 − e − 127) scales it into [½, 1).
-fn exponent(most: f32) -> u32 {
-    return clamp(bitcast<u32>(most) >> 23u, 1u, 252u);
-}
-
-fn place(row: u32, c: u32) -> u32 {
-    return ((c / 4u) * params.tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u;
-}
-
 // Stores column c, / 4; what is behind the last one up to 64 is zero.
 fn write_first(row: u32, c: u32, value: vec4<f32>) {
     if c < params.packed4 {
-        first[place(row, c)] = vec4<f16>(value);
+        first[packed_at(params.tiles, row, c)] = vec4<f16>(value);
     }
 }
 
 fn write_second(row: u32, c: u32, value: vec4<f32>) {
     if c < params.packed4 {
-        second[place(row, c)] = vec4<f16>(value);
+        second[packed_at(params.tiles, row, c)] = vec4<f16>(value);
     }
 }
 
@@ -88,9 +67,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
     let e = exponent(row_largest(vec2<f32>(most), lane).x);
     if lane == 0u && row < params.rows {
-        first_factors[row] = bitcast<f32>((e + 1u) << 23u);
+        first_factors[row] = undoing(e);
     }
-    let scale = bitcast<f32>((253u - e) << 23u);
+    let scale = scaling(e);
 #for i in 0..{EACH}
     write_first(row, c{i}, scale * y{i});
 #end
@@ -118,10 +97,10 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     most = row_largest(most, lane);
     let e = vec2<u32>(exponent(most.x), exponent(most.y));
     if lane == 0u && row < params.rows {
-        first_factors[row] = bitcast<f32>((e.x + 1u) << 23u);
-        second_factors[row] = bitcast<f32>((e.y + 1u) << 23u);
+        first_factors[row] = undoing(e.x);
+        second_factors[row] = undoing(e.y);
     }
-    let scale = bitcast<vec2<f32>>((vec2<u32>(253u) - e) << vec2<u32>(23u));
+    let scale = vec2<f32>(scaling(e.x), scaling(e.y));
 #for i in 0..{EACH}
     write_first(row, c{i}, scale.x * dgate{i});
     write_second(row, c{i}, scale.y * dup{i});

@@ -2,6 +2,7 @@
 // f16 matrices as in pack.wgsl, all rows scaled by one power of two, for a norm bounds what it gives.
 // A workgroup takes 16 tokens of one head, 16 threads a token.
 enable f16;
+#import common/packed
 
 // Twin of `Params` in src/ops/coop_heads.rs.
 struct Params {
@@ -33,8 +34,9 @@ fn w4(c: u32) -> vec4<f32> {
     return w[c];
 }
 
+// vec4 `c` of a head; K is a multiple of 16.
 fn place(row: u32, head: u32, c: u32) -> u32 {
-    return ((head * params.half4 / 2u + c / 4u) * params.tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u;
+    return packed_at(params.tiles, row, head * params.half4 * 2u + c);
 }
 
 @compute @workgroup_size(256)

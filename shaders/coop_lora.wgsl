@@ -2,6 +2,7 @@
 // dA += uᵀ·x, dB += scale·dyᵀ·z. The wide operand (x or dy) comes packed and is read as matrices straight from memory.
 enable f16;
 enable wgpu_cooperative_matrix;
+#import common/packed
 
 // Twin of `Params` in src/ops/coop_lora.rs.
 struct Params {
@@ -177,7 +178,7 @@ fn part_scale(first: u32, end: u32, first4: u32, lane: u32) -> f32 {
     for (var q = lane; q < (end - first) * THIN4; q += 128u) {
         most = max(most, abs(thin4(first + q / THIN4, first4 + q % THIN4)));
     }
-    largest[lane] = max(max(most.x, most.y), max(most.z, most.w));
+    largest[lane] = most4(most);
     for (var step = 64u; step > 0u; step /= 2u) {
         workgroupBarrier();
         if lane < step {
@@ -185,7 +186,7 @@ fn part_scale(first: u32, end: u32, first4: u32, lane: u32) -> f32 {
         }
     }
     workgroupBarrier();
-    return bitcast<f32>((clamp(bitcast<u32>(largest[0]) >> 23u, 1u, 252u) + 1u) << 23u);
+    return undoing(exponent(largest[0]));
 }
 
 // Stores 16×16 values of a gradient: rows from 4·row4 on, columns from 4·col4 on.

@@ -1,6 +1,7 @@
 // The packing of pack.wgsl for rows that are grouped by expert: gathers them from the rows of the tokens, where `used` says so.
 // Rows that fill a tile are zero; tiles without expert are left alone.
 enable f16;
+#import common/packed
 
 // Twin of `Params` in src/ops/expert_pack.rs.
 struct Params {
@@ -36,7 +37,7 @@ fn x4(choice: u32, row: u32, col4: u32) -> vec4<f32> {
 
 fn write(choice: u32, row: u32, lane: u32, scale: f32) {
     for (var c = lane; c < params.packed4; c += THREADS) {
-        packed[((c / 4u) * params.row_tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u] = vec4<f16>(scale * x4(choice, row, c));
+        packed[packed_at(params.row_tiles, row, c)] = vec4<f16>(scale * x4(choice, row, c));
     }
 }
 
@@ -55,7 +56,7 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     for (var c = lane % THREADS; c < params.cols4; c += THREADS) {
         most = max(most, abs(x4(choice, row, c)));
     }
-    largest[lane] = max(max(most.x, most.y), max(most.z, most.w));
+    largest[lane] = most4(most);
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
         workgroupBarrier();
         if lane % THREADS < step {
@@ -63,12 +64,11 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         }
     }
     workgroupBarrier();
-    // The exponent's bits of the largest value; 2^(126 − e) and 2^(e − 126), both normal.
-    let e = clamp(bitcast<u32>(largest[lane / THREADS * THREADS]) >> 23u, 1u, 252u);
+    let e = exponent(largest[lane / THREADS * THREADS]);
     if lane % THREADS == 0u {
-        factors[row] = bitcast<f32>((e + 1u) << 23u);
+        factors[row] = undoing(e);
     }
-    write(choice, row, lane % THREADS, bitcast<f32>((253u - e) << 23u));
+    write(choice, row, lane % THREADS, scaling(e));
 }
 
 // With the factors that are there: what is added to a product must be scaled as its operand is.

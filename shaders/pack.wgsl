@@ -2,6 +2,7 @@
 // into [½, 1), because Gemma's activations leave f16 at the top and its gradients at the bottom; factors[t] undoes it.
 // Packed [K/16, T/16, 16, 16]: matrices of 16 rows and 16 columns, each in one piece. Zeros fill the last ones.
 enable f16;
+#import common/packed
 
 // Twin of `Params` in src/ops/pack.rs.
 struct Params {
@@ -32,7 +33,7 @@ fn x4(row: u32, col4: u32) -> vec4<f32> {
 
 fn write(row: u32, c: u32, value: vec4<f32>) {
     if c < params.packed4 {
-        packed[((c / 4u) * params.tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u] = vec4<f16>(value);
+        packed[packed_at(params.tiles, row, c)] = vec4<f16>(value);
     }
 }
 
@@ -49,7 +50,7 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var c = first + 8u * THREADS; c < params.cols4; c += THREADS) {
         most = max(most, abs(x4(row, c)));
     }
-    largest[lane] = max(max(most.x, most.y), max(most.z, most.w));
+    largest[lane] = most4(most);
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
         workgroupBarrier();
         if first < step {
@@ -57,12 +58,11 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
     }
     workgroupBarrier();
-    // The exponent's bits of the largest value; 2^(126 − e) and 2^(e − 126), both normal.
-    let e = clamp(bitcast<u32>(largest[lane / THREADS * THREADS]) >> 23u, 1u, 252u);
+    let e = exponent(largest[lane / THREADS * THREADS]);
     if first == 0u && row < params.rows {
-        factors[row] = bitcast<f32>((e + 1u) << 23u);
+        factors[row] = undoing(e);
     }
-    let scale = bitcast<f32>((253u - e) << 23u);
+    let scale = scaling(e);
 #for i in 0..8
     write(row, first + {i}u * THREADS, scale * v{i});
 #end

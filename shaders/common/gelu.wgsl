@@ -15,3 +15,11 @@ fn dgelu(x: f32) -> f32 {
     let t = gelu_tanh(x);
     return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_A * (1.0 + 3.0 * GELU_B * x * x);
 }
+
+fn gelu4(x: vec4<f32>) -> vec4<f32> {
+    return vec4<f32>(gelu(x.x), gelu(x.y), gelu(x.z), gelu(x.w));
+}
+
+fn dgelu4(x: vec4<f32>) -> vec4<f32> {
+    return vec4<f32>(dgelu(x.x), dgelu(x.y), dgelu(x.z), dgelu(x.w));
+}

@@ -8,7 +8,8 @@
 //! #end
 //! ```
 //!
-//! Loops nest, end at a number or at one of the kernel's sizes, and `{NAME}` stands for a size anywhere.
+//! Loops nest, end at a number or at one of the kernel's sizes, and `{NAME}` stands for a size anywhere. Functions that differ in
+//! the buffers that they read are one with a loop around it: `#for (name, a, b) in (first, q, k) (second, dout, v)`.
 //!
 //! `#import weight` is the reader of the kernel's weight format. A kernel that reads several matrices says `#import weights`:
 //! the readers of all its formats, in which everything of the first is called `weight_0`, `weight_rows_0`, `weight4_0` and
@@ -57,6 +58,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("expert_pack", include_str!("../../shaders/expert_pack.wgsl")),
     ("pack", include_str!("../../shaders/pack.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),
+    ("common/packed", include_str!("../../shaders/common/packed.wgsl")),
     ("common/reduce", include_str!("../../shaders/common/reduce.wgsl")),
     ("common/reduce_wide", include_str!("../../shaders/common/reduce_wide.wgsl")),
     ("common/tile", include_str!("../../shaders/common/tile.wgsl")),
@@ -103,14 +105,30 @@ fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, inside: bool, text: &mu
             text.push('\n');
             continue;
         };
-        let (name, count) = head.split_once(" in 0..").unwrap_or_else(|| panic!("no bounds in {line:?}"));
-        let count: u32 =
-            count.parse().unwrap_or_else(|_| panic!("no number or size of the kernel in {line:?}"));
         let mut body = String::new();
         repeat(lines, true, &mut body);
-        (0..count).for_each(|i| text.push_str(&body.replace(&format!("{{{name}}}"), &i.to_string())));
+        for round in
+            rounds(head).unwrap_or_else(|| panic!("no bounds, number or size of the kernel in {line:?}"))
+        {
+            let named =
+                |text: String, (name, value): &(&str, String)| text.replace(&format!("{{{name}}}"), value);
+            text.push_str(&round.iter().fold(body.clone(), named));
+        }
     }
     assert!(!inside, "a #for without #end");
+}
+
+/// What the names of a loop stand for, round by round.
+fn rounds(head: &str) -> Option<Vec<Vec<(&str, String)>>> {
+    let (names, values) = head.split_once(" in ")?;
+    if let Some(count) = values.strip_prefix("0..") {
+        let count: u32 = count.parse().ok()?;
+        return Some((0..count).map(|i| vec![(names, i.to_string())]).collect());
+    }
+    let list = |text: &'_ str| -> Vec<String> { text.split(", ").map(str::to_string).collect() };
+    let names: Vec<&str> = names.strip_prefix('(')?.strip_suffix(')')?.split(", ").collect();
+    let values = values.strip_prefix('(')?.strip_suffix(')')?.split(") (").map(list);
+    values.map(|v| (v.len() == names.len()).then(|| names.iter().copied().zip(v).collect())).collect()
 }
 
 fn include(name: &str, formats: &[GgmlType], seen: &mut Vec<String>, text: &mut String) {
