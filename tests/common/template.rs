@@ -1,4 +1,5 @@
 //! Forty conversations and transformers' renderings of them, written by tests/fixtures/template/make.py.
+#![allow(dead_code)] // each test uses a part
 
 use rullama_train::dataset::conversation;
 use rullama_train::template::{Conversation, Date, Jinja, Role, Template};
@@ -33,7 +34,6 @@ impl Case {
         self.renderings[template][if prompt { "prompt" } else { "sample" }]["text"].as_str()
     }
 
-    #[allow(dead_code)] // only some targets ask
     /// What transformers says that the assistant wrote.
     pub fn spans(&self, template: &str) -> Vec<&str> {
         let spans = self.renderings[template]["sample"]["spans"].as_array().expect("spans");
@@ -45,7 +45,6 @@ impl Case {
         self.conversation.messages.iter().any(|m| !m.thinking.is_empty())
     }
 
-    #[allow(dead_code)] // only some targets ask
     /// The same for a template that has no place for thoughts: transformers drops them without a word, and asks to think.
     pub fn without_thoughts(&self) -> Case {
         let mut conversation = self.conversation.clone();
@@ -84,7 +83,6 @@ impl Case {
     }
 }
 
-#[allow(dead_code)]
 /// The template of our own.
 pub fn own() -> Template {
     let source = include_str!("../fixtures/template/own.jinja");
