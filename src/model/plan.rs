@@ -176,9 +176,12 @@ impl Plan {
         let of_layer = |l: &LayerWidths| inner(l) + chunks * experts(ExpertActivations::bytes, l);
         let each: Vec<u64> = layers.iter().map(of_layer).collect();
         let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
+        // The gradient of a gate lies where a recomputing layer's GeGLU was.
+        let dgate = chunk_bytes(if packed_operands { widest.ffn.div_ceil(2) } else { widest.ffn });
         let shared = bytes(shared_widths.attention(packed_heads))
             + chunk_bytes(widest.feed_forward(packed_operands))
-            + experts(ExpertActivations::bytes, &widest);
+            + experts(ExpertActivations::bytes, &widest)
+            - dgate;
         let room = match recompute {
             Recompute::Keep(room) => room,
             Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
