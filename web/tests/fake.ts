@@ -1,4 +1,7 @@
-/** A trainer that computes nothing, for tests of the page alone. Failures are asked for by the address: `?fail=lost`. */
+/**
+ * A trainer that computes nothing, for tests of the page alone. The address asks for more: `?hold=11` waits after step 11
+ * until the run is paused or stopped, `?fail=lost` loses the device, `?bytes=N` makes the checkpoints large.
+ */
 
 import { DeviceLost, RecipeError } from "../src/api/errors";
 import type { Check, Event, FileEntry } from "../src/api/types";
@@ -6,9 +9,10 @@ import type { Run, Trainer } from "../src/api/index";
 
 export * from "../src/api/errors";
 
-const wish = new URLSearchParams(location.search);
+const wish = new URLSearchParams(globalThis.location?.search);
 const STEPS = Number(wish.get("steps") ?? 24);
-const PAUSE = Number(wish.get("ms") ?? 40);
+const HOLD = Number(wish.get("hold") ?? 0);
+const PAUSE = 20; // ms
 const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
 const bytes = (text: string) => new TextEncoder().encode(text);
 
@@ -35,6 +39,7 @@ function check(recipe: string): Check {
 class FakeRun implements Run {
   #state: "running" | "paused" | "stopped" = "running";
   #step: number;
+  #held = false;
   #lines: string[] = [];
   #timing: string[] = [];
 
@@ -76,6 +81,9 @@ class FakeRun implements Run {
         continue;
       }
       await sleep(PAUSE);
+      while (this.#step === HOLD && HOLD > 0 && this.#state === "running" && !this.#held) await sleep(10);
+      if (this.#step === HOLD) this.#held = true;
+      if (this.#state !== "running") continue;
       const step = ++this.#step;
       if (wish.get("fail") === "lost" && step === 9) throw new DeviceLost("The GPU was lost: device.destroy() was called.");
       const loss = 0.45 + 7 * Math.exp(-step / 6) * (1 + 0.2 * Math.sin(step * 7));

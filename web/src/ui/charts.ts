@@ -20,6 +20,9 @@ interface Chart {
   restyle(): void;
 }
 
+/** Steps are whole: so are the distances of their marks. */
+const WHOLE = [0, 1, 2, 3, 4, 5].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+
 const color = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** One figure: a caption that is its legend and says the last values, and the picture under it. */
@@ -52,7 +55,7 @@ function chart(title: string, lines: Line[], height: number, wide: boolean, tick
       height,
       scales: { x: { time: false } },
       axes: [
-        { ...axis, size: 28, space: 60 },
+        { ...axis, size: 28, space: 60, incrs: WHOLE },
         { ...axis, size: 52, space: 32, values: (_, ticks) => ticks.map(tick) },
       ],
       series: [{}, ...series],
@@ -84,7 +87,7 @@ export function charts(place: HTMLElement) {
   const loss = chart(
     "Loss",
     [
-      { label: "training", color: "--accent", width: 1, alpha: 0.45 },
+      { label: "training", color: "--accent", width: 1, alpha: 0.6 },
       { label: "smoothed", color: "--accent" },
       { label: "validation", color: "--second", dots: true },
     ],

@@ -32,7 +32,7 @@ export function form(changed: (text: string) => void) {
     const id = `field-${field.key}-${field.section}`;
     const attributes = { id, inputmode: "decimal", autocomplete: "off", "aria-describedby": `${id}-hint` };
     const input = el("input", { ...attributes, placeholder: field.default });
-    input.addEventListener("change", () => {
+    input.addEventListener("input", () => {
       const { section, key } = field;
       const value = input.value.trim();
       changed(value === "" ? unsetValue(recipe.get(), section, key) : setValue(recipe.get(), section, key, value));
@@ -46,18 +46,25 @@ export function form(changed: (text: string) => void) {
   const hint = el("small", { id: "field-samples-hint" }, "one a line; answered at every validation");
   const label = el("label", { for: "field-samples" }, "Questions asked before and after");
   byId("recipe-form").append(el("div", { class: "wide" }, label, prompts, hint));
-  prompts.addEventListener("change", () => {
+  prompts.addEventListener("input", () => {
     const lines = prompts.value.split("\n").filter((line) => line.trim() !== "");
     changed(setValue(recipe.get(), "eval", "samples", quoteList(lines)));
   });
   byId("recipe-form").addEventListener("submit", (event) => event.preventDefault());
 
-  recipe.watch((text) => {
-    for (const { section, key, input } of inputs) input.value = getValue(text, section, key) ?? "";
+  // What is being typed stays as it is typed.
+  const show = (field: HTMLInputElement | HTMLTextAreaElement, value: string) => {
+    if (document.activeElement !== field && field.value !== value) field.value = value;
+  };
+  const refresh = () => {
+    const text = recipe.get();
+    for (const { section, key, input } of inputs) show(input, getValue(text, section, key) ?? "");
     const list = readList(getValue(text, "eval", "samples") ?? "[]");
-    prompts.value = list?.join("\n") ?? "";
+    show(prompts, list?.join("\n") ?? "");
     prompts.disabled = list === null;
-  });
+  };
+  recipe.watch(refresh);
+  for (const field of [prompts, ...inputs.map(({ input }) => input)]) field.addEventListener("blur", () => setTimeout(refresh));
 
   return {
     /** Marks the field of `section.key`, and no other. */

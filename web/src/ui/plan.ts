@@ -36,7 +36,13 @@ export function planSection(): void {
   checked.watch((found) => {
     const plan = byId("plan");
     plan.setAttribute("aria-busy", "false");
+    if (found instanceof Error) byId<HTMLDetailsElement>("plan-box").open = true;
     plan.replaceChildren(...(found instanceof Error ? failure(found) : found ? table(found) : [missing()]));
+  });
+  // The plan makes room for what comes of it.
+  const box = byId<HTMLDetailsElement>("plan-box");
+  phase.watch((now) => {
+    if (now === "starting") box.open = false;
   });
   for (const cell of [base, data, trainer]) cell.watch(() => checked.set(null));
 }

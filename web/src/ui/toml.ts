@@ -118,8 +118,15 @@ export const quoteList = (texts: string[]) =>
 
 /** The strings of a list of basic strings, or null where it is anything else. */
 export function readList(value: string): string[] | null {
+  let bare = ""; // without comments
+  for (let at = 0; at < value.length; ) {
+    const inside = `"'#`.includes(value[at]!);
+    const end = inside ? skip(value, at) : at + 1;
+    if (value[at] !== "#") bare += value.slice(at, end);
+    at = end;
+  }
   try {
-    const list: unknown = JSON.parse(value.replace(/,(\s*)\]$/, "$1]"));
+    const list: unknown = JSON.parse(bare.replace(/,(\s*)\]$/, "$1]"));
     return Array.isArray(list) && list.every((item) => typeof item === "string") ? list : null;
   } catch {
     return null;

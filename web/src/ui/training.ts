@@ -170,8 +170,8 @@ export function trainingSection() {
     ];
     byId("start").textContent = now === "starting" ? "Starting …" : saved ? `Continue at step ${saved.step}` : "Train";
     byId("pause").textContent = now === "pausing" ? "Pausing …" : "Pause";
-    // A button that goes takes the focus with it: hand it to the one that came.
-    if (lost.includes(true)) {
+    // A button that goes takes the focus with it: hand it to the one that came; till then the section keeps it.
+    if (lost.includes(true) || document.activeElement === byId("train")) {
       const next = ["pause", "resume", "stop", "start", "discard"].map((id) => byId<HTMLButtonElement>(id));
       (next.find((one) => !one.hidden && !one.disabled) ?? byId("train")).focus({ preventScroll: true });
     }
