@@ -13,7 +13,10 @@ fn main() {
     println!("cargo:rerun-if-changed={}", page.display());
     let mut files = Vec::new();
     if let Err(error) = walk(&page, &mut files) {
-        panic!("the feature `web` needs the built page, {}: {error}; build it first: web/build", page.display());
+        panic!(
+            "the feature `web` needs the built page, {}: {error}; build it first: web/build",
+            page.display()
+        );
     }
     files.sort();
     let entry = |path: &PathBuf| {

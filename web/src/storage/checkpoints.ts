@@ -6,6 +6,8 @@ import { list, read, remove, write } from "./opfs";
 const FOLDER = "run";
 const STATE = "trainer_state.json";
 const RESULT = "result.json";
+/** As the program calls it in a run's folder. */
+export const RECIPE = "recipe.resolved.toml";
 
 /** A checkpoint or an adapter, and after which step it was made. */
 export interface Saved {
@@ -75,6 +77,11 @@ export async function loadResult(): Promise<Saved | null> {
   const { step } = JSON.parse(await file.text()) as { step: number };
   return { step, steps: null, files: await readFolder("adapter") };
 }
+
+/** The run's own recipe with every default in it, whatever the editor has by now. */
+export const saveRunRecipe = (text: string) => write(`${FOLDER}/${RECIPE}`, text);
+
+export const loadRunRecipe = async (): Promise<string | null> => (await read(`${FOLDER}/${RECIPE}`))?.text() ?? null;
 
 export const forgetRun = () => remove(FOLDER);
 

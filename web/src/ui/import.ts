@@ -1,14 +1,13 @@
 /** Checkpoints from outside: a zip from here, or a folder that the program wrote. */
 
 import type { FileEntry } from "../api/index";
-import { forgetRun, saveCheckpoint, type Saved } from "../storage/checkpoints";
+import { RECIPE, forgetRun, saveCheckpoint, saveRunRecipe, type Saved } from "../storage/checkpoints";
 import { alertUser, announce, words } from "./alert";
 import { byId } from "./dom";
-import { checkpoint, phase, recipe, result } from "./state";
+import { checkpoint, phase, recipe, result, runRecipe } from "./state";
 import { unzip } from "./zip";
 
 const STATE = "trainer_state.json";
-const RECIPE = "recipe.resolved.toml";
 
 /** The checkpoint that went furthest among these files, of a checkpoint's or a whole run's folder. */
 function furthest(files: FileEntry[], name: string): Saved {
@@ -45,13 +44,16 @@ export function importSection(taken: () => void, changed: () => void): void {
     result.set(null);
     checkpoint.set(found);
     taken();
-    const text = files.find((file) => file.path.endsWith(RECIPE) && !file.path.includes("checkpoint-"));
-    if (text) {
-      recipe.set(new TextDecoder().decode(text.bytes));
+    const file = files.find((one) => one.path.endsWith(RECIPE));
+    const text = file ? new TextDecoder().decode(file.bytes) : null;
+    runRecipe.set(text);
+    if (text !== null) {
+      recipe.set(text);
       changed();
     }
-    announce(`Checkpoint of step ${found.step} is taken${text ? ", with its recipe" : ""}.`);
+    announce(`Checkpoint of step ${found.step} is taken${text === null ? "" : ", with its recipe"}.`);
     await saveCheckpoint(found.step, found.files);
+    if (text !== null) await saveRunRecipe(text);
   };
 
   const zipPicker = byId<HTMLInputElement>("import-zip");

@@ -1,10 +1,11 @@
 /** What can be taken away: the adapter for other programs, the checkpoint, the recipe. */
 
 import { DeviceLost, type FileEntry, type Format } from "../api/index";
+import { RECIPE } from "../storage/checkpoints";
 import { alertUser, announce, words } from "./alert";
 import { reopenDevice } from "./device";
 import { button, byId } from "./dom";
-import { adapter, base, checked, checkpoint, phase, recipe, result, trainer } from "./state";
+import { adapter, base, checkpoint, phase, recipe, result, runRecipe, trainer } from "./state";
 import { download, zip } from "./zip";
 
 const PEFT = ["adapter_model.safetensors", "adapter_config.json"];
@@ -42,10 +43,9 @@ export function keepSection(): void {
     button("MLX", () => void convert("mlx", "adapter-mlx")),
   ];
   const state = button("Checkpoint", () => {
-    const found = checked.get();
-    const resolved = found && !(found instanceof Error) ? found.recipe : recipe.get();
     const saved = checkpoint.get()!;
-    const files = [...saved.files, { path: "recipe.resolved.toml", bytes: new TextEncoder().encode(resolved) }];
+    const text = runRecipe.get();
+    const files = [...saved.files, ...(text === null ? [] : [{ path: RECIPE, bytes: new TextEncoder().encode(text) }])];
     hand(`checkpoint-${saved.step}`, files);
   });
   const text = button("Recipe", () => download("recipe.toml", recipe.get()));

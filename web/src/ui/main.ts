@@ -1,6 +1,6 @@
 /** The page: what it finds in storage, its sections, and who hears of what. */
 
-import { forgetRun, loadCheckpoint, loadResult } from "../storage/checkpoints";
+import { forgetRun, loadCheckpoint, loadResult, loadRunRecipe } from "../storage/checkpoints";
 import { forgetSession, loadSession, saveSession } from "../storage/session";
 import { alertUser, words } from "./alert";
 import { baseSection, baseSession } from "./base";
@@ -11,7 +11,7 @@ import { importSection } from "./import";
 import { keepSection } from "./keep";
 import { checkSoon, planSection } from "./plan";
 import { recipeSection } from "./recipe";
-import { checkpoint, recipe, result, trainer } from "./state";
+import { checkpoint, recipe, result, runRecipe, trainer } from "./state";
 import { talkSection } from "./talk";
 import { trainingSection } from "./training";
 
@@ -54,6 +54,7 @@ async function restore(): Promise<void> {
   }
   checkpoint.set(await loadCheckpoint());
   result.set(await loadResult());
+  runRecipe.set(await loadRunRecipe());
   training.restore();
 }
 

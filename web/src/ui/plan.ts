@@ -3,7 +3,7 @@
 import { RecipeError, type Check } from "../api/index";
 import { byId, el } from "./dom";
 import { bytes, count, percent, plural } from "./format";
-import { base, checked, data, phase, recipe, trainer } from "./state";
+import { base, checked, data, phase, recipe, stale, trainer } from "./state";
 
 const PAUSE = 400; // ms without a change
 
@@ -13,6 +13,7 @@ let timer = 0;
 /** Checks soon; a later call takes the place of an earlier one. */
 export function checkSoon(): void {
   wanted += 1;
+  stale.set(true);
   clearTimeout(timer);
   timer = window.setTimeout(() => void check(wanted), PAUSE);
 }
@@ -20,7 +21,7 @@ export function checkSoon(): void {
 async function check(number: number): Promise<void> {
   const [device, model, samples] = [trainer.get(), base.get(), data.get()];
   if (phase.get() !== "idle") return;
-  if (!device || !model || samples.length === 0) return checked.set(null);
+  if (!device || !model || samples.length === 0) return checked.set(null); // a change of these asks again
   byId("plan").setAttribute("aria-busy", "true");
   let found: Check | Error;
   try {
@@ -28,7 +29,9 @@ async function check(number: number): Promise<void> {
   } catch (error) {
     found = error instanceof Error ? error : new Error(String(error));
   }
-  if (number === wanted) checked.set(found);
+  if (number !== wanted) return;
+  stale.set(false);
+  checked.set(found);
 }
 
 /** Starts the plan's part of the page. */

@@ -15,11 +15,16 @@ export const data = new Cell<Data>([]);
 export const recipe = new Cell("");
 /** What the recipe comes to with this base and these samples, or why it comes to nothing. */
 export const checked = new Cell<Check | Error | null>(null);
+/** Whether something changed since. */
+export const stale = new Cell(true);
 export const phase = new Cell<Phase>("idle");
 /** The last checkpoint in storage. */
 export const checkpoint = new Cell<Saved | null>(null);
 /** The adapter of a finished run. */
 export const result = new Cell<Saved | null>(null);
+
+/** The recipe of the run that was saved, with every default in it. */
+export const runRecipe = new Cell<string | null>(null);
 
 /** Whether base, samples and recipe may change. */
 export const isFree = (now: Phase) => now === "idle";

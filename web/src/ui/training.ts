@@ -1,7 +1,7 @@
 /** Training: start, pause, resume, stop; what is reached is saved as it comes. */
 
 import { DeviceLost, type Event, type Run } from "../api/index";
-import { forgetRun, saveCheckpoint, saveResult, stepOf } from "../storage/checkpoints";
+import { forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
 import { StorageFull } from "../storage/opfs";
 import { alertUser, announce, clearAlert, words } from "./alert";
 import { reopenDevice } from "./device";
@@ -9,7 +9,7 @@ import { byId } from "./dom";
 import { replay } from "./history";
 import { checkSoon } from "./plan";
 import { progress } from "./progress";
-import { base, checked, checkpoint, data, phase, recipe, result, trainer } from "./state";
+import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, stale, trainer } from "./state";
 import type { FileEntry } from "../api/index";
 
 /** Starts the section. */
@@ -55,6 +55,8 @@ export function trainingSection() {
       case "plan":
         steps = event.steps;
         shown.begin(event.resumed_at > 0 ? replay(checkpoint.get()?.files ?? []) : replay([]), event.resumed_at, steps);
+        runRecipe.set(event.recipe);
+        await saveRunRecipe(event.recipe).catch((error: unknown) => alertUser(`The run's recipe could not be saved: ${words(error)}.`));
         phase.set("training");
         announce(`Training from step ${event.resumed_at} of ${steps}.`);
         break;
@@ -73,11 +75,8 @@ export function trainingSection() {
         break;
       case "done": {
         const last = stepOf(event.files);
-        if (event.stopped && last !== null) {
-          await save(last, event.files.filter((file) => /(^|\/)checkpoint-\d+\//.test(file.path)));
-        } else if (event.adapter) {
-          await keepResult(event.adapter_of_step, event.adapter);
-        }
+        if (last !== null) await save(last, event.files.filter((file) => /(^|\/)checkpoint-\d+\//.test(file.path)));
+        if (event.adapter && !event.stopped) await keepResult(event.adapter_of_step, event.adapter);
         announce(event.stopped ? `Stopped after step ${event.step}.` : `Trained: ${event.step} steps.`);
         break;
       }
@@ -158,7 +157,7 @@ export function trainingSection() {
       return hadFocus && (!visible || disabled);
     };
     const found = checked.get();
-    const ready = found !== null && !(found instanceof Error);
+    const ready = found !== null && !(found instanceof Error) && !stale.get();
     const idle = now === "idle" || now === "starting";
     const done = result.get() !== null || finished();
     const lost = [
@@ -184,6 +183,7 @@ export function trainingSection() {
   };
   phase.watch(buttons);
   checked.watch(buttons);
+  stale.watch(buttons);
   checkpoint.watch(buttons);
   result.watch(buttons);
 
