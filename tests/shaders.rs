@@ -36,7 +36,9 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
         return [0, 1].map(|gated| vec![("GATED", gated), ("PLAIN", 1 - gated), ("DEEP", 4)]).to_vec();
     }
     if source.contains("{SHARES}") {
-        return (1..=residual::MAX_SHARES as u32).map(|n| vec![("SHARES", n), ("DEEP", 4 / n.min(4))]).collect();
+        return (1..=residual::MAX_SHARES as u32)
+            .map(|n| vec![("SHARES", n), ("DEEP", 4 / n.min(4))])
+            .collect();
     }
     if source.contains("{DEEP}") {
         return [1, 4].map(|n| vec![("DEEP", n)]).to_vec();
@@ -95,7 +97,11 @@ fn combinations() -> Vec<Combination> {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 10 * GgmlType::SUPPORTED.len() + 25 + 6 + 4 + 4 + 8 + 2 + 2, "checked {names:?}");
+    assert_eq!(
+        combinations.len(),
+        10 * GgmlType::SUPPORTED.len() + 25 + 6 + 4 + 4 + 8 + 2 + 2,
+        "checked {names:?}"
+    );
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import or a loop is left", c.name);
