@@ -14,12 +14,12 @@ export default defineConfig(({ mode }) => ({
   base: "./",
   server: { headers, fs: { allow: [here("..")] } }, // recipes, samples and the tiny model lie beside web/
   preview: { headers },
-  // `--mode fake`: the page"s own tests, without model and GPU.
+  // `--mode fake`: the page's own tests, without model and GPU.
   resolve: { alias: mode === "fake" ? [{ find: /^\.\.\/api\/index$/, replacement: here("tests/fake.ts") }] : [] },
   worker: { format: "es" },
   build: {
     target: "es2022",
     assetsInlineLimit: 0,
-    rollupOptions: { input: [here("index.html")] },
+    rollupOptions: { input: [here("index.html"), ...(mode === "fake" ? [] : [here("example.html")])] },
   },
 }));

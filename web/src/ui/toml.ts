@@ -65,7 +65,9 @@ function scan(text: string): { values: Place[]; sections: Map<string, number> } 
     } else if (pair) {
       const start = at + pair[0].length;
       const end = valueEnd(text, start);
-      values.push({ section, key: pair[1]!, start, end });
+      const dot = section === "" ? pair[1]!.indexOf(".") : -1; // lora.rank = 8, before any section
+      const key = pair[1]!.slice(dot + 1);
+      values.push({ section: dot < 0 ? section : pair[1]!.slice(0, dot), key, start, end });
       at = text.indexOf("\n", end) < 0 ? text.length : text.indexOf("\n", end) + 1;
       continue;
     }

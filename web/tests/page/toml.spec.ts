@@ -39,6 +39,10 @@ test("a key or a section that is missing is added", () => {
   expect(setValue("[model]\n", "train", "seed", "2")).toBe("[model]\n\n[train]\nseed = 2\n");
 });
 
+test("a dotted key is its section's", () => {
+  expect(setValue("lora.rank = 4\n[train]\nlora.rank = 1\n", "lora", "rank", "8")).toBe("lora.rank = 8\n[train]\nlora.rank = 1\n");
+});
+
 test("strings, lists and comments hide no keys", () => {
   const text = '[a]\nx = ["]", # ]\n  "#",\n]\ny = """\n[b]\nz = 1\n"""\n[b]\nz = 2 # z = 3\n';
   expect(getValue(text, "b", "z")).toBe("2");
