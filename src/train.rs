@@ -224,7 +224,7 @@ impl<'a> Trainer<'a> {
         optimizer: &Optimizer,
         learning_rate: f64,
     ) -> Result<StepReport, TrainError> {
-        self.forward_backward(step, number)?;
+        self.forward_backward(step, number).await?;
         let mut rec = Recorder::new(self.gpu);
         let adam = optimizer.adam.as_ref();
         let weight_decay = adam.map_or(optimizer.weight_decay, |a| a.weight_decay);
@@ -257,7 +257,7 @@ impl<'a> Trainer<'a> {
         let mut evaluation = Evaluation::default();
         for batch in batches {
             let step = Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] };
-            self.forward_backward(&step, 0)?;
+            self.forward_backward(&step, 0).await?;
             evaluation += self.read_evaluation(step.loss_tokens).await?;
         }
         Ok(evaluation)
@@ -269,11 +269,11 @@ impl<'a> Trainer<'a> {
         step: &Step,
         number: u64,
     ) -> Result<(f64, BTreeMap<Slot, Pair>), TrainError> {
-        self.forward_backward(step, number)?;
+        self.forward_backward(step, number).await?;
         Ok((self.mean_loss(step).await?, self.adapter.read_gradients(self.gpu).await?))
     }
 
-    fn forward_backward(&self, step: &Step, number: u64) -> Result<(), TrainError> {
+    async fn forward_backward(&self, step: &Step, number: u64) -> Result<(), TrainError> {
         if step.loss_tokens == 0 {
             return Err(TrainError::NoLoss { step: number });
         }
@@ -283,7 +283,7 @@ impl<'a> Trainer<'a> {
         let factor = 1.0 / step.loss_tokens as f32;
         let mut offset = 0;
         for (i, batch) in step.micro_batches.iter().enumerate() {
-            let inputs = Inputs::upload(self.gpu, self.model, batch)?;
+            let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset };
             let mask = self.dropout.mask(number, i);
             let (adapter, acts) = (&self.adapter, &self.activations);
@@ -324,7 +324,7 @@ impl<'a> Trainer<'a> {
         let mut evaluation = Evaluation::default();
         for (i, batch) in batches.iter().enumerate() {
             let mut rec = Recorder::new(self.gpu);
-            let inputs = Inputs::upload(self.gpu, self.model, batch)?;
+            let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
             self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
@@ -339,7 +339,7 @@ impl<'a> Trainer<'a> {
     pub async fn logits(&self, batch: &MicroBatch, rows: &[u32]) -> Result<Vec<f32>, GpuError> {
         self.assert_fits(std::slice::from_ref(batch));
         let mut rec = Recorder::new(self.gpu);
-        let inputs = Inputs::upload(self.gpu, self.model, batch)?;
+        let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
         self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
         rec.submit()?;
         self.head.read_logits(self.gpu, self.model, &self.activations, rows).await
