@@ -15,6 +15,7 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{future_to_promise, spawn_local};
 
 use crate::control::Control;
+use crate::problem::DEVICE;
 use crate::source::{ByteSource, Ranges, text};
 use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
 use crate::{export, measure, talk, train, tree};
@@ -248,19 +249,26 @@ impl Job {
     }
 }
 
-/// A device that was lost first shows as something else: it tells a moment later.
+/// Of what a device reported: whether the reason is that it is lost, which it tells a moment later.
 async fn explained(gpu: &Gpu, answer: Answer) -> Answer {
-    let Err(problem) = answer else { return answer };
-    for _ in 0..20 {
+    let problem = match answer {
+        Err(problem) if problem.kind == DEVICE => problem,
+        answer => return answer,
+    };
+    for _ in 0..10 {
         if let Err(error @ GpuError::Lost(_)) = gpu.check() {
             return Err(error.into());
         }
-        if problem.kind != "other" {
-            break;
-        }
-        let _ = wasm_bindgen_futures::JsFuture::from(js_sys::Promise::resolve(&JsValue::NULL)).await;
+        let later = js_sys::Promise::new(&mut |resolve, _| set_timeout(&resolve, 20));
+        let _ = wasm_bindgen_futures::JsFuture::from(later).await;
     }
-    Err(problem)
+    Err(Problem { kind: "other", ..problem })
+}
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_name = setTimeout)]
+    fn set_timeout(then: &Function, milliseconds: u32);
 }
 
 /// The recipe of a request.

@@ -11,6 +11,9 @@ use rullama_train::train::TrainError;
 
 use crate::types::Problem;
 
+/// What a device reported. It may be lost, which it tells a moment later: the engine waits for that.
+pub const DEVICE: &str = "device";
+
 impl Problem {
     pub fn new(message: impl Display) -> Problem {
         Problem { kind: "other", message: message.to_string(), key: None, line: None, column: None }
@@ -38,6 +41,7 @@ impl From<GpuError> for Problem {
                 "this browser gives no GPU: it blocks or lacks the driver of this machine; try a current Chrome, Edge, \
                  Firefox or Safari, or look at chrome://gpu",
             ),
+            GpuError::Device(_) => Problem { kind: DEVICE, ..Problem::new(error) },
             error => Problem::new(error),
         }
     }
