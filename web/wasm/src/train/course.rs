@@ -235,6 +235,9 @@ impl<'a> Course<'a> {
         let learning_rate = prepared.steps.schedule.learning_rate(self.step);
         let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
         let optimizer = run::optimizer(self.recipe);
+        if number < self.steps() {
+            self.trainer.announce(&prepared.steps.step(&prepared.data.train, number));
+        }
         let started = Instant::now();
         let result = self.trainer.step(&step, number as u64, &optimizer, learning_rate).await;
         let seconds = started.elapsed().as_secs_f64();
