@@ -155,7 +155,7 @@ impl Plan {
                     + head
             }
         };
-        let table = model.base.matrix("per_layer_token_embd");
+        let table = model.base.tensor("per_layer_token_embd");
         let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
         let experts = |bytes: fn(&Gpu, &Experts, usize, usize) -> u64, l: &LayerWidths| {
             l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk))

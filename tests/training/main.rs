@@ -4,6 +4,8 @@
 mod golden;
 #[path = "../common/gpu.rs"]
 mod gpu;
+#[path = "../common/pieces.rs"]
+mod pieces;
 
 mod chat;
 mod decode;
@@ -28,7 +30,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 20] = [
+    let tests: [(&str, Test); 21] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -52,6 +54,7 @@ fn main() {
         ("exported: every format gives the same replies", exported::replies),
         ("library: the examples run", library::examples),
         ("library: training without a recipe file", library::quick_path),
+        ("library: a base that is read by ranges gives the same bits", library::streamed),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }
