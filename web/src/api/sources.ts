@@ -46,10 +46,13 @@ async function ofUrl(url: string): Promise<ByteSource> {
     if (size === undefined) throw new Error(`${url}: the server answers a range without saying how large the file is`);
     const read: Read = async (start, end) => {
       const response = await ask(url, start, end);
-      if (response.status !== 206 || total(response) !== size) {
+      const from = Number(/^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1]);
+      const bytes = await response.arrayBuffer();
+      // A server may hand out more than was asked for, as some do.
+      if (response.status !== 206 || total(response) !== size || !(from <= start && end <= from + bytes.byteLength)) {
         throw new Error(`${url}: expected bytes ${start} to ${end} of ${size}, found ${response.status} ${response.statusText}`);
       }
-      return response.arrayBuffer();
+      return bytes.slice(start - from, end - from);
     };
     return source(`url:${url}`, name, size, read);
   }
@@ -65,7 +68,7 @@ async function ofUrl(url: string): Promise<ByteSource> {
 async function ask(url: string, start: number, end: number): Promise<Response> {
   for (let attempt = 1; ; attempt++) {
     try {
-      const response = await fetch(url, { headers: { Range: `bytes=${start}-${end - 1}` } });
+      const response = await fetch(url, { headers: { Range: `bytes=${start}-${end - 1}` }, cache: "no-store" });
       if (response.ok) return response;
       const found = `${response.status} ${response.statusText}`.trim();
       if (response.status < 500 || attempt === ATTEMPTS) {

@@ -95,6 +95,7 @@ export function trainingSection() {
     const [device, model] = [trainer.get(), base.get()];
     if (!device || !model) return;
     clearAlert();
+    void navigator.storage.persist(); // what is saved should not be swept away when the disk fills up
     phase.set("starting");
     const from = finished() ? null : checkpoint.get();
     const what = { base: model, data: data.get(), recipe: recipe.get() };
@@ -130,6 +131,11 @@ export function trainingSection() {
     shown.begin(null, 0, 0);
     byId("start").focus();
   };
+
+  // The steps since the last checkpoint would have to be taken again.
+  addEventListener("beforeunload", (event) => {
+    if (["training", "pausing", "stopping"].includes(phase.get())) event.preventDefault();
+  });
 
   byId("start").addEventListener("click", () => void start());
   byId("pause").addEventListener("click", () => {

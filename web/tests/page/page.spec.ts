@@ -61,11 +61,14 @@ test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await page.getByLabel("URL", { exact: true }).blur();
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/base = "https:\/\/example.org\/a.gguf"/);
   await page.waitForTimeout(600); // the session is written once it rests
-  await open(page);
+  await page.goto("/");
   await expect(page.getByLabel("One sample a line")).toHaveValue(/Ahoy!/);
   await expect(page.getByLabel("Seed")).toHaveValue("7");
   await expect(page.getByLabel("URL", { exact: true })).toHaveValue("https://example.org/a.gguf");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
+  await expect(page.locator("#start")).toBeDisabled(); // nothing is fetched from elsewhere unasked
+  await page.getByRole("button", { name: "Read it" }).click();
+  await expect(page.locator("#start")).toBeEnabled();
 });
 
 test("picked files of samples survive a reload", async ({ page }) => {
