@@ -65,8 +65,8 @@ export async function init(opts?: {
     },
     export: ({ base, ...task }) => link.ask(base, { do: "export", ...task }) as Promise<FileEntry[]>,
     measure: async ({ base, ...task }) => {
-      const measured = (await link.ask(base, { do: "measure", ...task })) as Measured & { logits: Uint8Array };
-      return { ...measured, logits: new Float32Array(measured.logits.buffer) };
+      const { logits, ...rest } = (await link.ask(base, { do: "measure", ...task })) as Omit<Measured, "logits"> & { logits: Uint8Array };
+      return { ...rest, logits: new Float32Array(logits.buffer) };
     },
     close: () => link.close(),
   };

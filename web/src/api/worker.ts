@@ -39,7 +39,7 @@ async function open(wasmUrl: string | undefined): Promise<void> {
     if (!navigator.gpu) {
       throw new Error("this browser has no WebGPU, or this page is no secure one (https, or this machine itself); try a current Chrome, Edge, Firefox or Safari");
     }
-    await load(wasmUrl === undefined ? undefined : { module_or_path: wasmUrl });
+    await (wasmUrl === undefined ? load() : load({ module_or_path: wasmUrl }));
     engine = await Engine.open();
     say({ type: "opened", gpu: engine.gpu() });
   } catch (error) {

@@ -1,6 +1,6 @@
 //! What goes in and out. TypeScript's types are made of these when `wasm-bindgen` writes its `.d.ts`.
 
-use rullama_train::metrics::{Scores, Step, Timing};
+use rullama_train::metrics::{self, Step, Timing};
 use rullama_train::model::Plan;
 use serde::{Deserialize, Serialize};
 use tsify::Tsify;
@@ -36,9 +36,7 @@ pub struct GpuLimits {
 
 /// How well the model predicts the validation samples.
 #[derive(Serialize, Tsify)]
-#[serde(rename = "Scores")]
-#[tsify(rename = "Scores")]
-pub struct ScoresOut {
+pub struct Scores {
     /// Mean over the tokens that carry loss.
     pub eval_loss: f64,
     /// `e` to that.
@@ -49,9 +47,9 @@ pub struct ScoresOut {
     pub eval_tokens: usize,
 }
 
-impl From<Scores> for ScoresOut {
-    fn from(s: Scores) -> ScoresOut {
-        ScoresOut {
+impl From<metrics::Scores> for Scores {
+    fn from(s: metrics::Scores) -> Scores {
+        Scores {
             eval_loss: s.eval_loss,
             eval_perplexity: s.eval_perplexity,
             eval_accuracy: s.eval_accuracy,
@@ -149,7 +147,7 @@ pub enum Event {
     /// The validation samples after `step` steps; null where there are none.
     Eval {
         step: usize,
-        scores: Option<ScoresOut>,
+        scores: Option<Scores>,
         best: bool,
     },
     /// A reply to one of the recipe's `eval.samples` after `step` steps.
