@@ -43,7 +43,8 @@ export default defineConfig({
   },
   projects: [
     { name: "page", testDir: "tests/page", use: { baseURL: serve(4174) } },
-    { name: "whole", testDir: "tests/whole", use: { baseURL: serve(4173) } },
+    // Where a processor plays the GPU, compiling the kernels alone takes most of a minute.
+    { name: "whole", testDir: "tests/whole", timeout: 1_200_000, expect: { timeout: 400_000 }, use: { baseURL: serve(4173) } },
   ],
   webServer: [
     // The page alone, over a trainer that computes nothing.

@@ -1,6 +1,6 @@
 /** Training: start, pause, resume, stop; what is reached is saved as it comes. */
 
-import { DeviceLost, type Event, type Run } from "../api/index";
+import { DeviceLost, RecipeError, type Event, type FileEntry, type Run } from "../api/index";
 import { forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
 import { StorageFull } from "../storage/opfs";
 import { alertUser, announce, clearAlert, words } from "./alert";
@@ -10,7 +10,6 @@ import { replay } from "./history";
 import { checkSoon } from "./plan";
 import { progress } from "./progress";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, stale, trainer } from "./state";
-import type { FileEntry } from "../api/index";
 
 /** Starts the section. */
 export function trainingSection() {
@@ -117,6 +116,8 @@ export function trainingSection() {
       const kept = saved ? `The run is saved up to step ${saved.step}.` : "No step was saved yet.";
       await reopenDevice();
       alertUser(`${words(error)} ${kept}`, { text: saved ? "Go on from there" : "Train again", act: () => void start() });
+    } else if (error instanceof RecipeError) {
+      checked.set(error); // is shown at its line
     } else {
       alertUser(words(error));
     }
@@ -162,8 +163,9 @@ export function trainingSection() {
       one.disabled = disabled;
       return hadFocus && (!visible || disabled);
     };
-    const found = checked.get();
-    const ready = found !== null && !(found instanceof Error) && !stale.get();
+    // A check that is still under way need not be waited for: the run checks by itself.
+    const wrong = checked.get() instanceof Error && !stale.get();
+    const ready = trainer.get() !== null && base.get() !== null && data.get().length > 0 && !wrong;
     const idle = now === "idle" || now === "starting";
     const done = result.get() !== null || finished();
     const lost = [
@@ -187,11 +189,7 @@ export function trainingSection() {
         ? `Saved in this browser up to step ${saved.step}${saved.steps ? ` of ${saved.steps}` : ""}.`
         : "";
   };
-  phase.watch(buttons);
-  checked.watch(buttons);
-  stale.watch(buttons);
-  checkpoint.watch(buttons);
-  result.watch(buttons);
+  for (const cell of [phase, checked, stale, trainer, base, data, checkpoint, result]) cell.watch(buttons);
 
   return {
     /** Shows what a saved run has reached. */

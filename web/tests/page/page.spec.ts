@@ -66,9 +66,9 @@ test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await expect(page.getByLabel("Seed")).toHaveValue("7");
   await expect(page.getByLabel("URL", { exact: true })).toHaveValue("https://example.org/a.gguf");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
-  await expect(page.locator("#start")).toBeDisabled(); // nothing is fetched from elsewhere unasked
+  await expect(page.locator("#plan dl")).toBeHidden(); // nothing is fetched from elsewhere unasked
   await page.getByRole("button", { name: "Read it" }).click();
-  await expect(page.locator("#start")).toBeEnabled();
+  await expect(page.locator("#plan dl")).toBeVisible();
 });
 
 test("picked files of samples survive a reload", async ({ page }) => {
