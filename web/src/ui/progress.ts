@@ -48,7 +48,8 @@ export function progress() {
       if (event.event === "loading") {
         byId("progress").hidden = false;
         [bar.max, bar.value] = [event.of, event.layers];
-        text.textContent = `Reading the model: layer ${event.layers} of ${event.of}`;
+        const read = `Reading the model: layer ${event.layers} of ${event.of}`;
+        text.textContent = event.layers < event.of ? read : "Trying the longest batch …";
       }
       if (event.event === "step") {
         recent = [...recent, event.seconds].slice(-RECENT);

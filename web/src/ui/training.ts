@@ -1,13 +1,12 @@
 /** Training: start, pause, resume, stop; what is reached is saved as it comes. */
 
-import { DeviceLost, RecipeError, type Event, type FileEntry, type Run } from "../api/index";
+import { DeviceLost, type Event, type FileEntry, type Run } from "../api/index";
 import { forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
 import { StorageFull } from "../storage/opfs";
 import { alertUser, announce, clearAlert, words } from "./alert";
 import { reopenDevice } from "./device";
 import { byId } from "./dom";
 import { replay } from "./history";
-import { checkSoon } from "./plan";
 import { progress } from "./progress";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, stale, trainer } from "./state";
 
@@ -16,6 +15,7 @@ export function trainingSection() {
   const shown = progress();
   let run: Run | null = null;
   let steps = 0;
+  let planned = false;
 
   const finished = () => {
     const saved = checkpoint.get();
@@ -54,6 +54,9 @@ export function trainingSection() {
       case "plan":
         steps = event.steps;
         shown.begin(event.resumed_at > 0 ? replay(checkpoint.get()?.files ?? []) : replay([]), event.resumed_at, steps);
+        planned = true;
+        stale.set(false);
+        checked.set(event);
         runRecipe.set(event.recipe);
         await saveRunRecipe(event.recipe).catch((error: unknown) => alertUser(`The run's recipe could not be saved: ${words(error)}.`));
         phase.set("training");
@@ -94,6 +97,7 @@ export function trainingSection() {
     const [device, model] = [trainer.get(), base.get()];
     if (!device || !model) return;
     clearAlert();
+    planned = false;
     void navigator.storage.persist(); // what is saved should not be swept away when the disk fills up
     phase.set("starting");
     const from = finished() ? null : checkpoint.get();
@@ -106,21 +110,29 @@ export function trainingSection() {
     } finally {
       run = null;
       phase.set("idle");
-      checkSoon();
     }
   };
 
   const failed = async (error: unknown) => {
     const saved = checkpoint.get();
+    restore();
     if (error instanceof DeviceLost) {
       const kept = saved ? `The run is saved up to step ${saved.step}.` : "No step was saved yet.";
       await reopenDevice();
       alertUser(`${words(error)} ${kept}`, { text: saved ? "Go on from there" : "Train again", act: () => void start() });
-    } else if (error instanceof RecipeError) {
-      checked.set(error); // is shown at its line
+    } else if (!planned && error instanceof Error) {
+      stale.set(false);
+      checked.set(error); // is shown where a check would have shown it
+      byId("train").scrollIntoView({ block: "nearest" });
     } else {
       alertUser(words(error));
     }
+  };
+
+  /** Shows what a saved run has reached. */
+  const restore = () => {
+    const saved = checkpoint.get();
+    shown.begin(saved && replay(saved.files), saved?.step ?? 0, saved?.steps ?? saved?.step ?? 0);
   };
 
   const anew = async () => {
@@ -191,11 +203,5 @@ export function trainingSection() {
   };
   for (const cell of [phase, checked, stale, trainer, base, data, checkpoint, result]) cell.watch(buttons);
 
-  return {
-    /** Shows what a saved run has reached. */
-    restore() {
-      const saved = checkpoint.get();
-      if (saved) shown.begin(replay(saved.files), saved.step, saved.steps ?? saved.step);
-    },
-  };
+  return { restore };
 }

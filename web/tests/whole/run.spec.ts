@@ -11,7 +11,7 @@ const saved = (page: Page) => page.locator("#saved");
 const alert = (page: Page) => page.locator("#alert");
 const STEPS = 6;
 
-const SETTINGS = ["data.max_seq_len=64", "data.val_size=2", "output.save_steps=2", "train.warmup_ratio=0.0"];
+const SETTINGS = ["data.max_seq_len=96", "data.val_size=2", "output.save_steps=2", "train.warmup_ratio=0.0"];
 
 /** The chat recipe, shortened: a processor that plays a GPU is slow. */
 const RECIPE = `
