@@ -65,7 +65,7 @@ async function ofUrl(url: string): Promise<ByteSource> {
 async function ask(url: string, start: number, end: number): Promise<Response> {
   for (let attempt = 1; ; attempt++) {
     try {
-      const response = await fetch(url, { headers: { Range: `bytes=${start}-${end - 1}` } });
+      const response = await fetch(url, { headers: { Range: `bytes=${start}-${end - 1}` }, cache: "no-store" });
       if (response.ok) return response;
       const found = `${response.status} ${response.statusText}`.trim();
       if (response.status < 500 || attempt === ATTEMPTS) {
@@ -100,7 +100,8 @@ function source(key: string, name: string, size: number, read: Read): ByteSource
       let next = 0;
       const work = async () => {
         for (let i = next++; i < starts.length; i = next++) {
-          found[i] = new Uint8Array(await read(starts[i]!, ends[i]!));
+          const [start, end] = [starts[i]!, ends[i]!];
+          found[i] = new Uint8Array(start === end ? 0 : await read(start, end));
         }
       };
       await Promise.all(Array.from({ length: AT_ONCE }, work));
