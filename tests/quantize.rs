@@ -61,7 +61,11 @@ fn relative_error(ty: GgmlType, values: &[f32]) -> f64 {
 fn no_format_loses_more_than_in_llama_cpp() {
     let figures: BTreeMap<String, BTreeMap<String, f64>> =
         serde_json::from_str(include_str!("golden/quantize.json")).expect("what quantize.py wrote");
-    assert_eq!(figures.len(), 10, "four made matrices, three of the tiny model, three from before it was quantized");
+    assert_eq!(
+        figures.len(),
+        10,
+        "four made matrices, three of the tiny model, three from before it was quantized"
+    );
     let mut failures = Vec::new();
     for (name, expected) in &figures {
         let values = matrix(name);

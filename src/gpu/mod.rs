@@ -174,6 +174,17 @@ impl Gpu {
         largest & !255
     }
 
+    /// Threads of a workgroup that share work which one has to do; a software device runs them one after the other.
+    pub fn threads_to_share(&self) -> usize {
+        let limits = &self.limits;
+        match self.workgroups_to_fill() {
+            0 => 256,
+            _ => {
+                limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize
+            }
+        }
+    }
+
     /// Workgroups of 64 threads that keep the device busy; products with fewer tiles are split along their sums.
     pub fn workgroups_to_fill(&self) -> usize {
         self.workgroups_to_fill.load(Ordering::Relaxed)
