@@ -138,7 +138,12 @@ impl Plan {
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        let chunk = tokens.min(model.chunk);
+        // Where attention takes most of the time, the feed-forward gives way to it.
+        let chunk = if tokens < 4 * model.chunk {
+            tokens.min(model.chunk)
+        } else {
+            (model.chunk / 2).next_multiple_of(64)
+        };
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
         let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
         // Columns over all tokens that take as much as `cols` over a chunk.
