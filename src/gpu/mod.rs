@@ -111,7 +111,9 @@ impl Gpu {
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let cooperative = !webgpu_limits && has_cooperative_matrices(&adapter);
-        let mut features = adapter.features() & wgpu::Features::TIMESTAMP_QUERY;
+        let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
+        wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
+        let mut features = adapter.features() & wanted;
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         if cooperative {
             features |= COOPERATIVE;
@@ -196,6 +198,17 @@ impl Gpu {
         largest & !255
     }
 
+    /// Threads of a workgroup that share work which one has to do; a software device runs them one after the other.
+    pub fn threads_to_share(&self) -> usize {
+        let limits = &self.limits;
+        match self.workgroups_to_fill() {
+            0 => 256,
+            _ => {
+                limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize
+            }
+        }
+    }
+
     /// Workgroups of 64 threads that keep the device busy; products with fewer tiles are split along their sums.
     pub fn workgroups_to_fill(&self) -> usize {
         self.workgroups_to_fill.load(Ordering::Relaxed)
@@ -204,6 +217,11 @@ impl Gpu {
     /// Whether products run on cooperative matrices: f16 operands with scaled rows, f32 sums.
     pub fn cooperative(&self) -> bool {
         self.cooperative.load(Ordering::Relaxed)
+    }
+
+    /// Whether shaders may compute in f16.
+    pub fn half(&self) -> bool {
+        self.device.features().contains(wgpu::Features::SHADER_F16)
     }
 
     /// Turns cooperative matrices off, or on again where the device has them. Trainers made before keep what they have.

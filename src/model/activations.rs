@@ -6,21 +6,22 @@
 //! | `input` | `[T, D]` | norm before attention; recomputation |
 //! | `attn_normed`, `z_attn` | `[T, D]`, `[T, Σ R]` | adapters of q, k, v |
 //! | `attn_q`, `attn_k`, `attn_v` | `[T, H·K]`, `[T, G·K]` | norms of the heads |
-//! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too; `lse` by recomputation |
+//! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too; `lse` by recomputation; recomputing layers may keep `attention` |
 //! | `z_output`, `attn_output` | `[T, R]`, `[T, D]` | adapter; norm after attention |
 //! | `after_attention` | `[T, D]` | norm before the feed-forward |
 //! | `ffn_normed`, `z_ffn` | `[T, D]`, `[T, Σ R]` | adapters of gate and up |
 //! | `ffn_gate`, `ffn_up`, `geglu`, `z_down` | `[T, F]`, `[T, R]` | GeGLU; adapter of down |
-//! | `ffn_down` | `[T, D]` | norm after the feed-forward |
+//! | `down` | `[T, D]` | norm after the feed-forward; recomputing layers may keep it |
 //! | `experts` | see [`super::experts`] | router and experts, where the layer has any |
 //! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | adapter of inp_gate |
 //! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
 
 use super::coop_products::Packs;
 use super::experts::{ExpertActivations, ExpertScratch, Loads};
-use super::plan::{LayerWidths, Plan};
+use super::plan::{Kept, LayerWidths, Plan};
 use crate::config::Experts;
 use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::ops::pack::Packed;
 use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind. `attention` and `feed_forward` of recomputing layers are the same memory.
@@ -31,8 +32,10 @@ pub(super) struct LayerActivations {
     pub lse: Rows,
     pub attention: AttentionActivations,
     feed_forward: FeedForwardActivations,
+    attended: Rows,
+    down: Rows,
     experts: Vec<ExpertActivations>, // by chunk; of recomputing layers one for all
-    recompute: bool,
+    kept: Kept,
 }
 
 /// What attention leaves behind, for all tokens.
@@ -44,7 +47,6 @@ pub(super) struct AttentionActivations {
     pub attn_k: Rows,
     pub attn_v: Rows,
     pub q: Rows,
-    pub attention: Rows,
     pub z_output: Rows,
     pub attn_output: Rows,
     pub after_attention: Rows,
@@ -59,7 +61,6 @@ pub(super) struct FeedForwardActivations {
     pub ffn_up: Rows,
     pub geglu: Rows,
     pub z_down: Rows,
-    pub ffn_down: Rows,
     pub after_ffn: Rows,
     pub z_gate: Rows,
     pub per_layer_input: Rows,
@@ -83,7 +84,8 @@ pub(super) struct Scratch {
     pub dgate: Rows,     // [C, F]
     pub dup: Rows,       // [C, F]
     pub dgeglu: Rows,    // [C, F]
-    pub dq: Rows,        // [T, H·K]
+    pub ffn_down: Rows,  // `down` of a chunk in f32, where it is kept packed [C, D]
+    pub dq: Rows,        // [T, H·K]; before that, the attention's output in f32, where it is kept packed
     pub dattn_q: Rows,   // [T, H·K]; before that, the gradient of the attention's output
     pub dheads: Rows,    // gradients of keys or values by query head [T, H·K]
     pub dattn_k: Rows,   // [T, G·K]
@@ -114,17 +116,33 @@ pub struct Activations {
 impl Activations {
     /// Makes every buffer of `plan`.
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
-        let make =
-            Maker { gpu, tokens: plan.tokens, packed: plan.packed_operands, packed_heads: plan.packed_heads };
+        let make = Maker {
+            gpu,
+            tokens: plan.tokens,
+            packed: plan.packed_operands,
+            packed_heads: plan.packed_heads,
+            packed_down: plan.packed_down(),
+        };
         let make_chunk = Maker { tokens: plan.chunk, ..make };
         let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        let shared = match plan.recompute.contains(&true) {
+        let shared = match plan.kept.iter().any(|kept| kept.recomputes()) {
             true => Some((
                 make.attention("recomputed", &widest)?,
                 make_chunk.feed_forward("recomputed", &widest)?,
             )),
             false => None,
         };
+        let any_below = |level: Kept| plan.kept.iter().any(|kept| *kept < level);
+        let shared_down = match any_below(Kept::Down) {
+            true => Some(make_chunk.output("recomputed down", widest.width)?),
+            false => None,
+        };
+        let shared_attended = match any_below(Kept::Attention) {
+            true => Some(make.operand("recomputed attention", widest.queries)?),
+            false => None,
+        };
+        let dgeglu = make_chunk.rows("dgeglu", widest.ffn)?;
+        let dup = make_chunk.operand("dup", widest.ffn)?;
         // A recomputing layer's GeGLU is read for the last time before the gradient of its gate is written.
         let dgate = match &shared {
             Some((_, feed_forward)) => feed_forward.geglu.clone(),
@@ -141,19 +159,28 @@ impl Activations {
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
-            let (attention, feed_forward) = match (&shared, plan.recompute[i]) {
+            let recomputes = plan.kept[i].recomputes();
+            let (attention, feed_forward) = match (&shared, recomputes) {
                 (Some((attention, feed_forward)), true) => (attention.narrowed(w), feed_forward.narrowed(w)),
                 _ => {
                     (make.attention(&format!("layer {i}"), w)?, make.feed_forward(&format!("layer {i}"), w)?)
                 }
             };
-            let (k, v) = match plan.recompute[i] && w.kept_keys == 0 {
+            let down = match (&shared_down, plan.kept[i]) {
+                (Some(shared), Kept::Input) => shared.clone(),
+                _ => make.output(&format!("layer {i} down"), w.width)?,
+            };
+            let attended = match &shared_attended {
+                Some(shared) if plan.kept[i] < Kept::Attention => shared.narrowed(w.queries),
+                _ => make.operand(&format!("layer {i} attention"), w.queries)?,
+            };
+            let (k, v) = match recomputes && w.kept_keys == 0 {
                 true => narrowed(&shared_kv, w.own_keys),
                 false => keys_and_values(w.own_keys)?,
             };
             let experts = match (w.experts, &shared_experts) {
                 (None, _) => Vec::new(),
-                (Some(_), Some(shared)) if plan.recompute[i] => vec![shared.sharing(gpu, w.z[6])?],
+                (Some(_), Some(shared)) if recomputes => vec![shared.sharing(gpu, w.z[6])?],
                 (Some(shape), _) => {
                     let chunks = 0..plan.tokens.div_ceil(plan.chunk);
                     chunks.map(|_| make_chunk.experts(shape, w)).collect::<Result<_, _>>()?
@@ -166,8 +193,10 @@ impl Activations {
                 lse: make.rows("lse", w.heads)?,
                 attention,
                 feed_forward,
+                attended,
+                down,
                 experts,
-                recompute: plan.recompute[i],
+                kept: plan.kept[i],
             });
             dkv.push(match (w.own_keys, w.kept_keys) {
                 (0, _) => None,
@@ -180,11 +209,16 @@ impl Activations {
             None => None,
             Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk)?),
         };
-        // Attention's backward comes when the experts' is done.
-        let spare = experts.as_ref().map_or([None, None], |e| e.spare(plan.tokens, widest.queries));
-        let queries =
-            |label: &str, spare: Option<Rows>| spare.map_or_else(|| make.rows(label, widest.queries), Ok);
-        let [dattn_q, dheads] = spare;
+        // Attention's backward comes when that of the feed-forward and the experts is done.
+        let mut spare = vec![dgeglu.clone(), dup.as_f32(widest.ffn), dgate.as_f32(widest.ffn)];
+        spare.extend(experts.iter().flat_map(ExpertScratch::spare));
+        let needed = (plan.tokens * widest.queries * 4) as u64;
+        spare.retain(|rows| rows.buffer.size() >= needed);
+        let mut queries = |label: &str| match spare.pop() {
+            Some(rows) => Ok(rows.narrowed(widest.queries)),
+            None => make.rows(label, widest.queries),
+        };
+        let [dq, dattn_q, dheads] = [queries("dq")?, queries("dattn_q")?, queries("dheads")?];
         Ok(Activations {
             tokens: plan.tokens,
             chunk: plan.chunk,
@@ -197,11 +231,12 @@ impl Activations {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed,
                 dgate,
-                dup: make_chunk.operand("dup", widest.ffn)?,
-                dgeglu: make_chunk.rows("dgeglu", widest.ffn)?,
-                dq: make.rows("dq", widest.queries)?,
-                dattn_q: queries("dattn_q", dattn_q)?,
-                dheads: queries("dheads", dheads)?,
+                dup,
+                dgeglu,
+                ffn_down: make_chunk.rows("ffn_down", if plan.packed_down() { widest.width } else { 0 })?,
+                dq,
+                dattn_q,
+                dheads,
                 dattn_k: make.rows("dattn_k", widest.own_keys)?,
                 dattn_v: make.rows("dattn_v", widest.own_keys)?,
                 delta: make.rows("delta", widest.heads)?,
@@ -231,7 +266,31 @@ impl Activations {
     /// What the experts of a layer leave behind of `chunk`, or where it is computed; `None` in dense models.
     pub(super) fn experts(&self, layer: usize, chunk: Chunk) -> Option<&ExpertActivations> {
         let layer = &self.layers[layer];
-        layer.experts.get(if layer.recompute { 0 } else { chunk.first / self.chunk })
+        layer.experts.get(if layer.kept.recomputes() { 0 } else { chunk.first / self.chunk })
+    }
+
+    /// What the feed-forward of a layer gives of `chunk`, in f32, and packed where it is kept so: then the rows are scratch of
+    /// every layer.
+    pub(super) fn down(&self, layer: usize, chunk: Chunk) -> (Rows, Option<Packed>) {
+        let layer = &self.layers[layer];
+        let down = match layer.kept {
+            Kept::Input => layer.down.clone(),
+            _ => layer.down.below(chunk.first),
+        };
+        match down.packed {
+            Some(packed) => (self.scratch.ffn_down.clone(), Some(packed)),
+            None => (down, None),
+        }
+    }
+
+    /// What the attention of a layer gives to `tokens` tokens: in f32, and packed where it is kept so. Then the rows are scratch of
+    /// every layer, and hold it while attention or its backward runs.
+    pub(super) fn attended(&self, layer: usize, tokens: usize) -> (Rows, Option<Packed>) {
+        let attended = &self.layers[layer].attended;
+        match &attended.packed {
+            Some(packed) => (self.scratch.dq.narrowed(attended.stride), Some(packed.for_rows(tokens))),
+            None => (attended.clone(), None),
+        }
     }
 
     /// How the router spread the choices of some chunk of the last pass; `None` in dense models.
@@ -255,15 +314,21 @@ impl Activations {
 impl LayerActivations {
     /// What is kept of `chunk`, or where it is computed.
     pub(super) fn feed_forward(&self, chunk: Chunk) -> FeedForwardActivations {
-        match self.recompute {
+        match self.kept.recomputes() {
             true => self.feed_forward.clone(),
             false => self.feed_forward.below(chunk.first),
         }
     }
 
-    /// Whether backward computes the activations again.
-    pub(super) fn recomputed(&self) -> bool {
-        self.recompute
+    /// What attention gives to `tokens` tokens, as products read it.
+    pub(super) fn attended(&self, tokens: usize) -> Rows {
+        let packed = self.attended.packed.as_ref().map(|packed| packed.for_rows(tokens));
+        Rows { packed, ..self.attended.clone() }
+    }
+
+    /// What backward finds.
+    pub(super) fn kept(&self) -> Kept {
+        self.kept
     }
 }
 
@@ -273,12 +338,21 @@ struct Maker<'a> {
     tokens: usize,
     packed: bool,
     packed_heads: bool,
+    packed_down: bool,
 }
 
 impl Maker<'_> {
     /// Rows that nothing but products read.
     fn operand(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
         match self.packed {
+            true => Rows::new_packed(self.gpu, label, self.tokens, width),
+            false => self.rows(label, width),
+        }
+    }
+
+    /// What the feed-forward gives: in f16 where products round what they read to that as well, at every choice of what to keep.
+    fn output(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        match self.packed_down {
             true => Rows::new_packed(self.gpu, label, self.tokens, width),
             false => self.rows(label, width),
         }
@@ -299,13 +373,12 @@ impl Maker<'_> {
     fn attention(&self, label: &str, w: &LayerWidths) -> Result<AttentionActivations, GpuError> {
         let rows = |name: &str, width: usize| self.rows(&format!("{label} {name}"), width);
         Ok(AttentionActivations {
-            attn_normed: rows("attn_normed", w.width)?,
+            attn_normed: self.operand(&format!("{label} attn_normed"), w.width)?,
             z_attn: rows("z_attn", w.z[0])?,
             attn_q: rows("attn_q", w.queries)?,
             attn_k: rows("attn_k", w.own_keys)?,
             attn_v: rows("attn_v", w.own_values)?,
             q: self.heads(&format!("{label} q"), w.queries)?,
-            attention: rows("attention", w.queries)?,
             z_output: rows("z_output", w.z[1])?,
             attn_output: rows("attn_output", w.width)?,
             after_attention: rows("after_attention", w.width)?,
@@ -319,13 +392,12 @@ impl Maker<'_> {
     fn feed_forward(&self, label: &str, w: &LayerWidths) -> Result<FeedForwardActivations, GpuError> {
         let rows = |name: &str, width: usize| self.rows(&format!("{label} {name}"), width);
         Ok(FeedForwardActivations {
-            ffn_normed: rows("ffn_normed", w.width)?,
+            ffn_normed: self.operand(&format!("{label} ffn_normed"), w.width)?,
             z_ffn: rows("z_ffn", w.z[2])?,
             ffn_gate: rows("ffn_gate", w.ffn)?,
             ffn_up: rows("ffn_up", w.ffn)?,
             geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
-            ffn_down: rows("ffn_down", w.width)?,
             after_ffn: rows("after_ffn", w.width)?,
             z_gate: rows("z_gate", w.z[4])?,
             per_layer_input: rows("per_layer_input", w.per_layer)?,
@@ -342,6 +414,11 @@ impl Rows {
     pub(super) fn narrowed(&self, width: usize) -> Rows {
         Rows { stride: width.next_multiple_of(4), ..self.clone() }
     }
+
+    /// The same memory as rows of f32.
+    fn as_f32(&self, width: usize) -> Rows {
+        self.packed.as_ref().map_or_else(|| self.narrowed(width), |packed| packed.as_rows(width))
+    }
 }
 
 impl AttentionActivations {
@@ -353,7 +430,6 @@ impl AttentionActivations {
             attn_k: self.attn_k.narrowed(w.own_keys),
             attn_v: self.attn_v.narrowed(w.own_values),
             q: self.q.narrowed(w.queries),
-            attention: self.attention.narrowed(w.queries),
             z_output: self.z_output.narrowed(w.z[1]),
             ..self.clone()
         }
@@ -383,7 +459,6 @@ impl FeedForwardActivations {
             ffn_up: self.ffn_up.below(first),
             geglu: self.geglu.below(first),
             z_down: self.z_down.below(first),
-            ffn_down: self.ffn_down.below(first),
             after_ffn: self.after_ffn.below(first),
             z_gate: self.z_gate.below(first),
             per_layer_input: self.per_layer_input.below(first),

@@ -24,7 +24,7 @@ impl<'b> Model<'b> {
             acts.clear_dkv(rec, layer, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
-            let again = acts.layers[layer].recomputed();
+            let again = acts.layers[layer].kept().recomputes();
             if again {
                 self.attention_forward(rec, &pass, acts, layer, true);
             }
@@ -68,6 +68,10 @@ impl<'b> Model<'b> {
         }
 
         let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
+        let (down, packed) = acts.down(layer, chunk);
+        if !acts.layers[layer].kept().recomputes() {
+            packed.iter().for_each(|packed| packed.unpack(rec, down.all(), w.ffn_down.rows, t));
+        }
         let mut ddown = &s.dstream;
         match (&w.experts, acts.experts(layer, chunk), &s.experts) {
             (Some(w_experts), Some(acts), Some(scratch)) => {
@@ -91,9 +95,9 @@ impl<'b> Model<'b> {
                 );
                 ddown = &s.dnormed;
                 let norm = &w_experts.post_ffw_norm_1;
-                rms_norm::backward(rec, ddown, &s.dstream, &saved.ffn_down, norm, t, false);
+                rms_norm::backward(rec, ddown, &s.dstream, &down, norm, t, false);
             }
-            _ => rms_norm::backward(rec, ddown, dhidden, &saved.ffn_down, &w.post_ffw_norm, t, false),
+            _ => rms_norm::backward(rec, ddown, dhidden, &down, &w.post_ffw_norm, t, false),
         }
         let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
         let dx = Some((&dgeglu, false));
@@ -132,7 +136,7 @@ impl<'b> Model<'b> {
         rms_norm::backward(rec, &s.dstream, dhidden, &saved.attn_output, &w.post_attention_norm, t, false);
         let gradients = [(Module::AttnOutput, &w.attn_output, &s.dstream)];
         let dx = Some((dattention, false));
-        products.backward(rec, group(Input::Attention), &saved.z_output, &saved.attention, &gradients, dx);
+        products.backward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &gradients, dx);
 
         if !acts.kept_keys[layer] {
             acts.clear_dkv(rec, layer, t);
@@ -140,7 +144,9 @@ impl<'b> Model<'b> {
         let donor = l.kv_donor.unwrap_or(layer);
         let (dk, dv) = acts.dkv[donor].as_ref().expect("a donor makes keys and values");
         let attention = self.attention(layer, pass.inputs);
-        let (gradients, out, lse) = ([&dq, dk, dv], &saved.attention, &a.lse);
+        let (out, packed) = acts.attended(layer, t);
+        packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
+        let (gradients, out, lse) = ([&dq, dk, dv], &out, &a.lse);
         match (&acts.coop_attention, self.operands(acts, layer, t)) {
             (Some(scratch), Some(heads)) => {
                 scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads.bind(), out, lse);

@@ -1,7 +1,7 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
 use super::coop_products::Packs;
-use super::experts::{ExpertActivations, ExpertScratch};
+use super::experts::{self, ExpertActivations, ExpertScratch};
 use super::{Model, Trainable};
 use crate::config::Experts;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
@@ -45,20 +45,21 @@ impl LayerWidths {
         }
     }
 
-    /// f32 per token of what attention leaves behind. Keys and values that later layers use are apart.
-    fn attention(&self, packed_heads: bool) -> usize {
+    /// f32 per token of what attention leaves behind. Its result, and keys and values that later layers use, are apart.
+    fn attention(&self, packed: bool, packed_heads: bool) -> usize {
         let [z_attn, z_output, ..] = self.z;
-        let queries =
-            if packed_heads { 2 * self.queries + self.queries.div_ceil(2) } else { 3 * self.queries };
+        let queries = self.queries + if packed_heads { self.queries.div_ceil(2) } else { self.queries };
         let passing = if packed_heads { 1 } else { 2 } * (self.own_keys - self.kept_keys);
-        3 * self.width + queries + self.own_keys + self.own_values + passing + z_attn + z_output
+        let normed = if packed { self.width.div_ceil(2) } else { self.width };
+        normed + 2 * self.width + queries + self.own_keys + self.own_values + passing + z_attn + z_output
     }
 
     /// f32 per token of what the feed-forward and the per-layer branch leave behind.
     fn feed_forward(&self, packed: bool) -> usize {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
         let ffn = if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn };
-        3 * self.width + ffn + per_layer + self.z[2..].iter().sum::<usize>()
+        let normed = if packed { self.width.div_ceil(2) } else { self.width };
+        normed + self.width + ffn + per_layer + self.z[2..].iter().sum::<usize>()
     }
 }
 
@@ -73,14 +74,34 @@ pub struct Plan {
     pub head_rows: usize,
     /// Bytes by purpose.
     pub bytes: Vec<(&'static str, u64)>,
-    /// By layer: whether backward computes the activations again from the layer's input.
-    pub recompute: Vec<bool>,
+    /// What each layer keeps for backward.
+    pub kept: Vec<Kept>,
     pub(super) layers: Vec<LayerWidths>,
     pub(super) z_width: usize,
     pub(super) masked_width: usize,
     pub(super) packs_width: usize,    // 0 where products are computed in f32
     pub(super) packed_operands: bool, // whether what only products read is kept packed
     pub(super) packed_heads: bool,    // whether queries, keys and values are
+}
+
+/// What a layer keeps of its forward; backward computes the rest again. The choice changes no bit of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// Its input.
+    Input,
+    /// And what its feed-forward gives: a third of that block need not be computed again.
+    Down,
+    /// And what its attention gives.
+    Attention,
+    /// Everything.
+    All,
+}
+
+impl Kept {
+    /// Whether backward computes anything again.
+    pub fn recomputes(self) -> bool {
+        self != Kept::All
+    }
 }
 
 /// What the recipe says about recomputation.
@@ -96,8 +117,11 @@ pub enum Recompute {
     Never,
 }
 
-/// Upper bound of the logits' chunk, unless one row alone is larger.
-const HEAD_BYTES: u64 = 128 << 20;
+/// Upper bounds of the logits' chunk, unless one row alone is larger: more rows keep more of the device busy, and long passes
+/// have room for them.
+const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
+/// What a token of the pass adds to the lower one.
+const HEAD_BYTES_A_TOKEN: u64 = 32 << 10;
 
 impl Plan {
     /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
@@ -115,7 +139,12 @@ impl Plan {
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        let chunk = tokens.min(model.chunk);
+        // Where attention takes most of the time, the feed-forward gives way to it.
+        let chunk = if tokens < 4 * model.chunk {
+            tokens.min(model.chunk)
+        } else {
+            (model.chunk / 2).next_multiple_of(64)
+        };
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
         let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
         // Columns over all tokens that take as much as `cols` over a chunk.
@@ -134,18 +163,28 @@ impl Plan {
             (true, true) => narrow,
             (true, false) => operand,
         };
-        let spares = widest.experts.map_or(0, |shape| {
-            ExpertScratch::spares(gpu, &shape, widest.width, chunk, tokens * widest.queries)
-        });
+        let packed_down = gpu.cooperative();
+        let wide = match packed_operands {
+            true => packed_bytes(chunk, widest.ffn),
+            false => chunk_bytes(widest.ffn),
+        };
+        let mut spare = vec![chunk_bytes(widest.ffn), wide, wide]; // dgeglu, dup and dgate
+        spare.extend(
+            widest.experts.iter().flat_map(|shape| experts::buffers(gpu, shape, widest.width, chunk)),
+        );
+        let spares = spare.iter().filter(|size| **size >= bytes(widest.queries)).count();
         let scratch = 2 * widest.width
-            + (3 - spares) * widest.queries
+            + 3usize.saturating_sub(spares) * widest.queries
             + 4 * widest.own_keys
             + widest.heads
             + z_width
             + masked_width;
-        let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn + 2 * widest.per_layer;
+        let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn
+            + 2 * widest.per_layer
+            + if packed_down { widest.width } else { 0 };
         let row_bytes = (config.vocab.next_multiple_of(4) * 4) as u64;
-        let head_rows = ((HEAD_BYTES / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
+        let head_bytes = (tokens as u64 * HEAD_BYTES_A_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
+        let head_rows = ((head_bytes / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
         let packed = match packs_width {
             0 => 0,
             width => {
@@ -156,7 +195,8 @@ impl Plan {
             }
         };
         let table = model.base.tensor("per_layer_token_embd");
-        let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
+        // Those of the next micro-batch come while this one's are read.
+        let fetched = table.map_or(0, |m| 2 * (tokens.min(config.vocab) * m.row_bytes()) as u64);
         let experts = |bytes: fn(&Gpu, &Experts, usize, usize) -> u64, l: &LayerWidths| {
             l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk))
         };
@@ -171,14 +211,34 @@ impl Plan {
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
-        let inner = |l: &LayerWidths| bytes(l.attention(packed_heads) + l.feed_forward(packed_operands));
+        let rows_bytes = |packed: bool, tokens: usize, width: usize| match packed {
+            true => packed_bytes(tokens, width) + 4 * tokens as u64,
+            false => (tokens * width * 4) as u64,
+        };
+        let down_bytes = |tokens: usize, l: &LayerWidths| rows_bytes(packed_down, tokens, l.width);
+        let attention_bytes = |l: &LayerWidths| rows_bytes(packed_operands, tokens, l.queries);
+        let inner = |l: &LayerWidths| {
+            bytes(l.attention(packed_operands, packed_heads) + l.feed_forward(packed_operands))
+        };
         let chunks = tokens.div_ceil(chunk.max(1)) as u64;
-        let of_layer = |l: &LayerWidths| inner(l) + chunks * experts(ExpertActivations::bytes, l);
-        let each: Vec<u64> = layers.iter().map(of_layer).collect();
+        let of_layer = |l: &LayerWidths| {
+            let parts = down_bytes(tokens, l) + attention_bytes(l);
+            inner(l) + parts + chunks * experts(ExpertActivations::bytes, l)
+        };
+        let sizes: Vec<Sizes> = layers
+            .iter()
+            .zip(&config.layers)
+            .map(|(l, c)| Sizes {
+                down: down_bytes(tokens, l),
+                attention: attention_bytes(l),
+                all: of_layer(l),
+                windowed: c.window.is_some(),
+            })
+            .collect();
         let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
         // The gradient of a gate lies where a recomputing layer's GeGLU was.
         let dgate = chunk_bytes(if packed_operands { widest.ffn.div_ceil(2) } else { widest.ffn });
-        let shared = bytes(shared_widths.attention(packed_heads))
+        let shared = bytes(shared_widths.attention(packed_operands, packed_heads))
             + chunk_bytes(widest.feed_forward(packed_operands))
             + experts(ExpertActivations::bytes, &widest)
             - dgate;
@@ -188,19 +248,21 @@ impl Plan {
             Recompute::Always => 0,
             Recompute::Never => u64::MAX,
         };
-        let recompute = recomputed(&each, shared, room);
-        let kept: u64 = each.iter().zip(&recompute).filter(|(_, again)| !**again).map(|(b, _)| b).sum();
+        let scratch =
+            Shared { all: shared, down: down_bytes(chunk, &widest), attention: attention_bytes(&widest) };
+        let kept = choose(&sizes, &scratch, room);
+        let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
         let mut all = fixed;
-        all.push(("activations, kept", kept));
-        if recompute.contains(&true) {
-            all.push(("activations, recomputed layer by layer", shared));
+        all.push(("activations, kept", bytes_kept.sum()));
+        if kept.iter().any(|kept| kept.recomputes()) {
+            all.push(("activations, recomputed layer by layer", scratch.needed(&kept)));
         }
         Plan {
             tokens,
             chunk,
             head_rows,
             bytes: all,
-            recompute,
+            kept,
             layers,
             z_width,
             masked_width,
@@ -210,28 +272,75 @@ impl Plan {
         }
     }
 
+    /// Whether what feed-forwards give is kept packed.
+    pub(super) fn packed_down(&self) -> bool {
+        self.packs_width > 0
+    }
+
     /// All of it.
     pub fn total(&self) -> u64 {
         self.bytes.iter().map(|(_, b)| b).sum()
     }
 }
 
-/// Which layers compute their activations of `each` bytes again, in `shared` bytes, so that all of it fits into `room` where
-/// that is possible.
-fn recomputed(each: &[u64], shared: u64, room: u64) -> Vec<bool> {
-    if each.iter().sum::<u64>() <= room {
-        return vec![false; each.len()];
+/// Bytes of what a layer may keep.
+#[derive(Clone, Copy)]
+struct Sizes {
+    down: u64,
+    attention: u64,
+    all: u64, // the others included
+    windowed: bool,
+}
+
+impl Sizes {
+    fn of(&self, kept: Kept) -> u64 {
+        match kept {
+            Kept::Input => 0,
+            Kept::Down => self.down,
+            Kept::Attention => self.down + self.attention,
+            Kept::All => self.all,
+        }
     }
-    let mut left = room.saturating_sub(shared);
-    let mut again = vec![true; each.len()];
-    for (again, bytes) in again.iter_mut().zip(each).rev() {
-        if *bytes > left {
+}
+
+/// Bytes that recomputing layers share.
+struct Shared {
+    all: u64,
+    down: u64,      // more, where a layer does not keep it
+    attention: u64, // the same
+}
+
+impl Shared {
+    fn needed(&self, kept: &[Kept]) -> u64 {
+        let of = |level: Kept, bytes: u64| if kept.iter().any(|k| *k < level) { bytes } else { 0 };
+        of(Kept::All, self.all) + of(Kept::Down, self.down) + of(Kept::Attention, self.attention)
+    }
+}
+
+/// What each layer keeps, so that it fits into `room` where that is possible. By what it saves for its size: first what
+/// feed-forwards give, then what attention gives, of layers without a window before the others, then everything; each from the
+/// last layer on.
+fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
+    if layers.iter().map(|l| l.all).sum::<u64>() <= room {
+        return vec![Kept::All; layers.len()];
+    }
+    let from_the_last = |windowed: bool| {
+        let of_kind = move |i: &usize| layers[*i].windowed == windowed;
+        (0..layers.len()).rev().filter(of_kind)
+    };
+    let mut turns: Vec<(usize, Kept)> = (0..layers.len()).rev().map(|i| (i, Kept::Down)).collect();
+    turns.extend(from_the_last(false).chain(from_the_last(true)).map(|i| (i, Kept::Attention)));
+    turns.extend((0..layers.len()).rev().map(|i| (i, Kept::All)));
+    let mut kept = vec![Kept::Input; layers.len()];
+    for (i, more) in turns {
+        let before = std::mem::replace(&mut kept[i], more);
+        let bytes: u64 = kept.iter().zip(layers).map(|(kept, sizes)| sizes.of(*kept)).sum();
+        if bytes + shared.needed(&kept) > room {
+            kept[i] = before;
             break;
         }
-        left -= bytes;
-        *again = false;
     }
-    again
+    kept
 }
 
 fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
@@ -275,14 +384,26 @@ impl Model<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::recomputed;
+    use super::Kept::{All, Attention, Down, Input};
+    use super::{Shared, Sizes, choose};
 
     #[test]
-    fn the_last_layers_are_kept_as_far_as_there_is_room() {
-        assert_eq!(recomputed(&[3, 3, 4], 4, 10), [false; 3], "all fit without scratch");
-        assert_eq!(recomputed(&[3, 3, 4], 4, 9), [true, true, false]);
-        assert_eq!(recomputed(&[3, 3, 4], 4, 8), [true, true, false]);
-        assert_eq!(recomputed(&[3, 3, 4], 4, 7), [true; 3]);
-        assert_eq!(recomputed(&[3, 3, 4], 4, 0), [true; 3]);
+    fn what_saves_most_for_its_size_is_kept_first() {
+        let layer = |windowed| Sizes { down: 3, attention: 5, all: 30, windowed };
+        let layers = [layer(true), layer(false), layer(true)];
+        let kept = |room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
+        assert_eq!(kept(90), [All; 3], "all fit without scratch");
+        assert_eq!(kept(89), [Attention, Attention, All]);
+        assert_eq!(kept(86), [Attention, Attention, All]);
+        assert_eq!(kept(85), [Attention; 3]);
+        assert_eq!(kept(64), [Attention; 3]);
+        assert_eq!(kept(63), [Down, Attention, Attention]);
+        assert_eq!(kept(58), [Down, Attention, Down]);
+        assert_eq!(kept(57), [Down; 3]);
+        assert_eq!(kept(53), [Down; 3]);
+        assert_eq!(kept(52), [Input, Down, Down]);
+        assert_eq!(kept(49), [Input, Input, Down]);
+        assert_eq!(kept(48), [Input; 3]);
+        assert_eq!(kept(0), [Input; 3]);
     }
 }

@@ -81,7 +81,8 @@ pub fn streamed(gpu: &Gpu) -> Result<(), Failed> {
     let prompt = whole.prompt("Hello!")?;
     let run = async |frozen: &Frozen| -> Result<_, Failed> {
         let mut losses = Vec::new();
-        let adapter = finetune(gpu, frozen, &samples, &recipe, |p| losses.push(p.report.loss.to_bits())).await?;
+        let adapter =
+            finetune(gpu, frozen, &samples, &recipe, |p| losses.push(p.report.loss.to_bits())).await?;
         let model = Model::stream(gpu, &frozen.base, 64, |_| ()).await?;
         let reply = greedy(gpu, &model, &frozen.tokenizer, &adapter, [&prompt[..]], 8, |_| ()).await?;
         Ok((losses, adapter, reply))

@@ -37,6 +37,7 @@ fn main() {
             splits::micro_batches,
         ),
         ("splits: kept and recomputed activations give the same bits", splits::recompute),
+        ("splits: cooperative, kept and recomputed activations give the same bits", splits::recompute),
         ("dropout: the masks of a whole model against the reference", dropout::against_reference),
         ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
         ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),

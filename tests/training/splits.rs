@@ -1,5 +1,6 @@
 //! The split of a step into micro-batches, and recomputation, are matters of memory: they change no result.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use libtest_mimic::Failed;
@@ -50,11 +51,21 @@ pub fn recompute(gpu: &Gpu) -> Result<(), Failed> {
         let model = Model::load(gpu, &g.base, 128).expect("the model fits");
         let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
         let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
-        let [kept, again] = [Recompute::Never, Recompute::Always].map(|recompute| {
+        let run = |recompute| {
             let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, recompute);
-            gradient_bits(&trainer, &step, 1)
-        });
-        check_that(&format!("{folder}: recomputed activations give the same gradients"), kept == again)?;
+            (trainer.plan().clone(), gradient_bits(&trainer, &step, 1))
+        };
+        let (plan, kept) = run(Recompute::Never);
+        let everything =
+            plan.bytes.iter().find(|(what, _)| *what == "activations, kept").map_or(0, |(_, b)| *b);
+        let rooms = (0..8).map(|eighths| Recompute::Keep(everything * eighths / 8));
+        let mut levels = BTreeSet::new();
+        for recompute in rooms.chain([Recompute::Keep(everything - 1), Recompute::Always]) {
+            let (plan, again) = run(recompute);
+            check_that(&format!("{folder}, {recompute:?}: the same gradients"), kept == again)?;
+            levels.extend(plan.kept);
+        }
+        check_that(&format!("{folder}: layers keep more and less, {levels:?}"), levels.len() == 4)?;
     }
     Ok(())
 }

@@ -65,7 +65,8 @@ async fn answer(uri: Uri, headers: HeaderMap) -> Response {
         None | Some(Part::Whole) => (HEADERS, about, Body::from(file.bytes)).into_response(),
         Some(Part::Range(start, end)) => {
             let range = [(header::CONTENT_RANGE, format!("bytes {start}-{end}/{}", file.bytes.len()))];
-            (StatusCode::PARTIAL_CONTENT, HEADERS, about, range, Body::from(&file.bytes[start..=end])).into_response()
+            (StatusCode::PARTIAL_CONTENT, HEADERS, about, range, Body::from(&file.bytes[start..=end]))
+                .into_response()
         }
         Some(Part::None) => {
             let range = [(header::CONTENT_RANGE, format!("bytes */{}", file.bytes.len()))];

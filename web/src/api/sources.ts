@@ -103,7 +103,8 @@ function source(key: string, name: string, size: number, read: Read): ByteSource
       let next = 0;
       const work = async () => {
         for (let i = next++; i < starts.length; i = next++) {
-          found[i] = new Uint8Array(await read(starts[i]!, ends[i]!));
+          const [start, end] = [starts[i]!, ends[i]!];
+          found[i] = new Uint8Array(start === end ? 0 : await read(start, end));
         }
       };
       await Promise.all(Array.from({ length: AT_ONCE }, work));
