@@ -20,6 +20,6 @@ export default defineConfig(({ mode }) => ({
   build: {
     target: "es2022",
     assetsInlineLimit: 0,
-    rollupOptions: { input: [here("index.html"), ...(mode === "fake" ? [] : [here("examples/minimal.html")])] },
+    rollupOptions: { input: [here("index.html"), ...(mode === "fake" ? [] : [here("example.html")])] },
   },
 }));

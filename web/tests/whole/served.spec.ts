@@ -3,7 +3,7 @@
 import { expect, test } from "@playwright/test";
 
 test("every answer has what workers with shared memory need", async ({ request, page }) => {
-  for (const path of ["/", "/examples/minimal.html", "/icon.svg", "/no-such-file"]) {
+  for (const path of ["/", "/example.html", "/icon.svg", "/no-such-file"]) {
     const headers = (await request.get(path)).headers();
     expect(headers["cross-origin-opener-policy"]).toBe("same-origin");
     expect(headers["cross-origin-embedder-policy"]).toBe("require-corp");
