@@ -101,7 +101,7 @@ function source(key: string, name: string, size: number, read: Read): ByteSource
       const work = async () => {
         for (let i = next++; i < starts.length; i = next++) {
           const [start, end] = [starts[i]!, ends[i]!];
-          found[i] = new Uint8Array(start === end ? 0 : await read(start, end));
+          found[i] = new Uint8Array(start === end ? new ArrayBuffer(0) : await read(start, end));
         }
       };
       await Promise.all(Array.from({ length: AT_ONCE }, work));
