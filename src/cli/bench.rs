@@ -18,6 +18,7 @@ use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 use rullama_train::weights::Base;
 use serde_json::json;
 
+use super::ceilings::{self, Ceilings, attention_operations};
 use super::{bench_decode, inference, show};
 
 /// What to time.
@@ -147,8 +148,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     let memory = trainer.plan().total();
     let operations = product_operations(&base, trainer.plan(), &step);
-    let of_products: f64 =
-        kernels.iter().filter(|(name, _)| name.contains("linear.")).map(|(_, t)| t.seconds).sum();
+    let attention = attention_operations(config, trainer.plan(), args.batch, args.sequence);
+    let groups = ceilings::groups(&kernels, operations, attention);
+    let ceilings = Ceilings::measure(&gpu)?;
+    let of_products: f64 = groups.iter().filter(|g| g.name == "products").map(|g| g.seconds).sum();
     let dispatches: usize = kernels.iter().map(|(_, t)| t.dispatches).sum();
     if args.json {
         let kernels: Vec<_> = kernels
@@ -160,7 +163,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
             "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
-            "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels,
+            "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels, "ceilings": ceilings.json(),
+            "groups": groups.iter().map(|g| g.json(&ceilings)).collect::<Vec<_>>(),
         }));
         return Ok(());
     }
@@ -182,12 +186,30 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     );
     show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
+    show::line(
+        "ceilings",
+        format_args!(
+            "{:.1} GB/s copied, {:.2} TFLOP/s of {}",
+            ceilings.bytes / 1e9,
+            ceilings.operations / 1e12,
+            if gpu.cooperative() { "f16 on cooperative matrices" } else { "f32" }
+        ),
+    );
     if !kernels.is_empty() {
-        let rate = operations / of_products / 1e12;
         let device = show::count(dispatches, "kernel run");
+        show::line("device", format_args!("{total:.4} s in {device}"));
+    }
+    for group in &groups {
+        let (seconds, share) = (group.seconds, 100.0 * group.seconds / total);
+        let (rate, unit, of_ceiling) = group.rate(&ceilings);
+        // Bytes are those of the buffers, which a kernel need not read to the end.
+        let most = if group.operations.is_some() { "" } else { "at most " };
+        let percent = 100.0 * of_ceiling;
         show::line(
-            "products",
-            format_args!("{rate:.3} TFLOP/s in {of_products:.4} s; {total:.4} s on the device in {device}"),
+            group.name,
+            format_args!(
+                "{seconds:.4} s, {share:.1} %: {most}{rate:.3} {unit}, {percent:.0} % of the ceiling"
+            ),
         );
     }
     for (name, t) in &kernels {

@@ -47,6 +47,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("update_norm", include_str!("../../shaders/update_norm.wgsl")),
     ("verdict", include_str!("../../shaders/verdict.wgsl")),
     ("attention_rows", include_str!("../../shaders/attention_rows.wgsl")),
+    ("ceiling", include_str!("../../shaders/ceiling.wgsl")),
+    ("coop_ceiling", include_str!("../../shaders/coop_ceiling.wgsl")),
     ("coop_attention", include_str!("../../shaders/coop_attention.wgsl")),
     ("coop_heads", include_str!("../../shaders/coop_heads.wgsl")),
     ("coop_cross_entropy", include_str!("../../shaders/coop_cross_entropy.wgsl")),
