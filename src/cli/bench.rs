@@ -8,10 +8,10 @@ use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample, Step};
-use rullama_train::gpu::{Gpu, GpuError};
+use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
-use rullama_train::model::Model;
 use rullama_train::model::plan::{Kept, Plan, Recompute};
+use rullama_train::model::{Model, Trainable};
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::Backend;
 use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
@@ -107,7 +107,6 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         );
     }
     let gpu = open()?;
-    let model = Model::load(&gpu, &base, args.sequence)?;
     let adapter = random();
     let mut capacity = Capacity::default();
     capacity.include(&step);
@@ -116,18 +115,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
         (false, None) => Recompute::Never,
     };
+    refuse_over_limit(args, &gpu, &base, &adapter, capacity, recompute)?;
+    let model = Model::load(&gpu, &base, args.sequence)?;
     let dropout = Dropout { probability: 0.0, seed: 0 };
-    let trainer = match Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute) {
-        Err(GpuError::OverLimit { needed, .. }) => {
-            let (gib, least) = (args.memory_limit.unwrap_or_default(), show::bytes(needed));
-            let shape = format_args!("{} × {}", args.batch, args.sequence);
-            bail!(
-                "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or \
-                 --batch"
-            );
-        }
-        trainer => trainer?,
-    };
+    let trainer = Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute)?;
     let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
 
@@ -215,6 +206,30 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     for (name, t) in &kernels {
         let (ms, share) = (1e3 * t.seconds, 100.0 * t.seconds / total);
         show::text(format_args!("{ms:11.3} ms  {share:5.1} %  {:5} ×  {name}", t.dispatches));
+    }
+    Ok(())
+}
+
+/// Plans before the model is on the device, and refuses what is more than `--memory-limit`.
+fn refuse_over_limit(
+    args: &BenchArgs,
+    gpu: &Gpu,
+    base: &Base,
+    adapter: &Adapter,
+    capacity: Capacity,
+    recompute: Recompute,
+) -> Result<()> {
+    let Recompute::Within(limit) = recompute else { return Ok(()) };
+    let trainable = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
+    let plan = Plan::ahead(gpu, base, args.sequence, &trainable, tokens, loss_tokens, false, recompute);
+    if plan.total() > limit {
+        let (gib, least) = (args.memory_limit.unwrap_or_default(), show::bytes(plan.total()));
+        let shape = format_args!("{} × {}", args.batch, args.sequence);
+        bail!(
+            "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or \
+             --batch"
+        );
     }
     Ok(())
 }
