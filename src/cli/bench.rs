@@ -261,8 +261,8 @@ fn product_operations(base: &Base, plan: &Plan, step: &Step) -> f64 {
     let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
     let passes = |layer: Option<usize>, name: &str| match layer.map(|layer| plan.kept[layer]) {
         None | Some(Kept::All) => 2,
-        Some(Kept::Down) if name.ends_with("ffn_down") => 2,
-        Some(Kept::Down | Kept::Input) => 3,
+        Some(Kept::Down | Kept::Attention) if name.ends_with("ffn_down") => 2,
+        Some(_) => 3,
     };
     let of_layers: usize =
         products(base).map(|(layer, name, values)| values * tokens * passes(layer, name)).sum();

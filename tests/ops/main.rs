@@ -14,6 +14,7 @@ mod embedding;
 mod experts;
 #[path = "../common/gpu.rs"]
 mod gpu;
+mod half;
 mod linear;
 mod lora;
 mod matvec;
@@ -25,7 +26,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 53] = [
+    let tests: [Test; 56] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -36,7 +37,10 @@ fn main() {
         ("linear: forward, sums split", |gpu| split(gpu, linear::forward)),
         ("linear: backward, sums split", |gpu| split(gpu, linear::backward)),
         ("lora: gradient, sums split", |gpu| split(gpu, lora::gradient)),
-        ("rms_norm: packed and back (f16)", rms_norm::packed),
+        ("packed: norms (f16)", half::norms),
+        ("packed: GeGLU, both ways (f16)", half::geglu),
+        ("packed: gradients of logits (f16)", half::cross_entropy),
+        ("packed: heads (f16)", half::heads),
         ("cooperative: linear, forward", coop::forward),
         ("cooperative: linear, backward", coop::backward),
         ("cooperative: adapter and gradients", coop::adapter),

@@ -28,13 +28,14 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 20] = [
+    let tests: [(&str, Test); 21] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
             splits::micro_batches,
         ),
         ("splits: kept and recomputed activations give the same bits", splits::recompute),
+        ("splits: cooperative, kept and recomputed activations give the same bits", splits::recompute),
         ("dropout: the masks of a whole model against the reference", dropout::against_reference),
         ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
         ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
