@@ -136,7 +136,7 @@ fn speeds(
         let started = Instant::now();
         let chunks: Vec<&[u32]> = prompt.chunks(workspace.lengths().chunk).collect();
         let (last, before) = chunks.split_last().expect("a prompt has tokens");
-        before.iter().try_for_each(|chunk| decoder.append(chunk))?;
+        before.iter().try_for_each(|chunk| block_on(decoder.append(chunk)))?;
         next[i] = block_on(decoder.likeliest(last))?.index;
         speeds[i].prompt_seconds = started.elapsed().as_secs_f64();
     }

@@ -223,7 +223,7 @@ impl Plan {
                     + head
             }
         };
-        let table = model.base.matrix("per_layer_token_embd");
+        let table = model.base.tensor("per_layer_token_embd");
         // Those of the next micro-batch come while this one's are read.
         let fetched = table.map_or(0, |m| 2 * (tokens.min(config.vocab) * m.row_bytes()) as u64);
         let experts = |bytes: fn(&Gpu, &Experts, usize, usize) -> u64, l: &LayerWidths| {

@@ -44,8 +44,11 @@ pub mod scale;
 pub mod update_norm;
 pub mod verdict;
 
+use std::ops::Range;
+
 use crate::gpu::{Binding, Gpu, GpuError};
 use crate::weights::quant::GgmlType;
+use crate::weights::{Base, Tensor, planes};
 
 /// Steps of the sum that shaders/common/tile.wgsl stages at a time.
 const STEPS: usize = 16;
@@ -223,7 +226,25 @@ pub struct Tile {
     pub range: Option<(u64, u64)>,
 }
 
+/// The rows of each tile of a matrix: multiples of 64, as many as a binding can span.
+fn row_tiles(gpu: &Gpu, rows: usize, row_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let most = (gpu.max_binding_bytes() as usize / row_bytes.max(1)).max(64) / 64 * 64;
+    (0..rows).step_by(most).map(move |first| first..rows.min(first + most))
+}
+
 impl Tile {
+    /// Uploads the rows `rows` of a matrix, in the file's own blocks.
+    fn upload(
+        gpu: &Gpu,
+        name: &str,
+        ty: GgmlType,
+        rows: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<Tile, GpuError> {
+        let buffer = gpu.upload(name, &planes::pack(ty, rows.len(), bytes))?;
+        Ok(Tile { first_row: rows.start, rows: rows.len(), buffer, range: None })
+    }
+
     /// The rows at binding `index`.
     pub fn bind(&self, index: u32) -> Binding<'_> {
         Binding { index, buffer: &self.buffer, range: self.range }
@@ -241,13 +262,21 @@ impl Weight {
         data: &[u8],
     ) -> Result<Weight, GpuError> {
         let row_bytes = data.len() / rows.max(1);
-        let rows_per_tile = (gpu.max_binding_bytes() as usize / row_bytes.max(1)).max(64) / 64 * 64;
         let mut tiles = Vec::new();
-        for first_row in (0..rows).step_by(rows_per_tile) {
-            let count = rows_per_tile.min(rows - first_row);
-            let bytes = &data[first_row * row_bytes..(first_row + count) * row_bytes];
-            let buffer = gpu.upload(name, &crate::weights::planes::pack(ty, count, bytes))?;
-            tiles.push(Tile { first_row, rows: count, buffer, range: None });
+        for tile in row_tiles(gpu, rows, row_bytes) {
+            let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
+            tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
+        }
+        Ok(Weight { ty, rows, cols, tiles })
+    }
+
+    /// Uploads a matrix of `base`, of which no more than a tile is in memory at a time.
+    pub async fn stream(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>) -> Result<Weight, GpuError> {
+        let Tensor { name, ty, rows, cols, .. } = *matrix;
+        let mut tiles = Vec::new();
+        for tile in row_tiles(gpu, rows, matrix.row_bytes()) {
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(Weight { ty, rows, cols, tiles })
     }

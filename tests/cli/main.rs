@@ -764,7 +764,7 @@ fn other_tiny() -> Vec<u8> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
     let mut bytes = std::fs::read(path).expect("part of the repository");
     let gguf = Gguf::open(Path::new(path)).expect("sound");
-    bytes[gguf.tensor("output_norm.weight").expect("there").range.start] ^= 1;
+    bytes[gguf.tensor("output_norm.weight").expect("there").range.start as usize] ^= 1;
     bytes
 }
 

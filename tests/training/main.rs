@@ -4,6 +4,8 @@
 mod golden;
 #[path = "../common/gpu.rs"]
 mod gpu;
+#[path = "../common/pieces.rs"]
+mod pieces;
 
 mod chat;
 mod decode;
@@ -53,6 +55,7 @@ fn main() {
         ("exported: every format gives the same replies", exported::replies),
         ("library: the examples run", library::examples),
         ("library: training without a recipe file", library::quick_path),
+        ("library: a base that is read by ranges gives the same bits", library::streamed),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }
