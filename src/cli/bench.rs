@@ -16,6 +16,7 @@ use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::Backend;
 use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 use rullama_train::weights::Base;
+use rullama_train::weights::shapes::Shape;
 use serde_json::json;
 
 use super::ceilings::{self, Ceilings, attention_operations};
@@ -24,7 +25,8 @@ use super::{bench_decode, inference, show};
 /// What to time.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// "tiny", an Ollama tag, or the path of a .gguf.
+    /// "tiny", an Ollama tag, the path of a .gguf, or a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b), whose weights are then
+    /// random and made on the device: nothing is downloaded.
     base: String,
     /// Sequences in a step.
     #[arg(long, default_value_t = 1)]
@@ -69,7 +71,10 @@ pub struct BenchArgs {
 
 /// Runs the steps and prints what they took.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let base = Base::open(&args.base)?;
+    let base = match Shape::named(&args.base) {
+        Some(shape) => block_on(shape.base())?,
+        None => Base::open(&args.base)?,
+    };
     let config = base.config();
     let longest = config.context_length;
     if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
@@ -94,7 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             false => (inference::read_adapters(&args.adapters, &base)?, args.adapters.join(" + ")),
         };
         let gpu = open()?;
-        let model = Model::load(&gpu, &base, positions)?;
+        let model = block_on(Model::stream(&gpu, &base, positions, |_| ()))?;
         let (name, prompt) = (base.name(), args.sequence);
         return bench_decode::run(&gpu, &model, name, &adapter, &origin, prompt, tokens, args.json);
     }
@@ -116,7 +121,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         (false, None) => Recompute::Never,
     };
     refuse_over_limit(args, &gpu, &base, &adapter, capacity, recompute)?;
-    let model = Model::load(&gpu, &base, args.sequence)?;
+    let model = block_on(Model::stream(&gpu, &base, args.sequence, |_| ()))?;
     let dropout = Dropout { probability: 0.0, seed: 0 };
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute)?;
     let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
@@ -238,7 +243,7 @@ fn refuse_over_limit(
 /// that work on it.
 fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, &str, usize)> {
     let experts = base.config().layers.iter().find_map(|l| l.experts);
-    let matrices = base.matrices().filter(|m| m.rows > 1);
+    let matrices = base.tensors().filter(|m| m.rows > 1);
     matrices.filter_map(move |m| match (m.name, experts) {
         ("token_embd" | "output" | "per_layer_token_embd", _) => None,
         (name, e) => {
@@ -252,7 +257,7 @@ fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, &str, usize)> {
 
 /// Values of the matrices that one token is multiplied with, of the embeddings the head.
 fn active_parameters(base: &Base) -> usize {
-    base.head().rows * base.head().cols + products(base).map(|(_, _, values)| values).sum::<usize>()
+    base.config().vocab * base.config().width + products(base).map(|(_, _, values)| values).sum::<usize>()
 }
 
 /// Floating-point operations of a step's products with the frozen matrices: forward, once more where that is recomputed, and
@@ -266,7 +271,7 @@ fn product_operations(base: &Base, plan: &Plan, step: &Step) -> f64 {
     };
     let of_layers: usize =
         products(base).map(|(layer, name, values)| values * tokens * passes(layer, name)).sum();
-    let head = 2 * base.head().rows * base.head().cols * step.loss_tokens;
+    let head = 2 * base.config().vocab * base.config().width * step.loss_tokens;
     2.0 * (of_layers + head) as f64
 }
 

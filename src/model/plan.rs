@@ -382,7 +382,7 @@ struct Frozen<'a> {
 /// Bytes that [`Model::bytes`] will be: every matrix but the per-layer embeddings, which stay on the host, each in whole vec4s, and
 /// the rotary tables of both kinds of layers.
 fn device_bytes(base: &Base, positions: usize) -> u64 {
-    let matrices = base.matrices().filter(|m| m.rows > 1 && m.name != "per_layer_token_embd");
+    let matrices = base.tensors().filter(|m| m.rows > 1 && m.name != "per_layer_token_embd");
     let mut tables: Vec<usize> = base.config().layers.iter().map(|l| positions * l.head_size * 4).collect();
     tables.sort_unstable();
     tables.dedup();
