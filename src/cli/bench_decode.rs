@@ -168,7 +168,14 @@ fn speeds(
         }
         let of_one = |(name, t): (String, KernelTime)| {
             let dispatches = t.dispatches / PROFILED;
-            (name, KernelTime { dispatches, seconds: t.seconds / PROFILED as f64 })
+            (
+                name,
+                KernelTime {
+                    dispatches,
+                    seconds: t.seconds / PROFILED as f64,
+                    bytes: t.bytes / PROFILED as u64,
+                },
+            )
         };
         speeds[i].kernels = block_on(gpu.finish_profile())?.into_iter().map(of_one).collect();
         speeds[i].kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));

@@ -3,10 +3,11 @@
 use super::coop_products::Packs;
 use super::experts::{self, ExpertActivations, ExpertScratch};
 use super::{Model, Trainable};
-use crate::config::Experts;
+use crate::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::pack::packed_bytes;
 use crate::ops::{Weight, coop_attention};
+use crate::weights::Base;
 
 /// Widths of one layer's buffers, in f32 per token.
 #[derive(Clone, Debug, Default)]
@@ -134,8 +135,36 @@ impl Plan {
         dropout: bool,
         recompute: Recompute,
     ) -> Plan {
-        let config = model.config();
-        let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
+        let frozen = Frozen { base: model.base, bytes: model.bytes(), chunk: model.chunk };
+        Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+    }
+
+    /// The same before the model is on the device, where it will have rotary tables for `positions` positions.
+    pub fn ahead(
+        gpu: &Gpu,
+        base: &Base,
+        positions: usize,
+        adapter: &Trainable,
+        tokens: usize,
+        loss_tokens: usize,
+        dropout: bool,
+        recompute: Recompute,
+    ) -> Plan {
+        let frozen = Frozen { base, bytes: device_bytes(base, positions), chunk: super::CHUNK };
+        Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+    }
+
+    fn of(
+        gpu: &Gpu,
+        model: &Frozen,
+        adapter: &Trainable,
+        tokens: usize,
+        loss_tokens: usize,
+        dropout: bool,
+        recompute: Recompute,
+    ) -> Plan {
+        let config = model.base.config();
+        let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(config, adapter, i)).collect();
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
@@ -201,7 +230,7 @@ impl Plan {
             l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk))
         };
         let fixed = vec![
-            ("frozen weights", model.bytes()),
+            ("frozen weights", model.bytes),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
             ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
@@ -343,8 +372,25 @@ fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
     kept
 }
 
-fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
-    let config = model.config();
+/// What a plan asks of a model.
+struct Frozen<'a> {
+    base: &'a Base,
+    bytes: u64,
+    chunk: usize,
+}
+
+/// Bytes that [`Model::bytes`] will be: every matrix but the per-layer embeddings, which stay on the host, each in whole vec4s, and
+/// the rotary tables of both kinds of layers.
+fn device_bytes(base: &Base, positions: usize) -> u64 {
+    let matrices = base.tensors().filter(|m| m.rows > 1 && m.name != "per_layer_token_embd");
+    let mut tables: Vec<usize> = base.config().layers.iter().map(|l| positions * l.head_size * 4).collect();
+    tables.sort_unstable();
+    tables.dedup();
+    let tables = tables.into_iter().map(|bytes| bytes.next_multiple_of(16) as u64);
+    matrices.map(|m| ((m.rows * m.row_bytes()) as u64).next_multiple_of(16)).chain(tables).sum()
+}
+
+fn widths(config: &Config, adapter: &Trainable, layer: usize) -> LayerWidths {
     let l = &config.layers[layer];
     let own_keys = if l.kv_donor.is_none() { l.kv_heads * l.head_size } else { 0 };
     let donor = config.layers.iter().any(|other| other.kv_donor == Some(layer));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::expert_groups::Groups;
-use super::{Param, Tile, View, Weight};
+use super::{Param, Tile, View, Weight, random};
 use crate::gpu::{Gpu, GpuError, Kernel, Recorder};
 use crate::weights::quant::GgmlType;
 use crate::weights::{Base, Tensor};
@@ -66,8 +66,12 @@ impl ExpertWeight {
         experts: usize,
     ) -> Result<ExpertWeight, GpuError> {
         let Tensor { name, ty, rows, cols, .. } = *matrix;
+        let places = expert_tiles(gpu, experts, rows / experts, matrix.row_bytes());
+        if base.is_random() && random::makes(ty) {
+            return Ok(ExpertWeight { weight: random::weight(gpu, matrix, places)?, rows: rows / experts });
+        }
         let mut tiles = Vec::new();
-        for tile in expert_tiles(gpu, experts, rows / experts, matrix.row_bytes()) {
+        for tile in places {
             let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }

@@ -8,7 +8,9 @@ pub mod argmax;
 pub mod attention;
 pub mod attention_rows;
 pub mod cached_attention;
+pub mod ceiling;
 pub mod coop_attention;
+pub mod coop_ceiling;
 pub mod coop_cross_entropy;
 pub mod coop_expert_geglu;
 pub mod coop_expert_linear;
@@ -34,6 +36,7 @@ pub mod matvec;
 pub mod pack;
 pub mod partial_sums;
 pub mod per_layer;
+pub mod random;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
@@ -271,8 +274,12 @@ impl Weight {
     /// Uploads a matrix of `base`, of which no more than a tile is in memory at a time.
     pub async fn stream(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>) -> Result<Weight, GpuError> {
         let Tensor { name, ty, rows, cols, .. } = *matrix;
+        let places = row_tiles(gpu, rows, matrix.row_bytes());
+        if base.is_random() && random::makes(ty) {
+            return random::weight(gpu, matrix, places);
+        }
         let mut tiles = Vec::new();
-        for tile in row_tiles(gpu, rows, matrix.row_bytes()) {
+        for tile in places {
             let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }

@@ -27,6 +27,7 @@ pub struct Base {
     config: Config,
     stored: HashMap<String, Stored>,
     fingerprint: OnceLock<Fingerprint>,
+    random: bool,
 }
 
 /// A matrix as [`Matrix`], or some of its rows, without its bytes: [`Base::read`] fetches them.
@@ -123,7 +124,7 @@ impl Base {
     pub fn from_gguf(gguf: Gguf, name: &str) -> Result<Base, Error> {
         let config = hyperparameters::read(&gguf)?;
         let stored = inventory(&gguf, &config)?;
-        Ok(Base { name: name.into(), gguf, config, stored, fingerprint: OnceLock::new() })
+        Ok(Base { name: name.into(), gguf, config, stored, fingerprint: OnceLock::new(), random: false })
     }
 
     /// Opens a file that stays where it is: its matrices are read when they are needed ([`Base::read`]), and only the calls
@@ -132,6 +133,16 @@ impl Base {
         let base = Base::from_gguf(Gguf::stream(source, name).await?, name)?;
         let fingerprint = Fingerprint::read(&base).await?;
         Ok(Base { fingerprint: fingerprint.into(), ..base })
+    }
+
+    /// The same with matrices whose quantized blocks the source leaves out: [`crate::ops::random`] makes them on the device.
+    pub(super) async fn random(source: Box<dyn Source>, name: &str) -> Result<Base, Error> {
+        Ok(Base { random: true, ..Base::stream(source, name).await? })
+    }
+
+    /// Whether its matrices hold random blocks that are made on the device: a [`super::shapes::Shape`].
+    pub fn is_random(&self) -> bool {
+        self.random
     }
 
     /// What the base is recognized by.

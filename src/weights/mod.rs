@@ -15,6 +15,7 @@ mod parse;
 pub mod planes;
 pub mod quant;
 pub mod quantize;
+pub mod shapes;
 pub mod source;
 mod tensors;
 pub mod value;

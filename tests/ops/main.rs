@@ -18,6 +18,7 @@ mod half;
 mod linear;
 mod lora;
 mod matvec;
+mod random;
 mod rms_norm;
 mod verdict;
 
@@ -26,7 +27,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 56] = [
+    let tests: [Test; 57] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -76,6 +77,7 @@ fn main() {
         ("cached attention", cached_attention::forward),
         ("cached attention, keys split", |gpu| split(gpu, cached_attention::forward)),
         ("heads: queries, keys and values into the cache", decoding::heads_and_cache),
+        ("random blocks", random::blocks),
         ("residual: the end of a block", decoding::residual_and_next),
         ("residual: many threads", |gpu| split(gpu, decoding::residual_and_next)),
         ("gated: feed-forward and per-layer inputs", decoding::gates),

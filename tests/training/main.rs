@@ -13,6 +13,7 @@ mod dropout;
 mod exported;
 mod library;
 mod limits;
+mod shapes;
 mod splits;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 22] = [
+    let tests: [(&str, Test); 23] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -51,6 +52,7 @@ fn main() {
         ("decode: the same with the keys split over workgroups", decode::keys_split),
         ("decode: cooperative, in long passes", decode::cooperative),
         ("decode: going back", decode::rewind),
+        ("shapes: sizes without weights", shapes::train),
         ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
         ("exported: every format gives the same replies", exported::replies),
         ("library: the examples run", library::examples),
