@@ -48,9 +48,11 @@ pub fn put(path: &Path, bytes: Vec<u8>) {
 pub fn take(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = place(folder);
     TREE.with_borrow_mut(|tree| {
-        let below = tree.extract_if(.., |path, _| path.starts_with(&folder));
+        let (below, rest): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(tree).into_iter().partition(|(path, _)| path.starts_with(&folder));
+        *tree = rest;
         let inside = |path: PathBuf| path.strip_prefix(&folder).map(Path::to_owned).unwrap_or(path);
-        below.map(|(path, bytes)| (inside(path), bytes)).collect()
+        below.into_iter().map(|(path, bytes)| (inside(path), bytes)).collect()
     })
 }
 
