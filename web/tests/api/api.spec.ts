@@ -150,15 +150,17 @@ test("PEFT loads it", () => {
 test("a stopped run goes on from its own checkpoint with the same bits", async () => {
   const stopped = await page.evaluate(
     ([recipe, name, at]) => window.api.train("tiny", recipe, [name], [], { at, then: "stop" }),
-    [recipe(), PIRATE, HALF - 1] as const,
+    [recipe(), PIRATE, 1] as const,
   );
-  expect(of(stopped, "done")[0]).toMatchObject({ stopped: true, step: HALF - 1 });
+  // A step may be under way when the word arrives.
+  const { step: at, stopped: early } = of(stopped, "done")[0]!;
+  expect(early && at < STEPS).toBe(true);
   const on = await page.evaluate(
     ([recipe, name, checkpoint]) => window.api.train("tiny", recipe, [name], checkpoint),
     [recipe(), PIRATE, stopped.checkpoints.at(-1)!.files] as const,
   );
-  expect(of(on, "plan")[0]!.resumed_at).toBe(HALF - 1);
-  const last = (story: Story) => of(story, "step").slice(HALF - of(story, "step")[0]!.step).map(({ loss }) => loss);
+  expect(of(on, "plan")[0]!.resumed_at).toBe(at);
+  const last = (story: Story) => of(story, "step").filter(({ step }) => step > at).map(({ loss }) => loss);
   expect(last(on)).toEqual(last(here));
   const weights = (story: Story) => story.adapter.find(({ path }) => path === "adapter_model.safetensors")!.base64;
   expect(weights(on)).toBe(weights(here));
@@ -194,7 +196,7 @@ test("pause, a checkpoint on request, and resume change nothing", async () => {
     [recipe((text) => text.replace(`max_steps = ${STEPS}`, "max_steps = 2")), PIRATE] as const,
   );
   expect(paused.events.map(({ event }) => event).filter((event) => event === "paused" || event === "resumed")).toEqual(["paused", "resumed"]);
-  expect(paused.checkpoints.find(({ step }) => step === 1)?.files.length).toBeGreaterThan(4);
+  expect(paused.checkpoints[0]!.files.length).toBeGreaterThan(4);
   expect(of(paused, "done")[0]).toMatchObject({ stopped: false, step: 2 });
 });
 
