@@ -208,30 +208,17 @@ impl Shape {
     /// Every tensor, typed as llama-quantize's Q4_K_M types them.
     fn tensors(&self) -> Vec<(Entry, Content)> {
         let (d, p) = (self.width, self.per_layer_width);
-        let mut tensors = Vec::new();
-        let mut add = |name: String, shape: &[usize], ty: GgmlType, content: Content| {
-            let name = if name.ends_with(".scale") { name } else { format!("{name}.weight") };
-            tensors.push((Entry { name, shape: shape.into(), ty }, content));
-        };
-        // Rows that are no whole blocks of 256 have blocks of 32 and more bits.
-        let fits = |ty: GgmlType, cols: usize| match ty {
-            _ if cols.is_multiple_of(256) => ty,
-            GgmlType::Q6_K => GgmlType::Q8_0,
-            _ => GgmlType::Q5_0,
-        };
+        let mut tensors = Tensors(Vec::new());
         let (q4, q6) = (GgmlType::Q4_K, GgmlType::Q6_K);
         let more = |more: bool| if more { q6 } else { q4 };
-        let matrix = |add: &mut dyn FnMut(String, &[usize], GgmlType, Content), name, shape: &[usize], ty| {
-            add(name, shape, fits(ty, shape[0]), Content::Blocks);
-        };
-        matrix(&mut add, "token_embd".into(), &[d, self.vocab], q6);
-        add("output_norm".into(), &[d], GgmlType::F32, Content::Constant(1.0));
-        add("rope_freqs".into(), &[HEAD_SIZES[1] / 2], GgmlType::F32, Content::RopeFactors);
+        tensors.matrix("token_embd".into(), &[d, self.vocab], q6);
+        tensors.add("output_norm".into(), &[d], GgmlType::F32, Content::Constant(1.0));
+        tensors.add("rope_freqs".into(), &[HEAD_SIZES[1] / 2], GgmlType::F32, Content::RopeFactors);
         if p > 0 {
             let of_all = p * self.layers;
-            add("per_layer_token_embd".into(), &[of_all, self.vocab], GgmlType::BF16, Content::Table);
-            matrix(&mut add, "per_layer_model_proj".into(), &[d, of_all], q4);
-            add("per_layer_proj_norm".into(), &[p], GgmlType::F32, Content::Constant(1.0));
+            tensors.add("per_layer_token_embd".into(), &[of_all, self.vocab], GgmlType::BF16, Content::Table);
+            tensors.matrix("per_layer_model_proj".into(), &[d, of_all], q4);
+            tensors.add("per_layer_proj_norm".into(), &[p], GgmlType::F32, Content::Constant(1.0));
         }
         let mut values = 0;
         for i in 0..self.layers {
@@ -249,26 +236,26 @@ impl Shape {
                 ("attn_k_norm", head_size, [0.06, 0.045][full]),
                 ("layer_output_scale", 1, 0.7),
             ];
-            matrix(&mut add, name("attn_q"), &[d, queries], q4);
-            matrix(&mut add, name("attn_k"), &[d, keys], q4);
+            tensors.matrix(name("attn_q"), &[d, queries], q4);
+            tensors.matrix(name("attn_k"), &[d, keys], q4);
             if p > 0 || full == 0 {
-                matrix(&mut add, name("attn_v"), &[d, keys], more(more_bits(values, self.layers)));
+                tensors.matrix(name("attn_v"), &[d, keys], more(more_bits(values, self.layers)));
                 values += 1;
             }
-            matrix(&mut add, name("attn_output"), &[queries, d], q4);
-            matrix(&mut add, name("ffn_gate"), &[d, ffn], q4);
-            matrix(&mut add, name("ffn_up"), &[d, ffn], q4);
-            matrix(&mut add, name("ffn_down"), &[ffn, d], more(more_bits(i, self.layers)));
+            tensors.matrix(name("attn_output"), &[queries, d], q4);
+            tensors.matrix(name("ffn_gate"), &[d, ffn], q4);
+            tensors.matrix(name("ffn_up"), &[d, ffn], q4);
+            tensors.matrix(name("ffn_down"), &[ffn, d], more(more_bits(i, self.layers)));
             if p > 0 {
-                matrix(&mut add, name("inp_gate"), &[d, p], q4);
-                matrix(&mut add, name("proj"), &[p, d], q4);
+                tensors.matrix(name("inp_gate"), &[d, p], q4);
+                tensors.matrix(name("proj"), &[p, d], q4);
                 vectors.push(("post_norm", d, 1.0));
             }
             if let Some([count, _, width]) = self.experts {
                 let std = (d as f32).powf(-0.5);
-                add(name("ffn_gate_inp"), &[d, count], GgmlType::F32, Content::Noise(std));
-                matrix(&mut add, name("ffn_gate_up_exps"), &[d, 2 * width, count], q4);
-                matrix(&mut add, name("ffn_down_exps"), &[width, d, count], more(more_bits(i, self.layers)));
+                tensors.add(name("ffn_gate_inp"), &[d, count], GgmlType::F32, Content::Noise(std));
+                tensors.matrix(name("ffn_gate_up_exps"), &[d, 2 * width, count], q4);
+                tensors.matrix(name("ffn_down_exps"), &[width, d, count], more(more_bits(i, self.layers)));
                 vectors.extend([
                     ("post_ffw_norm_1", d, 1.0),
                     ("pre_ffw_norm_2", d, 1.0),
@@ -276,17 +263,37 @@ impl Shape {
                 ]);
             }
             for (last, len, value) in vectors {
-                add(name(last), &[len], GgmlType::F32, Content::Constant(value));
+                tensors.add(name(last), &[len], GgmlType::F32, Content::Constant(value));
             }
             if let Some([count, ..]) = self.experts {
                 for (last, len, value) in
                     [("ffn_gate_inp.scale", d, 4.0), ("ffn_down_exps.scale", count, 1.0)]
                 {
-                    add(name(last), &[len], GgmlType::F32, Content::Constant(value));
+                    tensors.add(name(last), &[len], GgmlType::F32, Content::Constant(value));
                 }
             }
         }
-        tensors
+        tensors.0
+    }
+}
+
+/// Tensors in the file's order.
+struct Tensors(Vec<(Entry, Content)>);
+
+impl Tensors {
+    fn add(&mut self, name: String, shape: &[usize], ty: GgmlType, content: Content) {
+        let name = if name.ends_with(".scale") { name } else { format!("{name}.weight") };
+        self.0.push((Entry { name, shape: shape.into(), ty }, content));
+    }
+
+    /// Adds a matrix of blocks. Rows that are no whole blocks of 256 have blocks of 32 and more bits.
+    fn matrix(&mut self, name: String, shape: &[usize], ty: GgmlType) {
+        let ty = match ty {
+            _ if shape[0].is_multiple_of(256) => ty,
+            GgmlType::Q6_K => GgmlType::Q8_0,
+            _ => GgmlType::Q5_0,
+        };
+        self.add(name, shape, ty, Content::Blocks);
     }
 }
 

@@ -18,7 +18,9 @@ const PIRATE = "datasets/pirate.jsonl";
 const STEPS = 4;
 const HALF = 2;
 /** Samples split off for validation, of the recipe's 40. */
-const VALIDATION = 8;
+const VALIDATION = 2;
+/** Tokens in a row, of the recipe's 256. */
+const LENGTH = 96;
 
 /** The chat recipe, shortened. */
 const recipe = (change: (text: string) => string = (text) => text) =>
@@ -27,6 +29,8 @@ const recipe = (change: (text: string) => string = (text) => text) =>
       .toString()
       .replace(/^# max_steps = 100/m, `max_steps = ${STEPS}`)
       .replace(/^save_steps = \d+/m, `save_steps = ${HALF}`)
+      .replace(/^max_seq_len = \d+/m, `max_seq_len = ${LENGTH}`)
+      .replace(/^warmup_ratio = [\d.]+/m, "warmup_ratio = 0.0")
       .replace(/^val_size = \d+/m, `val_size = ${VALIDATION}`)
       .replace(/^samples = \[[\s\S]*?^\]/m, 'samples = ["What is 7 plus 8?"]')
       .replace(/^max_new_tokens = \d+/m, "max_new_tokens = 4"),
