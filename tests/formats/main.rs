@@ -3,6 +3,7 @@
 
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
+mod experts;
 mod malformed;
 mod safe_file;
 
