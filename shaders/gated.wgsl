@@ -22,13 +22,21 @@ struct Params {
 @group(0) @binding(3) var<storage, read> b: array<vec4<f32>>;          // Bᵀ of gate and up [R, columns]
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;    // [T, columns]
 
-// Four values of B·z from row 4·col4 on.
+// Four values of B·z from row 4·col4 on. Of B the rows of DEEP vec4s of z are asked for together.
 fn adapter_term(b_offset4: u32, z_at: u32, col4: u32, rank4: u32) -> vec4<f32> {
     var sum = vec4<f32>();
-    for (var r = 0u; r < rank4; r++) {
-        let z = gate[z_at + r];
-        let at = b_offset4 + 4u * r * params.width4 + col4;
-        sum += z.x * b[at] + z.y * b[at + params.width4] + z.z * b[at + 2u * params.width4] + z.w * b[at + 3u * params.width4];
+    for (var r = 0u; r < rank4; r += {DEEP}u) {
+#for j in 0..{DEEP}
+        let z{j} = gate[z_at + r + {j}u];
+        let at{j} = b_offset4 + 4u * (r + {j}u) * params.width4 + col4;
+        let x{j} = b[at{j}];
+        let y{j} = b[at{j} + params.width4];
+        let u{j} = b[at{j} + 2u * params.width4];
+        let v{j} = b[at{j} + 3u * params.width4];
+#end
+#for j in 0..{DEEP}
+        sum += z{j}.x * x{j} + z{j}.y * y{j} + z{j}.z * u{j} + z{j}.w * v{j};
+#end
     }
     return sum;
 }

@@ -34,11 +34,21 @@ const QUERY: u32 = 0u;
 const KEY: u32 = 1u;
 const VALUE: u32 = 2u;
 
-// Σ_r B[n, r]·z[r], with N rows of B from b_at on.
+// Σ_r B[n, r]·z[r], with N rows of B from b_at on. Those of DEEP vec4s of z are asked for together.
 fn adapter_term(b_at: u32, n_rows: u32, z_at: u32) -> f32 {
     var sum = 0.0;
-    for (var r = 0u; r < params.rank; r++) {
-        sum += b[b_at + r * n_rows] * products[z_at + r];
+    for (var r = 0u; r < params.rank; r += 4u * {DEEP}u) {
+#for j in 0..{DEEP}
+#for i in 0..4
+        let b{j}x{i} = b[b_at + (r + 4u * {j}u + {i}u) * n_rows];
+        let z{j}x{i} = products[z_at + r + 4u * {j}u + {i}u];
+#end
+#end
+#for j in 0..{DEEP}
+#for i in 0..4
+        sum += b{j}x{i} * z{j}x{i};
+#end
+#end
     }
     return sum;
 }

@@ -3,7 +3,8 @@
 // of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
 // A has few rows, which more threads share; its workgroups come first.
 //
-// Where GATED is 1, and PLAIN 0, x is not there yet: every workgroup makes it, gelu(gate + B·z)·up, which is short.
+// Where GATED is 1, and PLAIN 0, x is not there yet: every workgroup makes it, gelu(gate + B·z)·up, which is short, and asks
+// for the rows of B of DEEP vec4s of z together.
 #import weights
 #import common/gelu
 
@@ -68,10 +69,18 @@ fn make_x(lane: u32) {
         let c = n % cols4;
         let row = n / cols4 * params.x_stride4 + params.x_offset4;
         var gate = x[row + c];
-        for (var r = 0u; r < params.gate_rank4; r++) {
-            let z = x[row + params.gate_z_offset4 + r];
-            let at = 4u * r * cols4 + c;
-            gate += z.x * gate_b[at] + z.y * gate_b[at + cols4] + z.z * gate_b[at + 2u * cols4] + z.w * gate_b[at + 3u * cols4];
+        for (var r = 0u; r < params.gate_rank4; r += {DEEP}u) {
+#for j in 0..{DEEP}
+            let z{j} = x[row + params.gate_z_offset4 + r + {j}u];
+            let at{j} = 4u * (r + {j}u) * cols4 + c;
+            let bx{j} = gate_b[at{j}];
+            let by{j} = gate_b[at{j} + cols4];
+            let bz{j} = gate_b[at{j} + 2u * cols4];
+            let bw{j} = gate_b[at{j} + 3u * cols4];
+#end
+#for j in 0..{DEEP}
+            gate += z{j}.x * bx{j} + z{j}.y * by{j} + z{j}.z * bz{j} + z{j}.w * bw{j};
+#end
         }
         gated[n] = vec4<f32>(gelu(gate.x), gelu(gate.y), gelu(gate.z), gelu(gate.w))
             * up[n / cols4 * params.up_stride4 + params.up_offset4 + c];
@@ -123,6 +132,21 @@ fn multiply_a(row: u32, part: u32, parts: u32) {
     }
 }
 
+// Adds to every part whose number is a multiple of 8·apart the seven that follow it `apart` from each other.
+fn add_eight(lane: u32, height: u32, apart: u32) {
+    if lane < THREADS / (8u * apart) {
+        let first = lane / height * 8u * apart * height + lane % height;
+        for (var t = 0u; t < ROWS; t++) {
+            var eight = 0.0;
+            for (var i = 0u; i < 8u; i++) {
+                eight += sums[t * THREADS + first + i * apart * height];
+            }
+            sums[t * THREADS + first] = eight;
+        }
+    }
+    workgroupBarrier();
+}
+
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let all_rows = vec4<u32>(params.a_rows, params.weight_rows_0, params.weight_rows_1, params.weight_rows_2);
@@ -163,25 +187,20 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         sums[t * THREADS + at.y * height + at.x] = acc[t];
     }
     workgroupBarrier();
-    // Eight parts at a time, then what these left.
-    if lane < THREADS / 8u {
-        let first = lane / height * 8u * height + lane % height;
-        for (var t = 0u; t < ROWS; t++) {
-            var eight = 0.0;
-            for (var i = 0u; i < 8u; i++) {
-                eight += sums[t * THREADS + first + i * height];
-            }
-            sums[t * THREADS + first] = eight;
-        }
+    // Eight parts at a time, where there are many eight of these, then what is left.
+    add_eight(lane, height, 1u);
+    var step = 8u;
+    if parts > 64u {
+        add_eight(lane, height, 8u);
+        step = 64u;
     }
-    workgroupBarrier();
     let out = index * height + lane;
     if lane >= height || out >= all_rows[which] {
         return;
     }
     for (var t = 0u; t < min(ROWS, params.rows); t++) {
         var sum = 0.0;
-        for (var i = 0u; i < parts; i += 8u) {
+        for (var i = 0u; i < parts; i += step) {
             sum += sums[t * THREADS + lane + i * height];
         }
         if which == 0u {

@@ -1,6 +1,6 @@
 // The end of a block, one workgroup a token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block:
 // normed = next_norm(stream). y is in the row of products that holds the adapter's z. A thread keeps its columns in
-// registers, and asks for all that it reads before the first sum.
+// registers, and asks for all that it reads before the first sum: of B the rows of DEEP vec4s of z at a time.
 #import common/reduce_wide
 
 // Twin of `Params` in src/ops/residual.rs.
@@ -39,12 +39,21 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let norm{i} = norm[c{i}];
     let next_norm{i} = next_norm[c{i}];
 #end
-    for (var r = 0u; r < params.rank4; r++) {
-        let z = y[y_row + params.z_offset4 + r];
-        let at = 4u * r * params.width4;
+    for (var r = 0u; r < params.rank4; r += {DEEP}u) {
+#for j in 0..{DEEP}
+        let z{j} = y[y_row + params.z_offset4 + r + {j}u];
+        let at{j} = 4u * (r + {j}u) * params.width4;
 #for i in 0..{SHARES}
-        value{i} += z.x * b[at + c{i}] + z.y * b[at + params.width4 + c{i}]
-            + z.z * b[at + 2u * params.width4 + c{i}] + z.w * b[at + 3u * params.width4 + c{i}];
+        let b{j}x{i} = b[at{j} + c{i}];
+        let b{j}y{i} = b[at{j} + params.width4 + c{i}];
+        let b{j}z{i} = b[at{j} + 2u * params.width4 + c{i}];
+        let b{j}w{i} = b[at{j} + 3u * params.width4 + c{i}];
+#end
+#end
+#for j in 0..{DEEP}
+#for i in 0..{SHARES}
+        value{i} += z{j}.x * b{j}x{i} + z{j}.y * b{j}y{i} + z{j}.z * b{j}z{i} + z{j}.w * b{j}w{i};
+#end
 #end
     }
     var squares = 0.0;

@@ -84,6 +84,9 @@ pub async fn finetune(
     for index in 0..steps {
         let learning_rate = planned.schedule.learning_rate(index);
         let (step, number) = (planned.step(samples, index), index as u64 + 1);
+        if index + 1 < steps {
+            trainer.announce(&planned.step(samples, index + 1));
+        }
         let report = trainer.step(&step, number, &optimizer, learning_rate).await?;
         progress(Progress { step: index + 1, steps, learning_rate, report });
     }

@@ -1,6 +1,7 @@
 //! Optimizer steps: micro-batches forward and backward, one update, one read-back.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{MicroBatch, Step};
@@ -171,6 +172,8 @@ pub struct Trainer<'a> {
     head: Head,
     losses: wgpu::Buffer,
     verdicts: wgpu::Buffer,
+    announced: Mutex<Option<MicroBatch>>,
+    ready: Mutex<Option<(MicroBatch, Inputs)>>,
     /// Steps that were not finite are none of them.
     updates: AtomicU64,
     capacity: Capacity,
@@ -203,6 +206,8 @@ impl<'a> Trainer<'a> {
             head: Head::new(gpu, model, &plan)?,
             losses: gpu.buffer("losses", (capacity.step_loss_tokens.max(1) * 4) as u64)?,
             verdicts: gpu.buffer("verdicts", (capacity.step_loss_tokens.max(1) * 4) as u64)?,
+            announced: Mutex::new(None),
+            ready: Mutex::new(None),
             updates: AtomicU64::new(0),
             adapter,
             capacity,
@@ -216,6 +221,28 @@ impl<'a> Trainer<'a> {
         &self.plan
     }
 
+    /// Says what will follow the next step: its first micro-batch goes to the device while that step is computed there.
+    /// Changes nothing but the time that is waited for it.
+    pub fn announce(&self, step: &Step) {
+        *self.announced.lock().expect("no thread died here") = step.micro_batches.first().cloned();
+    }
+
+    /// `batch` on the device, where it may lie already.
+    async fn inputs(&self, batch: &MicroBatch) -> Result<Inputs, GpuError> {
+        let ready = self.ready.lock().expect("no thread died here").take_if(|(of, _)| of == batch);
+        match ready {
+            Some((_, inputs)) => Ok(inputs),
+            None => Inputs::upload(self.gpu, self.model, batch),
+        }
+    }
+
+    async fn make_ready(&self) -> Result<(), GpuError> {
+        let Some(batch) = self.announced.lock().expect("no thread died here").take() else { return Ok(()) };
+        let inputs = Inputs::upload(self.gpu, self.model, &batch)?;
+        *self.ready.lock().expect("no thread died here") = Some((batch, inputs));
+        Ok(())
+    }
+
     /// One optimizer step, `number` counted from 1.
     pub async fn step(
         &self,
@@ -224,7 +251,7 @@ impl<'a> Trainer<'a> {
         optimizer: &Optimizer,
         learning_rate: f64,
     ) -> Result<StepReport, TrainError> {
-        self.forward_backward(step, number)?;
+        self.forward_backward(step, number).await?;
         let mut rec = Recorder::new(self.gpu);
         let adam = optimizer.adam.as_ref();
         let weight_decay = adam.map_or(optimizer.weight_decay, |a| a.weight_decay);
@@ -233,6 +260,7 @@ impl<'a> Trainer<'a> {
         let verdicts = (&self.verdicts, step.loss_tokens);
         self.adapter.update(&mut rec, verdicts, optimizer.max_grad_norm, &taken);
         rec.submit()?;
+        self.make_ready().await?;
         let loss = self.mean_loss(step).await?;
         let state = self.gpu.read::<ClipState>(&self.adapter.clip.state, 1).await?[0];
         let grad_norm = f64::from(state.norm);
@@ -257,7 +285,7 @@ impl<'a> Trainer<'a> {
         let mut evaluation = Evaluation::default();
         for batch in batches {
             let step = Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] };
-            self.forward_backward(&step, 0)?;
+            self.forward_backward(&step, 0).await?;
             evaluation += self.read_evaluation(step.loss_tokens).await?;
         }
         Ok(evaluation)
@@ -269,11 +297,11 @@ impl<'a> Trainer<'a> {
         step: &Step,
         number: u64,
     ) -> Result<(f64, BTreeMap<Slot, Pair>), TrainError> {
-        self.forward_backward(step, number)?;
+        self.forward_backward(step, number).await?;
         Ok((self.mean_loss(step).await?, self.adapter.read_gradients(self.gpu).await?))
     }
 
-    fn forward_backward(&self, step: &Step, number: u64) -> Result<(), TrainError> {
+    async fn forward_backward(&self, step: &Step, number: u64) -> Result<(), TrainError> {
         if step.loss_tokens == 0 {
             return Err(TrainError::NoLoss { step: number });
         }
@@ -283,7 +311,7 @@ impl<'a> Trainer<'a> {
         let factor = 1.0 / step.loss_tokens as f32;
         let mut offset = 0;
         for (i, batch) in step.micro_batches.iter().enumerate() {
-            let inputs = Inputs::upload(self.gpu, self.model, batch)?;
+            let inputs = self.inputs(batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset };
             let mask = self.dropout.mask(number, i);
             let (adapter, acts) = (&self.adapter, &self.activations);

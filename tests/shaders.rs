@@ -33,10 +33,15 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
         return (1..=4).map(|n| vec![("COLUMNS", n)]).collect();
     }
     if source.contains("{GATED}") {
-        return [0, 1].map(|gated| vec![("GATED", gated), ("PLAIN", 1 - gated)]).to_vec();
+        return [0, 1].map(|gated| vec![("GATED", gated), ("PLAIN", 1 - gated), ("DEEP", 4)]).to_vec();
     }
     if source.contains("{SHARES}") {
-        return (1..=residual::MAX_SHARES as u32).map(|n| vec![("SHARES", n)]).collect();
+        return (1..=residual::MAX_SHARES as u32)
+            .map(|n| vec![("SHARES", n), ("DEEP", 4 / n.min(4))])
+            .collect();
+    }
+    if source.contains("{DEEP}") {
+        return [1, 4].map(|n| vec![("DEEP", n)]).to_vec();
     }
     if source.contains("{EACH}") {
         return [1, 6, 12, 21].map(|n| vec![("EACH", n)]).to_vec();
@@ -86,13 +91,17 @@ fn combinations() -> Vec<Combination> {
     combinations
 }
 
-/// 6 shaders read weights of 9 formats, one reads them in two ways and makes its input in two, 27 read none, and four are made
-/// for 6, 4, 4 and 8 sizes. A new shader or format changes the number.
+/// 6 shaders read weights of 9 formats, one reads them in two ways and makes its input in two, 25 read none, and six are made
+/// for 6, 4, 4, 8, 2 and 2 sizes. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 10 * GgmlType::SUPPORTED.len() + 27 + 6 + 4 + 4 + 8, "checked {names:?}");
+    assert_eq!(
+        combinations.len(),
+        10 * GgmlType::SUPPORTED.len() + 25 + 6 + 4 + 4 + 8 + 2 + 2,
+        "checked {names:?}"
+    );
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import or a loop is left", c.name);

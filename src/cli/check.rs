@@ -71,6 +71,9 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
     for index in 0..=measure {
         let step = session.steps.step(&session.data.train, index);
         let learning_rate = session.steps.schedule.learning_rate(index);
+        if index < measure {
+            trainer.announce(&session.steps.step(&session.data.train, index + 1));
+        }
         block_on(trainer.step(&step, index as u64 + 1, &optimizer, learning_rate))?;
         if index == 0 {
             started = Instant::now();

@@ -40,5 +40,6 @@ pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Opt
     let b = adapter.map_or(rec.unused(3), |a| a.bind(3));
     let bindings = [gate.bind(1), up.rows.bind(2), b, y.bind(4)];
     let count = rows * y.stride / 4;
-    rec.dispatch(Kernel::new("gated", "forward"), &params, &bindings, grid(count.div_ceil(64)));
+    let kernel = Kernel::new("gated", "forward").with_size("DEEP", adapter.map_or(1, |a| a.deep(4)));
+    rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64)));
 }

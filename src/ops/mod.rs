@@ -184,6 +184,12 @@ impl<'a> Up<'a> {
         offset.map_or((0, 0), |offset| ((self.z_offset + i * self.rank) as u32, offset))
     }
 
+    /// Vec4s of `z`, at most `most`, whose rows of `Bᵀ` a thread asks for before it adds up the first: memory answers all of
+    /// them in the time that it takes to answer one.
+    fn deep(&self, most: usize) -> u32 {
+        [4, 2].into_iter().find(|deep| *deep <= most && self.rank / 4 % deep == 0).unwrap_or(1) as u32
+    }
+
     fn bind(&self, index: u32) -> Binding<'a> {
         Binding { index, buffer: self.b, range: None }
     }

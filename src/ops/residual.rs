@@ -48,5 +48,6 @@ pub fn forward(
     let shares = norm.width.div_ceil(4 * 256);
     assert!(shares <= MAX_SHARES, "a row of {} is at most {}", norm.width, MAX_SHARES * 1024);
     let kernel = Kernel::new("residual", "forward").with_size("SHARES", shares as u32);
+    let kernel = kernel.with_size("DEEP", up.map_or(1, |u| u.deep(MAX_SHARES / shares)));
     rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
 }

@@ -79,7 +79,7 @@ pub fn heads_and_cache(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("heads", SUMS);
     for (case, (own, k_eq_v)) in [(true, false), (true, true), (false, false)].into_iter().enumerate() {
         for (h, g, size) in [(2, 1, 4), (4, 2, 64), (3, 3, 100), (2, 1, 512)] {
-            for (rank, past, rows) in [(0, 0, 1), (4, 70, 1), (12, 5, 9), (0, 3, 11)] {
+            for (rank, past, rows) in [(0, 0, 1), (4, 70, 1), (12, 5, 9), (32, 3, 11)] {
                 let name = format!("case {case} H={h} G={g} K={size} R={rank} past={past} T={rows}");
                 let shape = HeadsShape { h, g, size, own, k_eq_v };
                 heads_case(gpu, &mut check, &name, shape, rank, past, rows)?;
@@ -192,6 +192,7 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         (1024, 1, 12, false, 1.0),
         (1536, 2, 16, true, 1.25),
         (2564, 9, 0, true, 1.0),
+        (2560, 1, 32, true, 1.0),
         (5376, 2, 8, true, 1.0),
     ] {
         let name = format!("D={width} T={rows} R={rank} next={with_next}");
@@ -230,7 +231,7 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
 /// A gate and up in one row of products with both adapters, and a gate with one against rows of another buffer.
 pub fn gates(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gated", SUMS);
-    for (width, rows, rank) in [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 0)] {
+    for (width, rows, rank) in [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 32)] {
         let name = format!("F={width} T={rows} R={rank}");
         let gate_up = values(1, rows * 2 * width);
         let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width, width], rows));

@@ -267,6 +267,9 @@ impl Run<'_> {
         let learning_rate = self.session.steps.schedule.learning_rate(index);
         let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
         let optimizer = run::optimizer(self.recipe);
+        if number < self.steps() {
+            self.trainer.announce(&self.session.steps.step(&self.session.data.train, number));
+        }
         let started = Instant::now();
         let result = block_on(self.trainer.step(&step, number as u64, &optimizer, learning_rate));
         let seconds = started.elapsed().as_secs_f64();

@@ -1,0 +1,23 @@
+// The page as static files with relative addresses, so that any folder of any host can serve it.
+import { fileURLToPath } from 'node:url';
+import { defineConfig } from 'vite';
+
+const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
+
+// What a worker with shared memory asks for; `rullama-train web` sends the same.
+const headers = {
+  'Cross-Origin-Opener-Policy': 'same-origin',
+  'Cross-Origin-Embedder-Policy': 'require-corp',
+};
+
+export default defineConfig({
+  base: './',
+  server: { headers, fs: { allow: [here('..')] } }, // recipes, samples and the tiny model lie beside web/
+  preview: { headers },
+  worker: { format: 'es' },
+  build: {
+    target: 'es2022',
+    assetsInlineLimit: 0,
+    rollupOptions: { input: [here('index.html')] },
+  },
+});
