@@ -23,6 +23,8 @@ struct Params {
 
 const THREADS: u32 = 256u;
 
+// Loads come before anything waits for them, also those of columns that are not there.
+
 var<workgroup> largest: array<vec2<f32>, 256>;
 
 // The largest of each half over the workgroup.
@@ -56,14 +58,16 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let row = group.x;
     let at = row * params.cols4;
     let end = select(0u, params.cols4, row < params.rows);
+    let last = params.rows * params.cols4 - 1u;
     var most = 0.0;
 #for i in 0..{EACH}
     let c{i} = lane + {i}u * THREADS;
-    var y{i} = vec4<f32>();
-    if c{i} < end {
-        y{i} = gelu4(gate[at + c{i}]) * up[at + c{i}];
-        most = max(most, most4(y{i}));
-    }
+    let g{i} = gate[min(at + c{i}, last)];
+    let u{i} = up[min(at + c{i}, last)];
+#end
+#for i in 0..{EACH}
+    let y{i} = select(vec4<f32>(), gelu4(g{i}) * u{i}, c{i} < end);
+    most = max(most, most4(y{i}));
 #end
     let e = exponent(row_largest(vec2<f32>(most), lane).x);
     if lane == 0u && row < params.rows {

@@ -15,7 +15,7 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, K]
+@group(0) @binding(1) var<storage, read_write> x: array<vec4<f32>>;        // [T, K]
 @group(0) @binding(2) var<storage, read_write> packed: array<vec4<f16>>;   // [K/16, T/16, 16, 16]
 @group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T]
 
@@ -68,6 +68,18 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 #end
     for (var c = first + 8u * THREADS; c < params.packed4; c += THREADS) {
         write(row, c, scale * x4(row, c));
+    }
+}
+
+// The other way: x as it was, but for what f16 rounds off.
+@compute @workgroup_size(256)
+fn unpack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x * ROWS + lane / THREADS;
+    if row >= params.rows {
+        return;
+    }
+    for (var c = lane % THREADS; c < params.cols4; c += THREADS) {
+        x[row * params.x_stride4 + params.x_offset4 + c] = factors[row] * vec4<f32>(packed[packed_at(params.tiles, row, c)]);
     }
 }
 

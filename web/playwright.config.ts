@@ -1,38 +1,48 @@
 // The page in a real Chromium, with WebGPU on the processor.
-import { existsSync } from 'node:fs';
-import { defineConfig } from '@playwright/test';
+import { existsSync } from "node:fs";
+import { defineConfig } from "@playwright/test";
 
-// A browser that is there already: Debian's; else the one that `npx playwright install chromium` fetches.
-const installed = process.env.CHROMIUM ?? ['/usr/bin/chromium', '/usr/bin/chromium-browser'].find(existsSync);
+// A browser that is there already; else the one that `npx playwright install chromium` fetches.
+const installed = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser"].find(existsSync);
+
+const serve = (port: number) => `http://localhost:${port}/`;
+const at = (port: number) => `--host localhost --port ${port} --strictPort`;
+
+const reuseExistingServer = !process.env.CI;
 
 export default defineConfig({
-  testDir: 'tests',
-  outputDir: 'test-results',
+  outputDir: "test-results",
   // One device, played by the processor: tests in parallel would only wait for each other.
   workers: 1,
   fullyParallel: false,
-  timeout: 120_000,
-  reporter: [['list']],
+  // Generous: a busy machine is no error.
+  timeout: 300_000,
+  expect: { timeout: 60_000 },
+  reporter: [["list"]],
   use: {
-    baseURL: 'http://127.0.0.1:4173/',
     viewport: { width: 1280, height: 900 },
     launchOptions: {
       ...(installed && { executablePath: installed }),
       args: [
-        '--no-sandbox',
-        '--disable-quic',
-        '--no-first-run',
-        '--disable-background-networking',
-        '--disable-component-update',
-        '--disable-sync',
-        '--enable-unsafe-webgpu',
-        '--use-webgpu-adapter=swiftshader',
+        "--no-sandbox",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--enable-unsafe-webgpu",
+        "--use-webgpu-adapter=swiftshader",
       ],
     },
   },
-  webServer: {
-    command: 'npx vite preview --host 127.0.0.1 --port 4173 --strictPort',
-    url: 'http://127.0.0.1:4173/',
-    reuseExistingServer: false,
-  },
+  projects: [
+    { name: "page", testDir: "tests/page", use: { baseURL: serve(4174) } },
+    { name: "whole", testDir: "tests/whole", use: { baseURL: serve(4173) } },
+  ],
+  webServer: [
+    // The page alone, over a trainer that computes nothing.
+    { command: `node_modules/.bin/vite build --mode fake --outDir dist-fake && node_modules/.bin/vite preview --outDir dist-fake ${at(4174)}`, url: serve(4174), reuseExistingServer },
+    // What `web/build` has built.
+    { command: `node_modules/.bin/vite preview ${at(4173)}`, url: serve(4173), reuseExistingServer },
+  ],
 });

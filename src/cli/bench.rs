@@ -11,7 +11,7 @@ use rullama_train::batch::{IGNORE, MicroBatch, Sample, Step};
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
-use rullama_train::model::plan::{Plan, Recompute};
+use rullama_train::model::plan::{Kept, Plan, Recompute};
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::Backend;
 use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
@@ -138,6 +138,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let first = block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
     let started = Instant::now();
     for number in 0..args.steps {
+        trainer.announce(&step);
         block_on(trainer.step(&step, number as u64 + 2, &optimizer, 1e-4))?;
     }
     let seconds = started.elapsed().as_secs_f64() / args.steps as f64;
@@ -203,7 +204,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 
 /// Of every matrix but the embeddings: its layer, and how many of its values one token is multiplied with. Of the experts those
 /// that work on it.
-fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, usize)> {
+fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, &str, usize)> {
     let experts = base.config().layers.iter().find_map(|l| l.experts);
     let matrices = base.matrices().filter(|m| m.rows > 1);
     matrices.filter_map(move |m| match (m.name, experts) {
@@ -212,23 +213,28 @@ fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, usize)> {
             let values = m.rows * m.cols;
             let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
             let working = e.filter(|_| name.ends_with("_exps")).map_or(values, |e| values / e.count * e.used);
-            Some((layer, working))
+            Some((layer, name, working))
         }
     })
 }
 
 /// Values of the matrices that one token is multiplied with, of the embeddings the head.
 fn active_parameters(base: &Base) -> usize {
-    base.head().rows * base.head().cols + products(base).map(|(_, values)| values).sum::<usize>()
+    base.head().rows * base.head().cols + products(base).map(|(_, _, values)| values).sum::<usize>()
 }
 
 /// Floating-point operations of a step's products with the frozen matrices: forward, once more where that is recomputed, and
 /// backward; 2 a value and token.
 fn product_operations(base: &Base, plan: &Plan, step: &Step) -> f64 {
     let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
-    let passes = |layer: Option<usize>| 2 + usize::from(layer.is_some_and(|layer| plan.recompute[layer]));
-    let of_layers: usize = products(base).map(|(layer, values)| values * tokens * passes(layer)).sum();
-    let head = base.head().rows * base.head().cols * step.loss_tokens * passes(None);
+    let passes = |layer: Option<usize>, name: &str| match layer.map(|layer| plan.kept[layer]) {
+        None | Some(Kept::All) => 2,
+        Some(Kept::Down) if name.ends_with("ffn_down") => 2,
+        Some(Kept::Down | Kept::Input) => 3,
+    };
+    let of_layers: usize =
+        products(base).map(|(layer, name, values)| values * tokens * passes(layer, name)).sum();
+    let head = 2 * base.head().rows * base.head().cols * step.loss_tokens;
     2.0 * (of_layers + head) as f64
 }
 

@@ -19,6 +19,7 @@ mod serve;
 mod session;
 mod show;
 mod train;
+mod web;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,6 +72,8 @@ enum Verb {
     Generate(generate::GenerateArgs),
     /// Serve OpenAI's chat completions over HTTP.
     Serve(serve::ServeArgs),
+    /// Serve the page that trains in a browser, on this machine alone, and open it.
+    Web(web::WebArgs),
     /// Write a commented recipe for samples of your own, after asking or from flags.
     Init(init::InitArgs),
     /// Describe a GGUF, an adapter, a checkpoint, a run's folder, or samples.
@@ -142,6 +145,7 @@ pub fn run() -> Result<ExitCode> {
         (Some(Verb::Chat(args)), _) => chat::run(&args),
         (Some(Verb::Generate(args)), _) => generate::run(&args),
         (Some(Verb::Serve(args)), _) => serve::run(&args),
+        (Some(Verb::Web(args)), _) => web::run(&args),
         (Some(Verb::Init(args)), _) => init::run(&args),
         (Some(Verb::Inspect(args)), _) => inspect::run(&args),
         (Some(Verb::Models(args)), _) => models::run(&args),

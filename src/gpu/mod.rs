@@ -115,7 +115,9 @@ impl Gpu {
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let cooperative = !webgpu_limits && has_cooperative_matrices(&adapter);
-        let mut features = adapter.features() & wgpu::Features::TIMESTAMP_QUERY;
+        let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
+        wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
+        let mut features = adapter.features() & wanted;
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         if cooperative {
             features |= COOPERATIVE;
@@ -202,6 +204,11 @@ impl Gpu {
     /// Whether products run on cooperative matrices: f16 operands with scaled rows, f32 sums.
     pub fn cooperative(&self) -> bool {
         self.cooperative.load(Ordering::Relaxed)
+    }
+
+    /// Whether shaders may compute in f16.
+    pub fn half(&self) -> bool {
+        self.device.features().contains(wgpu::Features::SHADER_F16)
     }
 
     /// Turns cooperative matrices off, or on again where the device has them. Trainers made before keep what they have.

@@ -57,6 +57,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("coop_geglu", include_str!("../../shaders/coop_geglu.wgsl")),
     ("coop_linear", include_str!("../../shaders/coop_linear.wgsl")),
     ("coop_lora", include_str!("../../shaders/coop_lora.wgsl")),
+    ("coop_norm", include_str!("../../shaders/coop_norm.wgsl")),
     ("expert_pack", include_str!("../../shaders/expert_pack.wgsl")),
     ("pack", include_str!("../../shaders/pack.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),

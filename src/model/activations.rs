@@ -11,16 +11,17 @@
 //! | `after_attention` | `[T, D]` | norm before the feed-forward |
 //! | `ffn_normed`, `z_ffn` | `[T, D]`, `[T, Σ R]` | adapters of gate and up |
 //! | `ffn_gate`, `ffn_up`, `geglu`, `z_down` | `[T, F]`, `[T, R]` | GeGLU; adapter of down |
-//! | `ffn_down` | `[T, D]` | norm after the feed-forward |
+//! | `down` | `[T, D]` | norm after the feed-forward; recomputing layers may keep it |
 //! | `experts` | see [`super::experts`] | router and experts, where the layer has any |
 //! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | adapter of inp_gate |
 //! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
 
 use super::coop_products::Packs;
 use super::experts::{ExpertActivations, ExpertScratch, Loads};
-use super::plan::{LayerWidths, Plan};
+use super::plan::{Kept, LayerWidths, Plan};
 use crate::config::Experts;
 use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::ops::pack::Packed;
 use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind. `attention` and `feed_forward` of recomputing layers are the same memory.
@@ -31,8 +32,9 @@ pub(super) struct LayerActivations {
     pub lse: Rows,
     pub attention: AttentionActivations,
     feed_forward: FeedForwardActivations,
+    down: Rows,
     experts: Vec<ExpertActivations>, // by chunk; of recomputing layers one for all
-    recompute: bool,
+    kept: Kept,
 }
 
 /// What attention leaves behind, for all tokens.
@@ -59,7 +61,6 @@ pub(super) struct FeedForwardActivations {
     pub ffn_up: Rows,
     pub geglu: Rows,
     pub z_down: Rows,
-    pub ffn_down: Rows,
     pub after_ffn: Rows,
     pub z_gate: Rows,
     pub per_layer_input: Rows,
@@ -83,6 +84,7 @@ pub(super) struct Scratch {
     pub dgate: Rows,     // [C, F]
     pub dup: Rows,       // [C, F]
     pub dgeglu: Rows,    // [C, F]
+    pub ffn_down: Rows,  // `down` of a chunk in f32, where it is kept packed [C, D]
     pub dq: Rows,        // [T, H·K]
     pub dattn_q: Rows,   // [T, H·K]; before that, the gradient of the attention's output
     pub dheads: Rows,    // gradients of keys or values by query head [T, H·K]
@@ -114,17 +116,28 @@ pub struct Activations {
 impl Activations {
     /// Makes every buffer of `plan`.
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
-        let make =
-            Maker { gpu, tokens: plan.tokens, packed: plan.packed_operands, packed_heads: plan.packed_heads };
+        let make = Maker {
+            gpu,
+            tokens: plan.tokens,
+            packed: plan.packed_operands,
+            packed_heads: plan.packed_heads,
+            packed_down: plan.packed_down(),
+        };
         let make_chunk = Maker { tokens: plan.chunk, ..make };
         let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        let shared = match plan.recompute.contains(&true) {
+        let shared = match plan.kept.iter().any(|kept| kept.recomputes()) {
             true => Some((
                 make.attention("recomputed", &widest)?,
                 make_chunk.feed_forward("recomputed", &widest)?,
             )),
             false => None,
         };
+        let shared_down = match plan.kept.contains(&Kept::Input) {
+            true => Some(make_chunk.output("recomputed down", widest.width)?),
+            false => None,
+        };
+        let dgeglu = make_chunk.rows("dgeglu", widest.ffn)?;
+        let dup = make_chunk.operand("dup", widest.ffn)?;
         // A recomputing layer's GeGLU is read for the last time before the gradient of its gate is written.
         let dgate = match &shared {
             Some((_, feed_forward)) => feed_forward.geglu.clone(),
@@ -141,19 +154,24 @@ impl Activations {
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
-            let (attention, feed_forward) = match (&shared, plan.recompute[i]) {
+            let recomputes = plan.kept[i].recomputes();
+            let (attention, feed_forward) = match (&shared, recomputes) {
                 (Some((attention, feed_forward)), true) => (attention.narrowed(w), feed_forward.narrowed(w)),
                 _ => {
                     (make.attention(&format!("layer {i}"), w)?, make.feed_forward(&format!("layer {i}"), w)?)
                 }
             };
-            let (k, v) = match plan.recompute[i] && w.kept_keys == 0 {
+            let down = match (&shared_down, plan.kept[i]) {
+                (Some(shared), Kept::Input) => shared.clone(),
+                _ => make.output(&format!("layer {i} down"), w.width)?,
+            };
+            let (k, v) = match recomputes && w.kept_keys == 0 {
                 true => narrowed(&shared_kv, w.own_keys),
                 false => keys_and_values(w.own_keys)?,
             };
             let experts = match (w.experts, &shared_experts) {
                 (None, _) => Vec::new(),
-                (Some(_), Some(shared)) if plan.recompute[i] => vec![shared.sharing(gpu, w.z_of_experts())?],
+                (Some(_), Some(shared)) if recomputes => vec![shared.sharing(gpu, w.z_of_experts())?],
                 (Some(shape), _) => {
                     let chunks = 0..plan.tokens.div_ceil(plan.chunk);
                     chunks.map(|_| make_chunk.experts(shape, w)).collect::<Result<_, _>>()?
@@ -166,8 +184,9 @@ impl Activations {
                 lse: make.rows("lse", w.heads)?,
                 attention,
                 feed_forward,
+                down,
                 experts,
-                recompute: plan.recompute[i],
+                kept: plan.kept[i],
             });
             dkv.push(match (w.own_keys, w.kept_keys) {
                 (0, _) => None,
@@ -180,11 +199,16 @@ impl Activations {
             None => None,
             Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk, widest.experts_rank())?),
         };
-        // Attention's backward comes when the experts' is done.
-        let spare = experts.as_ref().map_or([None, None], |e| e.spare(plan.tokens, widest.queries));
-        let queries =
-            |label: &str, spare: Option<Rows>| spare.map_or_else(|| make.rows(label, widest.queries), Ok);
-        let [dattn_q, dheads] = spare;
+        // Attention's backward comes when that of the feed-forward and the experts is done.
+        let mut spare = vec![dgeglu.clone(), dup.as_f32(widest.ffn), dgate.as_f32(widest.ffn)];
+        spare.extend(experts.iter().flat_map(ExpertScratch::spare));
+        let needed = (plan.tokens * widest.queries * 4) as u64;
+        spare.retain(|rows| rows.buffer.size() >= needed);
+        let mut queries = |label: &str| match spare.pop() {
+            Some(rows) => Ok(rows.narrowed(widest.queries)),
+            None => make.rows(label, widest.queries),
+        };
+        let [dq, dattn_q, dheads] = [queries("dq")?, queries("dattn_q")?, queries("dheads")?];
         Ok(Activations {
             tokens: plan.tokens,
             chunk: plan.chunk,
@@ -197,11 +221,12 @@ impl Activations {
                 dstream: make.rows("dstream", widest.width)?,
                 dnormed,
                 dgate,
-                dup: make_chunk.operand("dup", widest.ffn)?,
-                dgeglu: make_chunk.rows("dgeglu", widest.ffn)?,
-                dq: make.rows("dq", widest.queries)?,
-                dattn_q: queries("dattn_q", dattn_q)?,
-                dheads: queries("dheads", dheads)?,
+                dup,
+                dgeglu,
+                ffn_down: make_chunk.rows("ffn_down", if plan.packed_down() { widest.width } else { 0 })?,
+                dq,
+                dattn_q,
+                dheads,
                 dattn_k: make.rows("dattn_k", widest.own_keys)?,
                 dattn_v: make.rows("dattn_v", widest.own_keys)?,
                 delta: make.rows("delta", widest.heads)?,
@@ -231,7 +256,21 @@ impl Activations {
     /// What the experts of a layer leave behind of `chunk`, or where it is computed; `None` in dense models.
     pub(super) fn experts(&self, layer: usize, chunk: Chunk) -> Option<&ExpertActivations> {
         let layer = &self.layers[layer];
-        layer.experts.get(if layer.recompute { 0 } else { chunk.first / self.chunk })
+        layer.experts.get(if layer.kept.recomputes() { 0 } else { chunk.first / self.chunk })
+    }
+
+    /// What the feed-forward of a layer gives of `chunk`, in f32, and packed where it is kept so: then the rows are scratch of
+    /// every layer.
+    pub(super) fn down(&self, layer: usize, chunk: Chunk) -> (Rows, Option<Packed>) {
+        let layer = &self.layers[layer];
+        let down = match layer.kept {
+            Kept::Input => layer.down.clone(),
+            Kept::Down | Kept::All => layer.down.below(chunk.first),
+        };
+        match down.packed {
+            Some(packed) => (self.scratch.ffn_down.clone(), Some(packed)),
+            None => (down, None),
+        }
     }
 
     /// How the router spread the choices of some chunk of the last pass; `None` in dense models.
@@ -255,15 +294,15 @@ impl Activations {
 impl LayerActivations {
     /// What is kept of `chunk`, or where it is computed.
     pub(super) fn feed_forward(&self, chunk: Chunk) -> FeedForwardActivations {
-        match self.recompute {
+        match self.kept.recomputes() {
             true => self.feed_forward.clone(),
             false => self.feed_forward.below(chunk.first),
         }
     }
 
-    /// Whether backward computes the activations again.
-    pub(super) fn recomputed(&self) -> bool {
-        self.recompute
+    /// What backward finds.
+    pub(super) fn kept(&self) -> Kept {
+        self.kept
     }
 }
 
@@ -273,12 +312,21 @@ struct Maker<'a> {
     tokens: usize,
     packed: bool,
     packed_heads: bool,
+    packed_down: bool,
 }
 
 impl Maker<'_> {
     /// Rows that nothing but products read.
     fn operand(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
         match self.packed {
+            true => Rows::new_packed(self.gpu, label, self.tokens, width),
+            false => self.rows(label, width),
+        }
+    }
+
+    /// What the feed-forward gives: in f16 where products round what they read to that as well, at every choice of what to keep.
+    fn output(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        match self.packed_down {
             true => Rows::new_packed(self.gpu, label, self.tokens, width),
             false => self.rows(label, width),
         }
@@ -299,7 +347,7 @@ impl Maker<'_> {
     fn attention(&self, label: &str, w: &LayerWidths) -> Result<AttentionActivations, GpuError> {
         let rows = |name: &str, width: usize| self.rows(&format!("{label} {name}"), width);
         Ok(AttentionActivations {
-            attn_normed: rows("attn_normed", w.width)?,
+            attn_normed: self.operand(&format!("{label} attn_normed"), w.width)?,
             z_attn: rows("z_attn", w.z[0])?,
             attn_q: rows("attn_q", w.queries)?,
             attn_k: rows("attn_k", w.own_keys)?,
@@ -319,13 +367,12 @@ impl Maker<'_> {
     fn feed_forward(&self, label: &str, w: &LayerWidths) -> Result<FeedForwardActivations, GpuError> {
         let rows = |name: &str, width: usize| self.rows(&format!("{label} {name}"), width);
         Ok(FeedForwardActivations {
-            ffn_normed: rows("ffn_normed", w.width)?,
+            ffn_normed: self.operand(&format!("{label} ffn_normed"), w.width)?,
             z_ffn: rows("z_ffn", w.z[2])?,
             ffn_gate: rows("ffn_gate", w.ffn)?,
             ffn_up: rows("ffn_up", w.ffn)?,
             geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
-            ffn_down: rows("ffn_down", w.width)?,
             after_ffn: rows("after_ffn", w.width)?,
             z_gate: rows("z_gate", w.z[4])?,
             per_layer_input: rows("per_layer_input", w.per_layer)?,
@@ -341,6 +388,11 @@ impl Rows {
     /// The same memory with narrower rows.
     pub(super) fn narrowed(&self, width: usize) -> Rows {
         Rows { stride: width.next_multiple_of(4), ..self.clone() }
+    }
+
+    /// The same memory as rows of f32.
+    fn as_f32(&self, width: usize) -> Rows {
+        self.packed.as_ref().map_or_else(|| self.narrowed(width), |packed| packed.as_rows(width))
     }
 }
 
@@ -383,7 +435,6 @@ impl FeedForwardActivations {
             ffn_up: self.ffn_up.below(first),
             geglu: self.geglu.below(first),
             z_down: self.z_down.below(first),
-            ffn_down: self.ffn_down.below(first),
             after_ffn: self.after_ffn.below(first),
             z_gate: self.z_gate.below(first),
             per_layer_input: self.per_layer_input.below(first),

@@ -24,7 +24,7 @@ impl<'b> Model<'b> {
             acts.clear_dkv(rec, layer, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
-            let again = acts.layers[layer].recomputed();
+            let again = acts.layers[layer].kept().recomputes();
             if again {
                 self.attention_forward(rec, &pass, acts, layer, true);
             }
@@ -68,6 +68,10 @@ impl<'b> Model<'b> {
         }
 
         let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
+        let (down, packed) = acts.down(layer, chunk);
+        if !acts.layers[layer].kept().recomputes() {
+            packed.iter().for_each(|packed| packed.unpack(rec, down.all(), w.ffn_down.rows, t));
+        }
         let mut ddown = &s.dstream;
         match (&w.experts, acts.experts(layer, chunk), &s.experts) {
             (Some(w_experts), Some(acts), Some(scratch)) => {
@@ -92,9 +96,9 @@ impl<'b> Model<'b> {
                 );
                 ddown = &s.dnormed;
                 let norm = &w_experts.post_ffw_norm_1;
-                rms_norm::backward(rec, ddown, &s.dstream, &saved.ffn_down, norm, t, false);
+                rms_norm::backward(rec, ddown, &s.dstream, &down, norm, t, false);
             }
-            _ => rms_norm::backward(rec, ddown, dhidden, &saved.ffn_down, &w.post_ffw_norm, t, false),
+            _ => rms_norm::backward(rec, ddown, dhidden, &down, &w.post_ffw_norm, t, false),
         }
         let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
         let dx = Some((&dgeglu, false));

@@ -46,6 +46,12 @@ impl Packs {
         2 * packed_bytes(rows, widest) + packed_bytes(rows, thin) + 12 * rows as u64
     }
 
+    /// `z = x·Aᵀ`; `x` stays packed in `self.x`, unless it came so.
+    pub fn project(&self, rec: &mut Recorder, group: &Group, z: &Rows, x: &Rows, cols: usize, rows: usize) {
+        let operand = operand(rec, &self.x, x, cols, rows);
+        coop_lora::project(rec, z.all(), operand, &group.a.value, rows);
+    }
+
     /// `y = scale·x·Wᵀ`.
     pub fn frozen(&self, rec: &mut Recorder, y: View, x: View, w: &Weight, scale: f32, rows: usize) {
         self.x.pack(rec, x, w.cols, rows);
@@ -78,25 +84,21 @@ fn member(group: Option<&Group>, module: Module) -> Option<&Member> {
 }
 
 impl Products<'_> {
-    /// [`Products::forward`] for `input`, which is `x` or its masked copy.
+    /// [`Products::forward`] behind the projection.
     pub(super) fn coop_forward(
         &self,
         rec: &mut Recorder,
         packs: &Packs,
         group: Option<&Group>,
         z: &Rows,
-        [x, input]: [&Rows; 2],
+        x: &Rows,
         outputs: &[Projection],
     ) {
         let (rank, rows) = (self.adapter.padded_rank, self.rows);
         let cols = outputs[0].1.cols;
-        if let Some(group) = group {
-            let operand = operand(rec, &packs.x, input, cols, rows);
-            coop_lora::project(rec, z.all(), operand, &group.a.value, rows);
-        }
         let masked = self.dropout.is_some() && group.is_some();
         let x = match &x.packed {
-            None if group.is_some() && !masked => &packs.x, // packed above
+            None if group.is_some() && !masked => &packs.x, // packed by the projection
             _ => operand(rec, &packs.x, x, cols, rows),
         };
         if let Some(group) = group {

@@ -376,20 +376,13 @@ impl ExpertScratch {
         (0..d).step_by(part).map(move |first| (first, self.wide.narrowed(part.min(d - first))))
     }
 
-    /// Two buffers that may be used between calls, as rows of `width`, where they hold `tokens` of these.
-    pub fn spare(&self, tokens: usize, width: usize) -> [Option<Rows>; 2] {
+    /// Two buffers that may be used between calls.
+    pub fn spare(&self) -> [Rows; 2] {
         let operand = match &self.operand {
-            Operand::Plain(rows) => rows.narrowed(width),
-            Operand::Packed(packed, _) => packed.as_rows(width),
+            Operand::Plain(rows) => rows.clone(),
+            Operand::Packed(packed, _) => packed.as_rows(4),
         };
-        [self.wide.narrowed(width), operand]
-            .map(|rows| (rows.buffer.size() >= (tokens * rows.stride * 4) as u64).then_some(rows))
-    }
-
-    /// How many buffers of `floats` [`ExpertScratch::spare`] gives.
-    pub fn spares(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize, floats: usize) -> usize {
-        let needed = 4 * floats as u64;
-        buffers(gpu, shape, d, tokens).into_iter().filter(|bytes| *bytes >= needed).count()
+        [self.wide.clone(), operand]
     }
 
     /// Bytes of [`ExpertScratch::new`] without `normed`.
@@ -403,8 +396,8 @@ impl ExpertScratch {
     }
 }
 
-/// Bytes of the products' results and of their operands.
-fn buffers(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> [u64; 2] {
+/// Bytes of the products' results and of their operands: the buffers of [`ExpertScratch::spare`].
+pub(super) fn buffers(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> [u64; 2] {
     let rows = expert_groups::most_rows(gpu, shape, tokens);
     let [wide, operand] = widths(shape, d);
     let operand = match gpu.cooperative() {

@@ -1,6 +1,7 @@
 //! Forward, straight through; `backward.rs` is the mirror of this file.
 
 use super::activations::{Activations, Chunk, LayerActivations};
+use super::plan::Kept;
 use super::products::Products;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
@@ -10,7 +11,9 @@ use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
-use crate::ops::{Rows, coop_attention, coop_geglu, coop_heads, embedding, geglu, rms_norm, rope, scale};
+use crate::ops::{
+    Rows, coop_attention, coop_geglu, coop_heads, coop_norm, embedding, geglu, rms_norm, rope, scale,
+};
 
 /// The parts of a pass over one micro-batch.
 pub(super) struct Pass<'a> {
@@ -56,7 +59,7 @@ impl<'b> Model<'b> {
         let products = pass.products(acts, Chunk { first: 0, tokens: t });
         let group = |input| pass.adapter.group(layer, input);
 
-        rms_norm::forward(rec, &saved.attn_normed, &a.input, &w.attn_norm, None, 1.0, t);
+        normed(rec, &saved.attn_normed, &a.input, &w.attn_norm, t);
         let mut outputs = vec![(Module::AttnQ, &w.attn_q, &saved.attn_q)];
         outputs.extend(w.attn_k.iter().map(|k| (Module::AttnK, k, &saved.attn_k)));
         outputs.extend(w.attn_v.iter().map(|v| (Module::AttnV, v, &saved.attn_v)));
@@ -138,7 +141,7 @@ impl<'b> Model<'b> {
         let products = pass.products(acts, chunk);
         let group = |input| pass.adapter.group(layer, input);
 
-        rms_norm::forward(rec, &saved.ffn_normed, after_attention, &w.ffn_norm, None, 1.0, t);
+        normed(rec, &saved.ffn_normed, after_attention, &w.ffn_norm, t);
         let outputs =
             [(Module::FfnGate, &w.ffn_gate, &saved.ffn_gate), (Module::FfnUp, &w.ffn_up, &saved.ffn_up)];
         products.forward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &outputs);
@@ -146,10 +149,17 @@ impl<'b> Model<'b> {
             Some(packed) => coop_geglu::forward(rec, packed, &saved.ffn_gate, &saved.ffn_up, t),
             None => geglu::forward(rec, &saved.geglu, &saved.ffn_gate, &saved.ffn_up, t),
         }
-        let outputs = [(Module::FfnDown, &w.ffn_down, &saved.ffn_down)];
-        products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
+        let (down, packed) = acts.down(layer, chunk);
+        if output.is_none() && acts.layers[layer].kept() == Kept::Down {
+            products.project(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, w.ffn_down.cols);
+        } else {
+            let outputs = [(Module::FfnDown, &w.ffn_down, &down)];
+            products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
+            packed.iter().for_each(|packed| packed.pack(rec, down.all(), w.ffn_down.rows, t));
+        }
+        packed.iter().for_each(|packed| packed.unpack(rec, down.all(), w.ffn_down.rows, t));
 
-        let mut ffn = &saved.ffn_down;
+        let mut ffn = &down;
         let experts = (&w.experts, acts.experts(layer, chunk), &acts.scratch.experts);
         if let (Some(w), Some(acts), Some(scratch)) = experts {
             let in_f32 = products.in_f32();
@@ -215,6 +225,14 @@ impl<'b> Model<'b> {
             bounds: &inputs.bounds,
             rows: inputs.tokens,
         }
+    }
+}
+
+/// `y = norm(x)`, where nothing but products read it.
+fn normed<'a>(rec: &mut Recorder<'a>, y: &Rows, x: &Rows, norm: &'a Norm, tokens: usize) {
+    match &y.packed {
+        Some(packed) => coop_norm::forward(rec, packed, x, norm, tokens),
+        None => rms_norm::forward(rec, y, x, norm, None, 1.0, tokens),
     }
 }
 

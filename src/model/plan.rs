@@ -1,7 +1,7 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
 use super::coop_products::Packs;
-use super::experts::{ExpertActivations, ExpertScratch};
+use super::experts::{self, ExpertActivations, ExpertScratch};
 use super::{Model, Trainable};
 use crate::config::Experts;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
@@ -46,19 +46,21 @@ impl LayerWidths {
     }
 
     /// f32 per token of what attention leaves behind. Keys and values that later layers use are apart.
-    fn attention(&self, packed_heads: bool) -> usize {
+    fn attention(&self, packed: bool, packed_heads: bool) -> usize {
         let [z_attn, z_output, ..] = self.z;
         let queries =
             if packed_heads { 2 * self.queries + self.queries.div_ceil(2) } else { 3 * self.queries };
         let passing = if packed_heads { 1 } else { 2 } * (self.own_keys - self.kept_keys);
-        3 * self.width + queries + self.own_keys + self.own_values + passing + z_attn + z_output
+        let normed = if packed { self.width.div_ceil(2) } else { self.width };
+        normed + 2 * self.width + queries + self.own_keys + self.own_values + passing + z_attn + z_output
     }
 
     /// f32 per token of what the feed-forward and the per-layer branch leave behind.
     fn feed_forward(&self, packed: bool) -> usize {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
         let ffn = if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn };
-        3 * self.width + ffn + per_layer + self.z[2..7].iter().sum::<usize>()
+        let normed = if packed { self.width.div_ceil(2) } else { self.width };
+        normed + self.width + ffn + per_layer + self.z[2..7].iter().sum::<usize>()
     }
 
     /// Columns of `z` of the adapters of the router, of the experts' gate and up, and of their down.
@@ -83,14 +85,32 @@ pub struct Plan {
     pub head_rows: usize,
     /// Bytes by purpose.
     pub bytes: Vec<(&'static str, u64)>,
-    /// By layer: whether backward computes the activations again from the layer's input.
-    pub recompute: Vec<bool>,
+    /// What each layer keeps for backward.
+    pub kept: Vec<Kept>,
     pub(super) layers: Vec<LayerWidths>,
     pub(super) z_width: usize,
     pub(super) masked_width: usize,
     pub(super) packs_width: usize,    // 0 where products are computed in f32
     pub(super) packed_operands: bool, // whether what only products read is kept packed
     pub(super) packed_heads: bool,    // whether queries, keys and values are
+}
+
+/// What a layer keeps of its forward; backward computes the rest again. The choice changes no bit of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Its input.
+    Input,
+    /// And what its feed-forward gives: a third of that block need not be computed again.
+    Down,
+    /// Everything.
+    All,
+}
+
+impl Kept {
+    /// Whether backward computes anything again.
+    pub fn recomputes(self) -> bool {
+        self != Kept::All
+    }
 }
 
 /// What the recipe says about recomputation.
@@ -106,8 +126,11 @@ pub enum Recompute {
     Never,
 }
 
-/// Upper bound of the logits' chunk, unless one row alone is larger.
-const HEAD_BYTES: u64 = 128 << 20;
+/// Upper bounds of the logits' chunk, unless one row alone is larger: more rows keep more of the device busy, and long passes
+/// have room for them.
+const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
+/// What a token of the pass adds to the lower one.
+const HEAD_BYTES_A_TOKEN: u64 = 32 << 10;
 
 impl Plan {
     /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
@@ -144,18 +167,28 @@ impl Plan {
             (true, true) => narrow,
             (true, false) => operand,
         };
-        let spares = widest.experts.map_or(0, |shape| {
-            ExpertScratch::spares(gpu, &shape, widest.width, chunk, tokens * widest.queries)
-        });
+        let packed_down = gpu.cooperative();
+        let wide = match packed_operands {
+            true => packed_bytes(chunk, widest.ffn),
+            false => chunk_bytes(widest.ffn),
+        };
+        let mut spare = vec![chunk_bytes(widest.ffn), wide, wide]; // dgeglu, dup and dgate
+        spare.extend(
+            widest.experts.iter().flat_map(|shape| experts::buffers(gpu, shape, widest.width, chunk)),
+        );
+        let spares = spare.iter().filter(|size| **size >= bytes(widest.queries)).count();
         let scratch = 2 * widest.width
-            + (3 - spares) * widest.queries
+            + 3usize.saturating_sub(spares) * widest.queries
             + 4 * widest.own_keys
             + widest.heads
             + z_width
             + masked_width;
-        let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn + 2 * widest.per_layer;
+        let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn
+            + 2 * widest.per_layer
+            + if packed_down { widest.width } else { 0 };
         let row_bytes = (config.vocab.next_multiple_of(4) * 4) as u64;
-        let head_rows = ((HEAD_BYTES / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
+        let head_bytes = (tokens as u64 * HEAD_BYTES_A_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
+        let head_rows = ((head_bytes / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
         let packed = match packs_width {
             0 => 0,
             width => {
@@ -166,7 +199,8 @@ impl Plan {
             }
         };
         let table = model.base.matrix("per_layer_token_embd");
-        let fetched = table.map_or(0, |m| (tokens.min(config.vocab) * m.row_bytes()) as u64);
+        // Those of the next micro-batch come while this one's are read.
+        let fetched = table.map_or(0, |m| 2 * (tokens.min(config.vocab) * m.row_bytes()) as u64);
         let experts = |bytes: fn(&Gpu, &Experts, usize, usize, usize) -> u64, l: &LayerWidths, z: usize| {
             l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk, z))
         };
@@ -182,14 +216,22 @@ impl Plan {
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
-        let inner = |l: &LayerWidths| bytes(l.attention(packed_heads) + l.feed_forward(packed_operands));
+        let down_bytes = |tokens: usize, l: &LayerWidths| match packed_down {
+            true => packed_bytes(tokens, l.width) + 4 * tokens as u64,
+            false => (tokens * l.width * 4) as u64,
+        };
+        let down: Vec<u64> = layers.iter().map(|l| down_bytes(tokens, l)).collect();
+        let inner = |l: &LayerWidths| {
+            bytes(l.attention(packed_operands, packed_heads) + l.feed_forward(packed_operands))
+        };
         let chunks = tokens.div_ceil(chunk.max(1)) as u64;
-        let of_layer = |l: &LayerWidths| inner(l) + chunks * expert_activations(l);
+        let of_layer =
+            |l: &LayerWidths| inner(l) + down_bytes(tokens, l) + chunks * expert_activations(l);
         let each: Vec<u64> = layers.iter().map(of_layer).collect();
         let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
         // The gradient of a gate lies where a recomputing layer's GeGLU was.
         let dgate = chunk_bytes(if packed_operands { widest.ffn.div_ceil(2) } else { widest.ffn });
-        let shared = bytes(shared_widths.attention(packed_heads))
+        let shared = bytes(shared_widths.attention(packed_operands, packed_heads))
             + chunk_bytes(widest.feed_forward(packed_operands))
             + expert_activations(&widest)
             - dgate;
@@ -199,19 +241,24 @@ impl Plan {
             Recompute::Always => 0,
             Recompute::Never => u64::MAX,
         };
-        let recompute = recomputed(&each, shared, room);
-        let kept: u64 = each.iter().zip(&recompute).filter(|(_, again)| !**again).map(|(b, _)| b).sum();
+        let kept = choose(&each, &down, [shared, down_bytes(chunk, &widest)], room);
+        let bytes_kept = kept.iter().zip(each.iter().zip(&down)).map(|(kept, (all, down))| match kept {
+            Kept::Input => 0,
+            Kept::Down => *down,
+            Kept::All => *all,
+        });
         let mut all = fixed;
-        all.push(("activations, kept", kept));
-        if recompute.contains(&true) {
-            all.push(("activations, recomputed layer by layer", shared));
+        all.push(("activations, kept", bytes_kept.sum()));
+        if kept.iter().any(|kept| kept.recomputes()) {
+            let down = if kept.contains(&Kept::Input) { down_bytes(chunk, &widest) } else { 0 };
+            all.push(("activations, recomputed layer by layer", shared + down));
         }
         Plan {
             tokens,
             chunk,
             head_rows,
             bytes: all,
-            recompute,
+            kept,
             layers,
             z_width,
             masked_width,
@@ -221,28 +268,45 @@ impl Plan {
         }
     }
 
+    /// Whether what feed-forwards give is kept packed.
+    pub(super) fn packed_down(&self) -> bool {
+        self.packs_width > 0
+    }
+
     /// All of it.
     pub fn total(&self) -> u64 {
         self.bytes.iter().map(|(_, b)| b).sum()
     }
 }
 
-/// Which layers compute their activations of `each` bytes again, in `shared` bytes, so that all of it fits into `room` where
-/// that is possible.
-fn recomputed(each: &[u64], shared: u64, room: u64) -> Vec<bool> {
-    if each.iter().sum::<u64>() <= room {
-        return vec![false; each.len()];
+/// What layers keep, of `all` bytes each or of `down`, so that it fits into `room` where that is possible; recomputing layers
+/// share `shared`, and some more where one keeps its input alone. From the last layer on, first what the feed-forward gives, which
+/// saves most for its size, then everything.
+fn choose(all: &[u64], down: &[u64], [shared, more]: [u64; 2], room: u64) -> Vec<Kept> {
+    if all.iter().sum::<u64>() <= room {
+        return vec![Kept::All; all.len()];
     }
-    let mut left = room.saturating_sub(shared);
-    let mut again = vec![true; each.len()];
-    for (again, bytes) in again.iter_mut().zip(each).rev() {
-        if *bytes > left {
+    let mut kept = vec![Kept::Input; all.len()];
+    let every_down = shared + down.iter().sum::<u64>();
+    let mut left = match every_down <= room {
+        true => {
+            kept.fill(Kept::Down);
+            room - every_down
+        }
+        false => room.saturating_sub(shared + more),
+    };
+    let (next, sizes): (Kept, Vec<u64>) = match kept[0] {
+        Kept::Down => (Kept::All, all.iter().zip(down).map(|(all, down)| all - down).collect()),
+        _ => (Kept::Down, down.to_vec()),
+    };
+    for (kept, bytes) in kept.iter_mut().zip(sizes).rev() {
+        if bytes > left {
             break;
         }
         left -= bytes;
-        *again = false;
+        *kept = next;
     }
-    again
+    kept
 }
 
 fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
@@ -286,14 +350,20 @@ impl Model<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::recomputed;
+    use super::Kept::{All, Down, Input};
+    use super::choose;
 
     #[test]
     fn the_last_layers_are_kept_as_far_as_there_is_room() {
-        assert_eq!(recomputed(&[3, 3, 4], 4, 10), [false; 3], "all fit without scratch");
-        assert_eq!(recomputed(&[3, 3, 4], 4, 9), [true, true, false]);
-        assert_eq!(recomputed(&[3, 3, 4], 4, 8), [true, true, false]);
-        assert_eq!(recomputed(&[3, 3, 4], 4, 7), [true; 3]);
-        assert_eq!(recomputed(&[3, 3, 4], 4, 0), [true; 3]);
+        let kept = |room| choose(&[30, 30, 40], &[3, 3, 4], [40, 4], room);
+        assert_eq!(kept(100), [All; 3], "all fit without scratch");
+        assert_eq!(kept(99), [Down, Down, All]);
+        assert_eq!(kept(86), [Down, Down, All]);
+        assert_eq!(kept(85), [Down; 3]);
+        assert_eq!(kept(50), [Down; 3]);
+        assert_eq!(kept(49), [Input, Input, Down]);
+        assert_eq!(kept(48), [Input, Input, Down]);
+        assert_eq!(kept(47), [Input; 3]);
+        assert_eq!(kept(0), [Input; 3]);
     }
 }

@@ -38,13 +38,9 @@ impl Products<'_> {
         x: &Rows,
         outputs: &[Projection],
     ) {
+        self.project(rec, group, z, x, outputs[0].1.cols);
         if let Some(packs) = &self.packs {
-            let input = group.map(|g| self.adapter_input(rec, g, x));
-            return self.coop_forward(rec, packs, group, z, [x, input.as_ref().unwrap_or(x)], outputs);
-        }
-        if let Some(group) = group {
-            let input = self.adapter_input(rec, group, x);
-            linear::forward(rec, z.all(), input.all(), &group.a.value.as_weight(), 1.0, None, self.rows);
+            return self.coop_forward(rec, packs, group, z, x, outputs);
         }
         for (module, weight, y) in outputs {
             let member = group.and_then(|g| g.members.iter().find(|m| m.module == *module));
@@ -55,6 +51,18 @@ impl Products<'_> {
                 scale: self.adapter.scale,
             });
             linear::forward(rec, y.all(), x.all(), weight, 1.0, term.as_ref(), self.rows);
+        }
+    }
+
+    /// `z = mask(x)·Aᵀ` alone, for `x` of `cols` columns.
+    pub fn project(&self, rec: &mut Recorder, group: Option<&Group>, z: &Rows, x: &Rows, cols: usize) {
+        let Some(group) = group else { return };
+        let input = self.adapter_input(rec, group, x);
+        match &self.packs {
+            Some(packs) => packs.project(rec, group, z, &input, cols, self.rows),
+            None => {
+                linear::forward(rec, z.all(), input.all(), &group.a.value.as_weight(), 1.0, None, self.rows);
+            }
         }
     }
 

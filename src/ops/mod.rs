@@ -16,6 +16,7 @@ pub mod coop_geglu;
 pub mod coop_heads;
 pub mod coop_linear;
 pub mod coop_lora;
+pub mod coop_norm;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
@@ -187,7 +188,8 @@ impl<'a> Up<'a> {
     /// Vec4s of `z`, at most `most`, whose rows of `Bᵀ` a thread asks for before it adds up the first: memory answers all of
     /// them in the time that it takes to answer one.
     fn deep(&self, most: usize) -> u32 {
-        [4, 2].into_iter().find(|deep| *deep <= most && self.rank / 4 % deep == 0).unwrap_or(1) as u32
+        [4, 2].into_iter().find(|deep| *deep <= most && (self.rank / 4).is_multiple_of(*deep)).unwrap_or(1)
+            as u32
     }
 
     fn bind(&self, index: u32) -> Binding<'a> {

@@ -94,6 +94,11 @@ impl Packed {
         self.dispatch(rec, "pack_alike", other, x, cols, rows);
     }
 
+    /// `x` `[rows, cols]` again, rounded to f16.
+    pub fn unpack(&self, rec: &mut Recorder, x: View, cols: usize, rows: usize) {
+        self.dispatch(rec, "unpack", self, x, cols, rows);
+    }
+
     fn dispatch(
         &self,
         rec: &mut Recorder,
@@ -128,6 +133,6 @@ pub fn packed_bytes(rows: usize, cols: usize) -> u64 {
 }
 
 /// Matrices over `rows` rows.
-pub(super) fn tiles(rows: usize) -> u32 {
+fn tiles(rows: usize) -> u32 {
     rows.div_ceil(16) as u32
 }

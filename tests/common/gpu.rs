@@ -9,7 +9,8 @@ pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
 
 /// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
 ///
-/// Those with "cooperative" in their names run on cooperative matrices, where the device has them; the others in f32.
+/// Those with "cooperative" in their names run on cooperative matrices, where the device has them, those that end in "(f16)"
+/// where it computes in that; the others in f32.
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
@@ -25,12 +26,13 @@ pub fn run(tests: Vec<Test>) -> ! {
             gpu.set_cooperative(true);
             let has = gpu.cooperative();
             let trial = |(name, test): Test| {
-                let cooperative = name.contains("cooperative");
+                let (cooperative, half) = (name.contains("cooperative"), name.ends_with("(f16)"));
                 let run = move || {
                     gpu.set_cooperative(cooperative);
                     test(gpu)
                 };
-                Trial::test(name, run).with_ignored_flag(cooperative && !has)
+                let lacks = (cooperative && !has) || (half && !gpu.half());
+                Trial::test(name, run).with_ignored_flag(lacks)
             };
             if !has {
                 eprintln!("the device has no cooperative matrices: their tests are ignored");

@@ -25,7 +25,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 53] = [
+    let tests: [Test; 54] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -36,6 +36,7 @@ fn main() {
         ("linear: forward, sums split", |gpu| split(gpu, linear::forward)),
         ("linear: backward, sums split", |gpu| split(gpu, linear::backward)),
         ("lora: gradient, sums split", |gpu| split(gpu, lora::gradient)),
+        ("rms_norm: packed and back (f16)", rms_norm::packed),
         ("cooperative: linear, forward", coop::forward),
         ("cooperative: linear, backward", coop::backward),
         ("cooperative: adapter and gradients", coop::adapter),

@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use rullama_train::batch::Step;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
+use rullama_train::model::plan::{Kept, Recompute};
 
 use super::chat::Chat;
 use super::golden::Golden;
@@ -50,11 +50,18 @@ pub fn recompute(gpu: &Gpu) -> Result<(), Failed> {
         let model = Model::load(gpu, &g.base, 128).expect("the model fits");
         let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
         let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
-        let [kept, again] = [Recompute::Never, Recompute::Always].map(|recompute| {
+        let run = |recompute| {
             let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, recompute);
-            gradient_bits(&trainer, &step, 1)
-        });
+            (trainer.plan().clone(), gradient_bits(&trainer, &step, 1))
+        };
+        let (plan, kept) = run(Recompute::Never);
+        let (_, again) = run(Recompute::Always);
         check_that(&format!("{folder}: recomputed activations give the same gradients"), kept == again)?;
+        let everything =
+            plan.bytes.iter().find(|(what, _)| *what == "activations, kept").map_or(0, |(_, b)| *b);
+        let (plan, again) = run(Recompute::Keep(everything - 1));
+        check_that("some layers keep a part", plan.kept.contains(&Kept::Down))?;
+        check_that(&format!("{folder}: those kept in part too"), kept == again)?;
     }
     Ok(())
 }

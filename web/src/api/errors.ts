@@ -8,15 +8,15 @@ export class TrainError extends Error {
 /** The recipe: where, if that is one place. */
 export class RecipeError extends TrainError {
   override name = "RecipeError";
-  constructor(
-    message: string,
-    /** `section.key`. */
-    readonly key?: string,
-    /** Line and column in characters, both from 1. */
-    readonly line?: number,
-    readonly column?: number,
-  ) {
+  /** `section.key`. */
+  readonly key: string | undefined;
+  /** Line and column in characters, both from 1. */
+  readonly line: number | undefined;
+  readonly column: number | undefined;
+
+  constructor(message: string, place: { key?: string; line?: number; column?: number } = {}) {
     super(message);
+    ({ key: this.key, line: this.line, column: this.column } = place);
   }
 }
 

@@ -1,0 +1,72 @@
+// The norm of rms_norm.wgsl, packed at once as operand of products on cooperative matrices (pack.wgsl). 64 threads take a row
+// and keep it in registers, EACH vec4s a thread, until its largest value is known.
+enable f16;
+#import common/packed
+
+// Twin of `Params` in src/ops/coop_norm.rs.
+struct Params {
+    rows: u32,      // T
+    tiles: u32,     // matrices from one column of them to the next: T/16 or more
+    width4: u32,    // D / 4
+    packed4: u32,   // columns to write, / 4: D rounded up to 64
+    eps: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
+@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
+@group(0) @binding(3) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
+@group(0) @binding(4) var<storage, read_write> factors: array<f32>;        // [T]
+
+const ROWS: u32 = 4u;       // a workgroup
+const THREADS: u32 = 64u;   // a row
+
+var<workgroup> squares: array<f32, 256>;
+var<workgroup> largest: array<f32, 256>;
+
+// y = x·rstd·w
+@compute @workgroup_size(256)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x * ROWS + lane / THREADS;
+    let first = lane % THREADS;
+    let at = min(row, params.rows - 1u) * params.width4;
+    let end = select(0u, params.width4, row < params.rows);
+    var sum = 0.0;
+    var most = 0.0;
+#for i in 0..{EACH}
+    let c{i} = first + {i}u * THREADS;
+    let read{i} = min(c{i}, params.width4 - 1u);
+    let x{i} = x[at + read{i}];
+    let w{i} = w[read{i}];
+#end
+#for i in 0..{EACH}
+    let y{i} = select(vec4<f32>(), x{i} * w{i}, c{i} < end);
+    sum += select(0.0, dot(x{i}, x{i}), c{i} < end);
+    most = max(most, most4(y{i}));
+#end
+    squares[lane] = sum;
+    largest[lane] = most;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if first < step {
+            squares[lane] += squares[lane + step];
+            largest[lane] = max(largest[lane], largest[lane + step]);
+        }
+    }
+    workgroupBarrier();
+    let leader = lane / THREADS * THREADS;
+    let mean = squares[leader] / f32(params.width4 * 4u) + params.eps;
+    // As in rms_norm.wgsl: a sum that overflows becomes infinite, not zero.
+    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
+    let rstd = select(1.0 / sqrt(mean), mean, overflows);
+    let e = exponent(rstd * largest[leader]);
+    if first == 0u && row < params.rows {
+        factors[row] = undoing(e);
+    }
+    let scale = scaling(e);
+#for i in 0..{EACH}
+    if c{i} < params.packed4 {
+        packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * (rstd * y{i}));
+    }
+#end
+}

@@ -1,0 +1,95 @@
+//! Files over HTTP: the headers that workers with shared memory need, ranges, and what may be kept.
+
+use std::net::TcpListener;
+
+use anyhow::Result;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http_range_header::parse_range_header;
+use rullama_train::digest;
+
+use super::page::{self, File};
+
+/// The page runs its own code alone; it may fetch from elsewhere only a base that the user names by URL.
+const POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self' blob:; \
+    img-src 'self' data:; connect-src 'self' blob: https: http://localhost:* http://127.0.0.1:*; \
+    object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What every answer says.
+const HEADERS: [(header::HeaderName, &str); 6] = [
+    (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (header::HeaderName::from_static("cross-origin-embedder-policy"), "require-corp"),
+    (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::ACCEPT_RANGES, "bytes"),
+];
+
+/// Serves on `listener` until the program ends.
+pub fn serve(listener: TcpListener) -> Result<()> {
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        axum::serve(listener, Router::new().fallback(get(answer))).await?;
+        Ok(())
+    })
+}
+
+/// The file of a path, the part of it that is asked for, or word that it has not changed.
+async fn answer(uri: Uri, headers: HeaderMap) -> Response {
+    let Some(file) = page::find(uri.path()) else {
+        let text = format!("there is no {}; the page is at /\n", uri.path());
+        return (StatusCode::NOT_FOUND, HEADERS, text).into_response();
+    };
+    let asked = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let (tag, keep) = if file.is_named_by_digest() {
+        (format!("\"{}\"", file.path), "public, max-age=31536000, immutable")
+    } else {
+        (format!("\"{}\"", digest::bytes(file.bytes)), "no-cache") // asks again each time
+    };
+    let about = [
+        (header::CONTENT_TYPE, file.mime_type().to_string()),
+        (header::CACHE_CONTROL, keep.to_string()),
+        (header::ETAG, tag.clone()),
+    ];
+    if asked(header::IF_NONE_MATCH).is_some_and(|tags| tags.contains(&tag)) {
+        return (StatusCode::NOT_MODIFIED, HEADERS, about).into_response();
+    }
+    // A range of another version is no part of this one.
+    let same = asked(header::IF_RANGE).is_none_or(|wanted| wanted == tag);
+    match asked(header::RANGE).filter(|_| same).map(|range| part(file, range)) {
+        None | Some(Part::Whole) => (HEADERS, about, Body::from(file.bytes)).into_response(),
+        Some(Part::Range(start, end)) => {
+            let range = [(header::CONTENT_RANGE, format!("bytes {start}-{end}/{}", file.bytes.len()))];
+            (StatusCode::PARTIAL_CONTENT, HEADERS, about, range, Body::from(&file.bytes[start..=end]))
+                .into_response()
+        }
+        Some(Part::None) => {
+            let range = [(header::CONTENT_RANGE, format!("bytes */{}", file.bytes.len()))];
+            (StatusCode::RANGE_NOT_SATISFIABLE, HEADERS, range).into_response()
+        }
+    }
+}
+
+/// What of a file is asked for.
+enum Part {
+    /// All of it: also where a range cannot be read or there are several, as RFC 9110 allows.
+    Whole,
+    /// First and last byte.
+    Range(usize, usize),
+    /// Bytes that it has not.
+    None,
+}
+
+fn part(file: File, range: &str) -> Part {
+    let Ok(parsed) = parse_range_header(range) else { return Part::Whole };
+    match parsed.validate(file.bytes.len() as u64).as_deref() {
+        Ok([one]) => Part::Range(*one.start() as usize, *one.end() as usize),
+        Ok(_) => Part::Whole,
+        Err(_) => Part::None,
+    }
+}

@@ -1,0 +1,42 @@
+//! The files of the page.
+
+/// Path below `web/dist`, and bytes; in order of path.
+static FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
+
+/// A file of the page.
+#[derive(Clone, Copy)]
+pub struct File {
+    /// Below `web/dist`.
+    pub path: &'static str,
+    /// What it holds.
+    pub bytes: &'static [u8],
+}
+
+/// The file at a URL's path; a folder's is its `index.html`.
+pub fn find(url_path: &str) -> Option<File> {
+    let path = url_path.trim_start_matches('/');
+    let path = if path.is_empty() { "index.html" } else { path };
+    let at = FILES.binary_search_by_key(&path, |(path, _)| path).ok()?;
+    Some(File { path: FILES[at].0, bytes: FILES[at].1 })
+}
+
+impl File {
+    /// What it is, for `Content-Type`.
+    pub fn mime_type(self) -> &'static str {
+        match self.path.rsplit('.').next().unwrap_or_default() {
+            "html" => "text/html; charset=utf-8",
+            "css" => "text/css; charset=utf-8",
+            "js" => "text/javascript; charset=utf-8",
+            "json" => "application/json",
+            "svg" => "image/svg+xml",
+            "wasm" => "application/wasm", // without it a browser compiles only after the last byte
+            "jsonl" | "toml" => "text/plain; charset=utf-8",
+            _ => "application/octet-stream",
+        }
+    }
+
+    /// Whether its name has a digest of what it holds, so that it never changes.
+    pub fn is_named_by_digest(self) -> bool {
+        self.path.starts_with("assets/")
+    }
+}

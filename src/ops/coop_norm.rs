@@ -1,0 +1,37 @@
+//! [`super::rms_norm`] into operands of products on cooperative matrices.
+
+use super::Rows;
+use super::pack::Packed;
+use super::rms_norm::Norm;
+use crate::gpu::{Kernel, Recorder};
+
+/// Rows that a workgroup takes, and threads that share one.
+const ROWS: usize = 4;
+const THREADS: usize = 64;
+
+/// Twin of `Params` in shaders/coop_norm.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    tiles: u32,
+    width4: u32,
+    packed4: u32,
+    eps: f32,
+}
+
+/// `y = norm(x)` over `rows` rows, for a norm with weights; every row of `y` is scaled as [`Packed::pack`] does.
+pub fn forward<'a>(rec: &mut Recorder<'a>, y: &Packed, x: &Rows, norm: &'a Norm, rows: usize) {
+    let params = Params {
+        rows: rows as u32,
+        tiles: y.tiles(),
+        width4: (norm.width / 4) as u32,
+        packed4: (norm.width.next_multiple_of(64) / 4) as u32,
+        eps: norm.eps,
+    };
+    let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
+    let kernel = Kernel::new("coop_norm", "forward").with_size("EACH", each);
+    let bindings = [x.bind(1), norm.weights(2), y.bind(3), y.bind_factors(4)];
+    let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
+    rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);
+}

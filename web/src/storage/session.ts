@@ -1,0 +1,39 @@
+/** What was picked and written, so that a reload finds it again. */
+
+import { list, read, remove, write } from "./opfs";
+
+const FOLDER = "session";
+const FILE = `${FOLDER}/session.json`;
+
+/** What is kept of the setup. */
+export interface Session {
+  base: { kind: "tiny" } | { kind: "file"; name: string } | { kind: "url"; url: string };
+  data: { kind: "task"; task: string } | { kind: "files" } | { kind: "pasted"; text: string };
+  recipe: string;
+}
+
+export async function loadSession(): Promise<Session | null> {
+  const file = await read(FILE);
+  return file && (JSON.parse(await file.text()) as Session);
+}
+
+export const saveSession = (session: Session) => write(FILE, JSON.stringify(session));
+
+const SAMPLES = `${FOLDER}/samples`;
+
+/** Replaces the picked files of samples. */
+export async function saveSamples(files: { name: string; file: Blob }[]): Promise<void> {
+  await remove(SAMPLES);
+  for (const { name, file } of files) await write(`${SAMPLES}/${encodeURIComponent(name)}`, file);
+}
+
+/** The files of samples that were picked last. */
+export async function loadSamples(): Promise<{ name: string; file: File }[]> {
+  const found = (await list(SAMPLES)).map(async (stored) => {
+    const file = await read(`${SAMPLES}/${stored}`);
+    return { name: decodeURIComponent(stored), file: file! };
+  });
+  return Promise.all(found);
+}
+
+export const forgetSession = () => remove(FOLDER);

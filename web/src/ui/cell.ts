@@ -1,0 +1,24 @@
+/** A value that tells whoever listens when it changes. */
+export class Cell<T> {
+  #value: T;
+  #listeners: ((value: T) => void)[] = [];
+
+  constructor(value: T) {
+    this.#value = value;
+  }
+
+  get(): T {
+    return this.#value;
+  }
+
+  set(value: T): void {
+    this.#value = value;
+    for (const listener of this.#listeners) listener(value);
+  }
+
+  /** Calls `listener` now and at every change. */
+  watch(listener: (value: T) => void): void {
+    this.#listeners.push(listener);
+    listener(this.#value);
+  }
+}

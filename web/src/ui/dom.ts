@@ -1,0 +1,48 @@
+/** Short forms for what the DOM spells at length. */
+
+/** The element with this id, which `index.html` has. */
+export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
+  return document.getElementById(id) as T;
+}
+
+type Child = Node | string;
+
+/** A new element: `el("p", { class: "note" }, "text")`. */
+export function el<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Record<string, string> = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** A button that does `act`. */
+export function button(text: string, act: () => void, attributes: Record<string, string> = {}): HTMLButtonElement {
+  const made = el("button", { type: "button", ...attributes }, text);
+  made.addEventListener("click", act);
+  return made;
+}
+
+/** Shows the parts of `section` that are for the picked radio button, and tells which it is. */
+export function choice<T extends string>(section: HTMLElement, name: string, changed: (kind: T) => void) {
+  const radios = [...section.querySelectorAll<HTMLInputElement>(`input[name=${name}]`)];
+  const show = (kind: string) => {
+    for (const part of section.querySelectorAll<HTMLElement>("[data-for]")) part.hidden = part.dataset["for"] !== kind;
+  };
+  for (const radio of radios) {
+    radio.addEventListener("change", () => {
+      show(radio.value);
+      changed(radio.value as T);
+    });
+  }
+  return {
+    /** Picks without telling. */
+    pick(kind: T) {
+      for (const radio of radios) radio.checked = radio.value === kind;
+      show(kind);
+    },
+  };
+}

@@ -1,0 +1,62 @@
+/**
+ * The recipe as text: a plain text area with line numbers beside it, whose wrong line is marked.
+ *
+ * A text area brings what an editor's library would have to imitate: undo, search, spoken lines, selection on a phone.
+ */
+
+import { byId, el } from "./dom";
+import { recipe } from "./state";
+
+const LINE = 20; // px, as in page.css
+const PADDING = 8;
+
+/** Starts the editor; `changed` hears what is typed. */
+export function editor(changed: (text: string) => void) {
+  const area = byId<HTMLTextAreaElement>("recipe-text");
+  const gutter = byId("editor").querySelector<HTMLElement>(".gutter")!;
+  let wrong: number | null = null;
+
+  const number = () => {
+    const lines = area.value.split("\n").length;
+    const numbers = Array.from({ length: lines }, (_, i) => el(i + 1 === wrong ? "b" : "span", {}, String(i + 1)));
+    gutter.replaceChildren(...numbers);
+    gutter.scrollTop = area.scrollTop;
+  };
+  const mark = () => {
+    const top = PADDING + ((wrong ?? 1) - 1) * LINE;
+    const band = `linear-gradient(var(--wrong-ground) 0 0) 0 ${top}px / 100% ${LINE}px no-repeat local`;
+    area.style.background = wrong === null ? "" : `${band}, var(--ground)`;
+  };
+  area.addEventListener("scroll", () => (gutter.scrollTop = area.scrollTop));
+  area.addEventListener("input", () => {
+    number();
+    changed(area.value);
+  });
+  byId("recipe-details").addEventListener("toggle", () => (gutter.scrollTop = area.scrollTop));
+  recipe.watch((text) => {
+    if (area.value !== text) area.value = text;
+    number();
+  });
+
+  return {
+    /** Marks a line, from 1; null none. */
+    markLine(line: number | null) {
+      wrong = line;
+      area.setAttribute("aria-invalid", String(line !== null));
+      number();
+      mark();
+    },
+    /** Opens the editor with the caret at a place, both from 1. */
+    goTo(line: number, column: number) {
+      byId<HTMLDetailsElement>("recipe-details").open = true;
+      const before = area.value.split("\n").slice(0, line - 1);
+      const at = before.reduce((sum, text) => sum + text.length + 1, 0) + column - 1;
+      area.focus();
+      area.setSelectionRange(at, at);
+      area.scrollTop = Math.max(0, (line - 4) * LINE);
+    },
+    disable(disabled: boolean) {
+      area.readOnly = disabled;
+    },
+  };
+}

@@ -1,0 +1,81 @@
+/** Checkpoints from outside: a zip from here, or a folder that the program wrote. */
+
+import type { FileEntry } from "../api/index";
+import { RECIPE, forgetRun, saveCheckpoint, saveRunRecipe, type Saved } from "../storage/checkpoints";
+import { alertUser, announce, words } from "./alert";
+import { byId } from "./dom";
+import { checkpoint, phase, recipe, result, runRecipe } from "./state";
+import { unzip } from "./zip";
+
+const STATE = "trainer_state.json";
+
+/** The checkpoint that went furthest among these files, of a checkpoint's or a whole run's folder. */
+function furthest(files: FileEntry[], name: string): Saved {
+  const states = files.filter((file) => file.path === STATE || file.path.endsWith(`/${STATE}`));
+  const found = states.map((file) => {
+    const folder = file.path.slice(0, -STATE.length);
+    let state: { step?: unknown; steps?: unknown };
+    try {
+      state = JSON.parse(new TextDecoder().decode(file.bytes)) as typeof state;
+    } catch {
+      throw new Error(`${name}: ${file.path} is damaged: it is no JSON; take another checkpoint`);
+    }
+    if (typeof state.step !== "number") throw new Error(`${name}: ${file.path} names no step; take another checkpoint`);
+    const own = files.filter((one) => one.path.startsWith(folder) && !one.path.slice(folder.length).includes("/"));
+    const path = (one: FileEntry) => `checkpoint-${state.step}/${one.path.slice(folder.length)}`;
+    const steps = typeof state.steps === "number" ? state.steps : null;
+    return { step: state.step, steps, files: own.map((one) => ({ path: path(one), bytes: one.bytes })) };
+  });
+  const [last] = found.sort((a, b) => b.step - a.step);
+  if (!last) {
+    const names = files.slice(0, 5).map((file) => file.path).join(", ");
+    throw new Error(`${name} has no ${STATE}, which every checkpoint has, but ${names || "nothing"}; pick a checkpoint-… folder, or a zip of one`);
+  }
+  return last;
+}
+
+/** Starts the two pickers; `taken` is told when there is a new checkpoint, `changed` when its recipe was taken over. */
+export function importSection(taken: () => void, changed: () => void): void {
+  const take = async (name: string, files: FileEntry[]) => {
+    const found = furthest(files, name);
+    const before = checkpoint.get() ?? result.get();
+    if (before && !confirm(`Continue from ${name}? What was trained here up to step ${before.step} is deleted from this browser.`)) return;
+    await forgetRun();
+    result.set(null);
+    checkpoint.set(found);
+    taken();
+    const file = files.find((one) => one.path.endsWith(RECIPE));
+    const text = file ? new TextDecoder().decode(file.bytes) : null;
+    runRecipe.set(text);
+    if (text !== null) {
+      recipe.set(text);
+      changed();
+    }
+    announce(`Checkpoint of step ${found.step} is taken${text === null ? "" : ", with its recipe"}.`);
+    await saveCheckpoint(found.step, found.files);
+    if (text !== null) await saveRunRecipe(text);
+  };
+
+  const zipPicker = byId<HTMLInputElement>("import-zip");
+  const folderPicker = byId<HTMLInputElement>("import-folder");
+  const pick = async (picker: HTMLInputElement, read: (files: File[]) => Promise<FileEntry[]>) => {
+    const files = [...(picker.files ?? [])];
+    const [first] = files;
+    if (!first) return;
+    const name = picker === folderPicker ? (first.webkitRelativePath.split("/")[0] ?? first.name) : first.name;
+    try {
+      await take(name, await read(files));
+    } catch (error) {
+      alertUser(words(error));
+    }
+    picker.value = ""; // the same may be picked again
+  };
+  zipPicker.addEventListener("change", () => void pick(zipPicker, ([file]) => unzip(file!)));
+  folderPicker.addEventListener("change", () => {
+    const read = async (file: File) => ({ path: file.webkitRelativePath, bytes: new Uint8Array(await file.arrayBuffer()) });
+    void pick(folderPicker, (files) => Promise.all(files.map(read)));
+  });
+  phase.watch((now) => {
+    for (const picker of [zipPicker, folderPicker]) picker.disabled = now !== "idle";
+  });
+}

@@ -1,0 +1,80 @@
+/** What the recipe comes to: asked anew after every change, shown with its memory plan and warnings. */
+
+import { RecipeError, type Check } from "../api/index";
+import { byId, el } from "./dom";
+import { bytes, count, percent, plural } from "./format";
+import { base, checked, data, phase, recipe, stale, trainer } from "./state";
+
+const PAUSE = 400; // ms without a change
+
+let wanted = 0;
+let timer = 0;
+
+/** Checks soon; a later call takes the place of an earlier one. */
+export function checkSoon(): void {
+  wanted += 1;
+  stale.set(true);
+  clearTimeout(timer);
+  timer = window.setTimeout(() => void check(wanted), PAUSE);
+}
+
+async function check(number: number): Promise<void> {
+  const [device, model, samples] = [trainer.get(), base.get(), data.get()];
+  if (phase.get() !== "idle") return;
+  if (!device || !model || samples.length === 0) return checked.set(null); // a change of these asks again
+  byId("plan").setAttribute("aria-busy", "true");
+  let found: Check | Error;
+  try {
+    found = await device.check({ base: model, data: samples, recipe: recipe.get() });
+  } catch (error) {
+    found = error instanceof Error ? error : new Error(String(error));
+  }
+  if (number !== wanted) return;
+  stale.set(false);
+  checked.set(found);
+}
+
+/** Starts the plan's part of the page. */
+export function planSection(): void {
+  checked.watch((found) => {
+    const plan = byId("plan");
+    plan.setAttribute("aria-busy", "false");
+    if (found instanceof Error) byId<HTMLDetailsElement>("plan-box").open = true;
+    plan.replaceChildren(...(found instanceof Error ? failure(found) : found ? table(found) : [missing()]));
+  });
+  // The plan makes room for what comes of it.
+  const box = byId<HTMLDetailsElement>("plan-box");
+  phase.watch((now) => {
+    if (now === "starting") box.open = false;
+  });
+  for (const cell of [base, data, trainer]) cell.watch(() => checked.set(null));
+}
+
+function missing(): HTMLElement {
+  const what = !base.get() ? "Pick a base." : data.get().length === 0 ? "Pick samples." : "Checking …";
+  return el("p", { class: "note" }, trainer.get() ? what : "Waiting for the GPU …");
+}
+
+function failure(error: Error): HTMLElement[] {
+  if (error instanceof RecipeError) return [el("p", { class: "note" }, "The recipe has an error; it is shown below the recipe.")];
+  return [el("p", { class: "error" }, error.message)];
+}
+
+function table(check: Check): HTMLElement[] {
+  const part = (set: Check["train"]) =>
+    `${plural(set.samples, "sample")}, ${plural(set.tokens, "token")}, ${percent(set.loss_tokens / Math.max(set.tokens, 1))} carry loss`;
+  const rows: [string, string][] = [
+    ["Base", check.base],
+    ["Adapter", `${count(check.parameters)} trainable parameters`],
+    ["Template", check.template],
+    ["Train", part(check.train)],
+    ["Validation", check.validation.samples > 0 ? part(check.validation) : "none"],
+    ["Steps", count(check.steps)],
+    ["Memory", `${bytes(check.plan.bytes)} on the GPU`],
+  ];
+  const list = el("dl", {}, ...rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
+  const lines = check.plan.lines.map((line) => el("tr", {}, el("td", {}, line.what), el("td", {}, bytes(line.bytes))));
+  const memory = el("details", {}, el("summary", {}, "Memory plan"), el("table", {}, el("tbody", {}, ...lines)));
+  const warnings = check.warnings.map((warning) => el("li", {}, warning));
+  return [list, ...(warnings.length > 0 ? [el("ul", { "aria-label": "Warnings" }, ...warnings)] : []), memory];
+}

@@ -1,0 +1,75 @@
+/** How far the run is: a bar, a line of words, the charts, and the replies before and after. */
+
+import type { Event } from "../api/index";
+import { charts } from "./charts";
+import { byId, el } from "./dom";
+import { decimal, duration } from "./format";
+import { emptyHistory, record, type History } from "./history";
+
+/** Steps whose time says how long the rest will take. */
+const RECENT = 10;
+
+/** Starts the parts that show a run. */
+export function progress() {
+  const bar = byId<HTMLProgressElement>("bar");
+  const text = byId("progress-text");
+  const pictures = charts(byId("charts"));
+  let history = emptyHistory();
+  let steps = 0;
+  let recent: number[] = [];
+  let drawing = false;
+
+  const draw = () => {
+    drawing = false;
+    pictures.draw(history);
+    replies(history);
+  };
+  // As often as the screen shows it, however fast the steps come.
+  const drawSoon = () => {
+    if (!drawing) requestAnimationFrame(draw);
+    drawing = true;
+  };
+
+  return {
+    /** Shows a run from what is known of it; null where there is none. */
+    begin(known: History | null, step: number, all: number) {
+      const there = known !== null;
+      history = known ?? emptyHistory();
+      [steps, recent] = [all, []];
+      for (const id of ["progress", "charts"]) byId(id).hidden = !there;
+      bar.max = Math.max(all, 1);
+      bar.value = step;
+      text.textContent = there ? `Step ${step} of ${all}` : "";
+      drawSoon();
+    },
+    /** Takes what the run tells. */
+    take(event: Event) {
+      record(history, event);
+      if (event.event === "step") {
+        recent = [...recent, event.seconds].slice(-RECENT);
+        const left = ((steps - event.step) * recent.reduce((sum, s) => sum + s, 0)) / recent.length;
+        const rest = event.step < steps ? `, ${duration(left)} left` : "";
+        bar.value = event.step;
+        text.textContent = `Step ${event.step} of ${steps}, loss ${decimal(event.loss)}${rest}`;
+      }
+      drawSoon();
+    },
+  };
+}
+
+/** Each question with its first and its last answer, and what the run had to say. */
+function replies(history: History): void {
+  const place = byId("replies");
+  const prompts = [...new Set(history.replies.map((reply) => reply.prompt))];
+  place.hidden = prompts.length === 0 && history.notices.length === 0;
+  const rows = prompts.map((prompt) => {
+    const answers = history.replies.filter((reply) => reply.prompt === prompt);
+    const [first, last] = [answers[0]!, answers.at(-1)!];
+    const after = last.step > first.step ? last.reply : "";
+    return el("tr", {}, el("th", { scope: "row" }, prompt), el("td", {}, first.reply), el("td", {}, after));
+  });
+  const head = el("tr", {}, ...["Question", "Before", "After"].map((name) => el("th", { scope: "col" }, name)));
+  const table = el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
+  const notices = history.notices.map(({ step, notice }) => el("p", { class: "note" }, `Step ${step}: ${notice}`));
+  place.replaceChildren(...(prompts.length > 0 ? [table] : []), ...notices);
+}

@@ -1,0 +1,110 @@
+/** A conversation with the base and, beside it, with the adapter. */
+
+import { DeviceLost, type FileEntry, type Message } from "../api/index";
+import { alertUser, words } from "./alert";
+import { reopenDevice } from "./device";
+import { byId, el } from "./dom";
+import { adapter, base, checkpoint, phase, result, trainer } from "./state";
+
+/** One of the two columns. */
+class Voice {
+  messages: Message[] = [];
+  readonly #log: HTMLElement;
+
+  constructor(id: string) {
+    this.#log = byId(id);
+  }
+
+  reset(): void {
+    this.messages = [];
+    this.#log.replaceChildren();
+  }
+
+  /** Adds a message; the element is for what is still to come. */
+  add(role: "user" | "assistant", text: string): HTMLElement {
+    const who = el("span", { class: "hidden-text" }, role === "user" ? "You: " : "Reply: ");
+    const words = el("span", {}, text);
+    this.#log.append(el("p", { class: role }, who, words));
+    this.#log.scrollTop = this.#log.scrollHeight;
+    return words;
+  }
+
+  /** Asks, and shows the reply piece by piece. A screen reader hears it when it is whole. */
+  async ask(text: string, files: FileEntry[] | null): Promise<void> {
+    this.messages.push({ role: "user", content: text });
+    this.add("user", text);
+    const place = this.add("assistant", "");
+    place.parentElement!.classList.add("waiting");
+    this.#log.setAttribute("aria-busy", "true");
+    const what = { base: base.get()!, messages: this.messages, ...(files && { adapter: files }) };
+    try {
+      for await (const piece of trainer.get()!.chat(what)) {
+        place.textContent += piece;
+        this.#log.scrollTop = this.#log.scrollHeight;
+      }
+      this.messages.push({ role: "assistant", content: place.textContent ?? "" });
+    } catch (error) {
+      this.messages.pop();
+      throw error;
+    } finally {
+      place.parentElement!.classList.remove("waiting");
+      this.#log.setAttribute("aria-busy", "false");
+    }
+  }
+}
+
+/** Starts the section. */
+export function talkSection(): void {
+  const plain = new Voice("base-log");
+  const adapted = new Voice("adapter-log");
+  const input = byId<HTMLTextAreaElement>("talk-input");
+  const send = byId<HTMLButtonElement>("talk-send");
+  let asking = false;
+
+  const ready = () => !asking && trainer.get() !== null && base.get() !== null && ["idle", "paused"].includes(phase.get());
+  const show = () => {
+    send.disabled = !ready();
+    const busy = !["idle", "paused"].includes(phase.get());
+    const saved = adapter();
+    byId("talk-note").textContent = busy
+      ? "The GPU is training; pause to talk."
+      : saved
+        ? `The adapter is that of step ${saved.step}.`
+        : "There is no adapter yet; the base answers alone.";
+  };
+  for (const cell of [trainer, base, phase, checkpoint, result]) cell.watch(show);
+
+  const ask = async () => {
+    const text = input.value.trim();
+    if (text === "" || !ready()) return;
+    input.value = "";
+    asking = true;
+    show();
+    try {
+      await plain.ask(text, null);
+      const saved = adapter();
+      if (saved) await adapted.ask(text, saved.files);
+    } catch (error) {
+      if (error instanceof DeviceLost) await reopenDevice();
+      alertUser(words(error));
+    } finally {
+      asking = false;
+      show();
+    }
+  };
+
+  byId("talk-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    void ask();
+  });
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    void ask();
+  });
+  byId("talk-reset").addEventListener("click", () => {
+    plain.reset();
+    adapted.reset();
+    input.focus();
+  });
+}

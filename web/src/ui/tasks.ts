@@ -1,0 +1,32 @@
+/** The tasks that stand ready for the tiny base: the program's own recipes and samples. */
+
+import chat from "../../../recipes/chat.toml?raw";
+import labels from "../../../recipes/labels.toml?raw";
+import stories from "../../../recipes/stories.toml?raw";
+import tools from "../../../recipes/tools.toml?raw";
+import labelsData from "../../../datasets/labels.jsonl?url";
+import pirateData from "../../../datasets/pirate.jsonl?url";
+import storiesData from "../../../datasets/stories.jsonl?url";
+import toolsData from "../../../datasets/tools.jsonl?url";
+
+export interface Task {
+  title: string;
+  recipe: string;
+  /** The name that the recipe uses. */
+  file: string;
+  url: string;
+}
+
+export const TASKS: Record<string, Task> = {
+  chat: { title: "A persona: answer as a pirate", recipe: chat, file: "datasets/pirate.jsonl", url: pirateData },
+  tools: { title: "Tools: answer with a call, as JSON", recipe: tools, file: "datasets/tools.jsonl", url: toolsData },
+  labels: { title: "Labels: answer with a message's label", recipe: labels, file: "datasets/labels.jsonl", url: labelsData },
+  stories: { title: "Stories: go on writing plain text", recipe: stories, file: "datasets/stories.jsonl", url: storiesData },
+};
+
+/** The samples of a task. */
+export async function samples(task: Task): Promise<Blob> {
+  const response = await fetch(task.url);
+  if (!response.ok) throw new Error(`${task.file}: the server answered ${response.status}; reload the page`);
+  return response.blob();
+}

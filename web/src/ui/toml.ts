@@ -1,0 +1,136 @@
+/**
+ * Reads and changes single keys of a TOML text, and leaves every other character as it is: comments, order, spaces.
+ * Whether the text is a sound recipe is the library's to say.
+ */
+
+/** Where a value stands in the text. */
+interface Place {
+  section: string;
+  key: string;
+  start: number;
+  end: number;
+}
+
+/** Ends of what may not be looked into: strings and comments. */
+function skip(text: string, at: number): number {
+  for (const quotes of ['"""', "'''"]) {
+    if (text.startsWith(quotes, at)) {
+      const end = text.indexOf(quotes, at + 3);
+      return end < 0 ? text.length : end + 3;
+    }
+  }
+  const quote = text[at];
+  if (quote === "#") {
+    const end = text.indexOf("\n", at);
+    return end < 0 ? text.length : end;
+  }
+  let end = at + 1;
+  while (end < text.length && text[end] !== quote && text[end] !== "\n") end += quote === '"' && text[end] === "\\" ? 2 : 1;
+  return Math.min(end + 1, text.length);
+}
+
+/** The end of the value at `start`: where its line ends, outside strings and brackets, without comment and spaces. */
+function valueEnd(text: string, start: number): number {
+  let depth = 0;
+  let end = start;
+  for (let at = start; at < text.length; ) {
+    const c = text[at]!;
+    if (c === "\n" && depth === 0) break;
+    if (c === "#") {
+      if (depth === 0) break;
+      at = skip(text, at);
+      continue;
+    }
+    if ("[{".includes(c)) depth += 1;
+    if ("]}".includes(c)) depth -= 1;
+    at = c === '"' || c === "'" ? skip(text, at) : at + 1;
+    if (!/\s/.test(c)) end = at;
+  }
+  return end;
+}
+
+/** Every `key = value` of the text, and where the body of each `[section]` begins. */
+function scan(text: string): { values: Place[]; sections: Map<string, number> } {
+  const values: Place[] = [];
+  const sections = new Map<string, number>();
+  let section = "";
+  for (let at = 0; at < text.length; ) {
+    const lineEnd = text.indexOf("\n", at) < 0 ? text.length : text.indexOf("\n", at);
+    const line = text.slice(at, lineEnd);
+    const header = /^\s*\[\[?\s*([\w.-]+)\s*\]\]?/.exec(line);
+    const pair = /^\s*([\w.-]+)\s*=[ \t]*/.exec(line);
+    if (header) {
+      section = header[1]!;
+      if (!sections.has(section)) sections.set(section, Math.min(lineEnd + 1, text.length));
+    } else if (pair) {
+      const start = at + pair[0].length;
+      const end = valueEnd(text, start);
+      const dot = section === "" ? pair[1]!.indexOf(".") : -1; // lora.rank = 8, before any section
+      const key = pair[1]!.slice(dot + 1);
+      values.push({ section: dot < 0 ? section : pair[1]!.slice(0, dot), key, start, end });
+      at = text.indexOf("\n", end) < 0 ? text.length : text.indexOf("\n", end) + 1;
+      continue;
+    }
+    at = lineEnd + 1;
+  }
+  return { values, sections };
+}
+
+const find = (text: string, section: string, key: string) =>
+  scan(text).values.find((place) => place.section === section && place.key === key);
+
+/** The value as it is written, or null where the key is not there. */
+export function getValue(text: string, section: string, key: string): string | null {
+  const place = find(text, section, key);
+  return place ? text.slice(place.start, place.end) : null;
+}
+
+/** The text with another value: over the old one, over the manual's `# key = …`, or on a new line of its section. */
+export function setValue(text: string, section: string, key: string, value: string): string {
+  const place = find(text, section, key);
+  if (place) return text.slice(0, place.start) + value + text.slice(place.end);
+  const body = scan(text).sections.get(section);
+  if (body === undefined) return `${text.trimEnd()}\n\n[${section}]\n${key} = ${value}\n`;
+  const next = /^\s*\[/m.exec(text.slice(body));
+  const end = next ? body + next.index : text.length;
+  const commented = new RegExp(`^# ${key} = `, "m").exec(text.slice(body, end));
+  if (commented) {
+    const start = body + commented.index + commented[0].length;
+    return `${text.slice(0, body + commented.index)}${key} = ${value}${text.slice(valueEnd(text, start))}`;
+  }
+  const glue = text[body - 1] === "\n" ? "" : "\n";
+  return `${text.slice(0, body)}${glue}${key} = ${value}\n${text.slice(body)}`;
+}
+
+/** The text in which the key is a comment, so that its default holds. */
+export function unsetValue(text: string, section: string, key: string): string {
+  const place = find(text, section, key);
+  if (!place) return text;
+  const start = text.lastIndexOf("\n", place.start) + 1;
+  const lines = text.slice(start, place.end).split("\n");
+  return text.slice(0, start) + lines.map((line) => `# ${line}`).join("\n") + text.slice(place.end);
+}
+
+/** Text as a TOML string; JSON's escapes are TOML's too. */
+export const quote = (text: string) => JSON.stringify(text).replaceAll("\x7f", "\\u007f");
+
+/** A list of strings as it is written: one a line where there are several. */
+export const quoteList = (texts: string[]) =>
+  texts.length < 2 ? `[${texts.map(quote).join("")}]` : `[\n${texts.map((text) => `    ${quote(text)},\n`).join("")}]`;
+
+/** The strings of a list of basic strings, or null where it is anything else. */
+export function readList(value: string): string[] | null {
+  let bare = ""; // without comments
+  for (let at = 0; at < value.length; ) {
+    const inside = `"'#`.includes(value[at]!);
+    const end = inside ? skip(value, at) : at + 1;
+    if (value[at] !== "#") bare += value.slice(at, end);
+    at = end;
+  }
+  try {
+    const list: unknown = JSON.parse(bare.replace(/,(\s*)\]$/, "$1]"));
+    return Array.isArray(list) && list.every((item) => typeof item === "string") ? list : null;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,197 @@
+/** Training: start, pause, resume, stop; what is reached is saved as it comes. */
+
+import { DeviceLost, type Event, type Run } from "../api/index";
+import { forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
+import { StorageFull } from "../storage/opfs";
+import { alertUser, announce, clearAlert, words } from "./alert";
+import { reopenDevice } from "./device";
+import { byId } from "./dom";
+import { replay } from "./history";
+import { checkSoon } from "./plan";
+import { progress } from "./progress";
+import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, stale, trainer } from "./state";
+import type { FileEntry } from "../api/index";
+
+/** Starts the section. */
+export function trainingSection() {
+  const shown = progress();
+  let run: Run | null = null;
+  let steps = 0;
+
+  const finished = () => {
+    const saved = checkpoint.get();
+    return saved !== null && saved.steps !== null && saved.step >= saved.steps;
+  };
+
+  /** Saves the state after `step`; a full storage pauses the run, which keeps it in memory. */
+  const save = async (step: number, files: FileEntry[]): Promise<boolean> => {
+    const before = checkpoint.get();
+    if (before?.step === step) return true;
+    try {
+      await saveCheckpoint(step, files);
+      checkpoint.set({ step, steps, files });
+      return true;
+    } catch (error) {
+      run?.pause();
+      const kept = before ? `Step ${before.step}, saved before, is still there.` : "Nothing was lost that was saved.";
+      const why = error instanceof StorageFull ? `there is no room: ${error.message}` : words(error);
+      const next = "The run waits: make room and save again, or download the checkpoint under Keep.";
+      checkpoint.set({ step, steps, files }); // in memory, for the download
+      alertUser(`Step ${step} could not be saved, ${why}. ${kept} ${next}`, {
+        text: "Save again",
+        act: () => void saveAgain(step, files),
+      });
+      return false;
+    }
+  };
+  const saveAgain = async (step: number, files: FileEntry[]) => {
+    checkpoint.set(null);
+    if (await save(step, files)) announce(`Step ${step} is saved.`);
+  };
+
+  const take = async (event: Event): Promise<void> => {
+    shown.take(event);
+    switch (event.event) {
+      case "plan":
+        steps = event.steps;
+        shown.begin(event.resumed_at > 0 ? replay(checkpoint.get()?.files ?? []) : replay([]), event.resumed_at, steps);
+        runRecipe.set(event.recipe);
+        await saveRunRecipe(event.recipe).catch((error: unknown) => alertUser(`The run's recipe could not be saved: ${words(error)}.`));
+        phase.set("training");
+        announce(`Training from step ${event.resumed_at} of ${steps}.`);
+        break;
+      case "checkpoint":
+        await save(event.step, event.files);
+        break;
+      case "paused": {
+        const files = event.step > 0 ? await run!.checkpoint() : [];
+        if (files.length > 0) await save(event.step, files);
+        phase.set("paused");
+        announce(`Paused after step ${event.step}.`);
+        break;
+      }
+      case "resumed":
+        phase.set("training");
+        break;
+      case "done": {
+        const last = stepOf(event.files);
+        if (last !== null) await save(last, event.files.filter((file) => /(^|\/)checkpoint-\d+\//.test(file.path)));
+        if (event.adapter && !event.stopped) await keepResult(event.adapter_of_step, event.adapter);
+        announce(event.stopped ? `Stopped after step ${event.step}.` : `Trained: ${event.step} steps.`);
+        break;
+      }
+    }
+  };
+  const keepResult = async (step: number, files: FileEntry[]) => {
+    result.set({ step, steps, files });
+    try {
+      await saveResult(step, files);
+    } catch (error) {
+      alertUser(`The adapter is finished but could not be saved: ${words(error)}. Download it before you leave the page.`);
+    }
+  };
+
+  const start = async () => {
+    const [device, model] = [trainer.get(), base.get()];
+    if (!device || !model) return;
+    clearAlert();
+    phase.set("starting");
+    const from = finished() ? null : checkpoint.get();
+    const what = { base: model, data: data.get(), recipe: recipe.get() };
+    try {
+      run = device.train(from ? { ...what, checkpoint: from.files } : what);
+      for await (const event of run) await take(event);
+    } catch (error) {
+      await failed(error);
+    } finally {
+      run = null;
+      phase.set("idle");
+      checkSoon();
+    }
+  };
+
+  const failed = async (error: unknown) => {
+    const saved = checkpoint.get();
+    if (error instanceof DeviceLost) {
+      const kept = saved ? `The run is saved up to step ${saved.step}.` : "No step was saved yet.";
+      await reopenDevice();
+      alertUser(`${words(error)} ${kept}`, { text: saved ? "Go on from there" : "Train again", act: () => void start() });
+    } else {
+      alertUser(words(error));
+    }
+  };
+
+  const anew = async () => {
+    const saved = checkpoint.get() ?? result.get();
+    if (saved && !confirm(`Start anew? What was trained up to step ${saved.step} is deleted from this browser.`)) return;
+    await forgetRun();
+    checkpoint.set(null);
+    result.set(null);
+    shown.begin(null, 0, 0);
+    byId("start").focus();
+  };
+
+  byId("start").addEventListener("click", () => void start());
+  byId("pause").addEventListener("click", () => {
+    phase.set("pausing");
+    run?.pause();
+  });
+  byId("resume").addEventListener("click", () => {
+    clearAlert();
+    run?.resume();
+  });
+  byId("stop").addEventListener("click", () => {
+    phase.set("stopping");
+    run?.stop();
+  });
+  byId("discard").addEventListener("click", () => void anew());
+
+  const buttons = () => {
+    const now = phase.get();
+    const saved = checkpoint.get();
+    const show = (id: string, visible: boolean, disabled = false) => {
+      const one = byId<HTMLButtonElement>(id);
+      const hadFocus = document.activeElement === one;
+      one.hidden = !visible;
+      one.disabled = disabled;
+      return hadFocus && (!visible || disabled);
+    };
+    const found = checked.get();
+    const ready = found !== null && !(found instanceof Error) && !stale.get();
+    const idle = now === "idle" || now === "starting";
+    const done = result.get() !== null || finished();
+    const lost = [
+      show("start", idle && !done, now === "starting" || !ready),
+      show("pause", now === "training" || now === "pausing", now === "pausing"),
+      show("resume", now === "paused"),
+      show("stop", ["training", "pausing", "paused", "stopping"].includes(now), now === "stopping"),
+      show("discard", now === "idle" && (saved !== null || done)),
+    ];
+    byId("start").textContent = now === "starting" ? "Starting …" : saved ? `Continue at step ${saved.step}` : "Train";
+    byId("pause").textContent = now === "pausing" ? "Pausing …" : "Pause";
+    // A button that goes takes the focus with it: hand it to the one that came; till then the section keeps it.
+    if (lost.includes(true) || document.activeElement === byId("train")) {
+      const next = ["pause", "resume", "stop", "start", "discard"].map((id) => byId<HTMLButtonElement>(id));
+      (next.find((one) => !one.hidden && !one.disabled) ?? byId("train")).focus({ preventScroll: true });
+    }
+    const which = result.get();
+    byId("saved").textContent = which
+      ? `Finished: the adapter of step ${which.step} is saved in this browser.`
+      : saved
+        ? `Saved in this browser up to step ${saved.step}${saved.steps ? ` of ${saved.steps}` : ""}.`
+        : "";
+  };
+  phase.watch(buttons);
+  checked.watch(buttons);
+  stale.watch(buttons);
+  checkpoint.watch(buttons);
+  result.watch(buttons);
+
+  return {
+    /** Shows what a saved run has reached. */
+    restore() {
+      const saved = checkpoint.get();
+      if (saved) shown.begin(replay(saved.files), saved.step, saved.steps ?? saved.step);
+    },
+  };
+}
