@@ -384,7 +384,11 @@ fn wrong_configurations_are_refused() {
             json!({"q_proj(": 4}),
             "alpha_pattern has \"q_proj(\", expected a module's name or a regular expression",
         ),
-        ("target_parameters", json!(["mlp.experts.gate_up_proj"]), "adapters on bare parameters"),
+        (
+            "target_parameters",
+            json!(["mlp.experts.weight"]),
+            "target_parameters has \"mlp.experts.weight\", expected \"experts.gate_up_proj\" or \"experts.down_proj\"",
+        ),
         ("trainable_token_indices", json!([5]), "trained token embeddings is not supported"),
         ("modules_to_save", json!(["lm_head"]), "modules_to_save is [\"lm_head\"]: fully trained modules"),
         ("fan_in_fan_out", json!(true), "fan_in_fan_out is true: transposed weights"),

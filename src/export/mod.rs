@@ -258,7 +258,9 @@ fn write_and_read(
             .and_then(|()| gguf::read(&path, config, None)),
         Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, config, options)
             .and_then(|()| gguf::read(&path, config, None)),
-        Format::Mlx => mlx::write(&path, adapter, config, options).and_then(|()| mlx::read(&path, config, None)),
+        Format::Mlx => {
+            mlx::write(&path, adapter, config, options).and_then(|()| mlx::read(&path, config, None))
+        }
         Format::RullamaV0 => {
             rullama::write(&path, adapter, options).and_then(|()| rullama::read(&path, config, None))
         }

@@ -356,12 +356,7 @@ fn values(
 /// `B` of the experts' down changed by `f` and its expert's scale, every other as it is.
 ///
 /// An expert's scale is a factor on its whole output. llama.cpp (`build_lora_mm_id`) adds the adapter's part behind it.
-fn scaled<'a>(
-    b: &'a [f32],
-    slot: &Slot,
-    config: &Config,
-    f: impl Fn(f32, f32) -> f32,
-) -> Cow<'a, [f32]> {
+fn scaled<'a>(b: &'a [f32], slot: &Slot, config: &Config, f: impl Fn(f32, f32) -> f32) -> Cow<'a, [f32]> {
     if slot.module != Module::FfnDownExps {
         return Cow::Borrowed(b);
     }

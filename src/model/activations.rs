@@ -197,7 +197,9 @@ impl Activations {
         let dnormed = make.rows("dnormed", widest.width)?;
         let experts = match &widest.experts {
             None => None,
-            Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk, widest.experts_rank())?),
+            Some(shape) => {
+                Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk, widest.experts_rank())?)
+            }
         };
         // Attention's backward comes when that of the feed-forward and the experts is done.
         let mut spare = vec![dgeglu.clone(), dup.as_f32(widest.ffn), dgate.as_f32(widest.ffn)];

@@ -209,7 +209,17 @@ impl Experts {
             expert_geglu::forward(rec, geglu, gate_up, groups, tokens);
             let (u, b) = (&scratch.u.narrowed(lora.rank), lora.b_weight(groups));
             let z = Source::Rows(acts.z_down.all());
-            expert_linear::backward(rec, Columns::all(u.all()), dy, &b, lora.scale, None, groups, tokens, false);
+            expert_linear::backward(
+                rec,
+                Columns::all(u.all()),
+                dy,
+                &b,
+                lora.scale,
+                None,
+                groups,
+                tokens,
+                false,
+            );
             if let Some([da, db]) = lora.gradients {
                 let (scales, geglu) = (Some(&self.scales), Source::Rows(geglu.all()));
                 expert_lora::gradient(rec, db, dy, z, lora.scale, scales, groups, tokens);
@@ -309,7 +319,12 @@ impl ExpertActivations {
         Ok(ExpertActivations {
             groups: Groups::new(gpu, shape, tokens)?,
             z: Rows::new(gpu, "z of the router", if z > 0 { tokens } else { 0 }, z)?,
-            z_gate_up: Rows::new(gpu, "z of experts' gate and up", if z_gate_up > 0 { rows } else { 0 }, z_gate_up)?,
+            z_gate_up: Rows::new(
+                gpu,
+                "z of experts' gate and up",
+                if z_gate_up > 0 { rows } else { 0 },
+                z_gate_up,
+            )?,
             z_down: Rows::new(gpu, "z of experts' down", if z_down > 0 { rows } else { 0 }, z_down)?,
             gate_up: Rows::new(gpu, "experts' gate and up", rows, 2 * shape.width)?,
             output: Rows::new(gpu, "experts' output", tokens, d)?,

@@ -225,8 +225,7 @@ impl Plan {
             bytes(l.attention(packed_operands, packed_heads) + l.feed_forward(packed_operands))
         };
         let chunks = tokens.div_ceil(chunk.max(1)) as u64;
-        let of_layer =
-            |l: &LayerWidths| inner(l) + down_bytes(tokens, l) + chunks * expert_activations(l);
+        let of_layer = |l: &LayerWidths| inner(l) + down_bytes(tokens, l) + chunks * expert_activations(l);
         let each: Vec<u64> = layers.iter().map(of_layer).collect();
         let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
         // The gradient of a gate lies where a recomputing layer's GeGLU was.

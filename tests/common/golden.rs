@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::export::peft::{self, Naming};
 use rullama_train::export;
+use rullama_train::export::peft::{self, Naming};
 use rullama_train::lora::{Adapter, Pair, Slot};
 use rullama_train::weights::gguf_writer::{self, Entry};
 use rullama_train::weights::{Base, Gguf};
@@ -57,7 +57,8 @@ impl Golden {
     /// The same with gate and up of the experts as two tensors.
     pub fn with_experts_split(self) -> Golden {
         let bytes = split_experts(self.base.gguf());
-        let base = Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split").expect("a model");
+        let base =
+            Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split").expect("a model");
         assert!(base.config().layers.iter().all(|l| l.experts_split));
         Golden { base, ..self }
     }
@@ -99,7 +100,8 @@ pub fn split_experts(gguf: &Gguf) -> Vec<u8> {
         }
     }
     let mut out = Vec::new();
-    gguf_writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i])).expect("memory");
+    gguf_writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i]))
+        .expect("memory");
     out
 }
 

@@ -103,8 +103,7 @@ fn prepare() -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
     gpu.set_cooperative(false);
-    let work =
-        Work { gpu, base: Base::tiny().expect("part of the program"), folder, quantized: QUANTIZED };
+    let work = Work { gpu, base: Base::tiny().expect("part of the program"), folder, quantized: QUANTIZED };
     std::fs::create_dir_all(&work.folder).expect("created");
     std::fs::copy("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", work.folder.join("base.gguf"))
         .expect("copied");
@@ -137,7 +136,8 @@ fn prepare_mixture() -> PathBuf {
     gpu.set_cooperative(false);
     let golden = Path::new("tests/golden/moe");
     std::fs::copy(golden.join("model.gguf"), folder.join("base.gguf")).expect("copied");
-    let base = Base::from_gguf(Gguf::open(&folder.join("base.gguf")).expect("sound"), "moe").expect("a model");
+    let base =
+        Base::from_gguf(Gguf::open(&folder.join("base.gguf")).expect("sound"), "moe").expect("a model");
     // llama.cpp rounds activations there, and then another expert is chosen here and there.
     let work = Work { gpu, base, folder, quantized: 0.5 };
     let in_f32 = work.in_f32();

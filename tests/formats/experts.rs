@@ -14,7 +14,7 @@ use safetensors::Dtype;
 use serde_json::{Value as Json, json};
 
 use super::safe_file::SafeFile;
-use super::{OPTIONS, RANK, adapter, golden, gguf_writer};
+use super::{OPTIONS, RANK, adapter, gguf_writer, golden};
 
 const BOTH: [Module; 2] = [Module::FfnGateUpExps, Module::FfnDownExps];
 
@@ -31,9 +31,13 @@ fn pair<'a>(adapter: &'a Adapter, layer: usize, module: Module) -> (&'a Slot, &'
 fn adapters_of_experts_are_read_as_they_were_written() {
     let base = mixture();
     let config = base.config();
-    for modules in [&Module::ALL[..], &BOTH, &BOTH[..1], &BOTH[1..], &[Module::AttnQ, Module::FfnGateUpExps]] {
-        let written = adapter(config, modules);
-        for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16] {
+    for modules in [&Module::ALL[..], &BOTH, &BOTH[..1], &BOTH[1..], &[Module::AttnQ, Module::FfnGateUpExps]]
+    {
+        let mut written = adapter(config, modules);
+        // Times an expert's scale, the largest f16 would be none.
+        written.pairs.values_mut().for_each(|pair| pair.b[0] = 1.5);
+        for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16]
+        {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let path = export::write(dir.path(), format, &written, config, &OPTIONS);
             let path = path.unwrap_or_else(|e| panic!("{format:?}: {e}"));
@@ -52,7 +56,10 @@ fn adapters_of_experts_are_read_as_they_were_written() {
                     assert!(found.len() == written.len(), "{format:?}");
                     // Numbers below the smallest f16 vanish there.
                     let small = |w: &f32| format == Format::GgufLoraF16 && w.abs() < 1e-4;
-                    assert!(found.iter().zip(written).all(|(f, w)| small(w) || near((f, w))), "{format:?} {slot:?}");
+                    assert!(
+                        found.iter().zip(written).all(|(f, w)| small(w) || near((f, w))),
+                        "{format:?} {slot:?}"
+                    );
                 }
             }
         }
@@ -122,8 +129,16 @@ fn formats_without_a_place_for_experts_say_so() {
     };
     run::initial_adapter(&recipe(&[]), &base).map(drop).unwrap_or_else(|e| panic!("{e}"));
     refused(&base, &[("output.export", "['mlx']")], "\"mlx\", which has no place for ffn_down_exps; leave");
-    refused(&base, &[("output.export", "['rullama-v0']")], "\"rullama-v0\", which has no place for ffn_down_exps");
-    refused(&base, &[("lora.dropout", "0.1")], "lora.dropout is 0.1, and experts' matrices are adapted without");
+    refused(
+        &base,
+        &[("output.export", "['rullama-v0']")],
+        "\"rullama-v0\", which has no place for ffn_down_exps",
+    );
+    refused(
+        &base,
+        &[("lora.dropout", "0.1")],
+        "lora.dropout is 0.1, and experts' matrices are adapted without",
+    );
 
     let (dir, written) = (tempfile::tempdir().expect("a temporary folder"), adapter(base.config(), &BOTH));
     for (format, expected) in [
@@ -136,7 +151,10 @@ fn formats_without_a_place_for_experts_say_so() {
     let mut split = base.config().clone();
     split.layers.iter_mut().for_each(|l| l.experts_split = true);
     let error = export::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");
-    assert!(error.to_string().contains("gguf-lora has no place for ffn_gate_up_exps, as this model"), "{error}");
+    assert!(
+        error.to_string().contains("gguf-lora has no place for ffn_gate_up_exps, as this model"),
+        "{error}"
+    );
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was written");
 }
 
@@ -183,7 +201,11 @@ fn malformed_adapters_of_experts_are_refused() {
     let description = folder.join("adapter_config.json");
     let good = fs::read_to_string(&description).expect("there");
     fs::write(&description, good.replace("experts.down_proj", "experts.weight")).expect("written");
-    refuse(&folder, config, "target_parameters has \"model.layers.0.experts.weight\", expected \"experts.gate_up_proj\" or");
+    refuse(
+        &folder,
+        config,
+        "target_parameters has \"model.layers.0.experts.weight\", expected \"experts.gate_up_proj\" or",
+    );
 
     let path = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
     let gguf = Gguf::open(&path).expect("sound");

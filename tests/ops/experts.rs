@@ -333,8 +333,7 @@ pub fn short(gpu: &Gpu) -> Outcome {
                 }
                 y
             };
-            let each: Vec<f64> =
-                (0..tokens * used).flat_map(|c| one(c, &x[c / used * k..][..k])).collect();
+            let each: Vec<f64> = (0..tokens * used).flat_map(|c| one(c, &x[c / used * k..][..k])).collect();
             let mut summed = vec![0.0; tokens * n];
             for c in 0..tokens * used {
                 let factor = g.routing.weights[c] * f64::from(scales[g.routing.experts[c]]);
@@ -346,8 +345,7 @@ pub fn short(gpu: &Gpu) -> Outcome {
             let (z_rows, scale_rows) =
                 (Block::input(gpu, (0, 4), r, &z), Block::input(gpu, (0, 0), count, &scales));
             let held = Held::new(gpu, r, &matrix);
-            let term =
-                LowRank { z: z_rows.view(), matrix: &held.param, first_row: above, rank, scale: 0.75 };
+            let term = LowRank { z: z_rows.view(), matrix: &held.param, first_row: above, rank, scale: 0.75 };
             let term = (rank > 0).then_some(&term);
             let y_each = Block::output(gpu, (4, 4), n, tokens * used);
             let y_summed = Block::output(gpu, (0, 0), n, tokens);
@@ -412,8 +410,10 @@ pub fn gradients(gpu: &Gpu) -> Outcome {
         let name = format!("E={count} T={tokens} N={n} M={m} {by_token:?} {weighted}");
         let (p_block, q_block) = (Block::input(gpu, (4, 8), n, &p), Block::input(gpu, (0, 4), m, &q));
         let scale_rows = Block::input(gpu, (0, 0), count, &scales);
-        let (sources, scales) =
-            ([source(&p_block, by_token[0]), source(&q_block, by_token[1])], weighted.then_some(&scale_rows.rows));
+        let (sources, scales) = (
+            [source(&p_block, by_token[0]), source(&q_block, by_token[1])],
+            weighted.then_some(&scale_rows.rows),
+        );
         let dw = Held::new(gpu, m, &before);
         run(gpu, |rec| {
             let [p, q] = sources;

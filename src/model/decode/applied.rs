@@ -123,7 +123,8 @@ fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Grou
         cols: rank,
     };
     let b = members.iter().zip(&offsets).map(part).collect();
-    let a = Param { buffer: gpu.upload("adapter A", &a)?, offset: 0, rows: members.len() * experts * rank, cols };
+    let a =
+        Param { buffer: gpu.upload("adapter A", &a)?, offset: 0, rows: members.len() * experts * rank, cols };
     let transposed = gpu.upload("adapter B transposed", &transposed)?;
     Ok(Group { a, b, transposed, offsets, rank })
 }

@@ -82,7 +82,9 @@ impl<'a> Decoder<'a> {
             let score = |rec: &mut Recorder<'a>, scores: &Rows, x: &Rows, router: &Weight| {
                 let Some(g) = group else {
                     return match short {
-                        true => matvec::forward(rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows),
+                        true => {
+                            matvec::forward(rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows)
+                        }
                         false => linear::forward(rec, scores.all(), x.all(), router, 1.0, None, rows),
                     };
                 };
