@@ -87,20 +87,24 @@ fn visible4(query: u32, first: u32, key: u32) -> vec4<bool> {
     return (keys >= vec4<u32>(first)) & (keys <= vec4<u32>(query)) & vec4<bool>(query < params.rows);
 }
 
-// scores = q·k, without the scale; or dout·v, in units of dout's row.
+// scores = q·k, without the scale; or dout·v, in units of dout's row. What this waits for is loads: where there are more subgroups
+// than blocks of two by two matrices, pairs of them take the same block, each over one half of the head, for which every matrix
+// that is loaded serves two products. Each then hands one row of its block over and adds what it is handed to the other.
 #for (name, rows, columns) in (make_scores, q, k) (make_weight_gradients, dout, v)
 fn {name}(query0: u32, key0: u32, head: u32, lane: u32) {
-    let first = lane / 32u * {AROWS}u * {BCOLS}u;
-    let row = first / KEY_TILES;
-    let col = first % KEY_TILES;
+    let part = lane / 32u % {SPLIT}u;
+    let block = lane / 32u / {SPLIT}u;
+    let row = block / (KEY_TILES / {BCOLS}u) * {AROWS}u;
+    let col = block % (KEY_TILES / {BCOLS}u) * {BCOLS}u;
 #for a in 0..{AROWS}
+    let row{a} = row + ({a}u ^ part);
 #for b in 0..{BCOLS}
     var s{a}{b} = coop_mat16x16<f32, C>();
 #end
 #end
-    for (var d = 0u; d < DEPTH; d++) {
+    for (var d = part * (DEPTH / {SPLIT}u); d < (part + 1u) * (DEPTH / {SPLIT}u); d++) {
 #for a in 0..{AROWS}
-        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&{rows}[matrix_at(query0 / 16u + row + {a}u, head * DEPTH + d)], 4u);
+        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&{rows}[matrix_at(query0 / 16u + row{a}, head * DEPTH + d)], 4u);
 #end
 #for b in 0..{BCOLS}
         let b{b} = coopLoad<coop_mat16x16<f16, B>>(&{columns}[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d)], 4u);
@@ -114,9 +118,23 @@ fn {name}(query0: u32, key0: u32, head: u32, lane: u32) {
     let pitch = SCORE_PITCH;
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
-    let v{a}{b} = s{a}{b};
-    let at{a}{b} = (row + {a}u) * 16u * SCORE_PITCH + (col + {b}u) * 4u;
-    coopStoreT(v{a}{b}, &scores[at{a}{b}], pitch);
+    let at{a}{b} = row{a} * 16u * SCORE_PITCH + (col + {b}u) * 4u;
+#end
+#end
+#for pairs in 0..{PAIRS}
+#for b in 0..{BCOLS}
+    let handed{b} = s1{b};
+    coopStoreT(handed{b}, &scores[at1{b}], pitch);
+#end
+    workgroupBarrier();
+#for b in 0..{BCOLS}
+    s0{b} = s0{b} + coopLoadT<coop_mat16x16<f32, C>>(&scores[at0{b}], pitch);
+#end
+#end
+#for a in 0..{STORED}
+#for b in 0..{BCOLS}
+    let w{a}{b} = s{a}{b};
+    coopStoreT(w{a}{b}, &scores[at{a}{b}], pitch);
 #end
 #end
     workgroupBarrier();

@@ -102,31 +102,29 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         return;
     }
     let first_row = (expert - params.first_expert) * params.expert_rows;
-    let row = group.y * 8u + lane / 64u * 4u; // matrices over the rows
-    let own = lane / 32u % 2u * 64u;          // this subgroup's columns of the workgroup's 128
+    let row = group.y * 8u + lane / 32u * 2u; // matrices over the rows
     let n = min(params.first_column + group.x * 128u + lane, params.expert_rows - 1u);
     let last = (params.weight_cols - 1u) / 32u;
-#for i in 0..4
-#for j in 0..4
+#for i in 0..2
+#for j in 0..8
     var c{i}{j} = coop_mat16x16<f32, C>();
 #end
 #end
+    var slice = load_slice(first_row + n, 0u);
     for (var step = 0u; step <= last; step++) {
 #for k in 0..2
-#for i in 0..4
+#for i in 0..2
         let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 2u + {k}u)], 4u);
 #end
 #end
-        let slice = load_slice(first_row + n, step);
         workgroupBarrier();
         stage(lane * FORWARD_PITCH, slice);
         workgroupBarrier();
+        slice = load_slice(first_row + n, min(step + 1u, last));
 #for k in 0..2
-#for j in 0..4
-        let w{k}{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[(own + {j}u * 16u) * FORWARD_PITCH + {k}u * 4u], FORWARD_PITCH);
-#end
-#for i in 0..4
-#for j in 0..4
+#for j in 0..8
+        let w{k}{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[{j}u * 16u * FORWARD_PITCH + {k}u * 4u], FORWARD_PITCH);
+#for i in 0..2
         c{i}{j} = coopMultiplyAdd(x{k}{i}, w{k}{j}, c{i}{j});
 #end
 #end
@@ -136,37 +134,29 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         workgroupBarrier();
         stage_b(expert * params.lora_rows + params.lora_first + n, rank, lane);
         workgroupBarrier();
-#for i in 0..4
+#for i in 0..2
         let z{i} = coopLoadT<coop_mat16x16<f16, A>>(&z[z_at(row + {i}u, rank)], 4u);
 #end
-#for j in 0..4
-        let b{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[(own + {j}u * 16u) * FORWARD_PITCH], FORWARD_PITCH);
-#end
-#for i in 0..4
-#for j in 0..4
+#for j in 0..8
+        let b{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[{j}u * 16u * FORWARD_PITCH], FORWARD_PITCH);
+#for i in 0..2
         c{i}{j} = coopMultiplyAdd(z{i}, b{j}, c{i}{j});
 #end
 #end
     }
     let at = lane / 32u * 144u;
-    let right = at + 4u;
+    let beside = at + 4u;
     let pitch = 9u;
-    let col4 = group.x * 32u + own / 4u;
-#for i in 0..4
-    let v{i}0 = c{i}0;
-    coopStoreT(v{i}0, &finished[at], pitch);
-    let v{i}1 = c{i}1;
-    coopStoreT(v{i}1, &finished[right], pitch);
+#for i in 0..2
+#for (left, right, col4) in (0, 1, 0) (2, 3, 8) (4, 5, 16) (6, 7, 24)
+    let v{i}{left} = c{i}{left};
+    coopStoreT(v{i}{left}, &finished[at], pitch);
+    let v{i}{right} = c{i}{right};
+    coopStoreT(v{i}{right}, &finished[beside], pitch);
     workgroupBarrier();
-    store((row + {i}u) * 16u, col4, lane);
+    store((row + {i}u) * 16u, group.x * 32u + {col4}u, lane);
     workgroupBarrier();
-    let v{i}2 = c{i}2;
-    coopStoreT(v{i}2, &finished[at], pitch);
-    let v{i}3 = c{i}3;
-    coopStoreT(v{i}3, &finished[right], pitch);
-    workgroupBarrier();
-    store((row + {i}u) * 16u, col4 + 8u, lane);
-    workgroupBarrier();
+#end
 #end
 }
 
@@ -179,34 +169,32 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         return;
     }
     let first_row = (expert - params.first_expert) * params.expert_rows;
-    let row = group.y * 8u + lane / 64u * 4u;
-    let own = lane / 32u % 2u * 64u;
+    let row = group.y * 8u + lane / 32u * 2u;
     let last_row = params.expert_rows - 1u;
     let last = (params.weight_cols - 1u) / 32u;
     // A thread stages one of 32 rows' four slices.
     let column = min(params.first_column / 32u + group.x * 4u + lane / 32u, last);
     let at_slice = lane % 32u * BACKWARD_PITCH + lane / 32u * 8u;
-#for i in 0..4
-#for j in 0..4
+#for i in 0..2
+#for j in 0..8
     var c{i}{j} = coop_mat16x16<f32, C>();
 #end
 #end
+    var slice = load_slice(first_row + min(lane % 32u, last_row), column);
     for (var step = 0u; step * 32u <= last_row; step++) {
 #for k in 0..2
-#for i in 0..4
+#for i in 0..2
         let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 2u + {k}u)], 4u);
 #end
 #end
-        let slice = load_slice(first_row + min(step * 32u + lane % 32u, last_row), column);
         workgroupBarrier();
         stage(at_slice, slice);
         workgroupBarrier();
+        slice = load_slice(first_row + min((step + 1u) * 32u + lane % 32u, last_row), column);
 #for k in 0..2
-#for j in 0..4
-        let w{k}{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[{k}u * 16u * BACKWARD_PITCH + own / 4u + {j}u * 4u], BACKWARD_PITCH);
-#end
-#for i in 0..4
-#for j in 0..4
+#for j in 0..8
+        let w{k}{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[{k}u * 16u * BACKWARD_PITCH + {j}u * 4u], BACKWARD_PITCH);
+#for i in 0..2
         c{i}{j} = coopMultiplyAdd(x{k}{i}, w{k}{j}, c{i}{j});
 #end
 #end
@@ -216,14 +204,12 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         workgroupBarrier();
         stage_a(params.first_column / 4u + group.x * 32u, rank, expert, lane);
         workgroupBarrier();
-#for i in 0..4
+#for i in 0..2
         let z{i} = coopLoadT<coop_mat16x16<f16, A>>(&z[z_at(row + {i}u, rank)], 4u);
 #end
-#for j in 0..4
-        let b{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[own / 4u + {j}u * 4u], BACKWARD_PITCH);
-#end
-#for i in 0..4
-#for j in 0..4
+#for j in 0..8
+        let b{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[{j}u * 4u], BACKWARD_PITCH);
+#for i in 0..2
         c{i}{j} = coopMultiplyAdd(z{i}, b{j}, c{i}{j});
 #end
 #end
@@ -231,21 +217,15 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let at = lane / 32u * 144u;
     let beside = at + 4u;
     let pitch = 9u;
-    let col4 = group.x * 32u + own / 4u;
-#for i in 0..4
-    let v{i}0 = c{i}0;
-    coopStoreT(v{i}0, &finished[at], pitch);
-    let v{i}1 = c{i}1;
-    coopStoreT(v{i}1, &finished[beside], pitch);
+#for i in 0..2
+#for (left, right, col4) in (0, 1, 0) (2, 3, 8) (4, 5, 16) (6, 7, 24)
+    let v{i}{left} = c{i}{left};
+    coopStoreT(v{i}{left}, &finished[at], pitch);
+    let v{i}{right} = c{i}{right};
+    coopStoreT(v{i}{right}, &finished[beside], pitch);
     workgroupBarrier();
-    store((row + {i}u) * 16u, col4, lane);
+    store((row + {i}u) * 16u, group.x * 32u + {col4}u, lane);
     workgroupBarrier();
-    let v{i}2 = c{i}2;
-    coopStoreT(v{i}2, &finished[at], pitch);
-    let v{i}3 = c{i}3;
-    coopStoreT(v{i}3, &finished[beside], pitch);
-    workgroupBarrier();
-    store((row + {i}u) * 16u, col4 + 8u, lane);
-    workgroupBarrier();
+#end
 #end
 }

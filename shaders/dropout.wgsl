@@ -1,5 +1,6 @@
 // Inverted dropout of the adapter's input: y = mask·x/(1 − p); backward adds mask·dy/(1 − p) to dx.
 // The mask is a function of key and element alone, so backward and recomputation see the same one.
+#import common/pcg
 
 // Twin of `Params` in src/ops/dropout.rs.
 struct Params {
@@ -13,13 +14,6 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
-
-// PCG output function, RXS-M-XS 32 (O'Neill 2014).
-fn pcg(value: u32) -> u32 {
-    let state = value * 747796405u + 2891336453u;
-    let word = ((state >> ((state >> 28u) + 4u)) ^ state) * 277803737u;
-    return (word >> 22u) ^ word;
-}
 
 fn mask(i: u32) -> f32 {
     return select(params.scale, 0.0, pcg(pcg(params.key) + params.first + i) < params.threshold);

@@ -54,8 +54,9 @@ fn source(row: u32) -> u32 {
 
 // Whether W holds the tile's expert.
 fn begin(tile: u32, lane: u32) -> bool {
-    expert = tiles[tile * TILE / params.tile];
-    if expert - params.first_expert >= params.weight_rows / params.expert_rows { // also where the difference wraps
+    let own = tiles[tile * TILE / params.tile]; // no barrier may depend on what is private
+    expert = own;
+    if own - params.first_expert >= params.weight_rows / params.expert_rows { // also where the difference wraps
         return false;
     }
     first_row = (expert - params.first_expert) * params.expert_rows;

@@ -30,7 +30,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
 @group(0) @binding(5) var<storage, read_write> result: array<vec4<f32>>; // forward: y [T, N]; backward: dx [T, K]
 
-var<private> part: u32;
+var<private> part: u32; // of this workgroup; no barrier may depend on what is private
 
 fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
     if row >= params.rows {
@@ -90,15 +90,16 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let row = group.y * TILE + lane / 4u * 4u;
     let n = group.x * TILE + lane / 4u * 4u;
     let cols4 = params.weight_cols / 4u;
-    part = group.z;
-    let end4 = min((part + 1u) * params.part_steps * (STEPS / 4u), cols4);
-    for (var step4 = part * params.part_steps * (STEPS / 4u); step4 < end4; step4 += STEPS / 4u) {
+    let own = group.z;
+    part = own;
+    let end4 = min((own + 1u) * params.part_steps * (STEPS / 4u), cols4);
+    for (var step4 = own * params.part_steps * (STEPS / 4u); step4 < end4; step4 += STEPS / 4u) {
         let k4 = step4 + lane % 4u;
         stage_x(row, k4, cols4, lane);
         stage_q_rows(lane % 4u, lane / 4u, mat4x4<f32>(w4(n, k4), w4(n + 1u, k4), w4(n + 2u, k4), w4(n + 3u, k4)));
         tile_multiply(lane);
     }
-    let rank4 = select(0u, params.rank4, part == 0u);
+    let rank4 = select(0u, params.rank4, own == 0u);
     for (var step4 = 0u; step4 < rank4; step4 += STEPS / 4u) {
         let r4 = step4 + lane % 4u;
         stage_z(row, r4, lane);
@@ -114,16 +115,17 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let row = group.y * TILE + lane / 4u * 4u;
     let rows4 = (params.weight_rows + 3u) / 4u;
     let col4 = group.x * (TILE / 4u) + lane % 16u;
-    part = group.z;
-    let end4 = min((part + 1u) * params.part_steps * (STEPS / 4u), rows4);
-    for (var n4 = part * params.part_steps * (STEPS / 4u); n4 < end4; n4 += STEPS / 4u) {
+    let own = group.z;
+    part = own;
+    let end4 = min((own + 1u) * params.part_steps * (STEPS / 4u), rows4);
+    for (var n4 = own * params.part_steps * (STEPS / 4u); n4 < end4; n4 += STEPS / 4u) {
         stage_x(row, n4 + lane % 4u, rows4, lane);
         for (var step = lane / 16u; step < STEPS; step += 4u) {
             tile_q[step * PITCH + lane % 16u] = w4(n4 * 4u + step, col4);
         }
         tile_multiply(lane);
     }
-    let rank4 = select(0u, params.rank4, part == 0u);
+    let rank4 = select(0u, params.rank4, own == 0u);
     for (var r4 = 0u; r4 < rank4; r4 += STEPS / 4u) {
         stage_z(row, r4 + lane % 4u, lane);
         for (var step = lane / 16u; step < STEPS; step += 4u) {

@@ -21,7 +21,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> result: array<vec4<f32>>; // dW
 
-var<private> part: u32;
+var<private> part: u32; // of this workgroup; no barrier may depend on what is private
 
 fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
     if row >= params.p_cols4 * 4u {
@@ -50,9 +50,10 @@ fn gradient(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let c = lane % 16u;
     let p4 = group.y * (TILE / 4u) + c;
     let q4 = group.x * (TILE / 4u) + c;
-    part = group.z;
-    let end = min((part + 1u) * params.part_steps * STEPS, params.rows);
-    for (var t0 = part * params.part_steps * STEPS; t0 < end; t0 += STEPS) {
+    let own = group.z;
+    part = own;
+    let end = min((own + 1u) * params.part_steps * STEPS, params.rows);
+    for (var t0 = own * params.part_steps * STEPS; t0 < end; t0 += STEPS) {
         for (var step = lane / 16u; step < STEPS; step += 4u) {
             let t = t0 + step;
             tile_p[step * PITCH + c] = read_p(t, p4);

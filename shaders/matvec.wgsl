@@ -168,7 +168,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     let parts = THREADS / height;
     var at = vec2<u32>(lane / parts, lane % parts); // row of the workgroup, part of the row
-    if (params.sliced << 1u >> which & 1u) == 1u {
+    if (((params.sliced << 1u) >> which) & 1u) == 1u {
         at = vec2<u32>(lane % height, lane / height);
     }
     let row = index * height + at.x;

@@ -1,6 +1,7 @@
 // The end of a block, one workgroup a token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block:
 // normed = next_norm(stream). y is in the row of products that holds the adapter's z. A thread keeps its columns in
-// registers, and asks for all that it reads before the first sum: of B the rows of DEEP vec4s of z at a time.
+// registers, and asks for all that it reads before the first sum: of B the rows of DEEP vec4s of z at a time. B is most of
+// what is read, by one workgroup; where the device runs so many threads, GROUPS groups of 256 share it.
 #import common/reduce_wide
 
 // Twin of `Params` in src/ops/residual.rs.
@@ -26,20 +27,32 @@ fn rstd(squares: f32, lane: u32) -> f32 {
     return 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
 }
 
-@compute @workgroup_size(256)
+#for g in 0..{GROUPED}
+var<workgroup> terms: array<vec4<f32>, 768>; // of the groups but the first
+#end
+
+@compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let thread = lane % 256u;
+    let first = lane < 256u; // of the first group, which does all but its share of B
     let y_row = group.x * params.y_stride4;
     let row = group.x * params.width4;
     // Columns beyond the row repeat its last and count as zero.
 #for i in 0..{SHARES}
-    let inside{i} = lane + {i}u * 256u < params.width4;
-    let c{i} = min(lane + {i}u * 256u, params.width4 - 1u);
-    var value{i} = y[y_row + c{i}];
-    let before{i} = stream[row + c{i}];
-    let norm{i} = norm[c{i}];
-    let next_norm{i} = next_norm[c{i}];
+    let inside{i} = first && thread + {i}u * 256u < params.width4;
+    let c{i} = min(thread + {i}u * 256u, params.width4 - 1u);
+    var value{i} = vec4<f32>();
+    var before{i} = vec4<f32>();
+    var norm{i} = vec4<f32>();
+    var next_norm{i} = vec4<f32>();
+    if first {
+        value{i} = y[y_row + c{i}];
+        before{i} = stream[row + c{i}];
+        norm{i} = norm[c{i}];
+        next_norm{i} = next_norm[c{i}];
+    }
 #end
-    for (var r = 0u; r < params.rank4; r += {DEEP}u) {
+    for (var r = lane / 256u * {DEEP}u; r < params.rank4; r += {DEEP}u * ({THREADS}u / 256u)) {
 #for j in 0..{DEEP}
         let z{j} = y[y_row + params.z_offset4 + r + {j}u];
         let at{j} = 4u * (r + {j}u) * params.width4;
@@ -56,6 +69,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 #end
     }
+#for g in 0..{GROUPED}
+#for i in 0..{SHARES}
+    if !first {
+        terms[lane - 256u] = value{i};
+    }
+    workgroupBarrier();
+    if first {
+        value{i} += terms[thread] + terms[256u + thread] + terms[512u + thread];
+    }
+    workgroupBarrier();
+#end
+#end
     var squares = 0.0;
 #for i in 0..{SHARES}
     squares += select(0.0, dot(value{i}, value{i}), inside{i});

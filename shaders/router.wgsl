@@ -36,7 +36,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         var expert = NONE;
         for (var i = 0u; i < 4u; i++) {
             let e = lane + i * 64u;
-            if e < params.experts && (taken >> i & 1u) == 0u {
+            if e < params.experts && ((taken >> i) & 1u) == 0u {
                 let s = scores[row * params.stride + e];
                 if expert == NONE || s > score {
                     score = s;

@@ -12,7 +12,6 @@
 //! generator is among them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
@@ -125,7 +124,7 @@ impl Checkpoint {
     /// `fingerprint` is the base's, which the adapter's file then holds.
     pub fn write(&self, dir: &Path, fingerprint: &Fingerprint) -> Result<PathBuf, Error> {
         let path = dir.join(format!("{PREFIX}{}", self.step));
-        if path.exists() {
+        if files::exists(&path) {
             return Ok(path);
         }
         let fingerprint = fingerprint.to_string();
@@ -161,6 +160,21 @@ impl Checkpoint {
         let contents: Vec<(&str, &[u8])> = contents.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
         files::write_folder(&path, &contents)?;
         Ok(path)
+    }
+
+    /// In what a run of `recipe` with `steps` steps over what `identity` says is another than this one; empty where it can
+    /// go on from here.
+    pub fn changes(&self, recipe: &Recipe, identity: &Identity, steps: usize) -> Vec<String> {
+        let mut changes: Vec<String> =
+            recipe.changes_since(&self.recipe).iter().map(ToString::to_string).collect();
+        // Another seed, for instance, splits off other samples: the key is the reason.
+        if changes.is_empty() {
+            changes = identity.changes_since(&self.identity);
+        }
+        if changes.is_empty() && steps != self.steps {
+            changes.push(format!("the run had {} steps and has {steps}", self.steps));
+        }
+        changes
     }
 
     /// Reads the checkpoint in the folder `path`, for the model `config` and the slots that `slots` makes of its recipe.
@@ -207,7 +221,7 @@ impl Checkpoint {
 /// The state of the checkpoint in the folder `path`, and its files by name, each as it was written.
 fn open(path: &Path) -> Result<(State, HashMap<String, Vec<u8>>), Error> {
     let damaged = |problem: String| Error::Damaged { path: path.into(), problem };
-    let read = |name: &str| fs::read(path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
+    let read = |name: &str| files::read(&path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
     let text = read(STATE)?;
     let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
     let state: serde_json::Value = serde_json::from_slice(&text).map_err(unreadable)?;
@@ -259,12 +273,11 @@ pub fn inspect(path: &Path) -> Result<Summary, Error> {
 
 /// The checkpoints in the folder `dir`, by step, the newest first; none where there is no such folder.
 pub fn list(dir: &Path) -> Vec<(usize, PathBuf)> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let step = |path: PathBuf| {
         let step = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
         Some((step, path))
     };
-    let mut found: Vec<(usize, PathBuf)> = entries.filter_map(|entry| step(entry.path())).collect();
+    let mut found: Vec<(usize, PathBuf)> = files::list(dir).into_iter().flatten().filter_map(step).collect();
     found.sort_by(|a, b| b.cmp(a));
     found
 }
@@ -322,6 +335,8 @@ fn parse(bytes: &[u8], group: &str, rank: usize, slots: &[Slot]) -> Result<BTree
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::lora::{Module, slots};
     use crate::weights::Base;

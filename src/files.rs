@@ -1,9 +1,11 @@
-//! Writing files so that a crash or a full disk never leaves half a file in the place of a good one.
+//! The only way to files: reading them, and writing them so that a crash or a full disk never leaves half a file in the place
+//! of a good one.
 //!
-//! Everything is written beside its place, flushed to the disk, and then renamed.
+//! Everything is written beside its place, flushed to the disk, and then renamed. Where there is no disk, `memory.rs` stands in
+//! for this module.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What every temporary file and folder is called; something follows. One that is found later was left by a crash.
@@ -38,6 +40,56 @@ fn next_step(source: &io::Error) -> &'static str {
 /// Turns a system's reason into an [`Error`] at `path`.
 fn at(path: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error { path: path.into(), source }
+}
+
+/// A whole file.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path)
+}
+
+/// At most the first `most` bytes of a file.
+pub fn read_start(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A whole file of text.
+pub fn read_to_string(path: &Path) -> io::Result<String> {
+    fs::read_to_string(path)
+}
+
+/// Whether a file is at `path`.
+pub fn is_file(path: &Path) -> bool {
+    path.is_file()
+}
+
+/// Whether a folder is at `path`.
+pub fn is_dir(path: &Path) -> bool {
+    path.is_dir()
+}
+
+/// Whether anything is at `path`.
+pub fn exists(path: &Path) -> bool {
+    path.exists()
+}
+
+/// What a folder holds, files and folders, by name.
+pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    found.sort();
+    Ok(found)
+}
+
+/// The files that match a pattern such as `data/*.jsonl`, by name.
+///
+/// Fails with [`ErrorKind::InvalidInput`] where it is no pattern.
+pub fn matching(pattern: &str) -> io::Result<Vec<PathBuf>> {
+    let options = glob::MatchOptions { require_literal_leading_dot: true, ..Default::default() };
+    let invalid = |e| io::Error::new(ErrorKind::InvalidInput, e);
+    let paths = glob::glob_with(pattern, options).map_err(invalid)?;
+    let paths = paths.collect::<Result<Vec<_>, _>>().map_err(io::Error::from)?;
+    Ok(paths.into_iter().filter(|path| path.is_file()).collect())
 }
 
 /// Writes `bytes` to `path`: afterwards the file is whole, or what stood there still stands.

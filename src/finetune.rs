@@ -78,7 +78,7 @@ pub async fn finetune(
     (0..steps).for_each(|index| capacity.include(&planned.step(samples, index)));
 
     let start = run::initial_adapter(recipe, &frozen.base)?.adapter;
-    let model = Model::load(gpu, &frozen.base, recipe.data.max_seq_len)?;
+    let model = Model::stream(gpu, &frozen.base, recipe.data.max_seq_len, |_| ()).await?;
     let trainer = Trainer::new(gpu, &model, &start, capacity, run::dropout(recipe), run::recompute(recipe))?;
     let optimizer = run::optimizer(recipe);
     for index in 0..steps {

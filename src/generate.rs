@@ -139,7 +139,7 @@ impl<'a> Generator<'a> {
         let chunk = self.workspace.lengths().chunk;
         while prompt.len() - self.ids.len() > chunk {
             let next = self.ids.len() + chunk;
-            self.decoder.append(&prompt[self.ids.len()..next])?;
+            self.decoder.append(&prompt[self.ids.len()..next]).await?;
             self.ids.extend(&prompt[self.ids.len()..next]);
             self.workspace.gpu().wait()?;
             if hear(Event::Prompt(next)).is_break() {
@@ -238,7 +238,7 @@ pub async fn greedy(
     if context == 0 {
         return Ok(Vec::new());
     }
-    let workspace = Workspace::new(gpu, model, Lengths { context, chunk: CHUNK }, adapter.rank)?;
+    let workspace = Workspace::stream(gpu, model, Lengths { context, chunk: CHUNK }, adapter.rank).await?;
     let mut generator = Generator::new(&workspace, tokenizer, Some(adapter))?;
     let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new() };
     let mut replies = Vec::new();

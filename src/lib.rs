@@ -45,4 +45,9 @@ pub mod generate;
 pub mod run;
 
 pub mod export;
+#[cfg(feature = "native")]
+pub mod files;
+/// Files in memory, where there is no disk.
+#[cfg(not(feature = "native"))]
+#[path = "files/memory.rs"]
 pub mod files;

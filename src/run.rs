@@ -14,7 +14,9 @@ use crate::train::{Capacity, Dropout, Optimizer};
 use crate::weights::{self, Base, Fingerprint};
 
 mod data;
+mod prepared;
 pub use data::{Data, Source, ValidationFile, template};
+pub use prepared::Prepared;
 
 /// Why a recipe cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -58,33 +60,44 @@ pub struct Frozen {
 
 impl Frozen {
     /// Opens the base that `recipe` names.
+    #[cfg(feature = "native")]
     pub fn open(recipe: &Recipe) -> Result<Frozen, RunError> {
         let frozen = Frozen::named(&recipe.model.base, &recipe.data.template)?;
-        if let Some(wanted) =
-            recipe.model.fingerprint.as_ref().filter(|wanted| **wanted != frozen.fingerprint)
+        frozen.check(recipe)?;
+        Ok(frozen)
+    }
+
+    /// Refuses a base that `recipe` was not written for, or whose context is too short for it.
+    pub fn check(&self, recipe: &Recipe) -> Result<(), RunError> {
+        if let Some(wanted) = recipe.model.fingerprint.as_ref().filter(|wanted| **wanted != self.fingerprint)
         {
             return Err(RunError::Conflict(format!(
                 "{} has the fingerprint {}, model.fingerprint is {wanted}; use the base that the recipe was \
                  written for, or remove that key",
-                frozen.base.name(),
-                frozen.fingerprint
+                self.base.name(),
+                self.fingerprint
             )));
         }
-        let trained = frozen.base.config().context_length;
+        let trained = self.base.config().context_length;
         if recipe.data.max_seq_len > trained {
             return Err(RunError::Conflict(format!(
                 "data.max_seq_len = {}, but {} was trained for {trained} positions; lower it",
                 recipe.data.max_seq_len,
-                frozen.base.name(),
+                self.base.name(),
             )));
         }
-        Ok(frozen)
+        Ok(())
     }
 
     /// Opens a base by what [`Base::open`] takes, with a template.
+    #[cfg(feature = "native")]
     pub fn named(spec: &str, template: &crate::recipe::Template) -> Result<Frozen, RunError> {
-        let base = Base::open(spec)?;
-        let fingerprint = Fingerprint::of(&base);
+        Frozen::of(Base::open(spec)?, template)
+    }
+
+    /// An open base with a template.
+    pub fn of(base: Base, template: &crate::recipe::Template) -> Result<Frozen, RunError> {
+        let fingerprint = base.fingerprint();
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let config = base.config();
         if tokenizer.vocab_size() > config.vocab {

@@ -232,13 +232,13 @@ impl<'a> Trainer<'a> {
         let ready = self.ready.lock().expect("no thread died here").take_if(|(of, _)| of == batch);
         match ready {
             Some((_, inputs)) => Ok(inputs),
-            None => Inputs::upload(self.gpu, self.model, batch),
+            None => Inputs::upload(self.gpu, self.model, batch).await,
         }
     }
 
     async fn make_ready(&self) -> Result<(), GpuError> {
         let Some(batch) = self.announced.lock().expect("no thread died here").take() else { return Ok(()) };
-        let inputs = Inputs::upload(self.gpu, self.model, &batch)?;
+        let inputs = Inputs::upload(self.gpu, self.model, &batch).await?;
         *self.ready.lock().expect("no thread died here") = Some((batch, inputs));
         Ok(())
     }
@@ -352,7 +352,7 @@ impl<'a> Trainer<'a> {
         let mut evaluation = Evaluation::default();
         for (i, batch) in batches.iter().enumerate() {
             let mut rec = Recorder::new(self.gpu);
-            let inputs = Inputs::upload(self.gpu, self.model, batch)?;
+            let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
             self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
@@ -367,7 +367,7 @@ impl<'a> Trainer<'a> {
     pub async fn logits(&self, batch: &MicroBatch, rows: &[u32]) -> Result<Vec<f32>, GpuError> {
         self.assert_fits(std::slice::from_ref(batch));
         let mut rec = Recorder::new(self.gpu);
-        let inputs = Inputs::upload(self.gpu, self.model, batch)?;
+        let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
         self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
         rec.submit()?;
         self.head.read_logits(self.gpu, self.model, &self.activations, rows).await

@@ -1,6 +1,7 @@
 //! Quantizers lose no more than llama.cpp's: tests/golden/quantize.json holds what those lost on the same matrices.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use rullama_train::weights::quant::dequantize;
@@ -37,6 +38,10 @@ fn matrix(name: &str) -> Vec<f32> {
             normal.into_iter().enumerate().map(|(i, x)| x * size(i)).collect()
         }
         "shifted" => normal.into_iter().map(|x| x * 0.02 + 0.05).collect(),
+        file if file.ends_with(".bf16") => {
+            let bytes = std::fs::read(Path::new("tests/fixtures/quantize").join(file)).expect("a fixture");
+            dequantize(GgmlType::BF16, &bytes)
+        }
         tensor => {
             let base = Base::tiny().expect("part of the program");
             let name = tensor.strip_suffix(".weight").expect("a tensor's name");
@@ -56,7 +61,11 @@ fn relative_error(ty: GgmlType, values: &[f32]) -> f64 {
 fn no_format_loses_more_than_in_llama_cpp() {
     let figures: BTreeMap<String, BTreeMap<String, f64>> =
         serde_json::from_str(include_str!("golden/quantize.json")).expect("what quantize.py wrote");
-    assert_eq!(figures.len(), 7, "four made matrices and three of the tiny model");
+    assert_eq!(
+        figures.len(),
+        10,
+        "four made matrices, three of the tiny model, three from before it was quantized"
+    );
     let mut failures = Vec::new();
     for (name, expected) in &figures {
         let values = matrix(name);

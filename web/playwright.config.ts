@@ -1,9 +1,15 @@
 // The page in a real Chromium, with WebGPU on the processor.
 import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { defineConfig } from "@playwright/test";
 
 // A browser that is there already; else the one that `npx playwright install chromium` fetches.
 const installed = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser"].find(existsSync);
+
+// The program with the page inside: `cargo build --release --features web`, after `web/build`.
+const built = process.env.CARGO_TARGET_DIR ?? fileURLToPath(new URL("../target", import.meta.url));
+const program = join(built, "release", "rullama-train");
 
 const serve = (port: number) => `http://localhost:${port}/`;
 const at = (port: number) => `--host localhost --port ${port} --strictPort`;
@@ -37,12 +43,12 @@ export default defineConfig({
   },
   projects: [
     { name: "page", testDir: "tests/page", use: { baseURL: serve(4174) } },
-    { name: "whole", testDir: "tests/whole", use: { baseURL: serve(4173) } },
+    // Where a processor plays the GPU, compiling the kernels alone takes most of a minute.
+    { name: "whole", testDir: "tests/whole", timeout: 1_200_000, expect: { timeout: 400_000 }, use: { baseURL: serve(4173) } },
   ],
   webServer: [
     // The page alone, over a trainer that computes nothing.
     { command: `node_modules/.bin/vite build --mode fake --outDir dist-fake && node_modules/.bin/vite preview --outDir dist-fake ${at(4174)}`, url: serve(4174), reuseExistingServer },
-    // What `web/build` has built.
-    { command: `node_modules/.bin/vite preview ${at(4173)}`, url: serve(4173), reuseExistingServer },
+    ...(existsSync(program) ? [{ command: `${program} web --no-open --port 4173`, url: serve(4173), reuseExistingServer }] : []),
   ],
 });

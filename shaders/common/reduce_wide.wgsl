@@ -1,10 +1,12 @@
-// Sums over the 256 threads of a workgroup, in a fixed order, the same in every thread.
+// Sums over the first 256 threads of a workgroup, in a fixed order, the same in every thread.
 var<workgroup> wide_values: array<f32, 256>;
 
 fn wide_sum(value: f32, lane: u32) -> f32 {
-    wide_values[lane] = value;
+    if lane < 256u {
+        wide_values[lane] = value;
+    }
     workgroupBarrier();
-    if lane % 16u == 0u {
+    if lane < 256u && lane % 16u == 0u {
         var sixteen = 0.0;
         for (var i = 0u; i < 16u; i++) {
             sixteen += wide_values[lane + i];

@@ -6,6 +6,6 @@ fn k_factors(header: vec4<u32>, sub: u32) -> vec2<f32> {
     let second = header.z >> shift;
     let third = header.w >> shift;
     let low = vec2<u32>(first & 63u, second & 63u);
-    let high = vec2<u32>((third & 15u) | ((first >> 6u) & 3u) << 4u, ((third >> 4u) & 15u) | ((second >> 6u) & 3u) << 4u);
+    let high = vec2<u32>((third & 15u) | (((first >> 6u) & 3u) << 4u), ((third >> 4u) & 15u) | (((second >> 6u) & 3u) << 4u));
     return unpack2x16float(header.x) * vec2<f32>(select(high, low, sub < 4u));
 }

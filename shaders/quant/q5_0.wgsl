@@ -18,7 +18,7 @@ fn q5_d(row: u32, slice: u32) -> f32 {
 
 fn q5_value(low: u32, high: u32, d: f32) -> vec4<f32> {
     let bits = (vec4<u32>(high) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
-    return d * (vec4<f32>(unpack4xU8(low & 0x0f0f0f0fu) | bits << vec4<u32>(4u)) - 16.0);
+    return d * (vec4<f32>(unpack4xU8(low & 0x0f0f0f0fu) | (bits << vec4<u32>(4u))) - 16.0);
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

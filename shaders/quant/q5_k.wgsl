@@ -20,7 +20,7 @@ fn k_high(row: u32, slice: u32) -> u32 {
 
 fn k_value(q: u32, high: u32, factors: vec2<f32>) -> vec4<f32> {
     let bits = (vec4<u32>(high) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
-    return factors.x * vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu) | bits << vec4<u32>(4u)) - factors.y;
+    return factors.x * vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu) | (bits << vec4<u32>(4u))) - factors.y;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

@@ -27,7 +27,7 @@ fn q6_d(row: u32, slice: u32) -> f32 {
 }
 
 fn q6_quants(low: u32, high: u32) -> vec4<f32> {
-    return vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4u)) - 32.0;
+    return vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u))) - 32.0;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

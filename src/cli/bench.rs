@@ -8,22 +8,25 @@ use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample, Step};
-use rullama_train::gpu::{Gpu, GpuError};
+use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
-use rullama_train::model::Model;
 use rullama_train::model::plan::{Kept, Plan, Recompute};
+use rullama_train::model::{Model, Trainable};
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::Backend;
 use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 use rullama_train::weights::Base;
+use rullama_train::weights::shapes::Shape;
 use serde_json::json;
 
+use super::ceilings::{self, Ceilings, attention_operations};
 use super::{bench_decode, inference, show};
 
 /// What to time.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// "tiny", an Ollama tag, or the path of a .gguf.
+    /// "tiny", an Ollama tag, the path of a .gguf, or a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b), whose weights are then
+    /// random and made on the device: nothing is downloaded.
     base: String,
     /// Sequences in a step.
     #[arg(long, default_value_t = 1)]
@@ -71,7 +74,10 @@ pub struct BenchArgs {
 
 /// Runs the steps and prints what they took.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let base = Base::open(&args.base)?;
+    let base = match Shape::named(&args.base) {
+        Some(shape) => block_on(shape.base())?,
+        None => Base::open(&args.base)?,
+    };
     let config = base.config();
     let longest = config.context_length;
     if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
@@ -98,7 +104,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             false => (inference::read_adapters(&args.adapters, &base)?, args.adapters.join(" + ")),
         };
         let gpu = open()?;
-        let model = Model::load(&gpu, &base, positions)?;
+        let model = block_on(Model::stream(&gpu, &base, positions, |_| ()))?;
         let (name, prompt) = (base.name(), args.sequence);
         return bench_decode::run(&gpu, &model, name, &adapter, &origin, prompt, tokens, args.json);
     }
@@ -111,7 +117,6 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         );
     }
     let gpu = open()?;
-    let model = Model::load(&gpu, &base, args.sequence)?;
     let adapter = random();
     let mut capacity = Capacity::default();
     capacity.include(&step);
@@ -120,18 +125,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
         (false, None) => Recompute::Never,
     };
+    refuse_over_limit(args, &gpu, &base, &adapter, capacity, recompute)?;
+    let model = block_on(Model::stream(&gpu, &base, args.sequence, |_| ()))?;
     let dropout = Dropout { probability: 0.0, seed: 0 };
-    let trainer = match Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute) {
-        Err(GpuError::OverLimit { needed, .. }) => {
-            let (gib, least) = (args.memory_limit.unwrap_or_default(), show::bytes(needed));
-            let shape = format_args!("{} × {}", args.batch, args.sequence);
-            bail!(
-                "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or \
-                 --batch"
-            );
-        }
-        trainer => trainer?,
-    };
+    let trainer = Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute)?;
     let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
 
@@ -152,8 +149,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     let memory = trainer.plan().total();
     let operations = product_operations(&base, trainer.plan(), &step);
-    let of_products: f64 =
-        kernels.iter().filter(|(name, _)| name.contains("linear.")).map(|(_, t)| t.seconds).sum();
+    let attention = attention_operations(config, trainer.plan(), args.batch, args.sequence);
+    let groups = ceilings::groups(&kernels, operations, attention);
+    let ceilings = Ceilings::measure(&gpu)?;
+    let of_products: f64 = groups.iter().filter(|g| g.name == "products").map(|g| g.seconds).sum();
     let dispatches: usize = kernels.iter().map(|(_, t)| t.dispatches).sum();
     if args.json {
         let kernels: Vec<_> = kernels
@@ -165,7 +164,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
             "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
-            "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels,
+            "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels, "ceilings": ceilings.json(),
+            "groups": groups.iter().map(|g| g.json(&ceilings)).collect::<Vec<_>>(),
         }));
         return Ok(());
     }
@@ -187,12 +187,30 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     );
     show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
+    show::line(
+        "ceilings",
+        format_args!(
+            "{:.1} GB/s copied, {:.2} TFLOP/s of {}",
+            ceilings.bytes / 1e9,
+            ceilings.operations / 1e12,
+            if gpu.cooperative() { "f16 on cooperative matrices" } else { "f32" }
+        ),
+    );
     if !kernels.is_empty() {
-        let rate = operations / of_products / 1e12;
         let device = show::count(dispatches, "kernel run");
+        show::line("device", format_args!("{total:.4} s in {device}"));
+    }
+    for group in &groups {
+        let (seconds, share) = (group.seconds, 100.0 * group.seconds / total);
+        let (rate, unit, of_ceiling) = group.rate(&ceilings);
+        // Bytes are those of the buffers, which a kernel need not read to the end.
+        let most = if group.operations.is_some() { "" } else { "at most " };
+        let percent = 100.0 * of_ceiling;
         show::line(
-            "products",
-            format_args!("{rate:.3} TFLOP/s in {of_products:.4} s; {total:.4} s on the device in {device}"),
+            group.name,
+            format_args!(
+                "{seconds:.4} s, {share:.1} %: {most}{rate:.3} {unit}, {percent:.0} % of the ceiling"
+            ),
         );
     }
     for (name, t) in &kernels {
@@ -202,11 +220,35 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
+/// Plans before the model is on the device, and refuses what is more than `--memory-limit`.
+fn refuse_over_limit(
+    args: &BenchArgs,
+    gpu: &Gpu,
+    base: &Base,
+    adapter: &Adapter,
+    capacity: Capacity,
+    recompute: Recompute,
+) -> Result<()> {
+    let Recompute::Within(limit) = recompute else { return Ok(()) };
+    let trainable = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
+    let plan = Plan::ahead(gpu, base, args.sequence, &trainable, tokens, loss_tokens, false, recompute);
+    if plan.total() > limit {
+        let (gib, least) = (args.memory_limit.unwrap_or_default(), show::bytes(plan.total()));
+        let shape = format_args!("{} × {}", args.batch, args.sequence);
+        bail!(
+            "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or \
+             --batch"
+        );
+    }
+    Ok(())
+}
+
 /// Of every matrix but the embeddings: its layer, and how many of its values one token is multiplied with. Of the experts those
 /// that work on it.
 fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, &str, usize)> {
     let experts = base.config().layers.iter().find_map(|l| l.experts);
-    let matrices = base.matrices().filter(|m| m.rows > 1);
+    let matrices = base.tensors().filter(|m| m.rows > 1);
     matrices.filter_map(move |m| match (m.name, experts) {
         ("token_embd" | "output" | "per_layer_token_embd", _) => None,
         (name, e) => {
@@ -220,7 +262,7 @@ fn products(base: &Base) -> impl Iterator<Item = (Option<usize>, &str, usize)> {
 
 /// Values of the matrices that one token is multiplied with, of the embeddings the head.
 fn active_parameters(base: &Base) -> usize {
-    base.head().rows * base.head().cols + products(base).map(|(_, _, values)| values).sum::<usize>()
+    base.config().vocab * base.config().width + products(base).map(|(_, _, values)| values).sum::<usize>()
 }
 
 /// Floating-point operations of a step's products with the frozen matrices: forward, once more where that is recomputed, and
@@ -229,12 +271,12 @@ fn product_operations(base: &Base, plan: &Plan, step: &Step) -> f64 {
     let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
     let passes = |layer: Option<usize>, name: &str| match layer.map(|layer| plan.kept[layer]) {
         None | Some(Kept::All) => 2,
-        Some(Kept::Down) if name.ends_with("ffn_down") => 2,
-        Some(Kept::Down | Kept::Input) => 3,
+        Some(Kept::Down | Kept::Attention) if name.ends_with("ffn_down") => 2,
+        Some(_) => 3,
     };
     let of_layers: usize =
         products(base).map(|(layer, name, values)| values * tokens * passes(layer, name)).sum();
-    let head = 2 * base.head().rows * base.head().cols * step.loss_tokens;
+    let head = 2 * base.config().vocab * base.config().width * step.loss_tokens;
     2.0 * (of_layers + head) as f64
 }
 

@@ -136,7 +136,7 @@ fn speeds(
         let started = Instant::now();
         let chunks: Vec<&[u32]> = prompt.chunks(workspace.lengths().chunk).collect();
         let (last, before) = chunks.split_last().expect("a prompt has tokens");
-        before.iter().try_for_each(|chunk| decoder.append(chunk))?;
+        before.iter().try_for_each(|chunk| block_on(decoder.append(chunk)))?;
         next[i] = block_on(decoder.likeliest(last))?.index;
         speeds[i].prompt_seconds = started.elapsed().as_secs_f64();
     }
@@ -168,7 +168,14 @@ fn speeds(
         }
         let of_one = |(name, t): (String, KernelTime)| {
             let dispatches = t.dispatches / PROFILED;
-            (name, KernelTime { dispatches, seconds: t.seconds / PROFILED as f64 })
+            (
+                name,
+                KernelTime {
+                    dispatches,
+                    seconds: t.seconds / PROFILED as f64,
+                    bytes: t.bytes / PROFILED as u64,
+                },
+            )
         };
         speeds[i].kernels = block_on(gpu.finish_profile())?.into_iter().map(of_one).collect();
         speeds[i].kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));

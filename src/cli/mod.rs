@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_decode;
+mod ceilings;
 mod chat;
 mod check;
 mod describe;

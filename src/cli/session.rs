@@ -10,7 +10,7 @@ use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::recipe::{Kernels, Recipe};
-use rullama_train::run::{self, Data, Frozen, Steps, ValidationFile};
+use rullama_train::run::{self, Data, Frozen, Prepared, Steps, ValidationFile};
 use rullama_train::train::{Capacity, Trainer};
 
 use super::show;
@@ -33,22 +33,8 @@ impl Session {
         let wait = show::wait("reading the data");
         let data = Data::read(recipe, &frozen)?;
         wait.finish_and_clear();
-        let steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
-        let validation = data.validation_files(recipe)?;
-        let render = |text: &String| Ok((text.clone(), frozen.prompt(text).map_err(run::RunError::Prompt)?));
-        let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>>>()?;
-        let longest =
-            prompts.iter().map(|(_, ids)| ids.len() + recipe.eval.max_new_tokens).max().unwrap_or(0);
-        let context = frozen.base.config().context_length;
-        if longest > context {
-            bail!(
-                "the longest of eval.samples needs {longest} positions with its reply, {} was trained for {context}; \
-                 shorten it or lower eval.max_new_tokens",
-                frozen.base.name()
-            );
-        }
-        let capacity = run::capacity(&steps, &data.train, &validation);
-        let positions = longest.max(recipe.data.max_seq_len);
+        let Prepared { data, validation, steps, prompts, capacity, positions } =
+            Prepared::plan(recipe, &frozen, data)?;
         Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
     }
 

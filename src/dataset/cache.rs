@@ -64,7 +64,7 @@ impl Cache {
 
     /// The user's own, where the system has a place for such (`$XDG_CACHE_HOME` or `~/.cache` on Linux).
     pub fn of_user() -> Option<Cache> {
-        dirs::cache_dir().map(|dir| Cache::new(dir.join("rullama-train").join("datasets")))
+        user_folder().map(|dir| Cache::new(dir.join("rullama-train").join("datasets")))
     }
 
     /// Whether a file of so many bytes is kept.
@@ -90,7 +90,7 @@ impl Cache {
     /// The samples under a key; `name` is what the file is called now.
     pub fn load(&self, key: &str, name: &str) -> Entry {
         let path = self.path(key);
-        let bytes = match std::fs::read(&path) {
+        let bytes = match files::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Entry::Missing,
             Err(_) => return Entry::Broken(path),
@@ -114,6 +114,16 @@ impl Cache {
         prune(&self.dir);
         Ok(())
     }
+}
+
+#[cfg(feature = "native")]
+fn user_folder() -> Option<PathBuf> {
+    dirs::cache_dir()
+}
+
+#[cfg(not(feature = "native"))]
+fn user_folder() -> Option<PathBuf> {
+    None
 }
 
 /// Best effort: what cannot be removed stays.

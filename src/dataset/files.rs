@@ -1,9 +1,11 @@
 //! Dataset files on the disk: paths, folders and patterns to files, and files to samples.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::cache::{Cache, Entry};
 use super::{Dataset, DatasetError, Notice, Options, Problem, What, parse};
+use crate::files;
 use crate::tokenizer::Tokenizer;
 
 /// What the names of samples' files end in; compressed ones have one of [`COMPRESSED`] behind it.
@@ -12,7 +14,7 @@ const COMPRESSED: [&str; 2] = ["gz", "zst"];
 
 /// Whether a path is a pattern such as `data/*.jsonl`; a file of that very name is not.
 pub fn is_pattern(path: &Path) -> bool {
-    path.to_string_lossy().contains(['*', '?', '[']) && !path.exists()
+    path.to_string_lossy().contains(['*', '?', '[']) && !files::exists(path)
 }
 
 /// The files that a path means, by name: itself, those of a folder and its subfolders, or those that match a pattern.
@@ -20,25 +22,23 @@ pub fn is_pattern(path: &Path) -> bool {
 pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetError> {
     let place = path.display().to_string();
     let mut skipped = Vec::new();
-    let mut files = Vec::new();
+    let mut found = Vec::new();
     if is_pattern(path) {
-        let options = glob::MatchOptions { require_literal_leading_dot: true, ..Default::default() };
-        let paths = glob::glob_with(&path.to_string_lossy(), options).map_err(|error| {
-            Problem::NoFiles(format!("it is no pattern: {error}; expected one such as data/*.jsonl"))
-                .at(&place)
+        found = files::matching(&path.to_string_lossy()).map_err(|error| {
+            let problem = match error.kind() {
+                ErrorKind::InvalidInput => {
+                    Problem::NoFiles(format!("it is no pattern: {error}; expected one such as data/*.jsonl"))
+                }
+                _ => Problem::Read(error.to_string()),
+            };
+            problem.at(&place)
         })?;
-        for found in paths {
-            let found = found.map_err(|error| Problem::Read(error.to_string()).at(&place))?;
-            if found.is_file() {
-                files.push(found);
-            }
-        }
-        if files.is_empty() {
+        if found.is_empty() {
             return Err(Problem::NoFiles("no file matches this pattern".into()).at(place));
         }
-    } else if path.is_dir() {
-        walk(path, &mut files, &mut skipped)?;
-        if files.is_empty() {
+    } else if files::is_dir(path) {
+        walk(path, &mut found, &mut skipped)?;
+        if found.is_empty() {
             let endings = ENDINGS.map(|ending| format!(".{ending}")).join(", ");
             let problem = format!(
                 "the folder holds no samples; expected files that end in {endings}, also with .gz or .zst"
@@ -46,25 +46,22 @@ pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetErro
             return Err(Problem::NoFiles(problem).at(place));
         }
     } else {
-        files.push(path.to_owned());
+        found.push(path.to_owned());
     }
     let notice = (!skipped.is_empty()).then_some(Notice { place, what: What::Skipped(skipped) });
-    Ok((files, notice))
+    Ok((found, notice))
 }
 
 /// Files of a folder in the order of their names; hidden ones are left alone.
-fn walk(folder: &Path, files: &mut Vec<PathBuf>, skipped: &mut Vec<String>) -> Result<(), DatasetError> {
+fn walk(folder: &Path, found: &mut Vec<PathBuf>, skipped: &mut Vec<String>) -> Result<(), DatasetError> {
     let failed = |error: std::io::Error| Problem::Read(error.to_string()).at(folder.display().to_string());
-    let entries = std::fs::read_dir(folder).map_err(failed)?;
-    let mut paths =
-        entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    paths.sort();
+    let paths = files::list(folder).map_err(failed)?;
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for path in paths.into_iter().filter(|path| !name(path).starts_with('.')) {
-        if path.is_dir() {
-            walk(&path, files, skipped)?;
+        if files::is_dir(&path) {
+            walk(&path, found, skipped)?;
         } else if holds_samples(&path) {
-            files.push(path);
+            found.push(path);
         } else {
             skipped.push(name(&path));
         }
@@ -91,7 +88,7 @@ pub fn read(
     cache: Option<&Cache>,
 ) -> Result<Dataset, DatasetError> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|error| Problem::Read(error.to_string()).at(&name))?;
+    let bytes = files::read(path).map_err(|error| Problem::Read(error.to_string()).at(&name))?;
     let Some(cache) = cache.filter(|cache| cache.is_worth(bytes.len())) else {
         return parse(&bytes, &name, tokenizer, options);
     };

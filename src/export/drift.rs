@@ -236,7 +236,7 @@ pub async fn logits(
     adapters: &[Option<&Adapter>],
     held_out: &HeldOut,
 ) -> Result<Vec<Logits>, GpuError> {
-    let model = Model::load(gpu, base, held_out.capacity().tokens)?;
+    let model = Model::stream(gpu, base, held_out.capacity().tokens, |_| ()).await?;
     // A fresh adapter has no effect.
     let none = Adapter::init(&lora::slots(base.config(), &[Module::AttnQ]), 1, 1.0, false, 0);
     let mut all = Vec::new();

@@ -124,10 +124,10 @@ pub fn write(
             let tensor = &gguf.tensors()[index];
             let parts: Vec<&Part> = touched.iter().filter(|part| part.tensor == tensor.name).collect();
             if parts.is_empty() {
-                for start in tensor.range.clone().step_by(BYTES_AT_A_TIME) {
-                    let piece = start..(start + BYTES_AT_A_TIME).min(tensor.range.end);
-                    out.write_all(&gguf.bytes()[piece.clone()])?;
-                    gguf.release(piece);
+                for (i, piece) in gguf.data(tensor).chunks(BYTES_AT_A_TIME).enumerate() {
+                    out.write_all(piece)?;
+                    let start = tensor.range.start + (i * BYTES_AT_A_TIME) as u64;
+                    gguf.release(start..start + piece.len() as u64);
                 }
                 return Ok(());
             }

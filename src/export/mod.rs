@@ -17,7 +17,6 @@ mod safetensors_file;
 mod verify;
 
 use std::collections::HashMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -190,7 +189,7 @@ pub async fn write_verified(
     held_out: &HeldOut,
 ) -> Result<Written, Error> {
     let capacity = held_out.capacity();
-    let model = Model::load(gpu, base, capacity.tokens)?;
+    let model = Model::stream(gpu, base, capacity.tokens, |_| ()).await?;
     let dropout = Dropout { probability: 0.0, seed: 0 };
     let mut trainer = Trainer::new(gpu, &model, adapter, capacity, dropout, Recompute::Always)?;
     write_verified_by(&mut trainer, dir, formats, adapter, options, held_out).await
@@ -241,7 +240,7 @@ fn write_and_read(
         Format::Mlx => Some(peft::TENSORS),
         _ => None,
     };
-    if let Some(other) = other.filter(|other| path.join(other).exists()) {
+    if let Some(other) = other.filter(|other| files::exists(&path.join(other))) {
         let problem = format!(
             "{} holds {other}, whose adapter_config.json would be replaced; choose another folder",
             path.display()
@@ -356,8 +355,8 @@ pub fn read_any(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<
 pub fn detect(path: &Path) -> Result<Format, Error> {
     let refuse = |problem: &str| Err(Error::Read { path: path.into(), problem: problem.into() });
     const KINDS: &str = "a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file";
-    if path.is_dir() {
-        let [peft, mlx] = [peft::TENSORS, mlx::TENSORS].map(|name| path.join(name).exists());
+    if files::is_dir(path) {
+        let [peft, mlx] = [peft::TENSORS, mlx::TENSORS].map(|name| files::exists(&path.join(name)));
         return match (peft, mlx) {
             (true, true) => refuse(
                 "holds adapter_model.safetensors and adapters.safetensors, expected PEFT's or mlx-lm's; remove one",
@@ -367,14 +366,13 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
             (_, false) => Ok(Format::Peft),
         };
     }
-    if !path.exists() {
+    if !files::exists(path) {
         return refuse(&format!("does not exist; name {KINDS}"));
     }
-    let mut start = Vec::new();
-    let opened = std::fs::File::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
-    if let Err(source) = opened {
-        return refuse(&format!("{source}; check the path and its permissions"));
-    }
+    let start = match files::read_start(path, 9) {
+        Ok(start) => start,
+        Err(source) => return refuse(&format!("{source}; check the path and its permissions")),
+    };
     if start.starts_with(b"GGUF") {
         return Ok(Format::GgufLora);
     }
@@ -391,7 +389,7 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
 
 /// A whole file.
 fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| Error::Read {
+    files::read(path).map_err(|source| Error::Read {
         path: path.into(),
         problem: format!("{source}; check the path and its permissions"),
     })

@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use safetensors::tensor::TensorView;
@@ -15,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::Error;
 use super::pairs::{Place, Tensor};
+use crate::files;
 
 /// More bytes of header than this are no adapter's; the crate's own limit is the same.
 const MOST_HEADER: u64 = 100_000_000;
@@ -46,12 +46,9 @@ pub(super) fn metadata(bytes: &[u8]) -> HashMap<String, String> {
 /// The same of the file at `path`, of which no more than the header is read; empty where it is damaged.
 pub(super) fn read_metadata(path: &Path) -> Result<HashMap<String, String>, Error> {
     let read = |path: &Path| -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let mut file = File::open(path)?;
-        file.by_ref().take(8).read_to_end(&mut bytes)?;
-        let length = bytes.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
-        file.take(length.min(MOST_HEADER)).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        let length =
+            files::read_start(path, 8)?.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+        files::read_start(path, 8 + length.min(MOST_HEADER))
     };
     match read(path) {
         Ok(bytes) => Ok(metadata(&bytes)),

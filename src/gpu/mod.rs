@@ -82,9 +82,22 @@ pub enum GpuError {
         /// What [`crate::model::plan::Recompute::Within`] allows.
         limit: u64,
     },
-    /// The device reported an error, or was lost.
+    /// The base could not be read while it was on its way to the device.
+    #[error(transparent)]
+    Base(crate::weights::Error),
+    /// The device reported an error.
     #[error("the GPU reported an error: {0}")]
     Device(String),
+    /// The device is gone: its driver failed, or the system or the browser took it away.
+    #[error("the GPU was lost: {0}; open it anew, and go on from the last checkpoint")]
+    Lost(String),
+}
+
+/// What the device told of itself.
+#[derive(Clone)]
+enum Fault {
+    Reported(String),
+    Lost(String),
 }
 
 /// An open device. Cheap to pass by reference; not cloneable on purpose.
@@ -95,7 +108,7 @@ pub struct Gpu {
     limits: wgpu::Limits,
     pipelines: pipeline::Cache,
     profile: profile::Profile,
-    errors: Arc<Mutex<Option<String>>>,
+    errors: Arc<Mutex<Option<Fault>>>,
     /// Results of the parts of split products.
     partial_sums: OnceLock<wgpu::Buffer>,
     workgroups_to_fill: AtomicUsize,
@@ -136,11 +149,12 @@ impl Gpu {
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
         let errors = Arc::new(Mutex::new(None));
         let (uncaptured, lost) = (errors.clone(), errors.clone());
-        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| remember(&uncaptured, describe(&e))));
-        device.set_device_lost_callback(move |reason, text| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                remember(&lost, format!("the device was lost: {text}"));
-            }
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+            remember(&uncaptured, Fault::Reported(describe(&e)));
+        }));
+        device.set_device_lost_callback(move |_, text| {
+            // What else went wrong followed from it.
+            *lost.lock().expect("the lock is held for a move only") = Some(Fault::Lost(text));
         });
         let unused = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("unused"),
@@ -180,6 +194,16 @@ impl Gpu {
         self.info.device_type == wgpu::DeviceType::Cpu
     }
 
+    /// What the device guarantees.
+    pub fn limits(&self) -> &wgpu::Limits {
+        &self.limits
+    }
+
+    /// Gives the device back: whatever still uses it fails with [`GpuError::Lost`].
+    pub fn destroy(&self) {
+        self.device.destroy();
+    }
+
     /// Bytes that live on the device now, where the backend counts them.
     pub fn allocated_bytes(&self) -> Option<u64> {
         self.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
@@ -194,6 +218,17 @@ impl Gpu {
     /// What the driver calls the device.
     pub fn device_name(&self) -> &str {
         &self.info.name
+    }
+
+    /// Threads of a workgroup that share work which one has to do; a software device runs them one after the other.
+    pub fn threads_to_share(&self) -> usize {
+        let limits = &self.limits;
+        match self.workgroups_to_fill() {
+            0 => 256,
+            _ => {
+                limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize
+            }
+        }
     }
 
     /// Workgroups of 64 threads that keep the device busy; products with fewer tiles are split along their sums.
@@ -293,7 +328,8 @@ impl Gpu {
     /// The first error that the device reported since it was opened.
     pub fn check(&self) -> Result<(), GpuError> {
         match self.errors.lock().expect("the lock is held for a move only").as_ref() {
-            Some(text) => Err(GpuError::Device(text.clone())),
+            Some(Fault::Reported(text)) => Err(GpuError::Device(text.clone())),
+            Some(Fault::Lost(text)) => Err(GpuError::Lost(text.clone())),
             None => Ok(()),
         }
     }
@@ -355,8 +391,21 @@ fn describe(error: &wgpu::Error) -> String {
     }
 }
 
-fn remember(slot: &Mutex<Option<String>>, text: String) {
-    slot.lock().expect("the lock is held for a move only").get_or_insert(text);
+fn remember(slot: &Mutex<Option<Fault>>, fault: Fault) {
+    slot.lock().expect("the lock is held for a move only").get_or_insert(fault);
+}
+
+/// The one that a browser thinks the fastest: it shows no others.
+#[cfg(target_arch = "wasm32")]
+async fn adapters(instance: &wgpu::Instance, _backends: wgpu::Backends) -> Vec<wgpu::Adapter> {
+    let power_preference = wgpu::PowerPreference::HighPerformance;
+    let options = wgpu::RequestAdapterOptions { power_preference, ..Default::default() };
+    instance.request_adapter(&options).await.into_iter().collect()
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+async fn adapters(instance: &wgpu::Instance, backends: wgpu::Backends) -> Vec<wgpu::Adapter> {
+    instance.enumerate_adapters(backends).await
 }
 
 async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result<wgpu::Adapter, GpuError> {
@@ -367,7 +416,7 @@ async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result<wgpu::Adap
         Backend::Dx12 => wgpu::Backends::DX12,
     };
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    let mut adapters = instance.enumerate_adapters(backends).await;
+    let mut adapters = adapters(&instance, backends).await;
     if adapters.is_empty() {
         return Err(GpuError::NoDevice);
     }

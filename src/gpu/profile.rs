@@ -12,7 +12,7 @@ pub(super) struct Profile(Mutex<Option<Vec<Timing>>>);
 /// The queries of one submission, in as many sets as they fill.
 pub(super) struct Timing {
     sets: Vec<(wgpu::QuerySet, wgpu::Buffer)>,
-    kernels: Vec<Arc<str>>,
+    kernels: Vec<(Arc<str>, u64)>, // with the bytes of what each is given
 }
 
 /// All dispatches of one kernel.
@@ -22,6 +22,9 @@ pub struct KernelTime {
     pub dispatches: usize,
     /// Altogether.
     pub seconds: f64,
+    /// Of the buffers that they were given, each counted once a run: as much as one reads and writes that touches all of
+    /// it.
+    pub bytes: u64,
 }
 
 /// Dispatches that one set times: WebGPU allows 4096 queries.
@@ -60,10 +63,10 @@ impl Profile {
 }
 
 impl Timing {
-    /// Where the next dispatch, of `kernel`, writes its times.
-    pub fn next(&mut self, kernel: Arc<str>) -> wgpu::ComputePassTimestampWrites<'_> {
+    /// Where the next dispatch, of `kernel` over `bytes`, writes its times.
+    pub fn next(&mut self, kernel: Arc<str>, bytes: u64) -> wgpu::ComputePassTimestampWrites<'_> {
         let (set, at) = (self.kernels.len() / SET, 2 * (self.kernels.len() % SET) as u32);
-        self.kernels.push(kernel);
+        self.kernels.push((kernel, bytes));
         wgpu::ComputePassTimestampWrites {
             query_set: &self.sets[set].0,
             beginning_of_pass_write_index: Some(at),
@@ -98,9 +101,10 @@ impl Gpu {
         for timing in kept {
             for ((_, results), kernels) in timing.sets.iter().zip(timing.kernels.chunks(SET)) {
                 let stamps = self.read::<[u64; 2]>(results, kernels.len()).await?;
-                for (kernel, [begin, end]) in kernels.iter().zip(stamps) {
+                for ((kernel, bytes), [begin, end]) in kernels.iter().zip(stamps) {
                     let time = times.entry(kernel.to_string()).or_default();
                     time.dispatches += 1;
+                    time.bytes += bytes;
                     time.seconds += end.saturating_sub(begin) as f64 * period;
                 }
             }

@@ -21,6 +21,8 @@ pub(super) enum Command {
         pipeline: wgpu::ComputePipeline,
         bind_group: wgpu::BindGroup,
         workgroups: [u32; 3],
+        /// Of the buffers that it is given.
+        bytes: u64,
     },
     Clear {
         buffer: wgpu::Buffer,
@@ -115,7 +117,8 @@ impl<'g> Recorder<'g> {
             entries: &entries,
         });
         let (name, pipeline) = (compiled.name, compiled.pipeline);
-        self.commands.push(Command::Dispatch { name, pipeline, bind_group, workgroups });
+        let bytes = bindings.iter().map(|b| b.range.map_or(b.buffer.size(), |r| r.1)).sum();
+        self.commands.push(Command::Dispatch { name, pipeline, bind_group, workgroups, bytes });
     }
 
     /// Fills the first `bytes` (a multiple of 4) of `buffer` with zeros.
@@ -172,8 +175,8 @@ impl Gpu {
             match command {
                 Command::Clear { buffer, bytes } => encoder.clear_buffer(buffer, 0, Some(*bytes)),
                 Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes),
-                Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z] } => {
-                    let timestamp_writes = timing.as_mut().map(|t| t.next(name.clone()));
+                Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z], bytes } => {
+                    let timestamp_writes = timing.as_mut().map(|t| t.next(name.clone(), *bytes));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
                     let mut pass = encoder.begin_compute_pass(&descriptor);
                     pass.set_pipeline(pipeline);

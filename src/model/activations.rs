@@ -6,7 +6,7 @@
 //! | `input` | `[T, D]` | norm before attention; recomputation |
 //! | `attn_normed`, `z_attn` | `[T, D]`, `[T, Σ R]` | adapters of q, k, v |
 //! | `attn_q`, `attn_k`, `attn_v` | `[T, H·K]`, `[T, G·K]` | norms of the heads |
-//! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too; `lse` by recomputation |
+//! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too; `lse` by recomputation; recomputing layers may keep `attention` |
 //! | `z_output`, `attn_output` | `[T, R]`, `[T, D]` | adapter; norm after attention |
 //! | `after_attention` | `[T, D]` | norm before the feed-forward |
 //! | `ffn_normed`, `z_ffn` | `[T, D]`, `[T, Σ R]` | adapters of gate and up |
@@ -32,6 +32,7 @@ pub(super) struct LayerActivations {
     pub lse: Rows,
     pub attention: AttentionActivations,
     feed_forward: FeedForwardActivations,
+    attended: Rows,
     down: Rows,
     experts: Vec<ExpertActivations>, // by chunk; of recomputing layers one for all
     kept: Kept,
@@ -46,7 +47,6 @@ pub(super) struct AttentionActivations {
     pub attn_k: Rows,
     pub attn_v: Rows,
     pub q: Rows,
-    pub attention: Rows,
     pub z_output: Rows,
     pub attn_output: Rows,
     pub after_attention: Rows,
@@ -85,7 +85,7 @@ pub(super) struct Scratch {
     pub dup: Rows,       // [C, F]
     pub dgeglu: Rows,    // [C, F]
     pub ffn_down: Rows,  // `down` of a chunk in f32, where it is kept packed [C, D]
-    pub dq: Rows,        // [T, H·K]
+    pub dq: Rows,        // [T, H·K]; before that, the attention's output in f32, where it is kept packed
     pub dattn_q: Rows,   // [T, H·K]; before that, the gradient of the attention's output
     pub dheads: Rows,    // gradients of keys or values by query head [T, H·K]
     pub dattn_k: Rows,   // [T, G·K]
@@ -132,8 +132,13 @@ impl Activations {
             )),
             false => None,
         };
-        let shared_down = match plan.kept.contains(&Kept::Input) {
+        let any_below = |level: Kept| plan.kept.iter().any(|kept| *kept < level);
+        let shared_down = match any_below(Kept::Down) {
             true => Some(make_chunk.output("recomputed down", widest.width)?),
+            false => None,
+        };
+        let shared_attended = match any_below(Kept::Attention) {
+            true => Some(make.operand("recomputed attention", widest.queries)?),
             false => None,
         };
         let dgeglu = make_chunk.rows("dgeglu", widest.ffn)?;
@@ -165,6 +170,10 @@ impl Activations {
                 (Some(shared), Kept::Input) => shared.clone(),
                 _ => make.output(&format!("layer {i} down"), w.width)?,
             };
+            let attended = match &shared_attended {
+                Some(shared) if plan.kept[i] < Kept::Attention => shared.narrowed(w.queries),
+                _ => make.operand(&format!("layer {i} attention"), w.queries)?,
+            };
             let (k, v) = match recomputes && w.kept_keys == 0 {
                 true => narrowed(&shared_kv, w.own_keys),
                 false => keys_and_values(w.own_keys)?,
@@ -184,6 +193,7 @@ impl Activations {
                 lse: make.rows("lse", w.heads)?,
                 attention,
                 feed_forward,
+                attended,
                 down,
                 experts,
                 kept: plan.kept[i],
@@ -267,11 +277,21 @@ impl Activations {
         let layer = &self.layers[layer];
         let down = match layer.kept {
             Kept::Input => layer.down.clone(),
-            Kept::Down | Kept::All => layer.down.below(chunk.first),
+            _ => layer.down.below(chunk.first),
         };
         match down.packed {
             Some(packed) => (self.scratch.ffn_down.clone(), Some(packed)),
             None => (down, None),
+        }
+    }
+
+    /// What the attention of a layer gives to `tokens` tokens: in f32, and packed where it is kept so. Then the rows are scratch of
+    /// every layer, and hold it while attention or its backward runs.
+    pub(super) fn attended(&self, layer: usize, tokens: usize) -> (Rows, Option<Packed>) {
+        let attended = &self.layers[layer].attended;
+        match &attended.packed {
+            Some(packed) => (self.scratch.dq.narrowed(attended.stride), Some(packed.for_rows(tokens))),
+            None => (attended.clone(), None),
         }
     }
 
@@ -300,6 +320,12 @@ impl LayerActivations {
             true => self.feed_forward.clone(),
             false => self.feed_forward.below(chunk.first),
         }
+    }
+
+    /// What attention gives to `tokens` tokens, as products read it.
+    pub(super) fn attended(&self, tokens: usize) -> Rows {
+        let packed = self.attended.packed.as_ref().map(|packed| packed.for_rows(tokens));
+        Rows { packed, ..self.attended.clone() }
     }
 
     /// What backward finds.
@@ -355,7 +381,6 @@ impl Maker<'_> {
             attn_k: rows("attn_k", w.own_keys)?,
             attn_v: rows("attn_v", w.own_values)?,
             q: self.heads(&format!("{label} q"), w.queries)?,
-            attention: rows("attention", w.queries)?,
             z_output: rows("z_output", w.z[1])?,
             attn_output: rows("attn_output", w.width)?,
             after_attention: rows("after_attention", w.width)?,
@@ -407,7 +432,6 @@ impl AttentionActivations {
             attn_k: self.attn_k.narrowed(w.own_keys),
             attn_v: self.attn_v.narrowed(w.own_values),
             q: self.q.narrowed(w.queries),
-            attention: self.attention.narrowed(w.queries),
             z_output: self.z_output.narrowed(w.z[1]),
             ..self.clone()
         }

@@ -137,7 +137,7 @@ impl<'b> Model<'b> {
         rms_norm::backward(rec, &s.dstream, dhidden, &saved.attn_output, &w.post_attention_norm, t, false);
         let gradients = [(Module::AttnOutput, &w.attn_output, &s.dstream)];
         let dx = Some((dattention, false));
-        products.backward(rec, group(Input::Attention), &saved.z_output, &saved.attention, &gradients, dx);
+        products.backward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &gradients, dx);
 
         if !acts.kept_keys[layer] {
             acts.clear_dkv(rec, layer, t);
@@ -145,7 +145,9 @@ impl<'b> Model<'b> {
         let donor = l.kv_donor.unwrap_or(layer);
         let (dk, dv) = acts.dkv[donor].as_ref().expect("a donor makes keys and values");
         let attention = self.attention(layer, pass.inputs);
-        let (gradients, out, lse) = ([&dq, dk, dv], &saved.attention, &a.lse);
+        let (out, packed) = acts.attended(layer, t);
+        packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
+        let (gradients, out, lse) = ([&dq, dk, dv], &out, &a.lse);
         match (&acts.coop_attention, self.operands(acts, layer, t)) {
             (Some(scratch), Some(heads)) => {
                 scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads.bind(), out, lse);

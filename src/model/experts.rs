@@ -76,22 +76,21 @@ enum Operand {
 
 impl Experts {
     /// Uploads the experts of layer `layer`.
-    pub fn load(
-        upload: &Upload,
+    pub async fn load(
+        upload: &Upload<'_>,
         layer: usize,
         shape: &config::Experts,
         eps: f32,
     ) -> Result<Experts, GpuError> {
         let (gpu, base) = (upload.gpu, upload.base);
         let name = |last: &str| format!("blk.{layer}.{last}");
-        let matrix = |name: &str| -> Result<Option<ExpertWeight>, GpuError> {
-            let Some(m) = base.matrix(name) else { return Ok(None) };
-            let shape = [shape.count, m.rows / shape.count, m.cols];
-            ExpertWeight::upload(gpu, name, m.ty, shape, m.data).map(Some)
+        let matrix = async |name: &str| -> Result<Option<ExpertWeight>, GpuError> {
+            let Some(matrix) = base.tensor(name) else { return Ok(None) };
+            ExpertWeight::stream(gpu, base, &matrix, shape.count).await.map(Some)
         };
         let mut gate_up = Vec::new();
         for name in ["ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps"].map(name) {
-            gate_up.extend(matrix(&name)?);
+            gate_up.extend(matrix(&name).await?);
         }
         let scale = base.vector(&name("ffn_gate_inp.scale"));
         let root = (scale.len() as f64).sqrt();
@@ -100,9 +99,11 @@ impl Experts {
         let stride = scales.len().next_multiple_of(4);
         Ok(Experts {
             router_norm: Norm::new(gpu, "router norm", Some(&router_norm), router_norm.len(), eps)?,
-            router: upload.matrix(&name("ffn_gate_inp"))?,
+            router: upload.matrix(&name("ffn_gate_inp")).await?,
             gate_up,
-            down: matrix(&name("ffn_down_exps"))?.expect("the base checked its tensors when it was opened"),
+            down: matrix(&name("ffn_down_exps"))
+                .await?
+                .expect("the base checked its tensors when it was opened"),
             scales: Rows {
                 buffer: gpu.upload("scales of experts", &scales)?,
                 stride,

@@ -66,17 +66,21 @@ impl<'b> Model<'b> {
         products.forward(rec, group(Input::AttnNormed), &saved.z_attn, &saved.attn_normed, &outputs);
 
         self.heads_forward(rec, pass, acts, layer);
-        let attention = self.attention(layer, pass.inputs);
-        let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
-        match self.operands(acts, layer, t) {
-            Some(operands) => {
-                coop_attention::forward(rec, &attention, &saved.attention, &a.lse, operands.bind(), again);
+        if !(again && a.kept() >= Kept::Attention) {
+            let (attended, packed) = acts.attended(layer, t);
+            let attention = self.attention(layer, pass.inputs);
+            let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
+            match self.operands(acts, layer, t) {
+                Some(operands) => {
+                    coop_attention::forward(rec, &attention, &attended, &a.lse, operands.bind(), again);
+                }
+                None => attention.forward(rec, &attended, &a.lse, &saved.q, &donor.k, &donor.v),
             }
-            None => attention.forward(rec, &saved.attention, &a.lse, &saved.q, &donor.k, &donor.v),
+            packed.iter().for_each(|packed| packed.pack(rec, attended.all(), w.attn_output.cols, t));
         }
 
         let outputs = [(Module::AttnOutput, &w.attn_output, &saved.attn_output)];
-        products.forward(rec, group(Input::Attention), &saved.z_output, &saved.attention, &outputs);
+        products.forward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &outputs);
         let stream = Some(&a.input);
         rms_norm::forward(
             rec,
@@ -150,7 +154,7 @@ impl<'b> Model<'b> {
             None => geglu::forward(rec, &saved.geglu, &saved.ffn_gate, &saved.ffn_up, t),
         }
         let (down, packed) = acts.down(layer, chunk);
-        if output.is_none() && acts.layers[layer].kept() == Kept::Down {
+        if output.is_none() && acts.layers[layer].kept() >= Kept::Down {
             products.project(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, w.ffn_down.cols);
         } else {
             let outputs = [(Module::FfnDown, &w.ffn_down, &down)];

@@ -1,7 +1,5 @@
 //! One micro-batch on the device.
 
-use rayon::prelude::*;
-
 use super::Model;
 use crate::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
@@ -29,7 +27,7 @@ pub(super) struct PerLayerRows {
 
 impl Inputs {
     /// Uploads a micro-batch, and fetches its per-layer embedding rows from the file.
-    pub fn upload(gpu: &Gpu, model: &Model, batch: &MicroBatch) -> Result<Inputs, GpuError> {
+    pub async fn upload(gpu: &Gpu, model: &Model<'_>, batch: &MicroBatch) -> Result<Inputs, GpuError> {
         let bounds: Vec<[u32; 2]> = batch.starts.iter().zip(&batch.ends).map(|(&s, &e)| [s, e]).collect();
         Ok(Inputs {
             tokens: batch.len(),
@@ -39,21 +37,21 @@ impl Inputs {
             bounds: gpu.upload("sample bounds", &bounds)?,
             loss_rows: gpu.upload("loss rows", &non_empty(&batch.loss_rows))?,
             targets: gpu.upload("targets", &non_empty(&batch.targets))?,
-            per_layer: per_layer_rows(gpu, model, batch)?,
+            per_layer: per_layer_rows(gpu, model, batch).await?,
         })
     }
 }
 
-fn per_layer_rows(gpu: &Gpu, model: &Model, batch: &MicroBatch) -> Result<Option<PerLayerRows>, GpuError> {
-    let Some(table) = model.base.matrix("per_layer_token_embd") else { return Ok(None) };
+async fn per_layer_rows(
+    gpu: &Gpu,
+    model: &Model<'_>,
+    batch: &MicroBatch,
+) -> Result<Option<PerLayerRows>, GpuError> {
+    let Some(table) = model.base.tensor("per_layer_token_embd") else { return Ok(None) };
     let mut distinct = batch.tokens.clone();
     distinct.sort_unstable();
     distinct.dedup();
-    let row_bytes = table.row_bytes();
-    let mut rows = vec![0; distinct.len() * row_bytes];
-    rows.par_chunks_mut(row_bytes).zip(&distinct).for_each(|(row, &id)| {
-        row.copy_from_slice(table.rows(id as usize..id as usize + 1).data);
-    });
+    let rows = model.base.read_rows(&table, &distinct).await.map_err(GpuError::Base)?;
     let row_of =
         |id: &u32| distinct.binary_search(id).expect("every token is among the distinct ones") as u32;
     let ids: Vec<u32> = batch.tokens.iter().map(row_of).collect();

@@ -18,6 +18,7 @@ use crate::ops::Weight;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
 use crate::weights::base::Base;
+use crate::weights::source::now;
 
 pub use activations::Activations;
 pub use experts::Loads;
@@ -74,8 +75,18 @@ struct PerLayerBranch {
 const CHUNK: usize = 8192;
 
 impl<'b> Model<'b> {
-    /// Uploads `base`, with rotary tables for `positions` positions.
+    /// Uploads a base that is in memory, with rotary tables for `positions` positions.
     pub fn load(gpu: &Gpu, base: &'b Base, positions: usize) -> Result<Model<'b>, GpuError> {
+        now(Model::stream(gpu, base, positions, |_| ()))
+    }
+
+    /// Uploads any base; `progress` hears how many layers are on the device.
+    pub async fn stream(
+        gpu: &Gpu,
+        base: &'b Base,
+        positions: usize,
+        mut progress: impl FnMut(usize),
+    ) -> Result<Model<'b>, GpuError> {
         let config = base.config();
         let upload = Upload { gpu, base };
         let eps = config.rms_eps;
@@ -95,50 +106,51 @@ impl<'b> Model<'b> {
             let per_layer = match config.per_layer_width {
                 0 => None,
                 _ => Some(PerLayerBranch {
-                    inp_gate: upload.matrix(&name("inp_gate"))?,
-                    proj: upload.matrix(&name("proj"))?,
+                    inp_gate: upload.matrix(&name("inp_gate")).await?,
+                    proj: upload.matrix(&name("proj")).await?,
                     post_norm: upload.norm(&name("post_norm"), eps)?,
                 }),
             };
             layers.push(Layer {
                 attn_norm: upload.norm(&name("attn_norm"), eps)?,
-                attn_q: upload.matrix(&name("attn_q"))?,
-                attn_k: upload.optional(&name("attn_k"))?,
-                attn_v: upload.optional(&name("attn_v"))?,
+                attn_q: upload.matrix(&name("attn_q")).await?,
+                attn_k: upload.optional(&name("attn_k")).await?,
+                attn_v: upload.optional(&name("attn_v")).await?,
                 attn_q_norm: upload.norm(&name("attn_q_norm"), eps)?,
                 attn_k_norm: match l.kv_donor {
                     None => Some(upload.norm(&name("attn_k_norm"), eps)?),
                     Some(_) => None,
                 },
                 attn_v_norm: Norm::new(gpu, "attn_v_norm", None, l.head_size, eps)?,
-                attn_output: upload.matrix(&name("attn_output"))?,
+                attn_output: upload.matrix(&name("attn_output")).await?,
                 post_attention_norm: upload.norm(&name("post_attention_norm"), eps)?,
                 ffn_norm: upload.norm(&name("ffn_norm"), eps)?,
-                ffn_gate: upload.matrix(&name("ffn_gate"))?,
-                ffn_up: upload.matrix(&name("ffn_up"))?,
-                ffn_down: upload.matrix(&name("ffn_down"))?,
+                ffn_gate: upload.matrix(&name("ffn_gate")).await?,
+                ffn_up: upload.matrix(&name("ffn_up")).await?,
+                ffn_down: upload.matrix(&name("ffn_down")).await?,
                 post_ffw_norm: upload.norm(&name("post_ffw_norm"), eps)?,
                 experts: match &l.experts {
                     None => None,
-                    Some(shape) => Some(experts::Experts::load(&upload, i, shape, eps)?),
+                    Some(shape) => Some(experts::Experts::load(&upload, i, shape, eps).await?),
                 },
                 per_layer,
                 output_scale: base.layer_output_scale(i),
                 rope,
             });
             gpu.finish_uploads()?;
+            progress(i + 1);
         }
         let per_layer = match config.per_layer_width {
             0 => None,
             p => Some(PerLayerInput {
-                model_proj: upload.row_parts("per_layer_model_proj", p, config.layers.len())?,
+                model_proj: upload.row_parts("per_layer_model_proj", p, config.layers.len()).await?,
                 proj_norm: upload.norm("per_layer_proj_norm", eps)?,
             }),
         };
         Ok(Model {
             base,
-            token_embd: upload.matrix("token_embd")?,
-            output: upload.optional("output")?,
+            token_embd: upload.matrix("token_embd").await?,
+            output: upload.optional("output").await?,
             output_norm: upload.norm("output_norm", eps)?,
             per_layer,
             layers,
@@ -159,6 +171,11 @@ impl<'b> Model<'b> {
         self.base.config()
     }
 
+    /// Positions that its rotary tables cover: the longest row or conversation.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
     /// The output projection `[V, D]`.
     fn head_matrix(&self) -> &Weight {
         self.output.as_ref().unwrap_or(&self.token_embd)
@@ -171,24 +188,26 @@ struct Upload<'a> {
 }
 
 impl Upload<'_> {
-    fn matrix(&self, name: &str) -> Result<Weight, GpuError> {
-        Ok(self.optional(name)?.expect("the base checked its tensors when it was opened"))
+    async fn matrix(&self, name: &str) -> Result<Weight, GpuError> {
+        Ok(self.optional(name).await?.expect("the base checked its tensors when it was opened"))
     }
 
-    fn optional(&self, name: &str) -> Result<Option<Weight>, GpuError> {
-        let upload =
-            |m: crate::weights::base::Matrix| Weight::upload(self.gpu, name, m.ty, m.rows, m.cols, m.data);
-        self.base.matrix(name).map(upload).transpose()
+    async fn optional(&self, name: &str) -> Result<Option<Weight>, GpuError> {
+        match self.base.tensor(name) {
+            Some(matrix) => Weight::stream(self.gpu, self.base, &matrix).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The matrix as `count` matrices of `rows` rows.
-    fn row_parts(&self, name: &str, rows: usize, count: usize) -> Result<Vec<Weight>, GpuError> {
-        let whole = self.base.matrix(name).expect("the base checked its tensors when it was opened");
-        let part = |i: usize| {
-            let m = whole.rows(i * rows..(i + 1) * rows);
-            Weight::upload(self.gpu, name, m.ty, m.rows, m.cols, m.data)
-        };
-        (0..count).map(part).collect()
+    async fn row_parts(&self, name: &str, rows: usize, count: usize) -> Result<Vec<Weight>, GpuError> {
+        let whole = self.base.tensor(name).expect("the base checked its tensors when it was opened");
+        let mut parts = Vec::with_capacity(count);
+        for i in 0..count {
+            let part = whole.rows(i * rows..(i + 1) * rows);
+            parts.push(Weight::stream(self.gpu, self.base, &part).await?);
+        }
+        Ok(parts)
     }
 
     fn norm(&self, name: &str, eps: f32) -> Result<Norm, GpuError> {

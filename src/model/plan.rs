@@ -3,10 +3,11 @@
 use super::coop_products::Packs;
 use super::experts::{self, ExpertActivations, ExpertScratch};
 use super::{Model, Trainable};
-use crate::config::Experts;
+use crate::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::pack::packed_bytes;
 use crate::ops::{Weight, coop_attention};
+use crate::weights::Base;
 
 /// Widths of one layer's buffers, in f32 per token.
 #[derive(Clone, Debug, Default)]
@@ -45,11 +46,10 @@ impl LayerWidths {
         }
     }
 
-    /// f32 per token of what attention leaves behind. Keys and values that later layers use are apart.
+    /// f32 per token of what attention leaves behind. Its result, and keys and values that later layers use, are apart.
     fn attention(&self, packed: bool, packed_heads: bool) -> usize {
         let [z_attn, z_output, ..] = self.z;
-        let queries =
-            if packed_heads { 2 * self.queries + self.queries.div_ceil(2) } else { 3 * self.queries };
+        let queries = self.queries + if packed_heads { self.queries.div_ceil(2) } else { self.queries };
         let passing = if packed_heads { 1 } else { 2 } * (self.own_keys - self.kept_keys);
         let normed = if packed { self.width.div_ceil(2) } else { self.width };
         normed + 2 * self.width + queries + self.own_keys + self.own_values + passing + z_attn + z_output
@@ -96,12 +96,14 @@ pub struct Plan {
 }
 
 /// What a layer keeps of its forward; backward computes the rest again. The choice changes no bit of the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
     /// Its input.
     Input,
     /// And what its feed-forward gives: a third of that block need not be computed again.
     Down,
+    /// And what its attention gives.
+    Attention,
     /// Everything.
     All,
 }
@@ -143,12 +145,45 @@ impl Plan {
         dropout: bool,
         recompute: Recompute,
     ) -> Plan {
-        let config = model.config();
-        let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(model, adapter, i)).collect();
+        let frozen = Frozen { base: model.base, bytes: model.bytes(), chunk: model.chunk };
+        Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+    }
+
+    /// The same before the model is on the device, where it will have rotary tables for `positions` positions.
+    pub fn ahead(
+        gpu: &Gpu,
+        base: &Base,
+        positions: usize,
+        adapter: &Trainable,
+        tokens: usize,
+        loss_tokens: usize,
+        dropout: bool,
+        recompute: Recompute,
+    ) -> Plan {
+        let frozen = Frozen { base, bytes: device_bytes(base, positions), chunk: super::CHUNK };
+        Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+    }
+
+    fn of(
+        gpu: &Gpu,
+        model: &Frozen,
+        adapter: &Trainable,
+        tokens: usize,
+        loss_tokens: usize,
+        dropout: bool,
+        recompute: Recompute,
+    ) -> Plan {
+        let config = model.base.config();
+        let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(config, adapter, i)).collect();
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        let chunk = tokens.min(model.chunk);
+        // Where attention takes most of the time, the feed-forward gives way to it.
+        let chunk = if tokens < 4 * model.chunk {
+            tokens.min(model.chunk)
+        } else {
+            (model.chunk / 2).next_multiple_of(64)
+        };
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
         let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
         // Columns over all tokens that take as much as `cols` over a chunk.
@@ -198,7 +233,7 @@ impl Plan {
                     + head
             }
         };
-        let table = model.base.matrix("per_layer_token_embd");
+        let table = model.base.tensor("per_layer_token_embd");
         // Those of the next micro-batch come while this one's are read.
         let fetched = table.map_or(0, |m| 2 * (tokens.min(config.vocab) * m.row_bytes()) as u64);
         let experts = |bytes: fn(&Gpu, &Experts, usize, usize, usize) -> u64, l: &LayerWidths, z: usize| {
@@ -206,7 +241,7 @@ impl Plan {
         };
         let expert_activations = |l: &LayerWidths| experts(ExpertActivations::bytes, l, l.z[7] + l.z[8]);
         let fixed = vec![
-            ("frozen weights", model.bytes()),
+            ("frozen weights", model.bytes),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
             ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
@@ -216,17 +251,30 @@ impl Plan {
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
-        let down_bytes = |tokens: usize, l: &LayerWidths| match packed_down {
-            true => packed_bytes(tokens, l.width) + 4 * tokens as u64,
-            false => (tokens * l.width * 4) as u64,
+        let rows_bytes = |packed: bool, tokens: usize, width: usize| match packed {
+            true => packed_bytes(tokens, width) + 4 * tokens as u64,
+            false => (tokens * width * 4) as u64,
         };
-        let down: Vec<u64> = layers.iter().map(|l| down_bytes(tokens, l)).collect();
+        let down_bytes = |tokens: usize, l: &LayerWidths| rows_bytes(packed_down, tokens, l.width);
+        let attention_bytes = |l: &LayerWidths| rows_bytes(packed_operands, tokens, l.queries);
         let inner = |l: &LayerWidths| {
             bytes(l.attention(packed_operands, packed_heads) + l.feed_forward(packed_operands))
         };
         let chunks = tokens.div_ceil(chunk.max(1)) as u64;
-        let of_layer = |l: &LayerWidths| inner(l) + down_bytes(tokens, l) + chunks * expert_activations(l);
-        let each: Vec<u64> = layers.iter().map(of_layer).collect();
+        let of_layer = |l: &LayerWidths| {
+            let parts = down_bytes(tokens, l) + attention_bytes(l);
+            inner(l) + parts + chunks * expert_activations(l)
+        };
+        let sizes: Vec<Sizes> = layers
+            .iter()
+            .zip(&config.layers)
+            .map(|(l, c)| Sizes {
+                down: down_bytes(tokens, l),
+                attention: attention_bytes(l),
+                all: of_layer(l),
+                windowed: c.window.is_some(),
+            })
+            .collect();
         let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
         // The gradient of a gate lies where a recomputing layer's GeGLU was.
         let dgate = chunk_bytes(if packed_operands { widest.ffn.div_ceil(2) } else { widest.ffn });
@@ -240,17 +288,14 @@ impl Plan {
             Recompute::Always => 0,
             Recompute::Never => u64::MAX,
         };
-        let kept = choose(&each, &down, [shared, down_bytes(chunk, &widest)], room);
-        let bytes_kept = kept.iter().zip(each.iter().zip(&down)).map(|(kept, (all, down))| match kept {
-            Kept::Input => 0,
-            Kept::Down => *down,
-            Kept::All => *all,
-        });
+        let scratch =
+            Shared { all: shared, down: down_bytes(chunk, &widest), attention: attention_bytes(&widest) };
+        let kept = choose(&sizes, &scratch, room);
+        let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
         let mut all = fixed;
         all.push(("activations, kept", bytes_kept.sum()));
         if kept.iter().any(|kept| kept.recomputes()) {
-            let down = if kept.contains(&Kept::Input) { down_bytes(chunk, &widest) } else { 0 };
-            all.push(("activations, recomputed layer by layer", shared + down));
+            all.push(("activations, recomputed layer by layer", scratch.needed(&kept)));
         }
         Plan {
             tokens,
@@ -278,38 +323,85 @@ impl Plan {
     }
 }
 
-/// What layers keep, of `all` bytes each or of `down`, so that it fits into `room` where that is possible; recomputing layers
-/// share `shared`, and some more where one keeps its input alone. From the last layer on, first what the feed-forward gives, which
-/// saves most for its size, then everything.
-fn choose(all: &[u64], down: &[u64], [shared, more]: [u64; 2], room: u64) -> Vec<Kept> {
-    if all.iter().sum::<u64>() <= room {
-        return vec![Kept::All; all.len()];
-    }
-    let mut kept = vec![Kept::Input; all.len()];
-    let every_down = shared + down.iter().sum::<u64>();
-    let mut left = match every_down <= room {
-        true => {
-            kept.fill(Kept::Down);
-            room - every_down
+/// Bytes of what a layer may keep.
+#[derive(Clone, Copy)]
+struct Sizes {
+    down: u64,
+    attention: u64,
+    all: u64, // the others included
+    windowed: bool,
+}
+
+impl Sizes {
+    fn of(&self, kept: Kept) -> u64 {
+        match kept {
+            Kept::Input => 0,
+            Kept::Down => self.down,
+            Kept::Attention => self.down + self.attention,
+            Kept::All => self.all,
         }
-        false => room.saturating_sub(shared + more),
+    }
+}
+
+/// Bytes that recomputing layers share.
+struct Shared {
+    all: u64,
+    down: u64,      // more, where a layer does not keep it
+    attention: u64, // the same
+}
+
+impl Shared {
+    fn needed(&self, kept: &[Kept]) -> u64 {
+        let of = |level: Kept, bytes: u64| if kept.iter().any(|k| *k < level) { bytes } else { 0 };
+        of(Kept::All, self.all) + of(Kept::Down, self.down) + of(Kept::Attention, self.attention)
+    }
+}
+
+/// What each layer keeps, so that it fits into `room` where that is possible. By what it saves for its size: first what
+/// feed-forwards give, then what attention gives, of layers without a window before the others, then everything; each from the
+/// last layer on.
+fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
+    if layers.iter().map(|l| l.all).sum::<u64>() <= room {
+        return vec![Kept::All; layers.len()];
+    }
+    let from_the_last = |windowed: bool| {
+        let of_kind = move |i: &usize| layers[*i].windowed == windowed;
+        (0..layers.len()).rev().filter(of_kind)
     };
-    let (next, sizes): (Kept, Vec<u64>) = match kept[0] {
-        Kept::Down => (Kept::All, all.iter().zip(down).map(|(all, down)| all - down).collect()),
-        _ => (Kept::Down, down.to_vec()),
-    };
-    for (kept, bytes) in kept.iter_mut().zip(sizes).rev() {
-        if bytes > left {
+    let mut turns: Vec<(usize, Kept)> = (0..layers.len()).rev().map(|i| (i, Kept::Down)).collect();
+    turns.extend(from_the_last(false).chain(from_the_last(true)).map(|i| (i, Kept::Attention)));
+    turns.extend((0..layers.len()).rev().map(|i| (i, Kept::All)));
+    let mut kept = vec![Kept::Input; layers.len()];
+    for (i, more) in turns {
+        let before = std::mem::replace(&mut kept[i], more);
+        let bytes: u64 = kept.iter().zip(layers).map(|(kept, sizes)| sizes.of(*kept)).sum();
+        if bytes + shared.needed(&kept) > room {
+            kept[i] = before;
             break;
         }
-        left -= bytes;
-        *kept = next;
     }
     kept
 }
 
-fn widths(model: &Model, adapter: &Trainable, layer: usize) -> LayerWidths {
-    let config = model.config();
+/// What a plan asks of a model.
+struct Frozen<'a> {
+    base: &'a Base,
+    bytes: u64,
+    chunk: usize,
+}
+
+/// Bytes that [`Model::bytes`] will be: every matrix but the per-layer embeddings, which stay on the host, each in whole vec4s, and
+/// the rotary tables of both kinds of layers.
+fn device_bytes(base: &Base, positions: usize) -> u64 {
+    let matrices = base.tensors().filter(|m| m.rows > 1 && m.name != "per_layer_token_embd");
+    let mut tables: Vec<usize> = base.config().layers.iter().map(|l| positions * l.head_size * 4).collect();
+    tables.sort_unstable();
+    tables.dedup();
+    let tables = tables.into_iter().map(|bytes| bytes.next_multiple_of(16) as u64);
+    matrices.map(|m| ((m.rows * m.row_bytes()) as u64).next_multiple_of(16)).chain(tables).sum()
+}
+
+fn widths(config: &Config, adapter: &Trainable, layer: usize) -> LayerWidths {
     let l = &config.layers[layer];
     let own_keys = if l.kv_donor.is_none() { l.kv_heads * l.head_size } else { 0 };
     let donor = config.layers.iter().any(|other| other.kv_donor == Some(layer));
@@ -349,20 +441,26 @@ impl Model<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Kept::{All, Down, Input};
-    use super::choose;
+    use super::Kept::{All, Attention, Down, Input};
+    use super::{Shared, Sizes, choose};
 
     #[test]
-    fn the_last_layers_are_kept_as_far_as_there_is_room() {
-        let kept = |room| choose(&[30, 30, 40], &[3, 3, 4], [40, 4], room);
-        assert_eq!(kept(100), [All; 3], "all fit without scratch");
-        assert_eq!(kept(99), [Down, Down, All]);
-        assert_eq!(kept(86), [Down, Down, All]);
-        assert_eq!(kept(85), [Down; 3]);
-        assert_eq!(kept(50), [Down; 3]);
+    fn what_saves_most_for_its_size_is_kept_first() {
+        let layer = |windowed| Sizes { down: 3, attention: 5, all: 30, windowed };
+        let layers = [layer(true), layer(false), layer(true)];
+        let kept = |room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
+        assert_eq!(kept(90), [All; 3], "all fit without scratch");
+        assert_eq!(kept(89), [Attention, Attention, All]);
+        assert_eq!(kept(86), [Attention, Attention, All]);
+        assert_eq!(kept(85), [Attention; 3]);
+        assert_eq!(kept(64), [Attention; 3]);
+        assert_eq!(kept(63), [Down, Attention, Attention]);
+        assert_eq!(kept(58), [Down, Attention, Down]);
+        assert_eq!(kept(57), [Down; 3]);
+        assert_eq!(kept(53), [Down; 3]);
+        assert_eq!(kept(52), [Input, Down, Down]);
         assert_eq!(kept(49), [Input, Input, Down]);
-        assert_eq!(kept(48), [Input, Input, Down]);
-        assert_eq!(kept(47), [Input; 3]);
+        assert_eq!(kept(48), [Input; 3]);
         assert_eq!(kept(0), [Input; 3]);
     }
 }

@@ -29,19 +29,24 @@ pub fn supports(head_size: usize) -> bool {
 }
 
 /// The sizes of the shader for heads of `head_size`, one of those that it [`supports`], and blocks of `keys` keys, 32 or 64.
-pub fn sizes(head_size: usize, keys: usize) -> [(&'static str, u32); 9] {
+pub fn sizes(head_size: usize, keys: usize) -> [(&'static str, u32); 12] {
     let subgroups = (head_size / 64).max(2);
     let tiles = keys / 16;
     let share = 4 * tiles / subgroups; // of the matrices of a block of scores
-    let columns = share.min(tiles).min(2);
+    let split = if share < 4 { 2 } else { 1 };
+    let rows = 2.min(split * share);
+    let columns = split * share / rows;
     [
         ("SUBGROUPS", subgroups),
         ("THREADS", 32 * subgroups),
         ("DEPTH", head_size / 16),
         ("OUT", head_size / subgroups / 16),
         ("KEYS", keys),
-        ("AROWS", share / columns),
+        ("SPLIT", split),
+        ("AROWS", rows),
         ("BCOLS", columns),
+        ("PAIRS", split - 1),
+        ("STORED", rows / split),
         ("SCORES", (QUERIES * (keys / 4 + 1)).max(80 * subgroups)),
         ("WEIGHTS", QUERIES * (keys / 4 + 2)),
     ]

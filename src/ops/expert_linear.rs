@@ -1,10 +1,12 @@
 //! Products of rows that are grouped by expert with the experts' frozen matrices, with the adapter's product in the same pass.
 
+use std::ops::Range;
+
 use super::expert_groups::Groups;
-use super::{Param, Tile, View, Weight};
+use super::{Param, Tile, View, Weight, random};
 use crate::gpu::{Gpu, GpuError, Kernel, Recorder};
-use crate::weights::planes;
 use crate::weights::quant::GgmlType;
+use crate::weights::{Base, Tensor};
 
 /// Twin of `Params` in shaders/expert_linear.wgsl.
 #[repr(C)]
@@ -50,22 +52,50 @@ impl ExpertWeight {
         [experts, rows, cols]: [usize; 3],
         data: &[u8],
     ) -> Result<ExpertWeight, GpuError> {
-        let bytes = data.len() / experts.max(1); // of one expert
-        let fit = (gpu.max_binding_bytes() as usize / bytes.max(1)).clamp(1, experts);
+        let row_bytes = data.len() / (experts * rows).max(1);
         let mut tiles = Vec::new();
-        for first in (0..experts).step_by(fit) {
-            let count = fit.min(experts - first);
-            let packed = planes::pack(ty, count * rows, &data[first * bytes..(first + count) * bytes]);
-            let buffer = gpu.upload(name, &packed)?;
-            tiles.push(Tile { first_row: first * rows, rows: count * rows, buffer, range: None });
+        for tile in expert_tiles(gpu, experts, rows, row_bytes) {
+            let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
+            tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
         }
         Ok(ExpertWeight { weight: Weight { ty, rows: experts * rows, cols, tiles }, rows })
+    }
+
+    /// Uploads the matrices of all `experts` of `base`, of which no more than a tile is in memory at a time.
+    pub async fn stream(
+        gpu: &Gpu,
+        base: &Base,
+        matrix: &Tensor<'_>,
+        experts: usize,
+    ) -> Result<ExpertWeight, GpuError> {
+        let Tensor { name, ty, rows, cols, .. } = *matrix;
+        let places = expert_tiles(gpu, experts, rows / experts, matrix.row_bytes());
+        if base.is_random() && random::makes(ty) {
+            return Ok(ExpertWeight { weight: random::weight(gpu, matrix, places)?, rows: rows / experts });
+        }
+        let mut tiles = Vec::new();
+        for tile in places {
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
+        }
+        Ok(ExpertWeight { weight: Weight { ty, rows, cols, tiles }, rows: rows / experts })
     }
 
     /// Parameters `[experts·rows, cols]` as something to multiply by.
     pub fn of_param(param: &Param, experts: usize) -> ExpertWeight {
         ExpertWeight { weight: param.as_weight(), rows: param.rows / experts }
     }
+}
+
+/// The rows of each tile: whole experts, as many as a binding can span.
+fn expert_tiles(
+    gpu: &Gpu,
+    experts: usize,
+    rows: usize,
+    row_bytes: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let fit = (gpu.max_binding_bytes() as usize / (rows * row_bytes).max(1)).clamp(1, experts);
+    (0..experts).step_by(fit).map(move |first| first * rows..experts.min(first + fit) * rows)
 }
 
 /// A product of rank `R` that is added: `scale·z·B_eᵀ` forward, `u·A_e` backward.

@@ -40,6 +40,12 @@ pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Opt
     let b = adapter.map_or(rec.unused(3), |a| a.bind(3));
     let bindings = [gate.bind(1), up.rows.bind(2), b, y.bind(4)];
     let count = rows * y.stride / 4;
-    let kernel = Kernel::new("gated", "forward").with_size("DEEP", adapter.map_or(1, |a| a.deep(4)));
-    rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64)));
+    // A device that runs much at once has more threads ask for B.
+    let shared = rec.gpu().workgroups_to_fill() > 0 && adapter.is_some_and(|a| a.rank.is_multiple_of(16));
+    let parts = if shared { 4 } else { 1 };
+    let kernel = Kernel::new("gated", "forward")
+        .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, parts)))
+        .with_size("PARTS", parts as u32)
+        .with_size("PARTED", u32::from(shared));
+    rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64 / parts)));
 }

@@ -95,6 +95,6 @@ pub fn forward(
         bound(6, past),
         bound(7, &layer.cache.buffer),
     ];
-    let kernel = Kernel::new("heads", "forward").with_size("DEEP", up.map_or(1, |u| u.deep(4)));
+    let kernel = Kernel::new("heads", "forward").with_size("DEEP", up.map_or(1, |u| u.deep(4, 1)));
     rec.dispatch(kernel, &params, &bindings, [(layer.heads + 2 * kv_heads) as u32, rows as u32, 1]);
 }

@@ -8,7 +8,9 @@ pub mod argmax;
 pub mod attention;
 pub mod attention_rows;
 pub mod cached_attention;
+pub mod ceiling;
 pub mod coop_attention;
+pub mod coop_ceiling;
 pub mod coop_cross_entropy;
 pub mod coop_expert_geglu;
 pub mod coop_expert_linear;
@@ -36,6 +38,7 @@ pub mod matvec;
 pub mod pack;
 pub mod partial_sums;
 pub mod per_layer;
+pub mod random;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
@@ -44,8 +47,11 @@ pub mod scale;
 pub mod update_norm;
 pub mod verdict;
 
+use std::ops::Range;
+
 use crate::gpu::{Binding, Gpu, GpuError};
 use crate::weights::quant::GgmlType;
+use crate::weights::{Base, Tensor, planes};
 
 /// Steps of the sum that shaders/common/tile.wgsl stages at a time.
 const STEPS: usize = 16;
@@ -186,10 +192,10 @@ impl<'a> Up<'a> {
     }
 
     /// Vec4s of `z`, at most `most`, whose rows of `Bᵀ` a thread asks for before it adds up the first: memory answers all of
-    /// them in the time that it takes to answer one.
-    fn deep(&self, most: usize) -> u32 {
-        [4, 2].into_iter().find(|deep| *deep <= most && (self.rank / 4).is_multiple_of(*deep)).unwrap_or(1)
-            as u32
+    /// them in the time that it takes to answer one. `parts` threads share the rows.
+    fn deep(&self, most: usize, parts: usize) -> u32 {
+        let fits = |deep: &usize| *deep <= most && (self.rank / 4).is_multiple_of(deep * parts);
+        [4, 2].into_iter().find(fits).unwrap_or(1) as u32
     }
 
     fn bind(&self, index: u32) -> Binding<'a> {
@@ -223,7 +229,25 @@ pub struct Tile {
     pub range: Option<(u64, u64)>,
 }
 
+/// The rows of each tile of a matrix: multiples of 64, as many as a binding can span.
+fn row_tiles(gpu: &Gpu, rows: usize, row_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let most = (gpu.max_binding_bytes() as usize / row_bytes.max(1)).max(64) / 64 * 64;
+    (0..rows).step_by(most).map(move |first| first..rows.min(first + most))
+}
+
 impl Tile {
+    /// Uploads the rows `rows` of a matrix, in the file's own blocks.
+    fn upload(
+        gpu: &Gpu,
+        name: &str,
+        ty: GgmlType,
+        rows: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<Tile, GpuError> {
+        let buffer = gpu.upload(name, &planes::pack(ty, rows.len(), bytes))?;
+        Ok(Tile { first_row: rows.start, rows: rows.len(), buffer, range: None })
+    }
+
     /// The rows at binding `index`.
     pub fn bind(&self, index: u32) -> Binding<'_> {
         Binding { index, buffer: &self.buffer, range: self.range }
@@ -241,13 +265,25 @@ impl Weight {
         data: &[u8],
     ) -> Result<Weight, GpuError> {
         let row_bytes = data.len() / rows.max(1);
-        let rows_per_tile = (gpu.max_binding_bytes() as usize / row_bytes.max(1)).max(64) / 64 * 64;
         let mut tiles = Vec::new();
-        for first_row in (0..rows).step_by(rows_per_tile) {
-            let count = rows_per_tile.min(rows - first_row);
-            let bytes = &data[first_row * row_bytes..(first_row + count) * row_bytes];
-            let buffer = gpu.upload(name, &crate::weights::planes::pack(ty, count, bytes))?;
-            tiles.push(Tile { first_row, rows: count, buffer, range: None });
+        for tile in row_tiles(gpu, rows, row_bytes) {
+            let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
+            tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
+        }
+        Ok(Weight { ty, rows, cols, tiles })
+    }
+
+    /// Uploads a matrix of `base`, of which no more than a tile is in memory at a time.
+    pub async fn stream(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>) -> Result<Weight, GpuError> {
+        let Tensor { name, ty, rows, cols, .. } = *matrix;
+        let places = row_tiles(gpu, rows, matrix.row_bytes());
+        if base.is_random() && random::makes(ty) {
+            return random::weight(gpu, matrix, places);
+        }
+        let mut tiles = Vec::new();
+        for tile in places {
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(Weight { ty, rows, cols, tiles })
     }

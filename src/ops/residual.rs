@@ -19,6 +19,10 @@ struct Params {
 
 /// Most vec4s of a row that a thread keeps: of 256, for rows of up to 8192.
 pub const MAX_SHARES: usize = 8;
+/// Of a workgroup, or of each of its groups.
+const THREADS: usize = 256;
+/// Groups that share `B`, where the device takes workgroups of so many threads.
+const GROUPS: usize = 4;
 
 /// `stream = scale·(stream + norm(y + B·z))` over `rows` rows of `[rows, D]`, and with `next` `normed = next(stream)`. `y`
 /// `[rows, D]` stands at the start of a row of products, `z` in it.
@@ -47,7 +51,18 @@ pub fn forward(
         [y.bind(1), b, norm.weights(3), next.unwrap_or(norm).weights(4), stream.bind(5), normed.bind(6)];
     let shares = norm.width.div_ceil(4 * 256);
     assert!(shares <= MAX_SHARES, "a row of {} is at most {}", norm.width, MAX_SHARES * 1024);
-    let kernel = Kernel::new("residual", "forward").with_size("SHARES", shares as u32);
-    let kernel = kernel.with_size("DEEP", up.map_or(1, |u| u.deep(MAX_SHARES / shares)));
+    let gpu = rec.gpu();
+    let groups = if up
+        .is_some_and(|u| gpu.threads_to_share() >= THREADS * GROUPS && u.rank.is_multiple_of(4 * GROUPS))
+    {
+        GROUPS
+    } else {
+        1
+    };
+    let kernel = Kernel::new("residual", "forward")
+        .with_size("SHARES", shares as u32)
+        .with_size("DEEP", up.map_or(1, |u| u.deep(MAX_SHARES / shares, groups)))
+        .with_size("THREADS", (THREADS * groups) as u32)
+        .with_size("GROUPED", u32::from(groups > 1));
     rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
 }

@@ -108,6 +108,35 @@ pub enum RecipeError {
     },
 }
 
+impl RecipeError {
+    /// The `section.key` that it is about, where it is one.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            RecipeError::NoFile { key, .. } => Some(key),
+            RecipeError::WrongType { key, .. }
+            | RecipeError::OutOfRange { key, .. }
+            | RecipeError::Missing { key, .. }
+            | RecipeError::Conflict { key, .. } => Some(key),
+            RecipeError::Newer { error, .. } => error.key(),
+            _ => None,
+        }
+    }
+
+    /// Line and column in characters, both from 1, where it has a place in the text.
+    pub fn position(&self) -> Option<(u32, u32)> {
+        match self {
+            RecipeError::Syntax { place, .. }
+            | RecipeError::Unknown { place, .. }
+            | RecipeError::NotSupported { place, .. }
+            | RecipeError::WrongType { place, .. }
+            | RecipeError::OutOfRange { place, .. }
+            | RecipeError::Conflict { place, .. } => place.position,
+            RecipeError::Newer { error, .. } => error.position(),
+            _ => None,
+        }
+    }
+}
+
 /// Where in a recipe: `recipes/chat.toml:12:3`, or `--set train.epochs=0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {

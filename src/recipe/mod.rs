@@ -21,6 +21,7 @@ pub use source::Format;
 pub use crate::dataset::{Format as DataFormat, Invalid, Overlong};
 use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
+use crate::files;
 use crate::lora::Module;
 pub use crate::template::TrainOn;
 use crate::weights::Fingerprint;
@@ -384,7 +385,7 @@ impl Recipe {
     /// Reads a recipe file: JSON if its name ends in `.json`, else TOML. The only access to files besides
     /// [`Recipe::check_files`].
     pub fn read<S: AsRef<str>>(path: &Path, overrides: &[(S, S)]) -> Result<Recipe, RecipeError> {
-        let text = std::fs::read_to_string(path)
+        let text = files::read_to_string(path)
             .map_err(|source| RecipeError::Read { path: error::absolute(path), source })?;
         let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
         let format = if is_json { Format::Json } else { Format::Toml };
@@ -465,7 +466,7 @@ impl Recipe {
         };
         let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
         let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
-        match all.find(|(_, path)| !path.exists() && !crate::dataset::files::is_pattern(path)) {
+        match all.find(|(_, path)| !files::exists(path) && !crate::dataset::files::is_pattern(path)) {
             Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),
             None => Ok(()),
         }

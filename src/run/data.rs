@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use super::{Frozen, RunError, batching};
 use crate::batch::{Batching, MicroBatch, Sample, Step};
 use crate::dataset::cache::Cache;
-use crate::dataset::{self, Dataset, DatasetError, Found, Notice, Options, Problem, What, files};
+use crate::dataset::{
+    self, Dataset, DatasetError, Found, Notice, Options, Problem, What, files as dataset_files,
+};
+use crate::files;
 use crate::recipe::{self, Recipe};
 use crate::template::{Date, Jinja, Layout, Template};
 use crate::weights::Base;
@@ -142,11 +145,11 @@ impl<'a> Reader<'a> {
             overlong: d.overlong,
             invalid: d.invalid,
         };
-        let (paths, skipped) = files::expand(&source.path)?;
+        let (paths, skipped) = dataset_files::expand(&source.path)?;
         self.notices.extend(skipped);
         let mut all = Vec::new();
         for path in paths {
-            let read = files::read(&path, &self.frozen.tokenizer, &options, self.cache.as_ref())?;
+            let read = dataset_files::read(&path, &self.frozen.tokenizer, &options, self.cache.as_ref())?;
             let Dataset { samples, notices, found } = read;
             self.notices.extend(notices);
             self.sources.push(Source { path, found, weight: source.weight, samples: samples.len() });
@@ -185,7 +188,7 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
                 base.name()
             ))),
         },
-        recipe::Template::File(path) => match std::fs::read_to_string(path) {
+        recipe::Template::File(path) => match files::read_to_string(path) {
             Ok(source) => jinja(&source),
             Err(error) => Err(DatasetError {
                 place: path.display().to_string(),
@@ -198,6 +201,6 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
 
 /// Today, in UTC.
 fn today() -> Date {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH);
     Date(now.map_or(0, |now| (now.as_secs() / 86_400) as i64))
 }

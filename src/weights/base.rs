@@ -1,14 +1,22 @@
 //! [`Base`]: a frozen Gemma 4 text model whose every tensor has been found and checked.
 
+#[cfg(feature = "native")]
+use super::ollama;
 use super::tensors::{Inventory, Stored, find};
-use super::{Error, GgmlType, Gguf, TensorInfo, hyperparameters, ollama, quant};
+use super::{Error, Fingerprint, GgmlType, Gguf, Source, TensorInfo, hyperparameters, quant};
 use crate::config::{Config, Experts};
 use crate::lora::Module;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+#[cfg(feature = "native")]
 use std::path::Path;
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
 
 /// The model that is part of the program: 5.5 M parameters, every part that gemma4:e2b has.
+#[cfg(feature = "native")]
 const TINY: &[u8] = include_bytes!("../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
 
 /// A frozen base model. Tensors stay as the file has them; nothing is copied when it is opened.
@@ -18,6 +26,37 @@ pub struct Base {
     gguf: Gguf,
     config: Config,
     stored: HashMap<String, Stored>,
+    fingerprint: OnceLock<Fingerprint>,
+    random: bool,
+}
+
+/// A matrix as [`Matrix`], or some of its rows, without its bytes: [`Base::read`] fetches them.
+#[derive(Clone, Debug)]
+pub struct Tensor<'a> {
+    /// Name without `.weight`: `blk.3.attn_q`.
+    pub name: &'a str,
+    /// Format; always one of [`GgmlType::SUPPORTED`].
+    pub ty: GgmlType,
+    /// Output width.
+    pub rows: usize,
+    /// Input width: whole blocks, and a multiple of 4.
+    pub cols: usize,
+    /// Where it lies in the file.
+    pub range: Range<u64>,
+}
+
+impl Tensor<'_> {
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.cols / self.ty.block_len() * self.ty.block_bytes()
+    }
+
+    /// Some of the rows. Panics where `range` is not within them.
+    pub fn rows(&self, range: Range<usize>) -> Self {
+        assert!(range.end <= self.rows, "rows {range:?} of {}, which has {}", self.name, self.rows);
+        let at = |row: usize| self.range.start + row as u64 * self.row_bytes() as u64;
+        Tensor { rows: range.len(), range: at(range.start)..at(range.end), ..*self }
+    }
 }
 
 /// A matrix `[rows, cols]`, rows contiguous, in the file's format: `y = W·x` with `x` `[cols]`.
@@ -58,6 +97,7 @@ impl Base {
     ///
     /// A file is what exists, ends in `.gguf`, or is spelled as a path (`./…`, `~…`, absolute); the rest are
     /// Ollama's names, which may contain `/` too.
+    #[cfg(feature = "native")]
     pub fn open(spec: &str) -> Result<Base, Error> {
         if spec == "tiny" {
             return Base::tiny();
@@ -73,6 +113,7 @@ impl Base {
     }
 
     /// The model that is part of the program.
+    #[cfg(feature = "native")]
     pub fn tiny() -> Result<Base, Error> {
         Base::from_gguf(Gguf::from_static(TINY, "tiny")?, "tiny")
     }
@@ -83,7 +124,30 @@ impl Base {
     pub fn from_gguf(gguf: Gguf, name: &str) -> Result<Base, Error> {
         let config = hyperparameters::read(&gguf)?;
         let stored = inventory(&gguf, &config)?;
-        Ok(Base { name: name.into(), gguf, config, stored })
+        Ok(Base { name: name.into(), gguf, config, stored, fingerprint: OnceLock::new(), random: false })
+    }
+
+    /// Opens a file that stays where it is: its matrices are read when they are needed ([`Base::read`]), and only the calls
+    /// that say so want them in memory. Up to 64 KiB of each are read now, for the fingerprint.
+    pub async fn stream(source: Box<dyn Source>, name: &str) -> Result<Base, Error> {
+        let base = Base::from_gguf(Gguf::stream(source, name).await?, name)?;
+        let fingerprint = Fingerprint::read(&base).await?;
+        Ok(Base { fingerprint: fingerprint.into(), ..base })
+    }
+
+    /// The same with matrices whose quantized blocks the source leaves out: [`crate::ops::random`] makes them on the device.
+    pub(super) async fn random(source: Box<dyn Source>, name: &str) -> Result<Base, Error> {
+        Ok(Base { random: true, ..Base::stream(source, name).await? })
+    }
+
+    /// Whether its matrices hold random blocks that are made on the device: a [`super::shapes::Shape`].
+    pub fn is_random(&self) -> bool {
+        self.random
+    }
+
+    /// What the base is recognized by.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint.get_or_init(|| Fingerprint::of_memory(self)).clone()
     }
 
     /// The name that the model was opened by.
@@ -94,6 +158,37 @@ impl Base {
     /// Whether the model was opened by the path of a file: not from Ollama's store, and not the one that is built in.
     pub fn is_file(&self) -> bool {
         self.name != "tiny" && std::path::Path::new(self.gguf.file()) == std::path::Path::new(&self.name)
+    }
+
+    /// A matrix without its bytes, by its name as in [`Base::matrix`].
+    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
+        let (name, s) = self.stored.get_key_value(name)?;
+        Some(Tensor { name, ty: s.ty, rows: s.rows, cols: s.cols, range: s.range.clone() })
+    }
+
+    /// Every tensor that the text model uses, vectors as matrices of one row, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
+        let mut names: Vec<&String> = self.stored.keys().collect();
+        names.sort();
+        names.into_iter().filter_map(|name| self.tensor(name))
+    }
+
+    /// The bytes of a matrix or of some of its rows.
+    pub async fn read(&self, tensor: &Tensor<'_>) -> Result<Cow<'_, [u8]>, Error> {
+        let mut read = self.gguf.read(std::slice::from_ref(&tensor.range)).await?;
+        Ok(read.pop().expect("one for each range"))
+    }
+
+    /// Some rows of a matrix, one behind the other.
+    pub async fn read_rows(&self, tensor: &Tensor<'_>, rows: &[u32]) -> Result<Vec<u8>, Error> {
+        let range = |&row: &u32| tensor.rows(row as usize..row as usize + 1).range;
+        let ranges: Vec<Range<u64>> = rows.iter().map(range).collect();
+        let read = self.gguf.read(&ranges).await?;
+        let mut bytes = vec![0; rows.len() * tensor.row_bytes()];
+        // In parallel, because a page of a mapped file may have to be fetched for each.
+        let places = bytes.par_chunks_mut(tensor.row_bytes().max(1));
+        places.zip(&read).for_each(|(place, row)| place.copy_from_slice(row));
+        Ok(bytes)
     }
 
     /// The model's shape.
@@ -107,17 +202,16 @@ impl Base {
     }
 
     /// A matrix by its name without `.weight` (`blk.3.attn_q`); `None` where this model has or uses none.
+    ///
+    /// Panics where the file is elsewhere ([`Base::stream`]) and this is no vector.
     pub fn matrix(&self, name: &str) -> Option<Matrix<'_>> {
-        let (name, s) = self.stored.get_key_value(name)?;
-        let data = &self.gguf.bytes()[s.range.clone()];
-        Some(Matrix { name, ty: s.ty, rows: s.rows, cols: s.cols, data })
+        let Tensor { name, ty, rows, cols, range } = self.tensor(name)?;
+        Some(Matrix { name, ty, rows, cols, data: self.gguf.slice(range) })
     }
 
-    /// Every tensor that the text model uses, vectors as matrices of one row, by name.
+    /// [`Base::tensors`] with their bytes. Panics where the file is elsewhere ([`Base::stream`]).
     pub fn matrices(&self) -> impl Iterator<Item = Matrix<'_>> {
-        let mut names: Vec<&String> = self.stored.keys().collect();
-        names.sort();
-        names.into_iter().filter_map(|name| self.matrix(name))
+        self.tensors().filter_map(|tensor| self.matrix(tensor.name))
     }
 
     /// [`Base::matrix`], an error where this model has or uses none.
@@ -131,9 +225,9 @@ impl Base {
     /// The tensor of the file that holds a matrix, and which of its rows: all of them unless queries, keys and values
     /// are one tensor. `None` as in [`Base::matrix`].
     pub fn location(&self, name: &str) -> Option<(&TensorInfo, Range<usize>)> {
-        let (matrix, start) = (self.matrix(name)?, self.stored[name].range.start);
-        let tensor = self.gguf.tensors().iter().find(|t| t.range.contains(&start))?;
-        let first = (start - tensor.range.start) / matrix.row_bytes();
+        let matrix = self.tensor(name)?;
+        let tensor = self.gguf.tensors().iter().find(|t| t.range.contains(&matrix.range.start))?;
+        let first = ((matrix.range.start - tensor.range.start) / matrix.row_bytes() as u64) as usize;
         Some((tensor, first..first + matrix.rows))
     }
 

@@ -4,17 +4,19 @@
 //! llama.cpp's and Ollama's converters give them, or on vision and audio towers.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-use super::Base;
+use super::source::now;
+use super::{Base, Error, Tensor};
 
 /// Stands before a digest; another way of taking it would have another one.
 const VERSION: &str = "v1:";
 /// A tensor of up to four such pieces is digested whole, of a larger one this many bytes at four places, the first and the
 /// last among them: whatever trains or quantizes a model changes more than what lies between.
-const PIECE: usize = 16 << 10;
+const PIECE: u64 = 16 << 10;
 
 /// The identity of a base. Two digests are equal exactly where the bases are, as far as an adapter can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,21 +39,34 @@ pub enum Kinship {
 }
 
 impl Fingerprint {
-    /// The fingerprint of `base`. Reads at most 64 KiB of a tensor.
+    /// The fingerprint of `base`. At most 64 KiB of a tensor are read, once.
     pub fn of(base: &Base) -> Fingerprint {
+        base.fingerprint()
+    }
+
+    /// The fingerprint of a base that is in memory.
+    pub(super) fn of_memory(base: &Base) -> Fingerprint {
+        now(Fingerprint::read(base)).expect("nothing can go wrong in memory")
+    }
+
+    /// The fingerprint of any base.
+    pub(super) async fn read(base: &Base) -> Result<Fingerprint, Error> {
         let (mut model, mut weights) = (Sha256::new(), Sha256::new());
-        for matrix in base.matrices() {
-            let head = format!("{} {}×{}", matrix.name, matrix.rows, matrix.cols);
-            weights.update(format!("{head} {}\n", matrix.ty.name()));
-            for piece in pieces(matrix.data) {
+        let tensors: Vec<Tensor> = base.tensors().collect();
+        let ranges: Vec<Range<u64>> = tensors.iter().flat_map(|tensor| pieces(&tensor.range)).collect();
+        let mut read = base.gguf().read(&ranges).await?.into_iter();
+        for tensor in &tensors {
+            let head = format!("{} {}×{}", tensor.name, tensor.rows, tensor.cols);
+            weights.update(format!("{head} {}\n", tensor.ty.name()));
+            for piece in read.by_ref().take(pieces(&tensor.range).len()) {
                 weights.update(piece);
             }
-            if matrix.rows == 1 {
+            if tensor.rows == 1 {
                 model.update(format!("{head}\n"));
-                model.update(bytemuck::cast_slice::<f32, u8>(&matrix.dequantize()));
+                model.update(bytemuck::cast_slice::<f32, u8>(&base.vector(tensor.name)));
             }
         }
-        Fingerprint { model: hex(model), weights: hex(weights) }
+        Ok(Fingerprint { model: hex(model), weights: hex(weights) })
     }
 
     /// What `self`, a base at hand, is to `trained`, that of an adapter.
@@ -88,12 +103,13 @@ impl FromStr for Fingerprint {
 }
 
 /// The parts of a tensor that are digested.
-fn pieces(data: &[u8]) -> Vec<&[u8]> {
-    if data.len() <= 4 * PIECE {
-        return vec![data];
+fn pieces(range: &Range<u64>) -> Vec<Range<u64>> {
+    let bytes = range.end - range.start;
+    if bytes <= 4 * PIECE {
+        return vec![range.clone()];
     }
-    let last = data.len() - PIECE;
-    [0, last / 3, last / 3 * 2, last].map(|start| &data[start..start + PIECE]).to_vec()
+    let last = bytes - PIECE;
+    [0, last / 3, last / 3 * 2, last].map(|at| range.start + at..range.start + at + PIECE).to_vec()
 }
 
 /// Half of the digest, which is plenty where nobody forges a model.

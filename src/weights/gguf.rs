@@ -1,28 +1,22 @@
 //! [`Gguf`]: an opened GGUF file, its metadata by key and its tensors by name. Tensor data stays where it is.
 
 use super::parse::{Parsed, parse};
+use super::source::Source;
 use super::value::{FromValue, Value};
 use super::{Error, GgmlType};
-use std::collections::HashMap;
-use std::ops::{Deref, Range};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::Path;
 
 /// Where the file's bytes live.
 enum Bytes {
+    #[cfg(feature = "native")]
     Mapped(memmap2::Mmap),
     Static(&'static [u8]),
     Owned(Vec<u8>),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Static(bytes) => bytes,
-            Bytes::Owned(bytes) => bytes,
-        }
-    }
+    /// Elsewhere, but for the vectors, each by its first byte.
+    Streamed(Box<dyn Source>, BTreeMap<u64, Vec<u8>>),
 }
 
 /// One tensor's entry.
@@ -35,7 +29,7 @@ pub struct TensorInfo {
     /// Element or block format.
     pub ty: GgmlType,
     /// Bytes of the data, counted from the start of the file.
-    pub range: Range<usize>,
+    pub range: Range<u64>,
 }
 
 /// An opened GGUF file.
@@ -53,12 +47,13 @@ pub struct Gguf {
 impl std::fmt::Debug for Gguf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (keys, tensors) = (self.metadata.len(), self.tensors.len());
-        write!(f, "Gguf({}: {keys} keys, {tensors} tensors, {} bytes)", self.file, self.bytes.len())
+        write!(f, "Gguf({}: {keys} keys, {tensors} tensors, {} bytes)", self.file, self.len())
     }
 }
 
 impl Gguf {
     /// Maps the file at `path`. The file must not be changed while it is open.
+    #[cfg(feature = "native")]
     pub fn open(path: &Path) -> Result<Gguf, Error> {
         let name = path.display().to_string();
         let io = |source| Error::Io { file: name.clone(), source };
@@ -75,6 +70,16 @@ impl Gguf {
         Gguf::parse(Bytes::Mapped(map), name)
     }
 
+    /// Reads the file at `path` of the tree in memory.
+    #[cfg(not(feature = "native"))]
+    pub fn open(path: &Path) -> Result<Gguf, Error> {
+        let name = path.display().to_string();
+        match crate::files::read(path) {
+            Ok(bytes) => Gguf::from_bytes(bytes, &name),
+            Err(source) => Err(Error::Io { file: name, source }),
+        }
+    }
+
     /// Reads a file that is part of the program; `name` stands for it in messages.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Gguf, Error> {
         Gguf::parse(Bytes::Static(bytes), name.into())
@@ -85,24 +90,52 @@ impl Gguf {
         Gguf::parse(Bytes::Owned(bytes), name.into())
     }
 
+    /// Reads a file that stays where it is: its header and its vectors now, matrices by [`Gguf::read`].
+    pub async fn stream(source: Box<dyn Source>, name: &str) -> Result<Gguf, Error> {
+        let io = |error| Error::Io { file: name.into(), source: error };
+        let length = source.bytes();
+        let mut start = Vec::new();
+        let parsed = loop {
+            let known = start.len() as u64;
+            let more = length.min(known + known.max(FIRST_BYTES));
+            let next = source.read(std::slice::from_ref(&(known..more))).await.map_err(io)?;
+            start.extend(next.concat());
+            if let Some(parsed) = parse(&start, length) {
+                break parsed;
+            }
+        };
+        let parsed = parsed.map_err(|problem| Error::Damaged { file: name.into(), problem })?;
+        let vectors = parsed.tensors.iter().filter(|t| t.shape.iter().skip(1).all(|&size| size == 1));
+        let ranges: Vec<Range<u64>> = vectors.map(|t| t.range.clone()).collect();
+        let read = source.read(&ranges).await.map_err(io)?;
+        let vectors = ranges.iter().map(|range| range.start).zip(read).collect();
+        Ok(Gguf::of(parsed, Bytes::Streamed(source, vectors), name.into()))
+    }
+
     fn parse(bytes: Bytes, file: String) -> Result<Gguf, Error> {
-        let Parsed { version, alignment, metadata, keys, tensors, names } =
-            parse(&bytes).map_err(|problem| Error::Damaged { file: file.clone(), problem })?;
-        Ok(Gguf { file, bytes, version, alignment, metadata, keys, tensors, names })
+        let whole = in_memory(&bytes).expect("what is parsed at once is in memory");
+        let parsed = parse(whole, whole.len() as u64).expect("nothing is behind the whole file");
+        let parsed = parsed.map_err(|problem| Error::Damaged { file: file.clone(), problem })?;
+        Ok(Gguf::of(parsed, bytes, file))
+    }
+
+    fn of(parsed: Parsed, bytes: Bytes, file: String) -> Gguf {
+        let Parsed { version, alignment, metadata, keys, tensors, names } = parsed;
+        Gguf { file, bytes, version, alignment, metadata, keys, tensors, names }
     }
 
     /// Tells the system that these bytes of the file will not be read again soon, so that a pass over a large one keeps little
     /// of it in memory. They stay readable; reading fetches them again.
-    pub fn release(&self, bytes: Range<usize>) {
-        #[cfg(unix)]
+    pub fn release(&self, bytes: Range<u64>) {
+        #[cfg(all(unix, feature = "native"))]
         if let Bytes::Mapped(map) = &self.bytes {
-            let Range { start, end } = bytes;
+            let (start, end) = (bytes.start as usize, bytes.end as usize);
             // SAFETY: the map is read-only and backed by its file: dropped pages come back with the same bytes.
             // A failure means only that the pages stay.
             let _ =
                 unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         }
-        #[cfg(not(unix))]
+        #[cfg(not(all(unix, feature = "native")))]
         let _ = bytes;
     }
 
@@ -183,12 +216,60 @@ impl Gguf {
     }
 
     /// The bytes of a tensor of this file.
+    ///
+    /// Panics where the file is elsewhere ([`Gguf::stream`]) and the tensor is no vector.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
-        &self.bytes[tensor.range.clone()]
+        self.slice(tensor.range.clone())
     }
 
-    /// The whole file, which [`TensorInfo::range`] indexes.
+    /// Bytes of the whole file.
+    #[allow(clippy::len_without_is_empty, reason = "no file with a header is empty")]
+    pub fn len(&self) -> u64 {
+        match (&self.bytes, in_memory(&self.bytes)) {
+            (Bytes::Streamed(source, _), _) => source.bytes(),
+            (_, whole) => whole.map_or(0, |whole| whole.len() as u64),
+        }
+    }
+
+    /// The whole file, which [`TensorInfo::range`] indexes. Panics where it is elsewhere ([`Gguf::stream`]).
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        in_memory(&self.bytes).expect("asked for of files in memory only")
+    }
+
+    /// Bytes that are in memory: anything, or a vector of a file that is elsewhere.
+    pub(super) fn slice(&self, range: Range<u64>) -> &[u8] {
+        match &self.bytes {
+            Bytes::Streamed(_, vectors) => match vectors.get(&range.start) {
+                Some(vector) if vector.len() as u64 == range.end - range.start => vector,
+                _ => panic!("bytes {range:?} of {} are read by `Gguf::read` only", self.file),
+            },
+            _ => &self.bytes()[range.start as usize..range.end as usize],
+        }
+    }
+
+    /// Any bytes of the file, range by range.
+    pub async fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<Cow<'_, [u8]>>, Error> {
+        match &self.bytes {
+            Bytes::Streamed(source, _) => {
+                let read = source.read(ranges).await;
+                let read = read.map_err(|source| Error::Io { file: self.file.clone(), source })?;
+                Ok(read.into_iter().map(Cow::Owned).collect())
+            }
+            _ => Ok(ranges.iter().map(|range| Cow::Borrowed(self.slice(range.clone()))).collect()),
+        }
+    }
+}
+
+/// As much of a file as is read at first: the header of a small model. That of Gemma's vocabulary has 16 MiB.
+const FIRST_BYTES: u64 = 1 << 20;
+
+/// The whole file, where it is in memory.
+fn in_memory(bytes: &Bytes) -> Option<&[u8]> {
+    match bytes {
+        #[cfg(feature = "native")]
+        Bytes::Mapped(map) => Some(map),
+        Bytes::Static(bytes) => Some(bytes),
+        Bytes::Owned(bytes) => Some(bytes),
+        Bytes::Streamed(..) => None,
     }
 }

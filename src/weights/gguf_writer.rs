@@ -70,7 +70,7 @@ pub fn write(
 }
 
 /// The bytes up to the data, without the padding, and the alignment of the data.
-fn header(metadata: &[(String, Value)], tensors: &[Entry]) -> io::Result<(Vec<u8>, u64)> {
+pub(super) fn header(metadata: &[(String, Value)], tensors: &[Entry]) -> io::Result<(Vec<u8>, u64)> {
     let mut alignment = DEFAULT_ALIGNMENT;
     let mut out = b"GGUF".to_vec();
     out.extend(3u32.to_le_bytes());

@@ -1,27 +1,30 @@
 //! The frozen base model: from a file on the user's disk to checked, named, still quantized matrices.
 //!
-//! `ollama` finds the file, `gguf` and `parse` read the container, `gguf_writer` writes one, `value` is its metadata,
-//! `quant` its block formats (`quantize` makes them), `hyperparameters` the model's shape, `tensors` checks what is there,
-//! `base` hands it out,
-//! and `fingerprint` recognizes it.
+//! `ollama` finds the file, `source` reads one by ranges, `gguf` and `parse` read the container, `gguf_writer` writes one,
+//! `value` is its metadata, `quant` its block formats (`quantize` makes them), `hyperparameters` the model's shape, `tensors`
+//! checks what is there, `base` hands it out, and `fingerprint` recognizes it.
 
 pub mod base;
 pub mod fingerprint;
 pub mod gguf;
 pub mod gguf_writer;
 mod hyperparameters;
+#[cfg(feature = "native")]
 pub mod ollama;
 mod parse;
 pub mod planes;
 pub mod quant;
 pub mod quantize;
+pub mod shapes;
+pub mod source;
 mod tensors;
 pub mod value;
 
-pub use base::{Base, Matrix};
+pub use base::{Base, Matrix, Tensor};
 pub use fingerprint::Fingerprint;
 pub use gguf::{Gguf, TensorInfo};
 pub use quant::GgmlType;
+pub use source::Source;
 
 /// Why a base model cannot be used. Every message names the file, what was found, what was expected, and the next step.
 #[derive(Debug, thiserror::Error)]

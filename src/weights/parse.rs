@@ -19,19 +19,24 @@ pub(super) struct Parsed {
     pub names: HashMap<String, usize>,
 }
 
-/// The header of the file `bytes`; the error says what was found, what was expected, and the next step.
-pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, String> {
-    Cursor { bytes, at: 0 }.header()
+/// The header of the file that begins with `bytes` and has `length` bytes; the error says what was found, what was expected,
+/// and the next step. `None` where the header goes on behind `bytes`.
+pub(super) fn parse(bytes: &[u8], length: u64) -> Option<Result<Parsed, String>> {
+    let mut cursor = Cursor { bytes, length, at: 0, goes_on: false };
+    let parsed = cursor.header();
+    (!cursor.goes_on).then_some(parsed)
 }
 
 /// A position in the file. Methods take `what`, the thing being read, for the message if the file ends there.
 struct Cursor<'a> {
     bytes: &'a [u8],
+    length: u64, // of the whole file
     at: usize,
+    goes_on: bool, // something was to be read that lies behind `bytes` and within the file
 }
 
 impl Cursor<'_> {
-    fn header(mut self) -> Result<Parsed, String> {
+    fn header(&mut self) -> Result<Parsed, String> {
         let magic = &self.bytes[..self.bytes.len().min(4)];
         if magic != b"GGUF" {
             let found = magic.escape_ascii();
@@ -120,8 +125,7 @@ impl Cursor<'_> {
             .iter()
             .try_fold(1u64, |n, &size| n.checked_mul(size))
             .and_then(|values| (values / ty.block_len() as u64).checked_mul(ty.block_bytes() as u64))
-            .and_then(|bytes| offset.checked_add(bytes))
-            .and_then(|end| usize::try_from(end).ok());
+            .and_then(|bytes| offset.checked_add(bytes));
         let Some(end) = end else {
             return Err(format!(
                 "tensor {name} has shape {shape:?} at offset {offset}, more bytes than can be addressed; {DOWNLOAD}"
@@ -130,20 +134,20 @@ impl Cursor<'_> {
         // `offset` and every size are at most `end`, or some size is 0 and `end` bounds only `offset`.
         let shape = shape.into_iter().map(usize::try_from).collect::<Result<_, _>>();
         let shape = shape.map_err(|_| format!("tensor {name} is too large for this machine"))?;
-        Ok(TensorInfo { name, shape, ty, range: offset as usize..end })
+        Ok(TensorInfo { name, shape, ty, range: offset..end })
     }
 
     /// Moves every range to the start of the data, which begins at the next multiple of `alignment`.
     fn place(&self, tensors: &mut [TensorInfo], alignment: usize) -> Result<(), String> {
         let too_far = |name: &str| format!("tensor {name} ends beyond what can be addressed; {DOWNLOAD}");
         for t in tensors.iter_mut() {
-            let start = self.at.checked_next_multiple_of(alignment).ok_or_else(|| too_far(&t.name))?;
+            let start = (self.at as u64).checked_next_multiple_of(alignment as u64);
+            let start = start.ok_or_else(|| too_far(&t.name))?;
             let end = start.checked_add(t.range.end).ok_or_else(|| too_far(&t.name))?;
-            if end > self.bytes.len() {
+            if end > self.length {
                 return Err(format!(
                     "the file is cut short: it has {} bytes, tensor {} ends at {end}; {DOWNLOAD}",
-                    self.bytes.len(),
-                    t.name
+                    self.length, t.name
                 ));
             }
             t.range = start + t.range.start..end;
@@ -233,8 +237,8 @@ impl Cursor<'_> {
     }
 
     fn plausible(&self, count: u64, least_bytes: usize, of_what: &str) -> Result<(), String> {
-        let room = self.bytes.len() - self.at;
-        if count > (room / least_bytes) as u64 {
+        let room = self.length - self.at as u64;
+        if count > room / least_bytes as u64 {
             return Err(format!("claims {count} {of_what}, but only {room} bytes follow; {DOWNLOAD}"));
         }
         Ok(())
@@ -253,9 +257,11 @@ impl Cursor<'_> {
     fn string(&mut self, what: &str) -> Result<String, String> {
         let length = self.u64(what)?;
         self.plausible(length, 1, &format!("bytes in {what}"))?;
-        let end = self.at + length as usize;
-        let bytes = &self.bytes[self.at..end];
-        self.at = end;
+        let end = usize::try_from(length).ok().and_then(|length| self.at.checked_add(length));
+        let Some(bytes) = end.and_then(|end| self.bytes.get(self.at..end)) else {
+            return Err(self.ends_inside(what));
+        };
+        self.at += bytes.len();
         String::from_utf8(bytes.to_vec()).map_err(|_| format!("{what} is not UTF-8 text; {DOWNLOAD}"))
     }
 
@@ -269,12 +275,15 @@ impl Cursor<'_> {
 
     fn take<const N: usize>(&mut self, what: &str) -> Result<[u8; N], String> {
         let Some(bytes) = self.bytes[self.at..].first_chunk::<N>() else {
-            let (at, length) = (self.at, self.bytes.len());
-            return Err(format!(
-                "the file is cut short: it ends at byte {length}, inside {what} at byte {at}; {DOWNLOAD}"
-            ));
+            return Err(self.ends_inside(what));
         };
         self.at += N;
         Ok(*bytes)
+    }
+
+    fn ends_inside(&mut self, what: &str) -> String {
+        self.goes_on = (self.bytes.len() as u64) < self.length;
+        let (at, length) = (self.at, self.length);
+        format!("the file is cut short: it ends at byte {length}, inside {what} at byte {at}; {DOWNLOAD}")
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Stored {
     pub ty: GgmlType,
     pub rows: usize,
     pub cols: usize,
-    pub range: Range<usize>,
+    pub range: Range<u64>,
 }
 
 /// The tensors that a model needs, by name without `.weight`, each checked when it is added.
@@ -75,9 +75,10 @@ impl<'a> Inventory<'a> {
         let rows = parts.iter().map(|(_, rows)| rows).sum();
         let tensor = require(self.gguf, name, &[cols, rows])?;
         check_matrix(self.gguf, tensor, rows, cols)?;
-        let (row_bytes, mut start) = (tensor.range.len() / rows, tensor.range.start);
+        let (row_bytes, mut start) =
+            ((tensor.range.end - tensor.range.start) / rows as u64, tensor.range.start);
         for (part, rows) in &parts[..used] {
-            let range = start..start + rows * row_bytes;
+            let range = start..start + *rows as u64 * row_bytes;
             start = range.end;
             self.stored.insert(part.clone(), Stored { ty: tensor.ty, rows: *rows, cols, range });
         }

@@ -61,7 +61,7 @@ fn main() {
     if let Some(error) = &missing {
         eprintln!("some ignored, for want of a device: {error}");
     }
-    let anywhere: [Test; 17] = [
+    let anywhere: [Test; 18] = [
         ("a recipe with a mistake is refused", recipes),
         ("an override with a mistake is refused", overrides),
         ("a dataset with a mistake is refused", datasets),
@@ -79,6 +79,7 @@ fn main() {
         ("inspect describes samples", describe::inspect_samples),
         ("models lists what Ollama has", describe::models),
         ("completions and manual pages know every command", describe::manual),
+        ("without its page inside, web says how to build it", web),
     ];
     let mut on_a_device: Vec<Test> = vec![
         ("check shows and writes nothing", check),
@@ -764,7 +765,7 @@ fn other_tiny() -> Vec<u8> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
     let mut bytes = std::fs::read(path).expect("part of the repository");
     let gguf = Gguf::open(Path::new(path)).expect("sound");
-    bytes[gguf.tensor("output_norm.weight").expect("there").range.start] ^= 1;
+    bytes[gguf.tensor("output_norm.weight").expect("there").range.start as usize] ^= 1;
     bytes
 }
 
@@ -774,4 +775,15 @@ fn closed_pipe(place: Place) {
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success() && output.stderr.is_empty(), "{}", texts(&output).1);
+}
+
+fn web(place: Place) {
+    if cfg!(feature = "web") {
+        return; // it would serve: web/tests/whole/served.spec.ts
+    }
+    place.refused(
+        &["web", "--no-open"],
+        "this program was built without its page; `web/build` in the source folder builds the page, and then `cargo build \
+         --release --features web` a program that has it",
+    );
 }

@@ -424,7 +424,7 @@ fn the_program_exports_and_compares() {
 fn relative_of_dense(tensor: &str) -> Base {
     let mut bytes = fs::read(golden("dense/model.gguf")).expect("there");
     let start = dense_base().gguf().tensor(tensor).expect("there").range.start;
-    bytes[start] ^= 1;
+    bytes[start as usize] ^= 1;
     Base::from_gguf(Gguf::from_bytes(bytes, "other.gguf").expect("sound"), "other").expect("a model")
 }
 

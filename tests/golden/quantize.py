@@ -64,6 +64,10 @@ def matrices():
     for tensor in reader.tensors:
         if tensor.name in ("token_embd.weight", "blk.0.ffn_up.weight", "per_layer_model_proj.weight"):
             yield tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+    # Trained values that no quantizer has seen: matrices of the tiny model before it was quantized, of its embeddings 512 rows.
+    for path in sorted(HERE.glob("../fixtures/quantize/*.bf16")):
+        bits = np.fromfile(path, np.uint16).astype(np.uint32) << 16
+        yield path.name, bits.view(np.float32).reshape(-1, 256)
 
 
 def main():

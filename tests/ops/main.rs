@@ -14,9 +14,11 @@ mod embedding;
 mod experts;
 #[path = "../common/gpu.rs"]
 mod gpu;
+mod half;
 mod linear;
 mod lora;
 mod matvec;
+mod random;
 mod rms_norm;
 mod verdict;
 
@@ -25,7 +27,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 54] = [
+    let tests: [Test; 60] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -36,7 +38,10 @@ fn main() {
         ("linear: forward, sums split", |gpu| split(gpu, linear::forward)),
         ("linear: backward, sums split", |gpu| split(gpu, linear::backward)),
         ("lora: gradient, sums split", |gpu| split(gpu, lora::gradient)),
-        ("rms_norm: packed and back (f16)", rms_norm::packed),
+        ("packed: norms (f16)", half::norms),
+        ("packed: GeGLU, both ways (f16)", half::geglu),
+        ("packed: gradients of logits (f16)", half::cross_entropy),
+        ("packed: heads (f16)", half::heads),
         ("cooperative: linear, forward", coop::forward),
         ("cooperative: linear, backward", coop::backward),
         ("cooperative: adapter and gradients", coop::adapter),
@@ -75,8 +80,11 @@ fn main() {
         ("cached attention", cached_attention::forward),
         ("cached attention, keys split", |gpu| split(gpu, cached_attention::forward)),
         ("heads: queries, keys and values into the cache", decoding::heads_and_cache),
+        ("random blocks", random::blocks),
         ("residual: the end of a block", decoding::residual_and_next),
+        ("residual: many threads", |gpu| split(gpu, decoding::residual_and_next)),
         ("gated: feed-forward and per-layer inputs", decoding::gates),
+        ("gated: many threads", |gpu| split(gpu, decoding::gates)),
         ("matvec: a gated input", decoding::gated_products),
         ("per-layer inputs of all layers", decoding::per_layer_inputs),
         ("argmax", decoding::likeliest),

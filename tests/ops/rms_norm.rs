@@ -1,8 +1,6 @@
 //! RMSNorm with everything that it does on the way.
 
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::coop_norm;
-use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::{self, Norm};
 use rullama_train::reference;
 
@@ -54,24 +52,6 @@ pub fn forward(gpu: &Gpu) -> Outcome {
             run(gpu, |rec| rms_norm::forward(rec, &y.rows, &x.rows, &norm, residual, scale, height))?;
             check.close(&name, width, &y.read(gpu, &name)?, &scaled(scale, &expected))?;
         }
-    }
-    check.done()
-}
-
-/// Norms packed for products, and what is packed in f32 again: rounded to f16 beside the largest value of the row.
-pub fn packed(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_norm", Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 });
-    for (height, width) in [(1, 4), (7, 60), (65, 256), (33, 1536), (130, 2112), (16, 5376)] {
-        let name = format!("[{height}, {width}]");
-        let (x, w) = (rows(1, height, width), values(2, width));
-        let expected = reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), width, f64::from(EPS));
-        let norm = norm(gpu, Some(&w), width);
-        let x = Block::input(gpu, (0, 0), width, &x);
-        let packed = Packed::new(gpu, "normed", height, width)?;
-        let y = Block::output(gpu, (0, 0), width, height);
-        run(gpu, |rec| coop_norm::forward(rec, &packed, &x.rows, &norm, height))?;
-        run(gpu, |rec| packed.unpack(rec, y.view(), width, height))?;
-        check.close(&name, width, &y.read(gpu, &name)?, &expected)?;
     }
     check.done()
 }

@@ -158,11 +158,11 @@ pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
     let (mut decoder, mut fresh) = (Decoder::new(&workspace, None)?, Decoder::new(&workspace, None)?);
     let ids: Vec<u32> = (0..200).map(|i| 300 + i * 17 % 1500).collect();
     for chunk in ids[..160].chunks(16) {
-        decoder.append(chunk)?;
-        fresh.append(chunk)?;
+        block_on(decoder.append(chunk))?;
+        block_on(fresh.append(chunk))?;
     }
     for chunk in ids[160..190].chunks(10) {
-        decoder.append(chunk)?;
+        block_on(decoder.append(chunk))?;
     }
     check_that("190 tokens are in", decoder.len() == 190)?;
     check_that("thirty tokens can be taken back", decoder.rewind(160) == 160)?;
@@ -172,7 +172,7 @@ pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
     check_that("what the ring still has stays", decoder.rewind(157) == 157)?;
     check_that("what the ring has lost begins anew", decoder.rewind(156) == 0)?;
     check_that("an empty sequence is empty", decoder.is_empty() && decoder.rewind(5) == 0)?;
-    decoder.append(&ids[..16])?;
+    block_on(decoder.append(&ids[..16]))?;
     check_that("after that it counts from the start", decoder.rewind(100) == 16)
 }
 

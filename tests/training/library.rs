@@ -5,11 +5,15 @@ use std::path::Path;
 use libtest_mimic::Failed;
 use rullama_train::batch::Sample;
 use rullama_train::finetune::{FinetuneError, finetune, samples};
+use rullama_train::generate::greedy;
 use rullama_train::gpu::Gpu;
+use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::Frozen;
+use rullama_train::weights::Base;
 
 use super::check_that;
+use crate::pieces::Pieces;
 
 #[allow(dead_code)] // their `main`
 #[path = "../../examples/export.rs"]
@@ -61,4 +65,30 @@ pub fn quick_path(gpu: &Gpu) -> Result<(), Failed> {
     recipe.train.max_steps = Some(1);
     recipe.train.warmup_steps = Some(5);
     check_that("nothing learned is an error", matches!(train(&recipe), Err(FinetuneError::Unmoved)))
+}
+
+/// A base that stays on a disk or a server: uploaded matrix by matrix, its per-layer rows fetched batch by batch.
+pub fn streamed(gpu: &Gpu) -> Result<(), Failed> {
+    let mut recipe = Recipe::new("tiny");
+    recipe.data.max_seq_len = 64;
+    recipe.train.max_steps = Some(2);
+    let whole = Frozen::open(&recipe)?;
+    let pieces = Pieces::of(std::fs::read("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf")?);
+    let base = pollster::block_on(Base::stream(Box::new(pieces.clone()), "tiny"))?;
+    let streamed = Frozen::of(base, &recipe.data.template)?;
+    let text = "{\"prompt\": \"Hello!\", \"completion\": \"Ahoy!\"}\n";
+    let samples: Vec<Sample> = samples(&whole, &recipe, text, "text")?;
+    let prompt = whole.prompt("Hello!")?;
+    let run = async |frozen: &Frozen| -> Result<_, Failed> {
+        let mut losses = Vec::new();
+        let adapter =
+            finetune(gpu, frozen, &samples, &recipe, |p| losses.push(p.report.loss.to_bits())).await?;
+        let model = Model::stream(gpu, &frozen.base, 64, |_| ()).await?;
+        let reply = greedy(gpu, &model, &frozen.tokenizer, &adapter, [&prompt[..]], 8, |_| ()).await?;
+        Ok((losses, adapter, reply))
+    };
+    let found = pollster::block_on(run(&streamed))?;
+    check_that("the numbers and the replies are the same", found == pollster::block_on(run(&whole))?)?;
+    let largest = streamed.base.tensors().map(|t| t.range.end - t.range.start).max().unwrap_or(0);
+    check_that("no more than a matrix was read at once", pieces.take_read().1 <= largest)
 }

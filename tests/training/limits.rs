@@ -113,7 +113,7 @@ pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
     for layer in 0..4 {
         let up = gguf.tensor(&format!("blk.{layer}.ffn_up.weight")).expect("there");
         assert_eq!(up.ty, GgmlType::Q4_K, "its blocks begin with two f16 scales");
-        for block in bytes[up.range.clone()].chunks_exact_mut(144) {
+        for block in bytes[up.range.start as usize..up.range.end as usize].chunks_exact_mut(144) {
             for scale in block[..4].chunks_exact_mut(2) {
                 let wide = f16::from_le_bytes([scale[0], scale[1]]).to_f32() * SCALE;
                 scale.copy_from_slice(&f16::from_f32(wide).to_le_bytes());

@@ -4,6 +4,8 @@
 mod golden;
 #[path = "../common/gpu.rs"]
 mod gpu;
+#[path = "../common/pieces.rs"]
+mod pieces;
 
 mod chat;
 mod decode;
@@ -11,6 +13,7 @@ mod dropout;
 mod exported;
 mod library;
 mod limits;
+mod shapes;
 mod splits;
 
 use std::collections::BTreeMap;
@@ -28,13 +31,14 @@ const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 20] = [
+    let tests: [(&str, Test); 23] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
             splits::micro_batches,
         ),
         ("splits: kept and recomputed activations give the same bits", splits::recompute),
+        ("splits: cooperative, kept and recomputed activations give the same bits", splits::recompute),
         ("dropout: the masks of a whole model against the reference", dropout::against_reference),
         ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
         ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
@@ -48,10 +52,12 @@ fn main() {
         ("decode: the same with the keys split over workgroups", decode::keys_split),
         ("decode: cooperative, in long passes", decode::cooperative),
         ("decode: going back", decode::rewind),
+        ("shapes: sizes without weights", shapes::train),
         ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
         ("exported: every format gives the same replies", exported::replies),
         ("library: the examples run", library::examples),
         ("library: training without a recipe file", library::quick_path),
+        ("library: a base that is read by ranges gives the same bits", library::streamed),
     ];
     gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
 }

@@ -121,7 +121,7 @@ fn every_prefix_is_an_error() {
 fn no_changed_byte_panics() {
     use rullama_train::weights::Base;
     let whole = GgufWriter::gemma4().bytes();
-    let header = Gguf::from_bytes(whole.clone(), "whole").expect("sound").tensors()[0].range.start;
+    let header = Gguf::from_bytes(whole.clone(), "whole").expect("sound").tensors()[0].range.start as usize;
     for at in 0..header {
         for change in [0x01, 0x80, 0xff] {
             let mut bytes = whole.clone();

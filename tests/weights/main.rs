@@ -2,12 +2,15 @@
 
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
+#[path = "../common/pieces.rs"]
+mod pieces;
 
 mod base;
 mod fingerprint;
 mod gguf;
 mod ollama;
 mod quant;
+mod streamed;
 
 /// Asserts that an error's text holds every one of `parts`.
 fn assert_says<T>(what: &str, result: Result<T, rullama_train::weights::Error>, parts: &[&str]) {

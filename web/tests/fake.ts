@@ -129,6 +129,7 @@ export async function init(): Promise<Trainer> {
       }
     },
     export: async ({ adapter, to }) => adapter.map((file) => ({ ...file, path: `${to}/${file.path}` })),
+    measure: () => Promise.reject(new Error("a GPU that computes nothing has nothing to measure")),
     close: () => {},
   };
 }

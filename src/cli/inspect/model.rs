@@ -34,7 +34,7 @@ pub fn file(gguf: Gguf, path: &Path) -> Result<()> {
 fn stored(gguf: &Gguf) {
     let text = |key: &str| gguf.get::<&str>(key).ok().flatten();
     let version = gguf.version();
-    let size = show::bytes(gguf.bytes().len() as u64);
+    let size = show::bytes(gguf.len());
     let named = text("general.name").map_or(String::new(), |name| format!(", “{name}”"));
     let architecture = text("general.architecture").unwrap_or("no architecture");
     show::line("file", format_args!("GGUF {version}, {size}: {architecture}{named}"));
@@ -42,7 +42,7 @@ fn stored(gguf: &Gguf) {
     for tensor in gguf.tensors() {
         let (count, bytes) = types.entry(tensor.ty.name()).or_default();
         *count += 1;
-        *bytes += tensor.range.len() as u64;
+        *bytes += tensor.range.end - tensor.range.start;
     }
     let mut types: Vec<(String, (usize, u64))> = types.into_iter().collect();
     types.sort_by_key(|(_, (_, bytes))| std::cmp::Reverse(*bytes));

@@ -67,11 +67,6 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     lock::check(dir)?;
     let (session, loaded) = Session::start(recipe)?;
     let initial = &loaded.adapter;
-    if recipe.eval.early_stopping_patience > 0 && session.validation.is_empty() {
-        bail!(
-            "eval.early_stopping_patience needs validation samples: set data.valid or data.val_size, or remove it"
-        );
-    }
     let identity = Identity::of(&session.frozen, &session.data);
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     let resumed_at = start.checkpoint.as_ref().map_or(0, |c| c.step);

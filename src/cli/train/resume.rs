@@ -63,15 +63,7 @@ fn check(
     identity: &Identity,
     dir: &Path,
 ) -> Result<()> {
-    let changes = recipe.changes_since(&checkpoint.recipe);
-    let mut changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
-    // Another seed, for instance, splits off other samples: the key is the reason.
-    if changes.is_empty() {
-        changes = identity.changes_since(&checkpoint.identity);
-    }
-    if changes.is_empty() && session.steps.plans.len() != checkpoint.steps {
-        changes.push(format!("the run had {} steps and has {}", checkpoint.steps, session.steps.plans.len()));
-    }
+    let changes = checkpoint.changes(recipe, identity, session.steps.plans.len());
     if changes.is_empty() {
         return Ok(());
     }

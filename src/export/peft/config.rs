@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{CONFIG, Naming, TENSORS};
 use crate::export::{Error, Options};
+use crate::files;
 use crate::lora::{Adapter, Module};
 
 /// What a PEFT folder says about its adapter without its tensors.
@@ -206,15 +207,15 @@ pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &Options) ->
 /// Reads a file of a PEFT folder.
 pub(super) fn read_file(dir: &Path, name: &str) -> Result<Vec<u8>, Error> {
     let path = dir.join(name);
-    std::fs::read(&path).map_err(|source| {
+    files::read(&path).map_err(|source| {
         let refuse = |path: &Path, problem: String| Error::Read { path: path.into(), problem };
-        if dir.is_file() {
+        if files::is_file(dir) {
             refuse(dir, format!("is a file; name the folder that holds {CONFIG} and {TENSORS}"))
         } else if source.kind() != ErrorKind::NotFound {
             refuse(&path, format!("{source}; check the path and its permissions"))
-        } else if !dir.exists() {
+        } else if !files::exists(dir) {
             refuse(dir, format!("does not exist; name a folder that holds {CONFIG} and {TENSORS}"))
-        } else if dir.join("adapter_model.bin").exists() && name == TENSORS {
+        } else if files::exists(&dir.join("adapter_model.bin")) && name == TENSORS {
             refuse(
                 dir,
                 format!("holds adapter_model.bin, expected {TENSORS}; save it with safe_serialization=True"),

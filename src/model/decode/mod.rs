@@ -112,8 +112,8 @@ impl<'a> Decoder<'a> {
     }
 
     /// Takes in at most a chunk of tokens.
-    pub fn append(&mut self, ids: &[u32]) -> Result<(), GpuError> {
-        let rows = self.start(ids);
+    pub async fn append(&mut self, ids: &[u32]) -> Result<(), GpuError> {
+        let rows = self.start(ids).await?;
         let mut rec = Recorder::new(self.w.gpu);
         self.pass(&mut rec, rows);
         rec.submit()
@@ -121,18 +121,18 @@ impl<'a> Decoder<'a> {
 
     /// Takes in at most a chunk of tokens, at least one, and reads the logits after the last, `[V]`, softcap applied.
     pub async fn logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, GpuError> {
-        self.finish(ids, Tail::Logits)?;
+        self.finish(ids, Tail::Logits).await?;
         self.w.gpu.read_staging(&self.w.logits_staging, self.w.model.config().vocab).await
     }
 
     /// The same, and reads the likeliest next token only.
     pub async fn likeliest(&mut self, ids: &[u32]) -> Result<Likeliest, GpuError> {
-        self.finish(ids, Tail::Likeliest)?;
+        self.finish(ids, Tail::Likeliest).await?;
         Ok(self.w.gpu.read_staging(&self.w.likeliest_staging, 1).await?[0])
     }
 
-    fn finish(&mut self, ids: &[u32], tail: Tail) -> Result<(), GpuError> {
-        let rows = self.start(ids);
+    async fn finish(&mut self, ids: &[u32], tail: Tail) -> Result<(), GpuError> {
+        let rows = self.start(ids).await?;
         if rows > 1 {
             let mut rec = Recorder::new(self.w.gpu);
             self.pass(&mut rec, rows);
@@ -149,20 +149,19 @@ impl<'a> Decoder<'a> {
     }
 
     /// Puts the tokens where the next pass reads them, and counts them; returns how many there are.
-    fn start(&mut self, ids: &[u32]) -> usize {
+    async fn start(&mut self, ids: &[u32]) -> Result<usize, GpuError> {
         let w = self.w;
         assert!((1..=w.lengths.chunk).contains(&ids.len()), "one token to a chunk of them");
         assert!(self.len + ids.len() <= w.lengths.context, "the sequence stays within its context");
         w.gpu.write(&w.ids, ids);
         w.gpu.write(&self.past, &[self.len as u32]);
-        if let Some(table) = w.model.base.matrix("per_layer_token_embd") {
-            let rows: Vec<u8> =
-                ids.iter().flat_map(|&id| table.rows(id as usize..id as usize + 1).data).copied().collect();
+        if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
+            let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::Base)?;
             w.gpu.write(&w.table, &planes::pack(table.ty, ids.len(), &rows));
         }
         self.len += ids.len();
         self.seen = self.seen.max(self.len);
-        ids.len()
+        Ok(ids.len())
     }
 
     fn one_token(&mut self) -> &OneToken {

@@ -146,7 +146,7 @@ impl<'a> Decoder<'a> {
                 coop_linear::forward(rec, y, packed, projection, factor, None, rows);
             }
         }
-        let of_file = model.base.matrix("per_layer_token_embd").expect("such models have the table");
+        let of_file = model.base.tensor("per_layer_token_embd").expect("such models have the table");
         let tile = Tile { first_row: 0, rows, buffer: w.table.clone(), range: None };
         let table = Weight { ty: of_file.ty, rows, cols: of_file.cols, tiles: vec![tile] };
         per_layer::forward(rec, &w.per_layer, &table, &global.proj_norm);

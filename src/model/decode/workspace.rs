@@ -10,7 +10,7 @@ use crate::ops::cached_attention::Parts;
 use crate::ops::matvec;
 use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::{Rows, Weight};
-use crate::weights::base::Matrix;
+use crate::weights::source::now;
 
 /// How long sequences may get, and how they are taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +70,18 @@ pub struct Workspace<'a> {
 }
 
 impl<'a> Workspace<'a> {
-    /// Buffers for passes with adapters of up to `rank`.
+    /// Buffers for passes with adapters of up to `rank`, over a base that is in memory.
     pub fn new(
+        gpu: &'a Gpu,
+        model: &'a Model<'a>,
+        lengths: Lengths,
+        rank: usize,
+    ) -> Result<Workspace<'a>, GpuError> {
+        now(Workspace::stream(gpu, model, lengths, rank))
+    }
+
+    /// The same over any base.
+    pub async fn stream(
         gpu: &'a Gpu,
         model: &'a Model<'a>,
         lengths: Lengths,
@@ -92,15 +102,17 @@ impl<'a> Workspace<'a> {
         });
         let wide = widest(&|l| (l.heads * l.head_size).max(l.ffn_width).max(p));
         let (heads, queries) = (widest(&|l| l.heads), widest(&|l| l.heads * l.head_size));
-        let whole = model.base.matrix("per_layer_model_proj");
-        let upload = |m: Matrix| Weight::upload(gpu, m.name, m.ty, m.rows, m.cols, m.data);
-        let row_bytes = model.base.matrix("per_layer_token_embd").map_or(0, |m| m.row_bytes());
+        let model_proj = match model.base.tensor("per_layer_model_proj") {
+            Some(whole) => Some(Weight::stream(gpu, model.base, &whole).await?),
+            None => None,
+        };
+        let row_bytes = model.base.tensor("per_layer_token_embd").map_or(0, |m| m.row_bytes());
         let rows = |label: &str, width: usize| Rows::new(gpu, label, chunk, width);
         Ok(Workspace {
             gpu,
             model,
             lengths,
-            model_proj: whole.map(upload).transpose()?,
+            model_proj,
             ids: gpu.buffer("token ids", (chunk * 4) as u64)?,
             table: gpu.buffer("per-layer embedding rows", (chunk * row_bytes + 16) as u64)?,
             stream: rows("stream", d)?,

@@ -76,7 +76,8 @@ function chart(title: string, lines: Line[], height: number, wide: boolean, tick
       shown = data;
       plot?.setData(data);
       words.forEach((text, i) => values[i]!.replaceChildren(values[i]!.firstChild!, `${lines[i]!.label} ${text}`));
-      picture.setAttribute("aria-label", `${title}: ${words.map((text, i) => `${lines[i]!.label} ${text}`).join(", ")}`);
+      const spoken = words.map((text, i) => `${lines[i]!.label} ${text}`.trim());
+      picture.setAttribute("aria-label", `${title}: ${spoken.join(", ")}`);
     },
     restyle: make,
   };

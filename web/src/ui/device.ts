@@ -10,7 +10,8 @@ export async function openDevice(): Promise<void> {
   const place = byId("device");
   try {
     const opened = await init();
-    const { name, software } = opened.gpu;
+    const { software } = opened.gpu;
+    const name = opened.gpu.name.startsWith("(") ? "WebGPU" : opened.gpu.name; // browsers may not tell which GPU it is
     place.textContent = software ? `${name}; a CPU plays the GPU: slow, the same numbers` : name;
     trainer.set(opened);
   } catch (error) {

@@ -53,7 +53,7 @@ export function keepSection(): void {
 
   const show = () => {
     const saved = adapter();
-    const busy = !["idle", "paused"].includes(phase.get());
+    const busy = phase.get() !== "idle"; // the run has the GPU
     peft.disabled = saved === null;
     for (const one of formats) one.disabled = saved === null || busy || trainer.get() === null || base.get() === null;
     state.disabled = checkpoint.get() === null;

@@ -1,35 +1,40 @@
 /** What the recipe comes to: asked anew after every change, shown with its memory plan and warnings. */
 
 import { RecipeError, type Check } from "../api/index";
-import { byId, el } from "./dom";
+import { announce } from "./alert";
+import { button, byId, el } from "./dom";
 import { bytes, count, percent, plural } from "./format";
 import { base, checked, data, phase, recipe, stale, trainer } from "./state";
 
 const PAUSE = 400; // ms without a change
 
-let wanted = 0;
 let timer = 0;
+/** Whether the worker is at it, and whether something changed meanwhile. */
+let running = false;
+let again = false;
+/** The address that the user lets us read: a whole model comes from there. */
+let allowed = "";
 
-/** Checks soon; a later call takes the place of an earlier one. */
+/** Checks once nothing has changed for a moment. */
 export function checkSoon(): void {
-  wanted += 1;
   stale.set(true);
   clearTimeout(timer);
-  timer = window.setTimeout(() => void check(wanted), PAUSE);
+  timer = window.setTimeout(() => void check(), PAUSE);
 }
 
-async function check(number: number): Promise<void> {
+async function check(): Promise<void> {
+  again = running;
+  if (running || phase.get() !== "idle") return;
   const [device, model, samples] = [trainer.get(), base.get(), data.get()];
-  if (phase.get() !== "idle") return;
-  if (!device || !model || samples.length === 0) return checked.set(null); // a change of these asks again
+  const readable = model?.kind !== "url" || model.url === allowed;
+  if (!device || !model || !readable || samples.length === 0) return checked.set(null);
+  running = true;
   byId("plan").setAttribute("aria-busy", "true");
-  let found: Check | Error;
-  try {
-    found = await device.check({ base: model, data: samples, recipe: recipe.get() });
-  } catch (error) {
-    found = error instanceof Error ? error : new Error(String(error));
-  }
-  if (number !== wanted) return;
+  const found: Check | Error = await device
+    .check({ base: model, data: samples, recipe: recipe.get() })
+    .catch((error: unknown) => (error instanceof Error ? error : new Error(String(error))));
+  running = false;
+  if (again) return check();
   stale.set(false);
   checked.set(found);
 }
@@ -39,6 +44,8 @@ export function planSection(): void {
   checked.watch((found) => {
     const plan = byId("plan");
     plan.setAttribute("aria-busy", "false");
+    if (found && !(found instanceof Error)) announce(`Plan: ${count(found.steps)} steps, ${bytes(found.plan.bytes)} on the GPU.`);
+    if (found instanceof Error) announce(found.message);
     if (found instanceof Error) byId<HTMLDetailsElement>("plan-box").open = true;
     plan.replaceChildren(...(found instanceof Error ? failure(found) : found ? table(found) : [missing()]));
   });
@@ -51,7 +58,16 @@ export function planSection(): void {
 }
 
 function missing(): HTMLElement {
-  const what = !base.get() ? "Pick a base." : data.get().length === 0 ? "Pick samples." : "Checking …";
+  const model = base.get();
+  if (trainer.get() && model?.kind === "url" && model.url !== allowed) {
+    const read = () => {
+      allowed = model.url;
+      checkSoon();
+    };
+    const note = `The model is read from ${model.url}, layer by layer; nothing is sent there.`;
+    return el("p", { class: "note" }, note, " ", button("Read it", read));
+  }
+  const what = !model ? "Pick a base." : data.get().length === 0 ? "Pick samples." : "Checking …";
   return el("p", { class: "note" }, trainer.get() ? what : "Waiting for the GPU …");
 }
 

@@ -45,6 +45,12 @@ export function progress() {
     /** Takes what the run tells. */
     take(event: Event) {
       record(history, event);
+      if (event.event === "loading") {
+        byId("progress").hidden = false;
+        [bar.max, bar.value] = [event.of, event.layers];
+        const read = `Reading the model: layer ${event.layers} of ${event.of}`;
+        text.textContent = event.layers < event.of ? read : "Trying the longest batch …";
+      }
       if (event.event === "step") {
         recent = [...recent, event.seconds].slice(-RECENT);
         const left = ((steps - event.step) * recent.reduce((sum, s) => sum + s, 0)) / recent.length;

@@ -61,13 +61,12 @@ export function talkSection(): void {
   const send = byId<HTMLButtonElement>("talk-send");
   let asking = false;
 
-  const ready = () => !asking && trainer.get() !== null && base.get() !== null && ["idle", "paused"].includes(phase.get());
+  const ready = () => !asking && trainer.get() !== null && base.get() !== null && phase.get() === "idle";
   const show = () => {
     send.disabled = !ready();
-    const busy = !["idle", "paused"].includes(phase.get());
     const saved = adapter();
-    byId("talk-note").textContent = busy
-      ? "The GPU is training; pause to talk."
+    byId("talk-note").textContent = phase.get() !== "idle"
+      ? "The run has the GPU; stop it to talk, and continue afterwards."
       : saved
         ? `The adapter is that of step ${saved.step}.`
         : "There is no adapter yet; the base answers alone.";

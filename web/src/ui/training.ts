@@ -1,22 +1,21 @@
 /** Training: start, pause, resume, stop; what is reached is saved as it comes. */
 
-import { DeviceLost, type Event, type Run } from "../api/index";
+import { DeviceLost, type Event, type FileEntry, type Run } from "../api/index";
 import { forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
 import { StorageFull } from "../storage/opfs";
 import { alertUser, announce, clearAlert, words } from "./alert";
 import { reopenDevice } from "./device";
 import { byId } from "./dom";
 import { replay } from "./history";
-import { checkSoon } from "./plan";
 import { progress } from "./progress";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, stale, trainer } from "./state";
-import type { FileEntry } from "../api/index";
 
 /** Starts the section. */
 export function trainingSection() {
   const shown = progress();
   let run: Run | null = null;
   let steps = 0;
+  let planned = false;
 
   const finished = () => {
     const saved = checkpoint.get();
@@ -55,6 +54,9 @@ export function trainingSection() {
       case "plan":
         steps = event.steps;
         shown.begin(event.resumed_at > 0 ? replay(checkpoint.get()?.files ?? []) : replay([]), event.resumed_at, steps);
+        planned = true;
+        stale.set(false);
+        checked.set(event);
         runRecipe.set(event.recipe);
         await saveRunRecipe(event.recipe).catch((error: unknown) => alertUser(`The run's recipe could not be saved: ${words(error)}.`));
         phase.set("training");
@@ -95,6 +97,8 @@ export function trainingSection() {
     const [device, model] = [trainer.get(), base.get()];
     if (!device || !model) return;
     clearAlert();
+    planned = false;
+    void navigator.storage.persist(); // what is saved should not be swept away when the disk fills up
     phase.set("starting");
     const from = finished() ? null : checkpoint.get();
     const what = { base: model, data: data.get(), recipe: recipe.get() };
@@ -106,19 +110,29 @@ export function trainingSection() {
     } finally {
       run = null;
       phase.set("idle");
-      checkSoon();
     }
   };
 
   const failed = async (error: unknown) => {
     const saved = checkpoint.get();
+    restore();
     if (error instanceof DeviceLost) {
       const kept = saved ? `The run is saved up to step ${saved.step}.` : "No step was saved yet.";
       await reopenDevice();
       alertUser(`${words(error)} ${kept}`, { text: saved ? "Go on from there" : "Train again", act: () => void start() });
+    } else if (!planned && error instanceof Error) {
+      stale.set(false);
+      checked.set(error); // is shown where a check would have shown it
+      byId("train").scrollIntoView({ block: "nearest" });
     } else {
       alertUser(words(error));
     }
+  };
+
+  /** Shows what a saved run has reached. */
+  const restore = () => {
+    const saved = checkpoint.get();
+    shown.begin(saved && replay(saved.files), saved?.step ?? 0, saved?.steps ?? saved?.step ?? 0);
   };
 
   const anew = async () => {
@@ -130,6 +144,11 @@ export function trainingSection() {
     shown.begin(null, 0, 0);
     byId("start").focus();
   };
+
+  // The steps since the last checkpoint would have to be taken again.
+  addEventListener("beforeunload", (event) => {
+    if (["training", "pausing", "stopping"].includes(phase.get())) event.preventDefault();
+  });
 
   byId("start").addEventListener("click", () => void start());
   byId("pause").addEventListener("click", () => {
@@ -156,8 +175,9 @@ export function trainingSection() {
       one.disabled = disabled;
       return hadFocus && (!visible || disabled);
     };
-    const found = checked.get();
-    const ready = found !== null && !(found instanceof Error) && !stale.get();
+    // A check that is still under way need not be waited for: the run checks by itself.
+    const wrong = checked.get() instanceof Error && !stale.get();
+    const ready = trainer.get() !== null && base.get() !== null && data.get().length > 0 && !wrong;
     const idle = now === "idle" || now === "starting";
     const done = result.get() !== null || finished();
     const lost = [
@@ -181,17 +201,7 @@ export function trainingSection() {
         ? `Saved in this browser up to step ${saved.step}${saved.steps ? ` of ${saved.steps}` : ""}.`
         : "";
   };
-  phase.watch(buttons);
-  checked.watch(buttons);
-  stale.watch(buttons);
-  checkpoint.watch(buttons);
-  result.watch(buttons);
+  for (const cell of [phase, checked, stale, trainer, base, data, checkpoint, result]) cell.watch(buttons);
 
-  return {
-    /** Shows what a saved run has reached. */
-    restore() {
-      const saved = checkpoint.get();
-      if (saved) shown.begin(replay(saved.files), saved.step, saved.steps ?? saved.step);
-    },
-  };
+  return { restore };
 }

@@ -29,7 +29,7 @@ test("the form writes the recipe, and the recipe fills the form", async ({ page 
   const text = page.getByLabel("Recipe as TOML");
   await expect(text).toHaveValue(/\nrank = 8 +# default: 16/);
   await text.fill((await text.inputValue()).replace("learning_rate = 4e-3", "learning_rate = 1e-3"));
-  await expect(page.getByLabel("Learning rate")).toHaveValue("1e-3");
+  await expect(page.getByLabel("Learning rate", { exact: true })).toHaveValue("1e-3");
   await expect(page.getByLabel("Questions asked")).toHaveValue(/Peru\?\n.*8\?\n/);
 });
 
@@ -61,11 +61,14 @@ test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await page.getByLabel("URL", { exact: true }).blur();
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/base = "https:\/\/example.org\/a.gguf"/);
   await page.waitForTimeout(600); // the session is written once it rests
-  await open(page);
+  await page.goto("/");
   await expect(page.getByLabel("One sample a line")).toHaveValue(/Ahoy!/);
   await expect(page.getByLabel("Seed")).toHaveValue("7");
   await expect(page.getByLabel("URL", { exact: true })).toHaveValue("https://example.org/a.gguf");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
+  await expect(page.locator("#plan dl")).toBeHidden(); // nothing is fetched from elsewhere unasked
+  await page.getByRole("button", { name: "Read it" }).click();
+  await expect(page.locator("#plan dl")).toBeVisible();
 });
 
 test("picked files of samples survive a reload", async ({ page }) => {

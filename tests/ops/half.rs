@@ -1,0 +1,139 @@
+//! Kernels that make operands of cooperative matrices: f16, rows scaled by powers of two. They need no such matrices themselves.
+
+use half::f16;
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::cross_entropy::Chunk;
+use rullama_train::ops::pack::Packed;
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::{coop_cross_entropy, coop_geglu, coop_heads, coop_norm, rope};
+use rullama_train::reference;
+
+use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};
+
+/// Rounded to f16 beside the largest value of the row.
+const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
+const EPS: f32 = 1e-6;
+
+/// Rows and widths: less than a matrix, odd, as wide as Gemma's.
+const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 60), (33, 1536), (130, 2112), (16, 5376)];
+
+/// What is packed, in f32 again.
+fn unpacked(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str) -> Result<Vec<f64>, Failed> {
+    let y = Block::output(gpu, (0, 0), width, height);
+    run(gpu, |rec| packed.unpack(rec, y.view(), width, height))?;
+    y.read(gpu, name)
+}
+
+/// RMSNorm; the second row is all zero.
+pub fn norms(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_norm", HALF);
+    for (height, width) in SHAPES {
+        let name = format!("[{height}, {width}]");
+        let (mut x, w) = (values(1, height * width), values(2, width));
+        x.iter_mut().skip(width).take(width).for_each(|x| *x = 0.0);
+        let expected = reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), width, f64::from(EPS));
+        let norm = Norm::new(gpu, "norm", Some(&w), width, EPS)?;
+        let x = Block::input(gpu, (0, 0), width, &x);
+        let y = Packed::new(gpu, "normed", height, width)?;
+        run(gpu, |rec| coop_norm::forward(rec, &y, &x.rows, &norm, height))?;
+        check.close(&name, width, &unpacked(gpu, &y, width, height, &name)?, &expected)?;
+    }
+    check.done()
+}
+
+/// GeGLU and its gradients, of rows that leave f16 at both ends.
+pub fn geglu(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_geglu", HALF);
+    for ((height, width), size) in SHAPES.into_iter().zip([1e-6, 3.0, 50.0, 3e3, 1e5]) {
+        let name = format!("[{height}, {width}] values up to {size}");
+        let [gate, up, dy] =
+            [1, 2, 3].map(|seed| values(seed, height * width).iter().map(|x| size * x).collect::<Vec<_>>());
+        let y_expected = reference::geglu::forward(&wide(&gate), &wide(&up));
+        let (dgate_expected, dup_expected) = reference::geglu::backward(&wide(&dy), &wide(&gate), &wide(&up));
+        let [gate, up, dy] = [&gate, &up, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
+        let [y, dgate, dup] =
+            [(); 3].map(|()| Packed::new(gpu, "geglu", height, width).expect("it is small"));
+        run(gpu, |rec| {
+            coop_geglu::forward(rec, &y, &gate.rows, &up.rows, height);
+            coop_geglu::backward(rec, [&dgate, &dup], &dy.rows, &gate.rows, &up.rows, height);
+        })?;
+        for (what, packed, expected) in
+            [("y", &y, y_expected), ("dgate", &dgate, dgate_expected), ("dup", &dup, dup_expected)]
+        {
+            let found = unpacked(gpu, packed, width, height, &name)?;
+            let level = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs())).recip();
+            let leveled = |x: &[f64]| x.iter().map(|x| level * x).collect::<Vec<_>>();
+            check.close(&format!("{what} {name}"), width, &leveled(&found), &leveled(&expected))?;
+        }
+    }
+    check.done()
+}
+
+/// Losses, and gradients of logits.
+pub fn cross_entropy(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_cross_entropy", HALF);
+    for (height, vocab, softcap) in
+        [(1, 8, None), (7, 1004, Some(30.0)), (33, 2048, Some(30.0)), (16, 132, None)]
+    {
+        let name = format!("rows={height} V={vocab} softcap={softcap:?}");
+        let logits: Vec<f32> = values(1, height * vocab).iter().map(|x| 40.0 * x).collect();
+        let targets: Vec<u32> = (0..height).map(|n| ((n * 77 + 1) * (vocab - 1) % vocab) as u32).collect();
+        let cap = softcap.map(f64::from);
+        let (factor, wide_logits) = (0.25, wide(&logits));
+        let losses_expected = reference::cross_entropy::forward(&wide_logits, &targets, cap, vocab);
+        let expected =
+            reference::cross_entropy::backward(f64::from(factor), &wide_logits, &targets, cap, vocab);
+        let logits = Block::input(gpu, (0, 0), vocab, &logits);
+        let targets = gpu.upload("targets", &targets)?;
+        let losses = Block::output(gpu, (0, 0), height.next_multiple_of(4), 1);
+        let packed = Packed::new(gpu, "dlogits", height, vocab)?;
+        let chunk = Chunk {
+            logits: &logits.rows,
+            rows: height,
+            vocab,
+            softcap,
+            targets: (&targets, 0),
+            losses: (&losses.rows.buffer, 0),
+        };
+        run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &packed, factor))?;
+        let found = losses.read(gpu, &name)?;
+        check.close(&format!("loss {name}"), 1, &found[..height], &losses_expected)?;
+        check.close(&name, vocab, &unpacked(gpu, &packed, vocab, height, &name)?, &expected)?;
+    }
+    check.done()
+}
+
+/// Norm and rotary embedding of heads, all scaled alike.
+pub fn heads(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_heads", HALF);
+    for (tokens, heads, size, turned) in
+        [(1, 1, 16, true), (7, 3, 32, false), (33, 2, 256, true), (17, 1, 512, true)]
+    {
+        let name = format!("T={tokens} heads={heads} K={size} turned={turned}");
+        let (x, w) = (values(1, tokens * heads * size), values(2, size));
+        let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
+        let frequencies: Vec<f64> =
+            (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
+        let mut expected = reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), size, f64::from(EPS));
+        if turned {
+            expected = reference::rope::forward(&expected, &positions, &frequencies, heads);
+        }
+        let norm = Norm::new(gpu, "norm", Some(&w), size, EPS)?;
+        let table = rope::Table::new(gpu, &frequencies, 13)?;
+        let positions = gpu.upload("positions", &positions)?;
+        let x = Block::input(gpu, (0, 0), heads * size, &x);
+        let packed = Packed::new(gpu, "heads", tokens, heads * size)?;
+        let turn = turned.then_some((&positions, &table));
+        run(gpu, |rec| coop_heads::forward(rec, &packed, &x.rows, &norm, turn, heads, tokens))?;
+        // No factors are written: the scale is the norm's.
+        let (tiles, width) = (tokens.div_ceil(16), heads * size);
+        let halves: Vec<f16> = block_on(gpu.read(packed.bind(0).buffer, width / 16 * tiles * 256))?;
+        let at = |t: usize, c: usize| ((c / 16) * tiles + t / 16) * 256 + t % 16 * 16 + c % 16;
+        let found: Vec<f64> =
+            (0..tokens * width).map(|i| f64::from(halves[at(i / width, i % width)])).collect();
+        check.close(&name, width, &scaled(1.0 / norm.scale, &found), &expected)?;
+    }
+    check.done()
+}

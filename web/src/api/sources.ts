@@ -1,0 +1,118 @@
+/** Bases as the worker reads them: by ranges of bytes, never whole. */
+
+import type { Base } from "./types";
+import type { ByteSource } from "./wasm/rullama_train_web";
+
+/** Reads that are under way at the same time. */
+const AT_ONCE = 8;
+/** A server that knows no ranges must hand out the whole file: up to this size, which the browser keeps. */
+const MOST_WITHOUT_RANGES = 256 * 2 ** 20;
+/** How often a range is asked for, where the network fails. */
+const ATTEMPTS = 3;
+
+type Read = (start: number, end: number) => Promise<ArrayBuffer>;
+
+/** Opens a base; fails with what is wrong with the file or the server. */
+export async function openSource(base: Base, tinyUrl: string): Promise<ByteSource> {
+  switch (base.kind) {
+    case "tiny":
+      return { ...(await ofUrl(tinyUrl)), key: "tiny", name: "tiny" };
+    case "file": {
+      const { name, size, lastModified } = base.file;
+      return ofBlob(base.file, `file:${name}:${size}:${lastModified}`, name);
+    }
+    case "url":
+      return ofUrl(base.url);
+  }
+}
+
+function ofBlob(blob: Blob, key: string, name: string): ByteSource {
+  const read: Read = async (start, end) => {
+    try {
+      return await blob.slice(start, end).arrayBuffer();
+    } catch (error) {
+      throw new Error(`it can no longer be read (${message(error)}): it was changed or moved; pick it again`);
+    }
+  };
+  return source(key, name, blob.size, read);
+}
+
+async function ofUrl(url: string): Promise<ByteSource> {
+  const response = await ask(url, 0, 1);
+  const name = url;
+  if (response.status === 206) {
+    await response.arrayBuffer();
+    const size = total(response);
+    if (size === undefined) throw new Error(`${url}: the server answers a range without saying how large the file is`);
+    const read: Read = async (start, end) => {
+      const response = await ask(url, start, end);
+      const from = Number(/^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1]);
+      const bytes = await response.arrayBuffer();
+      // A server may hand out more than was asked for, as some do.
+      if (response.status !== 206 || total(response) !== size || !(from <= start && end <= from + bytes.byteLength)) {
+        throw new Error(`${url}: expected bytes ${start} to ${end} of ${size}, found ${response.status} ${response.statusText}`);
+      }
+      return bytes.slice(start - from, end - from);
+    };
+    return source(`url:${url}`, name, size, read);
+  }
+  const size = Number(response.headers.get("content-length") ?? 0);
+  if (size > MOST_WITHOUT_RANGES) {
+    await response.body?.cancel();
+    throw new Error(`${url}: the server knows no range requests, which a file of ${size} bytes needs; choose another server, or download the file and pick it`);
+  }
+  return ofBlob(await response.blob(), `url:${url}`, name);
+}
+
+/** Asks for bytes of a file; tries again where the network fails. */
+async function ask(url: string, start: number, end: number): Promise<Response> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const response = await fetch(url, { headers: { Range: `bytes=${start}-${end - 1}` }, cache: "no-store" });
+      if (response.ok) return response;
+      const found = `${response.status} ${response.statusText}`.trim();
+      if (response.status < 500 || attempt === ATTEMPTS) {
+        throw new Refused(`${url}: the server answers ${found}; check the address`);
+      }
+    } catch (error) {
+      if (error instanceof Refused || attempt === ATTEMPTS) {
+        throw error instanceof Refused
+          ? error
+          : new Error(`${url} cannot be reached (${message(error)}); check the address, and that its server allows other pages to read it (CORS)`);
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, 250 * 4 ** attempt));
+  }
+}
+
+class Refused extends Error {}
+
+/** The file's size, of `Content-Range: bytes 0-0/SIZE`. */
+function total(response: Response): number | undefined {
+  const size = response.headers.get("content-range")?.split("/")[1];
+  return size && /^\d+$/.test(size) ? Number(size) : undefined;
+}
+
+function source(key: string, name: string, size: number, read: Read): ByteSource {
+  return {
+    key,
+    name,
+    size,
+    async read(starts, ends) {
+      const found = new Array<Uint8Array>(starts.length);
+      let next = 0;
+      const work = async () => {
+        for (let i = next++; i < starts.length; i = next++) {
+          const [start, end] = [starts[i]!, ends[i]!];
+          found[i] = new Uint8Array(start === end ? new ArrayBuffer(0) : await read(start, end));
+        }
+      };
+      await Promise.all(Array.from({ length: AT_ONCE }, work));
+      return found;
+    },
+  };
+}
+
+function message(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

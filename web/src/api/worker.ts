@@ -1,0 +1,97 @@
+/** Where everything is done: the WASM module, the device, and the tasks one after the other. */
+
+import type { FromWorker, Task, ToWorker } from "./protocol";
+import { openSource } from "./sources";
+import type { Data } from "./types";
+import load, { Control, Engine, type FileEntry, type Problem, type Request } from "./wasm/rullama_train_web";
+
+const controls = new Map<number, Control>();
+let engine: Engine | undefined;
+let tinyUrl = "";
+
+addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
+  switch (data.type) {
+    case "open":
+      tinyUrl = data.tinyUrl;
+      void open(data.wasmUrl);
+      break;
+    case "task": {
+      const control = new Control();
+      controls.set(data.id, control);
+      void run(data.id, data, control);
+      break;
+    }
+    case "word":
+      controls.get(data.id)?.[data.word]();
+      break;
+    case "destroy":
+      engine?.destroy();
+      break;
+  }
+});
+
+// A panic in Rust ends here: nothing of the module can be used any more.
+addEventListener("error", (event) => failed(undefined, event.error ?? event.message));
+addEventListener("unhandledrejection", (event) => failed(undefined, event.reason));
+
+async function open(wasmUrl: string | undefined): Promise<void> {
+  try {
+    if (!navigator.gpu) {
+      throw new Error("this browser has no WebGPU, or this page is no secure one (https, or this machine itself); try a current Chrome, Edge, Firefox or Safari");
+    }
+    await (wasmUrl === undefined ? load() : load({ module_or_path: wasmUrl }));
+    engine = await Engine.open();
+    say({ type: "opened", gpu: engine.gpu() });
+  } catch (error) {
+    failed(undefined, error);
+  }
+}
+
+async function run(id: number, what: Extract<ToWorker, { type: "task" }>, control: Control): Promise<void> {
+  try {
+    if (!engine) throw new Error("the device is not open");
+    const source = await openSource(what.base, tinyUrl);
+    const request = await prepared(what.task);
+    const value: unknown = await engine.run(request, source, control, (value: unknown) => say({ type: "heard", id, value }));
+    say({ type: "done", id, value });
+  } catch (error) {
+    failed(id, error);
+  } finally {
+    controls.delete(id);
+  }
+}
+
+/** The task with its blobs read. */
+async function prepared(task: Task): Promise<Request> {
+  if (task.do !== "check" && task.do !== "train") return task;
+  const { data, ...rest } = task;
+  const files = await Promise.all(data.map(entry));
+  return rest.do === "check" ? { ...rest, files } : { ...rest, files };
+}
+
+async function entry({ name, file }: Data[number]): Promise<FileEntry> {
+  try {
+    return { path: name, bytes: new Uint8Array(await file.arrayBuffer()) };
+  } catch (error) {
+    throw new Error(`${name} can no longer be read (${error}): it was changed or moved; pick it again`);
+  }
+}
+
+function failed(id: number | undefined, error: unknown): void {
+  const known = typeof error === "object" && error !== null && "kind" in error;
+  const message = error instanceof Error ? error.message : String(error);
+  const problem: Problem = known ? (error as Problem) : { kind: "other", message, key: null, line: null, column: null };
+  say({ type: "failed", id, problem });
+}
+
+/** Bytes are handed over rather than copied. */
+function say(message: FromWorker): void {
+  const buffers = new Set<ArrayBuffer>();
+  collect("value" in message ? message.value : undefined, buffers);
+  postMessage(message, { transfer: [...buffers] });
+}
+
+function collect(value: unknown, buffers: Set<ArrayBuffer>): void {
+  if (value instanceof Uint8Array) buffers.add(value.buffer as ArrayBuffer);
+  else if (typeof value === "object" && value !== null) for (const inner of Object.values(value)) collect(inner, buffers);
+}

@@ -1,0 +1,290 @@
+//! The queue of requests, and the base that they share.
+
+use std::rc::Rc;
+
+use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use futures_channel::oneshot;
+use js_sys::Function;
+use rullama_train::gpu::{Backend, Gpu, GpuError};
+use rullama_train::model::Model;
+use rullama_train::recipe::{Format, Recipe, Template};
+use rullama_train::run::Frozen;
+use rullama_train::weights::Base;
+use serde::Serialize;
+use wasm_bindgen::prelude::*;
+use wasm_bindgen_futures::{future_to_promise, spawn_local};
+
+use crate::control::Control;
+use crate::problem::DEVICE;
+use crate::source::{ByteSource, Ranges, text};
+use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
+use crate::{export, measure, talk, train, tree};
+
+/// Positions that a model is uploaded for, so that most requests find it as they need it.
+const POSITIONS: usize = 4096;
+
+#[wasm_bindgen(start)]
+fn start() {
+    // What went wrong inside reaches the worker's error handler in words.
+    std::panic::set_hook(Box::new(|info| wasm_bindgen::throw_str(&format!("internal error: {info}"))));
+}
+
+/// The device, and everything that is done on it.
+#[wasm_bindgen]
+pub struct Engine {
+    gpu: Rc<Gpu>,
+    jobs: UnboundedSender<Job>,
+}
+
+#[wasm_bindgen]
+impl Engine {
+    /// Opens the device, with what every WebGPU browser guarantees.
+    pub async fn open() -> Result<Engine, JsValue> {
+        let gpu = Gpu::open(Backend::Auto, None, true).await.map_err(|e| to_js(&Problem::from(e)))?;
+        let gpu = Rc::new(gpu);
+        let (jobs, queue) = mpsc::unbounded();
+        spawn_local(serve(gpu.clone(), queue));
+        Ok(Engine { gpu, jobs })
+    }
+
+    /// The device: `GpuInfo`.
+    #[wasm_bindgen(unchecked_return_type = "GpuInfo")]
+    pub fn gpu(&self) -> JsValue {
+        let limits = self.gpu.limits();
+        to_js(&GpuInfo {
+            name: self.gpu.description(),
+            software: self.gpu.is_software(),
+            limits: GpuLimits {
+                max_buffer_size: limits.max_buffer_size,
+                max_storage_buffer_binding_size: limits.max_storage_buffer_binding_size,
+                max_storage_buffers_per_shader_stage: limits.max_storage_buffers_per_shader_stage,
+                max_compute_workgroup_storage_size: limits.max_compute_workgroup_storage_size,
+            },
+        })
+    }
+
+    /// Does `request` after those before it. `hear` is called with every event, or piece of a reply.
+    pub fn run(
+        &self,
+        #[wasm_bindgen(unchecked_param_type = "Request")] request: JsValue,
+        source: ByteSource,
+        control: &Control,
+        hear: Function,
+    ) -> js_sys::Promise {
+        let (answer, answered) = oneshot::channel();
+        let parsed =
+            serde_wasm_bindgen::from_value(request).map_err(|e| Problem::new(format!("the request: {e}")));
+        let sent = parsed.and_then(|request| {
+            let job =
+                Job { request: Some(request), source: Some(source), control: control.clone(), hear, answer };
+            self.jobs.unbounded_send(job).map_err(|_| Problem::new("the engine has stopped"))
+        });
+        future_to_promise(async move {
+            sent.map_err(|problem| to_js(&problem))?;
+            let answer = answered.await.unwrap_or_else(|_| Err(Problem::new("the engine has stopped")));
+            answer.map_err(|problem| to_js(&problem))
+        })
+    }
+
+    /// Gives the device back.
+    pub fn destroy(&self) {
+        self.gpu.destroy();
+    }
+}
+
+/// A request, and who waits for it.
+struct Job {
+    request: Option<Request>,
+    source: Option<ByteSource>,
+    control: Control,
+    hear: Function,
+    answer: oneshot::Sender<Answer>,
+}
+
+type Answer = Result<JsValue, Problem>;
+
+/// What jobs run on.
+pub struct Stage<'a> {
+    pub gpu: &'a Gpu,
+    pub frozen: &'a Frozen,
+    pub model: &'a Model<'a>,
+}
+
+/// What a job wants to find on the device.
+#[derive(Clone, PartialEq)]
+struct Wanted {
+    key: String,
+    template: Template,
+    positions: usize,
+}
+
+impl Wanted {
+    fn covers(&self, other: &Wanted) -> bool {
+        self.key == other.key && self.template == other.template && self.positions >= other.positions
+    }
+}
+
+async fn serve(gpu: Rc<Gpu>, mut queue: UnboundedReceiver<Job>) {
+    let mut next = None;
+    loop {
+        let job = match next.take() {
+            Some(job) => job,
+            None => match queue.recv().await {
+                Ok(job) => job,
+                Err(_) => return,
+            },
+        };
+        // It wants no tokenizer, and is no part of a user's work.
+        next = match job.request {
+            Some(Request::Measure { .. }) => job.measure(&gpu).await,
+            _ => on_one_base(&gpu, job, &mut queue).await,
+        };
+    }
+}
+
+/// Does `first` and what follows on the same base; the first job that wants another.
+async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Job>) -> Option<Job> {
+    let mut wanted = match first.wanted() {
+        Ok(wanted) => wanted,
+        Err(problem) => return first.end(Err(problem)),
+    };
+    let frozen = match first.open(&wanted).await {
+        Ok(frozen) => frozen,
+        Err(problem) => return first.end(Err(problem)),
+    };
+    let config = frozen.base.config();
+    wanted.positions = wanted.positions.max(POSITIONS.min(config.context_length));
+    let (hear, of) = (first.hear.clone(), config.layers.len());
+    let trains = matches!(first.request, Some(Request::Train { .. }));
+    let progress = |layers| {
+        if trains {
+            tell(&hear, &Event::Loading { layers, of })
+        }
+    };
+    let model = match Model::stream(gpu, &frozen.base, wanted.positions, progress).await {
+        Ok(model) => model,
+        Err(error) => return first.end(Err(error.into())),
+    };
+    let stage = Stage { gpu, frozen: &frozen, model: &model };
+    let mut job = first;
+    loop {
+        let answer = job.run(&stage).await;
+        job.end(explained(gpu, answer).await);
+        job = queue.recv().await.ok()?;
+        if let Some(Request::Measure { .. }) = job.request {
+            return Some(job);
+        }
+        match job.wanted() {
+            Ok(other) if wanted.covers(&other) => {}
+            Ok(_) => return Some(job),
+            Err(problem) => return job.end(Err(problem)),
+        }
+    }
+}
+
+impl Job {
+    /// Fails where the recipe is wrong: before a base is opened.
+    fn wanted(&self) -> Result<Wanted, Problem> {
+        let (mut template, mut positions) = (Template::Auto, 0);
+        if let Some(Request::Check { recipe, .. } | Request::Train { recipe, .. }) = &self.request {
+            let recipe = parse(recipe)?;
+            // Prompts of `eval.samples` are short; the plan of the run asks for exactly what it needs.
+            positions = recipe.data.max_seq_len.max(recipe.eval.max_new_tokens + 512);
+            template = recipe.data.template;
+        }
+        let key = self.source.as_ref().map(ByteSource::key).unwrap_or_default();
+        Ok(Wanted { key, template, positions })
+    }
+
+    async fn open(&mut self, wanted: &Wanted) -> Result<Frozen, Problem> {
+        let source = self.source.take().ok_or_else(|| Problem::new("the request names no base"))?;
+        if let Some(Request::Check { files, .. } | Request::Train { files, .. }) = &self.request
+            && let Template::File(_) = wanted.template
+        {
+            tree::fill(files.clone());
+        }
+        let name = source.name();
+        let base = Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::new)?;
+        Ok(Frozen::of(base, &wanted.template)?)
+    }
+
+    async fn measure(mut self, gpu: &Gpu) -> Option<Job> {
+        let (source, request) = (self.source.take(), self.request.take());
+        let answer = match (source, request) {
+            (Some(source), Some(Request::Measure { adapter, ids, labels })) => {
+                measure::measure(gpu, source, adapter, ids, labels).await.map(|measured| to_js(&measured))
+            }
+            _ => Err(Problem::new("the request names no base")),
+        };
+        self.end(explained(gpu, answer).await)
+    }
+
+    async fn run(&mut self, stage: &Stage<'_>) -> Answer {
+        let (control, hear) = (&self.control, &self.hear);
+        match self.request.take().ok_or_else(|| Problem::new("the request was done already"))? {
+            Request::Check { recipe, files } => {
+                let check = train::check(stage, &parse(&recipe)?, files).await?;
+                Ok(to_js(&check))
+            }
+            Request::Train { recipe, files, checkpoint } => {
+                let hear = |event: &Event| tell(hear, event);
+                train::train(stage, &parse(&recipe)?, files, checkpoint, control, &hear).await?;
+                Ok(JsValue::UNDEFINED)
+            }
+            Request::Chat { adapter, messages, sampling } => {
+                let hear = |piece: &str| drop(hear.call1(&JsValue::NULL, &piece.into()));
+                talk::reply(stage, adapter, messages, sampling, control, &hear).await?;
+                Ok(JsValue::UNDEFINED)
+            }
+            Request::Export { adapter, to } => Ok(to_js(&export::export(stage, adapter, &to).await?)),
+            Request::Measure { .. } => Err(Problem::new("a measurement has no stage")),
+        }
+    }
+
+    /// Answers; there is no next job yet.
+    fn end(self, answer: Answer) -> Option<Job> {
+        // Nobody may wait any more.
+        let _ = self.answer.send(answer);
+        None
+    }
+}
+
+/// Of what a device reported: whether the reason is that it is lost, which it tells a moment later.
+async fn explained(gpu: &Gpu, answer: Answer) -> Answer {
+    let problem = match answer {
+        Err(problem) if problem.kind == DEVICE => problem,
+        answer => return answer,
+    };
+    for _ in 0..10 {
+        if let Err(error @ GpuError::Lost(_)) = gpu.check() {
+            return Err(error.into());
+        }
+        let later = js_sys::Promise::new(&mut |resolve, _| set_timeout(&resolve, 20));
+        let _ = wasm_bindgen_futures::JsFuture::from(later).await;
+    }
+    Err(Problem { kind: "other", ..problem })
+}
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_name = setTimeout)]
+    fn set_timeout(then: &Function, milliseconds: u32);
+}
+
+/// The recipe of a request.
+fn parse(text: &str) -> Result<Recipe, Problem> {
+    Ok(Recipe::parse(text, Format::Toml, "recipe", &[("", ""); 0])?)
+}
+
+fn tell(hear: &Function, event: &Event) {
+    if let Err(error) = hear.call1(&JsValue::NULL, &to_js(event)) {
+        wasm_bindgen::throw_str(&text(&error));
+    }
+}
+
+/// A plain object, with null for nothing.
+pub fn to_js(value: &impl Serialize) -> JsValue {
+    let serializer =
+        serde_wasm_bindgen::Serializer::new().serialize_missing_as_null(true).serialize_maps_as_objects(true);
+    value.serialize(&serializer).expect("plain values under text keys")
+}

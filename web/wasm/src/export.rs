@@ -1,0 +1,36 @@
+//! An adapter in another format, compared with the one in memory before it is handed out.
+
+use std::path::Path;
+
+use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase};
+use rullama_train::model::plan::Recompute;
+use rullama_train::train::{Dropout, Trainer};
+
+use crate::engine::Stage;
+use crate::tree;
+use crate::types::{FileEntry, Problem};
+
+pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Result<Vec<FileEntry>, Problem> {
+    let format: Format = to.parse().map_err(Problem::new)?;
+    let (frozen, out) = (stage.frozen, Path::new("out"));
+    let config = frozen.base.config();
+    tree::fill(Vec::new());
+    let path = AdapterPath::whole(tree::adapter(adapter)?);
+    let found = export::load(&[path], &frozen.base, None, OtherBase::Refuse)?;
+    let longest = config.context_length.min(2048);
+    let held_out = HeldOut::built_in(&frozen.tokenizer, frozen.layout, longest, config.vocab);
+    let options = Options {
+        base_model: found.origin.base_model.as_deref().unwrap_or(frozen.base.name()),
+        dropout: found.origin.dropout,
+        fingerprint: found.origin.fingerprint.as_deref(),
+    };
+    let dropout = Dropout { probability: 0.0, seed: 0 };
+    let (capacity, adapter) = (held_out.capacity(), &found.adapter);
+    let mut trainer = Trainer::new(stage.gpu, stage.model, adapter, capacity, dropout, Recompute::Always)?;
+    let written =
+        export::write_verified_by(&mut trainer, out, &[format], adapter, &options, &held_out).await?;
+    for (_, result) in written.formats {
+        result?;
+    }
+    Ok(tree::take(out))
+}

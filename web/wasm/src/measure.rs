@@ -1,0 +1,48 @@
+//! Loss, logits and gradients of one sample: what compares a device with another.
+
+use std::collections::HashMap;
+
+use rullama_train::batch::{MicroBatch, Sample, Step};
+use rullama_train::export::{AdapterPath, OtherBase, load, peft};
+use rullama_train::gpu::Gpu;
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::train::{Capacity, Dropout, Trainer};
+use rullama_train::weights::Base;
+
+use crate::source::{ByteSource, Ranges};
+use crate::tree;
+use crate::types::{FileEntry, Measured, Problem};
+
+pub async fn measure(
+    gpu: &Gpu,
+    source: ByteSource,
+    adapter: Vec<FileEntry>,
+    ids: Vec<u32>,
+    labels: Vec<i32>,
+) -> Result<Measured, Problem> {
+    let name = source.name();
+    let base = &Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::new)?;
+    if ids.is_empty() || ids.len() != labels.len() || ids.iter().any(|&id| id as usize >= base.config().vocab)
+    {
+        return Err(Problem::new("expected ids of the vocabulary, and a label for each"));
+    }
+    tree::fill(Vec::new());
+    let path = AdapterPath::whole(tree::adapter(adapter)?);
+    let adapter = load(&[path], base, None, OtherBase::Refuse)?.adapter;
+    let samples = [Sample { ids, labels, origin: "the sample".into() }];
+    let step = Step::new(&samples, &[vec![0]]);
+    let batch = MicroBatch::pack(&samples);
+    let rows: Vec<u32> = (0..batch.len() as u32).collect();
+    let mut capacity = Capacity { tokens: 1, loss_tokens: rows.len(), step_loss_tokens: rows.len() };
+    capacity.include(&step);
+    let model = Model::stream(gpu, base, batch.len(), |_| ()).await?;
+    let dropout = Dropout { probability: 0.0, seed: 0 };
+    let trainer = Trainer::new(gpu, &model, &adapter, capacity, dropout, Recompute::Never)?;
+    let (loss, gradients) = trainer.gradients(&step, 1).await?;
+    let logits = trainer.logits(&batch, &rows).await?;
+    let naming = peft::Naming::CausalLm;
+    let gradients = peft::serialize_pairs(&gradients, adapter.rank, naming, HashMap::new())?;
+    let logits = logits.into_iter().flat_map(f32::to_le_bytes).collect();
+    Ok(Measured { loss, logits, gradients })
+}

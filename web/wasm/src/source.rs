@@ -1,0 +1,79 @@
+//! A base that JavaScript reads by ranges: slices of a picked file, or of one on a server.
+
+use std::io;
+use std::ops::Range;
+
+use js_sys::{Array, Uint8Array};
+use rullama_train::weights::source::{Reading, Source};
+use send_wrapper::SendWrapper;
+use wasm_bindgen::prelude::*;
+
+#[wasm_bindgen(typescript_custom_section)]
+const INTERFACE: &str = "
+/** A file that is read by ranges of bytes. */
+export interface ByteSource {
+  /** What tells it from other files. */
+  readonly key: string;
+  /** Its name in messages. */
+  readonly name: string;
+  readonly size: number;
+  /** The bytes from each of `starts` to the same of `ends`, whole. */
+  read(starts: Float64Array, ends: Float64Array): Promise<Uint8Array[]>;
+}
+";
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(typescript_type = "ByteSource")]
+    pub type ByteSource;
+
+    #[wasm_bindgen(method, getter)]
+    pub fn key(this: &ByteSource) -> String;
+
+    #[wasm_bindgen(method, getter)]
+    pub fn name(this: &ByteSource) -> String;
+
+    #[wasm_bindgen(method, getter)]
+    fn size(this: &ByteSource) -> f64;
+
+    #[wasm_bindgen(method, catch)]
+    async fn read(this: &ByteSource, starts: Vec<f64>, ends: Vec<f64>) -> Result<JsValue, JsValue>;
+}
+
+/// A [`ByteSource`] as the library reads it.
+pub struct Ranges(SendWrapper<ByteSource>);
+
+impl Ranges {
+    pub fn new(source: ByteSource) -> Ranges {
+        Ranges(SendWrapper::new(source))
+    }
+}
+
+impl Source for Ranges {
+    fn bytes(&self) -> u64 {
+        self.0.size() as u64
+    }
+
+    fn read<'a>(&'a self, ranges: &[Range<u64>]) -> Reading<'a> {
+        let starts = ranges.iter().map(|range| range.start as f64).collect();
+        let ends = ranges.iter().map(|range| range.end as f64).collect();
+        let lengths: Vec<u64> = ranges.iter().map(|range| range.end - range.start).collect();
+        Box::pin(async move {
+            let read = self.0.read(starts, ends).await.map_err(|error| io::Error::other(text(&error)))?;
+            let read: Vec<Vec<u8>> =
+                Array::from(&read).iter().map(|bytes| Uint8Array::new(&bytes).to_vec()).collect();
+            match read.iter().map(|bytes| bytes.len() as u64).eq(lengths) {
+                true => Ok(read),
+                false => Err(io::Error::other("the file ended before its end; it was changed meanwhile")),
+            }
+        })
+    }
+}
+
+/// What JavaScript threw, in words.
+pub fn text(error: &JsValue) -> String {
+    match error.dyn_ref::<js_sys::Error>() {
+        Some(error) => error.message().into(),
+        None => error.as_string().unwrap_or_else(|| format!("{error:?}")),
+    }
+}

@@ -1,0 +1,85 @@
+//! Replies to a conversation.
+
+use std::ops::ControlFlow;
+
+use rullama_train::export::{AdapterPath, OtherBase, load};
+use rullama_train::generate::{CHUNK, Event, Generator, Options};
+use rullama_train::model::decode::{Lengths, Workspace, longest_context};
+use rullama_train::sampling;
+use rullama_train::template::{Conversation, Message, Part, ReplyParts, Role};
+
+use crate::control::Control;
+use crate::engine::Stage;
+use crate::tree;
+use crate::types::{self, FileEntry, Problem, Sampling};
+
+/// Longest reply unless set.
+const MAX_NEW_TOKENS: usize = 256;
+
+/// Replies to `messages`; `hear` is told each piece of its words. Thoughts are not part of them.
+pub async fn reply(
+    stage: &Stage<'_>,
+    adapter: Vec<FileEntry>,
+    messages: Vec<types::Message>,
+    sampling: Sampling,
+    control: &Control,
+    hear: &dyn Fn(&str),
+) -> Result<(), Problem> {
+    let (gpu, frozen) = (stage.gpu, stage.frozen);
+    let adapter = match adapter.is_empty() {
+        true => None,
+        false => {
+            tree::fill(Vec::new());
+            let path = AdapterPath::whole(tree::adapter(adapter)?);
+            Some(load(&[path], &frozen.base, None, OtherBase::Refuse)?.adapter)
+        }
+    };
+    let messages = messages.into_iter().map(message).collect::<Result<_, _>>()?;
+    let conversation = Conversation::new(messages);
+    let prompt = frozen.template.prompt(&frozen.tokenizer, &conversation).map_err(Problem::new)?;
+    let options = options(sampling)?;
+
+    let wanted = (prompt.len() + options.max_new_tokens).min(frozen.base.config().context_length);
+    let context = longest_context(gpu, frozen.base.config(), wanted.min(stage.model.positions()));
+    let rank = adapter.as_ref().map_or(0, |a| a.rank);
+    let workspace = Workspace::stream(gpu, stage.model, Lengths { context, chunk: CHUNK }, rank).await?;
+    let mut generator = Generator::new(&workspace, &frozen.tokenizer, adapter.as_ref())?;
+    let mut parts = ReplyParts::to(&prompt, &frozen.tokenizer);
+    let say = |part: Part| match part {
+        Part::Words(words) => hear(&words),
+        Part::Thought(_) => {}
+        Part::Call(call) => hear(&format!("{}({})", call.name, serde_json::Value::Object(call.arguments))),
+    };
+    let listen = |event: Event| {
+        if let Event::Text(piece) = event {
+            parts.push(piece).into_iter().for_each(say);
+        }
+        if control.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    generator.reply(&prompt, &options, listen).await?;
+    parts.finish().into_iter().for_each(say);
+    Ok(())
+}
+
+fn message(message: types::Message) -> Result<Message, Problem> {
+    let role = Role::from_name(&message.role);
+    let unknown =
+        || Problem::new(format!("{:?} is no role, expected system, user or assistant", message.role));
+    Ok(Message::new(role.ok_or_else(unknown)?, message.content.clone()))
+}
+
+fn options(s: Sampling) -> Result<Options, Problem> {
+    let usual = sampling::Sampling::GEMMA;
+    let sampling = sampling::Sampling {
+        temperature: s.temperature.unwrap_or(usual.temperature),
+        top_k: s.top_k.unwrap_or(usual.top_k),
+        top_p: s.top_p.unwrap_or(usual.top_p),
+        min_p: s.min_p.unwrap_or(usual.min_p),
+        repetition_penalty: s.repetition_penalty.unwrap_or(usual.repetition_penalty),
+        seed: s.seed.map_or(0, u64::from),
+        ..usual
+    };
+    sampling.check().map_err(Problem::new)?;
+    let max_new_tokens = s.max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
+    Ok(Options { sampling, max_new_tokens, stop: s.stop.unwrap_or_default() })
+}

@@ -1,0 +1,173 @@
+//! What a recipe names, opened: samples, steps, the adapter that training starts from, a checkpoint.
+
+use std::path::PathBuf;
+
+use rullama_train::batch::Sample;
+use rullama_train::checkpoint::Checkpoint;
+use rullama_train::dataset::files as dataset_files;
+use rullama_train::digest::Identity;
+use rullama_train::export::Loaded;
+use rullama_train::files;
+use rullama_train::gpu::GpuError;
+use rullama_train::model::Plan;
+use rullama_train::recipe::{Backend, Recipe, Template as Setting};
+use rullama_train::run::{self, Data, Prepared};
+use rullama_train::template::{Layout, Template};
+use rullama_train::train::Trainer;
+use rullama_train::words::grouped;
+
+use crate::engine::Stage;
+use crate::tree;
+use crate::types::{Check, Counts, FileEntry, Problem};
+
+pub struct Opened {
+    pub prepared: Prepared,
+    pub loaded: Loaded,
+    pub identity: Identity,
+}
+
+impl Opened {
+    pub fn read(stage: &Stage, recipe: &Recipe, given: Vec<FileEntry>) -> Result<Opened, Problem> {
+        let frozen = stage.frozen;
+        let names: Vec<String> = given.iter().map(|file| file.path.clone()).collect();
+        tree::fill(given);
+        check_files(recipe, &names)?;
+        frozen.check(recipe)?;
+        let data = Data::read(recipe, frozen)?;
+        let prepared = Prepared::plan(recipe, frozen, data)?;
+        if prepared.positions > stage.model.positions() {
+            return Err(Problem::of_key(
+                "eval.samples",
+                format!(
+                    "the longest of eval.samples needs {} positions with its reply, a browser has {}; shorten it or lower \
+                     eval.max_new_tokens",
+                    prepared.positions,
+                    stage.model.positions()
+                ),
+            ));
+        }
+        let loaded = run::initial_adapter(recipe, &frozen.base)?;
+        let identity = Identity::of(frozen, &prepared.data);
+        Ok(Opened { prepared, loaded, identity })
+    }
+
+    /// Allocates what training needs.
+    pub fn trainer<'a>(&self, stage: &Stage<'a>, recipe: &Recipe) -> Result<Trainer<'a>, Problem> {
+        let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
+        let (adapter, capacity) = (&self.loaded.adapter, self.prepared.capacity);
+        let trainer = Trainer::new(stage.gpu, stage.model, adapter, capacity, dropout, recompute);
+        trainer.map_err(|error| match error {
+            GpuError::OverLimit { needed, limit } => Problem::of_key(
+                "train.memory_limit",
+                format!(
+                    "train.memory_limit is {limit} bytes, and {needed} are needed with every layer recomputed; lower \
+                     data.max_seq_len or train.batch_size, or raise the limit"
+                ),
+            ),
+            error => error.into(),
+        })
+    }
+
+    /// Runs the largest batches once, so that what the device cannot do shows before the first step.
+    pub async fn dry_pass(&self, trainer: &Trainer<'_>) -> Result<(), Problem> {
+        let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
+        let found = trainer.dry_pass(&largest).await?;
+        match found.not_finite {
+            0 => Ok(()),
+            overflowed => Err(Problem::new(format!(
+                "{overflowed} of {} tokens of the longest batch overflow before the first step: their hidden states or \
+                 logits are not finite. The base's file is damaged, or the adapter of lora.init_from does not belong to it",
+                found.tokens
+            ))),
+        }
+    }
+
+    /// The newest checkpoint among `given`; `None` where nothing is given. Refuses one of another run.
+    pub fn resume(
+        &self,
+        stage: &Stage,
+        recipe: &Recipe,
+        given: Vec<FileEntry>,
+    ) -> Result<Option<Checkpoint>, Problem> {
+        if given.is_empty() {
+            return Ok(None);
+        }
+        let path = tree::checkpoint(given)?;
+        let config = stage.frozen.base.config();
+        let slots = |recipe: &Recipe| run::slots(recipe, config).map_err(|e| e.to_string());
+        let checkpoint = Checkpoint::read(&path, config, slots).map_err(Problem::new)?;
+        files::remove_folder(&path).map_err(Problem::new)?;
+        let steps = self.prepared.steps.plans.len();
+        let changes = checkpoint.changes(recipe, &self.identity, steps);
+        match changes.is_empty() {
+            true => Ok(Some(checkpoint)),
+            false => Err(Problem::new(format!(
+                "the checkpoint is of another run, which stopped after step {} of {}: {}. Set that back to go on, or start \
+                 anew without the checkpoint",
+                checkpoint.step,
+                checkpoint.steps,
+                changes.join("; ")
+            ))),
+        }
+    }
+
+    pub fn check(&self, stage: &Stage, recipe: &Recipe, plan: &Plan) -> Check {
+        let (base, data) = (&stage.frozen.base, &self.prepared.data);
+        let config = base.config();
+        let (layers, vocab) = (config.layers.len(), grouped(config.vocab, ' '));
+        let notices = data.notices.iter().map(ToString::to_string);
+        let mut warnings: Vec<String> = self.loaded.notices.iter().cloned().chain(notices).collect();
+        if recipe.device.backend != Backend::Auto || recipe.device.adapter.is_some() {
+            warnings.push("device.backend and device.adapter: a browser chooses the GPU by itself".into());
+        }
+        Check {
+            recipe: recipe.pinned(&stage.frozen.fingerprint).to_resolved_toml(),
+            base: format!("{}: {layers} layers, width {}, vocabulary {vocab}", base.name(), config.width),
+            parameters: self.loaded.adapter.parameters(),
+            template: template(&stage.frozen.template, &recipe.data.template),
+            steps: self.prepared.steps.plans.len(),
+            train: counts(&data.train),
+            validation: counts(&data.validation),
+            plan: plan.into(),
+            warnings,
+        }
+    }
+}
+
+/// Refuses a recipe that names files which are not given.
+fn check_files(recipe: &Recipe, given: &[String]) -> Result<(), Problem> {
+    let data = recipe.data.train.iter().map(|path| ("data.train", path));
+    let sources = recipe.data.sources.iter().map(|source| ("data.sources", &source.path));
+    let valid = recipe.data.valid.iter().map(|path| ("data.valid", path));
+    let init = recipe.lora.init_from.iter().map(|adapter| ("lora.init_from", &adapter.path));
+    let template = match &recipe.data.template {
+        Setting::File(path) => Some(("data.template", path)),
+        _ => None,
+    };
+    let mut all: Vec<(&str, &PathBuf)> = data.chain(sources).chain(valid).chain(init).collect();
+    all.extend(template);
+    let missing = |path: &PathBuf| !files::exists(path) && !dataset_files::is_pattern(path);
+    let Some((key, path)) = all.into_iter().find(|(_, path)| missing(path)) else { return Ok(()) };
+    let given = if given.is_empty() { "none".into() } else { given.join(", ") };
+    Err(Problem::of_key(
+        key,
+        format!("{key}: {} is not among the files that were picked ({given})", path.display()),
+    ))
+}
+
+fn counts(samples: &[Sample]) -> Counts {
+    Counts {
+        samples: samples.len(),
+        tokens: samples.iter().map(|s| s.ids.len()).sum(),
+        loss_tokens: samples.iter().map(Sample::loss_tokens).sum(),
+    }
+}
+
+fn template(template: &Template, setting: &Setting) -> String {
+    match (template, setting) {
+        (Template::Gemma4(Layout::Small), _) => "gemma4, built in, as small models have it".into(),
+        (Template::Gemma4(Layout::Large), _) => "gemma4, built in, as large models have it".into(),
+        (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
+        (Template::Jinja(_), _) => "the base file's own".into(),
+    }
+}
