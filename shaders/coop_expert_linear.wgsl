@@ -22,6 +22,8 @@ struct Params {
     scale: f32,
     lora_scale: f32,
     accumulate: u32,    // whether y keeps what it holds
+    lora_rows: u32,     // rows of B_e
+    lora_first: u32,    // row of B_e for the first of W_e
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -130,7 +132,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
     for (var rank = 0u; rank < params.ranks; rank++) {
         workgroupBarrier();
-        stage_b(expert * params.expert_rows + n, rank, lane);
+        stage_b(expert * params.lora_rows + params.lora_first + n, rank, lane);
         workgroupBarrier();
 #for i in 0..2
         let z{i} = coopLoadT<coop_mat16x16<f16, A>>(&z[z_at(row + {i}u, rank)], 4u);

@@ -15,6 +15,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> tiles: array<u32>;      // expert of each tile, NONE past the last [tiles]
 @group(0) @binding(4) var<storage, read_write> choices: array<u32>;    // choice of each row, NONE in the filling [tiles·tile]
 @group(0) @binding(5) var<storage, read_write> places: array<u32>;     // row of each choice [T·used]
+@group(0) @binding(6) var<storage, read_write> firsts: array<u32>;     // first tile of each expert [E]
 
 const NONE: u32 = 0xffffffffu;
 const THREADS: u32 = 256u;
@@ -69,6 +70,9 @@ fn place(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     let first_tile = sum_below(before, THREADS, lane);
     let end_tile = first_tile + tiles_of(counts[expert]);
+    if lane == 0u {
+        firsts[expert] = first_tile;
+    }
     var row = first_tile * params.tile + sum_below(count_own(expert, lane), lane, lane);
     let run = own_run(lane);
     for (var i = run.x; i < run.y; i++) {

@@ -1,5 +1,5 @@
-// The products of linear.wgsl over rows that are grouped by expert (expert_groups.wgsl): each tile of 64 rows multiplies with
-// the matrix of its expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
+// The products of linear.wgsl over rows that are grouped by expert (expert_groups.wgsl): each 64 rows multiply with
+// the matrix of their expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
 // gathered from the rows of the tokens. W may hold some of the experts only: tiles of others are left alone.
 #import weight
 #import common/tile
@@ -23,6 +23,9 @@ struct Params {
     accumulate: u32,    // whether y keeps what it holds
     cols4: u32,         // columns of y that this call makes, / 4
     first_column: u32,  // the first of them: row of W_e forward, column backward
+    tile: u32,          // rows of a tile of the groups, one or two of this kernel's
+    lora_rows: u32,     // rows of B_e
+    lora_first: u32,    // row of B_e for the first of W_e
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -51,7 +54,7 @@ fn source(row: u32) -> u32 {
 
 // Whether W holds the tile's expert.
 fn begin(tile: u32, lane: u32) -> bool {
-    let own = tiles[tile]; // no barrier may depend on what is private
+    let own = tiles[tile * TILE / params.tile]; // no barrier may depend on what is private
     expert = own;
     if own - params.first_expert >= params.weight_rows / params.expert_rows { // also where the difference wraps
         return false;
@@ -91,7 +94,7 @@ fn b4(row: u32, r4: u32) -> vec4<f32> {
     if row >= params.expert_rows || r4 >= params.rank4 {
         return vec4<f32>();
     }
-    return params.lora_scale * lora[(expert * params.expert_rows + row) * params.rank4 + r4];
+    return params.lora_scale * lora[(expert * params.lora_rows + params.lora_first + row) * params.rank4 + r4];
 }
 
 fn a4(r: u32, col4: u32) -> vec4<f32> {

@@ -308,8 +308,8 @@ fn serialize(groups: &[(&str, &BTreeMap<Slot, Pair>)], rank: usize) -> Vec<u8> {
 fn halves(group: &str, slot: &Slot, rank: usize) -> [(String, [usize; 2]); 2] {
     let key = slot.peft_key();
     [
-        (format!("{group}.{key}.lora_A.weight"), [rank, slot.in_features]),
-        (format!("{group}.{key}.lora_B.weight"), [slot.out_features, rank]),
+        (format!("{group}.{key}.lora_A.weight"), [slot.experts * rank, slot.in_features]),
+        (format!("{group}.{key}.lora_B.weight"), [slot.experts * slot.out_features, rank]),
     ]
 }
 

@@ -42,6 +42,11 @@ pub struct LayerConfig {
     pub k_eq_v: bool,
     /// The experts beside the feed-forward block; `None` in dense models.
     pub experts: Option<Experts>,
+    /// What every expert's output is multiplied by (`ffn_down_exps.scale`, `[E]`): llama.cpp adds an adapter's part behind it, so
+    /// that its files hold `B` times it. Empty in dense models.
+    pub expert_scales: Vec<f32>,
+    /// Whether the file has the experts' gate and up apart, as `ffn_gate_exps` and `ffn_up_exps`.
+    pub experts_split: bool,
 }
 
 /// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.

@@ -30,11 +30,15 @@ pub enum Module {
     Proj,
     /// Router of a mixture of experts, `[E, D]`.
     FfnGateInp,
+    /// Gate and up of every expert, `[E, 2·F, D]`: an expert's gate above its up.
+    FfnGateUpExps,
+    /// Down of every expert, `[E, D, F]`.
+    FfnDownExps,
 }
 
 impl Module {
     /// Every module, in the order in which a layer uses them.
-    pub const ALL: [Module; 10] = [
+    pub const ALL: [Module; 12] = [
         Module::AttnQ,
         Module::AttnK,
         Module::AttnV,
@@ -45,9 +49,12 @@ impl Module {
         Module::InpGate,
         Module::Proj,
         Module::FfnGateInp,
+        Module::FfnGateUpExps,
+        Module::FfnDownExps,
     ];
 
-    /// What `all-linear` means: every module but the router, whose choices an adapter makes unsteady.
+    /// What `all-linear` means: every module but the router, whose choices an adapter makes unsteady, and the experts, whose
+    /// adapters are as many as they are.
     pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(9).0;
 
     /// GGUF's name: the middle of `blk.N.attn_q.weight`.
@@ -63,6 +70,8 @@ impl Module {
             Module::InpGate => "inp_gate",
             Module::Proj => "proj",
             Module::FfnGateInp => "ffn_gate_inp",
+            Module::FfnGateUpExps => "ffn_gate_up_exps",
+            Module::FfnDownExps => "ffn_down_exps",
         }
     }
 
@@ -79,15 +88,17 @@ impl Module {
             Module::InpGate => "per_layer_input_gate",
             Module::Proj => "per_layer_projection",
             Module::FfnGateInp => "router.proj",
+            Module::FfnGateUpExps => "experts.gate_up_proj",
+            Module::FfnDownExps => "experts.down_proj",
         }
     }
 
     /// What PEFT's `target_modules` lists: the last part of [`Module::peft_path`], or both of the router's, as `proj` alone
-    /// is another module's name in GGUF.
+    /// is another module's name in GGUF; of the experts, what `target_parameters` lists.
     pub fn peft_name(self) -> &'static str {
         let path = self.peft_path();
         match self {
-            Module::FfnGateInp => path,
+            Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps => path,
             _ => path.rsplit('.').next().unwrap_or(path),
         }
     }
@@ -97,7 +108,12 @@ impl Module {
         Module::ALL.into_iter().find(|m| m.gguf_name() == name || m.peft_name() == name)
     }
 
-    /// `(out, in)` of the matrix in layer `layer`; `None` where the layer has no such matrix or never uses it.
+    /// Whether there is a matrix for every expert.
+    pub fn of_experts(self) -> bool {
+        matches!(self, Module::FfnGateUpExps | Module::FfnDownExps)
+    }
+
+    /// `(out, in)` of the matrix in layer `layer`, of experts of each; `None` where the layer has no such matrix or never uses it.
     pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
         let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
@@ -111,11 +127,13 @@ impl Module {
             Module::InpGate => (p > 0).then_some((p, d)),
             Module::Proj => (p > 0).then_some((d, p)),
             Module::FfnGateInp => l.experts.map(|experts| (experts.count, d)),
+            Module::FfnGateUpExps => l.experts.map(|experts| (2 * experts.width, d)),
+            Module::FfnDownExps => l.experts.map(|experts| (d, experts.width)),
         }
     }
 }
 
-/// One adapted matrix: `y = W·x + scale·B·(A·x)` with `A` `[rank, in]` and `B` `[out, rank]`.
+/// One adapted matrix: `y = W·x + scale·B·(A·x)` with `A` `[rank, in]` and `B` `[out, rank]`, or one for each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     /// Layer index.
@@ -126,9 +144,28 @@ pub struct Slot {
     pub out_features: usize,
     /// Columns of `W` and of `A`.
     pub in_features: usize,
+    /// Matrices of this shape: `E` of experts, 1 of everything else.
+    pub experts: usize,
 }
 
 impl Slot {
+    /// The slot of a matrix in layer `layer`; `None` where the layer has no such matrix or never uses it.
+    pub fn of(config: &Config, layer: usize, module: Module) -> Option<Slot> {
+        let (out_features, in_features) = module.shape(config, layer)?;
+        let experts = config.layers[layer].experts.filter(|_| module.of_experts()).map_or(1, |e| e.count);
+        Some(Slot { layer, module, out_features, in_features, experts })
+    }
+
+    /// Values of `A` `[E, R, in]`.
+    pub fn len_a(&self, rank: usize) -> usize {
+        self.experts * rank * self.in_features
+    }
+
+    /// Values of `B` `[E, out, R]`.
+    pub fn len_b(&self, rank: usize) -> usize {
+        self.experts * self.out_features * rank
+    }
+
     /// PEFT's key without `.lora_A.weight`, for `Gemma4ForCausalLM`.
     pub fn peft_key(&self) -> String {
         format!("base_model.model.model.layers.{}.{}", self.layer, self.module.peft_path())
@@ -140,9 +177,7 @@ pub fn slots(config: &Config, modules: &[Module]) -> Vec<Slot> {
     let mut slots = Vec::new();
     for layer in 0..config.layers.len() {
         for module in Module::ALL.into_iter().filter(|m| modules.contains(m)) {
-            if let Some((out_features, in_features)) = module.shape(config, layer) {
-                slots.push(Slot { layer, module, out_features, in_features });
-            }
+            slots.extend(Slot::of(config, layer, module));
         }
     }
     slots
@@ -169,16 +204,16 @@ pub struct Adapter {
 /// The two matrices of a slot, or their gradients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
-    /// `A` `[R, in]`.
+    /// `A` `[R, in]`, of experts `[E, R, in]`.
     pub a: Vec<f32>,
-    /// `B` `[out, R]`.
+    /// `B` `[out, R]`, of experts `[E, out, R]`.
     pub b: Vec<f32>,
 }
 
 impl Pair {
     /// The pair of a slot that changes nothing and, as both matrices are zero, learns nothing.
     pub fn zero(slot: &Slot, rank: usize) -> Pair {
-        Pair { a: vec![0.0; rank * slot.in_features], b: vec![0.0; slot.out_features * rank] }
+        Pair { a: vec![0.0; slot.len_a(rank)], b: vec![0.0; slot.len_b(rank)] }
     }
 }
 
@@ -230,8 +265,8 @@ impl Adapter {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream(stream as u64 + 1);
             let bound = 1.0 / (slot.in_features as f32).sqrt();
-            let a = (0..rank * slot.in_features).map(|_| rng.random_range(-bound..bound)).collect();
-            pairs.insert(*slot, Pair { a, b: vec![0.0; slot.out_features * rank] });
+            let a = (0..slot.len_a(rank)).map(|_| rng.random_range(-bound..bound)).collect();
+            pairs.insert(*slot, Pair { a, b: vec![0.0; slot.len_b(rank)] });
         }
         Adapter { rank, alpha, rslora, pairs }
     }
@@ -269,8 +304,11 @@ impl Adapter {
                     return Err(CombineError::Shape { one: *other, other: *slot });
                 }
                 let sum = pairs.entry(*slot).or_insert_with(|| Pair::zero(slot, rank));
-                let a = start * slot.in_features;
-                sum.a[a..a + pair.a.len()].copy_from_slice(&pair.a);
+                let k = slot.in_features;
+                let own = pair.a.chunks_exact(adapter.rank * k); // by expert
+                for (into, a) in sum.a.chunks_exact_mut(rank * k).zip(own) {
+                    into[start * k..][..a.len()].copy_from_slice(a);
+                }
                 for (into, row) in sum.b.chunks_exact_mut(rank).zip(pair.b.chunks_exact(adapter.rank)) {
                     for (into, b) in into[start..].iter_mut().zip(row) {
                         *into = (f64::from(*b) * factor) as f32;
@@ -303,8 +341,10 @@ impl Adapter {
 mod tests {
     use super::*;
 
-    const Q: Slot = Slot { layer: 0, module: Module::AttnQ, out_features: 3, in_features: 2 };
-    const K: Slot = Slot { layer: 1, module: Module::AttnK, out_features: 2, in_features: 4 };
+    const Q: Slot = Slot { layer: 0, module: Module::AttnQ, out_features: 3, in_features: 2, experts: 1 };
+    const K: Slot = Slot { layer: 1, module: Module::AttnK, out_features: 2, in_features: 4, experts: 1 };
+    const EXPERTS: Slot =
+        Slot { layer: 1, module: Module::FfnDownExps, out_features: 2, in_features: 3, experts: 3 };
 
     fn adapter(slots: &[Slot], rank: usize, alpha: f64, rslora: bool, seed: u64) -> Adapter {
         let mut adapter = Adapter::init(slots, rank, alpha, rslora, seed);
@@ -314,25 +354,26 @@ mod tests {
         adapter
     }
 
-    /// `scale·B·A`, `[out, in]`, in f64; zeros where the adapter has no such slot.
+    /// `scale·B·A`, `[E, out, in]`, in f64; zeros where the adapter has no such slot.
     fn product(adapter: &Adapter, slot: Slot) -> Vec<f64> {
         let (n, k, r) = (slot.out_features, slot.in_features, adapter.rank);
-        let Some(pair) = adapter.pairs.get(&slot) else { return vec![0.0; n * k] };
+        let Some(pair) = adapter.pairs.get(&slot) else { return vec![0.0; slot.experts * n * k] };
         let entry = |i: usize| {
-            let (row, column) = (i / k, i % k);
-            let terms = (0..r).map(|j| f64::from(pair.b[row * r + j]) * f64::from(pair.a[j * k + column]));
+            let (row, column, e) = (i / k, i % k, i / (n * k));
+            let a = &pair.a[e * r * k..];
+            let terms = (0..r).map(|j| f64::from(pair.b[row * r + j]) * f64::from(a[j * k + column]));
             adapter.scale() * terms.sum::<f64>()
         };
-        (0..n * k).map(entry).collect()
+        (0..slot.experts * n * k).map(entry).collect()
     }
 
     #[test]
     fn a_sum_is_the_sum_of_the_products() {
-        let one = adapter(&[Q, K], 2, 3.0, false, 1);
-        let other = adapter(&[K], 3, 5.0, true, 2);
+        let one = adapter(&[Q, K, EXPERTS], 2, 3.0, false, 1);
+        let other = adapter(&[K, EXPERTS], 3, 5.0, true, 2);
         let sum = Adapter::combine(&[(&one, 0.7), (&other, -0.3)]).expect("they fit");
-        assert_eq!((sum.rank, sum.pairs.len()), (5, 2));
-        for slot in [Q, K] {
+        assert_eq!((sum.rank, sum.pairs.len()), (5, 3));
+        for slot in [Q, K, EXPERTS] {
             let parts = product(&one, slot).into_iter().zip(product(&other, slot));
             let expected: Vec<f64> = parts.map(|(one, other)| 0.7 * one - 0.3 * other).collect();
             for (found, expected) in product(&sum, slot).into_iter().zip(expected) {

@@ -3,7 +3,7 @@
 use crate::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};
 use crate::config::Config;
 use crate::dataset::DatasetError;
-use crate::export::{self, AdapterPath, Format, Loaded, Origin, rullama};
+use crate::export::{self, AdapterPath, Loaded, Origin};
 use crate::lora::{self, Adapter, Module, Slot};
 use crate::model::plan::Recompute;
 use crate::recipe::{self, GradientCheckpointing, Recipe, TargetModules};
@@ -217,13 +217,23 @@ pub fn slots(recipe: &Recipe, config: &Config) -> Result<Vec<Slot>, RunError> {
 pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError> {
     let (slots, l) = (slots(recipe, base.config())?, &recipe.lora);
     // Said before hours of training rather than after.
-    let unnamed = |s: &&Slot| rullama::name(s.module).is_none();
-    let unnamed: Vec<Slot> = slots.iter().filter(unnamed).copied().collect();
-    if recipe.output.export.contains(&Format::RullamaV0) && !unnamed.is_empty() {
+    for format in &recipe.output.export {
+        let lacking = |s: &&Slot| format.lacks(s, base.config()).is_some();
+        let lacking: Vec<Slot> = slots.iter().filter(lacking).copied().collect();
+        if !lacking.is_empty() {
+            return Err(RunError::Conflict(format!(
+                "output.export has \"{}\", which has no place for {}; leave these out of lora.target_modules, or leave \
+                 out that format",
+                format.name(),
+                names(&lacking)
+            )));
+        }
+    }
+    if l.dropout > 0.0 && slots.iter().any(|s| s.module.of_experts()) {
         return Err(RunError::Conflict(format!(
-            "output.export has \"rullama-v0\", which has no place for {}; leave these out of lora.target_modules, or \
-             leave out that format",
-            names(&unnamed)
+            "lora.dropout is {}, and experts' matrices are adapted without: set it to 0, or leave ffn_gate_up_exps and \
+             ffn_down_exps out of lora.target_modules",
+            l.dropout
         )));
     }
     if !l.init_from.is_empty() {

@@ -27,12 +27,15 @@ const LOGITS: f64 = 2e-5;
 
 fn main() {
     let mut tests: Vec<gpu::Test> = Vec::new();
-    for name in ["dense", "big", "ollama"] {
+    for name in ["dense", "big", "ollama", "moe"] {
         let mut add = |what: &str, test: fn(&Gpu, &Golden) -> Result<(), Failed>| {
             let run = move |gpu: &Gpu| test(gpu, &Golden::read(&Path::new("tests/golden").join(name)));
             tests.push((format!("{name}: {what}"), Box::new(run)));
         };
         add("merged into F32, the logits are PyTorch's with the adapter", f32_is_exact);
+        if name == "moe" {
+            continue; // where merging rounds, another expert is chosen here and there
+        }
         add("the drift of each type", drifts);
         add("adapters that were read back", read_back);
         if name == "dense" {

@@ -43,6 +43,8 @@ fn odd_config() -> Config {
         kv_donor: None,
         k_eq_v: false,
         experts: None,
+        expert_scales: Vec::new(),
+        experts_split: false,
     };
     let full = LayerConfig { window: None, head_size: 16, k_eq_v: true, ..layer.clone() };
     Config {
@@ -102,7 +104,8 @@ fn a_round_trip_is_exact() {
 fn golden_adapters_load_and_come_out_as_peft_wrote_them() {
     // Modules that the golden adapters cover; k and v of sharing layers are in none of them.
     let text = &Module::ALL[..7];
-    let cases: [(&str, Config, &[Module], [f64; 2]); 4] = [
+    let cases: [(&str, Config, &[Module], [f64; 2]); 5] = [
+        ("moe", config_of("moe"), &Module::ALL, [3.0, 6.0]),
         ("dense", config_of("dense"), &Module::ALL, [4.0, 8.0]),
         ("big", config_of("big"), text, [5.0, 8.0]),
         ("ollama", config_of("ollama"), &Module::ALL, [3.0, 4.0]),
@@ -381,7 +384,11 @@ fn wrong_configurations_are_refused() {
             json!({"q_proj(": 4}),
             "alpha_pattern has \"q_proj(\", expected a module's name or a regular expression",
         ),
-        ("target_parameters", json!(["mlp.experts.gate_up_proj"]), "adapters on bare parameters"),
+        (
+            "target_parameters",
+            json!(["mlp.experts.weight"]),
+            "target_parameters has \"mlp.experts.weight\", expected \"experts.gate_up_proj\" or \"experts.down_proj\"",
+        ),
         ("trainable_token_indices", json!([5]), "trained token embeddings is not supported"),
         ("modules_to_save", json!(["lm_head"]), "modules_to_save is [\"lm_head\"]: fully trained modules"),
         ("fan_in_fan_out", json!(true), "fan_in_fan_out is true: transposed weights"),

@@ -66,6 +66,10 @@ fn main() {
         add("two samples, cooperative", two_samples);
         add("ten AdamW steps, cooperative", ten_steps);
         add("two samples, packed and in two micro-batches", two_samples);
+        if name == "moe" {
+            add("gate and up of the experts apart", experts_split);
+            add("gate and up of the experts apart, cooperative", experts_split);
+        }
         add("ten AdamW steps", ten_steps);
     }
     gpu::run(tests)
@@ -154,6 +158,12 @@ fn same_sample(
     }
     assert_eq!(2 * gradients.len(), g.count("grad."), "every gradient of the file is compared");
     check(&format!("worst gradient, {}", worst.1), worst.0, tolerances(gpu)[2])
+}
+
+/// The same model with two tensors in the place of one.
+fn experts_split(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let split = Golden::read(&g.folder).with_experts_split();
+    gradients(gpu, &split, Recompute::Always)
 }
 
 fn two_samples(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {

@@ -14,7 +14,10 @@ use rullama_train::weights::{Base, GgmlType, Gguf};
 
 #[path = "common/gguf_writer.rs"]
 mod gguf_writer;
+#[path = "common/golden.rs"]
+mod golden_files;
 use gguf_writer::GgufWriter;
+use golden_files::split_experts;
 
 const NOTE: &str = "rullama_train.merged";
 
@@ -64,8 +67,8 @@ fn sums(base: &Base, adapter: &Adapter) -> Vec<(String, Vec<f64>)> {
         let w = base.require_matrix(&name).expect("the slot's matrix").dequantize();
         let (cols, rank) = (slot.in_features, adapter.rank);
         let value = |(i, &w): (usize, &f32)| {
-            let term =
-                |r: usize| f64::from(pair.b[i / cols * rank + r]) * f64::from(pair.a[r * cols + i % cols]);
+            let a = &pair.a[i / cols / slot.out_features * rank * cols..]; // of the expert
+            let term = |r: usize| f64::from(pair.b[i / cols * rank + r]) * f64::from(a[r * cols + i % cols]);
             f64::from(w) + adapter.scale() * (0..rank).map(term).sum::<f64>()
         };
         (name, w.iter().enumerate().map(value).collect())
@@ -82,7 +85,7 @@ fn relative(found: &[f32], expected: &[f64]) -> f64 {
 
 #[test]
 fn everything_else_stays_in_every_byte() {
-    for name in ["ollama", "dense", "big"] {
+    for name in ["ollama", "dense", "big", "moe"] {
         let base = golden_base(name);
         let adapter = golden_adapter(name, &base);
         for (_, ty) in MergeType::NAMES {
@@ -148,7 +151,7 @@ fn touched_matrices_are_the_sum() {
         ("q5_k", 0.05),
         ("q4_k", 0.1),
     ];
-    for name in ["ollama", "dense", "big"] {
+    for name in ["ollama", "dense", "big", "moe"] {
         let base = golden_base(name);
         let adapter = golden_adapter(name, &base);
         let expected = sums(&base, &adapter);
@@ -168,6 +171,24 @@ fn touched_matrices_are_the_sum() {
                 assert!((t.loss / (t.base + t.change)).sqrt() <= 1.5 * tolerance, "{t:?}");
             }
         }
+    }
+}
+
+/// Gate and up as two tensors take the halves of every expert's `B`.
+#[test]
+fn experts_apart_are_merged_as_experts_together() {
+    let base = golden_base("moe");
+    let adapter = golden_adapter("moe", &base);
+    let bytes = split_experts(base.gguf());
+    let split = Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split").expect("a model");
+    let ty = MergeType::To(GgmlType::F32);
+    let ((together, _), (apart, _)) = (merge(&base, &adapter, ty), merge(&split, &adapter, ty));
+    let expected = split_experts(&together);
+    let expected = Gguf::from_bytes(expected, "split").expect("sound");
+    assert_eq!(apart.tensors().len(), expected.tensors().len());
+    for tensor in expected.tensors() {
+        let found = apart.tensor(&tensor.name).expect("there");
+        assert!(apart.data(found) == expected.data(tensor), "{}", tensor.name);
     }
 }
 

@@ -37,6 +37,9 @@ pub struct BenchArgs {
     /// Rank, on every linear.
     #[arg(long, default_value_t = 16)]
     rank: usize,
+    /// Adapt the matrices of a mixture's experts too.
+    #[arg(long)]
+    experts: bool,
     /// Steps that are timed, after one that is not.
     #[arg(long, default_value_t = 3)]
     steps: usize,
@@ -80,7 +83,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if [args.batch, args.sequence, args.rank, args.steps].contains(&0) || args.sequence > longest {
         bail!("--batch, --sequence, --rank and --steps start at 1, and --sequence ends at {longest}");
     }
-    let slots = slots(config, Module::ALL_LINEAR);
+    let of_experts = Module::ALL.into_iter().filter(|m| args.experts && m.of_experts());
+    let modules: Vec<Module> = Module::ALL_LINEAR.iter().copied().chain(of_experts).collect();
+    let slots = slots(config, &modules);
     let random = || Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
     let open = || -> Result<Gpu> {
         let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;

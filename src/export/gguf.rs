@@ -1,6 +1,7 @@
 //! GGUF LoRA files, as llama.cpp (`--lora`) and LM Studio load them.
 //!
 //! Tensors are called `<base tensor>.lora_a`, ne `[in, R]`, and `.lora_b`, ne `[R, out]`: the bytes of our own matrices.
+//! Of experts, those of each stand behind each other, `[in, R, E]` and `[R, out, E]`, and `B` of their down has the experts' scales in it.
 //! llama.cpp's scale is `adapter.lora.alpha / R` and knows nothing else, so rank-stabilised scaling is baked into alpha.
 //! Source: llama.cpp `src/llama-adapter.cpp`; its converter `convert_lora_to_gguf.py` writes the same tensors.
 
@@ -10,7 +11,7 @@ use std::path::Path;
 use half::f16;
 
 use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
-use super::{Error, FINGERPRINT, Options};
+use super::{Error, FINGERPRINT, Format, Options};
 use crate::config::Config;
 use crate::files;
 use crate::lora::{Adapter, Module, Slot};
@@ -33,7 +34,15 @@ pub enum Precision {
 }
 
 /// Writes the file. Refuses an alpha that an f32 cannot hold, and in F16 values beyond ±65504.
-pub fn write(path: &Path, adapter: &Adapter, precision: Precision, options: &Options) -> Result<(), Error> {
+///
+/// Also refuses adapters of experts whose gate and up are two tensors of the base `config`.
+pub fn write(
+    path: &Path,
+    adapter: &Adapter,
+    precision: Precision,
+    config: &Config,
+    options: &Options,
+) -> Result<(), Error> {
     let refuse = |problem: String| Err(Error::Adapter { problem });
     let alpha = adapter.plain_alpha() as f32;
     // llama.cpp takes the scale 1 where alpha is 0.
@@ -57,7 +66,11 @@ pub fn write(path: &Path, adapter: &Adapter, precision: Precision, options: &Opt
 
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (slot, pair) in &adapter.pairs {
+        if let Some(problem) = Format::GgufLora.lacks(slot, config) {
+            return refuse(problem);
+        }
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
+            let values = Layout::Gguf.store(half, values, adapter.rank, slot, config);
             let name = format!("{}.{}", module(slot), NAMES.halves[half as usize]);
             let overflow = |v: &&f32| precision == Precision::F16 && !f16::from_f32(**v).is_finite();
             if let Some(value) = values.iter().find(overflow) {
@@ -68,13 +81,13 @@ pub fn write(path: &Path, adapter: &Adapter, precision: Precision, options: &Opt
                 Precision::F32 => GgmlType::F32,
                 Precision::F16 => GgmlType::F16,
             };
-            entries.push(Entry { name, shape: shape.into(), ty });
+            entries.push(Entry { name, shape, ty });
             data.push(values);
         }
     }
     Ok(files::write_atomic_with(path, |out| {
         gguf_writer::write(out, &metadata, &entries, |i, out| match precision {
-            Precision::F32 => out.write_all(bytemuck::cast_slice(data[i])),
+            Precision::F32 => out.write_all(bytemuck::cast_slice(&data[i])),
             Precision::F16 => {
                 let rounded: Vec<f16> = data[i].iter().map(|v| f16::from_f32(*v)).collect();
                 out.write_all(bytemuck::cast_slice(&rounded))
@@ -142,7 +155,7 @@ fn parse_name(name: &str) -> Option<Place> {
 fn ranks(tensors: &[Tensor]) -> Result<BTreeMap<(usize, Module), usize>, String> {
     let mut ranks: BTreeMap<(usize, Module), (usize, &str)> = BTreeMap::new();
     for tensor in tensors {
-        let (Some((layer, module, half)), &[x, y]) = (tensor.place, tensor.shape) else { continue };
+        let (Some((layer, module, half)), &[x, y, ..]) = (tensor.place, tensor.shape) else { continue };
         let (name, rank) = (tensor.name, Layout::Gguf.rank(half, [x, y]));
         if rank == 0 {
             return Err(format!("{name} has rank 0; export the adapter again"));

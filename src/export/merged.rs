@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::Error;
 use crate::files;
-use crate::lora::{Adapter, Pair, Slot};
+use crate::lora::{Adapter, Module, Pair, Slot};
 use crate::weights::gguf_writer::{self, Entry};
 use crate::weights::quant::dequantize;
 use crate::weights::quantize::{self, in_parallel, quantize, threads};
@@ -173,6 +173,21 @@ struct Part<'a> {
     rows: Range<usize>,
     rank: usize,
     pair: &'a Pair,
+    /// Rows of one expert in the tensor and in `B`, and the one of `B` for the expert's first; of what is no expert, all of them.
+    expert_rows: usize,
+    b_rows: usize,
+    first_b_row: usize,
+}
+
+impl Part<'_> {
+    /// The rows of `A` `[rank, cols]` and of `B` `[rank]` for a row of the tensor.
+    fn of_row(&self, row: usize, cols: usize) -> (&[f32], &[f32]) {
+        let (expert, row) =
+            ((row - self.rows.start) / self.expert_rows, (row - self.rows.start) % self.expert_rows);
+        let b_row = expert * self.b_rows + self.first_b_row + row;
+        let (a, b) = (expert * self.rank * cols, b_row * self.rank);
+        (&self.pair.a[a..a + self.rank * cols], &self.pair.b[b..b + self.rank])
+    }
 }
 
 /// Where each pair goes; refuses what does not fit the base.
@@ -183,26 +198,32 @@ fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Part<'a>>, Err
     }
     let mut parts = Vec::new();
     for (slot, pair) in &adapter.pairs {
-        let Slot { layer, module, out_features, in_features } = *slot;
-        let name = format!("blk.{layer}.{}", module.gguf_name());
-        let Some((tensor, rows)) = base.location(&name) else {
-            return refuse(format!(
-                "{} has or uses no matrix {name}; use the base that it was trained on",
-                base.name()
-            ));
-        };
-        if (rows.len(), tensor.shape[0]) != (out_features, in_features) {
-            return refuse(format!(
-                "{name} is [{}, {}] in {}, [{out_features}, {in_features}] in the adapter; use the base that it was \
-                 trained on",
-                rows.len(),
-                tensor.shape[0],
-                base.name()
-            ));
+        let Slot { layer, module, out_features, in_features, experts } = *slot;
+        let split = module == Module::FfnGateUpExps && base.config().layers[layer].experts_split;
+        let tensors = if split { &["ffn_gate_exps", "ffn_up_exps"][..] } else { &[module.gguf_name()] };
+        let (rank, expert_rows) = (adapter.rank, out_features / tensors.len());
+        for (i, name) in tensors.iter().enumerate() {
+            let name = format!("blk.{layer}.{name}");
+            let Some((tensor, rows)) = base.location(&name) else {
+                return refuse(format!(
+                    "{} has or uses no matrix {name}; use the base that it was trained on",
+                    base.name()
+                ));
+            };
+            let (height, width) = (rows.len(), tensor.shape[0]);
+            if (height, width) != (experts * expert_rows, in_features) {
+                return refuse(format!(
+                    "{name} is [{height}, {width}] in {}, [{}, {in_features}] in the adapter; use the base that it was \
+                     trained on",
+                    base.name(),
+                    experts * expert_rows,
+                ));
+            }
+            let lengths = (slot.len_a(rank), slot.len_b(rank));
+            assert_eq!((pair.a.len(), pair.b.len()), lengths, "a pair has the lengths of its slot and rank");
+            let (b_rows, first_b_row) = (out_features, i * expert_rows);
+            parts.push(Part { tensor: &tensor.name, rows, rank, pair, expert_rows, b_rows, first_b_row });
         }
-        let (a, b) = (adapter.rank * in_features, out_features * adapter.rank);
-        assert_eq!((pair.a.len(), pair.b.len()), (a, b), "a pair has the lengths that its slot and rank say");
-        parts.push(Part { tensor: &tensor.name, rows, rank: adapter.rank, pair });
     }
     Ok(parts)
 }
@@ -303,9 +324,8 @@ impl Job<'_> {
         for (row, values) in rows.clone().zip(before.chunks_exact(cols)) {
             change.fill(0.0);
             if let Some(part) = self.parts.iter().find(|part| part.rows.contains(&row)) {
-                let first = (row - part.rows.start) * part.rank;
-                let b = &part.pair.b[first..first + part.rank];
-                for (&b, a) in b.iter().zip(part.pair.a.chunks_exact(cols)) {
+                let (a, b) = part.of_row(row, cols);
+                for (&b, a) in b.iter().zip(a.chunks_exact(cols)) {
                     let factor = self.scale * f64::from(b);
                     change.iter_mut().zip(a).for_each(|(sum, &a)| *sum += factor * f64::from(a));
                 }

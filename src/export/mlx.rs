@@ -3,14 +3,13 @@
 //! Tensors are transposed, `lora_a` `[in, R]` and `lora_b` `[R, out]`, and the config holds the scale itself.
 //! Source: mlx-lm `tuner/utils.py` (`load_adapters`) and `tuner/lora.py` (`LoRALinear`).
 
-use std::borrow::Cow;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest, transpose};
+use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
-use super::{Error, Options, read_file};
+use super::{Error, Format, Options, read_file};
 use crate::config::Config;
 use crate::files;
 use crate::lora::{Adapter, Module, Slot};
@@ -22,21 +21,25 @@ const CONFIG: &str = "adapter_config.json";
 const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module };
 
 /// Writes the folder; see [`files::write_folder`] for what happens to an existing one.
-pub fn write(dir: &Path, adapter: &Adapter, options: &Options) -> Result<(), Error> {
+///
+/// Refuses adapters of experts: mlx-lm has gate and up of experts apart.
+pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) -> Result<(), Error> {
     let mut tensors = Vec::new();
     for (slot, pair) in &adapter.pairs {
-        for (half, values, columns) in
-            [(Half::A, &pair.a, slot.in_features), (Half::B, &pair.b, adapter.rank)]
-        {
+        if let Some(problem) = Format::Mlx.lacks(slot, config) {
+            return Err(Error::Adapter { problem });
+        }
+        for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
             let name = format!("{}.{}", module(slot), NAMES.halves[half as usize]);
             let (shape, _) = Layout::Transposed.shape(half, adapter.rank, slot);
-            tensors.push(Matrix { name, shape, values: Cow::Owned(transpose(values, columns)) });
+            let values = Layout::Transposed.store(half, values, adapter.rank, slot, config);
+            tensors.push(Matrix { name, shape: [shape[0], shape[1]], values });
         }
     }
     let bytes = safetensors_file::serialize(&tensors, options.metadata())
         .map_err(|problem| Error::Adapter { problem })?;
     let present = Module::ALL.into_iter().filter(|m| adapter.pairs.keys().any(|s| s.module == *m));
-    let config = json!({
+    let description = json!({
         "fine_tune_type": "lora",
         "lora_parameters": {
             "dropout": options.dropout,
@@ -48,7 +51,7 @@ pub fn write(dir: &Path, adapter: &Adapter, options: &Options) -> Result<(), Err
         // All of them; a layer without tensors in the file keeps mlx-lm's start, which changes nothing.
         "num_layers": -1,
     });
-    let config = serde_json::to_vec_pretty(&config).expect("an object with text keys is JSON");
+    let config = serde_json::to_vec_pretty(&description).expect("an object with text keys is JSON");
     Ok(files::write_folder(dir, &[(TENSORS, &bytes), (CONFIG, &config)])?)
 }
 
@@ -102,6 +105,6 @@ fn parse_name(name: &str) -> Option<Place> {
         Some(path) => (path, Half::A),
         None => (rest.strip_suffix(".lora_b")?, Half::B),
     };
-    let module = Module::ALL.into_iter().find(|m| m.peft_path() == path)?;
+    let module = Module::ALL.into_iter().find(|m| m.peft_path() == path && !m.of_experts())?;
     Some((layer, module, half))
 }

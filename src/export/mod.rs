@@ -20,19 +20,19 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::files;
 use crate::gpu::{Gpu, GpuError};
-use crate::lora::{self, Adapter, Slot};
+use crate::lora::{self, Adapter, Module, Slot};
 use crate::model::Model;
 use crate::model::plan::Recompute;
 use crate::train::{Dropout, Trainer};
 use crate::weights::{self, Base};
 use drift::Effect;
 use load::OTHER_BASE_SWITCH;
+use pairs::{Half, Layout};
 
 pub use held_out::{HeldOut, NoTokens};
 pub use load::{AdapterPath, Loaded, OtherBase, load};
@@ -80,6 +80,24 @@ impl Format {
             Format::GgufLoraF16 => "gguf-lora-f16",
             Format::Mlx => "mlx",
             Format::RullamaV0 => "rullama-v0",
+        }
+    }
+
+    /// Why it has no place for the adapter of a matrix of the model `config`; `None` where it has.
+    pub fn lacks(self, slot: &Slot, config: &Config) -> Option<String> {
+        let (name, module) = (self.name(), slot.module);
+        let place = format!("{name} has no place for {}", module.gguf_name());
+        let next = "leave it out of lora.target_modules, or choose another format";
+        let split = config.layers[slot.layer].experts_split;
+        match self {
+            Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{place}; {next}")),
+            Format::Mlx if module.of_experts() => {
+                Some(format!("{place}, as mlx-lm has gate and up of experts apart; {next}"))
+            }
+            Format::GgufLora | Format::GgufLoraF16 if split && module == Module::FfnGateUpExps => {
+                Some(format!("{place}, as this model has gate and up of experts apart; {next}"))
+            }
+            _ => None,
         }
     }
 
@@ -235,16 +253,18 @@ fn write_and_read(
         Format::PeftConditionalGeneration => {
             peft(peft::Naming::ConditionalGeneration).and_then(|()| peft::read_slots(&path, config, None))
         }
-        Format::GgufLora => gguf::write(&path, adapter, gguf::Precision::F32, options)
+        Format::GgufLora => gguf::write(&path, adapter, gguf::Precision::F32, config, options)
             .and_then(|()| gguf::read(&path, config, None)),
-        Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, options)
+        Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, config, options)
             .and_then(|()| gguf::read(&path, config, None)),
-        Format::Mlx => mlx::write(&path, adapter, options).and_then(|()| mlx::read(&path, config, None)),
+        Format::Mlx => {
+            mlx::write(&path, adapter, config, options).and_then(|()| mlx::read(&path, config, None))
+        }
         Format::RullamaV0 => {
             rullama::write(&path, adapter, options).and_then(|()| rullama::read(&path, config, None))
         }
     }?;
-    compare(adapter, &read, format == Format::GgufLoraF16)
+    compare(adapter, &read, format, config)
         .map_err(|problem| Error::Changed { path: path.clone(), problem })?;
     Ok((path, read))
 }
@@ -278,8 +298,15 @@ pub fn check(adapter: &Adapter) -> Result<(), Error> {
 }
 
 /// What is not the same in a file that was read back.
-fn compare(written: &Adapter, read: &Adapter, rounded: bool) -> Result<(), String> {
-    let expected = |v: f32| if rounded { f16::from_f32(v).to_f32() } else { v };
+fn compare(written: &Adapter, read: &Adapter, format: Format, config: &Config) -> Result<(), String> {
+    let (rank, rounded) = (written.rank, format == Format::GgufLoraF16);
+    // What GGUF LoRA holds of experts is rounded; everything else stays the same.
+    let expected = |half: Half, values: &'_ [f32], slot: &Slot| match format {
+        Format::GgufLora | Format::GgufLoraF16 => {
+            Layout::Gguf.round_trip(half, values, (rank, rounded), slot, config)
+        }
+        _ => values.to_vec(),
+    };
     if read.rank != written.rank || !read.pairs.keys().eq(written.pairs.keys()) {
         return Err("other matrices".into());
     }
@@ -289,11 +316,12 @@ fn compare(written: &Adapter, read: &Adapter, rounded: bool) -> Result<(), Strin
     }
     for (slot, pair) in &written.pairs {
         let found = &read.pairs[slot];
-        for (half, written, read) in [("A", &pair.a, &found.a), ("B", &pair.b, &found.b)] {
-            let differs = written.iter().zip(read).position(|(w, r)| expected(*w).to_bits() != r.to_bits());
+        for (half, written, read) in [(Half::A, &pair.a, &found.a), (Half::B, &pair.b, &found.b)] {
+            let expected = expected(half, written, slot);
+            let differs = expected.iter().zip(read).position(|(w, r)| w.to_bits() != r.to_bits());
             if let Some(i) = differs {
                 let name = format!("blk.{}.{}", slot.layer, slot.module.gguf_name());
-                return Err(format!("{} instead of {} in {half} of {name}", read[i], written[i]));
+                return Err(format!("{} instead of {} in {half:?} of {name}", read[i], written[i]));
             }
         }
     }

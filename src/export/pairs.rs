@@ -1,6 +1,9 @@
 //! From the tensors of a file to the pairs of an adapter: each must fit a slot, and each slot must have its two.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+use half::f16;
 
 use crate::config::Config;
 use crate::lora::{self, Adapter, Module, Pair, Slot};
@@ -24,9 +27,9 @@ pub(super) type Place = (usize, Module, Half);
 /// How a format spells and orders the two matrices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// `A` `[r, in]` and `B` `[out, r]`, rows first.
+    /// `A` `[r, in]` and `B` `[out, r]`, rows first; of experts `[E·r, in]` and `[out, r·E]`, as PEFT has them.
     Rows,
-    /// The same bytes, with sizes in GGUF's order, columns first.
+    /// The same bytes, with sizes in GGUF's order, columns first; of experts with those of each behind the others'.
     Gguf,
     /// `A` `[in, r]` and `B` `[r, out]`, rows first: transposed.
     Transposed,
@@ -34,17 +37,75 @@ pub(super) enum Layout {
 
 impl Layout {
     /// The sizes of a tensor as the file gives them, and what they stand for.
-    pub fn shape(self, half: Half, rank: usize, slot: &Slot) -> ([usize; 2], &'static str) {
-        let (input, output) = (slot.in_features, slot.out_features);
-        match (self, half) {
-            (Layout::Rows, Half::A) => ([rank, input], "[r, in]"),
-            (Layout::Rows, Half::B) => ([output, rank], "[out, r]"),
-            (_, Half::A) => ([input, rank], "[in, r]"),
-            (_, Half::B) => ([rank, output], "[r, out]"),
+    pub fn shape(self, half: Half, rank: usize, slot: &Slot) -> (Vec<usize>, &'static str) {
+        let (input, output, experts) = (slot.in_features, slot.out_features, slot.experts);
+        match (self, half, experts) {
+            (Layout::Rows, Half::A, 1) => (vec![rank, input], "[r, in]"),
+            (Layout::Rows, Half::B, 1) => (vec![output, rank], "[out, r]"),
+            (Layout::Rows, Half::A, _) => (vec![experts * rank, input], "[E·r, in]"),
+            (Layout::Rows, Half::B, _) => (vec![output, rank * experts], "[out, r·E]"),
+            (_, Half::A, 1) => (vec![input, rank], "[in, r]"),
+            (_, Half::B, 1) => (vec![rank, output], "[r, out]"),
+            (_, Half::A, _) => (vec![input, rank, experts], "[in, r, E]"),
+            (_, Half::B, _) => (vec![rank, output, experts], "[r, out, E]"),
         }
     }
 
-    /// The rank in the sizes of a tensor of two dimensions.
+    /// What a file of this layout holds of `values`, which are ours.
+    pub fn store<'a>(
+        self,
+        half: Half,
+        values: &'a [f32],
+        rank: usize,
+        slot: &Slot,
+        config: &Config,
+    ) -> Cow<'a, [f32]> {
+        match (self, half) {
+            (Layout::Transposed, Half::A) => Cow::Owned(transpose(values, slot.in_features)),
+            (Layout::Transposed, Half::B) => Cow::Owned(transpose(values, rank)),
+            (Layout::Rows, _) => Layout::store_rows(half, values, rank, slot),
+            (Layout::Gguf, Half::B) => scaled(values, slot, config, |b, scale| b * scale),
+            _ => Cow::Borrowed(values),
+        }
+    }
+
+    /// The same of [`Layout::Rows`], which needs no model: `B` of experts is `[out, r, E]` there.
+    pub fn store_rows<'a>(half: Half, values: &'a [f32], rank: usize, slot: &Slot) -> Cow<'a, [f32]> {
+        match half {
+            Half::B if slot.experts > 1 => Cow::Owned(transpose(values, slot.out_features * rank)),
+            _ => Cow::Borrowed(values),
+        }
+    }
+
+    /// Our values from those of a file.
+    fn read(self, half: Half, values: Vec<f32>, columns: usize, slot: &Slot, config: &Config) -> Vec<f32> {
+        let undo = |b: f32, scale: f32| if scale == 0.0 { 0.0 } else { b / scale };
+        match (self, half) {
+            (Layout::Transposed, _) => transpose(&values, columns),
+            (Layout::Rows, Half::B) if slot.experts > 1 => transpose(&values, slot.experts),
+            (Layout::Gguf, Half::B) => scaled(&values, slot, config, undo).into_owned(),
+            _ => values,
+        }
+    }
+
+    /// `values` as they are after they were stored, rounded to F16 where `rounded`, and read.
+    pub fn round_trip(
+        self,
+        half: Half,
+        values: &[f32],
+        (rank, rounded): (usize, bool),
+        slot: &Slot,
+        config: &Config,
+    ) -> Vec<f32> {
+        let mut stored = self.store(half, values, rank, slot, config).into_owned();
+        if rounded {
+            stored.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32());
+        }
+        let columns = *self.shape(half, rank, slot).0.last().expect("a shape has sizes");
+        self.read(half, stored, columns, slot, config)
+    }
+
+    /// The rank in the first two sizes of a tensor.
     pub fn rank(self, half: Half, shape: [usize; 2]) -> usize {
         let a_starts_with_rank = self == Layout::Rows;
         shape[usize::from((half == Half::A) != a_starts_with_rank)]
@@ -111,7 +172,7 @@ pub(super) fn assemble(
             misfits.add(Misfit::Unknown, format!("{key} ({})", why_no_slot(config, layer, module)));
             continue;
         };
-        let values = values(tensor, layout, half, spec(slot).rank, slot);
+        let values = values(tensor, layout, half, spec(slot).rank, slot, config);
         let values = values.map_err(|(kind, problem)| misfits.add(kind, format!("{key} {problem}"))).ok();
         if halves.insert((*slot, half), values).is_some() {
             let name = names.halves[half as usize];
@@ -159,7 +220,10 @@ fn unify(
     let scale = specs.first().map_or(usual.scale, |s| s.scale);
     for (own, (slot, pair)) in specs.iter().zip(&mut pairs) {
         let small = std::mem::replace(pair, Pair::zero(slot, rank));
-        pair.a[..small.a.len()].copy_from_slice(&small.a);
+        let k = slot.in_features;
+        for (a, own_a) in pair.a.chunks_exact_mut(rank * k).zip(small.a.chunks_exact(own.rank * k)) {
+            a[..own_a.len()].copy_from_slice(own_a);
+        }
         for (row, own_row) in pair.b.chunks_exact_mut(rank).zip(small.b.chunks_exact(own.rank)) {
             for (b, own_b) in row.iter_mut().zip(own_row) {
                 *b = (f64::from(*own_b) * (own.scale / scale)) as f32;
@@ -256,6 +320,9 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
             format!("layer {layer} shares the values of layer {donor} and has no {name}")
         }
         (Module::AttnV, None) => format!("the values of layer {layer} are its keys: it has no {name}"),
+        (Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps, _) => {
+            format!("this model has no experts and no {name}")
+        }
         _ => format!("this model has no per-layer embeddings and no {name}"),
     }
 }
@@ -267,6 +334,7 @@ fn values(
     half: Half,
     rank: usize,
     slot: &Slot,
+    config: &Config,
 ) -> Result<Vec<f32>, (Misfit, String)> {
     let (expected, meaning) = layout.shape(half, rank, slot);
     if tensor.shape != expected {
@@ -277,12 +345,27 @@ fn values(
         return Err((Misfit::Type, format!("is {}, expected F32, F16 or BF16", tensor.ty)));
     };
     let values = quant::dequantize(ty, tensor.data);
-    let columns = if layout == Layout::Gguf { expected[0] } else { expected[1] };
+    let columns = if layout == Layout::Gguf { expected[0] } else { expected[expected.len() - 1] };
     if let Some(i) = values.iter().position(|v| !v.is_finite()) {
         let (row, column) = (i / columns, i % columns);
         return Err((Misfit::NotFinite, format!("holds {} at [{row}, {column}]", values[i])));
     }
-    Ok(if layout == Layout::Transposed { transpose(&values, columns) } else { values })
+    Ok(layout.read(half, values, columns, slot, config))
+}
+
+/// `B` of the experts' down changed by `f` and its expert's scale, every other as it is.
+///
+/// An expert's scale is a factor on its whole output. llama.cpp (`build_lora_mm_id`) adds the adapter's part behind it.
+fn scaled<'a>(b: &'a [f32], slot: &Slot, config: &Config, f: impl Fn(f32, f32) -> f32) -> Cow<'a, [f32]> {
+    if slot.module != Module::FfnDownExps {
+        return Cow::Borrowed(b);
+    }
+    let scales = &config.layers[slot.layer].expert_scales;
+    let of_expert = |(b, scale): (&'a [f32], &f32)| {
+        let scale = *scale;
+        b.iter().map(|b| f(*b, scale)).collect::<Vec<_>>()
+    };
+    Cow::Owned(b.chunks_exact(b.len() / slot.experts).zip(scales).flat_map(of_expert).collect())
 }
 
 /// The transpose of a matrix with rows of `columns` values.

@@ -1,6 +1,9 @@
 //! PEFT folders: `adapter_config.json` and `adapter_model.safetensors`, as PEFT 0.21 writes and loads them.
 //!
-//! Tensors are F32 and named `base_model.model.<module>.lora_A.weight` `[R, in]` and `.lora_B.weight` `[out, R]`.
+//! Tensors are F32 and named `base_model.model.<module>.lora_A.weight` `[R, in]` and `.lora_B.weight` `[out, R]`. Experts' matrices
+//! are parameters without a module of their own (`target_parameters`): PEFT wraps `experts` for each, for down outside,
+//! so that their tensors are called `experts.lora_A` `[E·R, in]`, and those of gate and up `experts.base_layer.lora_A` where both are
+//! adapted. Source: PEFT `tuners/lora/layer.py` (`ParamWrapper`), `tuners/tuners_utils.py` (`_inject_parameters`).
 
 mod config;
 mod tensors;
@@ -15,6 +18,7 @@ use config::{AdapterConfig, read_config};
 pub use tensors::read;
 pub(super) use tensors::read_slots;
 
+use super::pairs::{Half, Layout};
 use super::{Error, Options, safetensors_file};
 use crate::files;
 use crate::lora::{Adapter, Module, Pair, Slot};
@@ -48,13 +52,28 @@ impl Naming {
         format!("{}.{}.{}", self.layers(), slot.layer, slot.module.peft_path())
     }
 
-    /// A regular expression for `target_modules` that matches, as a whole, the modules of `slots` and no others.
+    /// Path of what carries a slot's tensors: of experts a wrapper around all of them; `nested` where one stands around it.
+    fn wrapper(self, slot: &Slot, nested: bool) -> String {
+        let path = match slot.module.of_experts() {
+            true if nested => "experts.base_layer",
+            true => "experts",
+            false => slot.module.peft_path(),
+        };
+        format!("{}.{}.{path}", self.layers(), slot.layer)
+    }
+
+    /// What `target_parameters` lists for those of `slots` that are experts' matrices.
+    fn target_parameters<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> Vec<String> {
+        slots.into_iter().filter(|s| s.module.of_experts()).map(|s| self.module(s)).collect()
+    }
+
+    /// A regular expression for `target_modules` that matches, as a whole, the modules of `slots` and no others; experts' are none.
     ///
     /// Exact, because layers that share keys have no `k_proj`, and because the names alone also occur in the towers,
     /// where PEFT cannot attach (transformers wraps those in `Gemma4ClippableLinear`).
     pub fn target_modules<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> String {
         let mut by_layer: BTreeMap<usize, Vec<Module>> = BTreeMap::new();
-        for slot in slots {
+        for slot in slots.into_iter().filter(|s| !s.module.of_experts()) {
             by_layer.entry(slot.layer).or_default().push(slot.module);
         }
         // Layers with the same modules share one alternative.
@@ -106,20 +125,27 @@ pub fn serialize_pairs(
         return refuse("it has no matrices; choose at least one target module".into());
     }
     let mut views = Vec::with_capacity(2 * pairs.len());
+    let mut stored = Vec::with_capacity(2 * pairs.len());
     for (slot, pair) in pairs {
-        let module = naming.module(slot);
-        let halves =
-            [("lora_A", [rank, slot.in_features], &pair.a), ("lora_B", [slot.out_features, rank], &pair.b)];
-        for (half, shape, values) in halves {
+        let outer = Slot { module: Module::FfnDownExps, ..*slot };
+        let around = |other: &Slot| (other.layer, other.module) == (outer.layer, outer.module);
+        let nested = slot.module == Module::FfnGateUpExps && pairs.keys().any(around);
+        let module = naming.wrapper(slot, nested);
+        for (half, name, values) in [(Half::A, "lora_A", &pair.a), (Half::B, "lora_B", &pair.b)] {
             if let Some(value) = values.iter().find(|v| !v.is_finite()) {
                 return refuse(format!(
-                    "{half} of {module} holds {value}: training diverged; lower the learning rate"
+                    "{name} of {module} holds {value}: training diverged; lower the learning rate"
                 ));
             }
-            let view = TensorView::new(Dtype::F32, shape.into(), bytemuck::cast_slice(values))
-                .expect("a pair has the lengths that its slot and rank say");
-            views.push((format!("base_model.model.{module}.{half}.weight"), view));
+            let (shape, _) = Layout::Rows.shape(half, rank, slot);
+            let values = Layout::store_rows(half, values, rank, slot);
+            stored.push((format!("base_model.model.{module}.{name}.weight"), shape, values));
         }
+    }
+    for (name, shape, values) in &stored {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytemuck::cast_slice(values))
+            .expect("a pair has the lengths that its slot and rank say");
+        views.push((name, view));
     }
     // As in PEFT's own files: the tensors are laid out as PyTorch's.
     metadata.insert("format".into(), "pt".into());

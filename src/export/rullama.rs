@@ -20,7 +20,7 @@ pub(super) const FORMAT: &str = "rullama-lora-v0";
 pub(super) const BASE_MODEL: &str = "rullama_train.base_model";
 const NAMES: Names = Names { halves: ["A", "B"], module: |slot| module(slot).unwrap_or_default() };
 
-/// Writes the file. Refuses the modules that rullama has no adapters for: `inp_gate` and `proj`.
+/// Writes the file. Refuses the modules that rullama has no adapters for: `inp_gate`, `proj` and the experts.
 ///
 /// The base's name, if there is one, stands in the metadata, where rullama itself skips it.
 pub fn write(path: &Path, adapter: &Adapter, options: &Options) -> Result<(), Error> {
@@ -39,7 +39,7 @@ pub fn write(path: &Path, adapter: &Adapter, options: &Options) -> Result<(), Er
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
             let (shape, _) = Layout::Rows.shape(half, adapter.rank, slot);
             let name = format!("{module}.{}", NAMES.halves[half as usize]);
-            tensors.push(Matrix { name, shape, values: Cow::Borrowed(values) });
+            tensors.push(Matrix { name, shape: [shape[0], shape[1]], values: Cow::Borrowed(values) });
         }
     }
     let metadata = [
@@ -90,7 +90,7 @@ fn parse_metadata(metadata: &HashMap<String, String>) -> Result<(usize, f64), St
 /// rullama's name of a module; `None` where it has none: it adapts the seven matrices of attention and feed-forward.
 pub fn name(module: Module) -> Option<&'static str> {
     match module {
-        Module::InpGate | Module::Proj => None,
+        Module::InpGate | Module::Proj | Module::FfnGateUpExps | Module::FfnDownExps => None,
         Module::AttnOutput => Some("attn_o"),
         other => Some(other.gguf_name()),
     }

@@ -57,6 +57,23 @@ pub enum GpuError {
         /// The device.
         device: String,
     },
+    /// A matrix of the adapter is larger than what a kernel can see of a buffer.
+    #[error(
+        "{module} of layer {layer} needs {needed} bytes for one matrix of its adapter, {device} allows {allowed}: lower lora.rank, \
+         or leave {module} out of lora.target_modules"
+    )]
+    AdapterTooLarge {
+        /// GGUF's name of the adapted matrix.
+        module: &'static str,
+        /// Its layer.
+        layer: usize,
+        /// The size.
+        needed: u64,
+        /// The device's limit.
+        allowed: u64,
+        /// The device.
+        device: String,
+    },
     /// Even with every layer recomputed, a plan takes more than it may.
     #[error("{needed} bytes are needed with every layer recomputed, and {limit} are allowed")]
     OverLimit {
@@ -196,6 +213,11 @@ impl Gpu {
     pub fn max_binding_bytes(&self) -> u64 {
         let largest = self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size);
         largest & !255
+    }
+
+    /// What the driver calls the device.
+    pub fn device_name(&self) -> &str {
+        &self.info.name
     }
 
     /// Threads of a workgroup that share work which one has to do; a software device runs them one after the other.

@@ -30,6 +30,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("expert_geglu", include_str!("../../shaders/expert_geglu.wgsl")),
     ("expert_groups", include_str!("../../shaders/expert_groups.wgsl")),
     ("expert_linear", include_str!("../../shaders/expert_linear.wgsl")),
+    ("expert_lora", include_str!("../../shaders/expert_lora.wgsl")),
+    ("expert_matvec", include_str!("../../shaders/expert_matvec.wgsl")),
     ("gated", include_str!("../../shaders/gated.wgsl")),
     ("geglu", include_str!("../../shaders/geglu.wgsl")),
     ("grad_norm", include_str!("../../shaders/grad_norm.wgsl")),

@@ -180,7 +180,7 @@ impl Activations {
             };
             let experts = match (w.experts, &shared_experts) {
                 (None, _) => Vec::new(),
-                (Some(_), Some(shared)) if recomputes => vec![shared.sharing(gpu, w.z[6])?],
+                (Some(_), Some(shared)) if recomputes => vec![shared.sharing(gpu, w.z_of_experts())?],
                 (Some(shape), _) => {
                     let chunks = 0..plan.tokens.div_ceil(plan.chunk);
                     chunks.map(|_| make_chunk.experts(shape, w)).collect::<Result<_, _>>()?
@@ -207,7 +207,9 @@ impl Activations {
         let dnormed = make.rows("dnormed", widest.width)?;
         let experts = match &widest.experts {
             None => None,
-            Some(shape) => Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk)?),
+            Some(shape) => {
+                Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk, widest.experts_rank())?)
+            }
         };
         // Attention's backward comes when that of the feed-forward and the experts is done.
         let mut spare = vec![dgeglu.clone(), dup.as_f32(widest.ffn), dgate.as_f32(widest.ffn)];
@@ -386,7 +388,7 @@ impl Maker<'_> {
     }
 
     fn experts(&self, shape: Experts, w: &LayerWidths) -> Result<ExpertActivations, GpuError> {
-        ExpertActivations::new(self.gpu, shape, w.width, self.tokens, w.z[6])
+        ExpertActivations::new(self.gpu, shape, w.width, self.tokens, w.z_of_experts())
     }
 
     fn feed_forward(&self, label: &str, w: &LayerWidths) -> Result<FeedForwardActivations, GpuError> {

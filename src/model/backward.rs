@@ -85,6 +85,7 @@ impl<'b> Model<'b> {
                     after_attention,
                     acts,
                     scratch,
+                    pass.adapter.experts(layer),
                     t,
                     |rec, dscores, x, router| {
                         // The product reads x before it writes the gradient in its place.

@@ -6,9 +6,14 @@
 //! |---|---|---|
 //! | `groups` | see [`Groups`] | everything behind the router |
 //! | `z` | `[T, R]` | adapter of the router |
+//! | `z_gate_up`, `z_down` | `[rows, R]` | adapters of the experts |
 //! | `gate_up` | `[rows, 2·F]` | GeGLU |
 //! | `output` | `[T, D]` | norm behind the experts |
 //! | `sum` | `[T, D]` | norm behind feed-forward block and experts |
+
+mod loads;
+mod lora;
+mod short;
 
 use super::Upload;
 use crate::config;
@@ -18,8 +23,13 @@ use crate::ops::expert_linear::{self, Columns, ExpertWeight, Source};
 use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::rms_norm::{self, Norm};
 use crate::ops::{
-    Rows, Weight, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_pack, router,
+    Rows, Weight, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_lora,
+    expert_pack, router,
 };
+
+pub use loads::Loads;
+pub(super) use lora::ExpertLora;
+use lora::{coop_project, project};
 
 /// The weights of one layer's experts.
 pub(super) struct Experts {
@@ -39,6 +49,8 @@ pub(super) struct Experts {
 pub(super) struct ExpertActivations {
     pub groups: Groups,
     pub z: Rows,
+    pub z_gate_up: Rows,
+    pub z_down: Rows,
     pub gate_up: Rows,
     pub output: Rows,
     pub sum: Rows,
@@ -52,12 +64,14 @@ pub(super) struct ExpertScratch {
     dweights: Rows, // [T, used]
     operand: Operand,
     wide: Rows, // results of products [rows, F, or some of D's columns]
+    u: Rows,    // of the experts' adapters [rows, R]
 }
 
 /// What the products of experts read, `[rows, D or 2·F]`.
 enum Operand {
     Plain(Rows),
-    Packed(Packed),
+    /// With room for `z` or `u` `[rows, R]`.
+    Packed(Packed, Packed),
 }
 
 impl Experts {
@@ -107,7 +121,7 @@ impl Experts {
         [&self.router, &self.down.weight].into_iter().chain(self.gate_up.iter().map(|w| &w.weight))
     }
 
-    /// `acts.output` from the stream after attention, `[tokens, D]`. `score` makes the router's scores `[tokens, E]` from what
+    /// `acts.output` from the stream after attention, `[tokens, D]`, with the adapters of gate and up and of down. `score` makes the router's scores `[tokens, E]` from what
     /// it reads `[tokens, D]` and its matrix: the product and its adapter's.
     pub fn forward<'a>(
         &'a self,
@@ -115,6 +129,7 @@ impl Experts {
         stream: &Rows,
         acts: &ExpertActivations,
         scratch: &ExpertScratch,
+        [lora_gate_up, lora_down]: [Option<ExpertLora>; 2],
         tokens: usize,
         score: impl FnOnce(&mut Recorder<'a>, &Rows, &Rows, &Weight),
     ) {
@@ -129,19 +144,26 @@ impl Experts {
         let x = Source::Tokens(normed.all());
         match &scratch.operand {
             Operand::Plain(operand) => {
+                project(rec, &acts.z_gate_up, x, lora_gate_up, groups, tokens);
                 for (i, w) in self.gate_up.iter().enumerate() {
                     let y = Columns::all(acts.gate_up.from(i * f));
-                    expert_linear::forward(rec, y, x, w, 1.0, None, groups, tokens);
+                    let term = lora_gate_up.map(|l| l.up(&acts.z_gate_up, i * f));
+                    expert_linear::forward(rec, y, x, w, 1.0, term.as_ref(), groups, tokens);
                 }
-                expert_geglu::forward(rec, &operand.narrowed(f), &acts.gate_up, groups, tokens);
+                let geglu = operand.narrowed(f);
+                expert_geglu::forward(rec, &geglu, &acts.gate_up, groups, tokens);
+                project(rec, &acts.z_down, Source::Rows(geglu.all()), lora_down, groups, tokens);
             }
-            Operand::Packed(packed) => {
+            Operand::Packed(packed, thin) => {
                 expert_pack::pack(rec, packed, x, d, groups, tokens);
+                coop_project(rec, &acts.z_gate_up, [packed, thin], lora_gate_up, groups, tokens);
                 for (i, w) in self.gate_up.iter().enumerate() {
                     let y = Columns::all(acts.gate_up.from(i * f));
-                    coop_expert_linear::forward(rec, y, packed, w, 1.0, None, groups, tokens);
+                    let term = lora_gate_up.map(|l| l.coop_up(thin, i * f));
+                    coop_expert_linear::forward(rec, y, packed, w, 1.0, term.as_ref(), groups, tokens);
                 }
                 coop_expert_geglu::forward(rec, packed, &acts.gate_up, groups, tokens);
+                coop_project(rec, &acts.z_down, [packed, thin], lora_down, groups, tokens);
             }
         }
         for (first, part) in scratch.parts(d) {
@@ -150,17 +172,21 @@ impl Experts {
                 Operand::Plain(operand) => {
                     let x = operand.narrowed(f);
                     let x = Source::Rows(x.all());
-                    expert_linear::forward(rec, y, x, &self.down, 1.0, None, groups, tokens);
+                    let term = lora_down.map(|l| l.up(&acts.z_down, 0));
+                    expert_linear::forward(rec, y, x, &self.down, 1.0, term.as_ref(), groups, tokens);
                 }
-                Operand::Packed(packed) => {
-                    coop_expert_linear::forward(rec, y, packed, &self.down, 1.0, None, groups, tokens);
+                Operand::Packed(packed, thin) => {
+                    let term = lora_down.map(|l| l.coop_up(thin, 0));
+                    let term = term.as_ref();
+                    coop_expert_linear::forward(rec, y, packed, &self.down, 1.0, term, groups, tokens);
                 }
             }
             expert_combine::forward(rec, acts.output.from(first), &part, &self.scales, groups, tokens);
         }
     }
 
-    /// Adds to `dstream` what comes from the gradient of `acts.output`, which `scratch.normed` holds and which is lost.
+    /// Adds to `dstream` what comes from the gradient of `acts.output`, which `scratch.normed` holds and which is lost, and to the
+    /// gradients of the adapters.
     /// `score` is the mirror of forward's: from what the router has read, where it gets the gradient, and that of the scores.
     pub fn backward<'a>(
         &'a self,
@@ -169,6 +195,7 @@ impl Experts {
         stream: &Rows,
         acts: &ExpertActivations,
         scratch: &ExpertScratch,
+        [lora_gate_up, lora_down]: [Option<ExpertLora>; 2],
         tokens: usize,
         score: impl FnOnce(&mut Recorder<'a>, &Rows, &Rows, &Weight),
     ) {
@@ -178,30 +205,92 @@ impl Experts {
         let (dgeglu, dweights) = (scratch.wide.narrowed(f), &scratch.dweights);
         let inputs = [&dgeglu, gate_up, &self.scales];
         let to = Columns::all(dgeglu.all());
+        if let Some(lora) = &lora_down {
+            let geglu = &dgeglu; // made again where its gradient will be
+            expert_geglu::forward(rec, geglu, gate_up, groups, tokens);
+            let (u, b) = (&scratch.u.narrowed(lora.rank), lora.b_weight(groups));
+            let z = Source::Rows(acts.z_down.all());
+            expert_linear::backward(
+                rec,
+                Columns::all(u.all()),
+                dy,
+                &b,
+                lora.scale,
+                None,
+                groups,
+                tokens,
+                false,
+            );
+            if let Some([da, db]) = lora.gradients {
+                let (scales, geglu) = (Some(&self.scales), Source::Rows(geglu.all()));
+                expert_lora::gradient(rec, db, dy, z, lora.scale, scales, groups, tokens);
+                expert_lora::gradient(rec, da, Source::Rows(u.all()), geglu, 1.0, scales, groups, tokens);
+            }
+        }
+        let u = &scratch.u.narrowed(lora_down.map_or(0, |l| l.rank));
         match &scratch.operand {
             Operand::Plain(operand) => {
-                expert_linear::backward(rec, to, dy, &self.down, 1.0, None, groups, tokens, false);
+                let term = lora_down.map(|l| l.back(u));
+                expert_linear::backward(rec, to, dy, &self.down, 1.0, term.as_ref(), groups, tokens, false);
                 expert_geglu::backward(rec, [&operand.narrowed(2 * f), dweights], inputs, groups, tokens);
             }
-            Operand::Packed(packed) => {
+            Operand::Packed(packed, thin) => {
                 expert_pack::pack(rec, packed, dy, d, groups, tokens);
-                let dy = (packed, 0);
-                coop_expert_linear::backward(rec, to, dy, &self.down, 1.0, None, groups, tokens, false);
+                let term = lora_down.map(|l| {
+                    let u = Source::Rows(u.all());
+                    expert_pack::pack_alike(rec, thin, u, l.rank, groups, tokens, packed);
+                    l.coop_back(thin)
+                });
+                let (dy, term) = ((packed, 0), term.as_ref());
+                coop_expert_linear::backward(rec, to, dy, &self.down, 1.0, term, groups, tokens, false);
                 coop_expert_geglu::backward(rec, (packed, dweights), inputs, groups, tokens);
             }
         }
+        if let Some(lora) = &lora_gate_up {
+            // What the experts have read, in the place of a gradient that is needed no longer.
+            rms_norm::forward(rec, gradient, stream, &self.pre_ffw_norm_2, None, 1.0, tokens);
+            let (x, z) = (Source::Tokens(gradient.all()), Source::Rows(acts.z_gate_up.all()));
+            let (u, b) = (&scratch.u.narrowed(lora.rank), lora.b_weight(groups));
+            let to = Columns::all(u.all());
+            match &scratch.operand {
+                Operand::Plain(operand) => {
+                    let dgate_up = operand.narrowed(2 * f);
+                    let dy = Source::Rows(dgate_up.all());
+                    expert_linear::backward(rec, to, dy, &b, lora.scale, None, groups, tokens, false);
+                    if let Some([_, db]) = lora.gradients {
+                        expert_lora::gradient(rec, db, dy, z, lora.scale, None, groups, tokens);
+                    }
+                }
+                Operand::Packed(packed, thin) => {
+                    let dy = (packed, 0);
+                    coop_expert_linear::backward(rec, to, dy, &b, lora.scale, None, groups, tokens, false);
+                    if let Some([_, db]) = lora.gradients {
+                        expert_lora::gradient_packed(rec, db, packed, z, lora.scale, groups, tokens);
+                    }
+                    let u = Source::Rows(u.all());
+                    expert_pack::pack_alike(rec, thin, u, lora.rank, groups, tokens, packed);
+                }
+            }
+            if let Some([da, _]) = lora.gradients {
+                expert_lora::gradient(rec, da, Source::Rows(u.all()), x, 1.0, None, groups, tokens);
+            }
+        }
+        let u = &scratch.u.narrowed(lora_gate_up.map_or(0, |l| l.rank));
         for (first, part) in scratch.parts(d) {
             let dx = Columns { y: part.all(), first };
             for (i, w) in self.gate_up.iter().enumerate() {
+                let lora = lora_gate_up.filter(|_| i == 0);
                 match &scratch.operand {
                     Operand::Plain(operand) => {
                         let dy = operand.narrowed(2 * f);
                         let dy = Source::Rows(dy.from(i * f));
-                        expert_linear::backward(rec, dx, dy, w, 1.0, None, groups, tokens, i > 0);
+                        let term = lora.map(|l| l.back(u));
+                        expert_linear::backward(rec, dx, dy, w, 1.0, term.as_ref(), groups, tokens, i > 0);
                     }
-                    Operand::Packed(packed) => {
-                        let dy = (packed, i * f);
-                        coop_expert_linear::backward(rec, dx, dy, w, 1.0, None, groups, tokens, i > 0);
+                    Operand::Packed(packed, thin) => {
+                        let (dy, term) = ((packed, i * f), lora.map(|l| l.coop_back(thin)));
+                        let term = term.as_ref();
+                        coop_expert_linear::backward(rec, dx, dy, w, 1.0, term, groups, tokens, i > 0);
                     }
                 }
             }
@@ -218,45 +307,65 @@ impl Experts {
 }
 
 impl ExpertActivations {
-    /// For passes over up to `tokens` tokens of width `d`, with `z` columns of the router's adapter.
+    /// For passes over up to `tokens` tokens of width `d`, with columns of `z` for the adapters of the router, of gate and up, and
+    /// of down.
     pub fn new(
         gpu: &Gpu,
         shape: config::Experts,
         d: usize,
         tokens: usize,
-        z: usize,
+        [z, z_gate_up, z_down]: [usize; 3],
     ) -> Result<ExpertActivations, GpuError> {
         let rows = expert_groups::most_rows(gpu, &shape, tokens);
         Ok(ExpertActivations {
             groups: Groups::new(gpu, shape, tokens)?,
             z: Rows::new(gpu, "z of the router", if z > 0 { tokens } else { 0 }, z)?,
+            z_gate_up: Rows::new(
+                gpu,
+                "z of experts' gate and up",
+                if z_gate_up > 0 { rows } else { 0 },
+                z_gate_up,
+            )?,
+            z_down: Rows::new(gpu, "z of experts' down", if z_down > 0 { rows } else { 0 }, z_down)?,
             gate_up: Rows::new(gpu, "experts' gate and up", rows, 2 * shape.width)?,
             output: Rows::new(gpu, "experts' output", tokens, d)?,
             sum: Rows::new(gpu, "feed-forward and experts", tokens, d)?,
         })
     }
 
-    /// The same memory, `z` in rows of its own width, with counts of its own, which the passes over other layers leave alone.
-    pub fn sharing(&self, gpu: &Gpu, z: usize) -> Result<ExpertActivations, GpuError> {
+    /// The same memory, each `z` in rows of its own width, with counts of its own, which the passes over other layers leave alone.
+    pub fn sharing(
+        &self,
+        gpu: &Gpu,
+        [z, z_gate_up, z_down]: [usize; 3],
+    ) -> Result<ExpertActivations, GpuError> {
         let counts = Rows::new(gpu, "tokens of experts", 1, self.groups.experts.count)?;
         let groups = Groups { counts, ..self.groups.clone() };
-        Ok(ExpertActivations { groups, z: self.z.narrowed(z), ..self.clone() })
+        Ok(ExpertActivations {
+            groups,
+            z: self.z.narrowed(z),
+            z_gate_up: self.z_gate_up.narrowed(z_gate_up),
+            z_down: self.z_down.narrowed(z_down),
+            ..self.clone()
+        })
     }
 
-    /// Bytes of [`ExpertActivations::new`] without `z`.
-    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> u64 {
+    /// Bytes of [`ExpertActivations::new`] without the router's `z`; `z` are the columns of the experts'.
+    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize, z: usize) -> u64 {
         let rows = expert_groups::most_rows(gpu, shape, tokens);
-        Groups::bytes(gpu, shape, tokens) + 4 * (rows * 2 * shape.width + 2 * tokens * d) as u64
+        Groups::bytes(gpu, shape, tokens) + 4 * (rows * (2 * shape.width + z) + 2 * tokens * d) as u64
     }
 }
 
 impl ExpertScratch {
-    /// For passes over up to `tokens` tokens; `normed` is `[tokens, D]` and may be used between calls.
+    /// For passes over up to `tokens` tokens with adapters of the experts of padded rank `rank`, 0 for none; `normed` is
+    /// `[tokens, D]` and may be used between calls.
     pub fn new(
         gpu: &Gpu,
         shape: &config::Experts,
         normed: Rows,
         tokens: usize,
+        rank: usize,
     ) -> Result<ExpertScratch, GpuError> {
         let d = normed.stride;
         let rows = expert_groups::most_rows(gpu, shape, tokens);
@@ -266,10 +375,14 @@ impl ExpertScratch {
             scores: Rows::new(gpu, "experts' scores", tokens, shape.count)?,
             dweights: Rows::new(gpu, "gradients of experts' weights", 1, tokens * shape.used)?,
             operand: match gpu.cooperative() {
-                true => Operand::Packed(Packed::new(gpu, "packed operand of experts", rows, operand)?),
+                true => Operand::Packed(
+                    Packed::new(gpu, "packed operand of experts", rows, operand)?,
+                    Packed::new(gpu, "packed z of experts", if rank > 0 { rows } else { 1 }, rank)?,
+                ),
                 false => Operand::Plain(Rows::new(gpu, "operand of experts", rows, 2 * shape.width)?),
             },
             wide: Rows::new(gpu, "products of experts", rows, wide)?,
+            u: Rows::new(gpu, "u of experts", if rank > 0 { rows } else { 0 }, rank)?,
         })
     }
 
@@ -283,16 +396,19 @@ impl ExpertScratch {
     pub fn spare(&self) -> [Rows; 2] {
         let operand = match &self.operand {
             Operand::Plain(rows) => rows.clone(),
-            Operand::Packed(packed) => packed.as_rows(4),
+            Operand::Packed(packed, _) => packed.as_rows(4),
         };
         [self.wide.clone(), operand]
     }
 
     /// Bytes of [`ExpertScratch::new`] without `normed`.
-    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize) -> u64 {
-        let factors = if gpu.cooperative() { expert_groups::most_rows(gpu, shape, tokens) } else { 0 };
+    pub fn bytes(gpu: &Gpu, shape: &config::Experts, d: usize, tokens: usize, rank: usize) -> u64 {
+        let rows = expert_groups::most_rows(gpu, shape, tokens);
+        let factors = if gpu.cooperative() { rows } else { 0 };
+        let thin = if gpu.cooperative() { packed_bytes(rows, rank) } else { 0 };
         let [wide, operand] = buffers(gpu, shape, d, tokens);
-        wide + operand + 4 * (factors + tokens * (shape.count.next_multiple_of(4) + shape.used)) as u64
+        let thin = if rank > 0 { thin + 4 * (rows * rank + factors) as u64 } else { 0 };
+        wide + operand + thin + 4 * (factors + tokens * (shape.count.next_multiple_of(4) + shape.used)) as u64
     }
 }
 
@@ -315,54 +431,4 @@ fn widths(shape: &config::Experts, d: usize) -> [usize; 2] {
 /// Columns of a result of width `d` that are made at a time: half of them, as rows of experts are many, in whole tiles.
 fn part(d: usize) -> usize {
     d.div_ceil(2).next_multiple_of(128).min(d)
-}
-
-/// How many choices of the last pass fell on each expert, by layer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Loads(Vec<Vec<u32>>);
-
-impl Loads {
-    /// Of layers that have experts; `None` in dense models.
-    pub(super) async fn read<'a>(
-        gpu: &Gpu,
-        layers: impl Iterator<Item = &'a ExpertActivations>,
-    ) -> Result<Option<Loads>, GpuError> {
-        let mut loads = Vec::new();
-        for acts in layers {
-            loads.push(gpu.read(&acts.groups.counts.buffer, acts.groups.experts.count).await?);
-        }
-        Ok((!loads.is_empty()).then_some(Loads(loads)))
-    }
-
-    /// By layer, the choices of each expert.
-    pub fn layers(&self) -> &[Vec<u32>] {
-        &self.0
-    }
-
-    /// Largest share of a layer's choices that one expert took.
-    pub fn busiest(&self) -> f64 {
-        let share = |layer: &Vec<u32>| {
-            let most = layer.iter().max().copied().unwrap_or(0);
-            f64::from(most) / f64::from(layer.iter().sum::<u32>().max(1))
-        };
-        self.0.iter().map(share).fold(0.0, f64::max)
-    }
-
-    /// Share of all layers' experts that worked on no token.
-    pub fn idle(&self) -> f64 {
-        let all: usize = self.0.iter().map(Vec::len).sum();
-        self.0.iter().flatten().filter(|count| **count == 0).count() as f64 / all as f64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Loads;
-
-    #[test]
-    fn loads_in_two_figures() {
-        // 5 of 10 in the second layer; 3 of 8 experts have none.
-        let loads = Loads(vec![vec![3, 3, 0, 4], vec![5, 0, 0, 5]]);
-        assert_eq!((loads.busiest(), loads.idle()), (0.5, 0.375));
-    }
 }

@@ -22,7 +22,7 @@ pub(super) struct LayerWidths {
     pub ffn: usize,
     pub experts: Option<Experts>,
     pub per_layer: usize,
-    pub z: [usize; 7], // by `Input`
+    pub z: [usize; 9], // by `Input`
 }
 
 impl LayerWidths {
@@ -60,7 +60,17 @@ impl LayerWidths {
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
         let ffn = if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn };
         let normed = if packed { self.width.div_ceil(2) } else { self.width };
-        normed + self.width + ffn + per_layer + self.z[2..].iter().sum::<usize>()
+        normed + self.width + ffn + per_layer + self.z[2..7].iter().sum::<usize>()
+    }
+
+    /// Columns of `z` of the adapters of the router, of the experts' gate and up, and of their down.
+    pub fn z_of_experts(&self) -> [usize; 3] {
+        [self.z[6], self.z[7], self.z[8]]
+    }
+
+    /// Padded rank of the adapters of the experts; 0 where they have none.
+    pub fn experts_rank(&self) -> usize {
+        self.z[7].max(self.z[8])
     }
 }
 
@@ -226,15 +236,16 @@ impl Plan {
         let table = model.base.tensor("per_layer_token_embd");
         // Those of the next micro-batch come while this one's are read.
         let fetched = table.map_or(0, |m| 2 * (tokens.min(config.vocab) * m.row_bytes()) as u64);
-        let experts = |bytes: fn(&Gpu, &Experts, usize, usize) -> u64, l: &LayerWidths| {
-            l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk))
+        let experts = |bytes: fn(&Gpu, &Experts, usize, usize, usize) -> u64, l: &LayerWidths, z: usize| {
+            l.experts.map_or(0, |shape| bytes(gpu, &shape, l.width, chunk, z))
         };
+        let expert_activations = |l: &LayerWidths| experts(ExpertActivations::bytes, l, l.z[7] + l.z[8]);
         let fixed = vec![
             ("frozen weights", model.bytes),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
             ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
-            ("rows of experts", experts(ExpertScratch::bytes, &widest)),
+            ("rows of experts", experts(ExpertScratch::bytes, &widest, widest.experts_rank())),
             ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
             ("per-layer embedding rows", fetched),
             ("packed operands", packed),
@@ -252,7 +263,7 @@ impl Plan {
         let chunks = tokens.div_ceil(chunk.max(1)) as u64;
         let of_layer = |l: &LayerWidths| {
             let parts = down_bytes(tokens, l) + attention_bytes(l);
-            inner(l) + parts + chunks * experts(ExpertActivations::bytes, l)
+            inner(l) + parts + chunks * expert_activations(l)
         };
         let sizes: Vec<Sizes> = layers
             .iter()
@@ -269,7 +280,7 @@ impl Plan {
         let dgate = chunk_bytes(if packed_operands { widest.ffn.div_ceil(2) } else { widest.ffn });
         let shared = bytes(shared_widths.attention(packed_operands, packed_heads))
             + chunk_bytes(widest.feed_forward(packed_operands))
-            + experts(ExpertActivations::bytes, &widest)
+            + expert_activations(&widest)
             - dgate;
         let room = match recompute {
             Recompute::Keep(room) => room,

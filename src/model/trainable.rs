@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::experts::ExpertLora;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Module, Pair, Slot};
 use crate::ops::Param;
@@ -26,10 +27,14 @@ pub(super) enum Input {
     PerLayer,
     /// What the router reads.
     RouterNormed,
+    /// What gate and up of the experts read.
+    ExpertsNormed,
+    /// The product of an expert's gate and up.
+    ExpertsGeglu,
 }
 
 impl Input {
-    pub const ALL: [Input; 7] = [
+    pub const ALL: [Input; 9] = [
         Input::AttnNormed,
         Input::Attention,
         Input::FfnNormed,
@@ -37,6 +42,8 @@ impl Input {
         Input::AfterFfn,
         Input::PerLayer,
         Input::RouterNormed,
+        Input::ExpertsNormed,
+        Input::ExpertsGeglu,
     ];
 
     pub fn of(module: Module) -> Input {
@@ -48,6 +55,8 @@ impl Input {
             Module::InpGate => Input::AfterFfn,
             Module::Proj => Input::PerLayer,
             Module::FfnGateInp => Input::RouterNormed,
+            Module::FfnGateUpExps => Input::ExpertsNormed,
+            Module::FfnDownExps => Input::ExpertsGeglu,
         }
     }
 }
@@ -63,7 +72,7 @@ pub(super) struct Trained {
 /// The adapted matrices that read one input.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// All `A` below each other, `[Σ R, K]`.
+    /// All `A` below each other, `[Σ R, K]`; of experts, the only members of their groups, `[E·R, K]`.
     pub a: Trained,
     /// The matrices.
     pub members: Vec<Member>,
@@ -77,7 +86,7 @@ pub(super) struct Member {
     pub module: Module,
     /// First column in `z` and `u`, first row in `a`.
     pub offset: usize,
-    /// `B` `[N, R]`.
+    /// `B` `[N, R]`, of experts `[E·N, R]`.
     pub b: Trained,
 }
 
@@ -104,6 +113,18 @@ impl Trainable {
         let padded_rank = adapter.rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 });
         let mut layout = Layout { shard_limit: gpu.max_binding_bytes(), shards: Vec::new() };
         let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
+        for slot in &slots {
+            let needed = 4 * slot.len_a(padded_rank).max(slot.len_b(padded_rank)) as u64;
+            if needed > layout.shard_limit {
+                return Err(GpuError::AdapterTooLarge {
+                    module: slot.module.gguf_name(),
+                    layer: slot.layer,
+                    needed,
+                    allowed: layout.shard_limit,
+                    device: gpu.device_name().into(),
+                });
+            }
+        }
         let places: Vec<GroupPlaces> = places(&slots, padded_rank, &mut layout);
 
         let buffers = |label: &str| -> Result<Vec<wgpu::Buffer>, GpuError> {
@@ -163,15 +184,30 @@ impl Trainable {
         self.slots.first().map_or(self.layers.len(), |s| s.layer)
     }
 
-    /// Widest `z`: columns over all matrices of one input.
+    /// Widest `z` of tokens: columns over all matrices of one input.
     pub(super) fn max_z_width(&self) -> usize {
-        let groups = self.layers.iter().flatten().flatten();
-        groups.map(|g| g.a.value.rows).max().unwrap_or(0).max(4)
+        let of_layer = |layer| self.z_widths(layer).into_iter().take(Input::ExpertsNormed as usize);
+        (0..self.layers.len()).flat_map(of_layer).max().unwrap_or(0).max(4)
     }
 
     /// Columns of `z` of each input of a layer; 0 where nothing that reads it is adapted.
-    pub(super) fn z_widths(&self, layer: usize) -> [usize; 7] {
-        Input::ALL.map(|input| self.group(layer, input).map_or(0, |g| g.a.value.rows))
+    pub(super) fn z_widths(&self, layer: usize) -> [usize; 9] {
+        Input::ALL.map(|input| self.group(layer, input).map_or(0, |g| g.members.len() * self.padded_rank))
+    }
+
+    /// The adapters of a layer's experts, of gate and up and of down.
+    pub(super) fn experts(&self, layer: usize) -> [Option<ExpertLora<'_>>; 2] {
+        [Input::ExpertsNormed, Input::ExpertsGeglu].map(|input| {
+            let group = self.group(layer, input)?;
+            let b = &group.members.first()?.b;
+            Some(ExpertLora {
+                a: &group.a.value,
+                b: &b.value,
+                gradients: Some([&group.a.grad, &b.grad]),
+                rank: self.padded_rank,
+                scale: self.scale,
+            })
+        })
     }
 
     /// Bytes of parameters, gradients and both moments.
@@ -239,7 +275,9 @@ impl Trainable {
         for (slot, group, member) in self.members() {
             let (pair, k) = (&pairs[&slot], slot.in_features);
             let at = group.a.value.offset as usize / 4 + member.offset * k;
-            shards[group.a.shard][at..at + r * k].copy_from_slice(&pair.a);
+            for (e, a) in pair.a.chunks_exact(r * k).enumerate() {
+                shards[group.a.shard][at + e * pr * k..][..r * k].copy_from_slice(a);
+            }
             let at = member.b.value.offset as usize / 4;
             for (n, row) in pair.b.chunks_exact(r).enumerate() {
                 shards[member.b.shard][at + n * pr..at + n * pr + r].copy_from_slice(row);
@@ -275,9 +313,10 @@ impl Trainable {
         for (slot, group, member) in self.members() {
             let k = slot.in_features;
             let at = group.a.value.offset as usize / 4 + member.offset * k;
-            let a = shards[group.a.shard][at..at + r * k].to_vec();
+            let of_expert = |e: usize| &shards[group.a.shard][at + e * pr * k..][..r * k];
+            let a = (0..slot.experts).flat_map(of_expert).copied().collect();
             let at = member.b.value.offset as usize / 4;
-            let b = &shards[member.b.shard][at..at + slot.out_features * pr];
+            let b = &shards[member.b.shard][at..at + slot.len_b(pr)];
             let b = b.chunks_exact(pr).flat_map(|row| &row[..r]).copied().collect();
             pairs.insert(slot, Pair { a, b });
         }
@@ -340,8 +379,8 @@ fn places(slots: &[Slot], padded_rank: usize, layout: &mut Layout) -> Vec<GroupP
         for input in Input::ALL {
             let members: Vec<&Slot> = of_layer.iter().filter(|s| Input::of(s.module) == input).collect();
             let Some(first) = members.first() else { continue };
-            let a = layout.place(members.len() * padded_rank, first.in_features);
-            let place_b = |s: &&Slot| (s.module, layout.place(s.out_features, padded_rank));
+            let a = layout.place(members.len() * first.experts * padded_rank, first.in_features);
+            let place_b = |s: &&Slot| (s.module, layout.place(s.experts * s.out_features, padded_rank));
             groups.push(GroupPlaces { layer, input, a, members: members.iter().map(place_b).collect() });
         }
     }

@@ -25,6 +25,8 @@ struct Params {
     scale: f32,
     lora_scale: f32,
     accumulate: u32,
+    lora_rows: u32,
+    lora_first: u32,
 }
 
 /// `scale·z·B_eᵀ` (forward, `matrix` = B `[E·N, R]`) or `z·A_e` (backward, `matrix` = A `[E·R, K]`).
@@ -33,6 +35,8 @@ pub struct LowRank<'a> {
     pub z: &'a Packed,
     /// B or A.
     pub matrix: &'a Param,
+    /// Row of every `B_e` that belongs to the first of `W_e`, where `B` holds those of several matrices; forward only.
+    pub first_row: usize,
     /// `R`, a multiple of 16.
     pub rank: usize,
     /// The adapter's scale.
@@ -100,6 +104,8 @@ fn dispatch(
             scale,
             lora_scale: lora.map_or(0.0, |l| l.scale),
             accumulate: u32::from(accumulate),
+            lora_rows: lora.map_or(0, |l| (l.matrix.rows / groups.experts.count) as u32),
+            lora_first: lora.map_or(0, |l| l.first_row as u32),
         };
         let z = lora.map_or(rec.unused(4), |l| l.z.bind(4));
         let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));

@@ -28,6 +28,8 @@ pub struct Groups {
     pub weights: Rows,
     /// Choices of each expert, u32 `[E]`.
     pub counts: Rows,
+    /// First tile of each expert, u32 `[E]`.
+    pub firsts: Rows,
     /// Expert of each tile, u32; !0 behind the last.
     pub tiles: Rows,
     /// Choice of each row, u32; !0 in rows that fill a tile.
@@ -53,6 +55,7 @@ impl Groups {
             chosen: list("chosen experts", tokens * experts.used)?,
             weights: list("weights of experts", tokens * experts.used)?,
             counts: list("tokens of experts", experts.count)?,
+            firsts: list("first tiles of experts", experts.count)?,
             tiles: list("experts of tiles", tiles)?,
             choices: list("choices of rows", tiles * tile)?,
             places: list("rows of choices", tokens * experts.used)?,
@@ -63,7 +66,7 @@ impl Groups {
     pub fn bytes(gpu: &Gpu, experts: &Experts, tokens: usize) -> u64 {
         let tile = Groups::tile(gpu);
         let tiles = most_tiles(experts, tile, tokens);
-        4 * (3 * tokens * experts.used + experts.count + tiles * (tile + 1)) as u64
+        4 * (3 * tokens * experts.used + 2 * experts.count + tiles * (tile + 1)) as u64
     }
 
     /// Tiles that may hold rows in a pass over `tokens` tokens.
@@ -87,7 +90,7 @@ impl Groups {
         let workgroups = [self.experts.count as u32, 1, 1];
         let bindings = [self.chosen.bind(1), self.counts.bind(2)];
         rec.dispatch(Kernel::new("expert_groups", "count"), &params, &bindings, workgroups);
-        let places = [self.tiles.bind(3), self.choices.bind(4), self.places.bind(5)];
+        let places = [self.tiles.bind(3), self.choices.bind(4), self.places.bind(5), self.firsts.bind(6)];
         let bindings = [&bindings[..], &places[..]].concat();
         rec.dispatch(Kernel::new("expert_groups", "place"), &params, &bindings, workgroups);
     }

@@ -29,6 +29,9 @@ struct Params {
     accumulate: u32,
     cols4: u32,
     first_column: u32,
+    tile: u32,
+    lora_rows: u32,
+    lora_first: u32,
 }
 
 /// A matrix `[N, K]` for each expert, in one of a model's formats.
@@ -101,6 +104,8 @@ pub struct LowRank<'a> {
     pub z: View<'a>,
     /// `B` `[E·N, R]` or `A` `[E·R, K]`.
     pub matrix: &'a Param,
+    /// Row of every `B_e` that belongs to the first of `W_e`, where `B` holds those of several matrices; forward only.
+    pub first_row: usize,
     /// `R`, a multiple of 4.
     pub rank: usize,
     /// Factor of the whole term; forward only.
@@ -203,12 +208,15 @@ fn dispatch(
             accumulate: u32::from(accumulate),
             cols4: columns.div_ceil(4) as u32,
             first_column: to.first as u32,
+            tile: groups.tile as u32,
+            lora_rows: lora.map_or(0, |l| (l.matrix.rows / groups.experts.count) as u32),
+            lora_first: lora.map_or(0, |l| l.first_row as u32),
         };
         let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
         let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
         let (tiles, choices) = (groups.tiles.bind(6), groups.choices.bind(7));
         let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5), tiles, choices];
-        let workgroups = [columns.div_ceil(64) as u32, groups.most_tiles(tokens) as u32, 1];
+        let workgroups = [columns.div_ceil(64) as u32, (groups.most_rows(tokens) / 64) as u32, 1];
         let kernel = Kernel::new("expert_linear", entry).with_format(w.weight.ty);
         rec.dispatch(kernel, &params, &bindings, workgroups);
     }

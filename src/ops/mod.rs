@@ -26,6 +26,8 @@ pub mod expert_combine;
 pub mod expert_geglu;
 pub mod expert_groups;
 pub mod expert_linear;
+pub mod expert_lora;
+pub mod expert_matvec;
 pub mod expert_pack;
 pub mod gated;
 pub mod geglu;

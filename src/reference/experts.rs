@@ -1,8 +1,9 @@
 //! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·geglu(GateUp_e·x[n])`, `e` the `k`-th expert of `n`.
+//! Each matrix may carry an adapter of its own, as PEFT's `target_parameters` adapts them.
 //!
 //! Source: transformers `Gemma4TextExperts`; a gate's rows stand before those of its up. Expert by expert and token by token.
 
-use super::{Routing, add_scaled, dot, geglu, linear, row, row_mut};
+use super::{Routing, add_scaled, dot, geglu, linear, lora, row, row_mut};
 
 /// The matrices of all experts of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,55 @@ pub struct Experts<'a> {
     pub scale: &'a [f64],
     /// `F`.
     pub width: usize,
+    /// What is added to `gate_up`.
+    pub gate_up_lora: Option<Lora<'a>>,
+    /// What is added to `down`.
+    pub down_lora: Option<Lora<'a>>,
+}
+
+/// An adapter of every expert.
+#[derive(Clone, Copy, Debug)]
+pub struct Lora<'a> {
+    /// `[E, R, in]`.
+    pub a: &'a [f64],
+    /// `[E, out, R]`.
+    pub b: &'a [f64],
+    /// `R`.
+    pub rank: usize,
+    /// Factor on `B·A`.
+    pub scale: f64,
+}
+
+impl Lora<'_> {
+    /// Adds to `y` `[1, out]` of expert `expert`, one of `experts`, and returns `z` `[R]`; `x` `[1, in]`.
+    fn forward(&self, x: &[f64], expert: usize, experts: usize, y: &mut [f64]) -> Vec<f64> {
+        let (a, b) = self.of(expert, experts);
+        lora::forward(x, a, b, self.rank, self.scale, None, y)
+    }
+
+    /// Adds to `dx` and to the gradients of all `A` and `B`.
+    fn backward(
+        &self,
+        dy: &[f64],
+        x: &[f64],
+        z: &[f64],
+        (expert, experts): (usize, usize),
+        dx: &mut [f64],
+        [da, db]: &mut [Vec<f64>; 2],
+    ) {
+        let (a, b) = self.of(expert, experts);
+        let (da, db) = (row_mut(da, expert, a.len()), row_mut(db, expert, b.len()));
+        lora::backward(dy, x, a, b, self.rank, self.scale, None, z, dx, da, db);
+    }
+
+    fn of(&self, expert: usize, experts: usize) -> (&[f64], &[f64]) {
+        (row(self.a, expert, self.a.len() / experts), row(self.b, expert, self.b.len() / experts))
+    }
+
+    /// Zeros for the gradients of `A` and `B`.
+    fn zeros(&self) -> [Vec<f64>; 2] {
+        [vec![0.0; self.a.len()], vec![0.0; self.b.len()]]
+    }
 }
 
 /// What forward leaves for backward, a row for every expert of every token.
@@ -26,6 +76,10 @@ pub struct Saved {
     pub up: Vec<f64>,
     /// Output of the expert before scale and weight, `[N·used, D]`.
     pub down: Vec<f64>,
+    /// Of `gate_up_lora`, `[N·used, R]`.
+    pub z_gate_up: Vec<f64>,
+    /// Of `down_lora`, `[N·used, R]`.
+    pub z_down: Vec<f64>,
 }
 
 /// Gradients of inputs, and of the experts' matrices as if they were trained.
@@ -39,6 +93,10 @@ pub struct Gradients {
     pub dgate_up: Vec<f64>,
     /// `[E, D, F]`.
     pub ddown: Vec<f64>,
+    /// `A` `[E, R, in]` and `B` `[E, out, R]` of `gate_up_lora`.
+    pub dgate_up_lora: Option<[Vec<f64>; 2]>,
+    /// The same of `down_lora`.
+    pub ddown_lora: Option<[Vec<f64>; 2]>,
 }
 
 impl Experts<'_> {
@@ -59,9 +117,16 @@ pub fn forward(x: &[f64], routing: &Routing, w: &Experts, d: usize) -> (Vec<f64>
     for n in 0..rows {
         for k in n * used..(n + 1) * used {
             let expert = routing.experts[k];
-            let gate_up = linear::forward(row(x, n, d), w.gate_up_of(expert, d), d);
+            let mut gate_up = linear::forward(row(x, n, d), w.gate_up_of(expert, d), d);
+            if let Some(lora) = w.gate_up_lora {
+                saved.z_gate_up.extend(lora.forward(row(x, n, d), expert, w.scale.len(), &mut gate_up));
+            }
             let (gate, up) = gate_up.split_at(f);
-            let down = linear::forward(&geglu::forward(gate, up), w.down_of(expert, d), f);
+            let y_geglu = geglu::forward(gate, up);
+            let mut down = linear::forward(&y_geglu, w.down_of(expert, d), f);
+            if let Some(lora) = w.down_lora {
+                saved.z_down.extend(lora.forward(&y_geglu, expert, w.scale.len(), &mut down));
+            }
             add_scaled(row_mut(&mut y, n, d), routing.weights[k] * w.scale[expert], &down);
             saved.gate.extend(gate);
             saved.up.extend(up);
@@ -80,6 +145,8 @@ pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &S
         dweights: vec![0.0; routing.weights.len()],
         dgate_up: vec![0.0; w.gate_up.len()],
         ddown: vec![0.0; w.down.len()],
+        dgate_up_lora: w.gate_up_lora.map(|lora| lora.zeros()),
+        ddown_lora: w.down_lora.map(|lora| lora.zeros()),
     };
     for n in 0..rows {
         for k in n * used..(n + 1) * used {
@@ -88,12 +155,21 @@ pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &S
             gradients.dweights[k] = w.scale[expert] * dot(row(dy, n, d), row(&saved.down, k, d));
             let mut ddown = vec![0.0; d];
             add_scaled(&mut ddown, routing.weights[k] * w.scale[expert], row(dy, n, d));
-            outer(row_mut(&mut gradients.ddown, expert, d * f), &ddown, &geglu::forward(gate, up));
-            let dgeglu = linear::backward(&ddown, w.down_of(expert, d), f);
+            let y_geglu = geglu::forward(gate, up);
+            outer(row_mut(&mut gradients.ddown, expert, d * f), &ddown, &y_geglu);
+            let mut dgeglu = linear::backward(&ddown, w.down_of(expert, d), f);
+            if let (Some(lora), Some(gradients)) = (w.down_lora, &mut gradients.ddown_lora) {
+                let (z, of) = (row(&saved.z_down, k, lora.rank), (expert, w.scale.len()));
+                lora.backward(&ddown, &y_geglu, z, of, &mut dgeglu, gradients);
+            }
             let (dgate, dup) = geglu::backward(&dgeglu, gate, up);
             let dgate_up = [dgate, dup].concat();
             outer(row_mut(&mut gradients.dgate_up, expert, 2 * f * d), &dgate_up, row(x, n, d));
-            let dx = linear::backward(&dgate_up, w.gate_up_of(expert, d), d);
+            let mut dx = linear::backward(&dgate_up, w.gate_up_of(expert, d), d);
+            if let (Some(lora), Some(gradients)) = (w.gate_up_lora, &mut gradients.dgate_up_lora) {
+                let (z, of) = (row(&saved.z_gate_up, k, lora.rank), (expert, w.scale.len()));
+                lora.backward(&dgate_up, row(x, n, d), z, of, &mut dx, gradients);
+            }
             add_scaled(row_mut(&mut gradients.dx, n, d), 1.0, &dx);
         }
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::lora::{Module, Slot};
+use crate::reference::experts;
 
 pub use forward::{Activations, ExpertActivations, LayerActivations};
 pub use weights::{
@@ -25,7 +26,7 @@ pub struct Model<'a> {
     pub adapter: &'a Adapter,
 }
 
-/// `A` `[R, in]` and `B` `[out, R]` of one slot, or their gradients.
+/// `A` `[R, in]` and `B` `[out, R]` of one slot, or their gradients; of experts `[E, R, in]` and `[E, out, R]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// `[R, in]`.
@@ -70,8 +71,8 @@ impl Adapter {
         let mut normal = weights::Normal::new(seed);
         let mut adapter = Adapter { rank, scale, ..Adapter::none() };
         for slot in slots {
-            let a = normal.vec(rank * slot.in_features, 0.0, (slot.in_features as f64).powf(-0.5));
-            let b = normal.vec(slot.out_features * rank, 0.0, b_std);
+            let a = normal.vec(slot.len_a(rank), 0.0, (slot.in_features as f64).powf(-0.5));
+            let b = normal.vec(slot.len_b(rank), 0.0, b_std);
             adapter.pairs.insert(*slot, Pair { a, b });
         }
         adapter
@@ -81,9 +82,18 @@ impl Adapter {
 impl Model<'_> {
     /// The slot of a matrix that the layer has.
     fn slot(&self, layer: usize, module: Module) -> Slot {
-        let (out_features, in_features) =
-            module.shape(self.config, layer).expect("forward only asks for matrices that the layer has");
-        Slot { layer, module, out_features, in_features }
+        Slot::of(self.config, layer, module).expect("forward only asks for matrices that the layer has")
+    }
+
+    /// The matrices of a layer's experts, of `width` each, with their adapters.
+    fn expert_matrices(&self, layer: usize, width: usize) -> Option<experts::Experts<'_>> {
+        let matrices = self.weights.layers[layer].experts.as_ref()?.matrices(width);
+        let lora = |module: Module| {
+            let Pair { a, b } = self.adapter.pairs.get(&self.slot(layer, module))?;
+            Some(experts::Lora { a, b, rank: self.adapter.rank, scale: self.adapter.scale })
+        };
+        let (gate_up_lora, down_lora) = (lora(Module::FfnGateUpExps), lora(Module::FfnDownExps));
+        Some(experts::Experts { gate_up_lora, down_lora, ..matrices })
     }
 
     /// `ε` of every norm.

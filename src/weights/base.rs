@@ -311,7 +311,7 @@ fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, Stored>, Er
             let parts = [(name("attn_q"), queries), (name("attn_k"), keys), (name("attn_v"), keys)];
             tensors.split(&name("attn_qkv"), d, &parts, if layer.kv_donor.is_none() { 3 } else { 1 })?;
         }
-        for module in Module::ALL {
+        for module in Module::ALL.into_iter().filter(|m| !m.of_experts()) {
             let in_fused = fused && matches!(module, Module::AttnQ | Module::AttnK | Module::AttnV);
             if let Some((rows, cols)) = module.shape(config, i).filter(|_| !in_fused) {
                 tensors.matrix(&name(module.gguf_name()), rows, cols)?;

@@ -62,6 +62,13 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
             return Err(keys.wrong("attention.head_count_kv", &expected));
         }
         let has = |last: &str| find(gguf, &format!("blk.{i}.{last}")).is_some();
+        let expert_scales = match experts {
+            // What is wrong with the tensor is said when all are checked.
+            Some(Experts { count, .. }) => {
+                read_vector(gguf, &format!("blk.{i}.ffn_down_exps.scale"), count).unwrap_or_default()
+            }
+            None => Vec::new(),
+        };
         layers.push(LayerConfig {
             window,
             heads: heads[i],
@@ -72,6 +79,8 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
             kv_donor,
             k_eq_v: kv_donor.is_none() && !has("attn_v") && !has("attn_qkv"),
             experts,
+            expert_scales,
+            experts_split: !has("ffn_gate_up_exps") && has("ffn_gate_exps"),
         });
     }
 

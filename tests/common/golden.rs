@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::lora::{Adapter, Module, Pair, Slot, slots};
+use rullama_train::export;
+use rullama_train::export::peft::{self, Naming};
+use rullama_train::lora::{Adapter, Pair, Slot};
+use rullama_train::weights::gguf_writer::{self, Entry};
 use rullama_train::weights::{Base, Gguf};
 use safetensors::{Dtype, SafeTensors};
 
@@ -35,20 +38,12 @@ impl Golden {
         let gguf = Gguf::open(&gguf.expect("a model")).expect("a sound model");
         let base = Base::from_gguf(gguf, "golden").expect("a supported model");
 
-        let all = slots(base.config(), &Module::ALL);
-        let pair = |slot: &Slot| {
-            let matrix = |half: &str| {
-                let found = tensors.get(&format!("lora.{}.lora_{half}.weight", slot.peft_key()))?;
-                Some(found.iter().map(|&v| v as f32).collect())
-            };
-            Some((*slot, Pair { a: matrix("A")?, b: matrix("B")? }))
-        };
-        let adapter = Adapter {
-            rank: metadata["rank"].parse().expect("a rank"),
-            alpha: metadata["alpha"].parse().expect("an alpha"),
-            rslora: false,
-            pairs: all.iter().filter_map(pair).collect(),
-        };
+        let adapter = export::read_any(&folder.join("adapter"), base.config(), None).expect("PEFT's adapter");
+        let (rank, alpha) = (adapter.rank.to_string(), adapter.alpha.to_string());
+        assert_eq!((&metadata["rank"], &metadata["alpha"]), (&rank, &alpha));
+        for (name, values) in by_name(&adapter.pairs) {
+            assert!(tensors[&format!("lora.{name}")] == values, "{name} is read as PEFT has it");
+        }
         let sample = |suffix: &str| {
             let ids: Vec<u32> = tensors[&format!("tokens{suffix}")].iter().map(|&t| t as u32).collect();
             let mask = &tensors[&format!("mask{suffix}")];
@@ -57,6 +52,15 @@ impl Golden {
         };
         let (first, second) = (sample(""), sample(".2"));
         Golden { folder: folder.into(), base, adapter, first, second, tensors }
+    }
+
+    /// The same with gate and up of the experts as two tensors.
+    pub fn with_experts_split(self) -> Golden {
+        let bytes = split_experts(self.base.gguf());
+        let base =
+            Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split").expect("a model");
+        assert!(base.config().layers.iter().all(|l| l.experts_split));
+        Golden { base, ..self }
     }
 
     pub fn tensor(&self, name: &str) -> &[f64] {
@@ -76,14 +80,38 @@ impl Golden {
     }
 }
 
-/// PEFT's name and the values of every matrix.
+/// The file of a mixture with `ffn_gate_exps` and `ffn_up_exps` in the place of `ffn_gate_up_exps`.
+pub fn split_experts(gguf: &Gguf) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for tensor in gguf.tensors() {
+        let bytes = gguf.data(tensor);
+        if !tensor.name.contains("ffn_gate_up_exps") {
+            let (name, shape, ty) = (tensor.name.clone(), tensor.shape.clone(), tensor.ty);
+            entries.push(Entry { name, shape, ty });
+            data.push(bytes.to_vec());
+            continue;
+        }
+        let &[cols, rows, experts] = &tensor.shape[..] else { panic!("three sizes") };
+        for (half, name) in ["gate", "up"].into_iter().enumerate() {
+            let name = tensor.name.replace("gate_up", name);
+            entries.push(Entry { name, shape: vec![cols, rows / 2, experts], ty: tensor.ty });
+            let halves = bytes.chunks_exact(bytes.len() / experts / 2).skip(half).step_by(2);
+            data.push(halves.flatten().copied().collect());
+        }
+    }
+    let mut out = Vec::new();
+    gguf_writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i]))
+        .expect("memory");
+    out
+}
+
+/// PEFT's name and the values of every matrix, as PEFT lays them out.
 pub fn by_name(pairs: &BTreeMap<Slot, Pair>) -> Vec<(String, Vec<f64>)> {
-    let wide = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect();
-    let names = |(slot, pair): (&Slot, &Pair)| {
-        let key = slot.peft_key();
-        [(format!("{key}.lora_A.weight"), wide(&pair.a)), (format!("{key}.lora_B.weight"), wide(&pair.b))]
-    };
-    pairs.iter().flat_map(names).collect()
+    let (slot, pair) = pairs.first_key_value().expect("some matrix");
+    let rank = pair.a.len() / slot.in_features / slot.experts;
+    let bytes = peft::serialize_pairs(pairs, rank, Naming::CausalLm, Default::default()).expect("finite");
+    let file = SafeTensors::deserialize(&bytes).expect("just written");
+    file.tensors().into_iter().map(|(name, view)| (name, values(view.dtype(), view.data()))).collect()
 }
 
 fn values(dtype: Dtype, data: &[u8]) -> Vec<f64> {

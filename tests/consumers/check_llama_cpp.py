@@ -17,7 +17,6 @@ from safetensors.numpy import load_file
 FOLDER = sys.argv[1]
 LOGITS = 5e-4  # norm of the difference over the norm
 SLOPE = 1e-3   # from 1: how much of the adapter's effect arrives
-QUANTIZED = 5e-2
 F32 = 0        # ggml's number of the type
 ERROR = 4      # and of the log level
 faults = 0
@@ -107,7 +106,7 @@ for case in cases:
     for name, (file, adapters) in {"quantized base": ("base.gguf", [(at("adapter.gguf"), 1.0)]),
                                    "merged into the quantized base": (at("merged-q8_0.gguf"), [])}.items():
         found = logits(model(file, adapters), tokens)[:rows]
-        figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), QUANTIZED)
+        figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), case["quantized"])
 
 replies = json.load(open(os.path.join(FOLDER, "replies.json")))
 llm = model("base-f32.gguf", [(os.path.join("cases", replies["case"], "adapter.gguf"), 1.0)])

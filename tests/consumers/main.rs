@@ -33,6 +33,8 @@ use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 
 const OPTIONS: Options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
+/// How far llama.cpp may be on the quantized file, where it rounds activations.
+const QUANTIZED: f64 = 5e-2;
 /// Longest reply, in tokens.
 const REPLY: usize = 24;
 
@@ -68,9 +70,10 @@ fn main() {
 
 /// Runs a script over everything that was exported; its figures go to the terminal.
 fn check(venv: &Path, script: &str) -> Result<(), Failed> {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(prepare);
-    python(venv, script, &[folder])
+    static FOLDERS: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
+    let [tiny, mixture] = &FOLDERS;
+    python(venv, script, &[tiny.get_or_init(prepare)])?;
+    python(venv, script, &[mixture.get_or_init(prepare_mixture)])
 }
 
 /// OpenAI's client against the program itself, with an adapter that calls functions.
@@ -100,7 +103,7 @@ fn prepare() -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
     gpu.set_cooperative(false);
-    let work = Work { gpu, base: Base::tiny().expect("part of the program"), folder };
+    let work = Work { gpu, base: Base::tiny().expect("part of the program"), folder, quantized: QUANTIZED };
     std::fs::create_dir_all(&work.folder).expect("created");
     std::fs::copy("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", work.folder.join("base.gguf"))
         .expect("copied");
@@ -111,15 +114,46 @@ fn prepare() -> PathBuf {
     let qv = work.random(&[Module::AttnQ, Module::AttnV, Module::Proj], 3, 4.0, 2);
     let sum = Adapter::combine(&[(&trained, 0.7), (&qv, 0.3)]).expect("one model's");
     let (patterns, original) = work.patterns();
+    let ids = work.conversation();
     let cases = [
-        work.case(&in_f32, "trained", &trained, json!(null), json!([])),
-        work.case(&in_f32, "rslora", &rslora, json!(null), json!([])),
-        work.case(&in_f32, "some-modules", &qv, json!(null), json!([])),
-        work.case(&in_f32, "patterns", &patterns, original, json!([])),
-        work.case(&in_f32, "sum", &sum, json!(null), json!([["trained", 0.7], ["some-modules", 0.3]])),
+        work.case(&in_f32, "trained", &trained, &ids, json!(null), json!([])),
+        work.case(&in_f32, "rslora", &rslora, &ids, json!(null), json!([])),
+        work.case(&in_f32, "some-modules", &qv, &ids, json!(null), json!([])),
+        work.case(&in_f32, "patterns", &patterns, &ids, original, json!([])),
+        work.case(&in_f32, "sum", &sum, &ids, json!(null), json!([["trained", 0.7], ["some-modules", 0.3]])),
     ];
     work.write("cases.json", &json!(cases));
     work.write("replies.json", &work.replies("trained", &trained));
+    work.folder
+}
+
+/// The same of a mixture of experts, with adapters of the experts' own matrices.
+fn prepare_mixture() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("consumers-mixture");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("created");
+    let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
+    gpu.set_cooperative(false);
+    let golden = Path::new("tests/golden/moe");
+    std::fs::copy(golden.join("model.gguf"), folder.join("base.gguf")).expect("copied");
+    let base =
+        Base::from_gguf(Gguf::open(&folder.join("base.gguf")).expect("sound"), "moe").expect("a model");
+    // llama.cpp rounds activations there, and then another expert is chosen here and there.
+    let work = Work { gpu, base, folder, quantized: 0.5 };
+    let in_f32 = work.in_f32();
+    let every = export::read_any(&golden.join("adapter"), work.base.config(), None).expect("PEFT's own");
+    let alone = work.random(&[Module::FfnGateUpExps, Module::FfnDownExps], 2, 3.0, 4);
+    let gate_up = Adapter { rslora: true, ..work.random(&[Module::FfnGateUpExps], 5, 2.0, 5) };
+    let down = work.random(&[Module::FfnDownExps, Module::AttnQ], 1, 1.0, 6);
+    let ids: Vec<u32> = (0..90).map(|i| 267 + i * i * 7 % 245).collect();
+    let cases = [
+        work.case(&in_f32, "every-matrix", &every, &ids, json!(null), json!([])),
+        work.case(&in_f32, "experts-alone", &alone, &ids, json!(null), json!([])),
+        work.case(&in_f32, "gate-and-up", &gate_up, &ids, json!(null), json!([])),
+        work.case(&in_f32, "down", &down, &ids, json!(null), json!([])),
+    ];
+    work.write("cases.json", &json!(cases));
+    work.write("replies.json", &json!({ "case": "every-matrix", "most": 0, "stop": [], "replies": [] }));
     work.folder
 }
 
@@ -127,6 +161,8 @@ struct Work {
     gpu: Gpu,
     base: Base,
     folder: PathBuf,
+    /// How far llama.cpp may be on the quantized file.
+    quantized: f64,
 }
 
 impl Work {
@@ -221,7 +257,15 @@ impl Work {
     }
 
     /// Every export of an adapter, and what we compute with it: `tokens` [T], `base` and `adapted` [T - 1, V].
-    fn case(&self, in_f32: &Base, name: &str, adapter: &Adapter, original: Json, parts: Json) -> Json {
+    fn case(
+        &self,
+        in_f32: &Base,
+        name: &str,
+        adapter: &Adapter,
+        ids: &[u32],
+        original: Json,
+        parts: Json,
+    ) -> Json {
         let dir = self.folder.join("cases").join(name);
         for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16]
         {
@@ -235,9 +279,8 @@ impl Work {
         merge(in_f32, "merged.gguf", "f32");
         merge(&self.base, "merged-q8_0.gguf", "q8_0");
 
-        let ids = self.conversation();
         let labels = ids.iter().map(|&id| id as i32).collect();
-        let sample = Sample { ids: ids.clone(), labels, origin: "a conversation".into() };
+        let sample = Sample { ids: ids.to_vec(), labels, origin: "a conversation".into() };
         let vocab = self.base.config().vocab;
         let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token carries loss");
         let found = block_on(drift::logits(&self.gpu, &self.base, &[None, Some(adapter)], &held_out));
@@ -252,7 +295,7 @@ impl Work {
         ];
         let bytes = safetensors::serialize(tensors, None).expect("sound");
         std::fs::write(dir.join("ours.safetensors"), bytes).expect("written");
-        json!({ "name": name, "original": original, "parts": parts })
+        json!({ "name": name, "original": original, "parts": parts, "quantized": self.quantized })
     }
 
     /// A few turns in the model's chat layout, longer than the window of its sliding layers.

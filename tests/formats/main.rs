@@ -1,6 +1,7 @@
 //! Every format of adapters: what is written is read back exactly, holds what its consumers expect, and nothing wrong
 //! is accepted. What PEFT's folders hold is in `export.rs`.
 
+mod experts;
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
 mod malformed;

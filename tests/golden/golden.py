@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from gemma4 import fill_adapter, from_gguf, logits, lora_key, relative, router_margin, true_float64
 
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection", "router.proj"]
+PARAMETERS = ["experts.gate_up_proj", "experts.down_proj"]
 ADAMW = dict(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
 
 
@@ -37,11 +38,12 @@ def loss_sum(z, tokens, mask):
     return nnf.cross_entropy(z[:-1][counted], targets[counted], reduction="sum"), int(counted.sum())
 
 
-def attach(model, rank, alpha, seed, b_std=0.04):
-    """PEFT around the frozen model, with a random adapter in the model's own precision."""
+def attach(model, rank, alpha, seed, experts, b_std=0.04):
+    """PEFT around the frozen model, with a random adapter in the model's own precision; on the experts' matrices where `experts`."""
     names = [name for name, _ in model.named_modules()]
     modules = [m for m in MODULES if any(name.endswith("." + m) for name in names)]
-    lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
+    parameters = dict(target_parameters=PARAMETERS) if experts else {}
+    lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=modules, **parameters, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
     m = get_peft_model(model, lora, autocast_adapter_dtype=False)
     for name, p in m.named_parameters():
         p.requires_grad_("lora_" in name)
@@ -104,7 +106,7 @@ def finite_difference(m, tokens, mask, grads, h=1e-5):
     return worst
 
 
-def references(path, dtype, rank, alpha, seed, n):
+def references(path, dtype, rank, alpha, seed, n, experts):
     """Every reference tensor in one precision, and the PEFT model before any optimizer step changed it."""
     model = from_gguf(path, dtype)
     vocab = model.config.vocab_size
@@ -116,7 +118,7 @@ def references(path, dtype, rank, alpha, seed, n):
         d["logits.base"] = logits(model, one[0])
         total, count = loss_sum(d["logits.base"], *one)
         d["loss.base"] = (total / count).reshape(1)
-    m = attach(model, rank, alpha, seed)
+    m = attach(model, rank, alpha, seed, experts)
     d["logits.lora"], loss, grads, hidden = forward_backward(m, *one)
     d["loss.lora"] = loss.reshape(1)
     d |= {f"hidden.{i}": h for i, h in enumerate(hidden)}
@@ -131,11 +133,11 @@ def references(path, dtype, rank, alpha, seed, n):
     return d, m, one
 
 
-def golden(folder, rank=4, alpha=8, seed=7, n=96, hidden=True):
+def golden(folder, rank=4, alpha=8, seed=7, n=96, hidden=True, experts=False):
     """Writes FOLDER/golden.safetensors and FOLDER/adapter/; -> {quantity: relative difference of float32}."""
     path = os.path.join(folder, "model.gguf")
     with true_float64():
-        d, m, one = references(path, torch.float64, rank, alpha, seed, n)
+        d, m, one = references(path, torch.float64, rank, alpha, seed, n, experts)
         grads = {k[len("grad."):]: v for k, v in d.items() if k.startswith("grad.")}
         differences = finite_difference(m, *one, grads)
         if m.config.enable_moe_block:
@@ -146,7 +148,7 @@ def golden(folder, rank=4, alpha=8, seed=7, n=96, hidden=True):
         weights = adapter + "/adapter_model.safetensors"
         save_file({k: v.float().contiguous() for k, v in load_file(weights).items()}, weights, metadata={"format": "pt"})
         d["loss.adamw"] = adamw_losses(m, *one)
-    e, m32, _ = references(path, torch.float32, rank, alpha, seed, n)
+    e, m32, _ = references(path, torch.float32, rank, alpha, seed, n, experts)
     e["loss.adamw"] = adamw_losses(m32, *one)
 
     rel = {k: relative(d[k], e[k]) for k in d if not k.startswith(("tokens", "mask", "lora."))}
@@ -176,5 +178,6 @@ if __name__ == "__main__":
     a.add_argument("--seed", type=int, default=7)
     a.add_argument("--tokens", type=int, default=96)
     a.add_argument("--no-hidden", action="store_true")
+    a.add_argument("--experts", action="store_true")
     a = a.parse_args()
-    golden(a.folder, a.rank, a.alpha, a.seed, a.tokens, not a.no_hidden)
+    golden(a.folder, a.rank, a.alpha, a.seed, a.tokens, not a.no_hidden, a.experts)

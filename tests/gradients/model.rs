@@ -23,6 +23,8 @@ fn layer(full: bool, kv_donor: Option<usize>) -> LayerConfig {
         kv_donor,
         k_eq_v: false,
         experts: None,
+        expert_scales: Vec::new(),
+        experts_split: false,
     }
 }
 

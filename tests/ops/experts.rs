@@ -1,5 +1,6 @@
 //! Routers, rows grouped by expert and their products, at both tiers.
 
+use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::config::Experts;
@@ -8,7 +9,8 @@ use rullama_train::ops::expert_groups::Groups;
 use rullama_train::ops::expert_linear::{self, Columns, ExpertWeight, LowRank, Source};
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::{
-    Rows, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_pack, router,
+    Rows, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_lora, expert_matvec,
+    expert_pack, router,
 };
 use rullama_train::reference::{self, Routing};
 use rullama_train::weights::quant::{GgmlType, dequantize, random_blocks};
@@ -194,7 +196,9 @@ pub fn products(gpu: &Gpu) -> Outcome {
                 let source_row = |row: usize, choice: usize| if gathered { choice / used } else { row };
                 let (r, lora_scale) = (rank.unwrap_or(16), if backward { 1.0 } else { 0.75 });
                 let z = values(2, g.choices.len() * r);
-                let matrix = values(3, count * r * output);
+                // B may hold other rows of every expert, above and below those that count.
+                let (above, held_rows) = if backward { (0, output) } else { (8, output + 12) };
+                let matrix = values(3, count * r * held_rows);
                 let before = values(4, g.choices.len() * output);
 
                 let mut expected = Vec::new();
@@ -205,7 +209,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
                     }
                     let e = g.tiles[row / g.groups.tile] as usize;
                     let w = &truth[e * n * k..(e + 1) * n * k];
-                    let own = wide(&matrix[e * r * output..(e + 1) * r * output]);
+                    let own = wide(&matrix[(e * held_rows + above) * r..][..r * output]);
                     let z = wide(&z[row * r..(row + 1) * r]);
                     let mut y = vec![0.0; output];
                     if *choice != NONE {
@@ -251,6 +255,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
                     let lora = rank.map(|rank| coop_expert_linear::LowRank {
                         z: &packed_z,
                         matrix: &held.param,
+                        first_row: above,
                         rank,
                         scale: lora_scale as f32,
                     });
@@ -272,6 +277,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
                     let lora = rank.map(|rank| LowRank {
                         z: z_rows.view(),
                         matrix: &held.param,
+                        first_row: above,
                         rank,
                         scale: lora_scale as f32,
                     });
@@ -289,6 +295,156 @@ pub fn products(gpu: &Gpu) -> Outcome {
                 check.close(&name, output, &pick(&found), &pick(&expected))?;
             }
         }
+    }
+    check.done()
+}
+
+fn source(block: &Block, by_token: bool) -> Source<'_> {
+    match by_token {
+        true => Source::Tokens(block.view()),
+        false => Source::Rows(block.view()),
+    }
+}
+
+/// (experts, used, tokens, which of `widths` is K, N, rank, tiled)
+const SHORT: [(usize, usize, usize, usize, usize, usize, bool); 3] =
+    [(4, 2, 1, 0, 68, 0, false), (8, 3, 8, 2, 36, 4, true), (128, 8, 3, 1, 20, 16, false)];
+
+/// Products of a short pass without groups: for each choice, and summed over those of a token.
+pub fn short(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("expert_matvec", EXACT);
+    for ty in GgmlType::SUPPORTED {
+        for (count, used, tokens, width, n, rank, tiled) in SHORT {
+            let k = widths(ty)[width];
+            let name = format!("{ty:?} E={count} T={tokens} K={k} N={n} R={rank} {tiled}");
+            let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+            let (w, truth) = weight(gpu, ty, [count, n, k], tiled)?;
+            let (x, by_choice) = (values(1, tokens * k), values(2, tokens * used * k));
+            let (r, above, held_rows) = (rank.max(4), 4, n + 7);
+            let (z, matrix) = (values(3, tokens * used * r), values(4, count * held_rows * r));
+            let scales = values(5, count);
+            let one = |choice: usize, x: &[f32]| {
+                let e = g.routing.experts[choice];
+                let mut y = reference::linear::forward(&wide(x), &truth[e * n * k..(e + 1) * n * k], k);
+                if rank > 0 {
+                    let b = wide(&matrix[(e * held_rows + above) * r..][..n * r]);
+                    let term = reference::linear::forward(&wide(&z[choice * r..][..r]), &b, r);
+                    y.iter_mut().zip(term).for_each(|(y, t)| *y += 0.75 * t);
+                }
+                y
+            };
+            let each: Vec<f64> = (0..tokens * used).flat_map(|c| one(c, &x[c / used * k..][..k])).collect();
+            let mut summed = vec![0.0; tokens * n];
+            for c in 0..tokens * used {
+                let factor = g.routing.weights[c] * f64::from(scales[g.routing.experts[c]]);
+                let y = one(c, &by_choice[c * k..][..k]);
+                summed[c / used * n..][..n].iter_mut().zip(y).for_each(|(sum, y)| *sum += factor * y);
+            }
+            let (x_rows, choice_rows) =
+                (Block::input(gpu, (4, 8), k, &x), Block::input(gpu, (8, 4), k, &by_choice));
+            let (z_rows, scale_rows) =
+                (Block::input(gpu, (0, 4), r, &z), Block::input(gpu, (0, 0), count, &scales));
+            let held = Held::new(gpu, r, &matrix);
+            let term = LowRank { z: z_rows.view(), matrix: &held.param, first_row: above, rank, scale: 0.75 };
+            let term = (rank > 0).then_some(&term);
+            let y_each = Block::output(gpu, (4, 4), n, tokens * used);
+            let y_summed = Block::output(gpu, (0, 0), n, tokens);
+            run(gpu, |rec| {
+                let x = Source::Tokens(x_rows.view());
+                expert_matvec::each(rec, y_each.view(), x, &w, term, &g.groups, tokens);
+                let (y, x) = (y_summed.view(), choice_rows.view());
+                expert_matvec::summed(rec, y, x, &w, term, &scale_rows.rows, &g.groups, tokens);
+            })?;
+            check.close(&name, n, &y_each.read(gpu, &name)?, &each)?;
+            check.close(&format!("{name} summed"), n, &y_summed.read(gpu, &name)?, &summed)?;
+        }
+    }
+    check.done()
+}
+
+/// (experts, used, tokens, N, M, whether P and Q stand by token, whether rows count by their choice)
+const GRADIENTS: [(usize, usize, usize, usize, usize, [bool; 2], bool); 5] = [
+    (4, 2, 1, 4, 4, [false, false], false),
+    (5, 2, 90, 68, 16, [true, false], true),
+    (3, 1, 150, 16, 132, [false, true], false),
+    (7, 3, 70, 20, 64, [false, false], true),
+    (128, 8, 60, 32, 4, [true, true], true),
+];
+
+/// `dW_e += scale·Σ factor·pᵀ·q` over the rows of each expert; rows that are filling hold NaN.
+pub fn gradients(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("expert_lora", EXACT);
+    for (count, used, tokens, n, m, by_token, weighted) in GRADIENTS {
+        let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+        let scales = values(5, count);
+        let before = values(6, count * n * m);
+        let make = |seed: u64, width: usize, by_token: bool| {
+            let height = if by_token { tokens } else { g.choices.len() };
+            let mut x = values(seed, height * width);
+            let filling = |row: usize| !by_token && g.choices[row] == NONE;
+            for (_, row) in x.chunks_mut(width).enumerate().filter(|(row, _)| filling(*row)) {
+                row.fill(f32::NAN);
+            }
+            x
+        };
+        let (p, q) = (make(7, n, by_token[0]), make(8, m, by_token[1]));
+        let scale = 0.75;
+        let expected = |p: &[f32], weighted: bool| {
+            let mut dw = wide(&before);
+            for (row, choice) in g.choices.iter().enumerate().filter(|(_, c)| **c != NONE) {
+                let (e, choice) = (g.tiles[row / g.groups.tile] as usize, *choice as usize);
+                let at = |x: &[f32], width: usize, by_token: bool| {
+                    let from = if by_token { choice / used } else { row };
+                    wide(&x[from * width..(from + 1) * width])
+                };
+                let factor = if weighted { g.routing.weights[choice] * f64::from(scales[e]) } else { 1.0 };
+                let (p, q) = (at(p, n, by_token[0]), at(&q, m, by_token[1]));
+                for (i, p) in p.iter().enumerate() {
+                    for (j, q) in q.iter().enumerate() {
+                        dw[(e * n + i) * m + j] += scale * factor * p * q;
+                    }
+                }
+            }
+            dw
+        };
+        let name = format!("E={count} T={tokens} N={n} M={m} {by_token:?} {weighted}");
+        let (p_block, q_block) = (Block::input(gpu, (4, 8), n, &p), Block::input(gpu, (0, 4), m, &q));
+        let scale_rows = Block::input(gpu, (0, 0), count, &scales);
+        let (sources, scales) = (
+            [source(&p_block, by_token[0]), source(&q_block, by_token[1])],
+            weighted.then_some(&scale_rows.rows),
+        );
+        let dw = Held::new(gpu, m, &before);
+        run(gpu, |rec| {
+            let [p, q] = sources;
+            expert_lora::gradient(rec, &dw.param, p, q, scale as f32, scales, &g.groups, tokens)
+        })?;
+        check.close(&name, m, &dw.read(gpu, &name)?, &expected(&p, weighted))?;
+
+        if by_token[0] {
+            continue;
+        }
+        // The same from rows in f16, packed here as a kernel packs them, each with a factor of its own.
+        let tiles = g.choices.len() / 16;
+        let mut halves = vec![f16::NAN; tiles * 16 * n.next_multiple_of(16)];
+        let mut rounded = p.clone();
+        for (row, values) in rounded.chunks_mut(n).enumerate() {
+            for (c, value) in values.iter_mut().enumerate() {
+                let half = f16::from_f32(*value);
+                halves[((c / 16 * tiles + row / 16) * 16 + row % 16) * 16 + c % 16] = half;
+                *value = half.to_f32() * (1 + row % 3) as f32;
+            }
+        }
+        let factors: Vec<f32> = (0..g.choices.len()).map(|row| (1 + row % 3) as f32).collect();
+        let packed = Packed::new(gpu, "test", g.choices.len(), n)?;
+        gpu.write(packed.bind(0).buffer, &halves);
+        gpu.write(packed.bind_factors(0).buffer, &factors);
+        let dw = Held::new(gpu, m, &before);
+        run(gpu, |rec| {
+            let [_, q] = sources;
+            expert_lora::gradient_packed(rec, &dw.param, &packed, q, scale as f32, &g.groups, tokens)
+        })?;
+        check.close(&format!("{name} packed"), m, &dw.read(gpu, &name)?, &expected(&rounded, false))?;
     }
     check.done()
 }

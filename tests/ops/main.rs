@@ -27,7 +27,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 57] = [
+    let tests: [Test; 60] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -60,6 +60,9 @@ fn main() {
         ("experts: tokens sorted", experts::groups),
         ("experts: products", experts::products),
         ("experts: GeGLU and back to tokens", experts::whole),
+        ("experts: gradients of their adapters", experts::gradients),
+        ("experts: products of short passes", experts::short),
+        ("cooperative: experts, gradients of their adapters", experts::gradients),
         ("cooperative: experts, products", experts::products),
         ("cooperative: experts, GeGLU and back to tokens", experts::whole),
         ("dropout: masks", elementwise::dropout_masks),

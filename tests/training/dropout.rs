@@ -44,6 +44,8 @@ fn input(module: Module) -> usize {
         Module::InpGate => 4,
         Module::Proj => 5,
         Module::FfnGateInp => 6,
+        Module::FfnGateUpExps => 7,
+        Module::FfnDownExps => 8,
     }
 }
 

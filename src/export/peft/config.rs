@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{CONFIG, Naming, TENSORS};
 use crate::export::{Error, Options};
 use crate::files;
-use crate::lora::Adapter;
+use crate::lora::{Adapter, Module};
 
 /// What a PEFT folder says about its adapter without its tensors.
 pub(super) struct AdapterConfig {
@@ -19,6 +19,8 @@ pub(super) struct AdapterConfig {
     pub alpha: f64,
     /// `use_rslora`.
     pub rslora: bool,
+    /// Whether `target_parameters` has gate and up of experts, but not their down.
+    pub gate_up_alone: bool,
     rank_pattern: Vec<(Regex, usize)>,
     alpha_pattern: Vec<(Regex, f64)>,
 }
@@ -37,7 +39,7 @@ impl AdapterConfig {
 /// Keys of PEFT 0.21's `LoraConfig` that change what an adapter computes, and what each stands for.
 ///
 /// Keys that only say where or how PEFT started or attached the matrices do not matter: the tensors tell.
-const MUST_BE_OFF: [(&str, &str); 13] = [
+const MUST_BE_OFF: [(&str, &str); 12] = [
     ("alora_invocation_tokens", "activated LoRA"),
     ("arrow_config", "Arrow routing"),
     ("fan_in_fan_out", "transposed weights"),
@@ -46,7 +48,6 @@ const MUST_BE_OFF: [(&str, &str); 13] = [
     ("lora_bias", "a bias on lora_B"),
     ("modules_to_save", "fully trained modules"),
     ("monteclora_config", "MonteCLoRA"),
-    ("target_parameters", "adapters on bare parameters"),
     ("trainable_token_indices", "trained token embeddings"),
     ("use_bdlora", "block-diagonal LoRA"),
     ("use_dora", "DoRA"),
@@ -104,7 +105,30 @@ fn parse(bytes: &[u8]) -> Result<AdapterConfig, String> {
     let rank_pattern = pattern(&config, "rank_pattern", "a whole number above 0", count)?;
     let factor = |v: &Value| v.as_f64().filter(|a| a.is_finite() && *a != 0.0);
     let alpha_pattern = pattern(&config, "alpha_pattern", "a number other than 0", factor)?;
-    Ok(AdapterConfig { rank, alpha, rslora, rank_pattern, alpha_pattern })
+    let parameters = target_parameters(&config)?;
+    let gate_up_alone = !parameters.is_empty() && !parameters.contains(&Module::FfnDownExps);
+    Ok(AdapterConfig { rank, alpha, rslora, gate_up_alone, rank_pattern, alpha_pattern })
+}
+
+/// The experts' matrices in `target_parameters`; whatever else it may hold is no matrix of this model's.
+fn target_parameters(config: &Map<String, Value>) -> Result<Vec<Module>, String> {
+    let key = "target_parameters";
+    let entries = match config.get(key) {
+        None => return Ok(Vec::new()),
+        Some(off) if is_off(off) => return Ok(Vec::new()),
+        Some(Value::Array(entries)) => entries,
+        Some(found) => return Err(format!("{key} is {found}, expected a list of names")),
+    };
+    let module = |entry: &Value| {
+        let name = entry.as_str().unwrap_or_default();
+        let ends = |m: &Module| name == m.peft_path() || name.ends_with(&format!(".{}", m.peft_path()));
+        let found = Module::ALL.into_iter().filter(|m| m.of_experts()).find(ends);
+        found.ok_or_else(|| {
+            let expected = "\"experts.gate_up_proj\" or \"experts.down_proj\"";
+            format!("{key} has {entry}, expected {expected}; use an adapter of a Gemma 4 model")
+        })
+    };
+    entries.iter().map(module).collect()
 }
 
 /// The values that modules have of their own, under regular expressions of their names, in the file's order.
@@ -145,9 +169,12 @@ fn is_off(value: &Value) -> bool {
 /// the value that PEFT takes where they are missing.
 pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &Options) -> Vec<u8> {
     let alpha = adapter.alpha;
+    let parameters = naming.target_parameters(adapter.pairs.keys());
+    let modules = naming.target_modules(adapter.pairs.keys());
+    let only_parameters = adapter.pairs.keys().all(|slot| slot.module.of_experts());
     // PEFT declares a whole number; a fraction is loaded all the same.
     let whole = alpha.fract() == 0.0 && alpha.abs() < (1u64 << 53) as f64;
-    let config = json!({
+    let mut config = json!({
         "alpha_pattern": {},
         "auto_mapping": null,
         "base_model_name_or_path": options.base_model,
@@ -158,16 +185,22 @@ pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &Options) ->
         "layers_pattern": null,
         "layers_to_transform": null,
         "lora_alpha": if whole { json!(alpha as i64) } else { json!(alpha) },
-        "lora_dropout": options.dropout,
+        // PEFT has none on parameters.
+        "lora_dropout": if parameters.is_empty() { options.dropout } else { 0.0 },
         "modules_to_save": null,
         "peft_type": "LORA",
         "r": adapter.rank,
         "rank_pattern": {},
         "revision": null,
-        "target_modules": naming.target_modules(adapter.pairs.keys()),
+        "target_modules": if only_parameters { json!([]) } else { json!(modules) },
         "task_type": "CAUSAL_LM",
         "use_rslora": adapter.rslora,
     });
+    // Older versions know no such key.
+    if !parameters.is_empty() {
+        config["target_parameters"] = json!(parameters);
+        config.sort_all_objects();
+    }
     serde_json::to_vec_pretty(&config).expect("an object with text keys is JSON")
 }
 

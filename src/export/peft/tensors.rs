@@ -38,7 +38,14 @@ fn parse(
     slots: Option<&[Slot]>,
 ) -> Result<Adapter, String> {
     let views: Vec<_> = safetensors_file::open(bytes)?.tensors();
-    let tensors = safetensors_file::list(&views, parse_key);
+    let mut tensors = safetensors_file::list(&views, parse_key);
+    if found.gate_up_alone {
+        for (_, module, _) in tensors.iter_mut().filter_map(|t| t.place.as_mut()) {
+            if *module == Module::FfnDownExps {
+                *module = Module::FfnGateUpExps;
+            }
+        }
+    }
     // A pattern matches the name that the module has in its class.
     let inside = tensors.iter().any(|t| t.name.contains(".language_model."));
     let naming = if inside { Naming::ConditionalGeneration } else { Naming::CausalLm };
@@ -60,6 +67,11 @@ fn parse_key(key: &str) -> Option<Place> {
         Some(path) => (path, Half::A),
         None => (rest.strip_suffix(".lora_B")?, Half::B),
     };
-    let module = Module::ALL.into_iter().find(|m| m.peft_path() == path)?;
+    let module = match path {
+        // Wrapped once for each: see the head of `peft.rs`.
+        "experts" => Module::FfnDownExps,
+        "experts.base_layer" => Module::FfnGateUpExps,
+        _ => Module::ALL.into_iter().find(|m| m.peft_path() == path && !m.of_experts())?,
+    };
     Some((layer, module, half))
 }

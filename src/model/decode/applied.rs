@@ -2,7 +2,8 @@
 
 use crate::config::Config;
 use crate::gpu::{Gpu, GpuError};
-use crate::lora::{Adapter, Module, Pair};
+use crate::lora::{Adapter, Module, Pair, Slot};
+use crate::model::experts::ExpertLora;
 use crate::model::trainable::Input;
 use crate::ops::{Param, Up};
 
@@ -17,7 +18,7 @@ pub(super) struct Group {
     pub a: Param,
     /// `B` of every matrix `[N, R]`, in [`Module::ALL`]'s order: long passes multiply with it.
     pub b: Vec<Param>,
-    /// `Bᵀ` of every matrix `[R, N]`, which passes of a few tokens add up.
+    /// `Bᵀ` of every matrix `[R, N]`, which passes of a few tokens add up; empty of experts.
     transposed: wgpu::Buffer,
     /// First float of each in either buffer.
     offsets: Vec<usize>,
@@ -42,11 +43,9 @@ impl Applied {
     pub fn upload(gpu: &Gpu, adapter: &Adapter, config: &Config) -> Result<Applied, GpuError> {
         let group = |layer: usize, input: Input| -> Result<Option<Group>, GpuError> {
             let modules = Module::ALL.into_iter().filter(|m| Input::of(*m) == input);
-            let shapes = modules.filter_map(|m| Some((m, m.shape(config, layer)?)));
-            let pair = |module| adapter.pairs.iter().find(|(s, _)| s.layer == layer && s.module == module);
-            let members: Vec<Member> = shapes
-                .map(|(module, (rows, cols))| Member { rows, cols, pair: pair(module).map(|(_, p)| p) })
-                .collect();
+            let slots = modules.filter_map(|m| Slot::of(config, layer, m));
+            let members: Vec<Member> =
+                slots.map(|slot| Member { slot, pair: adapter.pairs.get(&slot) }).collect();
             match members.iter().any(|m| m.pair.is_some()) {
                 true => upload_group(gpu, adapter, &members).map(Some),
                 false => Ok(None),
@@ -61,6 +60,14 @@ impl Applied {
         self.layers[layer][input as usize].as_ref()
     }
 
+    /// The adapters of a layer's experts, of gate and up and of down; the scale is inside `B`.
+    pub fn experts(&self, layer: usize) -> [Option<ExpertLora<'_>>; 2] {
+        [Input::ExpertsNormed, Input::ExpertsGeglu].map(|input| {
+            let group = self.group(layer, input)?;
+            Some(ExpertLora { a: &group.a, b: &group.b[0], gradients: None, rank: group.rank, scale: 1.0 })
+        })
+    }
+
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         let groups = self.layers.iter().flatten().flatten();
@@ -69,30 +76,42 @@ impl Applied {
 }
 
 struct Member<'a> {
-    rows: usize,
-    cols: usize,
+    slot: Slot,
     pair: Option<&'a Pair>,
+}
+
+impl Member<'_> {
+    /// Rows of `B`, of all experts.
+    fn rows(&self) -> usize {
+        self.slot.experts * self.slot.out_features
+    }
 }
 
 fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Group, GpuError> {
     let (r, rank, scale) = (adapter.rank, padded(gpu, adapter.rank), adapter.scale());
-    let cols = members[0].cols;
-    let mut a = vec![0.0f32; members.len() * rank * cols];
+    let (cols, experts) = (members[0].slot.in_features, members[0].slot.experts);
+    let mut a = vec![0.0f32; members.len() * experts * rank * cols];
     let (mut b, mut transposed): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
     let mut offsets = Vec::new();
     for (i, member) in members.iter().enumerate() {
         b.resize(b.len().next_multiple_of(64), 0.0); // the alignment of a binding's offset, 256 bytes
         let offset = b.len();
         offsets.push(offset);
-        b.resize(offset + member.rows * rank, 0.0);
-        transposed.resize(b.len(), 0.0);
+        b.resize(offset + member.rows() * rank, 0.0);
+        if experts == 1 {
+            transposed.resize(b.len(), 0.0);
+        }
         let Some(pair) = member.pair else { continue };
-        a[i * rank * cols..][..r * cols].copy_from_slice(&pair.a);
+        for (e, own) in pair.a.chunks_exact(r * cols).enumerate() {
+            a[(i + e) * rank * cols..][..r * cols].copy_from_slice(own);
+        }
         for (n, row) in pair.b.chunks_exact(r).enumerate() {
             for (i, value) in row.iter().enumerate() {
                 let scaled = (scale * f64::from(*value)) as f32;
                 b[offset + n * rank + i] = scaled;
-                transposed[offset + i * member.rows + n] = scaled;
+                if experts == 1 {
+                    transposed[offset + i * member.rows() + n] = scaled;
+                }
             }
         }
     }
@@ -100,11 +119,12 @@ fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Grou
     let part = |(member, &offset): (&Member, &usize)| Param {
         buffer: buffer.clone(),
         offset: offset as u64 * 4,
-        rows: member.rows,
+        rows: member.rows(),
         cols: rank,
     };
     let b = members.iter().zip(&offsets).map(part).collect();
-    let a = Param { buffer: gpu.upload("adapter A", &a)?, offset: 0, rows: members.len() * rank, cols };
+    let a =
+        Param { buffer: gpu.upload("adapter A", &a)?, offset: 0, rows: members.len() * experts * rank, cols };
     let transposed = gpu.upload("adapter B transposed", &transposed)?;
     Ok(Group { a, b, transposed, offsets, rank })
 }

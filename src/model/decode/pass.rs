@@ -77,14 +77,25 @@ impl<'a> Decoder<'a> {
         let (mut y, mut up) = (&y, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
             let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
-            experts.forward(rec, stream, acts, scratch, rows, |rec, scores, x, router| {
-                if let Some(g) = group {
-                    linear::forward(rec, acts.z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
-                }
-                let term =
-                    group.map(|g| LowRank { z: acts.z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 });
-                linear::forward(rec, scores.all(), x.all(), router, 1.0, term.as_ref(), rows);
-            });
+            let lora = self.adapter.as_ref().map_or([None; 2], |a| a.experts(layer));
+            let short = rows <= matvec::MAX_ROWS;
+            let score = |rec: &mut Recorder<'a>, scores: &Rows, x: &Rows, router: &Weight| {
+                let Some(g) = group else {
+                    return match short {
+                        true => {
+                            matvec::forward(rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows)
+                        }
+                        false => linear::forward(rec, scores.all(), x.all(), router, 1.0, None, rows),
+                    };
+                };
+                linear::forward(rec, acts.z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
+                let term = LowRank { z: acts.z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 };
+                linear::forward(rec, scores.all(), x.all(), router, 1.0, Some(&term), rows);
+            };
+            match short {
+                true => experts.forward_short(rec, stream, acts, scratch, lora, rows, score),
+                false => experts.forward(rec, stream, acts, scratch, lora, rows, score),
+            }
             // What `residual` adds to is zero here: the two norms' sum, and the adapter's term inside the first.
             let sum = &acts.sum;
             rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);

@@ -91,7 +91,8 @@ impl<'a> Workspace<'a> {
         let lengths = Lengths { chunk: lengths.chunk.clamp(1, lengths.context), ..lengths };
         let config = model.config();
         let (chunk, d, p) = (lengths.chunk, config.width, config.per_layer_width);
-        let z = 3 * applied::padded(gpu, rank);
+        let padded = applied::padded(gpu, rank);
+        let z = 3 * padded;
         let widest = |of: &dyn Fn(&LayerConfig) -> usize| {
             config.layers.iter().map(of).max().expect("a model has layers")
         };
@@ -131,8 +132,8 @@ impl<'a> Workspace<'a> {
             experts: match config.layers.iter().find_map(|l| l.experts) {
                 None => None,
                 Some(shape) => Some((
-                    ExpertActivations::new(gpu, shape, d, chunk, applied::padded(gpu, rank))?,
-                    ExpertScratch::new(gpu, &shape, rows("experts' input", d)?, chunk)?,
+                    ExpertActivations::new(gpu, shape, d, chunk, [padded; 3])?,
+                    ExpertScratch::new(gpu, &shape, rows("experts' input", d)?, chunk, padded)?,
                 )),
             },
             parts: Parts::new(gpu, heads, queries)?,
@@ -178,8 +179,9 @@ impl<'a> Workspace<'a> {
         };
         let experts = self.experts.as_ref().map_or(0, |(acts, _)| {
             let (shape, d) = (&acts.groups.experts, self.stream.stride);
-            ExpertActivations::bytes(self.gpu, shape, d, self.lengths.chunk)
-                + ExpertScratch::bytes(self.gpu, shape, d, self.lengths.chunk)
+            let (chunk, rank) = (self.lengths.chunk, acts.z.stride);
+            ExpertActivations::bytes(self.gpu, shape, d, chunk, 2 * rank)
+                + ExpertScratch::bytes(self.gpu, shape, d, chunk, rank)
                 + (4 * self.lengths.chunk * d) as u64
         });
         rows + proj + experts + self.table.size() + self.parts.bytes() + packed

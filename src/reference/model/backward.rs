@@ -142,10 +142,20 @@ impl Model<'_> {
         let (l, a) = (&self.config.layers[layer], &acts.layers[layer]);
         let w = &self.weights.layers[layer];
         let (Some(l), Some(e), Some(we)) = (l.experts, &a.experts, &w.experts) else { return Vec::new() };
+        let Some(matrices) = self.expert_matrices(layer, l.width) else { return Vec::new() };
         let (d, eps) = (self.config.width, self.eps());
         let dsum = rms_norm::backward(dh, &e.sum, Some(&w.post_ffw_norm), d, eps);
         let doutput = rms_norm::backward(&dsum, &e.output, Some(&we.post_ffw_norm_2), d, eps);
-        let g = experts::backward(&doutput, &e.normed, &e.routing, &we.matrices(l.width), &e.inner, d);
+        let g = experts::backward(&doutput, &e.normed, &e.routing, &matrices, &e.inner, d);
+        for (module, gradient) in
+            [(Module::FfnGateUpExps, g.dgate_up_lora), (Module::FfnDownExps, g.ddown_lora)]
+        {
+            let pair = grads.pairs.get_mut(&self.slot(layer, module));
+            if let (Some(pair), Some([da, db])) = (pair, gradient) {
+                add_scaled(&mut pair.a, 1.0, &da);
+                add_scaled(&mut pair.b, 1.0, &db);
+            }
+        }
         let dx = rms_norm::backward(&g.dx, &a.after_attention, Some(&we.pre_ffw_norm_2), d, eps);
         add_scaled(dh, 1.0, &dx);
         let dscores = router::backward(&g.dweights, &e.routing, l.count);

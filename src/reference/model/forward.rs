@@ -224,7 +224,7 @@ impl Model<'_> {
         let scores = self.adapted(layer, Module::FfnGateInp, &router_normed, &w.router, z);
         let routing = router::forward(&scores, l.count, l.used, chosen);
         let normed = rms_norm::forward(&a.after_attention, Some(&w.pre_ffw_norm_2), d, eps);
-        let (output, inner) = experts::forward(&normed, &routing, &w.matrices(l.width), d);
+        let (output, inner) = experts::forward(&normed, &routing, &self.expert_matrices(layer, l.width)?, d);
         let mut sum = rms_norm::forward(&a.ffn_down, Some(&w.post_ffw_norm_1), d, eps);
         add_scaled(&mut sum, 1.0, &rms_norm::forward(&output, Some(&w.post_ffw_norm_2), d, eps));
         Some(ExpertActivations { router_normed, routing, normed, inner, output, sum })
@@ -279,6 +279,8 @@ mod tests {
             kv_donor: None,
             k_eq_v: false,
             experts: None,
+            expert_scales: Vec::new(),
+            experts_split: false,
         };
         let config = Config {
             width: 4,

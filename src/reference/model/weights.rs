@@ -314,7 +314,14 @@ impl ExpertWeights {
     }
 
     pub(super) fn matrices(&self, width: usize) -> experts::Experts<'_> {
-        experts::Experts { gate_up: &self.gate_up, down: &self.down, scale: &self.down_scale, width }
+        experts::Experts {
+            gate_up: &self.gate_up,
+            down: &self.down,
+            scale: &self.down_scale,
+            width,
+            gate_up_lora: None,
+            down_lora: None,
+        }
     }
 
     /// Scores with a spread of about 1.5, so that no expert takes all.
@@ -384,6 +391,8 @@ mod tests {
             kv_donor: None,
             k_eq_v: false,
             experts: None,
+            expert_scales: Vec::new(),
+            experts_split: false,
         };
         Config {
             width: 3,

@@ -1,0 +1,75 @@
+//! The adapters of experts in the products.
+
+use crate::gpu::Recorder;
+use crate::ops::expert_groups::Groups;
+use crate::ops::expert_linear::{Columns, ExpertWeight, Source};
+use crate::ops::pack::Packed;
+use crate::ops::{Param, Rows, coop_expert_linear, expert_linear, expert_pack};
+
+/// The adapters of one matrix of every expert.
+#[derive(Clone, Copy)]
+pub(in crate::model) struct ExpertLora<'a> {
+    pub a: &'a Param,                      // [E·R, K]
+    pub b: &'a Param,                      // [E·N, R]
+    pub gradients: Option<[&'a Param; 2]>, // of both, where they are trained
+    pub rank: usize,                       // R, padded
+    pub scale: f32,
+}
+
+/// `z = x·A_eᵀ`.
+pub(super) fn project(
+    rec: &mut Recorder,
+    z: &Rows,
+    x: Source,
+    lora: Option<ExpertLora>,
+    groups: &Groups,
+    tokens: usize,
+) {
+    let Some(lora) = lora else { return };
+    let a = ExpertWeight::of_param(lora.a, groups.experts.count);
+    expert_linear::forward(rec, Columns::all(z.all()), x, &a, 1.0, None, groups, tokens);
+}
+
+/// The same for packed `x`; `thin` then holds `z`, scaled as `x` is.
+pub(super) fn coop_project(
+    rec: &mut Recorder,
+    z: &Rows,
+    [x, thin]: [&Packed; 2],
+    lora: Option<ExpertLora>,
+    groups: &Groups,
+    tokens: usize,
+) {
+    let Some(lora) = lora else { return };
+    let a = ExpertWeight::of_param(lora.a, groups.experts.count);
+    coop_expert_linear::forward(rec, Columns::all(z.all()), x, &a, 1.0, None, groups, tokens);
+    expert_pack::pack_alike(rec, thin, Source::Rows(z.all()), lora.rank, groups, tokens, x);
+}
+
+impl<'a> ExpertLora<'a> {
+    /// `B` as something to multiply by.
+    pub(super) fn b_weight(&self, groups: &Groups) -> ExpertWeight {
+        ExpertWeight::of_param(self.b, groups.experts.count)
+    }
+
+    /// What is added to a product with rows of `B` from `first_row` on.
+    pub(super) fn up(self, z: &'a Rows, first_row: usize) -> expert_linear::LowRank<'a> {
+        let ExpertLora { b: matrix, rank, scale, .. } = self;
+        expert_linear::LowRank { z: z.all(), matrix, first_row, rank, scale }
+    }
+
+    pub(super) fn coop_up(self, z: &'a Packed, first_row: usize) -> coop_expert_linear::LowRank<'a> {
+        let ExpertLora { b: matrix, rank, scale, .. } = self;
+        coop_expert_linear::LowRank { z, matrix, first_row, rank, scale }
+    }
+
+    /// What is added to the gradient of an input.
+    pub(super) fn back(self, u: &'a Rows) -> expert_linear::LowRank<'a> {
+        let ExpertLora { a: matrix, rank, .. } = self;
+        expert_linear::LowRank { z: u.all(), matrix, first_row: 0, rank, scale: 1.0 }
+    }
+
+    pub(super) fn coop_back(self, u: &'a Packed) -> coop_expert_linear::LowRank<'a> {
+        let ExpertLora { a: matrix, rank, .. } = self;
+        coop_expert_linear::LowRank { z: u, matrix, first_row: 0, rank, scale: 1.0 }
+    }
+}

@@ -1,0 +1,231 @@
+//! Adapters of experts: an A and a B for each, in the layouts of PEFT's `target_parameters` and of llama.cpp's 3-D tensors.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use rullama_train::config::Config;
+use rullama_train::export::{self, Format, Options, read_any};
+use rullama_train::lora::{Adapter, Module, Pair, Slot};
+use rullama_train::recipe::{self, Recipe};
+use rullama_train::run;
+use rullama_train::weights::{Base, Gguf};
+use safetensors::Dtype;
+use serde_json::{Value as Json, json};
+
+use super::safe_file::SafeFile;
+use super::{OPTIONS, RANK, adapter, gguf_writer, golden};
+
+const BOTH: [Module; 2] = [Module::FfnGateUpExps, Module::FfnDownExps];
+
+/// Four layers with eight experts each.
+fn mixture() -> Base {
+    Base::open(golden("moe/model.gguf").to_str().expect("UTF-8")).expect("the golden model opens")
+}
+
+fn pair<'a>(adapter: &'a Adapter, layer: usize, module: Module) -> (&'a Slot, &'a Pair) {
+    adapter.pairs.iter().find(|(s, _)| (s.layer, s.module) == (layer, module)).expect("it has the slot")
+}
+
+#[test]
+fn adapters_of_experts_are_read_as_they_were_written() {
+    let base = mixture();
+    let config = base.config();
+    for modules in [&Module::ALL[..], &BOTH, &BOTH[..1], &BOTH[1..], &[Module::AttnQ, Module::FfnGateUpExps]]
+    {
+        let mut written = adapter(config, modules);
+        // Times an expert's scale, the largest f16 would be none.
+        written.pairs.values_mut().for_each(|pair| pair.b[0] = 1.5);
+        for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16]
+        {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let path = export::write(dir.path(), format, &written, config, &OPTIONS);
+            let path = path.unwrap_or_else(|e| panic!("{format:?}: {e}"));
+            let read = read_any(&path, config, None).unwrap_or_else(|e| panic!("{format:?}: {e}"));
+            assert!(read.pairs.keys().eq(written.pairs.keys()), "{format:?} of {modules:?}");
+            // GGUF LoRA holds B of down times its expert's scale; F16 rounds everything.
+            let tolerance = match format {
+                Format::GgufLora => 2.0 * f32::EPSILON,
+                Format::GgufLoraF16 => 1e-3,
+                _ => 0.0,
+            };
+            for (slot, pair) in &written.pairs {
+                let found = &read.pairs[slot];
+                for (found, written) in [(&found.a, &pair.a), (&found.b, &pair.b)] {
+                    let near = |(f, w): (&f32, &f32)| (f - w).abs() <= tolerance * w.abs() + 1e-7 * tolerance;
+                    assert!(found.len() == written.len(), "{format:?}");
+                    // Numbers below the smallest f16 vanish there.
+                    let small = |w: &f32| format == Format::GgufLoraF16 && w.abs() < 1e-4;
+                    assert!(
+                        found.iter().zip(written).all(|(f, w)| small(w) || near((f, w))),
+                        "{format:?} {slot:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One value of an expert that is neither the first nor the last, where PEFT and llama.cpp look for it.
+#[test]
+fn experts_lie_where_peft_and_llama_cpp_want_them() {
+    let base = mixture();
+    let config = base.config();
+    let written = adapter(config, &BOTH);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dropout = Options { dropout: 0.1, ..OPTIONS };
+    let folder = export::write(dir.path(), Format::Peft, &written, config, &dropout).expect("written");
+    let file = SafeFile::read(&folder.join("adapter_model.safetensors"));
+    let description: Json =
+        serde_json::from_slice(&fs::read(folder.join("adapter_config.json")).expect("there")).expect("JSON");
+    assert_eq!(description["target_modules"], json!([]));
+    assert_eq!(description["target_parameters"][0], "model.layers.0.experts.gate_up_proj");
+    assert_eq!(description["target_parameters"].as_array().map(Vec::len), Some(8));
+    assert_eq!(description["lora_dropout"], 0.0, "PEFT has no dropout on parameters");
+
+    let gguf = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
+    let gguf = Gguf::open(&gguf).expect("sound");
+    let (e, o, r, i) = (5, 7, 2, 11);
+    for (module, name) in [(Module::FfnGateUpExps, "experts.base_layer"), (Module::FfnDownExps, "experts")] {
+        let (slot, pair) = pair(&written, 2, module);
+        let (n, k, experts) = (slot.out_features, slot.in_features, slot.experts);
+        let (a, b) = (pair.a[(e * RANK + r) * k + i], pair.b[(e * n + o) * RANK + r]);
+        let value = |half: &str, shape: &[usize], at: usize| {
+            let key = format!("base_model.model.model.layers.2.{name}.lora_{half}.weight");
+            let (ty, found, data) = &file.tensors[&key];
+            assert_eq!((*ty, &found[..]), (Dtype::F32, shape), "{key}");
+            f32::from_le_bytes(data[4 * at..4 * at + 4].try_into().expect("4"))
+        };
+        assert_eq!(value("A", &[experts * RANK, k], (e * RANK + r) * k + i), a);
+        // ParamWrapper: weight_B.reshape(out, r, E).
+        assert_eq!(value("B", &[n, RANK * experts], (o * RANK + r) * experts + e), b);
+
+        let scale = if module == Module::FfnDownExps { config.layers[2].expert_scales[e] } else { 1.0 };
+        assert_ne!(config.layers[2].expert_scales[e], 1.0, "the test would see nothing");
+        let value = |half: &str, shape: &[usize], at: usize| {
+            let name = format!("blk.2.{}.weight.lora_{half}", module.gguf_name());
+            let tensor = gguf.tensor(&name).expect("there");
+            assert_eq!(tensor.shape, shape, "{name}");
+            f32::from_le_bytes(gguf.data(tensor)[4 * at..4 * at + 4].try_into().expect("4"))
+        };
+        assert_eq!(value("a", &[k, RANK, experts], (e * RANK + r) * k + i), a);
+        assert_eq!(value("b", &[RANK, n, experts], (e * n + o) * RANK + r), b * scale);
+    }
+}
+
+#[test]
+fn formats_without_a_place_for_experts_say_so() {
+    let base = mixture();
+    let text = json!({
+        "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y", "export": ["peft"]},
+        "lora": {"target_modules": ["attn_q", "experts.down_proj"]},
+    });
+    let recipe = |overrides: &[(&str, &str)]| {
+        Recipe::parse(&text.to_string(), recipe::Format::Json, "r.json", overrides).expect("sound")
+    };
+    let refused = |base: &Base, overrides: &[(&str, &str)], expected: &str| {
+        let error = run::initial_adapter(&recipe(overrides), base).map(drop).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    run::initial_adapter(&recipe(&[]), &base).map(drop).unwrap_or_else(|e| panic!("{e}"));
+    refused(&base, &[("output.export", "['mlx']")], "\"mlx\", which has no place for ffn_down_exps; leave");
+    refused(
+        &base,
+        &[("output.export", "['rullama-v0']")],
+        "\"rullama-v0\", which has no place for ffn_down_exps",
+    );
+    refused(
+        &base,
+        &[("lora.dropout", "0.1")],
+        "lora.dropout is 0.1, and experts' matrices are adapted without",
+    );
+
+    let (dir, written) = (tempfile::tempdir().expect("a temporary folder"), adapter(base.config(), &BOTH));
+    for (format, expected) in [
+        (Format::Mlx, "mlx has no place for ffn_gate_up_exps, as mlx-lm has gate and up of experts apart"),
+        (Format::RullamaV0, "rullama-lora-v0 has no place for ffn_gate_up_exps and ffn_down_exps"),
+    ] {
+        let error = export::write(dir.path(), format, &written, base.config(), &OPTIONS).expect_err(expected);
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let mut split = base.config().clone();
+    split.layers.iter_mut().for_each(|l| l.experts_split = true);
+    let error = export::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");
+    assert!(
+        error.to_string().contains("gguf-lora has no place for ffn_gate_up_exps, as this model"),
+        "{error}"
+    );
+    assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was written");
+}
+
+/// The adapter at `path` with its tensors changed.
+fn refuse(path: &Path, config: &Config, expected: &str) {
+    let error = read_any(path, config, None).expect_err(expected).to_string();
+    assert!(error.contains(expected), "expected {expected:?} in: {error}");
+    assert!(!error.contains('\n'), "{error}");
+}
+
+#[test]
+fn malformed_adapters_of_experts_are_refused() {
+    let base = mixture();
+    let (config, written) = (base.config(), adapter(base.config(), &BOTH));
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let folder = export::write(dir.path(), Format::Peft, &written, config, &OPTIONS).expect("written");
+    let path = folder.join("adapter_model.safetensors");
+    let a = "base_model.model.model.layers.1.experts.lora_A.weight";
+    let change = |change: &dyn Fn(&mut BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>), expected: &str| {
+        let good = SafeFile::read(&path);
+        let mut bad = SafeFile::read(&path);
+        change(&mut bad.tensors);
+        fs::write(&path, bad.bytes()).expect("written");
+        refuse(&folder, config, expected);
+        fs::write(&path, good.bytes()).expect("written");
+    };
+    change(&|t| drop(t.remove(a)), "model.layers.1.experts.down_proj has a lora_B and no lora_A");
+    // Seven experts' of eight.
+    change(
+        &|t| {
+            let (_, shape, data) = t.get_mut(a).expect("there");
+            shape[0] -= RANK;
+            data.truncate(4 * shape[0] * shape[1]);
+        },
+        "lora_A.weight is [21, 96], expected [E·r, in] = [24, 96]",
+    );
+    change(
+        &|t| {
+            let (_, shape, _) = t.get_mut(&a.replace("lora_A", "lora_B")).expect("there");
+            *shape = vec![shape[0] / 2, shape[1] * 2];
+        },
+        "lora_B.weight is [128, 48], expected [out, r·E] = [256, 24]",
+    );
+    let description = folder.join("adapter_config.json");
+    let good = fs::read_to_string(&description).expect("there");
+    fs::write(&description, good.replace("experts.down_proj", "experts.weight")).expect("written");
+    refuse(
+        &folder,
+        config,
+        "target_parameters has \"model.layers.0.experts.weight\", expected \"experts.gate_up_proj\" or",
+    );
+
+    let path = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
+    let gguf = Gguf::open(&path).expect("sound");
+    let tensor = |t: &rullama_train::weights::TensorInfo| gguf_writer::Tensor {
+        name: t.name.clone(),
+        shape: t.shape.iter().map(|&s| s as u64).collect(),
+        ty: t.ty as u32,
+        offset: None,
+        data: gguf.data(t).to_vec(),
+    };
+    let mut bad = gguf_writer::GgufWriter {
+        metadata: gguf.metadata().to_vec(),
+        tensors: gguf.tensors().iter().map(tensor).collect(),
+        ..Default::default()
+    };
+    let name = "blk.3.ffn_gate_up_exps.weight.lora_a";
+    let changed = bad.tensor(name);
+    changed.shape = vec![256, 3, 4];
+    changed.data.truncate(256 * 3 * 4 * 4);
+    let path = dir.path().join("bad.gguf");
+    fs::write(&path, bad.bytes()).expect("written");
+    refuse(&path, config, "lora_a is [256, 3, 4], expected [in, r, E] = [256, 3, 8]");
+}
