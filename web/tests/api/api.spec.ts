@@ -193,11 +193,11 @@ test("a browser's run goes on natively", async () => {
 test("pause, a checkpoint on request, and resume change nothing", async () => {
   const paused = await page.evaluate(
     ([recipe, name]) => window.api.train("tiny", recipe, [name], [], { at: 1, then: "pause" }),
-    [recipe((text) => text.replace(`max_steps = ${STEPS}`, "max_steps = 2")), PIRATE] as const,
+    [recipe(), PIRATE] as const,
   );
   expect(paused.events.map(({ event }) => event).filter((event) => event === "paused" || event === "resumed")).toEqual(["paused", "resumed"]);
   expect(paused.checkpoints[0]!.files.length).toBeGreaterThan(4);
-  expect(of(paused, "done")[0]).toMatchObject({ stopped: false, step: 2 });
+  expect(of(paused, "done")[0]).toMatchObject({ stopped: false, step: STEPS });
 });
 
 test("replies come in pieces, with and without the adapter, as natively", async () => {
