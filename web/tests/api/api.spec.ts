@@ -205,7 +205,7 @@ test("replies come in pieces, with and without the adapter, as natively", async 
   const alone = await page.evaluate((text) => window.api.chat("tiny", text), question);
   expect(alone.length).toBeGreaterThan(2);
   const there = (...more: string[]) =>
-    (JSON.parse(native("generate", "tiny", "--prompt", question, "--temperature", "0", "--max-tokens", "24", "--json", ...more)) as { reply: string }).reply;
+    (JSON.parse(native("generate", "tiny", "--prompt", question, "--temperature", "0", "--max-tokens", "24", "--json", ...more)) as { text: string }).text;
   expect(alone.join("")).toBe(there());
   const adapted = await page.evaluate(([text, adapter]) => window.api.chat("tiny", text, adapter), [question, here.adapter] as const);
   expect(adapted.join("")).toBe(there("--adapter", handed));
