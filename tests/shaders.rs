@@ -154,6 +154,16 @@ fn limits_of_every_browser() {
     }
 }
 
+/// Leaves what browsers get where web/tests/api/shaders.spec.ts has the browser's own compiler read it: that demands more than
+/// naga does.
+#[test]
+fn what_browsers_get_is_written_down() {
+    let plain = combinations().into_iter().filter(|c| c.plain).map(|c| (c.name, c.text.into()));
+    let plain: serde_json::Map<String, serde_json::Value> = plain.collect();
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plain_shaders.json");
+    fs::write(file, serde_json::to_vec(&plain).expect("text")).expect("the build folder can be written");
+}
+
 /// The expander knows every file of the folder, and no other.
 #[test]
 fn every_file_is_listed() {

@@ -9,7 +9,9 @@ import type { Encoded } from "./page";
 
 /** The repository. */
 export const root = fileURLToPath(new URL("../../..", import.meta.url)).replace(/\/$/, "");
-const built = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "release");
+/** Cargo's folder. */
+export const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
+const built = join(target, "release");
 
 export const read = (path: string): Buffer => readFileSync(join(root, path));
 export const temporary = (): string => mkdtempSync(join(tmpdir(), "rullama-train-"));
