@@ -186,6 +186,9 @@ impl Gpu {
     /// The adapter's name, driver and backend, on one line.
     pub fn description(&self) -> String {
         let i = &self.info;
+        if i.name.is_empty() {
+            return "WebGPU".into(); // browsers may not tell which GPU it is
+        }
         format!("{} ({:?}, {} {})", i.name, i.backend, i.driver, i.driver_info)
     }
 

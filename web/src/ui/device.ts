@@ -11,7 +11,7 @@ export async function openDevice(): Promise<void> {
   try {
     const opened = await init();
     const { software } = opened.gpu;
-    const name = opened.gpu.name.startsWith("(") ? "WebGPU" : opened.gpu.name; // browsers may not tell which GPU it is
+    const { name } = opened.gpu;
     place.textContent = software ? `${name}; a CPU plays the GPU: slow, the same numbers` : name;
     trainer.set(opened);
   } catch (error) {
