@@ -10,8 +10,7 @@ export async function openDevice(): Promise<void> {
   const place = byId("device");
   try {
     const opened = await init();
-    const { software } = opened.gpu;
-    const { name } = opened.gpu;
+    const { name, software } = opened.gpu;
     place.textContent = software ? `${name}; a CPU plays the GPU: slow, the same numbers` : name;
     trainer.set(opened);
   } catch (error) {
