@@ -49,6 +49,6 @@ export default defineConfig({
   webServer: [
     // The page alone, over a trainer that computes nothing.
     { command: `node_modules/.bin/vite build --mode fake --outDir dist-fake && node_modules/.bin/vite preview --outDir dist-fake ${at(4174)}`, url: serve(4174), reuseExistingServer },
-    ...(existsSync(program) ? [{ command: `${program} web --no-open --port 4173`, url: serve(4173), reuseExistingServer }] : []),
+    ...(existsSync(program) && !process.env.RULLAMA_QUICK ? [{ command: `${program} web --no-open --port 4173`, url: serve(4173), reuseExistingServer }] : []),
   ],
 });
