@@ -23,7 +23,10 @@ fn mixture() -> Base {
     Base::open(golden("moe/model.gguf").to_str().expect("UTF-8")).expect("the golden model opens")
 }
 
-fn pair<'a>(adapter: &'a Adapter, layer: usize, module: Module) -> (&'a Slot, &'a Pair) {
+/// What a safetensors file holds, by name.
+type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+fn pair(adapter: &Adapter, layer: usize, module: Module) -> (&Slot, &Pair) {
     adapter.pairs.iter().find(|(s, _)| (s.layer, s.module) == (layer, module)).expect("it has the slot")
 }
 
@@ -173,7 +176,7 @@ fn malformed_adapters_of_experts_are_refused() {
     let folder = export::write(dir.path(), Format::Peft, &written, config, &OPTIONS).expect("written");
     let path = folder.join("adapter_model.safetensors");
     let a = "base_model.model.model.layers.1.experts.lora_A.weight";
-    let change = |change: &dyn Fn(&mut BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>), expected: &str| {
+    let change = |change: &dyn Fn(&mut Tensors), expected: &str| {
         let good = SafeFile::read(&path);
         let mut bad = SafeFile::read(&path);
         change(&mut bad.tensors);

@@ -362,19 +362,19 @@ pub fn short(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// (experts, used, tokens, N, M, whether P and Q stand by token, whether rows count by their choice)
-const GRADIENTS: [(usize, usize, usize, usize, usize, [bool; 2], bool); 5] = [
-    (4, 2, 1, 4, 4, [false, false], false),
-    (5, 2, 90, 68, 16, [true, false], true),
-    (3, 1, 150, 16, 132, [false, true], false),
-    (7, 3, 70, 20, 64, [false, false], true),
-    (128, 8, 60, 32, 4, [true, true], true),
+/// ([experts, used, tokens, N, M], whether P and Q stand by token, whether rows count by their choice)
+const GRADIENTS: [([usize; 5], [bool; 2], bool); 5] = [
+    ([4, 2, 1, 4, 4], [false, false], false),
+    ([5, 2, 90, 68, 16], [true, false], true),
+    ([3, 1, 150, 16, 132], [false, true], false),
+    ([7, 3, 70, 20, 64], [false, false], true),
+    ([128, 8, 60, 32, 4], [true, true], true),
 ];
 
 /// `dW_e += scale·Σ factor·pᵀ·q` over the rows of each expert; rows that are filling hold NaN.
 pub fn gradients(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("expert_lora", EXACT);
-    for (count, used, tokens, n, m, by_token, weighted) in GRADIENTS {
+    for ([count, used, tokens, n, m], by_token, weighted) in GRADIENTS {
         let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
         let scales = values(5, count);
         let before = values(6, count * n * m);
