@@ -40,20 +40,21 @@ export function importSection(taken: () => void, changed: () => void): void {
     const found = furthest(files, name);
     const before = checkpoint.get() ?? result.get();
     if (before && !confirm(`Continue from ${name}? What was trained here up to step ${before.step} is deleted from this browser.`)) return;
+    const file = files.find((one) => one.path.endsWith(RECIPE));
+    const text = file ? new TextDecoder().decode(file.bytes) : null;
     await forgetRun();
+    // What the page shows is there after a reload as well.
+    await saveCheckpoint(found.step, found.files);
+    if (text !== null) await saveRunRecipe(text);
     result.set(null);
     checkpoint.set(found);
     taken();
-    const file = files.find((one) => one.path.endsWith(RECIPE));
-    const text = file ? new TextDecoder().decode(file.bytes) : null;
     runRecipe.set(text);
     if (text !== null) {
       recipe.set(text);
       changed();
     }
     announce(`Checkpoint of step ${found.step} is taken${text === null ? "" : ", with its recipe"}.`);
-    await saveCheckpoint(found.step, found.files);
-    if (text !== null) await saveRunRecipe(text);
   };
 
   const zipPicker = byId<HTMLInputElement>("import-zip");
