@@ -10,41 +10,29 @@ use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::recipe::{Kernels, Recipe};
-use rullama_train::run::{self, Data, Frozen, Prepared, Steps, ValidationFile};
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::run::{self, Data, Frozen, Prepared};
+use rullama_train::train::Trainer;
 
 use super::show;
 
 /// Everything that lies on the host.
 pub struct Session {
     pub frozen: Frozen,
-    pub data: Data,
-    pub validation: Vec<ValidationFile>,
-    pub steps: Steps,
-    pub prompts: Vec<(String, Vec<u32>)>,
-    pub capacity: Capacity,
-    pub positions: usize,
+    pub prepared: Prepared,
 }
 
 impl Session {
-    /// Opens the base, reads the data and plans every step.
-    pub fn open(recipe: &Recipe) -> Result<Session> {
+    /// Opens the base, reads the data, plans every step, and opens the adapter that training starts from.
+    pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
+        // A place that cannot be written is better known before anything else.
+        files::check_folder(&recipe.output.dir)?;
         let frozen = Frozen::open(recipe)?;
         let wait = show::wait("reading the data");
         let data = Data::read(recipe, &frozen)?;
         wait.finish_and_clear();
-        let Prepared { data, validation, steps, prompts, capacity, positions } =
-            Prepared::plan(recipe, &frozen, data)?;
-        Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
-    }
-
-    /// [`Session::open`] with the adapter that training starts from: how training and its check begin.
-    pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
-        // A place that cannot be written is better known before anything else.
-        files::check_folder(&recipe.output.dir)?;
-        let session = Session::open(recipe)?;
-        let initial = run::initial_adapter(recipe, &session.frozen.base)?;
-        Ok((session, initial))
+        let prepared = Prepared::plan(recipe, &frozen, data)?;
+        let initial = run::initial_adapter(recipe, &frozen.base)?;
+        Ok((Session { frozen, prepared }, initial))
     }
 
     /// Opens the device that the recipe names.
@@ -57,12 +45,12 @@ impl Session {
 
     /// Uploads the base.
     pub fn model(&self, gpu: &Gpu) -> Result<Model<'_>> {
-        Ok(Model::load(gpu, &self.frozen.base, self.positions)?)
+        Ok(Model::load(gpu, &self.frozen.base, self.prepared.positions)?)
     }
 
     /// Runs the largest batches once, so that what the device cannot do shows before the first step; in words, what it took.
     pub fn dry_pass(&self, trainer: &Trainer) -> Result<String> {
-        let largest = run::largest(&self.steps, &self.data.train);
+        let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
         let started = Instant::now();
         let found = pollster::block_on(trainer.dry_pass(&largest))?;
         let seconds = started.elapsed().as_secs_f64();
@@ -104,10 +92,10 @@ impl Session {
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
-        Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute).map_err(|error| match error {
+        Trainer::new(gpu, model, adapter, self.prepared.capacity, dropout, recompute).map_err(|error| match error {
             GpuError::OverLimit { needed, .. } => {
                 let gib = recipe.train.memory_limit.unwrap_or_default();
-                let (least, tokens) = (show::bytes(needed), show::count(self.capacity.tokens, "token"));
+                let (least, tokens) = (show::bytes(needed), show::count(self.prepared.capacity.tokens, "token"));
                 anyhow!(
                     "train.memory_limit is {gib} GiB, and passes over {tokens} need {least} with every layer recomputed; lower \
                      data.max_seq_len or train.batch_size, or raise the limit"
