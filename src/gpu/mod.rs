@@ -114,6 +114,7 @@ pub struct Gpu {
     workgroups_to_fill: AtomicUsize,
     cooperative: AtomicBool,
     simd: AtomicBool,
+    has_simd: bool,
     /// Parameters of the dispatches being recorded.
     params: wgpu::Buffer,
     /// Bound where a kernel has a binding that this call does not use.
@@ -182,6 +183,7 @@ impl Gpu {
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
             cooperative: AtomicBool::new(cooperative),
             simd: AtomicBool::new(simd),
+            has_simd: simd,
             params,
             unused,
         })
@@ -255,8 +257,7 @@ impl Gpu {
 
     /// Turns the kernels for [`Gpu::simd`] off, or on again where the device is such a CPU.
     pub fn set_simd(&self, on: bool) {
-        let has = self.device.features().contains(wgpu::Features::SUBGROUP);
-        self.simd.store(on && has, Ordering::Relaxed);
+        self.simd.store(on && self.has_simd, Ordering::Relaxed);
     }
 
     /// Whether shaders may compute in f16.
@@ -377,11 +378,13 @@ impl Gpu {
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 
-const COOPERATIVE: wgpu::Features =
-    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
+const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::SUBGROUP_BARRIER);
 
 /// What shaders/coop_*.wgsl take: 16×16 matrices of f16 that add up in f32, subgroups of 32, 32 KiB of workgroup memory,
-/// nine storage buffers.
+/// ten storage buffers.
 fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let fits = |p: &wgpu::CooperativeMatrixProperties| {
@@ -393,7 +396,7 @@ fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
         && adapter.cooperative_matrix_properties().iter().any(fits)
         && [info.subgroup_min_size, info.subgroup_max_size] == [32; 2]
         && limits.max_compute_workgroup_storage_size >= 32 << 10
-        && limits.max_storage_buffers_per_shader_stage >= 9
+        && limits.max_storage_buffers_per_shader_stage >= 10
 }
 
 /// Whether the device is a CPU with what shaders/simd_*.wgsl take: subgroups of one known size, nine storage buffers.
