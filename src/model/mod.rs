@@ -8,6 +8,7 @@ mod experts;
 mod forward;
 mod head;
 mod inputs;
+mod lending;
 pub mod plan;
 mod products;
 mod trainable;

@@ -2,6 +2,7 @@
 
 use super::coop_products::Packs;
 use super::experts::{self, ExpertActivations, ExpertScratch};
+use super::lending::Lent;
 use super::{Model, Trainable};
 use crate::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
@@ -94,18 +95,7 @@ pub struct Plan {
     pub(super) packs_width: usize,    // 0 where products are computed in f32
     pub(super) packed_operands: bool, // whether what only products read is kept packed
     pub(super) packed_heads: bool,    // whether queries, keys and values are
-    pub(super) left: AttentionLeft,
-}
-
-/// Where attention's backward leaves its weights for the keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum AttentionLeft {
-    /// In so many bytes each of what recomputing layers make of gate and up.
-    GateAndUp(u64),
-    /// In `dgeglu`, from a byte on, so many bytes.
-    Dgeglu(u64, u64),
-    /// In so many bytes of its own.
-    Own(u64),
+    pub(super) lent: Lent,
 }
 
 /// What a layer keeps of its forward; backward computes the rest again. The choice changes no bit of the result.
@@ -245,36 +235,17 @@ impl Plan {
             true => packed_bytes(chunk, widest.ffn),
             false => chunk_bytes(widest.ffn),
         };
-        let mut spare = vec![chunk_bytes(widest.ffn), wide, wide]; // dgeglu, dup and dgate
-        spare.extend(
-            widest.experts.iter().flat_map(|shape| experts::buffers(gpu, shape, widest.width, chunk)),
-        );
-        let spares = spare.iter().filter(|size| **size >= bytes(widest.queries)).count();
-        // The gradients of attention take the last ones first, and leave the end of the first.
-        let taken = if spares > 3 || spare[0] < bytes(widest.queries) { 0 } else { bytes(widest.queries) };
-        let behind = taken.next_multiple_of(256);
         let reach = |window: Option<usize>| window.map_or(tokens, |window| window.min(tokens));
         let least = config.layers.iter().map(|l| Left::least_bytes(l.heads, tokens, reach(l.window))).max();
         let least = if packed_heads { least.unwrap_or(0) } else { 0 };
-        let left = |recomputes: bool| {
-            let of_gate = chunk_bytes(widest.ffn).min(gpu.max_binding_bytes());
-            let room = spare[0].saturating_sub(behind).min(gpu.max_binding_bytes());
-            match (recomputes && 2 * of_gate >= least, room >= least) {
-                (true, _) => AttentionLeft::GateAndUp(of_gate),
-                (false, true) => AttentionLeft::Dgeglu(behind, room),
-                (false, false) => AttentionLeft::Own(least),
-            }
+        let lend = |recomputes: bool| {
+            let mut sizes = vec![chunk_bytes(widest.ffn), wide, wide]; // dgeglu, dup and dgate
+            sizes.extend([chunk_bytes(widest.ffn); 2].iter().filter(|_| recomputes)); // ffn_gate and ffn_up
+            let of_experts = |shape| experts::buffers(gpu, shape, widest.width, chunk);
+            sizes.extend(widest.experts.iter().flat_map(of_experts));
+            Lent::new(&sizes, bytes(widest.queries), least, gpu.max_binding_bytes())
         };
-        let left_apart = |recomputes: bool| match left(recomputes) {
-            AttentionLeft::Own(bytes) => bytes,
-            _ => 0,
-        };
-        let scratch = 2 * widest.width
-            + 3usize.saturating_sub(spares) * widest.queries
-            + 4 * widest.own_keys
-            + widest.heads
-            + z_width
-            + masked_width;
+        let scratch = 2 * widest.width + 4 * widest.own_keys + widest.heads + z_width + masked_width;
         let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn
             + 2 * widest.per_layer
             + if packed_down { widest.width } else { 0 };
@@ -339,24 +310,29 @@ impl Plan {
             + chunk_bytes(widest.feed_forward(packed_operands))
             + expert_activations(&widest)
             - dgate;
-        let room = match recompute {
+        let own = |recomputes: bool| lend(recomputes).own(bytes(widest.queries));
+        let room = |recomputes: bool| match recompute {
             Recompute::Keep(room) => room,
-            Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
+            Recompute::Within(limit) => {
+                limit.saturating_sub(own(recomputes) + fixed.iter().map(|(_, b)| b).sum::<u64>())
+            }
             Recompute::Always => 0,
             Recompute::Never => u64::MAX,
         };
         let scratch =
             Shared { all: shared, down: down_bytes(chunk, &widest), attention: attention_bytes(&widest) };
-        let recomputes = |kept: &[Kept]| kept.iter().any(|kept| kept.recomputes());
-        let mut kept = choose(&sizes, &scratch, room.saturating_sub(left_apart(true)));
-        if !recomputes(&kept) {
-            kept = choose(&sizes, &scratch, room.saturating_sub(left_apart(false)));
+        let any_recomputes = |kept: &[Kept]| kept.iter().any(|kept| kept.recomputes());
+        let mut kept = choose(&sizes, &scratch, room(true));
+        if !any_recomputes(&kept) {
+            // Then there is less to borrow.
+            kept = choose(&sizes, &scratch, room(false));
         }
-        let recomputes = recomputes(&kept);
+        let recomputes = any_recomputes(&kept);
+        let lent = lend(recomputes);
         let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
         let mut all = fixed;
         all.push(("activations, kept", bytes_kept.sum()));
-        all.push(("attention weights", left_apart(recomputes)));
+        all.push(("attention scratch, not borrowed", lent.own(bytes(widest.queries))));
         if recomputes {
             all.push(("activations, recomputed layer by layer", scratch.needed(&kept)));
         }
@@ -372,7 +348,7 @@ impl Plan {
             packs_width,
             packed_operands,
             packed_heads,
-            left: left(recomputes),
+            lent,
         }
     }
 
