@@ -170,6 +170,7 @@ warmup_ratio = 0.05
 weight_decay = 0.0
 max_grad_norm = 1.0
 gradient_checkpointing = "auto"
+offload_experts = "auto"
 max_skipped_steps = 0
 
 [eval]
@@ -236,6 +237,7 @@ warmup_steps = 5
 weight_decay = 0.01
 max_grad_norm = 0
 gradient_checkpointing = true
+offload_experts = false
 max_skipped_steps = 3
 [eval]
 steps = 50

@@ -9,7 +9,6 @@ use rullama_train::batch::Step;
 use rullama_train::export::{self, AdapterPath};
 use rullama_train::lora::Adapter;
 use rullama_train::metrics::Scores;
-use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, Data, Frozen, ValidationFile};
@@ -76,7 +75,8 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     for batch in files.iter().flat_map(|s| &s.batches) {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }
-    let model = Model::load(&gpu, &frozen.base, recipe.data.max_seq_len)?;
+    let positions = recipe.data.max_seq_len;
+    let model = block_on(run::load(&gpu, &frozen.base, recipe, &without, capacity, positions, |_| ()))?;
     let mut trainer =
         Trainer::new(&gpu, &model, &without, capacity, run::dropout(recipe), Recompute::Always)?;
     let mut results = vec![Outcome::of(&trainer, "base", &files)?];

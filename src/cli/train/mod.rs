@@ -79,7 +79,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let steps = session.steps.plans.len();
     let loading = Console::new(args.voice(), steps, 0);
     let bar = loading.phase("loading the base", 0);
-    let model = session.model(&gpu)?;
+    let model = session.model(recipe, &gpu, initial)?;
     let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
     if args.voice() == Voice::Words {
@@ -89,6 +89,9 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let tried = session.dry_pass(&trainer)?;
     bar.finish_and_clear();
     loading.line("tried", &tried);
+    if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
+        loading.line("offload", &cost);
+    }
     if let Some(load) = session.experts(&trainer)? {
         loading.line("experts", &load);
     }
