@@ -389,6 +389,10 @@ fn wrong_types_name_both() {
         "train.gradient_checkpointing = 'yes'",
         "r.toml:4:32: train.gradient_checkpointing: expected \"auto\", true or false, found the string \"yes\"",
     );
+    refuse(
+        "train.offload_experts = 'host'",
+        "r.toml:4:25: train.offload_experts: expected \"auto\", true or false, found the string \"host\"",
+    );
     refuse_json(
         "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\n  \"rank\": null}}",
         "r.json:3:11: lora.rank: expected an integer, found null",

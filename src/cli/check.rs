@@ -41,12 +41,12 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
         let measure = measure.unwrap_or(if gpu.is_software() { 0 } else { MEASURED });
         time(recipe, &session, &trainer, measure)?;
     }
-    let sample = &session.data.train[0];
+    let sample = &session.prepared.data.train[0];
     show::text(format_args!("\n{}; what stands between « and » carries loss:\n", sample.origin));
     show::text(show::marked(&session.frozen.tokenizer, sample));
 
     let Some(path) = gradients else { return Ok(()) };
-    let step = session.steps.step(&session.data.train, 0);
+    let step = session.prepared.steps.step(&session.prepared.data.train, 0);
     let (loss, pairs) = block_on(trainer.gradients(&step, 1))?;
     let metadata = HashMap::from([
         ("loss".to_string(), format!("{loss:?}")),
@@ -63,7 +63,7 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
 /// Takes the first steps as training would, and says how long all of them would take. The first is not counted: in it,
 /// pipelines are compiled.
 fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -> Result<()> {
-    let total = session.steps.plans.len();
+    let total = session.prepared.steps.plans.len();
     let measure = measure.min(total.saturating_sub(1));
     if measure == 0 {
         return Ok(());
@@ -72,10 +72,10 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
     let tokens = |step: &Step| step.micro_batches.iter().map(|batch| batch.len()).sum::<usize>();
     let (mut measured, mut started) = (0, Instant::now());
     for index in 0..=measure {
-        let step = session.steps.step(&session.data.train, index);
-        let learning_rate = session.steps.schedule.learning_rate(index);
+        let step = session.prepared.steps.step(&session.prepared.data.train, index);
+        let learning_rate = session.prepared.steps.schedule.learning_rate(index);
         if index < measure {
-            trainer.announce(&session.steps.step(&session.data.train, index + 1));
+            trainer.announce(&session.prepared.steps.step(&session.prepared.data.train, index + 1));
         }
         block_on(trainer.step(&step, index as u64 + 1, &optimizer, learning_rate))?;
         if index == 0 {
@@ -86,9 +86,9 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
     }
     let rate = measured as f64 / started.elapsed().as_secs_f64();
     let of_step = |plan: &Vec<Vec<usize>>| -> usize {
-        plan.iter().flatten().map(|&sample| session.data.train[sample].ids.len()).sum()
+        plan.iter().flatten().map(|&sample| session.prepared.data.train[sample].ids.len()).sum()
     };
-    let all: usize = session.steps.plans.iter().map(of_step).sum();
+    let all: usize = session.prepared.steps.plans.iter().map(of_step).sum();
     let (steps, tokens) = (show::count(total, "step"), show::count(all, "token"));
     show::line(
         "time",

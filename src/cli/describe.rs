@@ -3,6 +3,7 @@
 use rullama_train::batch::Sample;
 use rullama_train::dataset::What;
 use rullama_train::recipe::Recipe;
+use rullama_train::run::Prepared;
 
 use super::session::Session;
 use super::show;
@@ -13,11 +14,11 @@ const BAR: usize = 40;
 
 /// Lengths, packing and duplicates of the training samples.
 pub fn samples(recipe: &Recipe, session: &Session) {
-    lengths(&session.data.train);
+    lengths(&session.prepared.data.train);
     packing(recipe, session);
     let repeated =
         |n: &rullama_train::dataset::Notice| matches!(n.what, What::Duplicates { .. } | What::Leaked { .. });
-    if !session.data.notices.iter().any(repeated) {
+    if !session.prepared.data.notices.iter().any(repeated) {
         show::line("duplicates", "none");
     }
 }
@@ -72,8 +73,9 @@ fn packing(recipe: &Recipe, session: &Session) {
         return;
     }
     let (max_seq_len, batch_size) = (recipe.data.max_seq_len, recipe.train.batch_size);
-    let lengths = |plan: &[usize]| plan.iter().map(|&i| session.data.train[i].ids.len()).sum::<usize>();
-    let batches: Vec<&Vec<usize>> = session.steps.plans.iter().flatten().collect();
+    let Prepared { data, steps, .. } = &session.prepared;
+    let lengths = |plan: &[usize]| plan.iter().map(|&i| data.train[i].ids.len()).sum::<usize>();
+    let batches: Vec<&Vec<usize>> = steps.plans.iter().flatten().collect();
     let tokens: usize = batches.iter().map(|batch| lengths(batch)).sum();
     let room = batches.len() * batch_size * max_seq_len;
     let samples: usize = batches.iter().map(|batch| batch.len()).sum();

@@ -10,8 +10,8 @@ use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::Adapter;
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Kernels, Recipe, Switch};
-use rullama_train::run::{self, Data, Frozen, Prepared, Steps, ValidationFile};
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::run::{self, Data, Frozen, Prepared};
+use rullama_train::train::Trainer;
 
 use super::show;
 
@@ -21,33 +21,21 @@ const COPIED: usize = 4;
 /// Everything that lies on the host.
 pub struct Session {
     pub frozen: Frozen,
-    pub data: Data,
-    pub validation: Vec<ValidationFile>,
-    pub steps: Steps,
-    pub prompts: Vec<(String, Vec<u32>)>,
-    pub capacity: Capacity,
-    pub positions: usize,
+    pub prepared: Prepared,
 }
 
 impl Session {
-    /// Opens the base, reads the data and plans every step.
-    pub fn open(recipe: &Recipe) -> Result<Session> {
+    /// Opens the base, reads the data, plans every step, and opens the adapter that training starts from.
+    pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
+        // A place that cannot be written is better known before anything else.
+        files::check_folder(&recipe.output.dir)?;
         let frozen = Frozen::open(recipe)?;
         let wait = show::wait("reading the data");
         let data = Data::read(recipe, &frozen)?;
         wait.finish_and_clear();
-        let Prepared { data, validation, steps, prompts, capacity, positions } =
-            Prepared::plan(recipe, &frozen, data)?;
-        Ok(Session { frozen, data, validation, steps, prompts, capacity, positions })
-    }
-
-    /// [`Session::open`] with the adapter that training starts from: how training and its check begin.
-    pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
-        // A place that cannot be written is better known before anything else.
-        files::check_folder(&recipe.output.dir)?;
-        let session = Session::open(recipe)?;
-        let initial = run::initial_adapter(recipe, &session.frozen.base)?;
-        Ok((session, initial))
+        let prepared = Prepared::plan(recipe, &frozen, data)?;
+        let initial = run::initial_adapter(recipe, &frozen.base)?;
+        Ok((Session { frozen, prepared }, initial))
     }
 
     /// Opens the device that the recipe names.
@@ -60,8 +48,9 @@ impl Session {
 
     /// Uploads the base, as far as there is to be room for it.
     pub fn model(&self, recipe: &Recipe, gpu: &Gpu, adapter: &Adapter) -> Result<Model<'_>> {
-        let (base, capacity) = (&self.frozen.base, self.capacity);
-        let loading = run::load(gpu, base, recipe, adapter, capacity, self.positions, |_| ());
+        let Prepared { capacity, positions, .. } = self.prepared;
+        let base = &self.frozen.base;
+        let loading = run::load(gpu, base, recipe, adapter, capacity, positions, |_| ());
         Ok(pollster::block_on(loading)?)
     }
 
@@ -84,7 +73,7 @@ impl Session {
 
     /// Runs the largest batches once, so that what the device cannot do shows before the first step; in words, what it took.
     pub fn dry_pass(&self, trainer: &Trainer) -> Result<String> {
-        let largest = run::largest(&self.steps, &self.data.train);
+        let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
         let started = Instant::now();
         let found = pollster::block_on(trainer.dry_pass(&largest))?;
         let seconds = started.elapsed().as_secs_f64();
@@ -130,10 +119,10 @@ impl Session {
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
-        Trainer::new(gpu, model, adapter, self.capacity, dropout, recompute).map_err(|error| match error {
+        Trainer::new(gpu, model, adapter, self.prepared.capacity, dropout, recompute).map_err(|error| match error {
             GpuError::OverLimit { needed, .. } => {
                 let gib = recipe.train.memory_limit.unwrap_or_default();
-                let (least, tokens) = (show::bytes(needed), show::count(self.capacity.tokens, "token"));
+                let (least, tokens) = (show::bytes(needed), show::count(self.prepared.capacity.tokens, "token"));
                 let layers = model.offloaded();
                 let how = match (&layers[..], recipe.train.offload_experts) {
                     ([], Switch::Off) if self.has_experts() => {

@@ -89,7 +89,7 @@ pub fn start(recipe: &Recipe, s: &Session, initial: &Loaded, gpu: &Gpu) {
 }
 
 fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
-    let config = s.frozen.base.config();
+    let (config, data) = (s.frozen.base.config(), &s.prepared.data);
     let (layers, width, vocab) = (config.layers.len(), config.width, grouped(config.vocab));
     let layers = count(layers, "layer");
     line("base", format_args!("{}: {layers}, width {width}, vocabulary {vocab}", s.frozen.base.name()));
@@ -103,18 +103,15 @@ fn session(recipe: &Recipe, s: &Session, adapter: &Adapter) {
     let matrices = format!("rank {rank}, alpha {alpha} (scale {scale:.4}) on {modules}");
     line("adapter", format_args!("{parameters}{origin}: {matrices}"));
     line("template", template_and_loss(recipe, s));
-    for (number, source) in s.data.sources.iter().enumerate() {
-        if number == SOURCES && s.data.sources.len() > SOURCES + 1 {
-            text(format_args!("           and {}", count(s.data.sources.len() - SOURCES, "file")));
+    for (number, source) in data.sources.iter().enumerate() {
+        if number == SOURCES && data.sources.len() > SOURCES + 1 {
+            text(format_args!("           and {}", count(data.sources.len() - SOURCES, "file")));
             break;
         }
         line(if number == 0 { "read" } else { "" }, self::source(source));
     }
-    line(
-        "data",
-        format_args!("train {}; validation {}", samples(&s.data.train), samples(&s.data.validation)),
-    );
-    notices(&s.data.notices);
+    line("data", format_args!("train {}; validation {}", samples(&data.train), samples(&data.validation)));
+    notices(&data.notices);
 }
 
 /// What the user should know.
@@ -212,7 +209,7 @@ fn steps(recipe: &Recipe, s: &Session) {
         1 => String::new(),
         n => format!("{n} micro-batches of "),
     };
-    let (steps, rate) = (grouped(s.steps.plans.len()), t.learning_rate);
+    let (steps, rate) = (grouped(s.prepared.steps.plans.len()), t.learning_rate);
     line("steps", format_args!("{steps} ({length}), each {accumulated}{batch}; learning rate up to {rate}"));
 }
 

@@ -128,8 +128,8 @@ impl Experts {
         std::iter::once(&self.down.weight).chain(self.gate_up.iter().map(|w| &w.weight))
     }
 
-    /// `acts.output` from the stream after attention, `[tokens, D]`, with the adapters of gate and up and of down. `score` makes the router's scores `[tokens, E]` from what
-    /// it reads `[tokens, D]` and its matrix: the product and its adapter's.
+    /// `acts.output` from the stream after attention, `[tokens, D]`, with the adapters of gate and up and of down. `score` makes the
+    /// router's scores `[tokens, E]` from what it reads `[tokens, D]` and its matrix: the product and its adapter's.
     pub fn forward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
@@ -140,11 +140,9 @@ impl Experts {
         tokens: usize,
         score: impl FnOnce(&mut Recorder<'a>, &Rows, &Rows, &Weight),
     ) {
-        let (groups, normed, scores) = (&acts.groups, &scratch.normed, &scratch.scores);
+        let (groups, normed) = (&acts.groups, &scratch.normed);
         let (d, f) = (self.router.cols, groups.experts.width);
-        rms_norm::forward(rec, normed, stream, &self.router_norm, None, 1.0, tokens);
-        score(rec, scores, normed, &self.router);
-        router::forward(rec, groups, scores, tokens);
+        self.route(rec, stream, groups, scratch, tokens, score);
         groups.sort(rec, tokens);
 
         rms_norm::forward(rec, normed, stream, &self.pre_ffw_norm_2, None, 1.0, tokens);
@@ -190,6 +188,22 @@ impl Experts {
             }
             expert_combine::forward(rec, acts.output.from(first), &part, &self.scales, groups, tokens);
         }
+    }
+
+    /// The experts of each token and their weights, into `groups`; `stream` and `score` are those of [`Experts::forward`].
+    fn route<'a>(
+        &'a self,
+        rec: &mut Recorder<'a>,
+        stream: &Rows,
+        groups: &Groups,
+        scratch: &ExpertScratch,
+        tokens: usize,
+        score: impl FnOnce(&mut Recorder<'a>, &Rows, &Rows, &Weight),
+    ) {
+        let ExpertScratch { normed, scores, .. } = scratch;
+        rms_norm::forward(rec, normed, stream, &self.router_norm, None, 1.0, tokens);
+        score(rec, scores, normed, &self.router);
+        router::forward(rec, groups, scores, tokens);
     }
 
     /// Adds to `dstream` what comes from the gradient of `acts.output`, which `scratch.normed` holds and which is lost, and to the

@@ -106,7 +106,7 @@ impl Run<'_> {
         let fingerprint = Some(&*fingerprint.to_string());
         let options = export::Options { base_model, dropout: recipe.lora.dropout, fingerprint };
         let (vocab, longest) = (base.config().vocab, self.trainer.capacity().tokens);
-        let batches = self.session.validation.iter().flat_map(|file| file.batches.iter().cloned());
+        let batches = self.session.prepared.validation.iter().flat_map(|file| file.batches.iter().cloned());
         let held_out = HeldOut::of_batches(batches, vocab)
             .unwrap_or_else(|NoTokens| HeldOut::built_in(tokenizer, *layout, longest, vocab));
         let (dir, formats) = (&recipe.output.dir, &recipe.output.export);
@@ -206,8 +206,8 @@ impl Run<'_> {
             adapter_digest: written.map(|bytes| digest::bytes(&bytes)),
             parameters: self.initial.parameters(),
             planned_bytes: self.trainer.plan().total(),
-            train_samples: self.session.data.train.len(),
-            validation_samples: self.session.data.validation.len(),
+            train_samples: self.session.prepared.data.train.len(),
+            validation_samples: self.session.prepared.data.validation.len(),
         };
         let path = self.recipe.output.dir.join(report::FILE);
         files::write_atomic(&path, report.html().as_bytes())?;

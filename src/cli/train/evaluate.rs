@@ -12,10 +12,10 @@ use super::{Best, Run};
 impl Run<'_> {
     /// Validation and replies; false where somebody asked to stop meanwhile, and nothing was measured.
     pub(super) fn evaluate(&mut self) -> Result<bool> {
-        let batches = self.session.validation.iter().map(|file| file.batches.len()).sum();
+        let batches = self.session.prepared.validation.iter().map(|file| file.batches.len()).sum();
         let bar = self.console.phase("validation", batches);
         let (mut total, mut sources) = (train::Evaluation::default(), Vec::new());
-        for file in &self.session.validation {
+        for file in &self.session.prepared.validation {
             let mut own = train::Evaluation::default();
             for batch in &file.batches {
                 if self.stop.asked() {
@@ -71,11 +71,11 @@ impl Run<'_> {
 
     /// `None` where somebody asked to stop meanwhile.
     fn replies(&self) -> Result<Option<Vec<Reply>>> {
-        let bar = self.console.phase("replies", self.session.prompts.len());
+        let bar = self.console.phase("replies", self.session.prepared.prompts.len());
         let adapter = Adapter { pairs: block_on(self.trainer.adapter())?, ..self.initial.clone() };
         let (tokenizer, longest) = (&self.session.frozen.tokenizer, self.recipe.eval.max_new_tokens);
         let mut replies = Vec::new();
-        for (text, prompt) in &self.session.prompts {
+        for (text, prompt) in &self.session.prepared.prompts {
             if self.stop.asked() {
                 bar.finish_and_clear();
                 return Ok(None);

@@ -67,7 +67,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     lock::check(dir)?;
     let (session, loaded) = Session::start(recipe)?;
     let initial = &loaded.adapter;
-    let identity = Identity::of(&session.frozen, &session.data);
+    let identity = Identity::of(&session.frozen, &session.prepared.data);
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     let resumed_at = start.checkpoint.as_ref().map_or(0, |c| c.step);
     check_space(recipe, initial)?;
@@ -76,7 +76,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
         show::start(recipe, &session, &loaded, &gpu);
     }
 
-    let steps = session.steps.plans.len();
+    let steps = session.prepared.steps.plans.len();
     let loading = Console::new(args.voice(), steps, 0);
     let bar = loading.phase("loading the base", 0);
     let model = session.model(recipe, &gpu, initial)?;
@@ -192,7 +192,7 @@ impl Run<'_> {
             object["output"] = json!(dir);
             object["steps"] = self.steps().into();
             object["resumed_at"] = self.step.into();
-            let of_data = self.session.data.notices.iter().map(ToString::to_string);
+            let of_data = self.session.prepared.data.notices.iter().map(ToString::to_string);
             object["notices"] =
                 loaded.iter().cloned().chain(of_data).chain(notices.iter().cloned()).collect();
             object["recipe"] = serde_json::to_value(self.recipe).expect("tables of plain values");
@@ -225,7 +225,7 @@ impl Run<'_> {
     }
 
     fn steps(&self) -> usize {
-        self.session.steps.plans.len()
+        self.session.prepared.steps.plans.len()
     }
 
     /// Each turn does what is due after the steps so far, then takes the next.
@@ -261,12 +261,13 @@ impl Run<'_> {
 
     fn take_step(&mut self) -> Result<()> {
         let (index, number) = (self.step, self.step + 1);
-        let step = self.session.steps.step(&self.session.data.train, index);
-        let learning_rate = self.session.steps.schedule.learning_rate(index);
+        let step = self.session.prepared.steps.step(&self.session.prepared.data.train, index);
+        let learning_rate = self.session.prepared.steps.schedule.learning_rate(index);
         let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
         let optimizer = run::optimizer(self.recipe);
         if number < self.steps() {
-            self.trainer.announce(&self.session.steps.step(&self.session.data.train, number));
+            self.trainer
+                .announce(&self.session.prepared.steps.step(&self.session.prepared.data.train, number));
         }
         let started = Instant::now();
         let result = block_on(self.trainer.step(&step, number as u64, &optimizer, learning_rate));

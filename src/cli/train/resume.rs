@@ -63,7 +63,7 @@ fn check(
     identity: &Identity,
     dir: &Path,
 ) -> Result<()> {
-    let changes = checkpoint.changes(recipe, identity, session.steps.plans.len());
+    let changes = checkpoint.changes(recipe, identity, session.prepared.steps.plans.len());
     if changes.is_empty() {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use super::{ExpertActivations, ExpertLora, ExpertScratch, Experts};
 use crate::gpu::Recorder;
 use crate::ops::expert_linear::{ExpertWeight, Source};
-use crate::ops::{Rows, Weight, expert_matvec, gated, rms_norm, router};
+use crate::ops::{Rows, Weight, expert_matvec, gated, rms_norm};
 
 impl Experts {
     /// What [`Experts::forward`] makes of at most [`crate::ops::matvec::MAX_ROWS`] tokens; what a backward needs is not there.
@@ -17,11 +17,9 @@ impl Experts {
         tokens: usize,
         score: impl FnOnce(&mut Recorder<'a>, &Rows, &Rows, &Weight),
     ) {
-        let (groups, normed, scores) = (&acts.groups, &scratch.normed, &scratch.scores);
+        let (groups, normed) = (&acts.groups, &scratch.normed);
         let (f, choices) = (groups.experts.width, tokens * groups.experts.used);
-        rms_norm::forward(rec, normed, stream, &self.router_norm, None, 1.0, tokens);
-        score(rec, scores, normed, &self.router);
-        router::forward(rec, groups, scores, tokens);
+        self.route(rec, stream, groups, scratch, tokens, score);
 
         rms_norm::forward(rec, normed, stream, &self.pre_ffw_norm_2, None, 1.0, tokens);
         let x = Source::Tokens(normed.all());
