@@ -90,11 +90,14 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
         show::text(json!({
             "base": frozen.base.name(), "adapter": name, "samples": data.validation.len(), "results": results,
-            "notices": notices,
+            "notices": notices, "offloaded_layers": model.offloaded(),
         }));
     } else {
         show::device(&gpu);
         show::line("base", frozen.base.name());
+        if !model.offloaded().is_empty() {
+            show::line("offload", show::offloaded(&trainer.plan().offloaded));
+        }
         show::line("adapter", name.as_deref().unwrap_or("none"));
         show::notices(&notices);
         table(&results, &files);

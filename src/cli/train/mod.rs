@@ -192,6 +192,7 @@ impl Run<'_> {
             object["output"] = json!(dir);
             object["steps"] = self.steps().into();
             object["resumed_at"] = self.step.into();
+            object["offloaded_layers"] = json!(self.model.offloaded());
             let of_data = self.session.prepared.data.notices.iter().map(ToString::to_string);
             object["notices"] =
                 loaded.iter().cloned().chain(of_data).chain(notices.iter().cloned()).collect();
