@@ -13,9 +13,12 @@ use crate::tokenizer::Tokenizer;
 use crate::train::{Capacity, Dropout, Optimizer};
 use crate::weights::{self, Base, Fingerprint};
 
+mod course;
 mod data;
 mod load;
 mod prepared;
+mod step;
+pub use course::{Course, Recorded};
 pub use data::{Data, Source, ValidationFile, template};
 pub use load::load;
 pub use prepared::Prepared;
