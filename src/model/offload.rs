@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn layers_are_spread() {
         let layers = [1, 2, 3, 5, 6, 7, 8, 9];
-        assert_eq!(spread(&layers, 0), []);
+        assert!(spread(&layers, 0).is_empty());
         assert_eq!(spread(&layers, 1), [6]);
         assert_eq!(spread(&layers, 2), [3, 8]);
         assert_eq!(spread(&layers, 3), [2, 6, 8]);
