@@ -13,13 +13,13 @@ use rullama_train::model::plan::{Offload, Plan, Recompute, with_experts};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Frozen, RunError};
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use rullama_train::weights::shapes::{SHAPES, Shape};
 use rullama_train::weights::{Base, Gguf};
 
 use super::golden::{Golden, split_experts};
 use super::limits::ADAMW;
-use super::{NO_DROPOUT, bits, check_that, gradient_bits, trainer};
+use super::{bits, check_that, gradient_bits, trainer};
 
 /// Losses, gradients, the trained adapter, evaluations, logits and replies, all as bits, of a model whose layers `offloaded` have
 /// their experts in host memory.
@@ -33,7 +33,7 @@ fn everything(
     assert_eq!(model.offloaded(), offloaded);
     let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
     let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
-    let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, recompute);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, recompute);
     let mut found = Vec::new();
     let wide = |bits: Vec<u32>| bits.into_iter().map(u64::from).collect::<Vec<_>>();
     for number in 1..=2 {
@@ -149,7 +149,7 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
         gpu.wait()?;
         let others = gpu.allocated_bytes();
         let model = block_on(Model::offloading(gpu, &base, 24, &plan.offloaded.layers, |_| ()))?;
-        let trainer = Trainer::new(gpu, &model, &adapter, capacity, NO_DROPOUT, within)?;
+        let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, within)?;
         check_that(&format!("{what}: planned before and after"), plan.bytes == trainer.plan().bytes)?;
         losses.push(block_on(trainer.step(&step, 1, &ADAMW, 1e-3))?.loss);
         if let Some((now, others)) = gpu.allocated_bytes().zip(others) {
