@@ -83,7 +83,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let (q, k, v) = (of_size(1, q_len), of_size(2, kv_len), values(3, kv_len));
         let (dk, dv) = (values(5, kv_len), values(6, kv_len));
         // Rows of unlike size, none of them with a largest value in [½, 1).
-        let row_size = |i: usize| if i / (heads * head_size) % 2 == 0 { 4.0 } else { 8.0 };
+        let row_size = |i: usize| if (i / (heads * head_size)).is_multiple_of(2) { 4.0 } else { 8.0 };
         let dout: Vec<f32> = values(4, q_len).iter().enumerate().map(|(i, x)| row_size(i) * x).collect();
 
         let start_of = |t: usize| *starts.iter().rfind(|&&s| s as usize <= t).expect("the first is 0");
