@@ -3,7 +3,7 @@
 use super::coop_products::Packs;
 use super::experts::{self, ExpertActivations, ExpertScratch};
 use super::lending::Lent;
-use super::{Model, Trainable};
+use super::{Model, Trainable, offload};
 use crate::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::coop_attention_kv::Left;
@@ -89,6 +89,8 @@ pub struct Plan {
     pub bytes: Vec<(&'static str, u64)>,
     /// What each layer keeps for backward.
     pub kept: Vec<Kept>,
+    /// The experts that stay in host memory.
+    pub offloaded: Offloaded,
     pub(super) layers: Vec<LayerWidths>,
     pub(super) z_width: usize,
     pub(super) masked_width: usize,
@@ -131,6 +133,56 @@ pub enum Recompute {
     Never,
 }
 
+/// Which layers' experts may stay in host memory. The choice changes no bit of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Those of as few layers as [`Recompute::Within`] asks for, where recomputing every layer is not enough.
+    Auto,
+    /// All layers'.
+    All,
+    /// None.
+    Never,
+}
+
+/// Experts that stay in host memory and are copied to the device layer by layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offloaded {
+    /// Their layers.
+    pub layers: Vec<usize>,
+    /// Layers that have experts.
+    pub of: usize,
+    /// Bytes of host memory.
+    pub bytes: u64,
+    /// Bytes that a forward copies: a micro-batch of an evaluation, a token of a reply.
+    pub forward: u64,
+    /// Bytes that forward and backward of a micro-batch copy.
+    pub training: u64,
+}
+
+impl Offloaded {
+    fn new(gpu: &Gpu, base: &Base, layers: Vec<usize>, lowest: usize) -> Offloaded {
+        let bytes = |layers: &mut dyn Iterator<Item = &usize>| -> u64 {
+            layers.map(|&layer| offload::layer_bytes(gpu, base, layer)).sum()
+        };
+        let all = bytes(&mut layers.iter());
+        let backward = bytes(&mut layers.iter().filter(|layer| **layer >= lowest));
+        // The forward leaves the last one where the backward begins, and the backward the first, if it comes so far.
+        let last = bytes(&mut layers.last().into_iter().filter(|layer| **layer >= lowest));
+        let first = bytes(&mut layers.first().into_iter().filter(|layer| **layer >= lowest));
+        let (forward, training) = match layers.len() {
+            1 => (0, 0), // it has its place for itself
+            _ => (all, all + backward - last - first),
+        };
+        Offloaded { of: with_experts(base).len(), bytes: all, forward, training, layers }
+    }
+}
+
+/// Layers that have experts.
+pub fn with_experts(base: &Base) -> Vec<usize> {
+    let layers = base.config().layers.iter().enumerate();
+    layers.filter(|(_, layer)| layer.experts.is_some()).map(|(i, _)| i).collect()
+}
+
 /// Upper bounds of the logits' chunk, unless one row alone is larger: more rows keep more of the device busy, and long passes
 /// have room for them.
 const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
@@ -151,11 +203,13 @@ impl Plan {
         dropout: bool,
         recompute: Recompute,
     ) -> Plan {
-        let frozen = Frozen { base: model.base, bytes: model.bytes(), chunk: model.chunk };
+        let offloaded = model.offloaded();
+        let frozen = Frozen { base: model.base, bytes: model.bytes(), chunk: model.chunk, offloaded };
         Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
     }
 
-    /// The same before the model is on the device, where it will have rotary tables for `positions` positions.
+    /// The same before the model is on the device, where it will have rotary tables for `positions` positions: what is to stay in
+    /// host memory is decided here, for [`Model::offloading`].
     pub fn ahead(
         gpu: &Gpu,
         base: &Base,
@@ -165,9 +219,23 @@ impl Plan {
         loss_tokens: usize,
         dropout: bool,
         recompute: Recompute,
+        offload: Offload,
     ) -> Plan {
-        let frozen = Frozen { base, bytes: device_bytes(base, positions), chunk: super::CHUNK };
-        Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+        let experts = with_experts(base);
+        let plan = |offloaded: Vec<usize>| {
+            let bytes = device_bytes(base, positions, &offloaded);
+            let frozen = Frozen { base, bytes, chunk: super::CHUNK, offloaded };
+            Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+        };
+        match (offload, recompute) {
+            (Offload::All, _) => plan(experts),
+            (Offload::Auto, Recompute::Within(limit)) => {
+                let mut plans = (0..=experts.len()).map(|count| plan(offload::spread(&experts, count)));
+                let fits = plans.find(|plan| plan.total() <= limit);
+                fits.unwrap_or_else(|| plan(experts))
+            }
+            _ => plan(Vec::new()),
+        }
     }
 
     /// With the largest chunk with which the plan fits, where there is a limit.
@@ -270,6 +338,7 @@ impl Plan {
         let expert_activations = |l: &LayerWidths| experts(ExpertActivations::bytes, l, l.z[7] + l.z[8]);
         let fixed = vec![
             ("frozen weights", model.bytes),
+            ("experts from host memory, in turn", offload::device_bytes(gpu, model.base, &model.offloaded)),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
             ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
@@ -342,6 +411,7 @@ impl Plan {
             head_rows,
             bytes: all,
             kept,
+            offloaded: Offloaded::new(gpu, model.base, model.offloaded.clone(), adapter.lowest_layer()),
             layers,
             z_width,
             masked_width,
@@ -425,14 +495,18 @@ fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
 /// What a plan asks of a model.
 struct Frozen<'a> {
     base: &'a Base,
-    bytes: u64,
+    bytes: u64, // without what lies in turn
     chunk: usize,
+    offloaded: Vec<usize>,
 }
 
-/// Bytes that [`Model::bytes`] will be: every matrix but the per-layer embeddings, which stay on the host, each in whole vec4s, and
-/// the rotary tables of both kinds of layers.
-fn device_bytes(base: &Base, positions: usize) -> u64 {
-    let matrices = base.tensors().filter(|m| m.rows > 1 && m.name != "per_layer_token_embd");
+/// Bytes that [`Model::bytes`] will be: every matrix but the per-layer embeddings and the experts of the layers `offloaded`, which
+/// stay on the host, each in whole vec4s, and the rotary tables of both kinds of layers.
+fn device_bytes(base: &Base, positions: usize, offloaded: &[usize]) -> u64 {
+    let on_host: Vec<&str> =
+        offloaded.iter().flat_map(|&layer| offload::matrices(base, layer)).map(|m| m.name).collect();
+    let stays = |name: &str| name == "per_layer_token_embd" || on_host.contains(&name);
+    let matrices = base.tensors().filter(|m| m.rows > 1 && !stays(m.name));
     let mut tables: Vec<usize> = base.config().layers.iter().map(|l| positions * l.head_size * 4).collect();
     tables.sort_unstable();
     tables.dedup();
@@ -460,15 +534,19 @@ fn widths(config: &Config, adapter: &Trainable, layer: usize) -> LayerWidths {
 }
 
 impl Model<'_> {
-    /// Bytes on the device.
+    /// Bytes on the device, without the places where offloaded experts lie in turn.
     pub fn bytes(&self) -> u64 {
         let mut matrices: Vec<&Weight> = vec![&self.token_embd];
         matrices.extend(&self.output);
         matrices.extend(self.per_layer.iter().flat_map(|p| &p.model_proj));
-        for l in &self.layers {
+        let offloaded = self.offloaded();
+        for (i, l) in self.layers.iter().enumerate() {
             matrices.extend([&l.attn_q, &l.attn_output, &l.ffn_gate, &l.ffn_up, &l.ffn_down]);
             matrices.extend(l.attn_k.iter().chain(&l.attn_v));
-            matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
+            matrices.extend(l.experts.iter().map(|e| e.router()));
+            if !offloaded.contains(&i) {
+                matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
+            }
             matrices.extend(l.per_layer.iter().flat_map(|p| [&p.inp_gate, &p.proj]));
         }
         let mut tables: Vec<u64> = self.layers.iter().map(|l| l.rope.bytes()).collect();
