@@ -53,6 +53,9 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     if source.contains("{EACH}") {
         return [1, 6, 12, 21].map(|n| vec![("EACH", n)]).to_vec();
     }
+    if source.contains("{HALF}") {
+        return [0, 1].map(|half| vec![("HALF", half), ("SINGLE", 1 - half)]).to_vec();
+    }
     if source.contains("{LANES}") {
         return [4, 8, 16].map(|n| vec![("LANES", n), ("QUADS", n / 4)]).to_vec();
     }
