@@ -252,7 +252,7 @@ save_total_limit = 5
 [device]
 backend = "vulkan"
 adapter = "RTX"
-kernels = "f32"
+kernels = "f16"
 "#;
 
 #[test]
