@@ -47,25 +47,27 @@ pub struct Recorder<'g> {
     gpu: &'g Gpu,
     commands: Vec<Command>,
     params: Vec<u8>,           // of the dispatches so far, a slot each
+    until: usize,              // bytes of them at which they are handed over
     own: Option<wgpu::Buffer>, // where they go, if not to the device's buffer for parameters
 }
 
 /// Bytes from the parameters of one dispatch to those of the next: the largest alignment that WebGPU allows.
 const SLOT: usize = 256;
-/// Dispatches that are handed over together.
+/// Dispatches that are handed over together, at most and at first: the device should not wait for many of them.
 const SLOTS: usize = 512;
+const FIRST_SLOTS: usize = 32;
 /// Bytes of the device's buffer for parameters.
 const PARAMS: u64 = (SLOT * SLOTS) as u64;
 
 impl<'g> Recorder<'g> {
     /// An empty recording.
     pub fn new(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new(), params: Vec::new(), own: None }
+        Recorder { gpu, commands: Vec::new(), params: Vec::new(), until: SLOT * FIRST_SLOTS, own: None }
     }
 
     /// An empty recording that [`Recorder::keep`] ends: nothing of it runs before, and its parameters stay its own.
     pub fn lasting(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { own: Some(gpu.params_buffer()), ..Recorder::new(gpu) }
+        Recorder { own: Some(gpu.params_buffer()), until: PARAMS as usize, ..Recorder::new(gpu) }
     }
 
     /// The device it records for.
@@ -83,7 +85,7 @@ impl<'g> Recorder<'g> {
         bindings: &[Binding],
         workgroups: [u32; 3],
     ) {
-        if self.params.len() == PARAMS as usize {
+        if self.params.len() == self.until {
             match &mut self.own {
                 None => self.hand_over(),
                 Some(full) => {
@@ -154,6 +156,7 @@ impl<'g> Recorder<'g> {
         // Ordered with submissions: earlier ones have read their parameters when this arrives.
         self.gpu.queue.write_buffer(&self.gpu.params, 0, &self.params);
         self.params.clear();
+        self.until = (2 * self.until).min(PARAMS as usize);
         let encoded = self.gpu.encode(&mut self.commands.iter());
         self.commands.clear();
         self.gpu.run(encoded);
