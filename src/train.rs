@@ -348,9 +348,9 @@ impl<'a> Trainer<'a> {
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset };
             let mask = self.dropout.mask(number, i);
             let (adapter, acts) = (&self.adapter, &self.activations);
-            self.model.forward(&mut rec, &inputs, adapter, acts, mask);
+            self.model.forward(&mut rec, &inputs, adapter, acts, mask).await?;
             self.head.backward(&mut rec, self.model, &inputs, acts, &losses, factor);
-            self.model.backward(&mut rec, &inputs, adapter, acts, mask);
+            self.model.backward(&mut rec, &inputs, adapter, acts, mask).await?;
             rec.submit()?;
             offset += inputs.loss_tokens;
         }
@@ -387,7 +387,7 @@ impl<'a> Trainer<'a> {
             let mut rec = Recorder::new(self.gpu);
             let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
-            self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
+            self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
             rec.submit()?;
             evaluation += self.read_evaluation(inputs.loss_tokens).await?;
@@ -401,7 +401,7 @@ impl<'a> Trainer<'a> {
         self.assert_fits(std::slice::from_ref(batch));
         let mut rec = Recorder::new(self.gpu);
         let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
-        self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
+        self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
         rec.submit()?;
         self.head.read_logits(self.gpu, self.model, &self.activations, rows).await
     }

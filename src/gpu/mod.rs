@@ -5,6 +5,7 @@ pub mod profile;
 mod recorder;
 mod recording;
 pub mod shader;
+mod upload;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,6 +16,7 @@ pub use crate::recipe::{Backend, Kernels};
 pub use pipeline::Kernel;
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
+pub use upload::{Submission, Upload};
 
 /// What can go wrong on a device.
 #[derive(Debug, thiserror::Error)]
@@ -407,7 +409,7 @@ impl Gpu {
     /// Waits until everything uploaded so far has arrived, so that its staging memory is free again.
     pub fn finish_uploads(&self) -> Result<(), GpuError> {
         self.queue.submit([]);
-        self.drive()?;
+        self.drive(wgpu::PollType::wait_indefinitely())?;
         self.check()
     }
 
@@ -450,10 +452,29 @@ impl Gpu {
     }
 
     /// Native backends make progress only when polled; a browser polls by itself.
-    fn drive(&self) -> Result<(), GpuError> {
+    fn drive(&self, until: wgpu::PollType) -> Result<(), GpuError> {
         #[cfg(not(target_arch = "wasm32"))]
-        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(|e| GpuError::Device(e.to_string()))?;
+        self.device.poll(until).map_err(|e| GpuError::Device(e.to_string()))?;
+        #[cfg(target_arch = "wasm32")]
+        let _ = until;
         Ok(())
+    }
+
+    /// Maps the whole of `buffer` for the host, once the device has passed `until`.
+    async fn map(
+        &self,
+        buffer: &wgpu::Buffer,
+        mode: wgpu::MapMode,
+        until: wgpu::PollType,
+    ) -> Result<(), GpuError> {
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        buffer.slice(..).map_async(mode, move |result| {
+            let _ = sender.send(result);
+        });
+        self.drive(until)?;
+        let mapped = receiver.await.map_err(|_| GpuError::Device("a mapped buffer was dropped".into()))?;
+        self.check()?;
+        mapped.map_err(|e| GpuError::Device(e.to_string()))
     }
 
     fn check_size(&self, label: &str, bytes: u64) -> Result<(), GpuError> {

@@ -2,6 +2,7 @@
 
 use super::profile::Timing;
 use super::recording::{Recording, Staging};
+use super::upload::{Submission, Upload};
 use super::{Gpu, GpuError, Kernel};
 
 /// A part of a buffer under a binding number.
@@ -87,7 +88,7 @@ impl<'g> Recorder<'g> {
     ) {
         if self.params.len() == self.until {
             match &mut self.own {
-                None => self.hand_over(),
+                None => drop(self.hand_over()),
                 Some(full) => {
                     self.gpu.queue.write_buffer(full, 0, &self.params);
                     self.params.clear();
@@ -138,10 +139,21 @@ impl<'g> Recorder<'g> {
         self.commands.push(Command::Copy { from: buffer.clone(), to: staging.buffer.clone(), bytes });
     }
 
+    /// Copies the first `bytes` (a multiple of 4) of `upload` to the start of `buffer`.
+    pub fn copy_in(&mut self, upload: &Upload, buffer: &wgpu::Buffer, bytes: u64) {
+        self.commands.push(Command::Copy { from: upload.buffer.clone(), to: buffer.clone(), bytes });
+    }
+
     /// Hands everything recorded so far to the device and starts anew.
     pub fn submit(&mut self) -> Result<(), GpuError> {
-        self.hand_over();
-        self.gpu.check()
+        self.submit_marked().map(drop)
+    }
+
+    /// [`Recorder::submit`]; what it gives tells how far the device is.
+    pub fn submit_marked(&mut self) -> Result<Submission, GpuError> {
+        let submission = self.hand_over();
+        self.gpu.check()?;
+        Ok(submission)
     }
 
     /// What was recorded since [`Recorder::lasting`], to be submitted any number of times.
@@ -151,7 +163,7 @@ impl<'g> Recorder<'g> {
         Recording { commands: self.commands }
     }
 
-    fn hand_over(&mut self) {
+    fn hand_over(&mut self) -> Submission {
         assert!(self.own.is_none(), "a lasting recording is kept");
         // Ordered with submissions: earlier ones have read their parameters when this arrives.
         self.gpu.queue.write_buffer(&self.gpu.params, 0, &self.params);
@@ -159,7 +171,7 @@ impl<'g> Recorder<'g> {
         self.until = (2 * self.until).min(PARAMS as usize);
         let encoded = self.gpu.encode(&mut self.commands.iter());
         self.commands.clear();
-        self.gpu.run(encoded);
+        self.gpu.run(encoded)
     }
 }
 
@@ -206,11 +218,12 @@ impl Gpu {
         Encoded { commands: encoder.finish(), timing }
     }
 
-    pub(super) fn run(&self, encoded: Encoded) {
-        self.queue.submit([encoded.commands]);
+    pub(super) fn run(&self, encoded: Encoded) -> Submission {
+        let index = self.queue.submit([encoded.commands]);
         if let Some(timing) = encoded.timing {
             self.profile.keep(timing);
         }
+        Submission(index)
     }
 }
 

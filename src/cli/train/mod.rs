@@ -73,7 +73,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let steps = session.prepared.steps.plans.len();
     let loading = Console::new(args.voice(), steps, 0);
     let bar = loading.phase("loading the base", 0);
-    let model = session.model(&gpu)?;
+    let model = session.model(recipe, &gpu, initial)?;
     let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
     if args.voice() == Voice::Words {
@@ -83,6 +83,9 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let tried = session.dry_pass(&trainer)?;
     bar.finish_and_clear();
     loading.line("tried", &tried);
+    if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
+        loading.line("offload", &cost);
+    }
     if let Some(load) = session.experts(&trainer)? {
         loading.line("experts", &load);
     }
@@ -179,6 +182,7 @@ impl Run<'_> {
             object["output"] = json!(recipe.output.dir);
             object["steps"] = self.course.steps().into();
             object["resumed_at"] = self.course.step.into();
+            object["offloaded_layers"] = json!(self.course.model.offloaded());
             let of_data = self.course.prepared.data.notices.iter().map(ToString::to_string);
             object["notices"] =
                 loaded.iter().cloned().chain(of_data).chain(notices.iter().cloned()).collect();
