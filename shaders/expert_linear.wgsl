@@ -4,6 +4,8 @@
 #import weight
 #import common/tile
 
+alias operand = f32;
+
 // Twin of `Params` in src/ops/expert_linear.rs.
 struct Params {
     weight_rows: u32,   // N of all experts that W holds

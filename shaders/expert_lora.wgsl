@@ -2,6 +2,8 @@
 // dB: P = dy [rows, N], Q = z [rows, R]. dA: P = u [rows, R], Q = x [rows, K]. dy and x may stand by token; then a row reads that of
 // its choice. Behind the experts, each row counts as much as its expert's output does: by the weight of the choice times the scale.
 #import common/tile
+
+alias operand = f32;
 #import common/packed
 
 // Twin of `Params` in src/ops/expert_lora.rs.

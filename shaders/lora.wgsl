@@ -2,6 +2,8 @@
 // dB: P = dy [T, N], Q = z [T, R]. dA: P = u [T, R], Q = x [T, K].
 #import common/tile
 
+alias operand = f32;
+
 // Twin of `Params` in src/ops/lora.rs.
 struct Params {
     rows: u32,       // T

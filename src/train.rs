@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{MicroBatch, Step};
 use crate::config::Config;
-use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::gpu::{Gpu, GpuError, Recorder, Tier};
 use crate::lora::{Adapter, Pair, Slot};
 use crate::model::plan::{Passes, Recompute};
 use crate::model::{Activations, Head, Inputs, Loads, Losses, Model, Plan, Trainable};
@@ -416,9 +416,9 @@ impl<'a> Trainer<'a> {
         self.capacity
     }
 
-    /// Whether its products run on cooperative matrices, with operands in f16.
-    pub fn cooperative(&self) -> bool {
-        self.gpu.cooperative()
+    /// What its products compute with.
+    pub fn tier(&self) -> Tier {
+        self.gpu.tier()
     }
 
     /// The shape of its model.

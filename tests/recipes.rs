@@ -254,7 +254,7 @@ save_total_limit = 5
 [device]
 backend = "vulkan"
 adapter = "RTX"
-kernels = "f32"
+kernels = "f16"
 "#;
 
 #[test]

@@ -1,13 +1,14 @@
 // A 64×64 tile of C = P·Q for 64 threads, 8×8 a thread, staged through workgroup memory 16 steps of the sum at a time.
 // The importer stages P `[16, 64]` and Q `[16, 64]`, calls tile_multiply, and at the end gets each row in its
 // `store_row(row, col4, a, b)`: eight neighbouring columns from 4·col4 on.
+// Operands are of the importer's type `operand`, sums of f32.
 // The accumulators have names because no driver here keeps an indexed array of them in registers.
 const TILE: u32 = 64u;
 const STEPS: u32 = 16u;
 const PITCH: u32 = 17u; // vec4s between two steps: one more than 16 spreads the banks
 
-var<workgroup> tile_p: array<vec4<f32>, 272>;
-var<workgroup> tile_q: array<vec4<f32>, 272>;
+var<workgroup> tile_p: array<vec4<operand>, 272>;
+var<workgroup> tile_q: array<vec4<operand>, 272>;
 var<private> c0a: vec4<f32>;
 var<private> c0b: vec4<f32>;
 var<private> c1a: vec4<f32>;
@@ -29,20 +30,20 @@ var<private> c7b: vec4<f32>;
 fn stage_p_rows(step4: u32, row4: u32, rows: mat4x4<f32>) {
     let columns = transpose(rows);
     let at = step4 * 4u * PITCH + row4;
-    tile_p[at] = columns[0];
-    tile_p[at + PITCH] = columns[1];
-    tile_p[at + 2u * PITCH] = columns[2];
-    tile_p[at + 3u * PITCH] = columns[3];
+    tile_p[at] = vec4<operand>(columns[0]);
+    tile_p[at + PITCH] = vec4<operand>(columns[1]);
+    tile_p[at + 2u * PITCH] = vec4<operand>(columns[2]);
+    tile_p[at + 3u * PITCH] = vec4<operand>(columns[3]);
 }
 
 // The same for Q.
 fn stage_q_rows(step4: u32, row4: u32, rows: mat4x4<f32>) {
     let columns = transpose(rows);
     let at = step4 * 4u * PITCH + row4;
-    tile_q[at] = columns[0];
-    tile_q[at + PITCH] = columns[1];
-    tile_q[at + 2u * PITCH] = columns[2];
-    tile_q[at + 3u * PITCH] = columns[3];
+    tile_q[at] = vec4<operand>(columns[0]);
+    tile_q[at + PITCH] = vec4<operand>(columns[1]);
+    tile_q[at + 2u * PITCH] = vec4<operand>(columns[2]);
+    tile_q[at + 3u * PITCH] = vec4<operand>(columns[3]);
 }
 
 // Adds the product of what is staged. All threads must call it together.
@@ -51,10 +52,10 @@ fn tile_multiply(lane: u32) {
     let p_at = lane / 8u * 2u;
     let q_at = lane % 8u * 2u;
     for (var step = 0u; step < STEPS; step++) {
-        let p0 = tile_p[step * PITCH + p_at];
-        let p1 = tile_p[step * PITCH + p_at + 1u];
-        let q0 = tile_q[step * PITCH + q_at];
-        let q1 = tile_q[step * PITCH + q_at + 1u];
+        let p0 = vec4<f32>(tile_p[step * PITCH + p_at]);
+        let p1 = vec4<f32>(tile_p[step * PITCH + p_at + 1u]);
+        let q0 = vec4<f32>(tile_q[step * PITCH + q_at]);
+        let q1 = vec4<f32>(tile_q[step * PITCH + q_at + 1u]);
         c0a += p0.x * q0;
         c0b += p0.x * q1;
         c1a += p0.y * q0;

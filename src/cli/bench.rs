@@ -13,7 +13,7 @@ use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::plan::{self, Kept, Offload, Offloaded, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::ops::adamw::AdamW;
-use rullama_train::recipe::Backend;
+use rullama_train::recipe::{Backend, Kernels};
 use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 use rullama_train::weights::Base;
 use rullama_train::weights::shapes::Shape;
@@ -64,8 +64,11 @@ pub struct BenchArgs {
     /// With --decode: an adapter of any format, instead of one of --rank on every linear; may be given several times.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", requires = "decode")]
     adapters: Vec<String>,
-    /// Compute in f32, even where the device has cooperative matrices.
-    #[arg(long)]
+    /// What products compute with: as device.kernels in a recipe.
+    #[arg(long, value_name = "KERNELS", default_value = "auto", value_parser = kernels)]
+    tier: Kernels,
+    /// The same as --tier f32.
+    #[arg(long, conflicts_with = "tier")]
     plain: bool,
     /// Part of the GPU's name.
     #[arg(long, value_name = "NAME")]
@@ -73,6 +76,10 @@ pub struct BenchArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+fn kernels(name: &str) -> Result<Kernels, serde_json::Error> {
+    serde_json::from_value(name.into())
 }
 
 /// Runs the steps and prints what they took.
@@ -92,7 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let random = || Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
     let open = || -> Result<Gpu> {
         let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
-        gpu.set_cooperative(!args.plain);
+        gpu.choose(if args.plain { Kernels::F32 } else { args.tier })?;
         Ok(gpu)
     };
     if let Some(tokens) = args.decode {
@@ -166,7 +173,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             .collect();
         show::text(json!({
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
-            "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "tier": gpu.tier().to_string(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss,
             "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
             "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels, "ceilings": ceilings.json(),

@@ -7,7 +7,7 @@ use clap::Args;
 use pollster::block_on;
 use rullama_train::dataset::{Invalid, Options, Overlong, files};
 use rullama_train::export::HeldOut;
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::recipe::{Recipe, Template};
 use rullama_train::run::{self, Data, Frozen};
 use rullama_train::template::{Layout, TrainOn};
@@ -73,6 +73,6 @@ impl HeldOutArgs {
 
 /// A few hundred tokens need no speed, and small differences are to be seen.
 fn in_f32(gpu: Gpu) -> Gpu {
-    gpu.set_cooperative(false);
+    gpu.set_tier(Tier::F32);
     gpu
 }

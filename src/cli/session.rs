@@ -8,7 +8,7 @@ use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::Adapter;
 use rullama_train::model::{Model, Plan};
-use rullama_train::recipe::{Kernels, Recipe, Switch};
+use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Data, Frozen, Prepared};
 use rullama_train::train::Trainer;
 
@@ -41,7 +41,7 @@ impl Session {
     pub fn device(recipe: &Recipe) -> Result<Gpu> {
         let (backend, name) = (recipe.device.backend, recipe.device.adapter.as_deref());
         let gpu = pollster::block_on(Gpu::open(backend, name, false))?;
-        gpu.set_cooperative(recipe.device.kernels == Kernels::Auto);
+        gpu.choose(recipe.device.kernels)?;
         Ok(gpu)
     }
 

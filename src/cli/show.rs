@@ -78,6 +78,7 @@ pub fn device(gpu: &Gpu) {
     let software =
         if gpu.is_software() { "; a CPU plays the GPU here: slow, but the same numbers" } else { "" };
     line("device", format_args!("{}{software}", gpu.description()));
+    line("kernels", gpu.tier());
 }
 
 /// Device, base, adapter, data and steps: what a run starts with.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::drift::{Effect, logits_of};
 use super::{Error, Format, HeldOut};
-use crate::gpu::GpuError;
+use crate::gpu::{GpuError, Tier};
 use crate::lora::Adapter;
 use crate::train::Trainer;
 
@@ -91,7 +91,7 @@ pub async fn verify(
     let alone = logits_of(trainer, held_out).await?;
     let effect = Effect::between(&alone, &adapted);
     let (change, norm) = (adapted.distance(&alone), adapted.norm());
-    let rounding = ROUNDING[usize::from(trainer.cooperative())] * norm / change;
+    let rounding = ROUNDING[usize::from(trainer.tier() != Tier::F32)] * norm / change;
     let mut formats = Vec::new();
     for (format, read) in read {
         // The same numbers give the same logits.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use wgpu::util::DeviceExt;
 
-pub use crate::recipe::Backend;
+pub use crate::recipe::{Backend, Kernels};
 pub use pipeline::Kernel;
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
@@ -87,6 +87,19 @@ pub enum GpuError {
     /// The base could not be read while it was on its way to the device.
     #[error(transparent)]
     Base(crate::weights::Error),
+    /// The device cannot compute with what was asked for.
+    #[error(
+        "{device} cannot compute with {wanted}; the best that it has are {best}. Set device.kernels (in bench: --tier) to \"auto\", \
+         or leave it out"
+    )]
+    NoTier {
+        /// The device.
+        device: String,
+        /// What the recipe asked for.
+        wanted: Tier,
+        /// What it would take by itself.
+        best: Tier,
+    },
     /// The device reported an error.
     #[error("the GPU reported an error: {0}")]
     Device(String),
@@ -102,6 +115,27 @@ enum Fault {
     Lost(String),
 }
 
+/// What products compute with, the slowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// f32: what every device does.
+    F32,
+    /// Operands in f16, each row scaled by a power of two, and sums in f32; the rest in f32.
+    F16,
+    /// The same on cooperative matrices, attention as well.
+    Cooperative,
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Tier::F32 => "f32",
+            Tier::F16 => "f16 operands",
+            Tier::Cooperative => "f16 operands on cooperative matrices",
+        })
+    }
+}
+
 /// An open device. Cheap to pass by reference; not cloneable on purpose.
 pub struct Gpu {
     device: wgpu::Device,
@@ -114,7 +148,8 @@ pub struct Gpu {
     /// Results of the parts of split products.
     partial_sums: OnceLock<wgpu::Buffer>,
     workgroups_to_fill: AtomicUsize,
-    cooperative: AtomicBool,
+    row_factors: OnceLock<wgpu::Buffer>,
+    tier: Mutex<Tier>,
     simd: AtomicBool,
     has_simd: bool,
     /// Parameters of the dispatches being recorded.
@@ -173,7 +208,7 @@ impl Gpu {
         let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
         let pipelines = pipeline::Cache::default();
         let profile = profile::Profile::default();
-        Ok(Gpu {
+        let gpu = Gpu {
             device,
             queue,
             info,
@@ -183,12 +218,15 @@ impl Gpu {
             errors,
             partial_sums: OnceLock::new(),
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
-            cooperative: AtomicBool::new(cooperative),
+            row_factors: OnceLock::new(),
+            tier: Mutex::new(Tier::F32),
             simd: AtomicBool::new(simd),
             has_simd: simd,
             params,
             unused,
-        })
+        };
+        gpu.set_tier(gpu.best_tier());
+        Ok(gpu)
     }
 
     /// The adapter's name, driver and backend, on one line.
@@ -247,9 +285,61 @@ impl Gpu {
         self.workgroups_to_fill.load(Ordering::Relaxed)
     }
 
+    /// What products compute with.
+    pub fn tier(&self) -> Tier {
+        *self.tier.lock().expect("the lock is held for a move only")
+    }
+
     /// Whether products run on cooperative matrices: f16 operands with scaled rows, f32 sums.
     pub fn cooperative(&self) -> bool {
-        self.cooperative.load(Ordering::Relaxed)
+        self.tier() == Tier::Cooperative
+    }
+
+    /// Whether the device can compute with `tier`.
+    pub fn has_tier(&self, tier: Tier) -> bool {
+        match tier {
+            Tier::F32 => true,
+            Tier::F16 => self.half(),
+            Tier::Cooperative => self.device.features().contains(COOPERATIVE),
+        }
+    }
+
+    /// The fastest that the device has; on a CPU, which has no f16 to multiply, f32.
+    pub fn best_tier(&self) -> Tier {
+        match self.has_tier(Tier::Cooperative) {
+            true => Tier::Cooperative,
+            false if self.half() && !self.is_software() => Tier::F16,
+            false => Tier::F32,
+        }
+    }
+
+    /// Computes with `tier` from now on, if the device has it, else as before. Trainers made before keep what they have.
+    pub fn set_tier(&self, tier: Tier) {
+        if self.has_tier(tier) {
+            *self.tier.lock().expect("the lock is held for a move only") = tier;
+        }
+    }
+
+    /// Computes with what a recipe asks for.
+    ///
+    /// # Errors
+    /// [`GpuError::NoTier`] where the device has it not.
+    pub fn choose(&self, kernels: Kernels) -> Result<(), GpuError> {
+        let tier = match kernels {
+            Kernels::Auto => self.best_tier(),
+            Kernels::F32 => Tier::F32,
+            Kernels::F16 => Tier::F16,
+            Kernels::Cooperative => Tier::Cooperative,
+        };
+        if !self.has_tier(tier) {
+            return Err(GpuError::NoTier {
+                device: self.info.name.clone(),
+                wanted: tier,
+                best: self.best_tier(),
+            });
+        }
+        self.set_tier(tier);
+        Ok(())
     }
 
     /// Lanes of a subgroup, where it is a SIMD register of a CPU that plays a GPU: shaders/simd_*.wgsl are for that.
@@ -267,12 +357,6 @@ impl Gpu {
         self.device.features().contains(wgpu::Features::SHADER_F16)
     }
 
-    /// Turns cooperative matrices off, or on again where the device has them. Trainers made before keep what they have.
-    pub fn set_cooperative(&self, on: bool) {
-        let has = self.device.features().contains(COOPERATIVE);
-        self.cooperative.store(on && has, Ordering::Relaxed);
-    }
-
     /// Sets [`Gpu::workgroups_to_fill`]: for tests of split products on any device.
     pub fn set_workgroups_to_fill(&self, workgroups: usize) {
         self.workgroups_to_fill.store(workgroups, Ordering::Relaxed);
@@ -284,6 +368,18 @@ impl Gpu {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("partial sums"),
                 size: PARTIAL_SUMS,
+                usage: wgpu::BufferUsages::STORAGE,
+                mapped_at_creation: false,
+            })
+        })
+    }
+
+    /// Scratch of products in f16, made when the first is recorded.
+    pub(crate) fn row_factors(&self) -> &wgpu::Buffer {
+        self.row_factors.get_or_init(|| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("row factors"),
+                size: ROW_FACTORS,
                 usage: wgpu::BufferUsages::STORAGE,
                 mapped_at_creation: false,
             })
@@ -398,6 +494,9 @@ impl Gpu {
 
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
+
+/// Bytes of scratch for the factors of a product's rows: those of a million.
+const ROW_FACTORS: u64 = 4 << 20;
 
 const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::SHADER_F16)

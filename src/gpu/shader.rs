@@ -65,6 +65,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("coop_thin", include_str!("../../shaders/coop_thin.wgsl")),
     ("expert_pack", include_str!("../../shaders/expert_pack.wgsl")),
     ("pack", include_str!("../../shaders/pack.wgsl")),
+    ("row_factors", include_str!("../../shaders/row_factors.wgsl")),
     ("simd_attention", include_str!("../../shaders/simd_attention.wgsl")),
     ("simd_linear", include_str!("../../shaders/simd_linear.wgsl")),
     ("simd_lora", include_str!("../../shaders/simd_lora.wgsl")),

@@ -1,8 +1,9 @@
-//! Products with a frozen matrix, with the adapter's product in the same pass.
+//! Products with a frozen matrix, with the adapter's product in the same pass: in f32, or with operands in f16 whose rows are
+//! scaled, by [`Tier`].
 
 use super::partial_sums::{self, Target};
-use super::{Param, STEPS, View, Weight};
-use crate::gpu::{Kernel, Recorder};
+use super::{Param, STEPS, View, Weight, row_factors};
+use crate::gpu::{Binding, Kernel, Recorder, Tier};
 
 /// Twin of `Params` in shaders/linear.wgsl, which imports it from shaders/common/product.wgsl.
 #[repr(C)]
@@ -48,6 +49,7 @@ pub fn forward(
     lora: Option<&LowRank>,
     rows: usize,
 ) {
+    let factors = factors(rec, x, w.cols, rows);
     for tile in &w.tiles {
         let cols4 = tile.rows.div_ceil(4);
         let params = Params {
@@ -56,7 +58,7 @@ pub fn forward(
             cols4: cols4 as u32,
             ..params(y, x, w, tile, scale, lora, rows)
         };
-        dispatch(rec, "forward", y, x, w, tile, lora, params);
+        dispatch(rec, "forward", y, x, w, tile, lora, factors, params);
     }
 }
 
@@ -71,6 +73,7 @@ pub fn backward(
     rows: usize,
     accumulate: bool,
 ) {
+    let factors = factors(rec, dy, w.rows, rows);
     for (i, tile) in w.tiles.iter().enumerate() {
         let lora = lora.filter(|_| i + 1 == w.tiles.len());
         let params = Params {
@@ -79,8 +82,13 @@ pub fn backward(
             cols4: (w.cols / 4) as u32,
             ..params(dx, dy, w, tile, scale, lora, rows)
         };
-        dispatch(rec, "backward", dx, dy, w, tile, lora, params);
+        dispatch(rec, "backward", dx, dy, w, tile, lora, factors, params);
     }
+}
+
+/// Of the rows of a product's operand, where it becomes f16.
+fn factors<'g>(rec: &mut Recorder<'g>, x: View, cols: usize, rows: usize) -> Option<Binding<'g>> {
+    (rec.gpu().tier() == Tier::F16).then(|| row_factors::of(rec, 6, x, cols, rows))
 }
 
 fn params(
@@ -120,11 +128,12 @@ fn dispatch(
     w: &Weight,
     tile: &super::Tile,
     lora: Option<&LowRank>,
+    factors: Option<Binding>,
     params: Params,
 ) {
     let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
     let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
-    if let Some(lanes) = rec.gpu().simd() {
+    if let (Some(lanes), None) = (rec.gpu().simd(), factors) {
         let kernel = Kernel::new("simd_linear", entry).with_format(w.ty).with_lanes(lanes);
         let across = params.cols4.div_ceil(if entry == "forward" { lanes } else { 8 });
         let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
@@ -141,7 +150,9 @@ fn dispatch(
         offset4: params.y_offset4,
         accumulate: params.accumulate == 1,
     };
-    let kernel = Kernel::new("linear", entry).with_format(w.ty);
+    let half = u32::from(factors.is_some());
+    let kernel =
+        Kernel::new("linear", entry).with_format(w.ty).with_size("HALF", half).with_size("SINGLE", 1 - half);
     partial_sums::split(rec, &target, across * down, steps, |rec, parts| {
         let params = Params {
             y_stride4: parts.stride4,
@@ -150,7 +161,8 @@ fn dispatch(
             part_steps: parts.steps,
             ..params
         };
-        let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, parts.result];
+        let mut bindings = vec![tile.bind(1), x.rows.bind(2), z, matrix, parts.result];
+        bindings.extend(factors);
         rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
     });
 }

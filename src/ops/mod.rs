@@ -45,6 +45,7 @@ pub mod residual;
 pub mod rms_norm;
 pub mod rope;
 pub mod router;
+mod row_factors;
 pub mod scale;
 pub mod update_norm;
 pub mod verdict;

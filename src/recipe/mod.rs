@@ -364,10 +364,14 @@ pub struct Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernels {
-    /// Products and attention on cooperative matrices, with operands in f16, where the device has them.
+    /// The fastest that the device has.
     Auto,
     /// Everything in f32.
     F32,
+    /// Products with operands in f16.
+    F16,
+    /// Products and attention on cooperative matrices, with operands in f16.
+    Cooperative,
 }
 
 /// Which graphics interface reaches the GPU.

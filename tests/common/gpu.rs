@@ -2,15 +2,15 @@
 #![allow(dead_code)] // each test uses a part
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Backend, Gpu, Tier};
 
 /// A name and what to do on the device.
 pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
 
 /// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
 ///
-/// Those with "cooperative" in their names run on cooperative matrices, where the device has them, those that end in "(f16)"
-/// where it computes in that; the others in f32. Those with "plain" in their names take the kernels that every GPU runs, where the
+/// Those with "cooperative" in their names run on cooperative matrices, where the device has them, those that end in "f16)"
+/// where it computes in that, "(operands in f16)" with such products; the others in f32. Those with "plain" in their names take the kernels that every GPU runs, where the
 /// others take a software device's own.
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
@@ -24,13 +24,18 @@ pub fn run(tests: Vec<Test>) -> ! {
         Ok(gpu) => {
             eprintln!("device: {}", gpu.description());
             let gpu: &'static Gpu = Box::leak(Box::new(gpu));
-            gpu.set_cooperative(true);
-            let has = gpu.cooperative();
+            let has = gpu.has_tier(Tier::Cooperative);
             let trial = |(name, test): Test| {
-                let (cooperative, half) = (name.contains("cooperative"), name.ends_with("(f16)"));
+                let (cooperative, half) = (name.contains("cooperative"), name.ends_with("f16)"));
                 let plain = name.contains("plain");
+                let operands = name.ends_with("(operands in f16)");
                 let run = move || {
-                    gpu.set_cooperative(cooperative);
+                    gpu.set_tier(Tier::F32);
+                    gpu.set_tier(match (cooperative, operands) {
+                        (true, _) => Tier::Cooperative,
+                        (_, true) => Tier::F16,
+                        _ => Tier::F32,
+                    });
                     gpu.set_simd(!plain);
                     test(gpu)
                 };

@@ -12,10 +12,10 @@ use super::linear::{random_weight, widths};
 use super::lora::transposed_product;
 
 /// Operands rounded to f16: 2^-11 each, and sums of up to 1024 products that add up in f32.
-const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
+pub const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
 
 /// Rows of very different size, as Gemma's activations and gradients are.
-fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32> {
+pub fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32> {
     let mut values = values(seed, height * width);
     for (t, row) in values.chunks_mut(width).enumerate().filter(|_| exponents) {
         let exponent = (t as i32 * 29) % 81 - 40;
@@ -25,7 +25,7 @@ fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32> {
 }
 
 /// Every row divided by its own factor, so that one tolerance fits all.
-fn leveled(found: &[f64], width: usize) -> Vec<f64> {
+pub fn leveled(found: &[f64], width: usize) -> Vec<f64> {
     let level = |(t, row): (usize, &[f64])| {
         let exponent = (t as i32 * 29) % 81 - 40;
         row.iter().map(|x| x * 2f64.powi(-exponent)).collect::<Vec<_>>()

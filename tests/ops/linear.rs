@@ -1,6 +1,6 @@
 //! Products with weights of every format, in tiles, with and without the adapter's term.
 
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::linear::{self, LowRank};
 use rullama_train::ops::{Tile, Weight};
 use rullama_train::reference;
@@ -8,6 +8,7 @@ use rullama_train::weights::planes;
 use rullama_train::weights::quant::{GgmlType, dequantize, random_blocks};
 
 use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, scaled, sum, values, wide};
+use super::coop::{HALF, leveled, rows};
 
 /// Rounding of sums of up to 1024 products in f32: about ε·√K = 6e-8·32 at worst.
 const PRODUCT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
@@ -107,24 +108,36 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
+/// The same with operands in f16, rows from 2^-40 to 2^40.
+pub fn forward_in_f16(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("linear forward, operands in f16", HALF);
+    for ty in GgmlType::SUPPORTED {
+        for c in &CASES {
+            forward_case(gpu, &mut check, ty, c)?;
+        }
+    }
+    check.done()
+}
+
 fn forward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case) -> Outcome {
     let (name, k) = (c.name(ty), widths(ty)[c.width]);
+    let half = gpu.tier() == Tier::F16;
     let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
-    let x = values(1, c.tokens * k);
+    let x = rows(1, c.tokens, k, half);
     let mut expected = scaled(c.scale, &reference::linear::forward(&wide(&x), &w, k));
     let x = Block::input(gpu, c.margins[0], k, &x);
     let y = Block::output(gpu, c.margins[1], c.outputs, c.tokens);
     let Some(rank) = c.rank else {
         run(gpu, |rec| linear::forward(rec, y.view(), x.view(), &weight, c.scale, None, c.tokens))?;
-        return check.close(&name, c.outputs, &y.read(gpu, &name)?, &expected);
+        return close(check, half, &name, c.outputs, &y.read(gpu, &name)?, &expected);
     };
-    let (z, b, lora_scale) = (values(2, c.tokens * rank), values(3, c.outputs * rank), 0.75);
+    let (z, b, lora_scale) = (rows(2, c.tokens, rank, half), values(3, c.outputs * rank), 0.75);
     let low_rank = reference::linear::forward(&wide(&z), &wide(&b), rank);
     expected = sum(&expected, &scaled(lora_scale, &low_rank));
     let (z, b) = (Block::input(gpu, (4, 8), rank, &z), Held::new(gpu, rank, &b));
     let lora = LowRank { z: z.view(), matrix: &b.param, rank, scale: lora_scale };
     run(gpu, |rec| linear::forward(rec, y.view(), x.view(), &weight, c.scale, Some(&lora), c.tokens))?;
-    check.close(&name, c.outputs, &y.read(gpu, &name)?, &expected)
+    close(check, half, &name, c.outputs, &y.read(gpu, &name)?, &expected)
 }
 
 /// `dx = scale·dy·W + u·A`, written or added.
@@ -141,10 +154,22 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
+/// The same with operands in f16.
+pub fn backward_in_f16(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("linear backward, operands in f16", HALF);
+    for ty in GgmlType::SUPPORTED {
+        for (i, c) in CASES.iter().enumerate() {
+            backward_case(gpu, &mut check, ty, c, i % 2 == 1)?;
+        }
+    }
+    check.done()
+}
+
 fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulate: bool) -> Outcome {
     let (name, k) = (format!("{} accumulate={accumulate}", c.name(ty)), widths(ty)[c.width]);
+    let half = gpu.tier() == Tier::F16;
     let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
-    let (dy, before) = (values(1, c.tokens * c.outputs), values(2, c.tokens * k));
+    let (dy, before) = (rows(1, c.tokens, c.outputs, half), rows(2, c.tokens, k, half));
     let mut expected = scaled(c.scale, &reference::linear::backward(&wide(&dy), &w, k));
     let dy = Block::input(gpu, c.margins[1], c.outputs, &dy);
     let dx = match accumulate {
@@ -158,9 +183,9 @@ fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulat
         run(gpu, |rec| {
             linear::backward(rec, dx.view(), dy.view(), &weight, c.scale, None, c.tokens, accumulate)
         })?;
-        return check.close(&name, k, &dx.read(gpu, &name)?, &expected);
+        return close(check, half, &name, k, &dx.read(gpu, &name)?, &expected);
     };
-    let (u, a) = (values(3, c.tokens * rank), values(4, rank * k));
+    let (u, a) = (rows(3, c.tokens, rank, half), values(4, rank * k));
     expected = sum(&expected, &reference::linear::backward(&wide(&u), &wide(&a), k));
     let (u, a) = (Block::input(gpu, (4, 8), rank, &u), Held::new(gpu, k, &a));
     // The factor of the term is forward's alone: u has it already.
@@ -168,7 +193,22 @@ fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulat
     run(gpu, |rec| {
         linear::backward(rec, dx.view(), dy.view(), &weight, c.scale, Some(&lora), c.tokens, accumulate)
     })?;
-    check.close(&name, k, &dx.read(gpu, &name)?, &expected)
+    close(check, half, &name, k, &dx.read(gpu, &name)?, &expected)
+}
+
+/// Rows of very different size are divided by it.
+fn close(
+    check: &mut Check,
+    half: bool,
+    name: &str,
+    width: usize,
+    found: &[f64],
+    expected: &[f64],
+) -> Outcome {
+    match half {
+        true => check.close(name, width, &leveled(found, width), &leveled(expected, width)),
+        false => check.close(name, width, found, expected),
+    }
 }
 
 /// The adapter's own matrices and rows of activations as weights: `z = x·Aᵀ`, `u = scale·dy·B`.

@@ -27,7 +27,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 70] = [
+    let tests: [Test; 72] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -47,6 +47,8 @@ fn main() {
         ("plain: attention, forward and backward", attention::forward_and_backward),
         ("plain: attention, large scores", attention::large_scores),
         ("plain: rms_norm, a row that overflows is not finite", rms_norm::overflow),
+        ("linear: forward (operands in f16)", linear::forward_in_f16),
+        ("linear: backward (operands in f16)", linear::backward_in_f16),
         ("packed: norms (f16)", half::norms),
         ("packed: GeGLU, both ways (f16)", half::geglu),
         ("packed: gradients of logits (f16)", half::cross_entropy),

@@ -30,7 +30,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 27] = [
+    let tests: [(&str, Test); 29] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -50,6 +50,8 @@ fn main() {
         ("limits: one sample is learned by heart", limits::overfit),
         ("limits: a feed-forward beyond f16", limits::beyond_f16),
         ("limits: cooperative, a feed-forward beyond f16", limits::beyond_f16),
+        ("limits: a feed-forward beyond f16 (operands in f16)", limits::beyond_f16),
+        ("splits: kept and recomputed activations give the same bits (operands in f16)", splits::recompute),
         ("exported: a folder computes what PEFT computes", exported::logits),
         ("decode: token by token and in passes, the training forward's logits", decode::against_training),
         ("decode: the same with the keys split over workgroups", decode::keys_split),
