@@ -81,6 +81,7 @@ pub async fn finetune(
     let model = Model::stream(gpu, &frozen.base, recipe.data.max_seq_len, |_| ()).await?;
     let trainer = Trainer::new(gpu, &model, &start, capacity, run::dropout(recipe), run::recompute(recipe))?;
     let optimizer = run::optimizer(recipe);
+    trainer.compile(&run::largest(&planned, samples), &optimizer).await?;
     for index in 0..steps {
         let learning_rate = planned.schedule.learning_rate(index);
         let (step, number) = (planned.step(samples, index), index as u64 + 1);

@@ -13,6 +13,7 @@ use rullama_train::recipe::{Kernels, Recipe};
 use rullama_train::run::{self, Data, Frozen, Prepared};
 use rullama_train::train::Trainer;
 
+use super::laps::Laps;
 use super::show;
 
 /// Everything that lies on the host.
@@ -35,6 +36,14 @@ impl Session {
         Ok((Session { frozen, prepared }, initial))
     }
 
+    /// [`Session::start`] and [`Session::device`] at the same time.
+    pub fn start_on_device(recipe: &Recipe) -> (Result<(Session, Loaded)>, Result<Gpu>) {
+        std::thread::scope(|scope| {
+            let gpu = scope.spawn(|| Session::device(recipe));
+            (Session::start(recipe), gpu.join().expect("errors of a device are returned"))
+        })
+    }
+
     /// Opens the device that the recipe names.
     pub fn device(recipe: &Recipe) -> Result<Gpu> {
         let (backend, name) = (recipe.device.backend, recipe.device.adapter.as_deref());
@@ -49,11 +58,14 @@ impl Session {
     }
 
     /// Runs the largest batches once, so that what the device cannot do shows before the first step; in words, what it took.
-    pub fn dry_pass(&self, trainer: &Trainer) -> Result<String> {
+    pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, laps: &mut Laps) -> Result<String> {
         let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
+        let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;
+        laps.lap(show::count(compiled, "kernel"));
         let started = Instant::now();
         let found = pollster::block_on(trainer.dry_pass(&largest))?;
         let seconds = started.elapsed().as_secs_f64();
+        laps.lap("the longest batch");
         if found.not_finite > 0 {
             bail!(
                 "{} of {} tokens of the longest batch overflow before the first step: their hidden states or logits are not \

@@ -6,13 +6,14 @@ mod recorder;
 mod recording;
 pub mod shader;
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wgpu::util::DeviceExt;
 
 pub use crate::recipe::Backend;
-pub use pipeline::Kernel;
+pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
 
@@ -93,6 +94,9 @@ pub enum GpuError {
     Lost(String),
 }
 
+/// Uploads that are on their way to the device.
+pub struct Sent(wgpu::SubmissionIndex);
+
 /// What the device told of itself.
 #[derive(Clone)]
 enum Fault {
@@ -129,6 +133,7 @@ impl Gpu {
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let cooperative = !webgpu_limits && has_cooperative_matrices(&adapter);
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
+        wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
         wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
         let mut features = adapter.features() & wanted;
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
@@ -292,11 +297,43 @@ impl Gpu {
         Ok(self.device.create_buffer_init(&descriptor))
     }
 
-    /// Waits until everything uploaded so far has arrived, so that its staging memory is free again.
-    pub fn finish_uploads(&self) -> Result<(), GpuError> {
-        self.queue.submit([]);
-        self.drive()?;
-        self.check()
+    /// A buffer of `bytes`, a multiple of 4 above 0, that `fill` writes on its way to the device: all of it, and reads nothing.
+    pub fn fill(
+        &self,
+        label: &str,
+        bytes: usize,
+        fill: impl FnOnce(&mut [MaybeUninit<u8>]),
+    ) -> Result<wgpu::Buffer, GpuError> {
+        self.check_size(label, bytes as u64)?;
+        let size = bytes as u64;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&descriptor);
+        let on_the_way =
+            wgpu::BufferSize::new(size).and_then(|size| self.queue.write_buffer_with(&buffer, 0, size));
+        // Without one, the device has reported why.
+        if let Some(mut view) = on_the_way {
+            let mut place = view.slice(..);
+            let (start, len) = (place.as_raw_element_ptr(), place.len());
+            // SAFETY: these bytes are the view's alone as long as it is borrowed; what may be uninitialized is not read.
+            fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) });
+        }
+        Ok(buffer)
+    }
+
+    /// Sends what was uploaded so far on its way, and waits until what went before `earlier` has arrived: the memory that it
+    /// passed through is free again then. The next `earlier` is what this returns.
+    pub fn send_uploads(&self, earlier: Option<Sent>) -> Result<Sent, GpuError> {
+        let sent = Sent(self.queue.submit([]));
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Some(Sent(index)) = earlier {
+            let wait = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
+            self.device.poll(wait).map_err(|e| GpuError::Device(e.to_string()))?;
+        }
+        #[cfg(target_arch = "wasm32")]
+        drop(earlier); // browsers see to that by themselves
+        self.check()?;
+        Ok(sent)
     }
 
     /// Overwrites the start of `buffer` before the next submission runs.

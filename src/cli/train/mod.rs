@@ -30,6 +30,8 @@ use rullama_train::run;
 use rullama_train::train::{Snapshot, TrainError, Trainer};
 use serde_json::json;
 
+use super::laps::Laps;
+use super::pipelines::Pipelines;
 use super::session::Session;
 use super::show;
 use console::{Console, Voice};
@@ -65,13 +67,17 @@ impl How {
 pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let dir = &recipe.output.dir;
     lock::check(dir)?;
-    let (session, loaded) = Session::start(recipe)?;
+    let mut laps = Laps::start();
+    let (session, gpu) = Session::start_on_device(recipe);
+    let (session, loaded) = session?;
     let initial = &loaded.adapter;
     let identity = Identity::of(&session.frozen, &session.prepared.data);
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     let resumed_at = start.checkpoint.as_ref().map_or(0, |c| c.step);
     check_space(recipe, initial)?;
-    let gpu = Session::device(recipe)?;
+    let gpu = gpu?;
+    let mut pipelines = Pipelines::open(&gpu);
+    laps.lap("base, samples and device");
     if args.voice() == Voice::Words {
         show::start(recipe, &session, &loaded, &gpu);
     }
@@ -82,13 +88,15 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let model = session.model(&gpu)?;
     let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
+    laps.lap("weights");
     if args.voice() == Voice::Words {
         show::plan(trainer.plan(), false);
     }
     let bar = loading.phase("trying the longest batch", 0);
-    let tried = session.dry_pass(&trainer)?;
+    let tried = session.dry_pass(recipe, &trainer, &mut laps)?;
     bar.finish_and_clear();
     loading.line("tried", &tried);
+    pipelines.keep(&gpu);
     if let Some(load) = session.experts(&trainer)? {
         loading.line("experts", &load);
     }
@@ -117,8 +125,10 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
         step: resumed_at,
         best: None,
     };
-    run.begin(start.checkpoint, &start.notices, &loaded.notices)?;
-    run.train()
+    run.begin(start.checkpoint, &start.notices, &loaded.notices, &laps)?;
+    let status = run.train();
+    pipelines.keep(&gpu);
+    status
 }
 
 /// Refuses a disk that has no room for what the run writes.
@@ -180,7 +190,13 @@ enum End {
 
 impl Run<'_> {
     /// Takes up a checkpoint's state, and says how the run begins. `loaded` is what is to be said of `lora.init_from`.
-    fn begin(&mut self, checkpoint: Option<Checkpoint>, notices: &[String], loaded: &[String]) -> Result<()> {
+    fn begin(
+        &mut self,
+        checkpoint: Option<Checkpoint>,
+        notices: &[String],
+        loaded: &[String],
+        laps: &Laps,
+    ) -> Result<()> {
         let dir = &self.recipe.output.dir;
         state::write(dir, Status::Running, &self.facts())?;
         self.console.json(|| {
@@ -189,12 +205,14 @@ impl Run<'_> {
             object["output"] = json!(dir);
             object["steps"] = self.steps().into();
             object["resumed_at"] = self.step.into();
+            object["start_seconds"] = laps.json();
             let of_data = self.session.prepared.data.notices.iter().map(ToString::to_string);
             object["notices"] =
                 loaded.iter().cloned().chain(of_data).chain(notices.iter().cloned()).collect();
             object["recipe"] = serde_json::to_value(self.recipe).expect("tables of plain values");
             object
         });
+        self.console.line("started", &laps.to_string());
         notices.iter().for_each(|notice| self.console.line("resume", notice));
         let Some(c) = checkpoint else { return Ok(()) };
         if self.recipe.eval.keep_best {
