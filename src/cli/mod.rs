@@ -21,6 +21,7 @@ mod pipelines;
 mod serve;
 mod session;
 mod show;
+mod sweep;
 mod train;
 mod web;
 
