@@ -128,11 +128,7 @@ impl Checkpoint {
             return Ok(path);
         }
         let fingerprint = fingerprint.to_string();
-        let options = export::Options {
-            base_model: self.recipe.output.base_model_name.as_deref().unwrap_or(&self.recipe.model.base),
-            dropout: self.recipe.lora.dropout,
-            fingerprint: Some(&fingerprint),
-        };
+        let options = export::Options::of_run(&self.recipe, &fingerprint);
         let naming = peft::Naming::CausalLm;
         let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, naming, &options)?.into();
         let moments = [("exp_avg", &self.first), ("exp_avg_sq", &self.second)];

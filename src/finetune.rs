@@ -83,12 +83,8 @@ pub async fn finetune(
     let optimizer = run::optimizer(recipe);
     trainer.compile(&run::largest(&planned, samples), &optimizer).await?;
     for index in 0..steps {
+        let report = planned.take(&trainer, samples, index, &optimizer).await?;
         let learning_rate = planned.schedule.learning_rate(index);
-        let (step, number) = (planned.step(samples, index), index as u64 + 1);
-        if index + 1 < steps {
-            trainer.announce(&planned.step(samples, index + 1));
-        }
-        let report = trainer.step(&step, number, &optimizer, learning_rate).await?;
         progress(Progress { step: index + 1, steps, learning_rate, report });
     }
     let pairs = trainer.adapter().await?;

@@ -2,6 +2,7 @@
 //! and `timing.jsonl` (what this run took).
 
 use serde::{Deserialize, Serialize};
+use web_time::{SystemTime, UNIX_EPOCH};
 
 use crate::train::{self, StepReport};
 
@@ -153,6 +154,11 @@ pub struct Timing {
     pub tokens_per_second: f64,
 }
 
+/// Seconds since 1970.
+pub fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
 /// One line of JSON, with its end.
 pub fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain values under text keys") + "\n"
@@ -240,6 +246,11 @@ impl History {
     /// What should be looked at.
     pub fn notices(&self) -> impl Iterator<Item = &Notice> {
         self.events.iter().filter_map(|e| if let Event::Notice(n) = e { Some(n) } else { None })
+    }
+
+    /// All lines of `metrics.jsonl` and of `timing.jsonl`.
+    pub fn lines(&self) -> (String, String) {
+        (self.events.iter().map(line).collect(), self.timing.iter().map(line).collect())
     }
 
     /// Seconds that all steps took, and tokens a second.

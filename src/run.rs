@@ -13,8 +13,11 @@ use crate::tokenizer::Tokenizer;
 use crate::train::{Capacity, Dropout, Optimizer};
 use crate::weights::{self, Base, Fingerprint};
 
+mod course;
 mod data;
 mod prepared;
+mod step;
+pub use course::{Course, Recorded};
 pub use data::{Data, Source, ValidationFile, template};
 pub use prepared::Prepared;
 

@@ -39,6 +39,25 @@ pub enum TrainError {
         /// Tokens that carry loss.
         loss_tokens: usize,
     },
+    /// A hidden state of the validation samples is infinite or not a number.
+    #[error(
+        "validation after step {step}: {rows} of {tokens} tokens overflow, their hidden states or logits are not finite, so \
+         that the loss means nothing. Lower train.learning_rate"
+    )]
+    ValidationNotFinite {
+        /// Optimizer steps so far.
+        step: usize,
+        /// Tokens whose hidden state or logits are not finite.
+        rows: usize,
+        /// Tokens that carry loss.
+        tokens: usize,
+    },
+    /// No step has moved the adapter.
+    #[error(
+        "training changed nothing: the adapter equals its start. Check train.learning_rate, and that the run has more than \
+         its warm-up steps"
+    )]
+    Unmoved,
     /// A step without a single loss-carrying token.
     #[error("step {step} holds no token that carries loss; remove the samples without labels")]
     NoLoss {

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::batch::Step;
 use rullama_train::export::peft;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
@@ -68,32 +67,24 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
 /// Takes the first steps as training would, and says how long all of them would take. The first is not counted: in it,
 /// pipelines are compiled.
 fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -> Result<()> {
-    let total = session.prepared.steps.plans.len();
+    let (steps, samples) = (&session.prepared.steps, &session.prepared.data.train);
+    let total = steps.plans.len();
     let measure = measure.min(total.saturating_sub(1));
     if measure == 0 {
         return Ok(());
     }
     let optimizer = run::optimizer(recipe);
-    let tokens = |step: &Step| step.micro_batches.iter().map(|batch| batch.len()).sum::<usize>();
     let (mut measured, mut started) = (0, Instant::now());
     for index in 0..=measure {
-        let step = session.prepared.steps.step(&session.prepared.data.train, index);
-        let learning_rate = session.prepared.steps.schedule.learning_rate(index);
-        if index < measure {
-            trainer.announce(&session.prepared.steps.step(&session.prepared.data.train, index + 1));
-        }
-        block_on(trainer.step(&step, index as u64 + 1, &optimizer, learning_rate))?;
+        block_on(steps.take(trainer, samples, index, &optimizer))?;
         if index == 0 {
             started = Instant::now();
         } else {
-            measured += tokens(&step);
+            measured += steps.tokens(samples, index);
         }
     }
     let rate = measured as f64 / started.elapsed().as_secs_f64();
-    let of_step = |plan: &Vec<Vec<usize>>| -> usize {
-        plan.iter().flatten().map(|&sample| session.prepared.data.train[sample].ids.len()).sum()
-    };
-    let all: usize = session.prepared.steps.plans.iter().map(of_step).sum();
+    let all: usize = (0..total).map(|index| steps.tokens(samples, index)).sum();
     let (steps, tokens) = (show::count(total, "step"), show::count(all, "token"));
     show::line(
         "time",

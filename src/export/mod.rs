@@ -28,6 +28,7 @@ use crate::gpu::{Gpu, GpuError};
 use crate::lora::{self, Adapter, Module, Slot};
 use crate::model::Model;
 use crate::model::plan::Recompute;
+use crate::recipe::Recipe;
 use crate::train::{Dropout, Trainer};
 use crate::weights::{self, Base};
 use drift::Effect;
@@ -135,7 +136,16 @@ pub struct Options<'a> {
     pub fingerprint: Option<&'a str>,
 }
 
-impl Options<'_> {
+impl<'a> Options<'a> {
+    /// Of an adapter that `recipe` trained on the base with this fingerprint.
+    pub fn of_run(recipe: &'a Recipe, fingerprint: &'a str) -> Options<'a> {
+        Options {
+            base_model: recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base),
+            dropout: recipe.lora.dropout,
+            fingerprint: Some(fingerprint),
+        }
+    }
+
     /// What a safetensors file says about the base.
     fn metadata(&self) -> HashMap<String, String> {
         self.fingerprint.iter().map(|text| (FINGERPRINT.to_string(), text.to_string())).collect()

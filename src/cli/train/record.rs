@@ -3,77 +3,45 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
-use rullama_train::health::Watch;
-use rullama_train::metrics::{self, Event, History, Notice, Step, Timing};
+use anyhow::Result;
+use rullama_train::metrics::{self, Event, History, Step, Timing, now};
 use rullama_train::{files, tensorboard};
 
-/// Three files that grow, and what follows from them.
+/// Three files that grow.
 pub struct Record {
-    /// Everything so far.
-    pub history: History,
-    watch: Watch,
     metrics: Growing,
     timing: Growing,
     tensorboard: Growing,
 }
 
 impl Record {
-    /// Begins the files in `dir` with the lines of a checkpoint, or empty.
-    pub fn begin(dir: &Path, metrics: &str, timing: &str) -> Result<Record> {
-        let unreadable = |file: &'static str| {
-            move |e: String| anyhow!("the checkpoint's {file}: {e}; start anew with --fresh")
-        };
-        let events = metrics::parse(metrics).map_err(unreadable("metrics.jsonl"))?;
-        let history = History::replay(events, metrics::parse(timing).map_err(unreadable("timing.jsonl"))?);
-        let mut watch = Watch::default();
-        history.steps().for_each(|step| drop(watch.step(step)));
+    /// Begins the files in `dir` with what was measured so far.
+    pub fn begin(dir: &Path, history: &History) -> Result<Record> {
+        let (metrics, timing) = history.lines();
         Ok(Record {
             metrics: Growing::begin(dir.join("metrics.jsonl"), metrics.as_bytes())?,
             timing: Growing::begin(dir.join("timing.jsonl"), timing.as_bytes())?,
-            tensorboard: Growing::begin(dir.join(tensorboard::FILE), &replayed(&history))?,
-            watch,
-            history,
+            tensorboard: Growing::begin(dir.join(tensorboard::FILE), &replayed(history))?,
         })
     }
 
-    /// Adds an event.
-    pub fn push(&mut self, event: Event) -> Result<()> {
-        let timing = self.history.timing.last();
-        let speed = timing.filter(|t| matches!(&event, Event::Step(step) if step.step == t.step));
-        let records = tensorboard::records(&event, now(), speed.map(|t| t.tokens_per_second));
-        self.metrics.append(metrics::line(&event).as_bytes())?;
-        self.tensorboard.append(&records)?;
-        self.history.push(event);
+    /// Adds an event that is no step.
+    pub fn push(&mut self, event: &Event) -> Result<()> {
+        self.add(event, None)
+    }
+
+    /// Adds a step with its time.
+    pub fn step(&mut self, step: &Step, timing: &Timing) -> Result<()> {
+        self.timing.append(metrics::line(timing).as_bytes())?;
+        self.add(&Event::Step(step.clone()), Some(timing.tokens_per_second))
+    }
+
+    fn add(&mut self, event: &Event, tokens_per_second: Option<f64>) -> Result<()> {
+        self.metrics.append(metrics::line(event).as_bytes())?;
+        self.tensorboard.append(&tensorboard::records(event, now(), tokens_per_second))?;
         Ok(())
     }
-
-    /// Adds a step with its time; what is to be said of it is added too, and returned.
-    pub fn step(&mut self, step: Step, timing: Timing) -> Result<Vec<Notice>> {
-        let number = step.step;
-        let signs = self.watch.step(&step);
-        self.timing.append(metrics::line(&timing).as_bytes())?;
-        self.history.timing.push(timing);
-        self.push(Event::Step(step))?;
-        let notices: Vec<Notice> = signs.into_iter().map(|notice| Notice { step: number, notice }).collect();
-        for notice in &notices {
-            self.push(Event::Notice(notice.clone()))?;
-        }
-        Ok(notices)
-    }
-
-    /// All lines of both files, for a checkpoint.
-    pub fn lines(&self) -> (String, String) {
-        let metrics = self.history.events.iter().map(metrics::line).collect();
-        (metrics, self.history.timing.iter().map(metrics::line).collect())
-    }
-}
-
-/// Seconds since 1970.
-pub fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
 /// TensorBoard's file as it would be had the run never stopped.
