@@ -1,7 +1,8 @@
 // The attention of attention.wgsl on cooperative matrices, blocks of 64 queries against blocks of 32 or 64 keys. q, k and v come as
 // coop_heads.wgsl leaves them, dout packed (pack.wgsl); all are read as matrices straight from memory. Scores pass through
 // workgroup memory, which is kept below 18 KiB where registers do not bound the workgroups on a multiprocessor already.
-// Forward finds each row's log-sum-exp first, so that the weights of the second pass are final.
+// Forward takes the scores of a row off a reference of its own; results are scaled only where a score exceeds that by more than
+// RAISE (FlashAttention-4, section 3). Backward of the queries leaves its weights and their gradients to coop_attention_kv.wgsl.
 enable f16;
 enable wgpu_cooperative_matrix;
 
@@ -12,7 +13,9 @@ struct Params {
     heads: u32,         // H
     kv_heads: u32,      // G
     window: u32,        // 0: none
-    known: u32,         // forward: whether row_lse is there already
+    first_key: u32,     // backward: the keys of this call, in whole blocks of 64
+    end_key: u32,
+    blocks: u32,        // backward: blocks of queries that are left of one block of keys
     scale: f32,         // what undoes the scaling of q·k
     q_scale: f32,       // of q
     k_scale: f32,       // of k
@@ -26,8 +29,11 @@ struct Params {
 @group(0) @binding(5) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
 @group(0) @binding(6) var<storage, read_write> row_lse: array<f32>;    // [T, H]
 @group(0) @binding(7) var<storage, read_write> rows: array<vec4<f32>>; // lse, delta / unit, unit: what undoes dout's scaling [T, H]
-@group(0) @binding(8) var<storage, read_write> result: array<vec4<f32>>; // out, dq, or dk by query head [T, H, K]
-@group(0) @binding(9) var<storage, read_write> second: array<vec4<f32>>; // dv by query head [T, H, K]
+@group(0) @binding(8) var<storage, read_write> result: array<vec4<f32>>; // out or dq [T, H, K]
+@group(0) @binding(9) var<storage, read_write> units: array<f32>;      // of each block of keys, by head [H, T/64]
+// Weights and their gradients in units of their keys' block, [H, blocks of keys, blocks of queries from there on, 4, 4, 16, 16].
+@group(0) @binding(10) var<storage, read_write> left: array<vec4<f16>>;
+@group(0) @binding(11) var<storage, read_write> left_gradients: array<vec4<f16>>;
 
 const QUERIES: u32 = 64u;
 const KEYS: u32 = {KEYS}u;
@@ -37,11 +43,16 @@ const SHARES: u32 = THREADS / QUERIES;      // threads that share a row of score
 const DEPTH: u32 = {DEPTH}u;                // matrices over a head: K/16
 const SCORE_PITCH: u32 = KEYS / 4u + 1u;                // vec4s of a row of scores
 const WEIGHT_PITCH: u32 = KEYS / 4u + 2u;              // vec4s of a row of weights
+const BLOCK: u32 = 64u;                     // queries and keys of a block that backward leaves
 const LOWEST: f32 = -1e30;
+const RAISE: f32 = 8.0;                     // e^8 is far below what f16 ends at
 
 var<workgroup> scores: array<vec4<f32>, {SCORES}>;       // [queries, keys]; at the end, 16×16 results of each subgroup
 var<workgroup> weights: array<vec4<f16>, {WEIGHTS}>;      // [queries, keys]
 var<workgroup> shared_rows: array<vec2<f32>, 256>;
+// Whether a reference was too low: x one that had not served yet, y one that had. With fewer components the arrays above may lie where
+// matrices cannot be loaded from: drivers want 16 bytes, WGSL aligns vec4<f16> to 8.
+var<workgroup> raised: vec4<u32>;
 
 fn matrix_at(row: u32, column: u32) -> u32 {
     return (column * params.tiles + min(row, (params.rows - 1u) / 16u)) * 64u;
@@ -62,12 +73,12 @@ fn first_of(query: u32, start: u32) -> u32 {
 
 // The first key that any query of the block from `query0` on sees, rounded down to a block.
 fn first_key(query0: u32) -> u32 {
-    return first_of(query0, bounds[query0].x) / KEYS * KEYS;
+    return first_of(query0, bounds[query0].x) / BLOCK * BLOCK;
 }
 
 // One past the last query that sees any key of the block from `key0` on.
 fn end_query(key0: u32) -> u32 {
-    let last = min(key0 + KEYS, params.rows) - 1u;
+    let last = min(key0 + BLOCK, params.rows) - 1u;
     var end = bounds[last].y;
     if params.window != 0u {
         end = min(end, last + params.window);
@@ -141,8 +152,69 @@ fn {name}(query0: u32, key0: u32, head: u32, lane: u32) {
 }
 
 #end
-// weights = p·by_row, p = exp(q·k − lse).
-fn store_probabilities(query0: u32, key0: u32, first: u32, lse: f32, by_row: f32, lane: u32) {
+// weights = exp(q·k − most). Returns the sum of this thread's, and tells where `most` is too low.
+fn store_weights(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f32 {
+    let row = lane / SHARES;
+    let all = all_seen(query0, key0);
+    var sum = 0.0;
+    var above = false;
+    for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
+        let s = params.scale * scores[row * SCORE_PITCH + c] - most;
+        var p = exp(s);
+        var high = s > vec4<f32>(RAISE);
+        if !all {
+            let seen = visible4(query0 + row, first, key0 + c * 4u);
+            p = select(vec4<f32>(), p, seen);
+            high = high & seen;
+        }
+        above = above || any(high);
+        sum += p.x + p.y + p.z + p.w;
+        weights[row * WEIGHT_PITCH + c] = vec4<f16>(p);
+    }
+    // Whoever writes here writes the same.
+    if above && most == LOWEST {
+        raised.x = 1u;
+    }
+    if above && most > LOWEST {
+        raised.y = 1u;
+    }
+    return sum;
+}
+
+// The largest score of this thread's row in the block, and `most` if that is larger.
+fn raise(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f32 {
+    let row = lane / SHARES;
+    var top = most;
+    for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
+        let s = params.scale * scores[row * SCORE_PITCH + c];
+        let seen = select(vec4<f32>(LOWEST), s, visible4(query0 + row, first, key0 + c * 4u));
+        top = max(top, max(max(seen.x, seen.y), max(seen.z, seen.w)));
+    }
+    shared_rows[lane].y = top;
+    workgroupBarrier();
+    for (var i = 0u; i < SHARES; i++) {
+        top = max(top, shared_rows[row * SHARES + i].y);
+    }
+    workgroupBarrier();
+    return top;
+}
+
+// Each row of the 16×16 results that this subgroup has left in `scores` times its factor.
+fn scale_finished(row0: u32, lane: u32) {
+    for (var i = lane % 32u; i < 64u; i += 32u) {
+        scores[lane / 32u * 80u + i / 4u * 5u + i % 4u] *= shared_rows[row0 + i / 4u].x;
+    }
+}
+
+// Where four keys of a query lie among what is left: `key` counts within the block of queries' 64 keys.
+fn left_at(query0: u32, key0: u32, head: u32, row: u32, key: u32) -> u32 {
+    let keys = (params.end_key - params.first_key) / BLOCK;
+    let block = (head * keys + (key0 - params.first_key) / BLOCK) * params.blocks + (query0 - key0 / BLOCK * BLOCK) / BLOCK;
+    return (block * 16u + row / 16u * 4u + key / 16u) * 64u + row % 16u * 4u + key % 16u / 4u;
+}
+
+// weights = exp(q·k − lse), left for the keys times what their units ask for.
+fn store_probabilities(query0: u32, key0: u32, head: u32, first: u32, lse: f32, by_row: f32, lane: u32) {
     let row = lane / SHARES;
     let all = all_seen(query0, key0);
     for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
@@ -150,17 +222,20 @@ fn store_probabilities(query0: u32, key0: u32, first: u32, lse: f32, by_row: f32
         if !all {
             p = select(vec4<f32>(), p, visible4(query0 + row, first, key0 + c * 4u));
         }
-        weights[row * WEIGHT_PITCH + c] = vec4<f16>(by_row * p);
+        weights[row * WEIGHT_PITCH + c] = vec4<f16>(p);
+        left[left_at(query0, key0, head, row, key0 % BLOCK + c * 4u)] = vec4<f16>(by_row * p);
     }
     workgroupBarrier();
 }
 
-// weights = weights·(dout·v − delta): the gradient of the scores, times what the weights are.
-fn store_score_gradients(delta: f32, lane: u32) {
+// weights = weights·(dout·v − delta): the gradients of the scores, left in the same way.
+fn store_score_gradients(query0: u32, key0: u32, head: u32, delta: f32, by_row: f32, lane: u32) {
     let row = lane / SHARES;
     for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
         let p = vec4<f32>(weights[row * WEIGHT_PITCH + c]);
-        weights[row * WEIGHT_PITCH + c] = vec4<f16>(p * (scores[row * SCORE_PITCH + c] - delta));
+        let gradient = p * (scores[row * SCORE_PITCH + c] - delta);
+        weights[row * WEIGHT_PITCH + c] = vec4<f16>(gradient);
+        left_gradients[left_at(query0, key0, head, row, key0 % BLOCK + c * 4u)] = vec4<f16>(by_row * gradient);
     }
     workgroupBarrier();
 }
@@ -174,21 +249,17 @@ fn result_at(row: u32, head: u32, col4: u32) -> u32 {
     return (row * params.heads + head) * DEPTH * 4u + col4;
 }
 
-// Stores 16×16 results, each row times its factor.
-fn store(block: u32, row0: u32, head: u32, col4: u32, lane: u32) {
+// Stores 16×16 results, each row times its factor, or adds them.
+fn store(block: u32, row0: u32, head: u32, col4: u32, add: bool, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         let row = row0 + i / 4u;
         if row < params.rows {
-            result[result_at(row, head, col4 + i % 4u)] = shared_rows[row - block].x * finished(i, lane);
-        }
-    }
-}
-
-fn store_second(row0: u32, head: u32, col4: u32, scale: f32, lane: u32) {
-    for (var i = lane % 32u; i < 64u; i += 32u) {
-        let row = row0 + i / 4u;
-        if row < params.rows {
-            second[result_at(row, head, col4 + i % 4u)] = scale * finished(i, lane);
+            let at = result_at(row, head, col4 + i % 4u);
+            var value = shared_rows[row - block].x * finished(i, lane);
+            if add {
+                value += result[at];
+            }
+            result[at] = value;
         }
     }
 }
@@ -214,47 +285,12 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let row = lane / SHARES;
     let query = query0 + row;
     let first = first_of(query, start_of(query));
-    let end = min(query0 + QUERIES, params.rows);
-    let at_row = min(query, params.rows - 1u) * params.heads + head;
-    var lse = 0.0;
-    if params.known == 1u {
-        lse = row_lse[at_row];
-    } else {
-        var most = LOWEST;
-        var sum = 0.0;
-        for (var key0 = first_key(query0); key0 < end; key0 += KEYS) {
-            make_scores(query0, key0, head, lane);
-            let all = all_seen(query0, key0);
-            for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
-                var s = params.scale * scores[row * SCORE_PITCH + c];
-                if !all {
-                    s = select(vec4<f32>(LOWEST), s, visible4(query, first, key0 + c * 4u));
-                }
-                let before = most;
-                most = max(most, max(max(s.x, s.y), max(s.z, s.w)));
-                let p = select(vec4<f32>(), exp(s - most), s > vec4<f32>(LOWEST));
-                sum = sum * exp(before - most) + p.x + p.y + p.z + p.w;
-            }
-            workgroupBarrier();
-        }
-        shared_rows[lane] = vec2<f32>(most, sum);
-        workgroupBarrier();
-        for (var i = 0u; i < SHARES; i++) {
-            most = max(most, shared_rows[row * SHARES + i].x);
-        }
-        sum = 0.0;
-        for (var i = 0u; i < SHARES; i++) {
-            let part = shared_rows[row * SHARES + i];
-            sum += part.y * exp(part.x - most);
-        }
-        lse = most + log(max(sum, 1e-30));
-        if lane % SHARES == 0u && query < params.rows {
-            row_lse[at_row] = lse;
-        }
-        workgroupBarrier();
-    }
-    if lane % SHARES == 0u {
-        shared_rows[row].x = 1.0;
+    let key_begin = first_key(query0);
+    let turns = (min(query0 + QUERIES, params.rows) - key_begin + KEYS - 1u) / KEYS;
+    var most = LOWEST;
+    var sum = 0.0;
+    if lane == 0u {
+        raised = vec4<u32>();
     }
 #for i in 0..4
 #for j in 0..{OUT}
@@ -262,9 +298,45 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 #end
 #end
     let column = lane / 32u * {OUT}u;
-    for (var key0 = first_key(query0); key0 < end; key0 += KEYS) {
+    let at = lane / 32u * 80u;
+    let narrow = 5u;
+    // From the keys next to the queries on: their scores are a good reference.
+    for (var turn = 1u; turn <= turns; turn++) {
+        let key0 = key_begin + (turns - turn) * KEYS;
         make_scores(query0, key0, head, lane);
-        store_probabilities(query0, key0, first, lse, 1.0, lane);
+        var added = store_weights(query0, key0, first, most, lane);
+        let too_low = workgroupUniformLoad(&raised) != vec4<u32>();
+        if any(too_low) {
+            if lane == 0u {
+                raised = vec4<u32>();
+            }
+            let before = most;
+            let higher = raise(query0, key0, first, before, lane);
+            // Where results need no scaling, references that have served stay.
+            most = select(higher, before, !too_low.y && before > LOWEST);
+            let factor = exp(before - most);
+            sum *= factor;
+            if too_low.y {
+                if lane % SHARES == 0u {
+                    shared_rows[row].x = factor;
+                }
+#for i in 0..4
+#for j in 0..{OUT}
+                let v{i}{j} = c{i}{j};
+                coopStoreT(v{i}{j}, &scores[at], narrow);
+                subgroupBarrier();
+                scale_finished({i}u * 16u, lane);
+                subgroupBarrier();
+                c{i}{j} = coopLoadT<coop_mat16x16<f32, C>>(&scores[at], narrow);
+                workgroupBarrier();
+#end
+#end
+                make_scores(query0, key0, head, lane);
+            }
+            added = store_weights(query0, key0, first, most, lane);
+            workgroupBarrier();
+        }
+        sum += added;
         for (var t = 0u; t < KEY_TILES; t++) {
 #for i in 0..4
             let p{i} = coopLoadT<coop_mat16x16<f16, A>>(&weights[{i}u * 16u * WEIGHT_PITCH + t * 4u], WEIGHT_PITCH);
@@ -279,28 +351,40 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 #end
         }
     }
-    let at = lane / 32u * 80u;
-    let pitch = 5u;
+    shared_rows[lane].y = sum;
+    workgroupBarrier();
+    sum = 0.0;
+    for (var i = 0u; i < SHARES; i++) {
+        sum += shared_rows[row * SHARES + i].y;
+    }
+    if lane % SHARES == 0u {
+        shared_rows[row].x = 1.0 / max(sum, 1e-30);
+        if query < params.rows {
+            row_lse[query * params.heads + head] = most + log(max(sum, 1e-30));
+        }
+    }
     workgroupBarrier();
 #for i in 0..4
 #for j in 0..{OUT}
     let v{i}{j} = c{i}{j};
-    coopStoreT(v{i}{j}, &scores[at], pitch);
-    workgroupBarrier();
-    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
-    workgroupBarrier();
+    coopStoreT(v{i}{j}, &scores[at], narrow);
+    subgroupBarrier();
+    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, false, lane);
+    subgroupBarrier();
 #end
 #end
 }
 
 @compute @workgroup_size({THREADS})
 fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let query0 = (groups.y - 1u - group.y) * QUERIES;
+    let query0 = params.first_key + (groups.y - 1u - group.y) * QUERIES;
     let head = group.x;
     let query = query0 + lane / SHARES;
     let first = first_of(query, start_of(query));
     let row = rows[min(query, params.rows - 1u) * params.heads + head];
-    let end = min(query0 + QUERIES, params.rows);
+    let seen_from = first_key(query0);
+    let begin = max(seen_from, params.first_key);
+    let end = min(min(query0 + QUERIES, params.rows), params.end_key);
     if lane % SHARES == 0u {
         shared_rows[lane / SHARES].x = row.z * params.k_scale;
     }
@@ -310,11 +394,13 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
 #end
 #end
     let column = lane / 32u * {OUT}u;
-    for (var key0 = first_key(query0); key0 < end; key0 += KEYS) {
+    let blocks = (params.rows + BLOCK - 1u) / BLOCK;
+    for (var key0 = begin; key0 < end; key0 += KEYS) {
+        let by_row = row.z / units[head * blocks + key0 / BLOCK];
         make_scores(query0, key0, head, lane);
-        store_probabilities(query0, key0, first, row.x, 1.0, lane);
+        store_probabilities(query0, key0, head, first, row.x, by_row, lane);
         make_weight_gradients(query0, key0, head, lane);
-        store_score_gradients(row.y, lane);
+        store_score_gradients(query0, key0, head, row.y, by_row, lane);
         for (var t = 0u; t < KEY_TILES; t++) {
 #for i in 0..4
             let p{i} = coopLoadT<coop_mat16x16<f16, A>>(&weights[{i}u * 16u * WEIGHT_PITCH + t * 4u], WEIGHT_PITCH);
@@ -336,85 +422,24 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
 #for j in 0..{OUT}
     let v{i}{j} = c{i}{j};
     coopStoreT(v{i}{j}, &scores[at], pitch);
-    workgroupBarrier();
-    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
-    workgroupBarrier();
+    subgroupBarrier();
+    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, seen_from < params.first_key, lane);
+    subgroupBarrier();
 #end
 #end
 }
 
-// dk and dv of one query head.
+// The largest unit of the queries that see any key of a block: in the sum over them, rows that f16 loses beside it do not count.
 @compute @workgroup_size({THREADS})
-fn backward_kv(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let key0 = group.y * KEYS;
-    let head = group.x;
+fn key_units(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let key0 = group.y * BLOCK;
     let end = end_query(key0);
-    // One unit for the sum over queries: rows that f16 loses beside the largest do not count.
     var most = 0.0;
     for (var row = key0 + lane; row < end; row += THREADS) {
-        most = max(most, rows[row * params.heads + head].z);
+        most = max(most, rows[row * params.heads + group.x].z);
     }
     let unit = largest(most, lane);
-    workgroupBarrier();
-    if lane < KEYS {
-        shared_rows[lane].x = unit * params.q_scale;
+    if lane == 0u {
+        units[group.x * groups.y + group.y] = unit;
     }
-#for i in 0..2
-#for j in 0..{OUT}
-    var dk{i}{j} = coop_mat16x16<f32, C>();
-    var dv{i}{j} = coop_mat16x16<f32, C>();
-#end
-#end
-    let column = lane / 32u * {OUT}u;
-    for (var query0 = key0; query0 < end; query0 += QUERIES) {
-        let query = query0 + lane / SHARES;
-        let row = rows[min(query, params.rows - 1u) * params.heads + head];
-        make_scores(query0, key0, head, lane);
-        store_probabilities(query0, key0, first_of(query, start_of(query)), row.x, row.z / unit, lane);
-        for (var t = 0u; t < 4u; t++) {
-#for i in 0..2
-            let p{i} = coopLoad<coop_mat16x16<f16, A>>(&weights[t * 16u * WEIGHT_PITCH + {i}u * 4u], WEIGHT_PITCH);
-#end
-#for j in 0..{OUT}
-            let d{j} = coopLoadT<coop_mat16x16<f16, B>>(&dout[matrix_at(query0 / 16u + t, head * DEPTH + column + {j}u)], 4u);
-#end
-#for i in 0..2
-#for j in 0..{OUT}
-            dv{i}{j} = coopMultiplyAdd(p{i}, d{j}, dv{i}{j});
-#end
-#end
-        }
-        make_weight_gradients(query0, key0, head, lane);
-        store_score_gradients(row.y, lane);
-        for (var t = 0u; t < 4u; t++) {
-#for i in 0..2
-            let s{i} = coopLoad<coop_mat16x16<f16, A>>(&weights[t * 16u * WEIGHT_PITCH + {i}u * 4u], WEIGHT_PITCH);
-#end
-#for j in 0..{OUT}
-            let q{j} = coopLoadT<coop_mat16x16<f16, B>>(&q[matrix_at(query0 / 16u + t, head * DEPTH + column + {j}u)], 4u);
-#end
-#for i in 0..2
-#for j in 0..{OUT}
-            dk{i}{j} = coopMultiplyAdd(s{i}, q{j}, dk{i}{j});
-#end
-#end
-        }
-    }
-    let at = lane / 32u * 80u;
-    let pitch = 5u;
-    workgroupBarrier();
-#for i in 0..2
-#for j in 0..{OUT}
-    let k{i}{j} = dk{i}{j};
-    coopStoreT(k{i}{j}, &scores[at], pitch);
-    workgroupBarrier();
-    store(key0, key0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
-    workgroupBarrier();
-    let v{i}{j} = dv{i}{j};
-    coopStoreT(v{i}{j}, &scores[at], pitch);
-    workgroupBarrier();
-    store_second(key0 + {i}u * 16u, head, (column + {j}u) * 4u, unit, lane);
-    workgroupBarrier();
-#end
-#end
 }

@@ -150,9 +150,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     coopStoreT(v{i}{left}, &finished[at], pitch);
     let v{i}{right} = c{i}{right};
     coopStoreT(v{i}{right}, &finished[beside], pitch);
-    workgroupBarrier();
+    subgroupBarrier();
     store(group.z, (row + {i}u) * 16u, group.x * 32u + {col4}u, lane);
-    workgroupBarrier();
+    subgroupBarrier();
 #end
 #end
 }
@@ -217,9 +217,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     coopStoreT(v{i}{left}, &finished[at], pitch);
     let v{i}{right} = c{i}{right};
     coopStoreT(v{i}{right}, &finished[beside], pitch);
-    workgroupBarrier();
+    subgroupBarrier();
     store(group.z, (row + {i}u) * 16u, group.x * 32u + {col4}u, lane);
-    workgroupBarrier();
+    subgroupBarrier();
 #end
 #end
 }

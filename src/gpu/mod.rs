@@ -399,11 +399,13 @@ impl Gpu {
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 
-const COOPERATIVE: wgpu::Features =
-    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16);
+const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::SUBGROUP_BARRIER);
 
 /// What shaders/coop_*.wgsl take: 16×16 matrices of f16 that add up in f32, subgroups of 32, 32 KiB of workgroup memory,
-/// nine storage buffers.
+/// ten storage buffers.
 fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let fits = |p: &wgpu::CooperativeMatrixProperties| {
@@ -415,7 +417,7 @@ fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
         && adapter.cooperative_matrix_properties().iter().any(fits)
         && [info.subgroup_min_size, info.subgroup_max_size] == [32; 2]
         && limits.max_compute_workgroup_storage_size >= 32 << 10
-        && limits.max_storage_buffers_per_shader_stage >= 9
+        && limits.max_storage_buffers_per_shader_stage >= 10
 }
 
 const USAGE: wgpu::BufferUsages =

@@ -53,6 +53,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("ceiling", include_str!("../../shaders/ceiling.wgsl")),
     ("coop_ceiling", include_str!("../../shaders/coop_ceiling.wgsl")),
     ("coop_attention", include_str!("../../shaders/coop_attention.wgsl")),
+    ("coop_attention_kv", include_str!("../../shaders/coop_attention_kv.wgsl")),
     ("coop_heads", include_str!("../../shaders/coop_heads.wgsl")),
     ("coop_cross_entropy", include_str!("../../shaders/coop_cross_entropy.wgsl")),
     ("coop_expert_geglu", include_str!("../../shaders/coop_expert_geglu.wgsl")),

@@ -18,9 +18,10 @@
 
 use super::coop_products::Packs;
 use super::experts::{ExpertActivations, ExpertScratch, Loads};
-use super::plan::{Kept, LayerWidths, Plan};
+use super::plan::{AttentionLeft, Kept, LayerWidths, Plan};
 use crate::config::Experts;
 use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::ops::coop_attention_kv::Left;
 use crate::ops::pack::Packed;
 use crate::ops::{Rows, coop_attention};
 
@@ -221,6 +222,25 @@ impl Activations {
             None => make.rows(label, widest.queries),
         };
         let [dq, dattn_q, dheads] = [queries("dq")?, queries("dattn_q")?, queries("dheads")?];
+        let coop_attention = match plan.packed_heads {
+            false => None,
+            true => {
+                let left = match (plan.left, &shared) {
+                    (AttentionLeft::GateAndUp(bytes), Some((_, f))) => {
+                        Left::within([&f.ffn_gate, &f.ffn_up], [0, 0], bytes)
+                    }
+                    (AttentionLeft::GateAndUp(bytes) | AttentionLeft::Own(bytes), _) => {
+                        Left::new(gpu, bytes)?
+                    }
+                    (AttentionLeft::Dgeglu(start, bytes), _) => {
+                        let half = bytes / 512 * 256;
+                        Left::within([&dgeglu, &dgeglu], [start, start + half], half)
+                    }
+                };
+                let (queries, heads) = (widest.queries, widest.heads);
+                Some(coop_attention::Scratch::new(gpu, plan.tokens, queries, heads, left)?)
+            }
+        };
         Ok(Activations {
             tokens: plan.tokens,
             chunk: plan.chunk,
@@ -252,10 +272,7 @@ impl Activations {
                 0 => None,
                 width => Some(Packs::new(gpu, plan.tokens, width, plan.z_width)?),
             },
-            coop_attention: match plan.packed_heads {
-                true => Some(coop_attention::Scratch::new(gpu, plan.tokens, widest.queries, widest.heads)?),
-                false => None,
-            },
+            coop_attention,
         })
     }
 

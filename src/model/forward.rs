@@ -72,7 +72,7 @@ impl<'b> Model<'b> {
             let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
             match self.operands(acts, layer, t) {
                 Some(operands) => {
-                    coop_attention::forward(rec, &attention, &attended, &a.lse, operands.bind(), again);
+                    coop_attention::forward(rec, &attention, &attended, &a.lse, operands.bind());
                 }
                 None => attention.forward(rec, &attended, &a.lse, &saved.q, &donor.k, &donor.v),
             }
@@ -228,6 +228,7 @@ impl<'b> Model<'b> {
             window: l.window,
             bounds: &inputs.bounds,
             rows: inputs.tokens,
+            longest: inputs.longest,
         }
     }
 }

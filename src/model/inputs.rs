@@ -11,6 +11,7 @@ pub struct Inputs {
     pub tokens: usize,
     /// Rows that carry loss `N`.
     pub loss_tokens: usize,
+    pub(super) longest: usize,          // tokens of the longest sample
     pub(super) ids: wgpu::Buffer,       // [T]
     pub(super) positions: wgpu::Buffer, // [T]
     pub(super) bounds: wgpu::Buffer,    // [T, 2]
@@ -32,6 +33,7 @@ impl Inputs {
         Ok(Inputs {
             tokens: batch.len(),
             loss_tokens: batch.loss_rows.len(),
+            longest: bounds.iter().map(|[start, end]| end - start).max().unwrap_or(0) as usize,
             ids: gpu.upload("token ids", &batch.tokens)?,
             positions: gpu.upload("positions", &batch.positions)?,
             bounds: gpu.upload("sample bounds", &bounds)?,

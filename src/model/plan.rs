@@ -5,6 +5,7 @@ use super::experts::{self, ExpertActivations, ExpertScratch};
 use super::{Model, Trainable};
 use crate::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
+use crate::ops::coop_attention_kv::Left;
 use crate::ops::pack::packed_bytes;
 use crate::ops::{Weight, coop_attention};
 use crate::weights::Base;
@@ -93,6 +94,18 @@ pub struct Plan {
     pub(super) packs_width: usize,    // 0 where products are computed in f32
     pub(super) packed_operands: bool, // whether what only products read is kept packed
     pub(super) packed_heads: bool,    // whether queries, keys and values are
+    pub(super) left: AttentionLeft,
+}
+
+/// Where attention's backward leaves its weights for the keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AttentionLeft {
+    /// In so many bytes each of what recomputing layers make of gate and up.
+    GateAndUp(u64),
+    /// In `dgeglu`, from a byte on, so many bytes.
+    Dgeglu(u64, u64),
+    /// In so many bytes of its own.
+    Own(u64),
 }
 
 /// What a layer keeps of its forward; backward computes the rest again. The choice changes no bit of the result.
@@ -212,6 +225,25 @@ impl Plan {
             widest.experts.iter().flat_map(|shape| experts::buffers(gpu, shape, widest.width, chunk)),
         );
         let spares = spare.iter().filter(|size| **size >= bytes(widest.queries)).count();
+        // The gradients of attention take the last ones first, and leave the end of the first.
+        let taken = if spares > 3 || spare[0] < bytes(widest.queries) { 0 } else { bytes(widest.queries) };
+        let behind = taken.next_multiple_of(256);
+        let reach = |window: Option<usize>| window.map_or(tokens, |window| window.min(tokens));
+        let least = config.layers.iter().map(|l| Left::least_bytes(l.heads, tokens, reach(l.window))).max();
+        let least = if packed_heads { least.unwrap_or(0) } else { 0 };
+        let left = |recomputes: bool| {
+            let of_gate = chunk_bytes(widest.ffn).min(gpu.max_binding_bytes());
+            let room = spare[0].saturating_sub(behind).min(gpu.max_binding_bytes());
+            match (recomputes && 2 * of_gate >= least, room >= least) {
+                (true, _) => AttentionLeft::GateAndUp(of_gate),
+                (false, true) => AttentionLeft::Dgeglu(behind, room),
+                (false, false) => AttentionLeft::Own(least),
+            }
+        };
+        let left_apart = |recomputes: bool| match left(recomputes) {
+            AttentionLeft::Own(bytes) => bytes,
+            _ => 0,
+        };
         let scratch = 2 * widest.width
             + 3usize.saturating_sub(spares) * widest.queries
             + 4 * widest.own_keys
@@ -290,11 +322,17 @@ impl Plan {
         };
         let scratch =
             Shared { all: shared, down: down_bytes(chunk, &widest), attention: attention_bytes(&widest) };
-        let kept = choose(&sizes, &scratch, room);
+        let recomputes = |kept: &[Kept]| kept.iter().any(|kept| kept.recomputes());
+        let mut kept = choose(&sizes, &scratch, room.saturating_sub(left_apart(true)));
+        if !recomputes(&kept) {
+            kept = choose(&sizes, &scratch, room.saturating_sub(left_apart(false)));
+        }
+        let recomputes = recomputes(&kept);
         let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
         let mut all = fixed;
         all.push(("activations, kept", bytes_kept.sum()));
-        if kept.iter().any(|kept| kept.recomputes()) {
+        all.push(("attention weights", left_apart(recomputes)));
+        if recomputes {
             all.push(("activations, recomputed layer by layer", scratch.needed(&kept)));
         }
         Plan {
@@ -309,6 +347,7 @@ impl Plan {
             packs_width,
             packed_operands,
             packed_heads,
+            left: left(recomputes),
         }
     }
 

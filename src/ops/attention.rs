@@ -31,6 +31,8 @@ pub struct Attention<'a> {
     pub bounds: &'a wgpu::Buffer,
     /// `T`.
     pub rows: usize,
+    /// Tokens of the longest sample.
+    pub longest: usize,
 }
 
 impl<'a> Attention<'a> {
@@ -43,6 +45,11 @@ impl<'a> Attention<'a> {
         };
         let kernel = Kernel::new("attention", entry).with_constant("HEAD_SIZE4", (self.head_size / 4) as u32);
         rec.dispatch(kernel, &params, bindings, workgroups);
+    }
+
+    /// At most as many queries see a key.
+    pub(super) fn reach(&self) -> usize {
+        self.window.map_or(self.longest, |window| window.min(self.longest))
     }
 
     fn bounds(&self) -> Binding<'a> {

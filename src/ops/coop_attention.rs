@@ -1,6 +1,7 @@
 //! [`super::attention`] on cooperative matrices, for the head sizes of [`supports`].
 
 use super::attention::Attention;
+use super::coop_attention_kv::{self, BLOCK, Left, Product};
 use super::pack::{Packed, packed_bytes};
 use super::{Rows, attention_rows};
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
@@ -17,7 +18,9 @@ struct Params {
     heads: u32,
     kv_heads: u32,
     window: u32,
-    known: u32,
+    first_key: u32,
+    end_key: u32,
+    blocks: u32,
     scale: f32,
     q_scale: f32,
     k_scale: f32,
@@ -53,10 +56,9 @@ pub fn sizes(head_size: usize, keys: usize) -> [(&'static str, u32); 12] {
     .map(|(name, n)| (name, n as u32))
 }
 
-/// Keys of a block: with the largest heads registers bound the workgroups on a multiprocessor, not their memory, but
-/// `backward_kv` holds results for every key of a block.
-fn keys(entry: &str, head_size: usize) -> usize {
-    if head_size == 512 && entry != "backward_kv" { 64 } else { 32 }
+/// Keys of a block: with the largest heads registers bound the workgroups on a multiprocessor, not their memory.
+fn keys(head_size: usize) -> usize {
+    if head_size == 512 { 64 } else { 32 }
 }
 
 /// Queries `[T, H·K]`, keys and values `[T, G·K]` as [`super::coop_heads`] leaves them.
@@ -76,22 +78,33 @@ pub struct Operands<'a> {
 
 /// Scratch of backward, the same for all layers.
 pub struct Scratch {
-    dout: Packed,       // [T, H·K]
-    rows: wgpu::Buffer, // log-sum-exp, delta and unit [T, H, 4]
+    dout: Packed,        // [T, H·K]
+    rows: wgpu::Buffer,  // log-sum-exp, delta and unit [T, H, 4]
+    units: wgpu::Buffer, // [H, T/64]
+    left: Left,
 }
 
 impl Scratch {
-    /// Room for `tokens` tokens of `heads` heads, `queries` columns in all.
-    pub fn new(gpu: &Gpu, tokens: usize, queries: usize, heads: usize) -> Result<Scratch, GpuError> {
+    /// Room for `tokens` tokens of `heads` heads, `queries` columns in all, beside `left`.
+    pub fn new(
+        gpu: &Gpu,
+        tokens: usize,
+        queries: usize,
+        heads: usize,
+        left: Left,
+    ) -> Result<Scratch, GpuError> {
         Ok(Scratch {
             dout: Packed::new(gpu, "packed attention gradient", tokens, queries)?,
             rows: gpu.buffer("attention rows", 16 * (tokens * heads) as u64)?,
+            units: gpu.buffer("units of keys", 4 * (tokens.div_ceil(BLOCK) * heads) as u64)?,
+            left,
         })
     }
 
     /// What [`Scratch::new`] takes.
     pub fn bytes(tokens: usize, queries: usize, heads: usize) -> u64 {
-        packed_bytes(tokens, queries) + (4 * tokens + 16 * tokens * heads) as u64
+        let rows = 4 * tokens + 16 * tokens * heads + 4 * tokens.div_ceil(BLOCK) * heads;
+        packed_bytes(tokens, queries) + rows as u64
     }
 
     /// [`Attention::backward`]; `dout` is scratch once it is read, as `dheads` is.
@@ -110,26 +123,50 @@ impl Scratch {
         let packed = self.dout.for_rows(attention.rows);
         packed.pack(rec, dout.all(), queries, attention.rows);
         let rows = |index| Binding { index, buffer: &self.rows, range: None };
+        let units = |index| Binding { index, buffer: &self.units, range: None };
         attention_rows::forward(rec, rows(5), attention, [out, dout], &packed, lse);
-        let with = [operands.v.bind(3), packed.bind(4), rows(7)];
-        dispatch(rec, "backward_q", attention, operands, false, &[&with[..], &[dq.bind(8)]].concat());
-        let by_head = [dheads.bind(8), dout.bind(9)];
-        dispatch(rec, "backward_kv", attention, operands, false, &[&with[..], &by_head].concat());
+        let blocks = attention.rows.div_ceil(BLOCK);
+        let bounds = Binding { index: 5, buffer: attention.bounds, range: None };
+        let of_units = [bounds, rows(7), units(9)];
+        dispatch(rec, "key_units", attention, operands, Part::default(), &of_units, blocks);
+        for keys in self.left.parts(attention) {
+            let part = Part {
+                first_key: (keys.first * BLOCK) as u32,
+                end_key: (keys.end * BLOCK) as u32,
+                blocks: keys.queries as u32,
+            };
+            let Operands { q, k, v, .. } = operands;
+            let with =
+                [q.bind(1), k.bind(2), v.bind(3), packed.bind(4), bounds, rows(7), dq.bind(8), units(9)];
+            let with = [&with[..], &[self.left.weights.bind(10), self.left.gradients.bind(11)]].concat();
+            dispatch(rec, "backward_q", attention, operands, part, &with, keys.seen_by(blocks));
+            let Left { weights, gradients, .. } = &self.left;
+            let of_values = Product { left: weights, x: &packed, scale: 1.0, result: dout };
+            let of_keys = Product { left: gradients, x: q, scale: 1.0 / operands.q_scale, result: dheads };
+            for product in [of_values, of_keys] {
+                coop_attention_kv::backward(rec, attention, &keys, units(3), product);
+            }
+        }
         attention.sum_heads(rec, dk, dheads);
         attention.sum_heads(rec, dv, dout);
     }
 }
 
-/// [`Attention::forward`]; where `known`, `lse` is there already.
-pub fn forward(
-    rec: &mut Recorder,
-    attention: &Attention,
-    out: &Rows,
-    lse: &Rows,
-    operands: Operands,
-    known: bool,
-) {
-    dispatch(rec, "forward", attention, operands, known, &[operands.v.bind(3), lse.bind(6), out.bind(8)]);
+/// [`Attention::forward`].
+pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows, operands: Operands) {
+    let Operands { q, k, v, .. } = operands;
+    let bounds = Binding { index: 5, buffer: attention.bounds, range: None };
+    let with = [q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(6), out.bind(8)];
+    let blocks = attention.rows.div_ceil(QUERIES);
+    dispatch(rec, "forward", attention, operands, Part::default(), &with, blocks);
+}
+
+/// The keys of a call of backward; see `Params` of the shader.
+#[derive(Default)]
+struct Part {
+    first_key: u32,
+    end_key: u32,
+    blocks: u32,
 }
 
 fn dispatch(
@@ -137,27 +174,27 @@ fn dispatch(
     entry: &'static str,
     attention: &Attention,
     operands: Operands,
-    known: bool,
+    part: Part,
     bindings: &[Binding],
+    blocks: usize,
 ) {
-    let Operands { q, k, q_scale, k_scale, .. } = operands;
+    let Operands { q, q_scale, k_scale, .. } = operands;
     let params = Params {
         rows: attention.rows as u32,
         tiles: q.tiles(),
         heads: attention.heads as u32,
         kv_heads: attention.kv_heads as u32,
         window: attention.window.unwrap_or(0) as u32,
-        known: u32::from(known),
+        first_key: part.first_key,
+        end_key: part.end_key,
+        blocks: part.blocks,
         scale: 1.0 / (q_scale * k_scale),
         q_scale: 1.0 / q_scale,
         k_scale: 1.0 / k_scale,
     };
     let kernel = Kernel::new("coop_attention", entry);
-    let keys = keys(entry, attention.head_size);
+    let keys = keys(attention.head_size);
     let kernel =
         sizes(attention.head_size, keys).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
-    let bounds = Binding { index: 5, buffer: attention.bounds, range: None };
-    let all = [&[q.bind(1), k.bind(2), bounds], bindings].concat();
-    let blocks = attention.rows.div_ceil(if entry == "backward_kv" { keys } else { QUERIES });
-    rec.dispatch(kernel, &params, &all, [attention.heads as u32, blocks as u32, 1]);
+    rec.dispatch(kernel, &params, bindings, [attention.heads as u32, blocks as u32, 1]);
 }

@@ -5,6 +5,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::coop_attention::{self, Operands, Scratch};
+use rullama_train::ops::coop_attention_kv::Left;
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
@@ -118,8 +119,14 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
             [(); 2].map(|()| Block::output(gpu, (0, 0), tokens.next_multiple_of(4) * heads, 1));
         let dheads = Rows::new(gpu, "dheads", tokens, heads * head_size)?;
         let bounds = gpu.upload("bounds", &bounds)?;
-        let attention = Attention { heads, kv_heads, head_size, window, bounds: &bounds, rows: tokens };
-        let cooperative_scratch = Scratch::new(gpu, tokens, q_width, heads)?;
+        let longest = tokens;
+        let attention =
+            Attention { heads, kv_heads, head_size, window, bounds: &bounds, rows: tokens, longest };
+        // Every other case in several parts.
+        let all = Left::least_bytes(heads, tokens, window.unwrap_or(tokens));
+        let bytes = if tokens % 2 == 0 { all } else { all.div_ceil(tokens.div_ceil(64) as u64) };
+        let left = Left::new(gpu, bytes.next_multiple_of(256))?;
+        let cooperative_scratch = Scratch::new(gpu, tokens, q_width, heads, left)?;
         // A row whose largest value is ½ is not scaled, nor what is scaled alike.
         let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);
         let unscaled = Packed::new(gpu, "unscaled", tokens, 4)?;
@@ -137,9 +144,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
                 }
                 let [pq, pk, pv] = &packed;
                 let operands = Operands { q: pq, k: pk, v: pv, q_scale: 1.0, k_scale: 1.0 };
-                coop_attention::forward(rec, &attention, out_rows, lse_rows, operands, false);
-                // A second time, as recomputation does, with the sums that are there.
-                coop_attention::forward(rec, &attention, out_rows, lse_rows, operands, true);
+                coop_attention::forward(rec, &attention, out_rows, lse_rows, operands);
                 let (scratch, dout) = (&cooperative_scratch, &dout.rows);
                 scratch.backward(rec, &attention, gradients, &dheads, dout, operands, out_rows, lse_rows);
             } else {
@@ -177,28 +182,55 @@ fn per_row(gpu: &Gpu, case: &str, block: &Block, len: usize) -> Result<Vec<f64>,
 /// Scores that differ by more than exp can take: the largest of all keys so far must be taken off, whichever block
 /// it is in. With q = (1, 0, 0, 0) the scores are the keys' first values, exactly.
 pub fn large_scores(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("attention, large scores", FORWARD);
+    let cooperative = gpu.cooperative();
+    let mut check = Check::new("attention, large scores", if cooperative { HALF } else { FORWARD });
     let tokens = 97;
+    let width = if cooperative { 32 } else { 4 };
     let by_key = |score: fn(usize) -> f32| (0..tokens).map(score).collect::<Vec<f32>>();
     let scores = [
         ("the first", by_key(|j| if j == 0 { 300.0 } else { -300.0 })),
         ("rising", by_key(|j| 12.0 * j as f32 - 900.0)),
-        ("falling", by_key(|j| 900.0 - 0.5 * (j * j) as f32)),
+        ("falling", by_key(|j| 900.0 - (4 * j * j / 8) as f32)),
+        ("in steps that need no other reference", by_key(|j| 5.0 * (j / 32) as f32)),
     ];
     for (name, scores) in scores {
-        let q = [1.0, 0.0, 0.0, 0.0].repeat(tokens);
-        let k: Vec<f32> = scores.iter().flat_map(|&score| [score, 1.0, 2.0, 3.0]).collect();
-        let v = values(3, tokens * 4);
+        let row = |first: f32| [vec![first], vec![0.25; width - 1]].concat();
+        let q: Vec<f32> = [vec![1.0], vec![0.0; width - 1]].concat().repeat(tokens);
+        // f16 holds them exactly.
+        let k: Vec<f32> = scores.iter().flat_map(|&score| row(half::f16::from_f32(score).to_f32())).collect();
+        let v = values(3, tokens * width);
         let starts = vec![0; tokens];
         let (expected, lse) =
             reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, None, 1, 1);
-        let [q, k, v] = [&q, &k, &v].map(|x| Block::input(gpu, (0, 0), 4, x));
-        let (out, lse_block) = (Block::output(gpu, (0, 0), 4, tokens), Block::output(gpu, (0, 0), 100, 1));
+        let [q, k, v] = [&q, &k, &v].map(|x| Block::input(gpu, (0, 0), width, x));
+        let (out, lse_block) =
+            (Block::output(gpu, (0, 0), width, tokens), Block::output(gpu, (0, 0), 100, 1));
         let bounds = gpu.upload("bounds", &vec![[0, tokens as u32]; tokens])?;
-        let attention =
-            Attention { heads: 1, kv_heads: 1, head_size: 4, window: None, bounds: &bounds, rows: tokens };
-        run(gpu, |rec| attention.forward(rec, &out.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows))?;
-        check.close(name, 4, &out.read(gpu, name)?, &expected)?;
+        let attention = Attention {
+            heads: 1,
+            kv_heads: 1,
+            head_size: width,
+            window: None,
+            bounds: &bounds,
+            rows: tokens,
+            longest: tokens,
+        };
+        let [pq, pk, pv] = [(); 3].map(|()| Packed::new(gpu, "packed", tokens, width));
+        let (pq, pk, pv, unscaled) = (pq?, pk?, pv?, Packed::new(gpu, "unscaled", tokens, 4)?);
+        let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);
+        run(gpu, |rec| {
+            if cooperative {
+                unscaled.pack(rec, halves.rows.all(), 4, tokens);
+                for (packed, x) in [(&pq, &q), (&pk, &k), (&pv, &v)] {
+                    packed.pack_alike(rec, x.rows.all(), width, tokens, &unscaled);
+                }
+                let operands = Operands { q: &pq, k: &pk, v: &pv, q_scale: 1.0, k_scale: 1.0 };
+                coop_attention::forward(rec, &attention, &out.rows, &lse_block.rows, operands);
+            } else {
+                attention.forward(rec, &out.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows);
+            }
+        })?;
+        check.close(name, width, &out.read(gpu, name)?, &expected)?;
         check.close(&format!("lse, {name}"), 1, &per_row(gpu, name, &lse_block, tokens)?, &lse)?;
     }
     check.done()

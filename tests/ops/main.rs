@@ -27,7 +27,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 60] = [
+    let tests: [Test; 61] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -54,6 +54,7 @@ fn main() {
         ("attention: forward and backward", attention::forward_and_backward),
         ("attention: large scores", attention::large_scores),
         ("cooperative: attention, forward and backward", attention::forward_and_backward),
+        ("cooperative: attention, large scores", attention::large_scores),
         ("geglu: forward and backward", elementwise::geglu_both_ways),
         ("scale: in place and add", elementwise::scale_and_add),
         ("router: choice, weights and scores", experts::routers),
