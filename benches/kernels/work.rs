@@ -5,6 +5,7 @@ use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::coop_attention::{self, Operands, Scratch};
+use rullama_train::ops::coop_attention_kv::Left;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
@@ -222,7 +223,8 @@ pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
             ("attention.backward_kv", 8.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
-            let attention = Attention { heads, kv_heads: 1, head_size, window, bounds: &bounds, rows: t };
+            let attention =
+                Attention { heads, kv_heads: 1, head_size, window, bounds: &bounds, rows: t, longest: t };
             attention.forward(rec, &out, &lse, &q, &k, &v);
             let (gradients, scratch) = ([&dq, &dk, &dv], [&delta, &dheads]);
             attention.backward(rec, gradients, scratch, &dout, [&q, &k, &v], &out, &lse);
@@ -245,17 +247,19 @@ pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let [k, v, dk, dv] = rows_of(gpu, t, narrow)?;
         let [lse] = rows_of(gpu, t, heads.next_multiple_of(4))?;
         let [q, k, v] = [packed(gpu, &q, t)?, packed(gpu, &k, t)?, packed(gpu, &v, t)?];
-        let (bounds, scratch) = (bounds(gpu, t)?, Scratch::new(gpu, t, wide, heads)?);
+        let left = Left::new(gpu, Left::least_bytes(heads, t, window.unwrap_or(t)))?;
+        let (bounds, scratch) = (bounds(gpu, t)?, Scratch::new(gpu, t, wide, heads, left)?);
         let pairs = size.pairs(head_size, window);
         let operations = [
             ("coop_attention.forward", 4.0 * pairs),
             ("coop_attention.backward_q", 6.0 * pairs),
-            ("coop_attention.backward_kv", 8.0 * pairs),
+            ("coop_attention_kv.", 4.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
-            let attention = Attention { heads, kv_heads: 1, head_size, window, bounds: &bounds, rows: t };
+            let attention =
+                Attention { heads, kv_heads: 1, head_size, window, bounds: &bounds, rows: t, longest: t };
             let operands = Operands { q: &q, k: &k, v: &v, q_scale: 1.0, k_scale: 1.0 };
-            coop_attention::forward(rec, &attention, &out, &lse, operands, false);
+            coop_attention::forward(rec, &attention, &out, &lse, operands);
             scratch.backward(rec, &attention, [&dq, &dk, &dv], &dheads, &dout, operands, &out, &lse);
         }));
     }
