@@ -51,8 +51,7 @@ pub fn run(paths: &[String]) -> Result<()> {
     let (tokens, loss_tokens) = (batch.len(), batch.loss_rows.len());
     let capacity = Capacity { tokens, loss_tokens, step_loss_tokens: loss_tokens };
     let loss = |adapter: &Adapter| -> Result<f64> {
-        let dropout = Dropout { probability: 0.0, seed: 0 };
-        let trainer = Trainer::new(&gpu, &model, adapter, capacity, dropout, Recompute::Always)?;
+        let trainer = Trainer::new(&gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always)?;
         Ok(block_on(trainer.evaluate(std::slice::from_ref(&batch), |_| {}))?.loss())
     };
     let slots: Vec<_> = adapter.pairs.keys().copied().collect();

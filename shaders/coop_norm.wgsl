@@ -1,5 +1,5 @@
-// The norm of rms_norm.wgsl, packed at once as operand of products on cooperative matrices (pack.wgsl). 64 threads take a row
-// and keep it in registers, EACH vec4s a thread, until its largest value is known.
+// The norm of rms_norm.wgsl and its gradient, packed at once as operands of products on cooperative matrices (pack.wgsl). 64 threads
+// take a row and keep it in registers, EACH vec4s a thread, until its largest value is known.
 enable f16;
 #import common/packed
 
@@ -17,11 +17,13 @@ struct Params {
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read_write> factors: array<f32>;        // [T]
+@group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;             // [T, D]
 
 const ROWS: u32 = 4u;       // a workgroup
 const THREADS: u32 = 64u;   // a row
 
 var<workgroup> squares: array<f32, 256>;
+var<workgroup> products: array<f32, 256>;
 var<workgroup> largest: array<f32, 256>;
 
 // y = x·rstd·w
@@ -67,6 +69,66 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #for i in 0..{EACH}
     if c{i} < params.packed4 {
         packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * (rstd * y{i}));
+    }
+#end
+}
+
+// dx = rstd·(g − x·rstd²·mean(g·x)), g = w·dy
+@compute @workgroup_size(256)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x * ROWS + lane / THREADS;
+    let first = lane % THREADS;
+    let at = min(row, params.rows - 1u) * params.width4;
+    let end = select(0u, params.width4, row < params.rows);
+    var square = 0.0;
+    var product = 0.0;
+#for i in 0..{EACH}
+    let c{i} = first + {i}u * THREADS;
+    let read{i} = min(c{i}, params.width4 - 1u);
+    let x{i} = select(vec4<f32>(), x[at + read{i}], c{i} < end);
+    let g{i} = select(vec4<f32>(), w[read{i}] * dy[at + read{i}], c{i} < end);
+#end
+#for i in 0..{EACH}
+    square += dot(x{i}, x{i});
+    product += dot(g{i}, x{i});
+#end
+    squares[lane] = square;
+    products[lane] = product;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if first < step {
+            squares[lane] += squares[lane + step];
+            products[lane] += products[lane + step];
+        }
+    }
+    workgroupBarrier();
+    let leader = lane / THREADS * THREADS;
+    let n = f32(params.width4 * 4u);
+    let mean = squares[leader] / n + params.eps;
+    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
+    let rstd = select(1.0 / sqrt(mean), mean, overflows);
+    let along = rstd * rstd * (products[leader] / n);
+    var most = 0.0;
+#for i in 0..{EACH}
+    let d{i} = rstd * (g{i} - x{i} * along);
+    most = max(most, most4(d{i}));
+#end
+    largest[lane] = most;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if first < step {
+            largest[lane] = max(largest[lane], largest[lane + step]);
+        }
+    }
+    workgroupBarrier();
+    let e = exponent(largest[leader]);
+    if first == 0u && row < params.rows {
+        factors[row] = undoing(e);
+    }
+    let scale = scaling(e);
+#for i in 0..{EACH}
+    if c{i} < params.packed4 {
+        packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * d{i});
     }
 #end
 }

@@ -39,6 +39,17 @@ pub enum TrainError {
         /// Tokens that carry loss.
         loss_tokens: usize,
     },
+    /// A hidden state of the longest batch is infinite or not a number.
+    #[error(
+        "{rows} of {tokens} tokens of the longest batch overflow before the first step: their hidden states or logits are not \
+         finite. The base's file is damaged, or the adapter of lora.init_from does not belong to it"
+    )]
+    LongestNotFinite {
+        /// Tokens whose hidden state or logits are not finite.
+        rows: usize,
+        /// Tokens that carry loss.
+        tokens: usize,
+    },
     /// A hidden state of the validation samples is infinite or not a number.
     #[error(
         "validation after step {step}: {rows} of {tokens} tokens overflow, their hidden states or logits are not finite, so \
@@ -87,6 +98,9 @@ pub struct Dropout {
 }
 
 impl Dropout {
+    /// Every value passes.
+    pub const NONE: Dropout = Dropout { probability: 0.0, seed: 0 };
+
     /// The mask of one micro-batch; the same wherever the run was interrupted.
     fn mask(&self, step: u64, micro_batch: usize) -> Option<Mask> {
         let key = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (step << 20) ^ micro_batch as u64;

@@ -108,8 +108,7 @@ fn with_trainer(gpu: &Gpu, g: &Golden, adapter: &Adapter, test: impl FnOnce(&mut
     let held_out = HeldOut::of_samples(&samples, g.base.config().vocab).expect("they carry loss");
     let capacity = held_out.capacity();
     let model = Model::load(gpu, &g.base, capacity.tokens).expect("it fits");
-    let dropout = Dropout { probability: 0.0, seed: 0 };
-    let trainer = Trainer::new(gpu, &model, adapter, capacity, dropout, Recompute::Always);
+    let trainer = Trainer::new(gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always);
     test(&mut trainer.expect("it fits"), &held_out);
 }
 

@@ -33,7 +33,6 @@ const HALF: [f64; 4] = [1e-2, 2e-3, 1e-2, 5e-3];
 /// The last of these for mixtures of experts: where two scores of a router come nearer to each other than f16 is exact, another
 /// expert is chosen (1.2e-2 seen).
 const HALF_MIXTURE: f64 = 2e-2;
-const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 
 fn main() {
     let mut folders: Vec<PathBuf> =
@@ -84,7 +83,7 @@ fn trainer<'a>(
 ) -> Trainer<'a> {
     let mut capacity = Capacity::default();
     steps.iter().for_each(|s| capacity.include(s));
-    Trainer::new(gpu, model, adapter, capacity, NO_DROPOUT, recompute).expect("the buffers fit")
+    Trainer::new(gpu, model, adapter, capacity, Dropout::NONE, recompute).expect("the buffers fit")
 }
 
 fn model<'a>(gpu: &Gpu, golden: &'a Golden) -> Model<'a> {

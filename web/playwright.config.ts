@@ -3,9 +3,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "@playwright/test";
-
-// A browser that is there already; else the one that `npx playwright install chromium` fetches.
-const installed = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser"].find(existsSync);
+import { launchOptions } from "./tests/browser";
 
 // The program with the page inside: `cargo build --release --features web`, after `web/build`.
 const built = process.env.CARGO_TARGET_DIR ?? fileURLToPath(new URL("../target", import.meta.url));
@@ -27,19 +25,7 @@ export default defineConfig({
   reporter: [["list"]],
   use: {
     viewport: { width: 1280, height: 900 },
-    launchOptions: {
-      ...(installed && { executablePath: installed }),
-      args: [
-        "--no-sandbox",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--enable-unsafe-webgpu",
-        "--use-webgpu-adapter=swiftshader",
-      ],
-    },
+    launchOptions,
   },
   projects: [
     { name: "page", testDir: "tests/page", use: { baseURL: serve(4174) } },

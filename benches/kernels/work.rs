@@ -186,13 +186,13 @@ pub fn lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
 pub fn coop_lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, k, r) = (size.tokens, size.width, size.rank);
     let (x, z) = (rows(gpu, t, k)?, rows(gpu, t, r)?);
-    let px = packed(gpu, &x, t)?;
+    let (px, thin) = (packed(gpu, &x, t)?, Packed::new(gpu, "bench", t, r)?);
     let (a, da) = (param(gpu, r, k)?, param(gpu, r, k)?);
     let (b, db) = (param(gpu, k, r)?, param(gpu, k, r)?);
     let each = [("coop_lora.", (2 * t * k * r) as f64)];
     Ok(vec![Timed::new(format!("A and B of width {k}: z, u and gradients"), &each, move |rec| {
-        coop_lora::project(rec, z.all(), &px, &a, t);
-        coop_lora::project_back(rec, z.all(), &px, &b, 1.0, t);
+        coop_lora::project(rec, z.all(), &px, &a, t, Some(&thin));
+        coop_lora::project_back(rec, z.all(), &px, &b, 1.0, t, &thin);
         coop_lora::gradient_a(rec, &da, z.all(), &px, t);
         coop_lora::gradient_b(rec, &db, &px, z.all(), 1.0, t);
     })])
@@ -278,9 +278,12 @@ pub fn rms_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
 
 pub fn coop_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, d) = (size.tokens, size.width);
-    let x = rows(gpu, t, d)?;
+    let [x, dy] = rows_of(gpu, t, d)?;
     let (y, norm) = (Packed::new(gpu, "bench", t, d)?, norm(gpu, d)?);
-    Ok(vec![Timed::new(format!("[{t}, {d}]"), &[], move |rec| coop_norm::forward(rec, &y, &x, norm, t))])
+    Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
+        coop_norm::forward(rec, &y, &x, norm, t);
+        coop_norm::backward(rec, &y, &dy, &x, norm, t);
+    })])
 }
 
 fn table(gpu: &Gpu, head_size: usize, positions: usize) -> Result<ops::rope::Table> {

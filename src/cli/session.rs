@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
-use rullama_train::batch::MicroBatch;
+use anyhow::{Result, anyhow};
 use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError};
@@ -57,24 +56,15 @@ impl Session {
         Ok(Model::load(gpu, &self.frozen.base, self.prepared.positions)?)
     }
 
-    /// Runs the largest batches once, so that what the device cannot do shows before the first step; in words, what it took.
+    /// [`Prepared::try_longest`] with kernels compiled ahead; in words, what it took.
     pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, laps: &mut Laps) -> Result<String> {
         let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
         let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;
         laps.lap(show::count(compiled, "kernel"));
         let started = Instant::now();
-        let found = pollster::block_on(trainer.dry_pass(&largest))?;
-        let seconds = started.elapsed().as_secs_f64();
+        let longest = pollster::block_on(self.prepared.try_longest(trainer))?;
+        let (tokens, seconds) = (show::count(longest, "token"), started.elapsed().as_secs_f64());
         laps.lap("the longest batch");
-        if found.not_finite > 0 {
-            bail!(
-                "{} of {} tokens of the longest batch overflow before the first step: their hidden states or logits are not \
-                 finite. The base's file is damaged, or the adapter of lora.init_from does not belong to it",
-                found.not_finite,
-                found.tokens
-            );
-        }
-        let tokens = show::count(largest.iter().map(MicroBatch::len).max().unwrap_or(0), "token");
         Ok(format!("the longest batch, {tokens}, forward and backward in {seconds:.1} s"))
     }
 

@@ -184,8 +184,7 @@ impl Series<'_> {
         let adapter = Adapter::init(&slots, self.rank, 2.0 * self.rank as f64, false, 0);
         let mut capacity = Capacity::default();
         capacity.include(&step);
-        let dropout = Dropout { probability: 0.0, seed: 0 };
-        let trainer = Trainer::new(gpu, model, &adapter, capacity, dropout, self.recompute)?;
+        let trainer = Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, self.recompute)?;
         block_on(trainer.compile(&step.micro_batches, &self.optimizer))?;
         block_on(trainer.step(&step, 1, &self.optimizer, 1e-4))?;
         let started = Instant::now();

@@ -15,7 +15,6 @@ use crate::weights::{Base, GgmlType};
 
 /// Logits that are read back at a time, in values.
 const LOGITS_AT_A_TIME: usize = 1 << 24;
-const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
 /// A merge is refused where its divergence exceeds this part of what the adapter itself changes…
 pub const MOST_OF_EFFECT: f64 = 0.25;
 /// …and this many nats, below which quantization as such lies: files of 4 bits differ by more from their originals.
@@ -242,7 +241,8 @@ pub async fn logits(
     let mut all = Vec::new();
     for adapter in adapters {
         let adapter = adapter.unwrap_or(&none);
-        let trainer = Trainer::new(gpu, &model, adapter, held_out.capacity(), NO_DROPOUT, Recompute::Always)?;
+        let trainer =
+            Trainer::new(gpu, &model, adapter, held_out.capacity(), Dropout::NONE, Recompute::Always)?;
         all.push(logits_of(&trainer, held_out).await?);
     }
     Ok(all)

@@ -200,8 +200,7 @@ pub async fn write_verified(
 ) -> Result<Written, Error> {
     let capacity = held_out.capacity();
     let model = Model::stream(gpu, base, capacity.tokens, |_| ()).await?;
-    let dropout = Dropout { probability: 0.0, seed: 0 };
-    let mut trainer = Trainer::new(gpu, &model, adapter, capacity, dropout, Recompute::Always)?;
+    let mut trainer = Trainer::new(gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always)?;
     write_verified_by(&mut trainer, dir, formats, adapter, options, held_out).await
 }
 

@@ -62,6 +62,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("coop_linear", include_str!("../../shaders/coop_linear.wgsl")),
     ("coop_lora", include_str!("../../shaders/coop_lora.wgsl")),
     ("coop_norm", include_str!("../../shaders/coop_norm.wgsl")),
+    ("coop_thin", include_str!("../../shaders/coop_thin.wgsl")),
     ("expert_pack", include_str!("../../shaders/expert_pack.wgsl")),
     ("pack", include_str!("../../shaders/pack.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),

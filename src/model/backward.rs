@@ -57,8 +57,8 @@ impl<'b> Model<'b> {
             scale::in_place(rec, dhidden, w.output_scale, t);
         }
         if let Some(branch) = &w.per_layer {
-            rms_norm::backward(rec, &s.dstream, dhidden, &saved.proj, &branch.post_norm, t, false);
-            let gradients = [(Module::Proj, &branch.proj, &s.dstream)];
+            let dproj = products.norm_backward(rec, &s.dstream, dhidden, &saved.proj, &branch.post_norm);
+            let gradients = [(Module::Proj, &branch.proj, &dproj)];
             let dx = Some((&s.dgated, false));
             products.backward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &gradients, dx);
             geglu::backward(rec, &s.dinp_gate, None, &s.dgated, &saved.inp_gate, &saved.per_layer_input, t);
@@ -72,8 +72,7 @@ impl<'b> Model<'b> {
         if !acts.layers[layer].kept().recomputes() {
             packed.iter().for_each(|packed| packed.unpack(rec, down.all(), w.ffn_down.rows, t));
         }
-        let mut ddown = &s.dstream;
-        match (&w.experts, acts.experts(layer, chunk), &s.experts) {
+        let ddown = match (&w.experts, acts.experts(layer, chunk), &s.experts) {
             (Some(w_experts), Some(acts), Some(scratch)) => {
                 rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, false);
                 let (doutput, norm) = (&scratch.normed, &w_experts.post_ffw_norm_2);
@@ -94,13 +93,11 @@ impl<'b> Model<'b> {
                         in_f32.backward(rec, group(Input::RouterNormed), &acts.z, x, &gradients, dx);
                     },
                 );
-                ddown = &s.dnormed;
-                let norm = &w_experts.post_ffw_norm_1;
-                rms_norm::backward(rec, ddown, &s.dstream, &down, norm, t, false);
+                products.norm_backward(rec, &s.dnormed, &s.dstream, &down, &w_experts.post_ffw_norm_1)
             }
-            _ => rms_norm::backward(rec, ddown, dhidden, &down, &w.post_ffw_norm, t, false),
-        }
-        let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
+            _ => products.norm_backward(rec, &s.dstream, dhidden, &down, &w.post_ffw_norm),
+        };
+        let gradients = [(Module::FfnDown, &w.ffn_down, &ddown)];
         let dx = Some((&dgeglu, false));
         products.backward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &gradients, dx);
         match (&dgate.packed, &dup.packed) {
@@ -134,8 +131,9 @@ impl<'b> Model<'b> {
         let [dq, dattn_q] = [&s.dq, &s.dattn_q].map(|rows| rows.narrowed(queries));
         let [dattn_k, dattn_v] = [&s.dattn_k, &s.dattn_v].map(|rows| rows.narrowed(keys));
         let dattention = &dattn_q;
-        rms_norm::backward(rec, &s.dstream, dhidden, &saved.attn_output, &w.post_attention_norm, t, false);
-        let gradients = [(Module::AttnOutput, &w.attn_output, &s.dstream)];
+        let norm = &w.post_attention_norm;
+        let doutput = products.norm_backward(rec, &s.dstream, dhidden, &saved.attn_output, norm);
+        let gradients = [(Module::AttnOutput, &w.attn_output, &doutput)];
         let dx = Some((dattention, false));
         products.backward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &gradients, dx);
 

@@ -7,7 +7,8 @@ use crate::lora::Module;
 use crate::ops::coop_linear::{self, LowRank};
 use crate::ops::cross_entropy::Chunk;
 use crate::ops::pack::{Packed, packed_bytes};
-use crate::ops::{Rows, View, Weight, coop_cross_entropy, coop_lora};
+use crate::ops::rms_norm::Norm;
+use crate::ops::{Rows, View, Weight, coop_cross_entropy, coop_lora, coop_norm};
 
 /// Scratch for packed operands.
 #[derive(Clone)]
@@ -46,10 +47,34 @@ impl Packs {
         2 * packed_bytes(rows, widest) + packed_bytes(rows, thin) + 12 * rows as u64
     }
 
-    /// `z = x·Aᵀ`; `x` stays packed in `self.x`, unless it came so.
-    pub fn project(&self, rec: &mut Recorder, group: &Group, z: &Rows, x: &Rows, cols: usize, rows: usize) {
+    /// `z = x·Aᵀ`; `x` stays packed in `self.x`, unless it came so, and `z` in `self.thin`, unless `x` is `masked`: then products
+    /// read another.
+    pub fn project(
+        &self,
+        rec: &mut Recorder,
+        group: &Group,
+        z: &Rows,
+        x: &Rows,
+        cols: usize,
+        rows: usize,
+        masked: bool,
+    ) {
         let operand = operand(rec, &self.x, x, cols, rows);
-        coop_lora::project(rec, z.all(), operand, &group.a.value, rows);
+        coop_lora::project(rec, z.all(), operand, &group.a.value, rows, (!masked).then_some(&self.thin));
+    }
+
+    /// [`crate::ops::rms_norm::backward`] for a gradient that nothing but products read: `dx` as it stays in `self.dy`.
+    pub fn norm_backward<'a>(
+        &self,
+        rec: &mut Recorder<'a>,
+        dx: &Rows,
+        dy: &Rows,
+        x: &Rows,
+        norm: &'a Norm,
+        rows: usize,
+    ) -> Rows {
+        coop_norm::backward(rec, &self.dy, dy, x, norm, rows);
+        Rows { packed: Some(self.dy.clone()), ..dx.clone() }
     }
 
     /// `y = scale·x·Wᵀ`.
@@ -101,7 +126,7 @@ impl Products<'_> {
             None if group.is_some() && !masked => &packs.x, // packed by the projection
             _ => operand(rec, &packs.x, x, cols, rows),
         };
-        if let Some(group) = group {
+        if let Some(group) = group.filter(|_| masked) {
             packs.thin.pack_alike(rec, z.all(), group.a.value.rows, rows, x);
         }
         for (module, weight, y) in outputs {
@@ -138,8 +163,7 @@ impl Products<'_> {
             if let Some(m) = adapted {
                 let u = self.u.from(m.offset);
                 coop_lora::gradient_b(rec, &m.b.grad, dy, z.from(m.offset), scale, rows);
-                coop_lora::project_back(rec, u, dy, &m.b.value, scale, rows);
-                packs.thin.pack_alike(rec, u, rank, rows, dy);
+                coop_lora::project_back(rec, u, dy, &m.b.value, scale, rows, &packs.thin);
             }
             let Some((dx, accumulate)) = dx else { continue };
             let term = adapted.zip(group).filter(|_| self.dropout.is_none()).map(|(m, group)| LowRank {

@@ -147,6 +147,9 @@ const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
 /// What a token of the pass adds to the lower one.
 const HEAD_BYTES_A_TOKEN: u64 = 32 << 10;
 
+/// Chunks are not made smaller than this: by then other buffers take more.
+const LEAST_CHUNK: usize = 512;
+
 impl Plan {
     /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
     pub fn new(
@@ -177,6 +180,7 @@ impl Plan {
         Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
     }
 
+    /// With the largest chunk with which the plan fits, where there is a limit.
     fn of(
         gpu: &Gpu,
         model: &Frozen,
@@ -186,17 +190,38 @@ impl Plan {
         dropout: bool,
         recompute: Recompute,
     ) -> Plan {
+        // Where attention takes most of the time, the feed-forward gives way to it.
+        let largest = if tokens < 4 * model.chunk { model.chunk } else { model.chunk.div_ceil(2) };
+        let with_chunk = |chunk: usize| {
+            let chunk = chunk.next_multiple_of(64).min(tokens);
+            Plan::with_chunk(gpu, model, adapter, tokens, loss_tokens, dropout, recompute, chunk)
+        };
+        let Recompute::Within(limit) = recompute else { return with_chunk(largest) };
+        let mut chunk = largest.min(tokens);
+        loop {
+            let plan = with_chunk(chunk);
+            if plan.total() <= limit || chunk <= LEAST_CHUNK {
+                return plan;
+            }
+            chunk /= 2;
+        }
+    }
+
+    fn with_chunk(
+        gpu: &Gpu,
+        model: &Frozen,
+        adapter: &Trainable,
+        tokens: usize,
+        loss_tokens: usize,
+        dropout: bool,
+        recompute: Recompute,
+        chunk: usize,
+    ) -> Plan {
         let config = model.base.config();
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(config, adapter, i)).collect();
         // Dropout masks what products read, in f32.
         let packed_operands = gpu.cooperative() && !dropout;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        // Where attention takes most of the time, the feed-forward gives way to it.
-        let chunk = if tokens < 4 * model.chunk {
-            tokens.min(model.chunk)
-        } else {
-            (model.chunk / 2).next_multiple_of(64)
-        };
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
         let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
         // Columns over all tokens that take as much as `cols` over a chunk.
@@ -416,7 +441,6 @@ fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
         let bytes: u64 = kept.iter().zip(layers).map(|(kept, sizes)| sizes.of(*kept)).sum();
         if bytes + shared.needed(&kept) > room {
             kept[i] = before;
-            break;
         }
     }
     kept

@@ -6,6 +6,7 @@ use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::dropout::{self, Mask};
 use crate::ops::linear::{self, LowRank};
+use crate::ops::rms_norm::{self, Norm};
 use crate::ops::{Rows, Weight, lora};
 
 /// What every product of a pass shares.
@@ -59,7 +60,9 @@ impl Products<'_> {
         let Some(group) = group else { return };
         let input = self.adapter_input(rec, group, x);
         match &self.packs {
-            Some(packs) => packs.project(rec, group, z, &input, cols, self.rows),
+            Some(packs) => {
+                packs.project(rec, group, z, &input, cols, self.rows, self.dropout.is_some());
+            }
             None => {
                 linear::forward(rec, z.all(), input.all(), &group.a.value.as_weight(), 1.0, None, self.rows);
             }
@@ -130,6 +133,22 @@ impl Products<'_> {
             let term = fused.filter(|_| last);
             linear::backward(rec, dx.all(), dy.all(), weight, 1.0, term, self.rows, accumulate || i > 0);
         }
+    }
+
+    /// The gradient of a norm's input, where nothing but products read it; `scratch` holds it unless it is packed at once.
+    pub fn norm_backward<'a>(
+        &self,
+        rec: &mut Recorder<'a>,
+        scratch: &Rows,
+        dy: &Rows,
+        x: &Rows,
+        norm: &'a Norm,
+    ) -> Rows {
+        if let Some(packs) = &self.packs {
+            return packs.norm_backward(rec, scratch, dy, x, norm, self.rows);
+        }
+        rms_norm::backward(rec, scratch, dy, x, norm, self.rows, false);
+        scratch.clone()
     }
 
     /// The same in f32 whatever the device has.

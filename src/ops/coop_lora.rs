@@ -2,7 +2,7 @@
 
 use super::pack::Packed;
 use super::partial_sums::{self, Target};
-use super::{Param, View};
+use super::{Param, View, coop_thin};
 use crate::gpu::{Kernel, Recorder};
 
 /// Steps of the sum that the kernels stage at a time.
@@ -26,18 +26,26 @@ struct Params {
     transposed: u32,
 }
 
-/// `z = x·Aᵀ` for `x` `[rows, K]` and `A` `[Σ R, K]`.
-pub fn project(rec: &mut Recorder, z: View, x: &Packed, a: &Param, rows: usize) {
+/// `z = x·Aᵀ` for `x` `[rows, K]` and `A` `[Σ R, K]`; into `packed` too, if it is given, scaled as the rows of `x` are.
+pub fn project(rec: &mut Recorder, z: View, x: &Packed, a: &Param, rows: usize, packed: Option<&Packed>) {
     let params =
         Params { wide_cols: a.cols as u32, thin_cols4: (a.rows / 4) as u32, ..params(x, a, 1.0, rows) };
-    project_with(rec, "project", z, x, a, params);
+    project_with(rec, "project", z, x, a, params, packed);
 }
 
-/// `u = scale·dy·B` for `dy` `[rows, N]` and `B` `[N, R]`.
-pub fn project_back(rec: &mut Recorder, u: View, dy: &Packed, b: &Param, scale: f32, rows: usize) {
+/// `u = scale·dy·B` for `dy` `[rows, N]` and `B` `[N, R]`; into `packed` too, scaled as the rows of `dy` are.
+pub fn project_back(
+    rec: &mut Recorder,
+    u: View,
+    dy: &Packed,
+    b: &Param,
+    scale: f32,
+    rows: usize,
+    packed: &Packed,
+) {
     let params =
         Params { wide_cols: b.rows as u32, thin_cols4: (b.cols / 4) as u32, ..params(dy, b, scale, rows) };
-    project_with(rec, "project_back", u, dy, b, params);
+    project_with(rec, "project_back", u, dy, b, params, Some(packed));
 }
 
 fn params(wide: &Packed, matrix: &Param, scale: f32, rows: usize) -> Params {
@@ -64,6 +72,7 @@ fn project_with(
     x: &Packed,
     matrix: &Param,
     params: Params,
+    packed: Option<&Packed>,
 ) {
     let (columns, across) = columns(params.thin_cols4);
     let target = Target {
@@ -76,13 +85,18 @@ fn project_with(
     };
     let down = params.rows.div_ceil(128);
     let steps = (params.wide_cols as usize).div_ceil(STEPS);
-    partial_sums::split_wide(rec, &target, across * down, steps, |rec, parts| {
+    let parts = partial_sums::split_wide_unsummed(rec, &target, across * down, steps, |rec, parts| {
         let params =
             Params { y_stride4: parts.stride4, y_offset4: parts.offset4, part_steps: parts.steps, ..params };
         let bindings = [x.bind(1), x.bind_factors(2), matrix.bind(3), parts.result];
         let kernel = Kernel::new("coop_lora", entry).with_size("COLUMNS", columns);
         rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
     });
+    match packed {
+        None => partial_sums::sum(rec, &target, parts),
+        Some(packed) if parts > 1 => coop_thin::sum(rec, &target, parts, packed, x),
+        Some(packed) => packed.pack_alike(rec, y, 4 * target.cols4 as usize, target.rows as usize, x),
+    }
 }
 
 /// `dA += uᵀ·x` for `u` `[rows, Σ R]` and `x` `[rows, K]`.

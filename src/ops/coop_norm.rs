@@ -1,9 +1,9 @@
-//! [`super::rms_norm`] into operands of products on cooperative matrices.
+//! [`super::rms_norm`] and its gradient into operands of products on cooperative matrices.
 
 use super::Rows;
 use super::pack::Packed;
 use super::rms_norm::Norm;
-use crate::gpu::{Kernel, Recorder};
+use crate::gpu::{Binding, Kernel, Recorder};
 
 /// Rows that a workgroup takes, and threads that share one.
 const ROWS: usize = 4;
@@ -22,16 +22,34 @@ struct Params {
 
 /// `y = norm(x)` over `rows` rows, for a norm with weights; every row of `y` is scaled as [`Packed::pack`] does.
 pub fn forward<'a>(rec: &mut Recorder<'a>, y: &Packed, x: &Rows, norm: &'a Norm, rows: usize) {
+    dispatch(rec, "forward", y, x, norm, rows, None);
+}
+
+/// The gradient of `x` from `dy`, likewise.
+pub fn backward<'a>(rec: &mut Recorder<'a>, dx: &Packed, dy: &Rows, x: &Rows, norm: &'a Norm, rows: usize) {
+    dispatch(rec, "backward", dx, x, norm, rows, Some(dy.bind(5)));
+}
+
+fn dispatch<'a>(
+    rec: &mut Recorder<'a>,
+    entry: &'static str,
+    packed: &Packed,
+    x: &Rows,
+    norm: &'a Norm,
+    rows: usize,
+    dy: Option<Binding>,
+) {
     let params = Params {
         rows: rows as u32,
-        tiles: y.tiles(),
+        tiles: packed.tiles(),
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         eps: norm.eps,
     };
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
-    let kernel = Kernel::new("coop_norm", "forward").with_size("EACH", each);
-    let bindings = [x.bind(1), norm.weights(2), y.bind(3), y.bind_factors(4)];
+    let kernel = Kernel::new("coop_norm", entry).with_size("EACH", each);
+    let mut bindings = vec![x.bind(1), norm.weights(2), packed.bind(3), packed.bind_factors(4)];
+    bindings.extend(dy);
     let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
     rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);
 }

@@ -20,6 +20,7 @@ pub mod coop_heads;
 pub mod coop_linear;
 pub mod coop_lora;
 pub mod coop_norm;
+pub mod coop_thin;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;

@@ -63,7 +63,8 @@ pub fn split(
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
     let fill = rec.gpu().workgroups_to_fill();
-    split_to_fill(rec, target, fill, tiles, steps, product);
+    let parts = split_to_fill(rec, target, fill, tiles, steps, product);
+    sum(rec, target, parts);
 }
 
 /// [`split`] for kernels whose workgroups are wider.
@@ -74,8 +75,20 @@ pub fn split_wide(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
+    let parts = split_wide_unsummed(rec, target, tiles, steps, product);
+    sum(rec, target, parts);
+}
+
+/// The same without the last step: the parts, which lie in the device's scratch if there are several.
+pub fn split_wide_unsummed(
+    rec: &mut Recorder,
+    target: &Target,
+    tiles: u32,
+    steps: usize,
+    product: impl FnOnce(&mut Recorder, &Parts),
+) -> u32 {
     let fill = rec.gpu().workgroups_to_fill() / WIDE;
-    split_to_fill(rec, target, fill, tiles, steps, product);
+    split_to_fill(rec, target, fill, tiles, steps, product)
 }
 
 fn split_to_fill(
@@ -85,7 +98,7 @@ fn split_to_fill(
     tiles: u32,
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
-) {
+) -> u32 {
     let room = (PARTIAL_SUMS / 16) as usize / ((target.rows * target.cols4) as usize).max(1);
     let wanted = (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS).min(room).max(1);
     let part_steps = steps.div_ceil(wanted).max(1);
@@ -93,17 +106,21 @@ fn split_to_fill(
     if count == 1 {
         let Target { y: result, stride4, offset4, accumulate, .. } = *target;
         let accumulate = u32::from(accumulate);
-        return product(rec, &Parts { result, count, steps: part_steps, stride4, offset4, accumulate });
+        product(rec, &Parts { result, count, steps: part_steps, stride4, offset4, accumulate });
+        return 1;
     }
     let result = Binding { buffer: rec.gpu().partial_sums(), range: None, ..target.y };
     let scratch =
         Parts { result, count, steps: part_steps, stride4: target.cols4, offset4: 0, accumulate: 0 };
     product(rec, &scratch);
-    reduce(rec, target, count);
+    count
 }
 
-/// Adds up `parts` results in the device's scratch and stores or adds them to `target`.
-fn reduce(rec: &mut Recorder, target: &Target, parts: u32) {
+/// Adds up `parts` results, if there are several, in the device's scratch and stores or adds them to `target`.
+pub fn sum(rec: &mut Recorder, target: &Target, parts: u32) {
+    if parts == 1 {
+        return;
+    }
     let params = Params {
         rows: target.rows,
         cols4: target.cols4,

@@ -9,8 +9,8 @@ use super::Recipe;
 /// Sections that decide what is measured, written and where it runs, but not the numbers.
 const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
-/// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed,
-/// and what the base and the samples are is told by their digests, wherever they lie.
+/// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed
+/// (a limit under which feed-forwards take fewer tokens at a time moves gradients by their rounding), and what the base and the samples are is told by their digests, wherever they lie.
 const HARMLESS_KEYS: [&str; 14] = [
     "model.base",
     "model.fingerprint",

@@ -1,8 +1,9 @@
 //! Everything that a run needs beside the base, made of the recipe and the samples.
 
-use super::{Data, Frozen, RunError, Steps, ValidationFile, capacity};
+use super::{Data, Frozen, RunError, Steps, ValidationFile, capacity, largest};
+use crate::batch::MicroBatch;
 use crate::recipe::Recipe;
-use crate::train::Capacity;
+use crate::train::{Capacity, TrainError, Trainer};
 
 /// Samples, steps and prompts of a run.
 pub struct Prepared {
@@ -46,5 +47,15 @@ impl Prepared {
         let capacity = capacity(&steps, &data.train, &validation);
         let positions = longest.max(recipe.data.max_seq_len);
         Ok(Prepared { data, validation, steps, prompts, capacity, positions })
+    }
+
+    /// Runs the largest batches once, so that what the device cannot do shows before the first step; the tokens of the longest.
+    pub async fn try_longest(&self, trainer: &Trainer<'_>) -> Result<usize, TrainError> {
+        let largest = largest(&self.steps, &self.data.train);
+        let found = trainer.dry_pass(&largest).await?;
+        if found.not_finite > 0 {
+            return Err(TrainError::LongestNotFinite { rows: found.not_finite, tokens: found.tokens });
+        }
+        Ok(largest.iter().map(MicroBatch::len).max().unwrap_or(0))
     }
 }

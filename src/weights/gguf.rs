@@ -47,7 +47,7 @@ pub struct Gguf {
 impl std::fmt::Debug for Gguf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (keys, tensors) = (self.metadata.len(), self.tensors.len());
-        write!(f, "Gguf({}: {keys} keys, {tensors} tensors, {} bytes)", self.file, self.len())
+        write!(f, "Gguf({}: {keys} keys, {tensors} tensors, {} bytes)", self.file, self.file_size())
     }
 }
 
@@ -223,8 +223,7 @@ impl Gguf {
     }
 
     /// Bytes of the whole file.
-    #[allow(clippy::len_without_is_empty, reason = "no file with a header is empty")]
-    pub fn len(&self) -> u64 {
+    pub fn file_size(&self) -> u64 {
         match (&self.bytes, in_memory(&self.bytes)) {
             (Bytes::Streamed(source, _), _) => source.bytes(),
             (_, whole) => whole.map_or(0, |whole| whole.len() as u64),

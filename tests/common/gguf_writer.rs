@@ -1,9 +1,9 @@
 //! Writes GGUF files for tests, sound or lying. Use: `#[path = "common/gguf_writer.rs"] mod gguf_writer;`.
 #![allow(dead_code)] // each test uses a part
 
-use rullama_train::weights::GgmlType;
 use rullama_train::weights::quant::random_blocks;
 use rullama_train::weights::value::{Array, Value};
+use rullama_train::weights::{GgmlType, Gguf, TensorInfo};
 
 /// One tensor to write.
 #[derive(Clone)]
@@ -38,6 +38,19 @@ impl Default for GgufWriter {
 }
 
 impl GgufWriter {
+    /// A file to change.
+    pub fn of(gguf: &Gguf) -> GgufWriter {
+        let tensor = |t: &TensorInfo| Tensor {
+            name: t.name.clone(),
+            shape: t.shape.iter().map(|&size| size as u64).collect(),
+            ty: t.ty as u32,
+            offset: None,
+            data: gguf.data(t).to_vec(),
+        };
+        let (metadata, tensors) = (gguf.metadata().to_vec(), gguf.tensors().iter().map(tensor).collect());
+        GgufWriter { metadata, tensors, ..GgufWriter::default() }
+    }
+
     /// Adds a key or replaces its value.
     pub fn set(&mut self, key: &str, value: Value) {
         self.remove_key(key);

@@ -333,9 +333,8 @@ impl Work {
         let stop: Vec<u32> = tokenizer.eos().iter().copied().chain([tokenizer.turn_end()]).collect();
         let model = Model::load(&self.gpu, &self.base, longest).expect("it fits");
         let capacity = Capacity { tokens: longest, loss_tokens: 1, step_loss_tokens: 1 };
-        let dropout = Dropout { probability: 0.0, seed: 0 };
-        let trainer =
-            Trainer::new(&self.gpu, &model, adapter, capacity, dropout, Recompute::Always).expect("it fits");
+        let trainer = Trainer::new(&self.gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always)
+            .expect("it fits");
         let reply = |prompt: &Vec<u32>| {
             let mut ids = prompt.clone();
             while ids.len() < prompt.len() + REPLY {

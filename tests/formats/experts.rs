@@ -13,8 +13,9 @@ use rullama_train::weights::{Base, Gguf};
 use safetensors::Dtype;
 use serde_json::{Value as Json, json};
 
-use super::safe_file::SafeFile;
-use super::{OPTIONS, RANK, adapter, gguf_writer, golden};
+use super::gguf_writer::GgufWriter;
+use super::safe_file::{SafeFile, SafeTensor};
+use super::{OPTIONS, RANK, adapter, golden};
 
 const BOTH: [Module; 2] = [Module::FfnGateUpExps, Module::FfnDownExps];
 
@@ -22,9 +23,6 @@ const BOTH: [Module; 2] = [Module::FfnGateUpExps, Module::FfnDownExps];
 fn mixture() -> Base {
     Base::open(golden("moe/model.gguf").to_str().expect("UTF-8")).expect("the golden model opens")
 }
-
-/// What a safetensors file holds, by name.
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 fn pair(adapter: &Adapter, layer: usize, module: Module) -> (&Slot, &Pair) {
     adapter.pairs.iter().find(|(s, _)| (s.layer, s.module) == (layer, module)).expect("it has the slot")
@@ -161,7 +159,7 @@ fn formats_without_a_place_for_experts_say_so() {
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was written");
 }
 
-/// The adapter at `path` with its tensors changed.
+/// The adapter at `path` is refused in one line that says `expected`.
 fn refuse(path: &Path, config: &Config, expected: &str) {
     let error = read_any(path, config, None).expect_err(expected).to_string();
     assert!(error.contains(expected), "expected {expected:?} in: {error}");
@@ -176,7 +174,7 @@ fn malformed_adapters_of_experts_are_refused() {
     let folder = export::write(dir.path(), Format::Peft, &written, config, &OPTIONS).expect("written");
     let path = folder.join("adapter_model.safetensors");
     let a = "base_model.model.model.layers.1.experts.lora_A.weight";
-    let change = |change: &dyn Fn(&mut Tensors), expected: &str| {
+    let change = |change: &dyn Fn(&mut BTreeMap<String, SafeTensor>), expected: &str| {
         let good = SafeFile::read(&path);
         let mut bad = SafeFile::read(&path);
         change(&mut bad.tensors);
@@ -211,19 +209,7 @@ fn malformed_adapters_of_experts_are_refused() {
     );
 
     let path = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
-    let gguf = Gguf::open(&path).expect("sound");
-    let tensor = |t: &rullama_train::weights::TensorInfo| gguf_writer::Tensor {
-        name: t.name.clone(),
-        shape: t.shape.iter().map(|&s| s as u64).collect(),
-        ty: t.ty as u32,
-        offset: None,
-        data: gguf.data(t).to_vec(),
-    };
-    let mut bad = gguf_writer::GgufWriter {
-        metadata: gguf.metadata().to_vec(),
-        tensors: gguf.tensors().iter().map(tensor).collect(),
-        ..Default::default()
-    };
+    let mut bad = GgufWriter::of(&Gguf::open(&path).expect("sound"));
     let name = "blk.3.ffn_gate_up_exps.weight.lora_a";
     let changed = bad.tensor(name);
     changed.shape = vec![256, 3, 4];

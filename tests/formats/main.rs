@@ -500,21 +500,8 @@ fn a_gguf_lora_may_have_a_rank_for_each_matrix() {
     };
     let (q, q_file) = write("q", &[Module::AttnQ], 2);
     let (down, down_file) = write("down", &[Module::FfnDown], 3);
-    let tensors = |gguf: &Gguf| {
-        let tensor = |t: &rullama_train::weights::TensorInfo| gguf_writer::Tensor {
-            name: t.name.clone(),
-            shape: t.shape.iter().map(|&s| s as u64).collect(),
-            ty: t.ty as u32,
-            offset: None,
-            data: gguf.data(t).to_vec(),
-        };
-        gguf.tensors().iter().map(tensor).collect::<Vec<_>>()
-    };
-    let both = GgufWriter {
-        metadata: q_file.metadata().to_vec(),
-        tensors: [tensors(&q_file), tensors(&down_file)].concat(),
-        ..GgufWriter::default()
-    };
+    let mut both = GgufWriter::of(&q_file);
+    both.tensors.extend(GgufWriter::of(&down_file).tensors);
     let path = dir.path().join("both.gguf");
     fs::write(&path, both.bytes()).expect("written");
     let read = read_any(&path, &config, None).unwrap_or_else(|e| panic!("{e}"));

@@ -13,7 +13,7 @@ use rullama_train::weights::{Base, Gguf};
 use safetensors::Dtype;
 use serde_json::json;
 
-use super::gguf_writer::{self, GgufWriter};
+use super::gguf_writer::GgufWriter;
 use super::safe_file::{SafeFile, SafeTensor};
 use super::{OPTIONS, adapter, dense, golden, written};
 
@@ -157,21 +157,7 @@ fn duplicate_names() {
 
 fn gguf_loras_that_do_not_fit() {
     let (_dir, path, config) = written(Format::GgufLora);
-    let good = {
-        let gguf = Gguf::open(&path).expect("sound");
-        let tensor = |t: &rullama_train::weights::TensorInfo| gguf_writer::Tensor {
-            name: t.name.clone(),
-            shape: t.shape.iter().map(|&s| s as u64).collect(),
-            ty: t.ty as u32,
-            offset: None,
-            data: gguf.data(t).to_vec(),
-        };
-        GgufWriter {
-            metadata: gguf.metadata().to_vec(),
-            tensors: gguf.tensors().iter().map(tensor).collect(),
-            ..GgufWriter::default()
-        }
-    };
+    let good = GgufWriter::of(&Gguf::open(&path).expect("sound"));
     let text = |s: &str| Value::String(s.into());
     let resize = |w: &mut GgufWriter, name: &str, shape: [u64; 2]| {
         let tensor = w.tensor(name);

@@ -127,7 +127,7 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
         let (x_rows, held) = (Block::input(gpu, (4, 0), n, &x), Held::new(gpu, n, &a));
         let wide_x = packed(gpu, &x_rows, n, t)?;
         let z = Block::output(gpu, (16, 16), rank, t);
-        run(gpu, |rec| coop_lora::project(rec, z.view(), &wide_x, &held.param, t))?;
+        run(gpu, |rec| coop_lora::project(rec, z.view(), &wide_x, &held.param, t, None))?;
         let found = leveled(&z.read(gpu, &name)?, rank);
         check.close(&format!("z {name}"), rank, &found, &leveled(&expected, rank))?;
 
@@ -135,7 +135,8 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
         let expected = scaled(0.5, &reference::linear::backward(&wide(&x), &wide(&b), rank));
         let held = Held::new(gpu, rank, &b);
         let u = Block::output(gpu, (16, 16), rank, t);
-        run(gpu, |rec| coop_lora::project_back(rec, u.view(), &wide_x, &held.param, 0.5, t))?;
+        let thin = Packed::new(gpu, "test", t, rank)?;
+        run(gpu, |rec| coop_lora::project_back(rec, u.view(), &wide_x, &held.param, 0.5, t, &thin))?;
         let found = leveled(&u.read(gpu, &name)?, rank);
         check.close(&format!("u {name}"), rank, &found, &leveled(&expected, rank))?;
 

@@ -35,10 +35,25 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         x.iter_mut().skip(width).take(width).for_each(|x| *x = 0.0);
         let expected = reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), width, f64::from(EPS));
         let norm = Norm::new(gpu, "norm", Some(&w), width, EPS)?;
-        let x = Block::input(gpu, (0, 0), width, &x);
-        let y = Packed::new(gpu, "normed", height, width)?;
-        run(gpu, |rec| coop_norm::forward(rec, &y, &x.rows, &norm, height))?;
+        let dy = values(3, height * width);
+        let expected_dx =
+            reference::rms_norm::backward(&wide(&dy), &wide(&x), Some(&wide(&w)), width, f64::from(EPS));
+        // The gradient of a row of zeros is 1/√ε times larger than the others.
+        let leveled = |dx: &[f64]| -> Vec<f64> {
+            let size = |row: &[f64]| row.iter().fold(1e-30, |most: f64, x| most.max(x.abs()));
+            let rows = dx.chunks(width).zip(expected_dx.chunks(width));
+            rows.flat_map(|(row, expected)| row.iter().map(|x| x / size(expected)).collect::<Vec<_>>())
+                .collect()
+        };
+        let [x, dy] = [&x, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
+        let [y, dx] = [(); 2].map(|()| Packed::new(gpu, "normed", height, width).expect("it is small"));
+        run(gpu, |rec| {
+            coop_norm::forward(rec, &y, &x.rows, &norm, height);
+            coop_norm::backward(rec, &dx, &dy.rows, &x.rows, &norm, height);
+        })?;
         check.close(&name, width, &unpacked(gpu, &y, width, height, &name)?, &expected)?;
+        let found = unpacked(gpu, &dx, width, height, &name)?;
+        check.close(&format!("dx {name}"), width, &leveled(&found), &leveled(&expected_dx))?;
     }
     check.done()
 }

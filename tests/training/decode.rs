@@ -19,11 +19,11 @@ use rullama_train::model::plan::Recompute;
 use rullama_train::run::Frozen;
 use rullama_train::sampling::{Sampling, likeliest};
 use rullama_train::tokenizer::Special;
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use rullama_train::weights::{Base, Gguf};
 
 use super::golden::Golden;
-use super::{NO_DROPOUT, check, check_that, gpu};
+use super::{check, check_that, gpu};
 
 /// Both sides round sums of f32 in another order: some 1e-6.
 const LOGITS: f64 = 1e-5;
@@ -82,7 +82,7 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..ids.len() as u32).collect();
     let capacity = Capacity { tokens: ids.len(), loss_tokens: ids.len(), step_loss_tokens: 1 };
-    let trainer = Trainer::new(gpu, model, adapter, capacity, NO_DROPOUT, Recompute::Never);
+    let trainer = Trainer::new(gpu, model, adapter, capacity, Dropout::NONE, Recompute::Never);
     let logits = block_on(trainer.expect("the buffers fit").logits(&batch, &rows));
     logits.expect("a sound pass").into_iter().map(f64::from).collect()
 }

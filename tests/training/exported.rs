@@ -12,12 +12,12 @@ use rullama_train::model::plan::Recompute;
 use rullama_train::sampling::likeliest;
 use rullama_train::template::{Layout, Message, Role, render_prompt};
 use rullama_train::tokenizer::Tokenizer;
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use rullama_train::weights::Base;
 use safetensors::SafeTensors;
 
 use super::chat::ADAPTER;
-use super::{NO_DROPOUT, check, check_that, gpu};
+use super::{check, check_that, gpu};
 
 /// As in tests/golden.rs.
 const LOGITS: f64 = 2e-5;
@@ -47,7 +47,7 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new() };
     let batch = MicroBatch::pack([&sample]);
     let capacity = Capacity { tokens: batch.len(), loss_tokens: rows.len(), step_loss_tokens: 1 };
-    let trainer = Trainer::new(gpu, &model, &adapter, capacity, NO_DROPOUT, Recompute::Never)?;
+    let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
     let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
     check("logits", gpu::relative(&found, &expected), LOGITS)
 }
@@ -68,7 +68,7 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     let model = Model::load(gpu, &base, longest).expect("the model fits");
     let replies = |adapter: &Adapter, prompts: &[Vec<u32>]| {
         let trainer =
-            Trainer::new(gpu, &model, adapter, capacity, NO_DROPOUT, Recompute::Always).expect("it fits");
+            Trainer::new(gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always).expect("it fits");
         prompts.iter().map(|prompt| greedy(&trainer, prompt)).collect::<Vec<_>>()
     };
     let expected = replies(&adapter, &prompts);

@@ -17,7 +17,7 @@ use rullama_train::weights::gguf::Gguf;
 use rullama_train::weights::quant::GgmlType;
 
 use super::golden::Golden;
-use super::{NO_DROPOUT, bits, check, check_that, trainer};
+use super::{bits, check, check_that, trainer};
 
 const ADAMW: Optimizer = Optimizer {
     adam: Some(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }),
@@ -33,7 +33,7 @@ pub fn not_finite(gpu: &Gpu) -> Result<(), Failed> {
     let model = Model::load(gpu, &g.base, 128).expect("the model fits");
     let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
     for (name, optimizer) in [("sgd", SGD), ("adamw", ADAMW)] {
-        let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, Recompute::Never);
         // One step so far that A, B and their product leave f32's range.
         block_on(trainer.step(&step, 1, &optimizer, 1e30))?;
         let before = bits(&block_on(trainer.adapter())?);
@@ -61,7 +61,7 @@ pub fn overflow(gpu: &Gpu) -> Result<(), Failed> {
         let slot = *adapter.pairs.keys().find(|s| s.module == module).expect("it has the module");
         adapter.pairs.get_mut(&slot).expect("its own").b.fill(1e24);
         let name = slot.peft_key();
-        let trainer = trainer(gpu, &model, &adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        let trainer = trainer(gpu, &model, &adapter, &[&step], Dropout::NONE, Recompute::Never);
         let found = block_on(trainer.evaluate(&step.micro_batches, |_| {}))?;
         println!("{name}: loss {:.4}, {} of {} not finite", found.loss(), found.not_finite, found.tokens);
         check_that(&format!("evaluation sees the overflow of {name}"), found.not_finite > 0)?;
@@ -79,7 +79,7 @@ pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
     let g = Golden::read(Path::new("tests/golden/ollama"));
     let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
     let masked = Dropout { probability: 0.3, seed: 1 };
-    for (dropout, recompute) in [(NO_DROPOUT, Recompute::Never), (masked, Recompute::Always)] {
+    for (dropout, recompute) in [(Dropout::NONE, Recompute::Never), (masked, Recompute::Always)] {
         // One that has compiled nothing.
         let fresh = block_on(Gpu::open(Backend::Auto, None, false))?;
         fresh.set_cooperative(gpu.cooperative());
@@ -103,7 +103,7 @@ pub fn no_loss(gpu: &Gpu) -> Result<(), Failed> {
     let mut sample = g.first.clone();
     sample.labels.fill(IGNORE);
     let step = Step::new(&[sample], &[vec![0]]);
-    let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, Recompute::Never);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, Recompute::Never);
     let result = block_on(trainer.step(&step, 3, &SGD, 0.1));
     check_that("the step is refused", matches!(result, Err(TrainError::NoLoss { step: 3 })))?;
     let after = block_on(trainer.adapter())?;
@@ -115,7 +115,7 @@ pub fn overfit(gpu: &Gpu) -> Result<(), Failed> {
     let model = Model::load(gpu, &g.base, 128).expect("the model fits");
     let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
     for (name, optimizer, learning_rate) in [("sgd", SGD, 0.3), ("adamw", ADAMW, 1e-2)] {
-        let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, Recompute::Never);
         let mut losses = Vec::new();
         for number in 1..=STEPS {
             losses.push(block_on(trainer.step(&step, number, &optimizer, learning_rate))?.loss);
@@ -152,7 +152,7 @@ pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
     let run = |base: Base| -> Result<_, Failed> {
         let model = Model::load(gpu, &base, 64)?;
         let adapter = Adapter::init(&slots(base.config(), &Module::ALL), 4, 8.0, false, 0);
-        let trainer = trainer(gpu, &model, &adapter, &[&step], NO_DROPOUT, Recompute::Never);
+        let trainer = trainer(gpu, &model, &adapter, &[&step], Dropout::NONE, Recompute::Never);
         Ok(block_on(trainer.gradients(&step, 1))?)
     };
     let (loss, gradients) = run(Base::tiny()?)?;

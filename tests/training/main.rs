@@ -27,8 +27,6 @@ use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
-const NO_DROPOUT: Dropout = Dropout { probability: 0.0, seed: 0 };
-
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
     let tests: [(&str, Test); 25] = [

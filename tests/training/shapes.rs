@@ -7,10 +7,10 @@ use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::plan::{Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use rullama_train::weights::shapes::{SHAPES, Shape};
 
-use super::{NO_DROPOUT, check_that};
+use super::check_that;
 
 /// Every size, with fewer and narrower layers and words.
 pub fn train(gpu: &Gpu) -> Result<(), Failed> {
@@ -40,7 +40,7 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         let ahead = Plan::ahead(gpu, &base, 24, &trainable, tokens, loss_tokens, false, Recompute::Never);
 
         let model = block_on(Model::stream(gpu, &base, 24, |_| ()))?;
-        let trainer = Trainer::new(gpu, &model, &adapter, capacity, NO_DROPOUT, Recompute::Never)?;
+        let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
         check_that(
             &format!("{}: planned before and after", shape.name),
             ahead.bytes == trainer.plan().bytes,

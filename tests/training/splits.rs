@@ -8,10 +8,11 @@ use rullama_train::batch::Step;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
+use rullama_train::train::Dropout;
 
 use super::chat::Chat;
 use super::golden::Golden;
-use super::{NO_DROPOUT, bits, check, check_that, gpu, gradient_bits, trainer, wide};
+use super::{bits, check, check_that, gpu, gradient_bits, trainer, wide};
 
 const STEPS: usize = 4;
 /// Another order of f32 sums.
@@ -52,7 +53,7 @@ pub fn recompute(gpu: &Gpu) -> Result<(), Failed> {
         let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
         let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
         let run = |recompute| {
-            let trainer = trainer(gpu, &model, &g.adapter, &[&step], NO_DROPOUT, recompute);
+            let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, recompute);
             (trainer.plan().clone(), gradient_bits(&trainer, &step, 1))
         };
         let (plan, kept) = run(Recompute::Never);

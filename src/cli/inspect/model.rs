@@ -34,7 +34,7 @@ pub fn file(gguf: Gguf, path: &Path) -> Result<()> {
 fn stored(gguf: &Gguf) {
     let text = |key: &str| gguf.get::<&str>(key).ok().flatten();
     let version = gguf.version();
-    let size = show::bytes(gguf.len());
+    let size = show::bytes(gguf.file_size());
     let named = text("general.name").map_or(String::new(), |name| format!(", “{name}”"));
     let architecture = text("general.architecture").unwrap_or("no architecture");
     show::line("file", format_args!("GGUF {version}, {size}: {architecture}{named}"));

@@ -229,8 +229,7 @@ fn coop_products(
 ) {
     packed_x.pack(rec, x.all(), matrices[0].cols, rows);
     if let Some(group) = group {
-        coop_lora::project(rec, z.all(), packed_x, &group.a, rows);
-        packed_z.pack_alike(rec, z.all(), group.a.rows, rows, packed_x);
+        coop_lora::project(rec, z.all(), packed_x, &group.a, rows, Some(packed_z));
     }
     let mut start = 0;
     for (i, matrix) in matrices.iter().enumerate() {

@@ -1,10 +1,8 @@
 // The API in a real Chromium, with WebGPU on the processor, against the native program and PyTorch's figures.
-import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "@playwright/test";
+import { launchOptions } from "../browser";
 
-// A browser that is there already; else the one that `npx playwright install chromium` fetches.
-const installed = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser"].find(existsSync);
 const port = 4176;
 
 export default defineConfig({
@@ -17,19 +15,7 @@ export default defineConfig({
   reporter: [["list"]],
   use: {
     baseURL: `http://localhost:${port}/`,
-    launchOptions: {
-      ...(installed && { executablePath: installed }),
-      args: [
-        "--no-sandbox",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--enable-unsafe-webgpu",
-        "--use-webgpu-adapter=swiftshader",
-      ],
-    },
+    launchOptions,
   },
   webServer: {
     command: `npx vite --host localhost --port ${port} --strictPort`,

@@ -24,9 +24,9 @@ pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Res
         dropout: found.origin.dropout,
         fingerprint: found.origin.fingerprint.as_deref(),
     };
-    let dropout = Dropout { probability: 0.0, seed: 0 };
     let (capacity, adapter) = (held_out.capacity(), &found.adapter);
-    let mut trainer = Trainer::new(stage.gpu, stage.model, adapter, capacity, dropout, Recompute::Always)?;
+    let mut trainer =
+        Trainer::new(stage.gpu, stage.model, adapter, capacity, Dropout::NONE, Recompute::Always)?;
     let written =
         export::write_verified_by(&mut trainer, out, &[format], adapter, &options, &held_out).await?;
     for (_, result) in written.formats {

@@ -37,8 +37,7 @@ pub async fn measure(
     let mut capacity = Capacity { tokens: 1, loss_tokens: rows.len(), step_loss_tokens: rows.len() };
     capacity.include(&step);
     let model = Model::stream(gpu, base, batch.len(), |_| ()).await?;
-    let dropout = Dropout { probability: 0.0, seed: 0 };
-    let trainer = Trainer::new(gpu, &model, &adapter, capacity, dropout, Recompute::Never)?;
+    let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
     let (loss, gradients) = trainer.gradients(&step, 1).await?;
     let logits = trainer.logits(&batch, &rows).await?;
     let naming = peft::Naming::CausalLm;

@@ -16,7 +16,7 @@ use opened::Opened;
 pub async fn check(stage: &Stage<'_>, recipe: &Recipe, files: Vec<FileEntry>) -> Result<Check, Problem> {
     let opened = Opened::read(stage, recipe, files)?;
     let trainer = opened.trainer(stage, recipe)?;
-    opened.dry_pass(&trainer).await?;
+    opened.prepared.try_longest(&trainer).await?;
     Ok(opened.check(stage, recipe, trainer.plan()))
 }
 
@@ -32,7 +32,7 @@ pub async fn train(
     let opened = Opened::read(stage, recipe, files)?;
     let checkpoint = opened.resume(stage, recipe, checkpoint)?;
     let trainer = opened.trainer(stage, recipe)?;
-    opened.dry_pass(&trainer).await?;
+    opened.prepared.try_longest(&trainer).await?;
     let resumed_at = checkpoint.as_ref().map_or(0, |c| c.step);
     hear(&Event::Plan { resumed_at, check: opened.check(stage, recipe, trainer.plan()) });
     Course::begin(stage, recipe, &opened, trainer, checkpoint, control, hear)?.run().await

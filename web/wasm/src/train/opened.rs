@@ -68,20 +68,6 @@ impl Opened {
         })
     }
 
-    /// Runs the largest batches once, so that what the device cannot do shows before the first step.
-    pub async fn dry_pass(&self, trainer: &Trainer<'_>) -> Result<(), Problem> {
-        let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
-        let found = trainer.dry_pass(&largest).await?;
-        match found.not_finite {
-            0 => Ok(()),
-            overflowed => Err(Problem::new(format!(
-                "{overflowed} of {} tokens of the longest batch overflow before the first step: their hidden states or \
-                 logits are not finite. The base's file is damaged, or the adapter of lora.init_from does not belong to it",
-                found.tokens
-            ))),
-        }
-    }
-
     /// The newest checkpoint among `given`; `None` where nothing is given. Refuses one of another run.
     pub fn resume(
         &self,
