@@ -1,6 +1,20 @@
-// RMSNorm of rows of any width (whole tokens, or heads of a token), one workgroup a row:
+// RMSNorm of rows of any width (whole tokens, or heads of a token), one workgroup a row, or one thread where that is cheaper:
 // y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps).
+#for shared in 0..{SHARED}
 #import common/reduce
+const ROW_THREADS: u32 = {THREADS}u;
+
+fn row_sum(value: f32, lane: u32) -> f32 {
+    return reduce_sum(value, lane);
+}
+#end
+#for alone in 0..{ALONE}
+const ROW_THREADS: u32 = 1u;
+
+fn row_sum(value: f32, lane: u32) -> f32 {
+    return value;
+}
+#end
 
 // Twin of `Params` in src/ops/rms_norm.rs.
 struct Params {
@@ -27,27 +41,32 @@ fn w4(c: u32) -> vec4<f32> {
     return w[c];
 }
 
+// The row of this thread.
+fn row_of(index: u32, lane: u32) -> u32 {
+    return index * ({THREADS}u / ROW_THREADS) + lane / ROW_THREADS;
+}
+
 fn row_rstd(row: u32, lane: u32) -> f32 {
     var squares = 0.0;
-    for (var c = lane; c < params.width4; c += 64u) {
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
         let v = x[row * params.width4 + c];
         squares += dot(v, v);
     }
-    let mean = reduce_sum(squares, lane) / f32(params.width4 * 4u) + params.eps;
+    let mean = row_sum(squares, lane) / f32(params.width4 * 4u) + params.eps;
     // A sum that overflows would make the row zero, and nobody would see it: it becomes infinite instead.
     let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
     return select(1.0 / sqrt(mean), mean, overflows);
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let index = group.x + group.y * groups.x;
+    let index = row_of(group.x + group.y * groups.x, lane);
     let row = min(index, params.rows - 1u);
     let rstd = row_rstd(row, lane);
     if index >= params.rows {
         return;
     }
-    for (var c = lane; c < params.width4; c += 64u) {
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
         let at = row * params.width4 + c;
         var sum = x[at] * rstd * w4(c);
         if params.residual == 1u {
@@ -58,21 +77,21 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 }
 
 // dx = rstd·(g − x·rstd²·mean(g·x)), g = w·dy
-@compute @workgroup_size(64)
+@compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let index = group.x + group.y * groups.x;
+    let index = row_of(group.x + group.y * groups.x, lane);
     let row = min(index, params.rows - 1u);
     let rstd = row_rstd(row, lane);
     var products = 0.0;
-    for (var c = lane; c < params.width4; c += 64u) {
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
         let at = row * params.width4 + c;
         products += dot(w4(c) * dy[at], x[at]);
     }
-    let mean = reduce_sum(products, lane) / f32(params.width4 * 4u);
+    let mean = row_sum(products, lane) / f32(params.width4 * 4u);
     if index >= params.rows {
         return;
     }
-    for (var c = lane; c < params.width4; c += 64u) {
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
         let at = row * params.width4 + c;
         var d = rstd * (w4(c) * dy[at] - x[at] * (rstd * rstd * mean));
         if params.residual == 1u {

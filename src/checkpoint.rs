@@ -173,7 +173,8 @@ impl Checkpoint {
         changes
     }
 
-    /// Reads the checkpoint in the folder `path`, for the model `config` and the slots that `slots` makes of its recipe.
+    /// Reads the checkpoint in the folder `path`, for the model `config` and the slots that `slots` makes of its recipe. Fails
+    /// where a file is not what was written, or a newer program wrote it.
     pub fn read(
         path: &Path,
         config: &Config,

@@ -50,7 +50,10 @@ fn main() {
         add("logits", logits);
         add("loss and gradients, activations kept", |gpu, g| gradients(gpu, g, Recompute::Never));
         add("loss and gradients, activations recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
-        add("loss and gradients, sums split", |gpu, g| {
+        add("logits, plain", logits);
+        add("loss and gradients, plain", |gpu, g| gradients(gpu, g, Recompute::Never));
+        add("ten AdamW steps, plain", ten_steps);
+        add("loss and gradients, plain, sums split", |gpu, g| {
             let usual = gpu.workgroups_to_fill();
             gpu.set_workgroups_to_fill(1 << 20);
             let outcome = gradients(gpu, g, Recompute::Never);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use naga::front::wgsl;
-use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, Module};
 use rullama_train::gpu::shader::{SOURCES, expand};
 use rullama_train::ops::{coop_attention, coop_attention_kv, residual};
@@ -23,7 +23,7 @@ struct Combination {
     text: String,
     module: Module,
     info: ModuleInfo,
-    /// Whether every browser must be able to run it, or only devices with cooperative matrices.
+    /// Whether every browser must be able to run it, or only devices with cooperative matrices or SIMD registers.
     plain: bool,
 }
 
@@ -52,6 +52,14 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     }
     if source.contains("{EACH}") {
         return [1, 6, 12, 21].map(|n| vec![("EACH", n)]).to_vec();
+    }
+    if source.contains("{LANES}") {
+        return [4, 8, 16].map(|n| vec![("LANES", n), ("QUADS", n / 4)]).to_vec();
+    }
+    if source.contains("{ALONE}") {
+        return [(64, 0), (4, 1), (8, 1), (16, 1)]
+            .map(|(n, alone)| vec![("THREADS", n), ("ALONE", alone), ("SHARED", 1 - alone)])
+            .to_vec();
     }
     if source.contains("{STAGED}") {
         return [32, 64, 128, 512].map(|size| coop_attention_kv::sizes(size).to_vec()).to_vec();
@@ -85,7 +93,8 @@ fn combinations() -> Vec<Combination> {
         for (formats, sizes) in each {
             let name = format!("{shader} with {formats:?} {sizes:?}");
             let text = expand(shader, &formats, &sizes);
-            let plain = !text.contains("enable ");
+            let simd = shader.starts_with("simd_");
+            let plain = !simd && !text.contains("enable ");
             let module =
                 wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
             // The core of WebGPU, without optional features. unpack2x16float is part of it; naga asks because of OpenGL.
@@ -96,6 +105,11 @@ fn combinations() -> Vec<Combination> {
                 | Capabilities::SUBGROUP_BARRIER;
             let capabilities = if plain { core } else { core | more };
             let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+            if !plain {
+                validator
+                    .subgroup_stages(ShaderStages::COMPUTE)
+                    .subgroup_operations(SubgroupOperationSet::all());
+            }
             let info =
                 validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
             combinations.push(Combination { name, text, module, info, plain });
@@ -104,15 +118,15 @@ fn combinations() -> Vec<Combination> {
     combinations
 }
 
-/// 7 shaders read weights of 9 formats, one reads them in two ways and makes its input in two, 30 read none, and eight are made
-/// for 5, 4, 4, 4, 4, 9, 2 and 3 sizes. A new shader or format changes the number.
+/// 7 shaders read weights of 9 formats, one reads them in two ways and makes its input in two, one does so on registers of three
+/// widths, 29 read none, and eleven are made for 5, 4, 4, 4, 4, 9, 2, 3, 4, 3 and 3 sizes. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
     assert_eq!(
         combinations.len(),
-        11 * GgmlType::SUPPORTED.len() + 30 + 5 + 4 + 4 + 4 + 4 + 9 + 2 + 3,
+        14 * GgmlType::SUPPORTED.len() + 29 + 5 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3,
         "checked {names:?}"
     );
     for c in &combinations {
@@ -124,7 +138,7 @@ fn every_combination_is_valid() {
 #[test]
 fn limits_of_every_browser() {
     for Combination { name, module, info, plain, .. } in combinations() {
-        // What devices with cooperative matrices are asked for: see src/gpu/mod.rs.
+        // What devices with cooperative matrices or SIMD registers are asked for: see src/gpu/mod.rs.
         let storage_limit = if plain { STORAGE_BUFFERS } else { 10 };
         let workgroup_limit = if plain { WORKGROUP_BYTES } else { 2 * WORKGROUP_BYTES };
         for (i, entry) in module.entry_points.iter().enumerate() {
@@ -217,8 +231,8 @@ fn overrides_have_a_meaning() {
             assert!(rust_twin(shader).contains(&set), "src/ops/{shader}.rs does not set {name}");
         }
     }
-    // The head size of attention; head size and queries of cached attention; rows and parts of matvec.
-    assert_eq!(found, 5, "overrides in all shaders");
+    // The head size of attention, twice; head size and queries of cached attention; rows and parts of matvec.
+    assert_eq!(found, 6, "overrides in all shaders");
 }
 
 /// `Params` of a shader and of the Rust file that fills it: the same names in the same order.
@@ -243,7 +257,7 @@ fn params_are_twins() {
 
         // grad_norm is the first half of the optimizer step.
         let file = rust_twin(if shader == "grad_norm" { "adamw" } else { shader });
-        let head = format!("/// Twin of `Params` in shaders/{shader}.wgsl.");
+        let head = format!("/// Twin of `Params` in shaders/{}.wgsl", shader.trim_start_matches("simd_"));
         let (_, after) =
             file.split_once(&head).unwrap_or_else(|| panic!("no struct of src/ops says {head:?}"));
         let (_, body) = after.split_once('{').expect("a struct follows");
@@ -258,6 +272,8 @@ fn params_are_twins() {
 }
 
 fn rust_twin(shader: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/ops/{shader}.rs"));
+    // The same operation on SIMD registers has no file of its own.
+    let op = shader.trim_start_matches("simd_");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/ops/{op}.rs"));
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}, the op of shader {shader}: {e}"))
 }

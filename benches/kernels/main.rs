@@ -152,7 +152,9 @@ fn time(gpu: &'static Gpu, timed: &Timed, ceilings: &Ceilings) -> Result<()> {
         }
     }
     for (kernel, KernelTime { seconds, bytes, .. }) in best {
-        let operations = timed.operations.iter().find(|(name, _)| kernel.starts_with(name));
+        // A CPU that plays a GPU has kernels of its own.
+        let name = kernel.trim_start_matches("simd_");
+        let operations = timed.operations.iter().find(|(of, _)| name.starts_with(of));
         let (rate, unit, share) = match operations {
             Some((_, operations)) => {
                 let rate = operations / seconds;

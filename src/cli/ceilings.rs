@@ -112,7 +112,7 @@ pub fn groups(kernels: &[(String, KernelTime)], products: f64, attention: f64) -
     .map(|(name, operations)| Group { name, seconds: 0.0, operations, bytes: 0.0 });
     for (name, time) in kernels {
         let shader = name.split('.').next().unwrap_or(name);
-        let group = match shader {
+        let group = match shader.trim_start_matches("simd_") {
             _ if shader.ends_with("linear") => 0,
             "attention" | "coop_attention" => 1,
             "lora" | "coop_lora" => 2,

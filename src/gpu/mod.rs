@@ -117,6 +117,8 @@ pub struct Gpu {
     partial_sums: OnceLock<wgpu::Buffer>,
     workgroups_to_fill: AtomicUsize,
     cooperative: AtomicBool,
+    simd: AtomicBool,
+    has_simd: bool,
     /// Parameters of the dispatches being recorded.
     params: wgpu::Buffer,
     /// Bound where a kernel has a binding that this call does not use.
@@ -135,6 +137,8 @@ impl Gpu {
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
         wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
         wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
+        let simd = !webgpu_limits && is_simd(&adapter);
+        wanted.set(wgpu::Features::SUBGROUP, simd);
         let mut features = adapter.features() & wanted;
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         if cooperative {
@@ -183,6 +187,8 @@ impl Gpu {
             partial_sums: OnceLock::new(),
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
             cooperative: AtomicBool::new(cooperative),
+            simd: AtomicBool::new(simd),
+            has_simd: simd,
             params,
             unused,
         })
@@ -247,6 +253,16 @@ impl Gpu {
     /// Whether products run on cooperative matrices: f16 operands with scaled rows, f32 sums.
     pub fn cooperative(&self) -> bool {
         self.cooperative.load(Ordering::Relaxed)
+    }
+
+    /// Lanes of a subgroup, where it is a SIMD register of a CPU that plays a GPU: shaders/simd_*.wgsl are for that.
+    pub fn simd(&self) -> Option<u32> {
+        self.simd.load(Ordering::Relaxed).then_some(self.info.subgroup_min_size)
+    }
+
+    /// Turns the kernels for [`Gpu::simd`] off, or on again where the device is such a CPU.
+    pub fn set_simd(&self, on: bool) {
+        self.simd.store(on && self.has_simd, Ordering::Relaxed);
     }
 
     /// Whether shaders may compute in f16.
@@ -418,6 +434,16 @@ fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
         && [info.subgroup_min_size, info.subgroup_max_size] == [32; 2]
         && limits.max_compute_workgroup_storage_size >= 32 << 10
         && limits.max_storage_buffers_per_shader_stage >= 10
+}
+
+/// Whether the device is a CPU with what shaders/simd_*.wgsl take: subgroups of one known size, nine storage buffers.
+fn is_simd(adapter: &wgpu::Adapter) -> bool {
+    let info = adapter.get_info();
+    info.device_type == wgpu::DeviceType::Cpu
+        && adapter.features().contains(wgpu::Features::SUBGROUP)
+        && info.subgroup_min_size == info.subgroup_max_size
+        && [4, 8, 16].contains(&info.subgroup_min_size)
+        && adapter.limits().max_storage_buffers_per_shader_stage >= 9
 }
 
 const USAGE: wgpu::BufferUsages =

@@ -44,6 +44,11 @@ impl Kernel {
         self
     }
 
+    /// The same for subgroups of `lanes`, a multiple of 4, that are SIMD registers: see [`Gpu::simd`].
+    pub fn with_lanes(self, lanes: u32) -> Kernel {
+        self.with_size("LANES", lanes).with_size("QUADS", lanes / 4)
+    }
+
     /// The same with `{name}` standing for `value` in the shader's text.
     pub fn with_size(mut self, name: &'static str, value: u32) -> Kernel {
         self.sizes.push((name, value));

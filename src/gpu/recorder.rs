@@ -49,21 +49,24 @@ pub struct Recorder<'g> {
     gpu: &'g Gpu,
     commands: Vec<Command>,
     params: Vec<u8>,                // of the dispatches so far, a slot each
+    until: usize,                   // bytes of them at which they are handed over
     own: Option<wgpu::Buffer>,      // where they go, if not to the device's buffer for parameters
     ahead: Option<HashSet<Kernel>>, // of the dispatches so far, where they are not to run
 }
 
 /// Bytes from the parameters of one dispatch to those of the next: the largest alignment that WebGPU allows.
 const SLOT: usize = 256;
-/// Dispatches that are handed over together.
+/// Dispatches that are handed over together, at most and at first: the device should not wait for many of them.
 const SLOTS: usize = 512;
+const FIRST_SLOTS: usize = 32;
 /// Bytes of the device's buffer for parameters.
 const PARAMS: u64 = (SLOT * SLOTS) as u64;
 
 impl<'g> Recorder<'g> {
     /// An empty recording.
     pub fn new(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new(), params: Vec::new(), own: None, ahead: None }
+        let until = SLOT * FIRST_SLOTS;
+        Recorder { gpu, commands: Vec::new(), params: Vec::new(), until, own: None, ahead: None }
     }
 
     /// A recording that never runs: [`Recorder::compile`] ends it, and what is recorded later finds its kernels compiled.
@@ -81,7 +84,7 @@ impl<'g> Recorder<'g> {
 
     /// An empty recording that [`Recorder::keep`] ends: nothing of it runs before, and its parameters stay its own.
     pub fn lasting(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { own: Some(gpu.params_buffer()), ..Recorder::new(gpu) }
+        Recorder { own: Some(gpu.params_buffer()), until: PARAMS as usize, ..Recorder::new(gpu) }
     }
 
     /// The device it records for.
@@ -103,7 +106,7 @@ impl<'g> Recorder<'g> {
             kernels.insert(kernel);
             return;
         }
-        if self.params.len() == PARAMS as usize {
+        if self.params.len() == self.until {
             match &mut self.own {
                 None => self.hand_over(),
                 Some(full) => {
@@ -175,6 +178,7 @@ impl<'g> Recorder<'g> {
         // Ordered with submissions: earlier ones have read their parameters when this arrives.
         self.gpu.queue.write_buffer(&self.gpu.params, 0, &self.params);
         self.params.clear();
+        self.until = (2 * self.until).min(PARAMS as usize);
         let encoded = self.gpu.encode(&mut self.commands.iter());
         self.commands.clear();
         self.gpu.run(encoded);

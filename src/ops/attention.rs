@@ -43,7 +43,13 @@ impl<'a> Attention<'a> {
             kv_heads: self.kv_heads as u32,
             window: self.window.unwrap_or(0) as u32,
         };
-        let kernel = Kernel::new("attention", entry).with_constant("HEAD_SIZE4", (self.head_size / 4) as u32);
+        // These two are the same for all.
+        let simd = rec.gpu().simd().filter(|_| !["delta", "sum_heads"].contains(&entry));
+        let kernel = match simd {
+            Some(lanes) => Kernel::new("simd_attention", entry).with_lanes(lanes),
+            None => Kernel::new("attention", entry),
+        };
+        let kernel = kernel.with_constant("HEAD_SIZE4", (self.head_size / 4) as u32);
         rec.dispatch(kernel, &params, bindings, workgroups);
     }
 
@@ -56,15 +62,18 @@ impl<'a> Attention<'a> {
         Binding { index: 4, buffer: self.bounds, range: None }
     }
 
-    fn blocks(&self, heads: usize) -> [u32; 3] {
-        [self.rows.div_ceil(32) as u32, heads as u32, 1]
+    fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
+        let block = rec.gpu().simd().map_or(32, |lanes| 2 * lanes as usize);
+        [self.rows.div_ceil(block) as u32, heads as u32, 1]
     }
 
     /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
-        let unused = rec.unused(5);
-        let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), unused, out.bind(6), lse.bind(7)];
-        self.dispatch(rec, "forward", &bindings, self.blocks(self.heads));
+        let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
+        if rec.gpu().simd().is_none() {
+            bindings.push(rec.unused(5));
+        }
+        self.dispatch(rec, "forward", &bindings, self.blocks(rec, self.heads));
     }
 
     /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H]` and `dheads` `[T, H, K]` are scratch.
@@ -84,8 +93,12 @@ impl<'a> Attention<'a> {
         fn with<'b>(saved: &[Binding<'b>], result: Binding<'b>) -> Vec<Binding<'b>> {
             [saved, &[result]].concat()
         }
-        let blocks = self.blocks(self.heads);
+        let blocks = self.blocks(rec, self.heads);
         self.dispatch(rec, "backward_q", &with(&saved, dq.bind(6)), blocks);
+        if rec.gpu().simd().is_some() {
+            let both = [&saved[..], &[dk.bind(6), dv.bind(9)]].concat();
+            return self.dispatch(rec, "backward_kv", &both, self.blocks(rec, self.kv_heads));
+        }
         self.dispatch(rec, "backward_k", &with(&saved, dheads.bind(6)), blocks);
         self.sum_heads(rec, dk, dheads);
         self.dispatch(rec, "backward_v", &with(&saved, dheads.bind(6)), blocks);

@@ -4,7 +4,7 @@ use super::partial_sums::{self, Target};
 use super::{Param, STEPS, View, Weight};
 use crate::gpu::{Kernel, Recorder};
 
-/// Twin of `Params` in shaders/linear.wgsl.
+/// Twin of `Params` in shaders/linear.wgsl, which imports it from shaders/common/product.wgsl.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
@@ -122,6 +122,14 @@ fn dispatch(
     lora: Option<&LowRank>,
     params: Params,
 ) {
+    let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
+    let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
+    if let Some(lanes) = rec.gpu().simd() {
+        let kernel = Kernel::new("simd_linear", entry).with_format(w.ty).with_lanes(lanes);
+        let across = params.cols4.div_ceil(if entry == "forward" { lanes } else { 8 });
+        let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
+        return rec.dispatch(kernel, &params, &bindings, [across, params.rows.div_ceil(4 * lanes), 1]);
+    }
     let summed = if entry == "forward" { w.cols } else { tile.rows };
     let steps = summed.div_ceil(STEPS);
     let [across, down] = [params.cols4.div_ceil(16), params.rows.div_ceil(64)];
@@ -133,8 +141,6 @@ fn dispatch(
         offset4: params.y_offset4,
         accumulate: params.accumulate == 1,
     };
-    let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
-    let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
     let kernel = Kernel::new("linear", entry).with_format(w.ty);
     partial_sums::split(rec, &target, across * down, steps, |rec, parts| {
         let params = Params {

@@ -24,6 +24,24 @@ struct Params {
 pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f32, rows: usize) {
     debug_assert!(dweight.rows.is_multiple_of(4), "rows past the matrix would be written");
     let [p_cols4, q_cols4] = [dweight.rows / 4, dweight.cols / 4].map(|n| n as u32);
+    let all = Params {
+        rows: rows as u32,
+        p_cols4,
+        p_stride4: p.stride4(),
+        p_offset4: p.offset4(),
+        q_cols4,
+        q_stride4: q.stride4(),
+        q_offset4: q.offset4(),
+        scale,
+        part_steps: 0,
+        accumulate: 1,
+    };
+    let [from, to] = [p.rows.bind(1), q.rows.bind(2)];
+    if let Some(lanes) = rec.gpu().simd() {
+        let kernel = Kernel::new("simd_lora", "gradient").with_lanes(lanes);
+        let workgroups = [q_cols4.div_ceil(lanes), p_cols4.div_ceil(lanes), 1];
+        return rec.dispatch(kernel, &all, &[from, to, dweight.bind(3)], workgroups);
+    }
     let [across, down] = [q_cols4.div_ceil(16), p_cols4.div_ceil(16)];
     let steps = rows.div_ceil(STEPS);
     let target = Target {
@@ -35,19 +53,8 @@ pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f3
         accumulate: true,
     };
     partial_sums::split(rec, &target, across * down, steps, |rec, parts| {
-        let params = Params {
-            rows: rows as u32,
-            p_cols4,
-            p_stride4: p.stride4(),
-            p_offset4: p.offset4(),
-            q_cols4,
-            q_stride4: q.stride4(),
-            q_offset4: q.offset4(),
-            scale,
-            part_steps: parts.steps,
-            accumulate: parts.accumulate,
-        };
-        let bindings = [p.rows.bind(1), q.rows.bind(2), parts.result];
+        let params = Params { part_steps: parts.steps, accumulate: parts.accumulate, ..all };
+        let bindings = [from, to, parts.result];
         rec.dispatch(Kernel::new("lora", "gradient"), &params, &bindings, [across, down, parts.count]);
     });
 }

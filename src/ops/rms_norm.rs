@@ -71,6 +71,14 @@ impl Norm {
     }
 }
 
+/// The kernel, and its workgroups for `rows` rows: one a row, or on SIMD registers one thread a row.
+fn kernel(rec: &Recorder, entry: &'static str, rows: usize) -> (Kernel, [u32; 3]) {
+    let (threads, alone) = rec.gpu().simd().map_or((64, 0), |lanes| (lanes, 1));
+    let sizes = [("THREADS", threads), ("ALONE", alone), ("SHARED", 1 - alone)];
+    let kernel = sizes.into_iter().fold(Kernel::new("rms_norm", entry), |k, (name, n)| k.with_size(name, n));
+    (kernel, grid(if alone == 1 { rows.div_ceil(threads as usize) } else { rows }))
+}
+
 /// `y = scale·(residual + norm(x))` over `rows` rows of the norm's width.
 pub fn forward<'a>(
     rec: &mut Recorder<'a>,
@@ -84,7 +92,8 @@ pub fn forward<'a>(
     let params = norm.params(rows, residual.is_some(), scale);
     let base = residual.map_or(rec.unused(3), |r| r.bind(3));
     let bindings = [x.bind(1), norm.bind(rec), base, y.bind(4)];
-    rec.dispatch(Kernel::new("rms_norm", "forward"), &params, &bindings, grid(rows));
+    let (kernel, workgroups) = kernel(rec, "forward", rows);
+    rec.dispatch(kernel, &params, &bindings, workgroups);
 }
 
 /// `dx = (∂norm/∂x)ᵀ·dy`; added to `dx` where `accumulate`.
@@ -99,5 +108,6 @@ pub fn backward<'a>(
 ) {
     let params = norm.params(rows, accumulate, 1.0);
     let bindings = [x.bind(1), norm.bind(rec), dy.bind(5), dx.bind(6)];
-    rec.dispatch(Kernel::new("rms_norm", "backward"), &params, &bindings, grid(rows));
+    let (kernel, workgroups) = kernel(rec, "backward", rows);
+    rec.dispatch(kernel, &params, &bindings, workgroups);
 }

@@ -259,7 +259,7 @@ impl Course<'_> {
     }
 
     /// Writes `adapter` into the folder `dir` in every format of the recipe, each compared with the one in memory: on the
-    /// validation samples, or on a built-in text where there are none.
+    /// validation samples, or on a built-in text where there are none. Fails as [`export::write_verified_by`].
     pub async fn export(&mut self, dir: &Path, adapter: &Adapter) -> Result<Written, export::Error> {
         let (tokenizer, layout) = (&self.frozen.tokenizer, self.frozen.layout);
         let (vocab, longest) = (self.frozen.base.config().vocab, self.trainer.capacity().tokens);
@@ -271,7 +271,7 @@ impl Course<'_> {
         export::write_verified_by(&mut self.trainer, dir, formats, adapter, &options, &held_out).await
     }
 
-    /// Writes `adapter` into the folder `dir` as PEFT's, compared with nothing.
+    /// Writes `adapter` into the folder `dir` as PEFT's, compared with nothing. Fails as [`export::write()`].
     pub fn write_peft(&self, dir: &Path, adapter: &Adapter) -> Result<PathBuf, export::Error> {
         let fingerprint = self.frozen.fingerprint.to_string();
         let options = Options::of_run(self.recipe, &fingerprint);

@@ -10,7 +10,8 @@ pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
 /// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
 ///
 /// Those with "cooperative" in their names run on cooperative matrices, where the device has them, those that end in "(f16)"
-/// where it computes in that; the others in f32.
+/// where it computes in that; the others in f32. Those with "plain" in their names take the kernels that every GPU runs, where the
+/// others take a software device's own.
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
@@ -27,8 +28,10 @@ pub fn run(tests: Vec<Test>) -> ! {
             let has = gpu.cooperative();
             let trial = |(name, test): Test| {
                 let (cooperative, half) = (name.contains("cooperative"), name.ends_with("(f16)"));
+                let plain = name.contains("plain");
                 let run = move || {
                     gpu.set_cooperative(cooperative);
+                    gpu.set_simd(!plain);
                     test(gpu)
                 };
                 let lacks = (cooperative && !has) || (half && !gpu.half());

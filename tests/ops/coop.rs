@@ -117,6 +117,25 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
+/// `thin` `[T, R]` as a product reads it beside `x` `[T, N]`: `y = x·Wᵀ + thin·1ᵀ`.
+fn packed_alike(
+    gpu: &Gpu,
+    check: &mut Check,
+    name: &str,
+    (packed_x, x, n): (&Packed, &[f32], usize),
+    (packed, thin, rank): (&Packed, &[f64], usize),
+    t: usize,
+) -> Outcome {
+    let (weight, w) = random_weight(gpu, GgmlType::F32, rank, n, false);
+    let one: Vec<f32> = (0..rank * rank).map(|i| f32::from(u8::from(i / rank == i % rank))).collect();
+    let one = Held::new(gpu, rank, &one);
+    let term = LowRank { z: packed, z_offset: 0, matrix: &one.param, first_row: 0, rank, scale: 1.0 };
+    let y = Block::output(gpu, (0, 0), rank, t);
+    run(gpu, |rec| coop_linear::forward(rec, y.view(), packed_x, &weight, 1.0, Some(&term), t))?;
+    let expected = sum(&reference::linear::forward(&wide(x), &w, n), thin);
+    check.close(name, rank, &leveled(&y.read(gpu, name)?, rank), &leveled(&expected, rank))
+}
+
 /// `z = x·Aᵀ`, `u = scale·dy·B`, and both gradients.
 pub fn adapter(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("coop_lora", HALF);
@@ -127,9 +146,18 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
         let (x_rows, held) = (Block::input(gpu, (4, 0), n, &x), Held::new(gpu, n, &a));
         let wide_x = packed(gpu, &x_rows, n, t)?;
         let z = Block::output(gpu, (16, 16), rank, t);
-        run(gpu, |rec| coop_lora::project(rec, z.view(), &wide_x, &held.param, t, None))?;
+        let thin = Packed::new(gpu, "test", t, rank)?;
+        run(gpu, |rec| coop_lora::project(rec, z.view(), &wide_x, &held.param, t, Some(&thin)))?;
         let found = leveled(&z.read(gpu, &name)?, rank);
         check.close(&format!("z {name}"), rank, &found, &leveled(&expected, rank))?;
+        packed_alike(
+            gpu,
+            &mut check,
+            &format!("packed z {name}"),
+            (&wide_x, &x, n),
+            (&thin, &expected, rank),
+            t,
+        )?;
 
         let b = values(4, n * rank);
         let expected = scaled(0.5, &reference::linear::backward(&wide(&x), &wide(&b), rank));
@@ -139,6 +167,14 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
         run(gpu, |rec| coop_lora::project_back(rec, u.view(), &wide_x, &held.param, 0.5, t, &thin))?;
         let found = leveled(&u.read(gpu, &name)?, rank);
         check.close(&format!("u {name}"), rank, &found, &leveled(&expected, rank))?;
+        packed_alike(
+            gpu,
+            &mut check,
+            &format!("packed u {name}"),
+            (&wide_x, &x, n),
+            (&thin, &expected, rank),
+            t,
+        )?;
 
         // Of rows of like size: the sum over rows is only as exact as the largest of them.
         let (x, u) = (rows(5, t, n, false), rows(6, t, rank, false));

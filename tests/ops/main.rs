@@ -27,7 +27,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 61] = [
+    let tests: [Test; 70] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -35,9 +35,18 @@ fn main() {
         ("linear: backward", linear::backward),
         ("linear: adapter matrices as weights", linear::adapter_products),
         ("lora: gradient", lora::gradient),
-        ("linear: forward, sums split", |gpu| split(gpu, linear::forward)),
-        ("linear: backward, sums split", |gpu| split(gpu, linear::backward)),
-        ("lora: gradient, sums split", |gpu| split(gpu, lora::gradient)),
+        ("plain: linear, forward, sums split", |gpu| split(gpu, linear::forward)),
+        ("plain: linear, backward, sums split", |gpu| split(gpu, linear::backward)),
+        ("plain: lora, gradient, sums split", |gpu| split(gpu, lora::gradient)),
+        ("plain: linear, forward", linear::forward),
+        ("plain: linear, backward", linear::backward),
+        ("plain: linear, adapter matrices as weights", linear::adapter_products),
+        ("plain: lora, gradient", lora::gradient),
+        ("plain: rms_norm, forward", rms_norm::forward),
+        ("plain: rms_norm, backward", rms_norm::backward),
+        ("plain: attention, forward and backward", attention::forward_and_backward),
+        ("plain: attention, large scores", attention::large_scores),
+        ("plain: rms_norm, a row that overflows is not finite", rms_norm::overflow),
         ("packed: norms (f16)", half::norms),
         ("packed: GeGLU, both ways (f16)", half::geglu),
         ("packed: gradients of logits (f16)", half::cross_entropy),

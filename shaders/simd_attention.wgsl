@@ -1,0 +1,249 @@
+// shaders/attention.wgsl for a processor that plays a GPU: blocks of 2·{LANES} queries, a query a lane, against blocks of
+// 4·{LANES} keys, and keys a lane against queries for dk and dv, of all heads that share them. Sums over a block are added
+// up in the result itself.
+#import common/simd
+
+// Twin of `Params` in src/ops/attention.rs.
+struct Params {
+    rows: u32,          // T
+    heads: u32,         // H
+    kv_heads: u32,      // G
+    window: u32,        // 0: none
+}
+
+override HEAD_SIZE4: u32; // K / 4
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;          // [T, H, K]
+@group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;          // [T, G, K]
+@group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, K]
+@group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
+@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]; forward does not read it
+@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out or dq [T, H, K], or dk [T, G, K]
+@group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
+@group(0) @binding(8) var<storage, read_write> row_delta: array<f32>;  // [T, H]
+@group(0) @binding(9) var<storage, read_write> dv: array<vec4<f32>>;   // [T, G, K]
+
+const MASKED: f32 = -1e30;
+const BLOCK: u32 = 2u * {LANES}u;
+const OTHERS: u32 = 4u * {LANES}u;
+
+#for r in 0..2
+var<private> row{r}: u32;    // of the block, on this lane
+var<private> low{r}: u32;    // what it sees: from here
+var<private> high{r}: u32;   // to before here
+var<private> at{r}: u32;     // where its vectors begin
+#for g in 0..4
+#for c in 0..{QUADS}
+var<private> s{r}_{g}_{c}: vec4<f32>; // its scores with the others, then probabilities
+var<private> t{r}_{g}_{c}: vec4<f32>; // gradients of probabilities, then of scores
+#end
+#end
+#end
+#for g in 0..4
+var<private> other{g}: u32;  // where the vectors of the others begin that this lane loads
+#end
+
+fn query_at(row: u32, head: u32) -> u32 {
+    return (min(row, params.rows - 1u) * params.heads + head) * HEAD_SIZE4;
+}
+
+fn key_at(row: u32, head: u32) -> u32 {
+    return (min(row, params.rows - 1u) * params.kv_heads + head) * HEAD_SIZE4;
+}
+
+fn first_key(query: u32) -> u32 {
+    let start = bounds[min(query, params.rows - 1u)].x;
+    if params.window != 0u && query + 1u > params.window {
+        return max(start, query + 1u - params.window);
+    }
+    return start;
+}
+
+fn end_query(key: u32) -> u32 {
+    let end = bounds[min(key, params.rows - 1u)].y;
+    return select(end, min(end, key + params.window), params.window != 0u);
+}
+
+// Which of the four rows from `first` on are seen.
+fn seen(first: u32, low: u32, high: u32) -> vec4<bool> {
+    let rows = first + vec4<u32>(0u, 1u, 2u, 3u);
+    return (rows >= vec4<u32>(low)) & (rows < vec4<u32>(high));
+}
+
+#for (name, s, mine, other) in (query_scores, s, q, k) (query_gradients, t, dout, v) (key_scores, s, k, q) (key_gradients, t, v, dout)
+fn {name}() {
+#for r in 0..2
+#for g in 0..4
+#for c in 0..{QUADS}
+    {s}{r}_{g}_{c} = vec4<f32>();
+#end
+#end
+#end
+    for (var d = 0u; d < HEAD_SIZE4; d++) {
+#for r in 0..2
+        let mine{r} = {mine}[at{r} + d];
+#end
+#for g in 0..4
+        let other{g}_d = {other}[other{g} + d];
+#for c in 0..{QUADS}
+        let other{g}_{c} = rows_{c}(other{g}_d);
+#for r in 0..2
+        {s}{r}_{g}_{c} += mine{r} * other{g}_{c};
+#end
+#end
+#end
+    }
+}
+
+#end
+// result = factor·result + Σ over the others; without `keep` it holds nothing yet.
+#for (name, s, other, to) in (add_values, s, v, result) (add_keys, t, k, result) (add_queries, t, q, result) (add_gradients, s, dout, dv)
+fn {name}(factor: vec2<f32>, keep: bool) {
+    for (var d = 0u; d < HEAD_SIZE4; d++) {
+#for r in 0..2
+        var sum{r} = vec4<f32>();
+        if keep {
+            sum{r} = factor[{r}] * {to}[at{r} + d];
+        }
+#end
+#for g in 0..4
+        let other{g}_d = {other}[other{g} + d];
+#for c in 0..{QUADS}
+        let other{g}_{c} = rows_{c}(other{g}_d);
+#for r in 0..2
+        sum{r} += other{g}_{c} * {s}{r}_{g}_{c};
+#end
+#end
+#end
+#for r in 0..2
+        if row{r} < params.rows {
+            {to}[at{r} + d] = sum{r};
+        }
+#end
+    }
+}
+
+#end
+fn choose_queries(block: u32, head: u32, lane: u32) {
+#for r in 0..2
+    row{r} = block + {r}u * {LANES}u + lane;
+    low{r} = first_key(row{r});
+    high{r} = row{r} + 1u;
+    at{r} = query_at(row{r}, head);
+#end
+}
+
+fn kv_head(head: u32) -> u32 {
+    return head / (params.heads / params.kv_heads);
+}
+
+@compute @workgroup_size({LANES})
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let block = group.x * BLOCK;
+    choose_queries(block, group.y, lane);
+    var most = vec2<f32>(MASKED);
+    var total = vec2<f32>();
+    let first = first_key(block);
+    for (var key = first; key < min(block + BLOCK, params.rows); key += OTHERS) {
+#for g in 0..4
+        other{g} = key_at(key + {g}u * {LANES}u + lane, kv_head(group.y));
+#end
+        query_scores();
+        let before = most;
+#for r in 0..2
+        var most{r} = vec4<f32>(most[{r}]);
+#for g in 0..4
+#for c in 0..{QUADS}
+        most{r} = max(most{r}, select(vec4<f32>(MASKED), s{r}_{g}_{c}, seen(key + {g}u * {LANES}u + {c}u * 4u, low{r}, high{r})));
+#end
+#end
+        most[{r}] = max(max(most{r}.x, most{r}.y), max(most{r}.z, most{r}.w));
+        var sum{r} = vec4<f32>();
+#for g in 0..4
+#for c in 0..{QUADS}
+        s{r}_{g}_{c} = select(vec4<f32>(), exp(s{r}_{g}_{c} - most[{r}]), seen(key + {g}u * {LANES}u + {c}u * 4u, low{r}, high{r}));
+        sum{r} += s{r}_{g}_{c};
+#end
+#end
+#end
+        let factor = exp(before - most);
+        total = total * factor + vec2<f32>(dot(sum0, vec4<f32>(1.0)), dot(sum1, vec4<f32>(1.0)));
+        add_values(factor, key != first);
+    }
+#for r in 0..2
+    if row{r} < params.rows {
+        for (var d = 0u; d < HEAD_SIZE4; d++) {
+            result[at{r} + d] /= total[{r}];
+        }
+        row_lse[row{r} * params.heads + group.y] = most[{r}] + log(total[{r}]);
+    }
+#end
+}
+
+@compute @workgroup_size({LANES})
+fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let block = group.x * BLOCK;
+    choose_queries(block, group.y, lane);
+#for r in 0..2
+    let values{r} = min(row{r}, params.rows - 1u) * params.heads + group.y;
+    let lse{r} = row_lse[values{r}];
+    let delta{r} = row_delta[values{r}];
+#end
+    let first = first_key(block);
+    for (var key = first; key < min(block + BLOCK, params.rows); key += OTHERS) {
+#for g in 0..4
+        other{g} = key_at(key + {g}u * {LANES}u + lane, kv_head(group.y));
+#end
+        query_scores();
+        query_gradients();
+#for r in 0..2
+#for g in 0..4
+#for c in 0..{QUADS}
+        s{r}_{g}_{c} = select(vec4<f32>(), exp(s{r}_{g}_{c} - lse{r}), seen(key + {g}u * {LANES}u + {c}u * 4u, low{r}, high{r}));
+        t{r}_{g}_{c} = s{r}_{g}_{c} * (t{r}_{g}_{c} - delta{r});
+#end
+#end
+#end
+        add_keys(vec2<f32>(1.0), key != first);
+    }
+}
+
+// dk and dv of a block of keys, from all query heads that share them.
+@compute @workgroup_size({LANES})
+fn backward_kv(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let block = group.x * BLOCK;
+#for r in 0..2
+    row{r} = block + {r}u * {LANES}u + lane;
+    low{r} = row{r};
+    high{r} = end_query(row{r});
+    at{r} = key_at(row{r}, group.y);
+#end
+    let end = end_query(min(block + BLOCK, params.rows) - 1u);
+    let sharing = params.heads / params.kv_heads;
+    for (var head = group.y * sharing; head < (group.y + 1u) * sharing; head++) {
+        for (var query = block; query < end; query += OTHERS) {
+#for g in 0..4
+            let query{g} = query + {g}u * {LANES}u + lane;
+            let values{g} = min(query{g}, params.rows - 1u) * params.heads + head;
+            let lse{g} = row_lse[values{g}];
+            let delta{g} = row_delta[values{g}];
+            other{g} = query_at(query{g}, head);
+#end
+            key_scores();
+            key_gradients();
+#for g in 0..4
+#for c in 0..{QUADS}
+            let lse{g}_{c} = values_{c}(lse{g});
+            let delta{g}_{c} = values_{c}(delta{g});
+#for r in 0..2
+            s{r}_{g}_{c} = select(vec4<f32>(), exp(s{r}_{g}_{c} - lse{g}_{c}), seen(query + {g}u * {LANES}u + {c}u * 4u, low{r}, high{r}));
+            t{r}_{g}_{c} = s{r}_{g}_{c} * (t{r}_{g}_{c} - delta{g}_{c});
+#end
+#end
+#end
+            add_gradients(vec2<f32>(1.0), true);
+            add_queries(vec2<f32>(1.0), true);
+        }
+    }
+}
