@@ -17,7 +17,6 @@ struct Params {
     end_key: u32,
     blocks: u32,        // backward: blocks of queries that are left of one block of keys
     scale: f32,         // what undoes the scaling of q·k
-    q_scale: f32,       // of q
     k_scale: f32,       // of k
 }
 

@@ -7,7 +7,6 @@ use crate::batch::Sample;
 use crate::dataset::{self, DatasetError};
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::Adapter;
-use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::run::{self, Frozen, RunError, Steps};
 use crate::train::{Capacity, StepReport, TrainError, Trainer};
@@ -78,7 +77,8 @@ pub async fn finetune(
     (0..steps).for_each(|index| capacity.include(&planned.step(samples, index)));
 
     let start = run::initial_adapter(recipe, &frozen.base)?.adapter;
-    let model = Model::stream(gpu, &frozen.base, recipe.data.max_seq_len, |_| ()).await?;
+    let positions = recipe.data.max_seq_len;
+    let model = run::load(gpu, &frozen.base, recipe, &start, capacity, positions, |_| ()).await?;
     let trainer = Trainer::new(gpu, &model, &start, capacity, run::dropout(recipe), run::recompute(recipe))?;
     let optimizer = run::optimizer(recipe);
     trainer.compile(&run::largest(&planned, samples), &optimizer).await?;

@@ -5,8 +5,8 @@ use crate::config::Config;
 use crate::dataset::DatasetError;
 use crate::export::{self, AdapterPath, Loaded, Origin};
 use crate::lora::{self, Adapter, Module, Slot};
-use crate::model::plan::Recompute;
-use crate::recipe::{self, GradientCheckpointing, Recipe, TargetModules};
+use crate::model::plan::{Offload, Recompute};
+use crate::recipe::{self, Recipe, Switch, TargetModules};
 use crate::schedule::Schedule;
 use crate::template::{Conversation, Layout, Message, Role, Template, TemplateError};
 use crate::tokenizer::Tokenizer;
@@ -15,10 +15,12 @@ use crate::weights::{self, Base, Fingerprint};
 
 mod course;
 mod data;
+mod load;
 mod prepared;
 mod step;
 pub use course::{Course, Recorded};
 pub use data::{Data, Source, ValidationFile, template};
+pub use load::load;
 pub use prepared::Prepared;
 
 /// Why a recipe cannot be run.
@@ -80,6 +82,21 @@ impl Frozen {
                 self.base.name(),
                 self.fingerprint
             )));
+        }
+        if recipe.train.offload_experts == Switch::On {
+            if self.base.config().layers.iter().all(|l| l.experts.is_none()) {
+                return Err(RunError::Conflict(format!(
+                    "train.offload_experts is true, but {} is no mixture of experts; remove that key",
+                    self.base.name()
+                )));
+            }
+            if cfg!(target_arch = "wasm32") {
+                return Err(RunError::Conflict(
+                    "train.offload_experts is true, which a browser has too little memory for; remove that key, or train with \
+                     the program"
+                        .into(),
+                ));
+            }
         }
         let trained = self.base.config().context_length;
         if recipe.data.max_seq_len > trained {
@@ -309,12 +326,22 @@ const KEEP_UP_TO: u64 = 4 << 30;
 /// Which activations the recipe wants kept.
 pub fn recompute(recipe: &Recipe) -> Recompute {
     match recipe.train.gradient_checkpointing {
-        GradientCheckpointing::Auto => match recipe.train.memory_limit {
+        Switch::Auto => match recipe.train.memory_limit {
             Some(gib) => Recompute::Within((gib * f64::from(1 << 30)) as u64),
             None => Recompute::Keep(KEEP_UP_TO),
         },
-        GradientCheckpointing::On => Recompute::Always,
-        GradientCheckpointing::Off => Recompute::Never,
+        Switch::On => Recompute::Always,
+        Switch::Off => Recompute::Never,
+    }
+}
+
+/// Which experts the recipe lets stay in host memory; none in a browser, which has too little of it.
+pub fn offload(recipe: &Recipe) -> Offload {
+    match recipe.train.offload_experts {
+        _ if cfg!(target_arch = "wasm32") => Offload::Never,
+        Switch::Auto => Offload::Auto,
+        Switch::On => Offload::All,
+        Switch::Off => Offload::Never,
     }
 }
 

@@ -339,9 +339,9 @@ impl<'a> Trainer<'a> {
             let inputs = self.inputs(batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
             let mask = self.dropout.mask(0, 0);
-            self.record(&mut rec, &inputs, &losses, 1.0, mask);
+            self.record(&mut rec, &inputs, &losses, 1.0, mask).await?;
             if mask.is_some() {
-                self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
+                self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
             }
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
             *self.ready.lock().expect("no thread died here") = Some((batch.clone(), inputs));
@@ -351,18 +351,18 @@ impl<'a> Trainer<'a> {
     }
 
     /// One micro-batch forward and backward.
-    fn record<'r>(
+    async fn record<'r>(
         &'r self,
         rec: &mut Recorder<'r>,
         inputs: &Inputs,
-        losses: &Losses,
+        losses: &Losses<'_>,
         factor: f32,
         mask: Option<Mask>,
-    ) {
+    ) -> Result<(), GpuError> {
         let (adapter, acts) = (&self.adapter, &self.activations);
-        self.model.forward(rec, inputs, adapter, acts, mask);
+        self.model.forward(rec, inputs, adapter, acts, mask).await?;
         self.head.backward(rec, self.model, inputs, acts, losses, factor);
-        self.model.backward(rec, inputs, adapter, acts, mask);
+        self.model.backward(rec, inputs, adapter, acts, mask).await
     }
 
     /// The update of a step with `loss_tokens`; its number.
@@ -393,7 +393,7 @@ impl<'a> Trainer<'a> {
         for (i, batch) in step.micro_batches.iter().enumerate() {
             let inputs = self.inputs(batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset };
-            self.record(&mut rec, &inputs, &losses, factor, self.dropout.mask(number, i));
+            self.record(&mut rec, &inputs, &losses, factor, self.dropout.mask(number, i)).await?;
             rec.submit()?;
             offset += inputs.loss_tokens;
         }
@@ -430,7 +430,7 @@ impl<'a> Trainer<'a> {
             let mut rec = Recorder::new(self.gpu);
             let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
-            self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
+            self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
             rec.submit()?;
             evaluation += self.read_evaluation(inputs.loss_tokens).await?;
@@ -444,7 +444,7 @@ impl<'a> Trainer<'a> {
         self.assert_fits(std::slice::from_ref(batch));
         let mut rec = Recorder::new(self.gpu);
         let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
-        self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None);
+        self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
         rec.submit()?;
         self.head.read_logits(self.gpu, self.model, &self.activations, rows).await
     }

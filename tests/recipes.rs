@@ -124,7 +124,7 @@ fn the_manual_gives_every_key_with_its_true_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 51, "keys with a documented default");
+    assert_eq!(keys, 52, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -170,6 +170,7 @@ warmup_ratio = 0.05
 weight_decay = 0.0
 max_grad_norm = 1.0
 gradient_checkpointing = "auto"
+offload_experts = "auto"
 max_skipped_steps = 0
 
 [eval]
@@ -236,6 +237,7 @@ warmup_steps = 5
 weight_decay = 0.01
 max_grad_norm = 0
 gradient_checkpointing = true
+offload_experts = false
 max_skipped_steps = 3
 [eval]
 steps = 50
@@ -267,7 +269,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 52, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 53, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -386,6 +388,10 @@ fn wrong_types_name_both() {
     refuse(
         "train.gradient_checkpointing = 'yes'",
         "r.toml:4:32: train.gradient_checkpointing: expected \"auto\", true or false, found the string \"yes\"",
+    );
+    refuse(
+        "train.offload_experts = 'host'",
+        "r.toml:4:25: train.offload_experts: expected \"auto\", true or false, found the string \"host\"",
     );
     refuse_json(
         "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\n  \"rank\": null}}",

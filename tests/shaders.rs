@@ -65,9 +65,7 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
         return [32, 64, 128, 512].map(|size| coop_attention_kv::sizes(size).to_vec()).to_vec();
     }
     if source.contains("{SUBGROUPS}") {
-        return [(32, 32), (64, 32), (128, 32), (256, 32), (512, 64)]
-            .map(|(size, keys)| coop_attention::sizes(size, keys).to_vec())
-            .to_vec();
+        return [32, 64, 128, 256, 512].map(|size| coop_attention::sizes(size).to_vec()).to_vec();
     }
     vec![vec![]]
 }

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample, Step};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
-use rullama_train::model::plan::{Kept, Plan, Recompute};
+use rullama_train::model::plan::{self, Kept, Offload, Offloaded, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::Backend;
@@ -56,6 +56,9 @@ pub struct BenchArgs {
     /// Compute as many layers' activations again as this many GiB in all ask for.
     #[arg(long, value_name = "GIB", conflicts_with = "recompute")]
     memory_limit: Option<f64>,
+    /// Leave the experts of every layer in host memory, not only those that --memory-limit has no room for.
+    #[arg(long, conflicts_with = "decode")]
+    offload_experts: bool,
     /// Keep to what every WebGPU browser guarantees: small bindings and buffers.
     #[arg(long)]
     webgpu_limits: bool,
@@ -134,8 +137,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut capacity = Capacity::default();
     capacity.include(&step);
     let recompute = recompute(args);
-    refuse_over_limit(args, &gpu, &base, &adapter, capacity, recompute)?;
-    let model = block_on(Model::stream(&gpu, &base, args.sequence, |_| ()))?;
+    let offloaded = offloaded(args, &gpu, &base, &adapter, capacity, recompute)?;
+    let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
     let dropout = Dropout { probability: 0.0, seed: 0 };
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute)?;
     laps.lap("weights");
@@ -160,6 +163,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
     }
     let memory = trainer.plan().total();
+    let copies = &trainer.plan().offloaded;
+    let copy_seconds = copy_seconds(&gpu, &model, copies)?;
     let operations = product_operations(&base, trainer.plan(), &step);
     let attention = attention_operations(config, trainer.plan(), args.batch, args.sequence);
     let groups = ceilings::groups(&kernels, operations, attention);
@@ -177,6 +182,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             "first_loss": first.loss, "start_seconds": laps.json(),
             "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
             "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels, "ceilings": ceilings.json(),
+            "offloaded_layers": copies.layers, "offloaded_bytes": copies.bytes, "copied_bytes": copies.training,
+            "copy_seconds": copy_seconds, "allocated_bytes": gpu.allocated_bytes(),
             "groups": groups.iter().map(|g| g.json(&ceilings)).collect::<Vec<_>>(),
         }));
         return Ok(());
@@ -200,6 +207,27 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     );
     show::line("memory", format_args!("{} planned", show::bytes(memory)));
     let total: f64 = kernels.iter().map(|(_, t)| t.seconds).sum();
+    if !copies.layers.is_empty() {
+        let (alone, rate) = (show::bytes(copies.training), copies.training as f64 / copy_seconds);
+        show::line("offload", show::offloaded(copies));
+        show::line(
+            "copies",
+            format_args!(
+                "{alone} a step, {copy_seconds:.4} s without kernels: {}/s",
+                show::bytes(rate as u64)
+            ),
+        );
+        if !kernels.is_empty() {
+            let waited = (seconds - total).max(0.0);
+            show::line(
+                "waited",
+                format_args!(
+                    "{waited:.4} s of a step no kernel ran, {:.1} % of it: what copies and the host cost",
+                    100.0 * waited / seconds
+                ),
+            );
+        }
+    }
     show::line(
         "ceilings",
         format_args!(
@@ -279,28 +307,48 @@ fn sweep(args: &BenchArgs, varied: Varied) -> Result<()> {
     Ok(())
 }
 
-/// Plans before the model is on the device, and refuses what is more than `--memory-limit`.
-fn refuse_over_limit(
+/// What a step's copies of experts take by themselves.
+fn copy_seconds(gpu: &Gpu, model: &Model, copies: &Offloaded) -> Result<f64> {
+    if copies.training == 0 {
+        return Ok(0.0);
+    }
+    let started = Instant::now();
+    let copied = block_on(model.copy_experts(gpu, copies.layers.len()))?;
+    Ok(started.elapsed().as_secs_f64() * copies.training as f64 / copied as f64)
+}
+
+/// The layers whose experts are to stay in host memory. Plans before the model is on the device, and refuses what is more than
+/// `--memory-limit`.
+fn offloaded(
     args: &BenchArgs,
     gpu: &Gpu,
     base: &Base,
     adapter: &Adapter,
     capacity: Capacity,
     recompute: Recompute,
-) -> Result<()> {
-    let Recompute::Within(limit) = recompute else { return Ok(()) };
+) -> Result<Vec<usize>> {
+    let with_experts = plan::with_experts(base);
+    if args.offload_experts && with_experts.is_empty() {
+        bail!("--offload-experts: {} is no mixture of experts; leave it out", base.name());
+    }
+    let Recompute::Within(limit) = recompute else {
+        return Ok(if args.offload_experts { with_experts } else { Vec::new() });
+    };
     let trainable = Trainable::new(gpu, adapter, base.config().layers.len())?;
     let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
-    let plan = Plan::ahead(gpu, base, args.sequence, &trainable, tokens, loss_tokens, false, recompute);
+    let offload = if args.offload_experts { Offload::All } else { Offload::Auto };
+    let plan =
+        Plan::ahead(gpu, base, args.sequence, &trainable, tokens, loss_tokens, false, recompute, offload);
     if plan.total() > limit {
         let (gib, least) = (args.memory_limit.unwrap_or_default(), show::bytes(plan.total()));
         let shape = format_args!("{} × {}", args.batch, args.sequence);
+        let experts = if plan.offloaded.layers.is_empty() { "" } else { " and all experts in host memory" };
         bail!(
-            "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed; lower --sequence or \
+            "--memory-limit is {gib} GiB, {shape} tokens need {least} with every layer recomputed{experts}; lower --sequence or \
              --batch"
         );
     }
-    Ok(())
+    Ok(plan.offloaded.layers)
 }
 
 /// Of every matrix but the embeddings: its layer, and how many of its values one token is multiplied with. Of the experts those

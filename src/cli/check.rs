@@ -31,13 +31,16 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
     laps.lap("base, samples and device");
     show::start(recipe, &session, &initial, &gpu);
     describe::samples(recipe, &session);
-    let model = session.model(&gpu)?;
+    let model = session.model(recipe, &gpu, &initial.adapter)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;
     laps.lap("weights");
     show::plan(trainer.plan(), true);
     show::line("tried", session.dry_pass(recipe, &trainer, &mut laps)?);
     show::line("started", &laps);
     pipelines.keep(&gpu);
+    if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
+        show::line("offload", cost);
+    }
     if let Some(load) = session.experts(&trainer)? {
         show::line("experts", load);
     }

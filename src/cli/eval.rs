@@ -9,7 +9,6 @@ use rullama_train::batch::Step;
 use rullama_train::export::{self, AdapterPath};
 use rullama_train::lora::Adapter;
 use rullama_train::metrics::Scores;
-use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, Data, Frozen, ValidationFile};
@@ -76,7 +75,8 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     for batch in files.iter().flat_map(|s| &s.batches) {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }
-    let model = Model::load(&gpu, &frozen.base, recipe.data.max_seq_len)?;
+    let positions = recipe.data.max_seq_len;
+    let model = block_on(run::load(&gpu, &frozen.base, recipe, &without, capacity, positions, |_| ()))?;
     let mut trainer =
         Trainer::new(&gpu, &model, &without, capacity, run::dropout(recipe), Recompute::Always)?;
     let mut results = vec![Outcome::of(&trainer, "base", &files)?];
@@ -90,11 +90,14 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
         show::text(json!({
             "base": frozen.base.name(), "adapter": name, "samples": data.validation.len(), "results": results,
-            "notices": notices,
+            "notices": notices, "offloaded_layers": model.offloaded(),
         }));
     } else {
         show::device(&gpu);
         show::line("base", frozen.base.name());
+        if !model.offloaded().is_empty() {
+            show::line("offload", show::offloaded(&trainer.plan().offloaded));
+        }
         show::line("adapter", name.as_deref().unwrap_or("none"));
         show::notices(&notices);
         table(&results, &files);

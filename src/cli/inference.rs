@@ -11,8 +11,8 @@ use rullama_train::export::{self, AdapterPath};
 use rullama_train::generate::{CHUNK, Finish, Options, Reply};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::lora::Adapter;
-use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
+use rullama_train::model::{Model, plan};
 use rullama_train::recipe::Template;
 use rullama_train::run::{Frozen, RunError};
 use rullama_train::sampling::Sampling;
@@ -40,6 +40,9 @@ pub struct ModelArgs {
     /// Most tokens of prompt and reply together; unset, 8192 or what the base was trained for.
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
+    /// Leave a mixture's experts in host memory and copy them to the device for every token: slow, for a GPU that is too small.
+    #[arg(long)]
+    offload_experts: bool,
     /// Part of the GPU's name.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -104,6 +107,8 @@ pub struct Loaded {
     pub template: Template,
     pub gpu: Gpu,
     lengths: Lengths,
+    /// Layers whose experts stay in host memory.
+    offloaded: Vec<usize>,
     /// Whether a buffer of the device holds less than the usual context.
     shortened: bool,
 }
@@ -128,6 +133,10 @@ impl Loaded {
         if let Some(context) = args.context.filter(|c| !(1..=trained).contains(c)) {
             bail!("--context {context}: {} was trained for 1 to {trained} tokens", frozen.base.name());
         }
+        let offloaded = if args.offload_experts { plan::with_experts(&frozen.base) } else { Vec::new() };
+        if args.offload_experts && offloaded.is_empty() {
+            bail!("--offload-experts: {} is no mixture of experts; leave it out", frozen.base.name());
+        }
         let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), false))?;
         let wanted = args.context.unwrap_or(CONTEXT.min(trained));
         let context = longest_context(&gpu, config, wanted);
@@ -137,12 +146,13 @@ impl Loaded {
             );
         }
         let (lengths, shortened) = (Lengths { context, chunk: CHUNK }, context < wanted);
-        Ok(Loaded { frozen, adapter, adapters, template, gpu, lengths, shortened })
+        Ok(Loaded { frozen, adapter, adapters, template, gpu, lengths, offloaded, shortened })
     }
 
-    /// Uploads the base.
+    /// Uploads the base, without the experts that stay in host memory.
     pub fn model(&self) -> Result<Model<'_>> {
-        Ok(Model::load(&self.gpu, &self.frozen.base, self.lengths.context)?)
+        let (base, context) = (&self.frozen.base, self.lengths.context);
+        Ok(block_on(Model::offloading(&self.gpu, base, context, &self.offloaded, |_| ()))?)
     }
 
     /// Allocates what all conversations share.
@@ -162,6 +172,15 @@ impl Loaded {
         let context = show::count(self.context(), "token");
         let why = if self.shortened { ", what a buffer of this device holds" } else { "" };
         show::line("base", format_args!("{}, context of {context}{why}", self.frozen.base.name()));
+        if !self.offloaded.is_empty() {
+            let layers = show::count(self.offloaded.len(), "layer");
+            show::line(
+                "offload",
+                format_args!(
+                    "the experts of {layers} stay in host memory; every token copies them to the device"
+                ),
+            );
+        }
         for AdapterPath { path, weight } in &self.adapters {
             let weight = if *weight == 1.0 { String::new() } else { format!(" × {weight}") };
             show::line("adapter", format_args!("{}{weight}", path.display()));

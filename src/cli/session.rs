@@ -7,13 +7,16 @@ use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::Adapter;
-use rullama_train::model::Model;
-use rullama_train::recipe::{Kernels, Recipe};
+use rullama_train::model::{Model, Plan};
+use rullama_train::recipe::{Kernels, Recipe, Switch};
 use rullama_train::run::{self, Data, Frozen, Prepared};
 use rullama_train::train::Trainer;
 
 use super::laps::Laps;
 use super::show;
+
+/// Layers whose experts are copied to measure what that takes.
+const COPIED: usize = 4;
 
 /// Everything that lies on the host.
 pub struct Session {
@@ -51,9 +54,29 @@ impl Session {
         Ok(gpu)
     }
 
-    /// Uploads the base.
-    pub fn model(&self, gpu: &Gpu) -> Result<Model<'_>> {
-        Ok(Model::load(gpu, &self.frozen.base, self.prepared.positions)?)
+    /// Uploads the base, as far as there is to be room for it.
+    pub fn model(&self, recipe: &Recipe, gpu: &Gpu, adapter: &Adapter) -> Result<Model<'_>> {
+        let Prepared { capacity, positions, .. } = self.prepared;
+        let base = &self.frozen.base;
+        let loading = run::load(gpu, base, recipe, adapter, capacity, positions, |_| ());
+        Ok(pollster::block_on(loading)?)
+    }
+
+    /// What it costs that experts stay in host memory, in words: from the time that copying some of them takes.
+    pub fn offload(&self, gpu: &Gpu, model: &Model, plan: &Plan) -> Result<Option<String>> {
+        let started = Instant::now();
+        let copied = pollster::block_on(model.copy_experts(gpu, COPIED))?;
+        let seconds = started.elapsed().as_secs_f64();
+        Ok((copied > 0).then(|| {
+            let rate = copied as f64 / seconds;
+            format!(
+                "copying {} of them took {seconds:.2} s, {}/s: {:.2} s a micro-batch, as far as the device has nothing to \
+                 compute meanwhile",
+                show::bytes(copied),
+                show::bytes(rate as u64),
+                plan.offloaded.training as f64 / rate
+            )
+        }))
     }
 
     /// [`Prepared::try_longest`] with kernels compiled ahead; in words, what it took.
@@ -66,6 +89,10 @@ impl Session {
         let (tokens, seconds) = (show::count(longest, "token"), started.elapsed().as_secs_f64());
         laps.lap("the longest batch");
         Ok(format!("the longest batch, {tokens}, forward and backward in {seconds:.1} s"))
+    }
+
+    fn has_experts(&self) -> bool {
+        self.frozen.base.config().layers.iter().any(|l| l.experts.is_some())
     }
 
     /// How evenly the experts of a mixture worked on the last batch, in words.
@@ -98,8 +125,16 @@ impl Session {
             GpuError::OverLimit { needed, .. } => {
                 let gib = recipe.train.memory_limit.unwrap_or_default();
                 let (least, tokens) = (show::bytes(needed), show::count(self.prepared.capacity.tokens, "token"));
+                let layers = model.offloaded();
+                let how = match (&layers[..], recipe.train.offload_experts) {
+                    ([], Switch::Off) if self.has_experts() => {
+                        "every layer recomputed and train.offload_experts = false"
+                    }
+                    ([], _) => "every layer recomputed",
+                    _ => "every layer recomputed and all experts in host memory",
+                };
                 anyhow!(
-                    "train.memory_limit is {gib} GiB, and passes over {tokens} need {least} with every layer recomputed; lower \
+                    "train.memory_limit is {gib} GiB, and passes over {tokens} need {least} with {how}; lower \
                      data.max_seq_len or train.batch_size, or raise the limit"
                 )
             }

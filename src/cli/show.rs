@@ -12,6 +12,7 @@ use rullama_train::export::{AdapterPath, Exported, Loaded, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
+use rullama_train::model::plan::Offloaded;
 use rullama_train::recipe::{Recipe, Template as Setting, TrainOn};
 use rullama_train::run::{Source, names};
 use rullama_train::template::{Layout, Template};
@@ -222,6 +223,26 @@ pub fn plan(plan: &Plan, detailed: bool) {
             text(format_args!("           {:>9}  {purpose}", bytes(*size)));
         }
     }
+    if !plan.offloaded.layers.is_empty() {
+        line("offload", offloaded(&plan.offloaded));
+    }
+}
+
+/// Which experts stay in host memory, and how much of them is copied.
+pub fn offloaded(offloaded: &Offloaded) -> String {
+    let Offloaded { layers, of, bytes: size, training, forward } = offloaded;
+    let which = match layers.len() == *of {
+        true => format!("all {}", count(*of, "layer")),
+        false => {
+            let numbers: Vec<String> = layers.iter().map(ToString::to_string).collect();
+            format!("{} of {} ({})", layers.len(), count(*of, "layer"), numbers.join(", "))
+        }
+    };
+    let [size, training, forward] = [*size, *training, *forward].map(bytes);
+    format!(
+        "the experts of {which} stay in host memory, {size} of it: {training} are copied to the device in each micro-batch, \
+         {forward} in one of an evaluation and for a token of a reply"
+    )
 }
 
 /// The sample's text with what carries loss between « and ».

@@ -5,6 +5,7 @@ pub mod profile;
 mod recorder;
 mod recording;
 pub mod shader;
+mod upload;
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ pub use crate::recipe::Backend;
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
+pub use upload::{Submission, Upload};
 
 /// What can go wrong on a device.
 #[derive(Debug, thiserror::Error)]
@@ -93,9 +95,6 @@ pub enum GpuError {
     #[error("the GPU was lost: {0}; open it anew, and go on from the last checkpoint")]
     Lost(String),
 }
-
-/// Uploads that are on their way to the device.
-pub struct Sent(wgpu::SubmissionIndex);
 
 /// What the device told of itself.
 #[derive(Clone)]
@@ -314,7 +313,7 @@ impl Gpu {
     }
 
     /// A buffer of `bytes`, a multiple of 4 above 0, that `fill` writes on its way to the device: all of it, and reads nothing.
-    pub fn fill(
+    pub fn filled_buffer(
         &self,
         label: &str,
         bytes: usize,
@@ -339,15 +338,11 @@ impl Gpu {
 
     /// Sends what was uploaded so far on its way, and waits until what went before `earlier` has arrived: the memory that it
     /// passed through is free again then. The next `earlier` is what this returns.
-    pub fn send_uploads(&self, earlier: Option<Sent>) -> Result<Sent, GpuError> {
-        let sent = Sent(self.queue.submit([]));
-        #[cfg(not(target_arch = "wasm32"))]
-        if let Some(Sent(index)) = earlier {
-            let wait = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
-            self.device.poll(wait).map_err(|e| GpuError::Device(e.to_string()))?;
+    pub fn send_uploads(&self, earlier: Option<Submission>) -> Result<Submission, GpuError> {
+        let sent = Submission(self.queue.submit([]));
+        if let Some(Submission(index)) = earlier {
+            self.drive(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })?;
         }
-        #[cfg(target_arch = "wasm32")]
-        drop(earlier); // browsers see to that by themselves
         self.check()?;
         Ok(sent)
     }
@@ -391,10 +386,29 @@ impl Gpu {
     }
 
     /// Native backends make progress only when polled; a browser polls by itself.
-    fn drive(&self) -> Result<(), GpuError> {
+    fn drive(&self, until: wgpu::PollType) -> Result<(), GpuError> {
         #[cfg(not(target_arch = "wasm32"))]
-        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(|e| GpuError::Device(e.to_string()))?;
+        self.device.poll(until).map_err(|e| GpuError::Device(e.to_string()))?;
+        #[cfg(target_arch = "wasm32")]
+        let _ = until;
         Ok(())
+    }
+
+    /// Maps the whole of `buffer` for the host, once the device has passed `until`.
+    async fn map(
+        &self,
+        buffer: &wgpu::Buffer,
+        mode: wgpu::MapMode,
+        until: wgpu::PollType,
+    ) -> Result<(), GpuError> {
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        buffer.slice(..).map_async(mode, move |result| {
+            let _ = sender.send(result);
+        });
+        self.drive(until)?;
+        let mapped = receiver.await.map_err(|_| GpuError::Device("a mapped buffer was dropped".into()))?;
+        self.check()?;
+        mapped.map_err(|e| GpuError::Device(e.to_string()))
     }
 
     fn check_size(&self, label: &str, bytes: u64) -> Result<(), GpuError> {

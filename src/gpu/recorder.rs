@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::profile::Timing;
 use super::recording::{Recording, Staging};
+use super::upload::{Submission, Upload};
 use super::{Gpu, GpuError, Kernel};
 
 /// A part of a buffer under a binding number.
@@ -69,14 +70,15 @@ impl<'g> Recorder<'g> {
         Recorder { gpu, commands: Vec::new(), params: Vec::new(), until, own: None, ahead: None }
     }
 
-    /// A recording that never runs: [`Recorder::compile`] ends it, and what is recorded later finds its kernels compiled.
+    /// A recording whose kernels never run, only copies that are submitted: [`Recorder::compile`] ends it, and what is recorded
+    /// later finds its kernels compiled.
     pub fn ahead(gpu: &'g Gpu) -> Recorder<'g> {
         Recorder { ahead: Some(HashSet::new()), ..Recorder::new(gpu) }
     }
 
     /// Compiles what was recorded since [`Recorder::ahead`], side by side; how many kernels were not compiled before.
     pub fn compile(self) -> Result<usize, GpuError> {
-        let kernels = self.ahead.expect("a recording that never runs");
+        let kernels = self.ahead.expect("a recording whose kernels never run");
         let compiled = self.gpu.compile_all(kernels.into_iter().collect());
         self.gpu.check()?;
         Ok(compiled)
@@ -108,7 +110,7 @@ impl<'g> Recorder<'g> {
         }
         if self.params.len() == self.until {
             match &mut self.own {
-                None => self.hand_over(),
+                None => drop(self.hand_over()),
                 Some(full) => {
                     self.gpu.queue.write_buffer(full, 0, &self.params);
                     self.params.clear();
@@ -159,11 +161,21 @@ impl<'g> Recorder<'g> {
         self.commands.push(Command::Copy { from: buffer.clone(), to: staging.buffer.clone(), bytes });
     }
 
+    /// Copies the first `bytes` (a multiple of 4) of `upload` to the start of `buffer`.
+    pub fn copy_in(&mut self, upload: &Upload, buffer: &wgpu::Buffer, bytes: u64) {
+        self.commands.push(Command::Copy { from: upload.buffer.clone(), to: buffer.clone(), bytes });
+    }
+
     /// Hands everything recorded so far to the device and starts anew.
     pub fn submit(&mut self) -> Result<(), GpuError> {
-        assert!(self.ahead.is_none(), "a recording that never runs is compiled");
-        self.hand_over();
-        self.gpu.check()
+        self.submit_marked().map(drop)
+    }
+
+    /// [`Recorder::submit`]; what it gives tells how far the device is.
+    pub fn submit_marked(&mut self) -> Result<Submission, GpuError> {
+        let submission = self.hand_over();
+        self.gpu.check()?;
+        Ok(submission)
     }
 
     /// What was recorded since [`Recorder::lasting`], to be submitted any number of times.
@@ -173,7 +185,7 @@ impl<'g> Recorder<'g> {
         Recording { commands: self.commands }
     }
 
-    fn hand_over(&mut self) {
+    fn hand_over(&mut self) -> Submission {
         assert!(self.own.is_none(), "a lasting recording is kept");
         // Ordered with submissions: earlier ones have read their parameters when this arrives.
         self.gpu.queue.write_buffer(&self.gpu.params, 0, &self.params);
@@ -181,7 +193,7 @@ impl<'g> Recorder<'g> {
         self.until = (2 * self.until).min(PARAMS as usize);
         let encoded = self.gpu.encode(&mut self.commands.iter());
         self.commands.clear();
-        self.gpu.run(encoded);
+        self.gpu.run(encoded)
     }
 }
 
@@ -228,11 +240,12 @@ impl Gpu {
         Encoded { commands: encoder.finish(), timing }
     }
 
-    pub(super) fn run(&self, encoded: Encoded) {
-        self.queue.submit([encoded.commands]);
+    pub(super) fn run(&self, encoded: Encoded) -> Submission {
+        let index = self.queue.submit([encoded.commands]);
         if let Some(timing) = encoded.timing {
             self.profile.keep(timing);
         }
+        Submission(index)
     }
 }
 

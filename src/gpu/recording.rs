@@ -46,7 +46,7 @@ impl Gpu {
 
     /// Waits until everything submitted so far is done.
     pub fn wait(&self) -> Result<(), GpuError> {
-        self.drive()?;
+        self.drive(wgpu::PollType::wait_indefinitely())?;
         self.check()
     }
 
@@ -56,16 +56,9 @@ impl Gpu {
         staging: &Staging,
         len: usize,
     ) -> Result<Vec<T>, GpuError> {
-        let (sender, receiver) = futures_channel::oneshot::channel();
-        staging.buffer.slice(..).map_async(wgpu::MapMode::Read, move |result| {
-            let _ = sender.send(result);
-        });
-        self.drive()?;
-        let mapped = receiver.await.map_err(|_| GpuError::Device("a read-back was dropped".into()))?;
-        self.check()?;
-        let device_error = |e: String| GpuError::Device(e);
-        mapped.map_err(|e| device_error(e.to_string()))?;
-        let view = staging.buffer.slice(..).get_mapped_range().map_err(|e| device_error(e.to_string()))?;
+        self.map(&staging.buffer, wgpu::MapMode::Read, wgpu::PollType::wait_indefinitely()).await?;
+        let view = staging.buffer.slice(..).get_mapped_range();
+        let view = view.map_err(|e| GpuError::Device(e.to_string()))?;
         let values = bytemuck::pod_collect_to_vec(&view[..len * size_of::<T>()]);
         drop(view);
         staging.buffer.unmap();

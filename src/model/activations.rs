@@ -18,7 +18,8 @@
 
 use super::coop_products::Packs;
 use super::experts::{ExpertActivations, ExpertScratch, Loads};
-use super::plan::{AttentionLeft, Kept, LayerWidths, Plan};
+use super::lending::LentLeft;
+use super::plan::{Kept, LayerWidths, Plan};
 use crate::config::Experts;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::coop_attention_kv::Left;
@@ -212,30 +213,25 @@ impl Activations {
                 Some(ExpertScratch::new(gpu, shape, dnormed.clone(), plan.chunk, widest.experts_rank())?)
             }
         };
-        // Attention's backward comes when that of the feed-forward and the experts is done.
-        let mut spare = vec![dgeglu.clone(), dup.as_f32(widest.ffn), dgate.as_f32(widest.ffn)];
-        spare.extend(experts.iter().flat_map(ExpertScratch::spare));
-        let needed = (plan.tokens * widest.queries * 4) as u64;
-        spare.retain(|rows| rows.buffer.size() >= needed);
-        let mut queries = |label: &str| match spare.pop() {
-            Some(rows) => Ok(rows.narrowed(widest.queries)),
+        // In the order of the plan.
+        let mut free = vec![dgeglu.clone(), dup.as_f32(widest.ffn), dgate.as_f32(widest.ffn)];
+        free.extend(shared.iter().flat_map(|(_, f)| [f.ffn_gate.clone(), f.ffn_up.clone()]));
+        free.extend(experts.iter().flat_map(ExpertScratch::spare));
+        let queries = |i: usize, label: &str| match plan.lent.rows[i] {
+            Some(lent) => Ok(free[lent].narrowed(widest.queries)),
             None => make.rows(label, widest.queries),
         };
-        let [dq, dattn_q, dheads] = [queries("dq")?, queries("dattn_q")?, queries("dheads")?];
+        let [dq, dattn_q, dheads] = [queries(0, "dq")?, queries(1, "dattn_q")?, queries(2, "dheads")?];
         let coop_attention = match plan.packed_heads {
             false => None,
             true => {
-                let left = match (plan.left, &shared) {
-                    (AttentionLeft::GateAndUp(bytes), Some((_, f))) => {
-                        Left::within([&f.ffn_gate, &f.ffn_up], [0, 0], bytes)
-                    }
-                    (AttentionLeft::GateAndUp(bytes) | AttentionLeft::Own(bytes), _) => {
-                        Left::new(gpu, bytes)?
-                    }
-                    (AttentionLeft::Dgeglu(start, bytes), _) => {
+                let left = match plan.lent.left {
+                    LentLeft::Two(lent, bytes) => Left::within(lent.map(|i| &free[i]), [0, 0], bytes),
+                    LentLeft::Behind(i, start, bytes) => {
                         let half = bytes / 512 * 256;
-                        Left::within([&dgeglu, &dgeglu], [start, start + half], half)
+                        Left::within([&free[i], &free[i]], [start, start + half], half)
                     }
+                    LentLeft::Own(bytes) => Left::new(gpu, bytes)?,
                 };
                 let (queries, heads) = (widest.queries, widest.heads);
                 Some(coop_attention::Scratch::new(gpu, plan.tokens, queries, heads, left)?)

@@ -4,21 +4,21 @@ use super::activations::{Activations, Chunk};
 use super::forward::Pass;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
-use crate::gpu::Recorder;
+use crate::gpu::{GpuError, Recorder};
 use crate::lora::Module;
 use crate::ops::dropout::Mask;
 use crate::ops::{coop_geglu, geglu, rms_norm, rope, scale};
 
 impl<'b> Model<'b> {
     /// From the gradient of the last stream in `acts` (see [`super::Head::backward`]) to the adapter's gradients.
-    pub fn backward<'a>(
+    pub async fn backward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
         inputs: &Inputs,
         adapter: &Trainable,
         acts: &Activations,
         dropout: Option<Mask>,
-    ) {
+    ) -> Result<(), GpuError> {
         let pass = Pass { inputs, adapter, dropout };
         for layer in (0..self.layers.len()).filter(|&layer| acts.kept_keys[layer]) {
             acts.clear_dkv(rec, layer, inputs.tokens);
@@ -28,6 +28,7 @@ impl<'b> Model<'b> {
             if again {
                 self.attention_forward(rec, &pass, acts, layer, true);
             }
+            self.fetch(rec, layer).await?;
             for chunk in acts.chunks(inputs.tokens) {
                 if again {
                     self.feed_forward(rec, &pass, acts, layer, chunk, None);
@@ -36,6 +37,7 @@ impl<'b> Model<'b> {
             }
             self.attention_backward(rec, &pass, acts, layer);
         }
+        Ok(())
     }
 
     /// Turns the gradient of the layer's output in `acts.dhidden` into that of `after_attention`, for the tokens of `chunk`.

@@ -16,6 +16,7 @@ mod lora;
 mod short;
 
 use super::Upload;
+use super::offload::{self, HostExperts};
 use crate::config;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::expert_groups::{self, Groups};
@@ -75,23 +76,26 @@ enum Operand {
 }
 
 impl Experts {
-    /// Uploads the experts of layer `layer`.
-    pub async fn load(
-        upload: &Upload<'_>,
+    /// Uploads the experts of layer `layer`, or leaves their matrices to `offload`.
+    pub async fn load<'b>(
+        upload: &Upload<'_, 'b>,
         layer: usize,
         shape: &config::Experts,
         eps: f32,
+        offload: Option<&mut HostExperts<'b>>,
     ) -> Result<Experts, GpuError> {
         let (gpu, base) = (upload.gpu, upload.base);
         let name = |last: &str| format!("blk.{layer}.{last}");
-        let matrix = async |name: &str| -> Result<Option<ExpertWeight>, GpuError> {
-            let Some(matrix) = base.tensor(name) else { return Ok(None) };
-            ExpertWeight::stream(gpu, base, &matrix, shape.count).await.map(Some)
-        };
         let mut gate_up = Vec::new();
-        for name in ["ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps"].map(name) {
-            gate_up.extend(matrix(&name).await?);
+        match offload {
+            Some(offload) => gate_up = offload.keep(gpu, base, layer, shape.count).await?,
+            None => {
+                for matrix in offload::matrices(base, layer) {
+                    gate_up.push(ExpertWeight::stream(gpu, base, &matrix, shape.count).await?);
+                }
+            }
         }
+        let down = gate_up.pop().expect("the base checked its tensors when it was opened");
         let scale = base.vector(&name("ffn_gate_inp.scale"));
         let root = (scale.len() as f64).sqrt();
         let router_norm: Vec<f32> = scale.iter().map(|s| (f64::from(*s) / root) as f32).collect();
@@ -101,9 +105,7 @@ impl Experts {
             router_norm: Norm::new(gpu, "router norm", Some(&router_norm), router_norm.len(), eps)?,
             router: upload.matrix(&name("ffn_gate_inp")).await?,
             gate_up,
-            down: matrix(&name("ffn_down_exps"))
-                .await?
-                .expect("the base checked its tensors when it was opened"),
+            down,
             scales: Rows {
                 buffer: gpu.upload("scales of experts", &scales)?,
                 stride,
@@ -116,9 +118,14 @@ impl Experts {
         })
     }
 
-    /// Every matrix.
+    /// The router's matrix.
+    pub fn router(&self) -> &Weight {
+        &self.router
+    }
+
+    /// Every matrix of the experts themselves.
     pub fn matrices(&self) -> impl Iterator<Item = &Weight> {
-        [&self.router, &self.down.weight].into_iter().chain(self.gate_up.iter().map(|w| &w.weight))
+        std::iter::once(&self.down.weight).chain(self.gate_up.iter().map(|w| &w.weight))
     }
 
     /// `acts.output` from the stream after attention, `[tokens, D]`, with the adapters of gate and up and of down. `score` makes the

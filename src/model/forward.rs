@@ -5,7 +5,7 @@ use super::plan::Kept;
 use super::products::Products;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
-use crate::gpu::Recorder;
+use crate::gpu::{GpuError, Recorder};
 use crate::lora::Module;
 use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
@@ -24,25 +24,27 @@ pub(super) struct Pass<'a> {
 
 impl<'b> Model<'b> {
     /// Runs `inputs` through all layers; the result is the last stream, the rest is kept for [`Model::backward`].
-    pub fn forward<'a>(
+    pub async fn forward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
         inputs: &Inputs,
         adapter: &Trainable,
         acts: &Activations,
         dropout: Option<Mask>,
-    ) {
+    ) -> Result<(), GpuError> {
         let pass = Pass { inputs, adapter, dropout };
         let d = self.config().width;
         let root_d = (d as f64).sqrt() as f32;
         embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
         for layer in 0..self.layers.len() {
             self.attention_forward(rec, &pass, acts, layer, false);
+            self.fetch(rec, layer).await?;
             for chunk in acts.chunks(inputs.tokens) {
                 let output = acts.hidden(layer + 1).below(chunk.first);
                 self.feed_forward(rec, &pass, acts, layer, chunk, Some(&output));
             }
         }
+        Ok(())
     }
 
     /// The first half of a layer, from `acts.layers[layer].input` to `after_attention`; `again` where it is recomputed.

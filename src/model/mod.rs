@@ -8,6 +8,8 @@ mod experts;
 mod forward;
 mod head;
 mod inputs;
+mod lending;
+mod offload;
 pub mod plan;
 mod products;
 mod trainable;
@@ -35,6 +37,7 @@ pub struct Model<'b> {
     output_norm: Norm,
     per_layer: Option<PerLayerInput>,
     layers: Vec<Layer>,
+    offload: Option<offload::HostExperts<'b>>,
     positions: usize, // in the rotary tables
     chunk: usize,     // tokens that pass through a feed-forward at a time
 }
@@ -85,9 +88,25 @@ impl<'b> Model<'b> {
         gpu: &Gpu,
         base: &'b Base,
         positions: usize,
+        progress: impl FnMut(usize),
+    ) -> Result<Model<'b>, GpuError> {
+        Model::offloading(gpu, base, positions, &[], progress).await
+    }
+
+    /// The same but for the experts of the layers `offloaded`, each of which has some: they stay in host memory, as the kernels
+    /// read them, and are copied to the device whenever a pass comes to their layer. The results are the same bits.
+    pub async fn offloading(
+        gpu: &Gpu,
+        base: &'b Base,
+        positions: usize,
+        offloaded: &[usize],
         mut progress: impl FnMut(usize),
     ) -> Result<Model<'b>, GpuError> {
         let config = base.config();
+        let mut offload = match offloaded {
+            [] => None,
+            layers => Some(offload::HostExperts::new(gpu, base, layers)?),
+        };
         let upload = Upload { gpu, base };
         let eps = config.rms_eps;
         let mut tables: Vec<(Vec<f64>, Table)> = Vec::new();
@@ -132,7 +151,10 @@ impl<'b> Model<'b> {
                 post_ffw_norm: upload.norm(&name("post_ffw_norm"), eps)?,
                 experts: match &l.experts {
                     None => None,
-                    Some(shape) => Some(experts::Experts::load(&upload, i, shape, eps).await?),
+                    Some(shape) => {
+                        let offload = offload.as_mut().filter(|_| offloaded.contains(&i));
+                        Some(experts::Experts::load(&upload, i, shape, eps, offload).await?)
+                    }
                 },
                 per_layer,
                 output_scale: base.layer_output_scale(i),
@@ -156,6 +178,7 @@ impl<'b> Model<'b> {
             output_norm: upload.norm("output_norm", eps)?,
             per_layer,
             layers,
+            offload,
             positions,
             chunk: CHUNK,
         })
@@ -184,12 +207,12 @@ impl<'b> Model<'b> {
     }
 }
 
-struct Upload<'a> {
+struct Upload<'a, 'b> {
     gpu: &'a Gpu,
-    base: &'a Base,
+    base: &'b Base,
 }
 
-impl Upload<'_> {
+impl Upload<'_, '_> {
     async fn matrix(&self, name: &str) -> Result<Weight, GpuError> {
         Ok(self.optional(name).await?.expect("the base checked its tensors when it was opened"))
     }

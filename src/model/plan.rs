@@ -2,7 +2,8 @@
 
 use super::coop_products::Packs;
 use super::experts::{self, ExpertActivations, ExpertScratch};
-use super::{Model, Trainable};
+use super::lending::Lent;
+use super::{Model, Trainable, offload};
 use crate::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::coop_attention_kv::Left;
@@ -88,24 +89,15 @@ pub struct Plan {
     pub bytes: Vec<(&'static str, u64)>,
     /// What each layer keeps for backward.
     pub kept: Vec<Kept>,
+    /// The experts that stay in host memory.
+    pub offloaded: Offloaded,
     pub(super) layers: Vec<LayerWidths>,
     pub(super) z_width: usize,
     pub(super) masked_width: usize,
     pub(super) packs_width: usize,    // 0 where products are computed in f32
     pub(super) packed_operands: bool, // whether what only products read is kept packed
     pub(super) packed_heads: bool,    // whether queries, keys and values are
-    pub(super) left: AttentionLeft,
-}
-
-/// Where attention's backward leaves its weights for the keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum AttentionLeft {
-    /// In so many bytes each of what recomputing layers make of gate and up.
-    GateAndUp(u64),
-    /// In `dgeglu`, from a byte on, so many bytes.
-    Dgeglu(u64, u64),
-    /// In so many bytes of its own.
-    Own(u64),
+    pub(super) lent: Lent,
 }
 
 /// What a layer keeps of its forward; backward computes the rest again. The choice changes no bit of the result.
@@ -141,6 +133,56 @@ pub enum Recompute {
     Never,
 }
 
+/// Which layers' experts may stay in host memory. The choice changes no bit of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Those of as few layers as [`Recompute::Within`] asks for, where recomputing every layer is not enough.
+    Auto,
+    /// All layers'.
+    All,
+    /// None.
+    Never,
+}
+
+/// Experts that stay in host memory and are copied to the device layer by layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offloaded {
+    /// Their layers.
+    pub layers: Vec<usize>,
+    /// Layers that have experts.
+    pub of: usize,
+    /// Bytes of host memory.
+    pub bytes: u64,
+    /// Bytes that a forward copies: a micro-batch of an evaluation, a token of a reply.
+    pub forward: u64,
+    /// Bytes that forward and backward of a micro-batch copy.
+    pub training: u64,
+}
+
+impl Offloaded {
+    fn new(gpu: &Gpu, base: &Base, layers: Vec<usize>, lowest: usize) -> Offloaded {
+        let bytes = |layers: &mut dyn Iterator<Item = &usize>| -> u64 {
+            layers.map(|&layer| offload::layer_bytes(gpu, base, layer)).sum()
+        };
+        let all = bytes(&mut layers.iter());
+        let backward = bytes(&mut layers.iter().filter(|layer| **layer >= lowest));
+        // The forward leaves the last one where the backward begins, and the backward the first, if it comes so far.
+        let last = bytes(&mut layers.last().into_iter().filter(|layer| **layer >= lowest));
+        let first = bytes(&mut layers.first().into_iter().filter(|layer| **layer >= lowest));
+        let (forward, training) = match layers.len() {
+            1 => (0, 0), // it has its place for itself
+            _ => (all, all + backward - last - first),
+        };
+        Offloaded { of: with_experts(base).len(), bytes: all, forward, training, layers }
+    }
+}
+
+/// Layers that have experts.
+pub fn with_experts(base: &Base) -> Vec<usize> {
+    let layers = base.config().layers.iter().enumerate();
+    layers.filter(|(_, layer)| layer.experts.is_some()).map(|(i, _)| i).collect()
+}
+
 /// Upper bounds of the logits' chunk, unless one row alone is larger: more rows keep more of the device busy, and long passes
 /// have room for them.
 const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
@@ -161,11 +203,13 @@ impl Plan {
         dropout: bool,
         recompute: Recompute,
     ) -> Plan {
-        let frozen = Frozen { base: model.base, bytes: model.bytes(), chunk: model.chunk };
+        let offloaded = model.offloaded();
+        let frozen = Frozen { base: model.base, bytes: model.bytes(), chunk: model.chunk, offloaded };
         Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
     }
 
-    /// The same before the model is on the device, where it will have rotary tables for `positions` positions.
+    /// The same before the model is on the device, where it will have rotary tables for `positions` positions: what is to stay in
+    /// host memory is decided here, for [`Model::offloading`].
     pub fn ahead(
         gpu: &Gpu,
         base: &Base,
@@ -175,9 +219,23 @@ impl Plan {
         loss_tokens: usize,
         dropout: bool,
         recompute: Recompute,
+        offload: Offload,
     ) -> Plan {
-        let frozen = Frozen { base, bytes: device_bytes(base, positions), chunk: super::CHUNK };
-        Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+        let experts = with_experts(base);
+        let plan = |offloaded: Vec<usize>| {
+            let bytes = device_bytes(base, positions, &offloaded);
+            let frozen = Frozen { base, bytes, chunk: super::CHUNK, offloaded };
+            Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+        };
+        match (offload, recompute) {
+            (Offload::All, _) => plan(experts),
+            (Offload::Auto, Recompute::Within(limit)) => {
+                let mut plans = (0..=experts.len()).map(|count| plan(offload::spread(&experts, count)));
+                let fits = plans.find(|plan| plan.total() <= limit);
+                fits.unwrap_or_else(|| plan(experts))
+            }
+            _ => plan(Vec::new()),
+        }
     }
 
     /// With the largest chunk with which the plan fits, where there is a limit.
@@ -245,36 +303,17 @@ impl Plan {
             true => packed_bytes(chunk, widest.ffn),
             false => chunk_bytes(widest.ffn),
         };
-        let mut spare = vec![chunk_bytes(widest.ffn), wide, wide]; // dgeglu, dup and dgate
-        spare.extend(
-            widest.experts.iter().flat_map(|shape| experts::buffers(gpu, shape, widest.width, chunk)),
-        );
-        let spares = spare.iter().filter(|size| **size >= bytes(widest.queries)).count();
-        // The gradients of attention take the last ones first, and leave the end of the first.
-        let taken = if spares > 3 || spare[0] < bytes(widest.queries) { 0 } else { bytes(widest.queries) };
-        let behind = taken.next_multiple_of(256);
         let reach = |window: Option<usize>| window.map_or(tokens, |window| window.min(tokens));
         let least = config.layers.iter().map(|l| Left::least_bytes(l.heads, tokens, reach(l.window))).max();
         let least = if packed_heads { least.unwrap_or(0) } else { 0 };
-        let left = |recomputes: bool| {
-            let of_gate = chunk_bytes(widest.ffn).min(gpu.max_binding_bytes());
-            let room = spare[0].saturating_sub(behind).min(gpu.max_binding_bytes());
-            match (recomputes && 2 * of_gate >= least, room >= least) {
-                (true, _) => AttentionLeft::GateAndUp(of_gate),
-                (false, true) => AttentionLeft::Dgeglu(behind, room),
-                (false, false) => AttentionLeft::Own(least),
-            }
+        let lend = |recomputes: bool| {
+            let mut sizes = vec![chunk_bytes(widest.ffn), wide, wide]; // dgeglu, dup and dgate
+            sizes.extend([chunk_bytes(widest.ffn); 2].iter().filter(|_| recomputes)); // ffn_gate and ffn_up
+            let of_experts = |shape| experts::buffers(gpu, shape, widest.width, chunk);
+            sizes.extend(widest.experts.iter().flat_map(of_experts));
+            Lent::new(&sizes, bytes(widest.queries), least, gpu.max_binding_bytes())
         };
-        let left_apart = |recomputes: bool| match left(recomputes) {
-            AttentionLeft::Own(bytes) => bytes,
-            _ => 0,
-        };
-        let scratch = 2 * widest.width
-            + 3usize.saturating_sub(spares) * widest.queries
-            + 4 * widest.own_keys
-            + widest.heads
-            + z_width
-            + masked_width;
+        let scratch = 2 * widest.width + 4 * widest.own_keys + widest.heads + z_width + masked_width;
         let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn
             + 2 * widest.per_layer
             + if packed_down { widest.width } else { 0 };
@@ -299,6 +338,7 @@ impl Plan {
         let expert_activations = |l: &LayerWidths| experts(ExpertActivations::bytes, l, l.z[7] + l.z[8]);
         let fixed = vec![
             ("frozen weights", model.bytes),
+            ("experts from host memory, in turn", offload::device_bytes(gpu, model.base, &model.offloaded)),
             ("adapter, gradients and moments", adapter.bytes()),
             ("layer inputs, keys and values", bytes(always)),
             ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
@@ -339,24 +379,29 @@ impl Plan {
             + chunk_bytes(widest.feed_forward(packed_operands))
             + expert_activations(&widest)
             - dgate;
-        let room = match recompute {
+        let own = |recomputes: bool| lend(recomputes).own(bytes(widest.queries));
+        let room = |recomputes: bool| match recompute {
             Recompute::Keep(room) => room,
-            Recompute::Within(limit) => limit.saturating_sub(fixed.iter().map(|(_, b)| b).sum()),
+            Recompute::Within(limit) => {
+                limit.saturating_sub(own(recomputes) + fixed.iter().map(|(_, b)| b).sum::<u64>())
+            }
             Recompute::Always => 0,
             Recompute::Never => u64::MAX,
         };
         let scratch =
             Shared { all: shared, down: down_bytes(chunk, &widest), attention: attention_bytes(&widest) };
-        let recomputes = |kept: &[Kept]| kept.iter().any(|kept| kept.recomputes());
-        let mut kept = choose(&sizes, &scratch, room.saturating_sub(left_apart(true)));
-        if !recomputes(&kept) {
-            kept = choose(&sizes, &scratch, room.saturating_sub(left_apart(false)));
+        let any_recomputes = |kept: &[Kept]| kept.iter().any(|kept| kept.recomputes());
+        let mut kept = choose(&sizes, &scratch, room(true));
+        if !any_recomputes(&kept) {
+            // Then there is less to borrow.
+            kept = choose(&sizes, &scratch, room(false));
         }
-        let recomputes = recomputes(&kept);
+        let recomputes = any_recomputes(&kept);
+        let lent = lend(recomputes);
         let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
         let mut all = fixed;
         all.push(("activations, kept", bytes_kept.sum()));
-        all.push(("attention weights", left_apart(recomputes)));
+        all.push(("attention scratch, not borrowed", lent.own(bytes(widest.queries))));
         if recomputes {
             all.push(("activations, recomputed layer by layer", scratch.needed(&kept)));
         }
@@ -366,13 +411,14 @@ impl Plan {
             head_rows,
             bytes: all,
             kept,
+            offloaded: Offloaded::new(gpu, model.base, model.offloaded.clone(), adapter.lowest_layer()),
             layers,
             z_width,
             masked_width,
             packs_width,
             packed_operands,
             packed_heads,
-            left: left(recomputes),
+            lent,
         }
     }
 
@@ -449,14 +495,18 @@ fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
 /// What a plan asks of a model.
 struct Frozen<'a> {
     base: &'a Base,
-    bytes: u64,
+    bytes: u64, // without what lies in turn
     chunk: usize,
+    offloaded: Vec<usize>,
 }
 
-/// Bytes that [`Model::bytes`] will be: every matrix but the per-layer embeddings, which stay on the host, each in whole vec4s, and
-/// the rotary tables of both kinds of layers.
-fn device_bytes(base: &Base, positions: usize) -> u64 {
-    let matrices = base.tensors().filter(|m| m.rows > 1 && m.name != "per_layer_token_embd");
+/// Bytes that [`Model::bytes`] will be: every matrix but the per-layer embeddings and the experts of the layers `offloaded`, which
+/// stay on the host, each in whole vec4s, and the rotary tables of both kinds of layers.
+fn device_bytes(base: &Base, positions: usize, offloaded: &[usize]) -> u64 {
+    let on_host: Vec<&str> =
+        offloaded.iter().flat_map(|&layer| offload::matrices(base, layer)).map(|m| m.name).collect();
+    let stays = |name: &str| name == "per_layer_token_embd" || on_host.contains(&name);
+    let matrices = base.tensors().filter(|m| m.rows > 1 && !stays(m.name));
     let mut tables: Vec<usize> = base.config().layers.iter().map(|l| positions * l.head_size * 4).collect();
     tables.sort_unstable();
     tables.dedup();
@@ -484,15 +534,19 @@ fn widths(config: &Config, adapter: &Trainable, layer: usize) -> LayerWidths {
 }
 
 impl Model<'_> {
-    /// Bytes on the device.
+    /// Bytes on the device, without the places where offloaded experts lie in turn.
     pub fn bytes(&self) -> u64 {
         let mut matrices: Vec<&Weight> = vec![&self.token_embd];
         matrices.extend(&self.output);
         matrices.extend(self.per_layer.iter().flat_map(|p| &p.model_proj));
-        for l in &self.layers {
+        let offloaded = self.offloaded();
+        for (i, l) in self.layers.iter().enumerate() {
             matrices.extend([&l.attn_q, &l.attn_output, &l.ffn_gate, &l.ffn_up, &l.ffn_down]);
             matrices.extend(l.attn_k.iter().chain(&l.attn_v));
-            matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
+            matrices.extend(l.experts.iter().map(|e| e.router()));
+            if !offloaded.contains(&i) {
+                matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
+            }
             matrices.extend(l.per_layer.iter().flat_map(|p| [&p.inp_gate, &p.proj]));
         }
         let mut tables: Vec<u64> = self.layers.iter().map(|l| l.rope.bytes()).collect();

@@ -22,7 +22,6 @@ struct Params {
     end_key: u32,
     blocks: u32,
     scale: f32,
-    q_scale: f32,
     k_scale: f32,
 }
 
@@ -31,8 +30,10 @@ pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`], and blocks of `keys` keys, 32 or 64.
-pub fn sizes(head_size: usize, keys: usize) -> [(&'static str, u32); 12] {
+/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`].
+pub fn sizes(head_size: usize) -> [(&'static str, u32); 12] {
+    // With the largest heads registers bound the workgroups on a multiprocessor, not their memory.
+    let keys = if head_size == 512 { 64 } else { 32 };
     let subgroups = (head_size / 64).max(2);
     let tiles = keys / 16;
     let share = 4 * tiles / subgroups; // of the matrices of a block of scores
@@ -54,11 +55,6 @@ pub fn sizes(head_size: usize, keys: usize) -> [(&'static str, u32); 12] {
         ("WEIGHTS", QUERIES * (keys / 4 + 2)),
     ]
     .map(|(name, n)| (name, n as u32))
-}
-
-/// Keys of a block: with the largest heads registers bound the workgroups on a multiprocessor, not their memory.
-fn keys(head_size: usize) -> usize {
-    if head_size == 512 { 64 } else { 32 }
 }
 
 /// Queries `[T, H·K]`, keys and values `[T, G·K]` as [`super::coop_heads`] leaves them.
@@ -189,12 +185,9 @@ fn dispatch(
         end_key: part.end_key,
         blocks: part.blocks,
         scale: 1.0 / (q_scale * k_scale),
-        q_scale: 1.0 / q_scale,
         k_scale: 1.0 / k_scale,
     };
     let kernel = Kernel::new("coop_attention", entry);
-    let keys = keys(attention.head_size);
-    let kernel =
-        sizes(attention.head_size, keys).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
+    let kernel = sizes(attention.head_size).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
     rec.dispatch(kernel, &params, bindings, [attention.heads as u32, blocks as u32, 1]);
 }

@@ -1,12 +1,13 @@
 //! Products of rows that are grouped by expert with the experts' frozen matrices, with the adapter's product in the same pass.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::expert_groups::Groups;
 use super::{Param, Tile, View, Weight, random};
 use crate::gpu::{Gpu, GpuError, Kernel, Recorder};
 use crate::weights::quant::GgmlType;
-use crate::weights::{Base, Tensor};
+use crate::weights::{Base, Tensor, planes};
 
 /// Twin of `Params` in shaders/expert_linear.wgsl.
 #[repr(C)]
@@ -79,6 +80,59 @@ impl ExpertWeight {
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(ExpertWeight { weight: Weight { ty, rows, cols, tiles }, rows: rows / experts })
+    }
+
+    /// Bytes of each tile of the matrices of all `experts`.
+    pub fn tile_bytes(gpu: &Gpu, matrix: &Tensor<'_>, experts: usize) -> Vec<u64> {
+        let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
+        tiles.map(|tile| ((tile.len() * matrix.row_bytes()) as u64).next_multiple_of(16)).collect()
+    }
+
+    /// The matrices of all `experts` in `buffers`, one for each tile, which may be larger and need not hold them yet.
+    pub fn within<'a>(
+        gpu: &Gpu,
+        matrix: &Tensor<'_>,
+        experts: usize,
+        buffers: impl IntoIterator<Item = &'a wgpu::Buffer>,
+    ) -> ExpertWeight {
+        let Tensor { ty, rows, cols, .. } = *matrix;
+        let places = expert_tiles(gpu, experts, rows / experts, matrix.row_bytes());
+        let bytes = ExpertWeight::tile_bytes(gpu, matrix, experts);
+        let tiles = places.zip(bytes).zip(buffers).map(|((tile, bytes), buffer)| Tile {
+            first_row: tile.start,
+            rows: tile.len(),
+            buffer: buffer.clone(),
+            range: Some((0, bytes)),
+        });
+        ExpertWeight { weight: Weight { ty, rows, cols, tiles: tiles.collect() }, rows: rows / experts }
+    }
+
+    /// What each tile of the matrices of all `experts` holds, in host memory: where the kernels read the file's own layout and
+    /// `base` is in memory, the file itself.
+    pub async fn on_host<'b>(
+        gpu: &Gpu,
+        base: &'b Base,
+        matrix: &Tensor<'b>,
+        experts: usize,
+    ) -> Result<Vec<Cow<'b, [u8]>>, GpuError> {
+        let mut tiles = Vec::new();
+        for tile in expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes()) {
+            if base.is_random() && random::makes(matrix.ty) {
+                let made = random::weight(gpu, matrix, std::iter::once(tile))?;
+                let buffer = &made.tiles[0].buffer;
+                tiles.push(Cow::Owned(gpu.read(buffer, buffer.size() as usize).await?));
+                continue;
+            }
+            let rows = matrix.rows(tile);
+            tiles.push(match base.read(&rows).await.map_err(GpuError::Base)? {
+                Cow::Borrowed(bytes) => planes::pack(matrix.ty, rows.rows, bytes),
+                Cow::Owned(bytes) => Cow::Owned(planes::pack(matrix.ty, rows.rows, &bytes).into_owned()),
+            });
+            if let Some(Cow::Owned(_)) = tiles.last() {
+                base.gguf().release(rows.range); // nothing will read the file's copy
+            }
+        }
+        Ok(tiles)
     }
 
     /// Parameters `[experts·rows, cols]` as something to multiply by.

@@ -247,7 +247,8 @@ impl Tile {
         bytes: &[u8],
     ) -> Result<Tile, GpuError> {
         let size = planes::packed_bytes(bytes.len());
-        let buffer = gpu.fill(name, size, |place| planes::pack_into(ty, rows.len(), bytes, place))?;
+        let buffer =
+            gpu.filled_buffer(name, size, |place| planes::pack_into(ty, rows.len(), bytes, place))?;
         Ok(Tile { first_row: rows.start, rows: rows.len(), buffer, range: None })
     }
 

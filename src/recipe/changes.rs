@@ -10,8 +10,9 @@ use super::Recipe;
 const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
 /// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed
-/// (a limit under which feed-forwards take fewer tokens at a time moves gradients by their rounding), and what the base and the samples are is told by their digests, wherever they lie.
-const HARMLESS_KEYS: [&str; 14] = [
+/// (a limit under which feed-forwards take fewer tokens at a time moves gradients by their rounding), experts wherever they lie, and
+/// what the base and the samples are is told by their digests, wherever they lie.
+const HARMLESS_KEYS: [&str; 15] = [
     "model.base",
     "model.fingerprint",
     "lora.allow_other_base",
@@ -25,6 +26,7 @@ const HARMLESS_KEYS: [&str; 14] = [
     "data.cache",
     "train.gradient_checkpointing",
     "train.memory_limit",
+    "train.offload_experts",
     "train.max_skipped_steps",
 ];
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
-use super::{Cache, GradientCheckpointing, TargetModules};
+use super::{Cache, Switch, TargetModules};
 use crate::export::AdapterPath;
 use crate::lora::Module;
 
@@ -187,12 +187,12 @@ impl Section<'_> {
     }
 
     /// `"auto"`, true or false.
-    pub fn gradient_checkpointing(&self, key: &str) -> Result<GradientCheckpointing, RecipeError> {
-        let Some(node) = self.get(key) else { return Ok(GradientCheckpointing::Auto) };
+    pub fn switch(&self, key: &str) -> Result<Switch, RecipeError> {
+        let Some(node) = self.get(key) else { return Ok(Switch::Auto) };
         match &node.value {
-            Value::Boolean(true) => Ok(GradientCheckpointing::On),
-            Value::Boolean(false) => Ok(GradientCheckpointing::Off),
-            Value::Text(text) if text == "auto" => Ok(GradientCheckpointing::Auto),
+            Value::Boolean(true) => Ok(Switch::On),
+            Value::Boolean(false) => Ok(Switch::Off),
+            Value::Text(text) if text == "auto" => Ok(Switch::Auto),
             _ => Err(self.wrong_type(key, node, "\"auto\", true or false")),
         }
     }

@@ -46,6 +46,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "max_grad_norm",
             "gradient_checkpointing",
             "memory_limit",
+            "offload_experts",
             "max_skipped_steps",
         ],
     ),

@@ -263,10 +263,13 @@ pub struct Train {
     /// Gradients are scaled down to this L2 norm over the whole adapter; 0 = off.
     pub max_grad_norm: f64,
     /// Whether layers keep their activations or compute them again in the backward pass.
-    pub gradient_checkpointing: GradientCheckpointing,
+    pub gradient_checkpointing: Switch,
     /// GiB that the memory plan may take in all, with `gradient_checkpointing = "auto"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<f64>,
+    /// Whether the experts of a mixture stay in host memory and are copied to the device layer by layer; `Auto`: those of as few
+    /// layers as `memory_limit` asks for.
+    pub offload_experts: Switch,
     /// Steps that may be left out because they are not finite, before the run stops.
     pub max_skipped_steps: usize,
 }
@@ -293,23 +296,23 @@ pub enum LrScheduler {
     Constant,
 }
 
-/// Whether layers keep their activations.
+/// What the memory plan may decide, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GradientCheckpointing {
+pub enum Switch {
     /// The memory plan decides, layer by layer.
     Auto,
-    /// Every layer computes them again.
+    /// For every layer.
     On,
-    /// Every layer keeps them.
+    /// For none.
     Off,
 }
 
-impl Serialize for GradientCheckpointing {
+impl Serialize for Switch {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            GradientCheckpointing::Auto => serializer.serialize_str("auto"),
-            GradientCheckpointing::On => serializer.serialize_bool(true),
-            GradientCheckpointing::Off => serializer.serialize_bool(false),
+            Switch::Auto => serializer.serialize_str("auto"),
+            Switch::On => serializer.serialize_bool(true),
+            Switch::Off => serializer.serialize_bool(false),
         }
     }
 }

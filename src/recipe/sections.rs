@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::error::RecipeError;
 use super::fields::Section;
 use super::{
-    Backend, Data, DataFormat, DataSource, Device, Eval, Export, GradientCheckpointing, Invalid, Kernels,
-    Lora, LrScheduler, Model, Optimizer, Output, Overlong, Template, Train, TrainOn,
+    Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, Kernels, Lora, LrScheduler, Model,
+    Optimizer, Output, Overlong, Switch, Template, Train, TrainOn,
 };
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
@@ -94,9 +94,9 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         return Err(section
             .conflict("warmup_ratio", "`warmup_steps` sets the warm-up already; remove one of the two"));
     }
-    let gradient_checkpointing = section.gradient_checkpointing("gradient_checkpointing")?;
+    let gradient_checkpointing = section.switch("gradient_checkpointing")?;
     let memory_limit = section.has("memory_limit").then(|| positive("memory_limit", 1.0)).transpose()?;
-    if memory_limit.is_some() && gradient_checkpointing != GradientCheckpointing::Auto {
+    if memory_limit.is_some() && gradient_checkpointing != Switch::Auto {
         let message = "`gradient_checkpointing` says what is kept already; remove one of the two";
         return Err(section.conflict("memory_limit", message));
     }
@@ -119,6 +119,7 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         max_grad_norm: not_negative("max_grad_norm", 1.0)?,
         gradient_checkpointing,
         memory_limit,
+        offload_experts: section.switch("offload_experts")?,
         max_skipped_steps: section.count("max_skipped_steps", 0, 0)?,
     })
 }

@@ -18,6 +18,7 @@
 //! bits belongs to value `i`; bits `2c` and `2c + 1` of byte `i` of half `h` of its high pairs belong to value `16h + 4c + i`.
 //! Zeros fill the end up to a multiple of 16 bytes. Twin: the loaders in `shaders/quant/`.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
@@ -28,11 +29,14 @@ use super::quant::{BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0
 ///
 /// # Panics
 /// As [`pack_into`].
-pub fn pack(ty: GgmlType, rows: usize, bytes: &[u8]) -> Vec<u8> {
+pub fn pack(ty: GgmlType, rows: usize, bytes: &[u8]) -> Cow<'_, [u8]> {
+    if matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) && bytes.len().is_multiple_of(16) {
+        return Cow::Borrowed(bytes);
+    }
     let mut packed = vec![MaybeUninit::new(0); packed_bytes(bytes.len())];
     pack_into(ty, rows, bytes, &mut packed);
     // SAFETY: every byte was initialized when it was made.
-    packed.into_iter().map(|byte| unsafe { byte.assume_init() }).collect()
+    Cow::Owned(packed.into_iter().map(|byte| unsafe { byte.assume_init() }).collect())
 }
 
 /// Bytes of a matrix in the layout of this module that has `bytes` in its file.

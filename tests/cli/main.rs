@@ -84,6 +84,7 @@ fn main() {
     let mut on_a_device: Vec<Test> = vec![
         ("check shows and writes nothing", check),
         ("check --gradients writes one file", check_gradients),
+        ("experts in host memory are said, and change no byte", offload),
         ("what init writes can be trained", describe::init_trains),
         ("every recipe for the tiny base gets to its first step", describe::shipped),
         ("inspect describes runs and checkpoints", describe::inspect_runs),
@@ -618,6 +619,85 @@ fn check(place: Place) {
     let expected = "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed; lower \
                     data.max_seq_len or train.batch_size, or raise the limit\n";
     assert!(matches(&stderr, expected), "{stderr}");
+}
+
+/// A mixture of experts, its samples as numbers.
+fn offload(place: Place) {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/moe/model.gguf");
+    let recipe =
+        RECIPE.replace("tiny", &base.display().to_string()).replace("1e-2", "1e-2\nmemory_limit = 1.0");
+    place.write("recipe.toml", recipe + "\n[eval]\nsamples = [\"Hello!\"]\nmax_new_tokens = 3\n");
+    let row = "{\"input_ids\": [2, 9, 30, 41, 7], \"labels\": [2, 9, 30, 41, 7]}\n";
+    place.write("data.jsonl", row.replace('9', "11") + &row.repeat(3).replace("30", "50"));
+    place.write("rows.jsonl", row);
+    let text = place.run(&["check", "recipe.toml"]);
+    assert!(!text.contains("offload"), "all fit\n{text}");
+
+    let forced = ["recipe.toml", "--set", "train.offload_experts=true"];
+    let text = place.run(&[&["check"][..], &forced].concat());
+    let plan = "\noffload    the experts of all 4 layers stay in host memory, … of it: … are copied to the device in each \
+                micro-batch, … in one of an evaluation and for a token of a reply\n";
+    assert!(matches(&text, &format!("…{plan}…")), "{text}");
+    let cost = "\noffload    copying … of them took … s, …/s: … s a micro-batch, as far as the device has nothing to compute \
+                meanwhile\n";
+    assert!(matches(&text, &format!("…{cost}…")), "{text}");
+    assert!(text.contains("  experts from host memory, in turn\n"), "{text}");
+
+    place.run(&["recipe.toml"]);
+    place.run(&[&forced[..], &["--set", "output.dir=offloaded"]].concat());
+    let adapter = "adapter_model.safetensors";
+    assert!(place.read(&format!("run/{adapter}")) == place.read(&format!("offloaded/{adapter}")));
+    assert!(place.read("run/metrics.jsonl") == place.read("offloaded/metrics.jsonl"));
+    let eval = |more: &[&str]| {
+        let asked = ["eval", "recipe.toml", "--adapter", "run", "--data", "rows.jsonl", "--json"];
+        let text = place.run(&[&asked[..], more].concat());
+        serde_json::from_str::<Json>(&text).expect("one object")
+    };
+    let (resident, offloaded) = (eval(&[]), eval(&forced[1..]));
+    assert_eq!(resident["results"], offloaded["results"]);
+    assert_eq!(offloaded["offloaded_layers"], serde_json::json!([0, 1, 2, 3]));
+
+    let base = base.display().to_string();
+    let reply = |more: &[&str]| {
+        let asked =
+            ["generate", &base, "--prompt", "Hello!", "--max-tokens", "4", "--temperature", "0", "--json"];
+        let mut reply: Json =
+            serde_json::from_str(&place.run(&[&asked[..], more].concat())).expect("one object");
+        reply.as_object_mut().expect("an object").retain(|key, _| !key.contains("second"));
+        reply
+    };
+    assert_eq!(reply(&[]), reply(&["--offload-experts"]));
+
+    for (arguments, expected) in [
+        (
+            &["recipe.toml", "--set", "train.memory_limit=0.001"][..],
+            "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed and all experts \
+             in host memory; lower data.max_seq_len or train.batch_size, or raise the limit\n",
+        ),
+        (
+            &["recipe.toml", "--set", "train.memory_limit=0.001", "--set", "train.offload_experts=false"],
+            "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed and \
+             train.offload_experts = false; lower data.max_seq_len or train.batch_size, or raise the limit\n",
+        ),
+        (
+            &["recipe.toml", "--set", "model.base=tiny", "--set", "train.offload_experts=true"],
+            "error: train.offload_experts is true, but tiny is no mixture of experts; remove that key\n",
+        ),
+        (
+            &["generate", "tiny", "--prompt", "Hello!", "--offload-experts"],
+            "error: --offload-experts: tiny is no mixture of experts; leave it out\n",
+        ),
+        (
+            &["bench", "tiny", "--offload-experts"],
+            "error: --offload-experts: tiny is no mixture of experts; leave it out\n",
+        ),
+    ] {
+        let (_, stderr) = texts(&place.command(arguments).output().expect("it starts"));
+        assert!(matches(&stderr, expected), "{stderr}");
+    }
+    let sequence = ["bench", &base, "--batch", "1", "--sequence", "16", "--steps", "1", "--rank", "4"];
+    let text = place.run(&[&sequence[..], &["--offload-experts"]].concat());
+    assert!(matches(&text, "…\ncopies     … a step, … s without kernels: …/s\n…"), "{text}");
 }
 
 fn check_gradients(place: Place) {

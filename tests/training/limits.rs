@@ -19,7 +19,7 @@ use rullama_train::weights::quant::GgmlType;
 use super::golden::Golden;
 use super::{bits, check, check_that, trainer};
 
-const ADAMW: Optimizer = Optimizer {
+pub const ADAMW: Optimizer = Optimizer {
     adam: Some(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }),
     weight_decay: 0.0,
     max_grad_norm: 1.0,

@@ -13,6 +13,7 @@ mod dropout;
 mod exported;
 mod library;
 mod limits;
+mod offload;
 mod shapes;
 mod splits;
 
@@ -29,7 +30,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 25] = [
+    let tests: [(&str, Test); 29] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -37,6 +38,10 @@ fn main() {
         ),
         ("splits: kept and recomputed activations give the same bits", splits::recompute),
         ("splits: cooperative, kept and recomputed activations give the same bits", splits::recompute),
+        ("offload: experts in host memory give the same bits", offload::same_bits),
+        ("offload: cooperative, experts in host memory give the same bits", offload::same_bits),
+        ("offload: a limit takes as few experts off the device as it must", offload::limits),
+        ("offload: recipes", offload::recipes),
         ("dropout: the masks of a whole model against the reference", dropout::against_reference),
         ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
         ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),

@@ -79,7 +79,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let steps = session.prepared.steps.plans.len();
     let loading = Console::new(args.voice(), steps, 0);
     let bar = loading.phase("loading the base", 0);
-    let model = session.model(&gpu)?;
+    let model = session.model(recipe, &gpu, initial)?;
     let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
     laps.lap("weights");
@@ -91,6 +91,9 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     bar.finish_and_clear();
     loading.line("tried", &tried);
     pipelines.keep(&gpu);
+    if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
+        loading.line("offload", &cost);
+    }
     if let Some(load) = session.experts(&trainer)? {
         loading.line("experts", &load);
     }
@@ -190,6 +193,7 @@ impl Run<'_> {
             object["steps"] = self.course.steps().into();
             object["resumed_at"] = self.course.step.into();
             object["start_seconds"] = laps.json();
+            object["offloaded_layers"] = json!(self.course.model.offloaded());
             let of_data = self.course.prepared.data.notices.iter().map(ToString::to_string);
             object["notices"] =
                 loaded.iter().cloned().chain(of_data).chain(notices.iter().cloned()).collect();

@@ -1,7 +1,8 @@
 //! Forward over cached keys and values: a prompt at once, then token by token without running the sequence again.
 //!
 //! A pass over 1 to [`MAX_ROWS`](crate::ops::matvec::MAX_ROWS) tokens multiplies with matrix-vector kernels, a longer one with the training
-//! forward's. What one token needs is recorded once and submitted again and again; all that changes lies in buffers.
+//! forward's. What one token needs is recorded once and submitted again and again; all that changes lies in buffers. Where experts
+//! stay in host memory, every token copies them to the device, layer by layer, and is recorded anew.
 
 mod applied;
 mod pass;
@@ -115,7 +116,7 @@ impl<'a> Decoder<'a> {
     pub async fn append(&mut self, ids: &[u32]) -> Result<(), GpuError> {
         let rows = self.start(ids).await?;
         let mut rec = Recorder::new(self.w.gpu);
-        self.pass(&mut rec, rows);
+        self.pass_fetching(&mut rec, rows).await?;
         rec.submit()
     }
 
@@ -133,9 +134,9 @@ impl<'a> Decoder<'a> {
 
     async fn finish(&mut self, ids: &[u32], tail: Tail) -> Result<(), GpuError> {
         let rows = self.start(ids).await?;
-        if rows > 1 {
+        if rows > 1 || self.w.model.offload.is_some() {
             let mut rec = Recorder::new(self.w.gpu);
-            self.pass(&mut rec, rows);
+            self.pass_fetching(&mut rec, rows).await?;
             self.tail(&mut rec, rows - 1, tail);
             return rec.submit();
         }

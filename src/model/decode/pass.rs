@@ -2,7 +2,7 @@
 
 use super::applied::Group;
 use super::{Decoder, Tail};
-use crate::gpu::Recorder;
+use crate::gpu::{GpuError, Recorder};
 use crate::model::trainable::Input;
 use crate::ops::argmax::Likeliest;
 use crate::ops::cached_attention::CachedAttention;
@@ -15,18 +15,34 @@ use crate::ops::{
 };
 
 impl<'a> Decoder<'a> {
-    /// All layers over `rows` tokens, up to the output norm. The mirror of `forward.rs` without what backward needs.
+    /// All layers over `rows` tokens, up to the output norm, of a model that is on the device as a whole. The mirror of
+    /// `forward.rs` without what backward needs.
     pub(super) fn pass(&self, rec: &mut Recorder<'a>, rows: usize) {
-        let (w, model) = (self.w, self.w.model);
-        let layers = &model.layers;
-        let root_d = (model.config().width as f64).sqrt() as f32;
-        embedding::forward(rec, &w.stream, &w.ids, 0, &model.token_embd, 0, root_d, rows);
-        self.per_layer_inputs(rec, rows);
-        rms_norm::forward(rec, &w.normed, &w.stream, &layers[0].attn_norm, None, 1.0, rows);
-        for layer in 0..layers.len() {
+        self.embed(rec, rows);
+        for layer in 0..self.w.model.layers.len() {
             self.attention(rec, layer, rows);
             self.feed_forward(rec, layer, rows);
         }
+    }
+
+    /// The same of any model; parts of it run before `rec` is submitted.
+    pub(super) async fn pass_fetching(&self, rec: &mut Recorder<'a>, rows: usize) -> Result<(), GpuError> {
+        self.embed(rec, rows);
+        for layer in 0..self.w.model.layers.len() {
+            self.attention(rec, layer, rows);
+            self.w.model.fetch(rec, layer).await?;
+            self.feed_forward(rec, layer, rows);
+        }
+        Ok(())
+    }
+
+    /// What the first layer reads.
+    fn embed(&self, rec: &mut Recorder<'a>, rows: usize) {
+        let (w, model) = (self.w, self.w.model);
+        let root_d = (model.config().width as f64).sqrt() as f32;
+        embedding::forward(rec, &w.stream, &w.ids, 0, &model.token_embd, 0, root_d, rows);
+        self.per_layer_inputs(rec, rows);
+        rms_norm::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
     }
 
     /// Heads into the cache, attention over it, and the stream after that with the norm before the feed-forward.

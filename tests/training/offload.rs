@@ -1,0 +1,212 @@
+//! Experts in host memory: the same bits as on the device, in less of its memory.
+
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use pollster::block_on;
+use rullama_train::batch::{Sample, Step};
+use rullama_train::finetune::{finetune, samples};
+use rullama_train::gpu::Gpu;
+use rullama_train::lora::{Adapter, Module, slots};
+use rullama_train::model::decode::{Decoder, Lengths, Workspace};
+use rullama_train::model::plan::{Offload, Plan, Recompute, with_experts};
+use rullama_train::model::{Model, Trainable};
+use rullama_train::recipe::{Recipe, Switch};
+use rullama_train::run::{self, Frozen, RunError};
+use rullama_train::train::{Capacity, Dropout, Trainer};
+use rullama_train::weights::shapes::{SHAPES, Shape};
+use rullama_train::weights::{Base, Gguf};
+
+use super::golden::{Golden, split_experts};
+use super::limits::ADAMW;
+use super::{bits, check_that, gradient_bits, trainer};
+
+/// Losses, gradients, the trained adapter, evaluations, logits and replies, all as bits, of a model whose layers `offloaded` have
+/// their experts in host memory.
+fn everything(
+    gpu: &Gpu,
+    g: &Golden,
+    offloaded: &[usize],
+    recompute: Recompute,
+) -> Result<Vec<Vec<u64>>, Failed> {
+    let model = block_on(Model::offloading(gpu, &g.base, 128, offloaded, |_| ()))?;
+    assert_eq!(model.offloaded(), offloaded);
+    let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
+    let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
+    let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, recompute);
+    let mut found = Vec::new();
+    let wide = |bits: Vec<u32>| bits.into_iter().map(u64::from).collect::<Vec<_>>();
+    for number in 1..=2 {
+        found.push(vec![block_on(trainer.step(&step, number, &ADAMW, 1e-3))?.loss.to_bits()]);
+    }
+    let trained = Adapter { pairs: block_on(trainer.adapter())?, ..g.adapter.clone() };
+    found.push(wide(bits(&trained.pairs)));
+    found.push(vec![block_on(trainer.evaluate(&step.micro_batches, |_| ()))?.loss_sum.to_bits()]);
+    let logits = block_on(trainer.logits(&step.micro_batches[1], &[3, 17]))?;
+    found.push(logits.into_iter().map(|l| l.to_bits().into()).collect());
+
+    // Between two passes of the trainer, as the prompts of an evaluation are.
+    let workspace = Workspace::new(gpu, &model, Lengths { context: 64, chunk: 12 }, trained.rank)?;
+    let mut decoder = Decoder::new(&workspace, Some(&trained))?;
+    block_on(decoder.append(&g.first.ids[..12]))?;
+    for at in 12..16 {
+        let logits = block_on(decoder.logits(&g.first.ids[at..at + 1]))?;
+        found.push(logits.into_iter().map(|l| l.to_bits().into()).collect());
+    }
+    found.push(vec![block_on(decoder.likeliest(&g.first.ids[16..20]))?.index.into()]);
+
+    let (loss, gradients) = gradient_bits(&trainer, &step, 4);
+    found.push(vec![loss]);
+    found.push(wide(gradients));
+    Ok(found)
+}
+
+/// None, one, some and all layers' experts, in one tensor and in two, kept and recomputed.
+pub fn same_bits(gpu: &Gpu) -> Result<(), Failed> {
+    type Case<'a> = (&'a str, bool, &'a [(&'a [usize], Recompute)]);
+    let cases: [Case; 3] = [
+        ("moe", false, &[(&[0, 2], Recompute::Always), (&[0, 1, 2, 3], Recompute::Never)]),
+        ("moe", true, &[(&[2], Recompute::Always), (&[1, 2, 3], Recompute::Always)]),
+        ("moe128", false, &[(&[0, 1], Recompute::Never)]),
+    ];
+    for (folder, split, choices) in cases {
+        let g = Golden::read(&Path::new("tests/golden").join(folder));
+        let g = if split { g.with_experts_split() } else { g };
+        let expected = everything(gpu, &g, &[], Recompute::Never)?;
+        for &(offloaded, recompute) in choices {
+            let found = everything(gpu, &g, offloaded, recompute)?;
+            let what =
+                format!("{folder}, split {split}, experts of {offloaded:?} on the host, {recompute:?}");
+            for (part, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                check_that(&format!("{what}: part {part} has the same bits"), found == expected)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A mixture whose experts take most of its memory, made of what a [`Shape`] is.
+fn mixture() -> Shape {
+    let shape = SHAPES.into_iter().find(|shape| shape.experts.is_some()).expect("26b-a4b");
+    Shape {
+        layers: 2 * shape.full_every,
+        width: 512,
+        ffn_width: 512,
+        shared_ffn_width: 512,
+        heads: 2,
+        kv_heads: [2, 1],
+        window: 8,
+        experts: Some([16, 2, 256]),
+        vocab: 512,
+        ..shape
+    }
+}
+
+fn plan(
+    gpu: &Gpu,
+    base: &Base,
+    adapter: &Adapter,
+    capacity: Capacity,
+    positions: usize,
+    recompute: Recompute,
+    offload: Offload,
+) -> Result<Plan, Failed> {
+    let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
+    Ok(Plan::ahead(gpu, base, positions, &adapter, tokens, loss_tokens, false, recompute, offload))
+}
+
+/// Under every limit the plan takes as few experts off the device as it must, is what the trainer then carries out, and what the
+/// device really allocates is no more than was planned.
+pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
+    let base = block_on(mixture().base())?;
+    let layers = base.config().layers.len();
+    let ids: Vec<u32> = (0..24).map(|i| i * 21 % 512).collect();
+    let labels = ids.iter().map(|&id| id as i32).collect();
+    let step = Step::new(&[Sample { ids, labels, origin: "random".into() }], &[vec![0]]);
+    let mut capacity = Capacity::default();
+    capacity.include(&step);
+    let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
+    let ahead = |recompute, offload| plan(gpu, &base, &adapter, capacity, 24, recompute, offload);
+    let resident = ahead(Recompute::Always, Offload::Never)?.total();
+    let least = ahead(Recompute::Always, Offload::All)?.total();
+    check_that(&format!("{least} is far less than {resident}"), least < resident / 2)?;
+    assert_eq!(with_experts(&base).len(), layers);
+
+    let (mut before, mut losses) = (0, Vec::new());
+    for eighths in [8, 5, 2, 0] {
+        let limit = least + (resident - least) * eighths / 8;
+        let within = Recompute::Within(limit);
+        let plan = ahead(within, Offload::Auto)?;
+        let count = plan.offloaded.layers.len();
+        let what = format!("{limit} bytes, experts of {count} layers on the host");
+        check_that(&format!("{what}: it fits"), plan.total() <= limit)?;
+        check_that(&format!("{what}: no fewer than with more memory, {before}"), count >= before)?;
+        check_that(&format!("{what}: none where all fit"), eighths != 8 || count == 0)?;
+        check_that(&format!("{what}: all where nothing else fits"), eighths != 0 || count == layers)?;
+        before = count;
+
+        gpu.wait()?;
+        let others = gpu.allocated_bytes();
+        let model = block_on(Model::offloading(gpu, &base, 24, &plan.offloaded.layers, |_| ()))?;
+        let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, within)?;
+        check_that(&format!("{what}: planned before and after"), plan.bytes == trainer.plan().bytes)?;
+        losses.push(block_on(trainer.step(&step, 1, &ADAMW, 1e-3))?.loss);
+        if let Some((now, others)) = gpu.allocated_bytes().zip(others) {
+            // Batches, losses and read-backs are not planned; drivers round buffers up.
+            let (taken, planned) = (now - others, plan.total());
+            println!("{what}: {planned} planned, {taken} allocated");
+            check_that(&format!("{what}: {taken} allocated"), taken <= planned + planned / 50)?;
+        }
+    }
+    check_that("no fewer layers than all end on the host", before == layers)?;
+    let same = losses.iter().all(|loss| *loss == losses[0]);
+    check_that(&format!("the same loss under every limit: {losses:?}"), same)?;
+
+    let plan = ahead(Recompute::Within(least - 1), Offload::Auto)?;
+    check_that("what never fits is planned as small as can be", plan.total() == least)
+}
+
+/// What a recipe says is what happens; what it cannot mean is refused.
+pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
+    let mut recipe = Recipe::new("tests/golden/moe/model.gguf");
+    recipe.data.max_seq_len = 64;
+    recipe.train.max_steps = Some(2);
+    recipe.lora.rank = 4;
+    let frozen = Frozen::open(&recipe)?;
+    let text = "{\"input_ids\": [2, 9, 30, 41, 7, 19], \"labels\": [2, 9, 30, 41, 7, 19]}\n";
+    let samples = samples(&frozen, &recipe, text, "text")?;
+    let adapter = run::initial_adapter(&recipe, &frozen.base)?.adapter;
+    let mut capacity = Capacity::default();
+    capacity.include(&Step::new(&samples, &[vec![0]]));
+    let [most, least] = [Offload::Never, Offload::All].map(|offload| {
+        let plan = plan(gpu, &frozen.base, &adapter, capacity, 64, Recompute::Always, offload);
+        plan.map(|plan| plan.total())
+    });
+    let tight = Some((most? + least?) as f64 / 2.0 / f64::from(1 << 30));
+    let mut train = |switch: Switch, limit: Option<f64>| {
+        recipe.train.offload_experts = switch;
+        recipe.train.memory_limit = limit;
+        block_on(finetune(gpu, &frozen, &samples, &recipe, |_| ()))
+    };
+    let expected = train(Switch::Off, None)?;
+    check_that("all on the host", train(Switch::On, None)? == expected)?;
+    check_that("as many as the limit asks for", train(Switch::Auto, tight)? == expected)?;
+    let refused = train(Switch::Off, tight).expect_err("too large").to_string();
+    check_that(&format!("none are allowed: {refused}"), refused.contains("with every layer recomputed"))?;
+
+    let mut dense = Recipe::new("tiny");
+    dense.train.offload_experts = Switch::On;
+    let error = Frozen::open(&dense).err();
+    let expected = "train.offload_experts is true, but tiny is no mixture of experts; remove that key";
+    let said = matches!(&error, Some(RunError::Conflict(text)) if text == expected);
+    check_that(&format!("a dense base is refused: {:?}", error.map(|e| e.to_string())), said)?;
+
+    // Gate and up apart, read from a file in memory.
+    let bytes = split_experts(frozen.base.gguf());
+    let base = Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split")?;
+    let model = block_on(Model::offloading(gpu, &base, 24, &[1, 3], |_| ()))?;
+    let copied = block_on(model.copy_experts(gpu, 2))?;
+    check_that(&format!("{copied} bytes of two layers are copied"), copied > 0)?;
+    check_that("one of them lies there already", (1..copied).contains(&block_on(model.copy_experts(gpu, 2))?))
+}
