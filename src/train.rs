@@ -8,7 +8,7 @@ use crate::batch::{MicroBatch, Step};
 use crate::config::Config;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Pair, Slot};
-use crate::model::plan::Recompute;
+use crate::model::plan::{Passes, Recompute};
 use crate::model::{Activations, Head, Inputs, Loads, Losses, Model, Plan, Trainable};
 use crate::ops::adamw::{AdamW, ClipState};
 use crate::ops::dropout::Mask;
@@ -225,8 +225,8 @@ impl<'a> Trainer<'a> {
         recompute: Recompute,
     ) -> Result<Trainer<'a>, GpuError> {
         let adapter = Trainable::new(gpu, adapter, model.config().layers.len())?;
-        let masked = dropout.probability > 0.0;
-        let plan = Plan::new(gpu, model, &adapter, capacity.tokens, capacity.loss_tokens, masked, recompute);
+        let passes = Passes { capacity, masked: dropout.probability > 0.0, recompute };
+        let plan = Plan::new(gpu, model, &adapter, passes);
         if let Recompute::Within(limit) = recompute
             && plan.total() > limit
         {

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rullama_train::batch::{IGNORE, MicroBatch, Sample, Step};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
-use rullama_train::model::plan::{self, Kept, Offload, Offloaded, Plan, Recompute};
+use rullama_train::model::plan::{self, Kept, Offload, Offloaded, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::Backend;
@@ -335,10 +335,9 @@ fn offloaded(
         return Ok(if args.offload_experts { with_experts } else { Vec::new() });
     };
     let trainable = Trainable::new(gpu, adapter, base.config().layers.len())?;
-    let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
     let offload = if args.offload_experts { Offload::All } else { Offload::Auto };
-    let plan =
-        Plan::ahead(gpu, base, args.sequence, &trainable, tokens, loss_tokens, false, recompute, offload);
+    let passes = Passes { capacity, masked: false, recompute };
+    let plan = Plan::ahead(gpu, base, args.sequence, &trainable, passes, offload);
     if plan.total() > limit {
         let (gib, least) = (args.memory_limit.unwrap_or_default(), show::bytes(plan.total()));
         let shape = format_args!("{} × {}", args.batch, args.sequence);

@@ -9,6 +9,7 @@ use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::coop_attention_kv::Left;
 use crate::ops::pack::packed_bytes;
 use crate::ops::{Weight, coop_attention};
+use crate::train::Capacity;
 use crate::weights::Base;
 
 /// Widths of one layer's buffers, in f32 per token.
@@ -192,20 +193,23 @@ const HEAD_BYTES_A_TOKEN: u64 = 32 << 10;
 /// Chunks are not made smaller than this: by then other buffers take more.
 const LEAST_CHUNK: usize = 512;
 
+/// The passes that a plan is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Passes {
+    /// Their largest.
+    pub capacity: Capacity,
+    /// Whether adapters read inputs with dropout.
+    pub masked: bool,
+    /// What is recomputed.
+    pub recompute: Recompute,
+}
+
 impl Plan {
-    /// Plans passes over at most `tokens` tokens, of which at most `loss_tokens` carry loss.
-    pub fn new(
-        gpu: &Gpu,
-        model: &Model,
-        adapter: &Trainable,
-        tokens: usize,
-        loss_tokens: usize,
-        dropout: bool,
-        recompute: Recompute,
-    ) -> Plan {
+    /// For a model that is on the device.
+    pub fn new(gpu: &Gpu, model: &Model, adapter: &Trainable, passes: Passes) -> Plan {
         let offloaded = model.offloaded();
         let frozen = Frozen { base: model.base, bytes: model.bytes(), chunk: model.chunk, offloaded };
-        Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+        Plan::of(gpu, &frozen, adapter, passes, LEAST_CHUNK)
     }
 
     /// The same before the model is on the device, where it will have rotary tables for `positions` positions: what is to stay in
@@ -215,70 +219,55 @@ impl Plan {
         base: &Base,
         positions: usize,
         adapter: &Trainable,
-        tokens: usize,
-        loss_tokens: usize,
-        dropout: bool,
-        recompute: Recompute,
+        passes: Passes,
         offload: Offload,
     ) -> Plan {
         let experts = with_experts(base);
-        let plan = |offloaded: Vec<usize>| {
+        let plan = |offloaded: Vec<usize>, least_chunk: usize| {
             let bytes = device_bytes(base, positions, &offloaded);
             let frozen = Frozen { base, bytes, chunk: super::CHUNK, offloaded };
-            Plan::of(gpu, &frozen, adapter, tokens, loss_tokens, dropout, recompute)
+            Plan::of(gpu, &frozen, adapter, passes, least_chunk)
         };
-        match (offload, recompute) {
-            (Offload::All, _) => plan(experts),
+        match (offload, passes.recompute) {
+            (Offload::All, _) => plan(experts, LEAST_CHUNK),
             (Offload::Auto, Recompute::Within(limit)) => {
-                let mut plans = (0..=experts.len()).map(|count| plan(offload::spread(&experts, count)));
+                // Experts that are copied cost less than chunks that are small.
+                let counts = [super::CHUNK / 2, LEAST_CHUNK]
+                    .into_iter()
+                    .flat_map(|least| (0..=experts.len()).map(move |count| (count, least)));
+                let mut plans = counts.map(|(count, least)| plan(offload::spread(&experts, count), least));
                 let fits = plans.find(|plan| plan.total() <= limit);
-                fits.unwrap_or_else(|| plan(experts))
+                fits.unwrap_or_else(|| plan(experts.clone(), LEAST_CHUNK))
             }
-            _ => plan(Vec::new()),
+            _ => plan(Vec::new(), LEAST_CHUNK),
         }
     }
 
-    /// With the largest chunk with which the plan fits, where there is a limit.
-    fn of(
-        gpu: &Gpu,
-        model: &Frozen,
-        adapter: &Trainable,
-        tokens: usize,
-        loss_tokens: usize,
-        dropout: bool,
-        recompute: Recompute,
-    ) -> Plan {
+    /// With the largest chunk, of `least` tokens or more, with which the plan fits, where there is a limit.
+    fn of(gpu: &Gpu, model: &Frozen, adapter: &Trainable, passes: Passes, least: usize) -> Plan {
+        let tokens = passes.capacity.tokens;
         // Where attention takes most of the time, the feed-forward gives way to it.
         let largest = if tokens < 4 * model.chunk { model.chunk } else { model.chunk.div_ceil(2) };
         let with_chunk = |chunk: usize| {
-            let chunk = chunk.next_multiple_of(64).min(tokens);
-            Plan::with_chunk(gpu, model, adapter, tokens, loss_tokens, dropout, recompute, chunk)
+            Plan::with_chunk(gpu, model, adapter, passes, chunk.next_multiple_of(64).min(tokens))
         };
-        let Recompute::Within(limit) = recompute else { return with_chunk(largest) };
+        let Recompute::Within(limit) = passes.recompute else { return with_chunk(largest) };
         let mut chunk = largest.min(tokens);
         loop {
             let plan = with_chunk(chunk);
-            if plan.total() <= limit || chunk <= LEAST_CHUNK {
+            if plan.total() <= limit || chunk / 2 < least {
                 return plan;
             }
             chunk /= 2;
         }
     }
 
-    fn with_chunk(
-        gpu: &Gpu,
-        model: &Frozen,
-        adapter: &Trainable,
-        tokens: usize,
-        loss_tokens: usize,
-        dropout: bool,
-        recompute: Recompute,
-        chunk: usize,
-    ) -> Plan {
+    fn with_chunk(gpu: &Gpu, model: &Frozen, adapter: &Trainable, passes: Passes, chunk: usize) -> Plan {
+        let Passes { capacity: Capacity { tokens, loss_tokens, .. }, masked, recompute } = passes;
         let config = model.base.config();
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(config, adapter, i)).collect();
         // Dropout masks what products read, in f32.
-        let packed_operands = gpu.cooperative() && !dropout;
+        let packed_operands = gpu.cooperative() && !masked;
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
         let bytes = |floats: usize| (floats * tokens * 4) as u64;
         let chunk_bytes = |floats: usize| (floats * chunk * 4) as u64;
@@ -290,7 +279,7 @@ impl Plan {
             layers.iter().map(|l| l.width + l.heads + keys_and_values(l)).sum::<usize>() + 2 * widest.width;
         let narrow = widest.width.max(widest.queries).max(widest.per_layer);
         let operand = narrow.max(of_chunk(widest.ffn));
-        let masked_width = if dropout { operand } else { 0 };
+        let masked_width = if masked { operand } else { 0 };
         let z_width = adapter.max_z_width();
         // The widest operands come packed, where they can.
         let packs_width = match (gpu.cooperative(), packed_operands) {

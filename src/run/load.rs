@@ -3,7 +3,7 @@
 use super::{dropout, offload, recompute};
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::Adapter;
-use crate::model::plan::{self, Offload, Recompute};
+use crate::model::plan::{self, Offload, Passes, Recompute};
 use crate::model::{Model, Plan, Trainable};
 use crate::recipe::Recipe;
 use crate::train::Capacity;
@@ -27,12 +27,8 @@ pub async fn load<'b>(
         (Offload::All, _) => with_experts,
         (Offload::Auto, Recompute::Within(_)) if !with_experts.is_empty() => {
             let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
-            let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
-            let masked = dropout(recipe).probability > 0.0;
-            let auto = Offload::Auto;
-            let plan =
-                Plan::ahead(gpu, base, positions, &adapter, tokens, loss_tokens, masked, recompute, auto);
-            plan.offloaded.layers
+            let passes = Passes { capacity, masked: dropout(recipe).probability > 0.0, recompute };
+            Plan::ahead(gpu, base, positions, &adapter, passes, Offload::Auto).offloaded.layers
         }
         _ => Vec::new(),
     };

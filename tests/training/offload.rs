@@ -9,7 +9,7 @@ use rullama_train::finetune::{finetune, samples};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
-use rullama_train::model::plan::{Offload, Plan, Recompute, with_experts};
+use rullama_train::model::plan::{Offload, Passes, Plan, Recompute, with_experts};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Frozen, RunError};
@@ -112,8 +112,8 @@ fn plan(
     offload: Offload,
 ) -> Result<Plan, Failed> {
     let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
-    let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
-    Ok(Plan::ahead(gpu, base, positions, &adapter, tokens, loss_tokens, false, recompute, offload))
+    let passes = Passes { capacity, masked: false, recompute };
+    Ok(Plan::ahead(gpu, base, positions, &adapter, passes, offload))
 }
 
 /// Under every limit the plan takes as few experts off the device as it must, is what the trainer then carries out, and what the

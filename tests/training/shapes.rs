@@ -5,7 +5,7 @@ use pollster::block_on;
 use rullama_train::batch::{Sample, Step};
 use rullama_train::gpu::Gpu;
 use rullama_train::lora::{Adapter, Module, slots};
-use rullama_train::model::plan::{Offload, Plan, Recompute};
+use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::train::{Capacity, Dropout, Trainer};
 use rullama_train::weights::shapes::{SHAPES, Shape};
@@ -36,9 +36,8 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         capacity.include(&step);
         let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
         let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
-        let (tokens, loss_tokens) = (capacity.tokens, capacity.loss_tokens);
-        let (never, resident) = (Recompute::Never, Offload::Never);
-        let ahead = Plan::ahead(gpu, &base, 24, &trainable, tokens, loss_tokens, false, never, resident);
+        let passes = Passes { capacity, masked: false, recompute: Recompute::Never };
+        let ahead = Plan::ahead(gpu, &base, 24, &trainable, passes, Offload::Never);
 
         let model = block_on(Model::stream(gpu, &base, 24, |_| ()))?;
         let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
