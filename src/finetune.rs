@@ -81,6 +81,7 @@ pub async fn finetune(
     let model = run::load(gpu, &frozen.base, recipe, &start, capacity, positions, |_| ()).await?;
     let trainer = Trainer::new(gpu, &model, &start, capacity, run::dropout(recipe), run::recompute(recipe))?;
     let optimizer = run::optimizer(recipe);
+    trainer.compile(&run::largest(&planned, samples), &optimizer).await?;
     for index in 0..steps {
         let report = planned.take(&trainer, samples, index, &optimizer).await?;
         let learning_rate = planned.schedule.learning_rate(index);

@@ -149,11 +149,12 @@ impl Tokenizer {
     /// Builds the tokenizer, or says which part of the data does not fit Gemma 4.
     pub fn new(data: TokenizerData) -> Result<Tokenizer, TokenizerError> {
         check(&data)?;
-        let digest = digest(&data);
-        let TokenizerData { tokens, token_types, merges, bos, mut eos, .. } = data;
-        let vocab: Vocab = tokens.iter().enumerate().map(|(id, token)| (token.clone(), id as u32)).collect();
+        let ids = || data.tokens.iter().zip(0u32..).map(|(token, id)| (token.clone(), id)).collect::<Vocab>();
+        let (digest, (vocab, merges)) =
+            rayon::join(|| digest(&data), || rayon::join(ids, || split_merges(&data.tokens, &data.merges)));
+        let TokenizerData { tokens, token_types, bos, mut eos, .. } = data;
         let bpe = BPE::builder()
-            .vocab_and_merges(vocab, split_merges(&tokens, merges)?)
+            .vocab_and_merges(vocab, merges?)
             .byte_fallback(true)
             .cache_capacity(REMEMBERED_WORDS)
             .build()
@@ -449,15 +450,15 @@ fn check(data: &TokenizerData) -> Result<(), TokenizerError> {
 }
 
 /// Merges as pairs. A pair longer than every token would overrun the buffer that the `tokenizers` crate joins it in.
-fn split_merges(tokens: &[String], merges: Vec<String>) -> Result<Vec<(String, String)>, TokenizerError> {
+fn split_merges(tokens: &[String], merges: &[String]) -> Result<Vec<(String, String)>, TokenizerError> {
     let longest = tokens.iter().map(String::len).max().unwrap_or(0);
-    let split = |(index, merge): (usize, String)| match merge.split_once(' ') {
+    let split = |(index, merge): (usize, &String)| match merge.split_once(' ') {
         Some((a, b)) if !a.is_empty() && !b.is_empty() && a.len() + b.len() <= longest => {
             Ok((a.to_owned(), b.to_owned()))
         }
-        _ => Err(TokenizerError::Merge { index, found: merge }),
+        _ => Err(TokenizerError::Merge { index, found: merge.clone() }),
     };
-    merges.into_iter().enumerate().map(split).collect()
+    merges.iter().enumerate().map(split).collect()
 }
 
 /// The byte that a token spelled `<0xHH>` stands for.

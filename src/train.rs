@@ -286,12 +286,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<StepReport, TrainError> {
         self.forward_backward(step, number).await?;
         let mut rec = Recorder::new(self.gpu);
-        let adam = optimizer.adam.as_ref();
-        let weight_decay = adam.map_or(optimizer.weight_decay, |a| a.weight_decay);
-        let update = self.updates.load(Ordering::Relaxed) + 1;
-        let taken = Taken { adam, weight_decay, learning_rate, update };
-        let verdicts = (&self.verdicts, step.loss_tokens);
-        self.adapter.update(&mut rec, verdicts, optimizer.max_grad_norm, &taken);
+        let update = self.update(&mut rec, step.loss_tokens, optimizer, learning_rate);
         rec.submit()?;
         self.make_ready().await?;
         let loss = self.mean_loss(step).await?;
@@ -334,6 +329,58 @@ impl<'a> Trainer<'a> {
         Ok((self.mean_loss(step).await?, self.adapter.read_gradients(self.gpu).await?))
     }
 
+    /// Compiles what steps with `optimizer` and evaluations over `batches` run, side by side; how many kernels these are.
+    /// Batches of other sizes may need a few more, which are compiled when they come.
+    pub async fn compile(&self, batches: &[MicroBatch], optimizer: &Optimizer) -> Result<usize, GpuError> {
+        self.assert_fits(batches);
+        let mut rec = Recorder::ahead(self.gpu);
+        self.adapter.zero_gradients(&mut rec);
+        for batch in batches {
+            let inputs = self.inputs(batch).await?;
+            let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
+            let mask = self.dropout.mask(0, 0);
+            self.record(&mut rec, &inputs, &losses, 1.0, mask).await?;
+            if mask.is_some() {
+                self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
+            }
+            self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
+            *self.ready.lock().expect("no thread died here") = Some((batch.clone(), inputs));
+        }
+        self.update(&mut rec, self.capacity.step_loss_tokens, optimizer, 0.0);
+        rec.compile()
+    }
+
+    /// One micro-batch forward and backward.
+    async fn record<'r>(
+        &'r self,
+        rec: &mut Recorder<'r>,
+        inputs: &Inputs,
+        losses: &Losses<'_>,
+        factor: f32,
+        mask: Option<Mask>,
+    ) -> Result<(), GpuError> {
+        let (adapter, acts) = (&self.adapter, &self.activations);
+        self.model.forward(rec, inputs, adapter, acts, mask).await?;
+        self.head.backward(rec, self.model, inputs, acts, losses, factor);
+        self.model.backward(rec, inputs, adapter, acts, mask).await
+    }
+
+    /// The update of a step with `loss_tokens`; its number.
+    fn update(
+        &self,
+        rec: &mut Recorder,
+        loss_tokens: usize,
+        optimizer: &Optimizer,
+        learning_rate: f64,
+    ) -> u64 {
+        let adam = optimizer.adam.as_ref();
+        let weight_decay = adam.map_or(optimizer.weight_decay, |a| a.weight_decay);
+        let update = self.updates.load(Ordering::Relaxed) + 1;
+        let taken = Taken { adam, weight_decay, learning_rate, update };
+        self.adapter.update(rec, (&self.verdicts, loss_tokens), optimizer.max_grad_norm, &taken);
+        update
+    }
+
     async fn forward_backward(&self, step: &Step, number: u64) -> Result<(), TrainError> {
         if step.loss_tokens == 0 {
             return Err(TrainError::NoLoss { step: number });
@@ -346,11 +393,7 @@ impl<'a> Trainer<'a> {
         for (i, batch) in step.micro_batches.iter().enumerate() {
             let inputs = self.inputs(batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset };
-            let mask = self.dropout.mask(number, i);
-            let (adapter, acts) = (&self.adapter, &self.activations);
-            self.model.forward(&mut rec, &inputs, adapter, acts, mask).await?;
-            self.head.backward(&mut rec, self.model, &inputs, acts, &losses, factor);
-            self.model.backward(&mut rec, &inputs, adapter, acts, mask).await?;
+            self.record(&mut rec, &inputs, &losses, factor, self.dropout.mask(number, i)).await?;
             rec.submit()?;
             offset += inputs.loss_tokens;
         }

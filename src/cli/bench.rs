@@ -1,5 +1,6 @@
 //! Speed and memory of training steps, or of replies, on random tokens, and where the time goes.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -20,6 +21,9 @@ use rullama_train::weights::shapes::Shape;
 use serde_json::json;
 
 use super::ceilings::{self, Ceilings, attention_operations};
+use super::laps::Laps;
+use super::pipelines::Pipelines;
+use super::sweep::{Series, Varied};
 use super::{bench_decode, inference, show};
 
 /// What to time.
@@ -58,6 +62,13 @@ pub struct BenchArgs {
     /// Keep to what every WebGPU browser guarantees: small bindings and buffers.
     #[arg(long)]
     webgpu_limits: bool,
+    /// Time a series of steps instead, of more and more tokens, layers or width, and write charts of time and memory beside a
+    /// straight line.
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["decode", "experts"])]
+    sweep: Option<Varied>,
+    /// With --sweep: the page; unset, BASE-by-WHAT.html.
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    out: Option<PathBuf>,
     /// Time replies instead: so many tokens one by one, behind a prompt of --sequence, of the base and with an adapter.
     #[arg(long, value_name = "TOKENS")]
     decode: Option<usize>,
@@ -84,6 +95,10 @@ fn kernels(name: &str) -> Result<Kernels, serde_json::Error> {
 
 /// Runs the steps and prints what they took.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(varied) = args.sweep {
+        return sweep(args, varied);
+    }
+    let mut laps = Laps::start();
     let base = match Shape::named(&args.base) {
         Some(shape) => block_on(shape.base())?,
         None => Base::open(&args.base)?,
@@ -97,11 +112,6 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let modules: Vec<Module> = Module::ALL_LINEAR.iter().copied().chain(of_experts).collect();
     let slots = slots(config, &modules);
     let random = || Adapter::init(&slots, args.rank, 2.0 * args.rank as f64, false, 0);
-    let open = || -> Result<Gpu> {
-        let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
-        gpu.choose(if args.plain { Kernels::F32 } else { args.tier })?;
-        Ok(gpu)
-    };
     if let Some(tokens) = args.decode {
         let positions = args.sequence + bench_decode::positions(tokens);
         if tokens == 0 || positions > longest {
@@ -113,12 +123,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             true => (random(), "on every linear".to_string()),
             false => (inference::read_adapters(&args.adapters, &base)?, args.adapters.join(" + ")),
         };
-        let gpu = open()?;
+        let gpu = open(args)?;
         let model = block_on(Model::stream(&gpu, &base, positions, |_| ()))?;
         let (name, prompt) = (base.name(), args.sequence);
         return bench_decode::run(&gpu, &model, name, &adapter, &origin, prompt, tokens, args.json);
     }
-    let step = random_step(args, config.vocab);
+    let step = random_step(args.batch, args.sequence, args.loss_share, config.vocab);
     if step.loss_tokens == 0 {
         bail!(
             "--loss-share {} leaves no token of {} with loss; raise one of the two",
@@ -126,23 +136,25 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             args.sequence
         );
     }
-    let gpu = open()?;
+    laps.lap("base");
+    let gpu = open(args)?;
+    let mut pipelines = Pipelines::open(&gpu);
+    laps.lap("device");
     let adapter = random();
     let mut capacity = Capacity::default();
     capacity.include(&step);
-    let recompute = match (args.recompute, args.memory_limit) {
-        (true, _) => Recompute::Always,
-        (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
-        (false, None) => Recompute::Never,
-    };
+    let recompute = recompute(args);
     let offloaded = offloaded(args, &gpu, &base, &adapter, capacity, recompute)?;
     let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
     let dropout = Dropout { probability: 0.0, seed: 0 };
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, dropout, recompute)?;
-    let adam = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
-    let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 1.0 };
-
+    laps.lap("weights");
+    let optimizer = OPTIMIZER;
+    let compiled = block_on(trainer.compile(&step.micro_batches, &optimizer))?;
+    laps.lap(show::count(compiled, "kernel"));
     let first = block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
+    laps.lap("the first step");
+    pipelines.keep(&gpu);
     let started = Instant::now();
     for number in 0..args.steps {
         trainer.announce(&step);
@@ -174,7 +186,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         show::text(json!({
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
             "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.cooperative(), "tier": gpu.tier().to_string(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
-            "first_loss": first.loss,
+            "first_loss": first.loss, "start_seconds": laps.json(),
             "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
             "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels, "ceilings": ceilings.json(),
             "offloaded_layers": copies.layers, "offloaded_bytes": copies.bytes, "copied_bytes": copies.training,
@@ -185,6 +197,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     show::device(&gpu);
     show::line("base", base.name());
+    show::line("started", &laps);
     let sequence = show::count(args.sequence, "token");
     show::line("step", format_args!("{} × {sequence}, rank {}: {seconds:.4} s", args.batch, args.rank));
     show::line("loss", format_args!("{:.6} at first, gradient norm {:.6}", first.loss, first.grad_norm));
@@ -252,6 +265,52 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         let (ms, share) = (1e3 * t.seconds, 100.0 * t.seconds / total);
         show::text(format_args!("{ms:11.3} ms  {share:5.1} %  {:5} ×  {name}", t.dispatches));
     }
+    Ok(())
+}
+
+/// As most runs have it.
+const OPTIMIZER: Optimizer = Optimizer {
+    adam: Some(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }),
+    weight_decay: 0.0,
+    max_grad_norm: 1.0,
+};
+
+fn open(args: &BenchArgs) -> Result<Gpu> {
+    let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
+    gpu.choose(if args.plain { Kernels::F32 } else { args.tier })?;
+    Ok(gpu)
+}
+
+fn recompute(args: &BenchArgs) -> Recompute {
+    match (args.recompute, args.memory_limit) {
+        (true, _) => Recompute::Always,
+        (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
+        (false, None) => Recompute::Never,
+    }
+}
+
+fn sweep(args: &BenchArgs, varied: Varied) -> Result<()> {
+    if [args.batch, args.sequence, args.rank, args.steps].contains(&0) {
+        bail!("--batch, --sequence, --rank and --steps start at 1");
+    }
+    let series = Series {
+        varied,
+        base: &args.base,
+        batch: args.batch,
+        sequence: args.sequence,
+        rank: args.rank,
+        steps: args.steps,
+        loss_share: args.loss_share,
+        recompute: recompute(args),
+        optimizer: OPTIMIZER,
+        out: args.out.as_deref(),
+        json: args.json,
+    };
+    series.check()?;
+    let gpu = open(args)?;
+    let mut pipelines = Pipelines::open(&gpu);
+    series.run(&gpu)?;
+    pipelines.keep(&gpu);
     Ok(())
 }
 
@@ -334,15 +393,16 @@ fn product_operations(base: &Base, plan: &Plan, step: &Step) -> f64 {
     2.0 * (of_layers + head) as f64
 }
 
-fn random_step(args: &BenchArgs, vocab: usize) -> Step {
+/// `batch` sequences of random tokens, with loss on the last `loss_share` percent of each.
+pub fn random_step(batch: usize, sequence: usize, loss_share: u8, vocab: usize) -> Step {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut sample = || {
-        let ids: Vec<u32> = (0..args.sequence).map(|_| rng.random_range(0..vocab as u32)).collect();
+        let ids: Vec<u32> = (0..sequence).map(|_| rng.random_range(0..vocab as u32)).collect();
         // As in a chat, where the loss lies on the answer: the last tokens.
-        let first = args.sequence - args.sequence * usize::from(args.loss_share) / 100;
+        let first = sequence - sequence * usize::from(loss_share) / 100;
         let label = |(i, &id): (usize, &u32)| if i < first { IGNORE } else { id as i32 };
         Sample { labels: ids.iter().enumerate().map(label).collect(), ids, origin: "random".into() }
     };
-    let samples: Vec<Sample> = (0..args.batch).map(|_| sample()).collect();
-    Step::new(&samples, &[(0..args.batch).collect()])
+    let samples: Vec<Sample> = (0..batch).map(|_| sample()).collect();
+    Step::new(&samples, &[(0..batch).collect()])
 }

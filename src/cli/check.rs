@@ -12,6 +12,8 @@ use rullama_train::recipe::Recipe;
 use rullama_train::run;
 use rullama_train::train::Trainer;
 
+use super::laps::Laps;
+use super::pipelines::Pipelines;
 use super::session::Session;
 use super::{describe, show};
 
@@ -22,14 +24,20 @@ const MEASURED: usize = 3;
 /// steps are timed.
 pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) -> Result<()> {
     gradients.map_or(Ok(()), files::check_file)?;
-    let (session, initial) = Session::start(recipe)?;
-    let gpu = Session::device(recipe)?;
+    let mut laps = Laps::start();
+    let (session, gpu) = Session::start_on_device(recipe);
+    let ((session, initial), gpu) = (session?, gpu?);
+    let mut pipelines = Pipelines::open(&gpu);
+    laps.lap("base, samples and device");
     show::start(recipe, &session, &initial, &gpu);
     describe::samples(recipe, &session);
     let model = session.model(recipe, &gpu, &initial.adapter)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;
+    laps.lap("weights");
     show::plan(trainer.plan(), true);
-    show::line("tried", session.dry_pass(&trainer)?);
+    show::line("tried", session.dry_pass(recipe, &trainer, &mut laps)?);
+    show::line("started", &laps);
+    pipelines.keep(&gpu);
     if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
         show::line("offload", cost);
     }

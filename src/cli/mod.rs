@@ -13,12 +13,15 @@ mod held_out;
 mod inference;
 mod init;
 mod inspect;
+mod laps;
 mod manual;
 mod merge;
 mod models;
+mod pipelines;
 mod serve;
 mod session;
 mod show;
+mod sweep;
 mod train;
 mod web;
 

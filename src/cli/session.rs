@@ -12,6 +12,7 @@ use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Data, Frozen, Prepared};
 use rullama_train::train::Trainer;
 
+use super::laps::Laps;
 use super::show;
 
 /// Layers whose experts are copied to measure what that takes.
@@ -35,6 +36,14 @@ impl Session {
         let prepared = Prepared::plan(recipe, &frozen, data)?;
         let initial = run::initial_adapter(recipe, &frozen.base)?;
         Ok((Session { frozen, prepared }, initial))
+    }
+
+    /// [`Session::start`] and [`Session::device`] at the same time.
+    pub fn start_on_device(recipe: &Recipe) -> (Result<(Session, Loaded)>, Result<Gpu>) {
+        std::thread::scope(|scope| {
+            let gpu = scope.spawn(|| Session::device(recipe));
+            (Session::start(recipe), gpu.join().expect("errors of a device are returned"))
+        })
     }
 
     /// Opens the device that the recipe names.
@@ -70,11 +79,15 @@ impl Session {
         }))
     }
 
-    /// [`Prepared::try_longest`]; in words, what it took.
-    pub fn dry_pass(&self, trainer: &Trainer) -> Result<String> {
+    /// [`Prepared::try_longest`] with kernels compiled ahead; in words, what it took.
+    pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, laps: &mut Laps) -> Result<String> {
+        let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
+        let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;
+        laps.lap(show::count(compiled, "kernel"));
         let started = Instant::now();
         let longest = pollster::block_on(self.prepared.try_longest(trainer))?;
         let (tokens, seconds) = (show::count(longest, "token"), started.elapsed().as_secs_f64());
+        laps.lap("the longest batch");
         Ok(format!("the longest batch, {tokens}, forward and backward in {seconds:.1} s"))
     }
 

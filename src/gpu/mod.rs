@@ -7,13 +7,14 @@ mod recording;
 pub mod shader;
 mod upload;
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wgpu::util::DeviceExt;
 
 pub use crate::recipe::{Backend, Kernels};
-pub use pipeline::Kernel;
+pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
 pub use upload::{Submission, Upload};
@@ -168,6 +169,7 @@ impl Gpu {
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let cooperative = !webgpu_limits && has_cooperative_matrices(&adapter);
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
+        wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
         wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
         let simd = !webgpu_limits && is_simd(&adapter);
         wanted.set(wgpu::Features::SUBGROUP, simd);
@@ -406,11 +408,39 @@ impl Gpu {
         Ok(self.device.create_buffer_init(&descriptor))
     }
 
-    /// Waits until everything uploaded so far has arrived, so that its staging memory is free again.
-    pub fn finish_uploads(&self) -> Result<(), GpuError> {
-        self.queue.submit([]);
-        self.drive(wgpu::PollType::wait_indefinitely())?;
-        self.check()
+    /// A buffer of `bytes`, a multiple of 4 above 0, that `fill` writes on its way to the device: all of it, and reads nothing.
+    pub fn filled_buffer(
+        &self,
+        label: &str,
+        bytes: usize,
+        fill: impl FnOnce(&mut [MaybeUninit<u8>]),
+    ) -> Result<wgpu::Buffer, GpuError> {
+        self.check_size(label, bytes as u64)?;
+        let size = bytes as u64;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&descriptor);
+        let on_the_way =
+            wgpu::BufferSize::new(size).and_then(|size| self.queue.write_buffer_with(&buffer, 0, size));
+        // Without one, the device has reported why.
+        if let Some(mut view) = on_the_way {
+            let mut place = view.slice(..);
+            let (start, len) = (place.as_raw_element_ptr(), place.len());
+            // SAFETY: these bytes are the view's alone as long as it is borrowed; what may be uninitialized is not read.
+            fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) });
+        }
+        Ok(buffer)
+    }
+
+    /// Sends what was uploaded so far on its way, and waits until what went before `earlier` has arrived: the memory that it
+    /// passed through is free again then. The next `earlier` is what this returns.
+    pub fn send_uploads(&self, earlier: Option<Submission>) -> Result<Submission, GpuError> {
+        let sent = Submission(self.queue.submit([]));
+        if let Some(Submission(index)) = earlier {
+            self.drive(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })?;
+        }
+        self.check()?;
+        Ok(sent)
     }
 
     /// Overwrites the start of `buffer` before the next submission runs.

@@ -1,5 +1,7 @@
 //! Records dispatches and submits them together.
 
+use std::collections::HashSet;
+
 use super::profile::Timing;
 use super::recording::{Recording, Staging};
 use super::upload::{Submission, Upload};
@@ -47,9 +49,10 @@ pub(super) struct Encoded {
 pub struct Recorder<'g> {
     gpu: &'g Gpu,
     commands: Vec<Command>,
-    params: Vec<u8>,           // of the dispatches so far, a slot each
-    until: usize,              // bytes of them at which they are handed over
-    own: Option<wgpu::Buffer>, // where they go, if not to the device's buffer for parameters
+    params: Vec<u8>,                // of the dispatches so far, a slot each
+    until: usize,                   // bytes of them at which they are handed over
+    own: Option<wgpu::Buffer>,      // where they go, if not to the device's buffer for parameters
+    ahead: Option<HashSet<Kernel>>, // of the dispatches so far, where they are not to run
 }
 
 /// Bytes from the parameters of one dispatch to those of the next: the largest alignment that WebGPU allows.
@@ -63,7 +66,22 @@ const PARAMS: u64 = (SLOT * SLOTS) as u64;
 impl<'g> Recorder<'g> {
     /// An empty recording.
     pub fn new(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new(), params: Vec::new(), until: SLOT * FIRST_SLOTS, own: None }
+        let until = SLOT * FIRST_SLOTS;
+        Recorder { gpu, commands: Vec::new(), params: Vec::new(), until, own: None, ahead: None }
+    }
+
+    /// A recording whose kernels never run, only copies that are submitted: [`Recorder::compile`] ends it, and what is recorded
+    /// later finds its kernels compiled.
+    pub fn ahead(gpu: &'g Gpu) -> Recorder<'g> {
+        Recorder { ahead: Some(HashSet::new()), ..Recorder::new(gpu) }
+    }
+
+    /// Compiles what was recorded since [`Recorder::ahead`], side by side; how many kernels were not compiled before.
+    pub fn compile(self) -> Result<usize, GpuError> {
+        let kernels = self.ahead.expect("a recording whose kernels never run");
+        let compiled = self.gpu.compile_all(kernels.into_iter().collect());
+        self.gpu.check()?;
+        Ok(compiled)
     }
 
     /// An empty recording that [`Recorder::keep`] ends: nothing of it runs before, and its parameters stay its own.
@@ -86,6 +104,10 @@ impl<'g> Recorder<'g> {
         bindings: &[Binding],
         workgroups: [u32; 3],
     ) {
+        if let Some(kernels) = &mut self.ahead {
+            kernels.insert(kernel);
+            return;
+        }
         if self.params.len() == self.until {
             match &mut self.own {
                 None => drop(self.hand_over()),

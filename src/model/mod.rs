@@ -111,6 +111,7 @@ impl<'b> Model<'b> {
         let eps = config.rms_eps;
         let mut tables: Vec<(Vec<f64>, Table)> = Vec::new();
         let mut layers = Vec::with_capacity(config.layers.len());
+        let mut sent = None;
         for (i, l) in config.layers.iter().enumerate() {
             let name = |last: &str| format!("blk.{i}.{last}");
             let frequencies = config.rope_frequencies(i);
@@ -159,7 +160,8 @@ impl<'b> Model<'b> {
                 output_scale: base.layer_output_scale(i),
                 rope,
             });
-            gpu.finish_uploads()?;
+            // The next layer is read while this one is on its way.
+            sent = Some(gpu.send_uploads(sent)?);
             progress(i + 1);
         }
         let per_layer = match config.per_layer_width {

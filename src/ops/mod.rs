@@ -247,7 +247,9 @@ impl Tile {
         rows: Range<usize>,
         bytes: &[u8],
     ) -> Result<Tile, GpuError> {
-        let buffer = gpu.upload(name, &planes::pack(ty, rows.len(), bytes))?;
+        let size = planes::packed_bytes(bytes.len());
+        let buffer =
+            gpu.filled_buffer(name, size, |place| planes::pack_into(ty, rows.len(), bytes, place))?;
         Ok(Tile { first_row: rows.start, rows: rows.len(), buffer, range: None })
     }
 

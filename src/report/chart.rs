@@ -33,6 +33,8 @@ pub struct Chart<'a> {
     pub series: Vec<Series<'a>>,
     /// The last step on the axis.
     pub last_step: f64,
+    /// What is counted along the axis, in front of its number.
+    pub unit: &'a str,
     /// How values are written.
     pub format: fn(f64) -> String,
     /// Ticks are powers of ten where the values span orders of magnitude.
@@ -65,6 +67,7 @@ impl Chart<'_> {
             note: "",
             series: Vec::new(),
             last_step: 1.0,
+            unit: "step",
             format,
             may_be_logarithmic: false,
             from_zero: false,
@@ -128,7 +131,7 @@ impl Chart<'_> {
         };
         let note =
             if axis.logarithmic { format!("{} · logarithmic", self.note) } else { self.note.to_string() };
-        let data = json!({ "last": self.last_step, "series": data });
+        let data = json!({ "last": self.last_step, "unit": self.unit, "series": data });
         format!(
             "<figure class=\"card chart {}\"><figcaption><b>{}</b> <span class=note>{}</span><span class=legend>{legend}</span>\
              </figcaption><div class=plot><div class=ys>{y_labels}</div><div class=area><svg viewBox=\"0 0 {SIDE} {SIDE}\" \

@@ -1,6 +1,7 @@
 //! `report.html`: a run on one page, without network, for light and dark screens of any width.
 
 mod chart;
+mod sweep;
 mod words;
 
 use std::fmt::Write;
@@ -12,6 +13,8 @@ use crate::metrics::{Evaluation, History, Scores, Step};
 use crate::recipe::Recipe;
 use chart::{Chart, Series};
 use words::{date, duration, escape, grouped, number, percent, setting, small};
+
+pub use sweep::{Point, Sweep};
 
 /// What the file is called.
 pub const FILE: &str = "report.html";
@@ -59,11 +62,7 @@ impl Report<'_> {
         let title =
             self.recipe.output.dir.file_name().map_or(dir, |name| name.to_string_lossy().into_owned());
         let title = escape(&title);
-        let version = env!("CARGO_PKG_VERSION");
-        format!(
-            "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport \
-             content=\"width=device-width, initial-scale=1\">\n<title>{title} · rullama-train</title>\n<style>\n{STYLE}</style>\n\
-             <main>\n{}{}{}{}{}{}{}{}<footer>Written by rullama-train {version}.</footer>\n</main>\n<script>\n{SCRIPT}</script>\n",
+        let parts = [
             self.header(&title),
             self.figures(),
             self.charts(),
@@ -72,7 +71,8 @@ impl Report<'_> {
             self.notices(),
             self.settings(),
             self.facts(),
-        )
+        ];
+        page(&title, &parts.concat())
     }
 
     fn header(&self, title: &str) -> String {
@@ -300,6 +300,16 @@ impl Report<'_> {
         let rows: String = facts.iter().map(row).collect();
         format!("<h2>What it was made of</h2>\n<dl class=\"card facts\">{rows}</dl>\n")
     }
+}
+
+/// A page that needs nothing else; `title` and `body` are HTML.
+fn page(title: &str, body: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport \
+         content=\"width=device-width, initial-scale=1\">\n<title>{title} · rullama-train</title>\n<style>\n{STYLE}</style>\n\
+         <main>\n{body}<footer>Written by rullama-train {version}.</footer>\n</main>\n<script>\n{SCRIPT}</script>\n"
+    )
 }
 
 /// The mean over a fortieth of the line to either side of each point, which unlike a running mean does not lag.

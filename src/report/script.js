@@ -1,6 +1,6 @@
 // Values under the pointer. Without this script the page shows everything but them.
 for (const plot of document.querySelectorAll('.plot')) {
-  const { last, series } = JSON.parse(plot.querySelector('script').textContent);
+  const { last, unit, series } = JSON.parse(plot.querySelector('script').textContent);
   const area = plot.querySelector('.area');
   const make = (parent, tag, name) => {
     const element = parent.appendChild(document.createElement(tag));
@@ -22,12 +22,12 @@ for (const plot of document.querySelectorAll('.plot')) {
     const longest = series.reduce((a, b) => b.x.length > a.x.length ? b : a);
     const step = longest.x[nearest(longest.x, at)];
     tip.replaceChildren();
-    make(tip, 'b', '').textContent = 'step ' + step;
+    make(tip, 'b', '').textContent = unit + ' ' + step;
     series.forEach((s, i) => {
       const j = nearest(s.x, step), here = s.x.length === longest.x.length || s.x[j] === step;
       dots[i].hidden = !here;
       dots[i].style.top = 100 * (1 - s.y[j]) + '%';
-      const where = here ? '' : ' (step ' + s.x[j] + ')';
+      const where = here ? '' : ' (' + unit + ' ' + s.x[j] + ')';
       make(tip, 'div', 'key ' + s.class).textContent = (series.length > 1 ? s.name + ' ' : '') + s.text[j] + where;
     });
     const left = step / last * box.width;

@@ -19,6 +19,7 @@
 //! Zeros fill the end up to a multiple of 16 bytes. Twin: the loaders in `shaders/quant/`.
 
 use std::borrow::Cow;
+use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
@@ -27,90 +28,129 @@ use super::quant::{BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0
 /// `bytes`, whole blocks of `rows` rows, in the layout of this module.
 ///
 /// # Panics
-/// Where `ty` is not [`GgmlType::supported`] or the blocks do not divide into `rows` rows: openers check both.
+/// As [`pack_into`].
 pub fn pack(ty: GgmlType, rows: usize, bytes: &[u8]) -> Cow<'_, [u8]> {
-    assert!(ty.supported(), "{ty:?} has no GPU layout; openers refuse it");
-    assert_eq!(bytes.len() % (rows * ty.block_bytes()).max(1), 0, "rows of whole blocks of {ty:?}");
     if matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) && bytes.len().is_multiple_of(16) {
         return Cow::Borrowed(bytes);
     }
-    let mut packed = vec![0; bytes.len().next_multiple_of(16)];
-    let mut rest = &mut packed[..bytes.len()];
+    let mut packed = vec![MaybeUninit::new(0); packed_bytes(bytes.len())];
+    pack_into(ty, rows, bytes, &mut packed);
+    // SAFETY: every byte was initialized when it was made.
+    Cow::Owned(packed.into_iter().map(|byte| unsafe { byte.assume_init() }).collect())
+}
+
+/// Bytes of a matrix in the layout of this module that has `bytes` in its file.
+pub fn packed_bytes(bytes: usize) -> usize {
+    bytes.next_multiple_of(16)
+}
+
+/// Writes [`pack`] to a place of [`packed_bytes`], which may be memory of the device: all of it is written, and nothing read.
+///
+/// # Panics
+/// Where `ty` is not [`GgmlType::supported`] or the blocks do not divide into `rows` rows (openers check both), or where the
+/// place has another size.
+pub fn pack_into(ty: GgmlType, rows: usize, bytes: &[u8], place: &mut [MaybeUninit<u8>]) {
+    assert!(ty.supported(), "{ty:?} has no GPU layout; openers refuse it");
+    assert_eq!(bytes.len() % (rows * ty.block_bytes()).max(1), 0, "rows of whole blocks of {ty:?}");
+    assert_eq!(place.len(), packed_bytes(bytes.len()), "the place for a matrix of {} bytes", bytes.len());
+    let (mut rest, end) = place.split_at_mut(bytes.len());
+    end.fill(MaybeUninit::new(0));
+    let rest = &mut rest;
     match ty {
         GgmlType::Q4_0 => {
             let blocks: &[BlockQ4_0] = bytemuck::cast_slice(bytes);
-            plane(&mut rest, blocks, rows, |b| b.qs);
-            plane(&mut rest, blocks, rows, |b| b.d);
+            plane(rest, blocks, rows, |b, [nibbles]| *nibbles = b.qs);
+            plane(rest, blocks, rows, |b, [d]| *d = b.d);
         }
         GgmlType::Q5_0 => {
             let blocks: &[BlockQ5_0] = bytemuck::cast_slice(bytes);
-            plane(&mut rest, blocks, rows, |b| b.qs);
-            plane(&mut rest, blocks, rows, |b| b.qh);
-            plane(&mut rest, blocks, rows, |b| b.d);
+            plane(rest, blocks, rows, |b, [nibbles]| *nibbles = b.qs);
+            plane(rest, blocks, rows, |b, [high]| *high = b.qh);
+            plane(rest, blocks, rows, |b, [d]| *d = b.d);
         }
         GgmlType::Q8_0 => {
             let blocks: &[BlockQ8_0] = bytemuck::cast_slice(bytes);
-            plane(&mut rest, blocks, rows, |b| b.qs.map(i8::cast_unsigned));
-            plane(&mut rest, blocks, rows, |b| b.d);
+            plane(rest, blocks, rows, |b, [quants]| *quants = b.qs.map(i8::cast_unsigned));
+            plane(rest, blocks, rows, |b, [d]| *d = b.d);
         }
         GgmlType::Q4_K => {
             let blocks: &[BlockQ4K] = bytemuck::cast_slice(bytes);
-            slices(&mut rest, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
-            plane(&mut rest, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
+            plane(rest, blocks, rows, |b, slices: &mut [_; 8]| *slices = pairs_of_nibbles(&b.qs));
+            plane(rest, blocks, rows, |b, [header]| *header = k_header(b.d, b.dmin, b.scales));
         }
         GgmlType::Q5_K => {
             let blocks: &[BlockQ5K] = bytemuck::cast_slice(bytes);
-            slices(&mut rest, blocks, rows, |b, slice| nibbles(&b.qs[slice / 2 * 32..], slice % 2));
-            plane(&mut rest, blocks, rows, |b| k_header(b.d, b.dmin, b.scales));
-            slices(&mut rest, blocks, rows, |b, slice| {
-                let bits = b.qh.iter().enumerate().map(|(i, byte)| u32::from(byte >> slice & 1) << i);
-                bits.sum::<u32>().to_le_bytes()
+            plane(rest, blocks, rows, |b, slices: &mut [_; 8]| *slices = pairs_of_nibbles(&b.qs));
+            plane(rest, blocks, rows, |b, [header]| *header = k_header(b.d, b.dmin, b.scales));
+            plane(rest, blocks, rows, |b, slices: &mut [[u8; 4]; 8]| {
+                *slices = std::array::from_fn(|slice| {
+                    let bits = b.qh.iter().enumerate().map(|(i, byte)| u32::from(byte >> slice & 1) << i);
+                    bits.sum::<u32>().to_le_bytes()
+                });
             });
         }
         GgmlType::Q6_K => {
             let blocks: &[BlockQ6K] = bytemuck::cast_slice(bytes);
-            slices(&mut rest, blocks, rows, |b, slice| {
-                nibbles(&b.ql[slice / 4 * 64 + slice % 2 * 32..], slice % 4 / 2)
+            plane(rest, blocks, rows, |b, slices: &mut [_; 8]| {
+                *slices = std::array::from_fn(|slice| {
+                    nibbles(&b.ql[slice / 4 * 64 + slice % 2 * 32..], slice % 4 / 2)
+                });
             });
-            plane(&mut rest, blocks, rows, |b| b.scales.map(i8::cast_unsigned));
-            slices(&mut rest, blocks, rows, |b, slice| high_pairs(&b.qh[slice / 4 * 32..], slice % 4));
-            plane(&mut rest, blocks, rows, |b| b.d);
+            plane(rest, blocks, rows, |b, [scales]| *scales = b.scales.map(i8::cast_unsigned));
+            plane(rest, blocks, rows, |b, slices: &mut [_; 8]| {
+                *slices = std::array::from_fn(|slice| high_pairs(&b.qh[slice / 4 * 32..], slice % 4));
+            });
+            plane(rest, blocks, rows, |b, [d]| *d = b.d);
         }
-        _ => rest.copy_from_slice(bytes),
+        _ => {
+            let from = bytes.par_chunks(COPIED);
+            rest.par_chunks_mut(COPIED).zip(from).for_each(|(to, from)| {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = MaybeUninit::new(*from));
+            });
+        }
     }
-    Cow::Owned(packed)
 }
 
-/// One piece a block: column by column of blocks, row by row within.
-fn plane<B: Sync, const N: usize>(
-    rest: &mut &mut [u8],
+/// Bytes that a thread copies at a time.
+const COPIED: usize = 1 << 20;
+/// Rows whose blocks a thread reads at a time: they stay in its cache while it writes one slice after the other.
+const STRETCH: usize = 64;
+
+/// Of each block `P` pieces of `N` bytes, for as many neighbouring slices: slice by slice, row by row within.
+fn plane<B: Sync, const N: usize, const P: usize>(
+    rest: &mut &mut [MaybeUninit<u8>],
     blocks: &[B],
     rows: usize,
-    piece: impl Fn(&B) -> [u8; N] + Sync,
+    pieces: impl Fn(&B, &mut [[u8; N]; P]) + Sync,
 ) {
-    let across = blocks.len() / rows.max(1);
-    let out = rest.split_off_mut(..blocks.len() * N).expect("the planes are as large as the blocks");
-    out.par_chunks_mut((rows * N).max(1)).enumerate().for_each(|(column, out)| {
-        for (row, place) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-            *place = piece(&blocks[row * across + column]);
+    let (rows, across) = (rows.max(1), blocks.len() / rows.max(1));
+    let out = rest.split_off_mut(..P * blocks.len() * N).expect("the planes are as large as the blocks");
+    let mut stretches = Vec::new();
+    for (column, out) in out.chunks_mut(P * rows * N).enumerate() {
+        let mut slices = out.chunks_mut(rows * N).map(|slice| slice.chunks_mut(STRETCH * N));
+        let mut slices: [_; P] = std::array::from_fn(|_| slices.next().expect("as many as pieces"));
+        for first in (0..rows).step_by(STRETCH) {
+            let places = slices.each_mut().map(|slice| slice.next().expect("as many as stretches"));
+            stretches.push((column, first, places));
+        }
+    }
+    stretches.into_par_iter().for_each(|(column, first, mut places)| {
+        let mut read = [[[0; N]; P]; STRETCH];
+        let count = STRETCH.min(rows - first);
+        for (row, read) in read[..count].iter_mut().enumerate() {
+            pieces(&blocks[(first + row) * across + column], read);
+        }
+        for (slice, place) in places.iter_mut().enumerate() {
+            for (place, read) in place.as_chunks_mut::<N>().0.iter_mut().zip(&read) {
+                *place = read[slice].map(MaybeUninit::new);
+            }
         }
     });
 }
 
-/// One piece for each of a 256-value block's eight slices.
-fn slices<B: Sync, const N: usize>(
-    rest: &mut &mut [u8],
-    blocks: &[B],
-    rows: usize,
-    piece: impl Fn(&B, usize) -> [u8; N] + Sync,
-) {
-    let across = blocks.len() / rows.max(1);
-    let out = rest.split_off_mut(..8 * blocks.len() * N).expect("the planes are as large as the blocks");
-    out.par_chunks_mut((rows * N).max(1)).enumerate().for_each(|(slice, out)| {
-        for (row, place) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-            *place = piece(&blocks[row * across + slice / 8], slice % 8);
-        }
-    });
+/// The slices of a block that keeps two of them in the nibbles of 32 bytes.
+fn pairs_of_nibbles(qs: &[u8; 128]) -> [[u8; 16]; 8] {
+    std::array::from_fn(|slice| nibbles(&qs[slice / 2 * 32..], slice % 2))
 }
 
 const LOW: u128 = 0x0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f;

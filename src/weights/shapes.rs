@@ -120,6 +120,25 @@ pub const SHAPES: [Shape; 5] = [
     DENSE,
 ];
 
+/// A few megabytes of every part that e2b has, for trying things where a CPU plays the GPU.
+pub const TRIAL: Shape = Shape {
+    name: "tiny",
+    layers: 8,
+    width: 768,
+    ffn_width: 768,
+    shared_ffn_width: 1536,
+    heads: 2,
+    full_every: 2,
+    shared: 4,
+    window: 64,
+    vocab: 2048,
+    context_length: 1024,
+    ..E2B
+};
+
+/// Most sizes that a sweep goes through.
+const SWEPT: usize = 6;
+
 /// Head sizes of sliding and of full layers.
 const HEAD_SIZES: [usize; 2] = [256, 512];
 
@@ -147,6 +166,33 @@ impl Shape {
     pub async fn base(&self) -> Result<Base, Error> {
         let file = File::new(self).map_err(|source| Error::Io { file: self.name.into(), source })?;
         Base::random(Box::new(file), self.name).await
+    }
+
+    /// The same shape with fewer layers, up to all of them: as many as keep its shares of full layers and of those that use
+    /// others' keys and values.
+    pub fn by_layers(&self) -> Vec<Shape> {
+        let least = match self.shared {
+            0 => self.full_every,
+            shared => self.layers / common_divisor(self.layers, shared),
+        };
+        let with = |layers: usize| Shape { layers, shared: layers * self.shared / self.layers, ..*self };
+        let whole = |shape: &Shape| shape.layers - shape.shared >= shape.full_every;
+        swept((least..=self.layers).step_by(least).map(with).filter(whole).collect())
+    }
+
+    /// The same shape with a smaller width, up to its own, and feed-forwards in proportion; heads and vocabulary stay.
+    pub fn by_width(&self) -> Vec<Shape> {
+        let with = |width: usize| {
+            let of = |size: usize| size * width / self.width;
+            Shape {
+                width,
+                ffn_width: of(self.ffn_width),
+                shared_ffn_width: of(self.shared_ffn_width),
+                experts: self.experts.map(|[count, used, size]| [count, used, of(size)]),
+                ..*self
+            }
+        };
+        swept((256..=self.width).step_by(256).map(with).collect())
     }
 
     fn full(&self, layer: usize) -> bool {
@@ -277,6 +323,17 @@ impl Shape {
     }
 }
 
+/// At most [`SWEPT`] of them, evenly, with the last.
+fn swept(shapes: Vec<Shape>) -> Vec<Shape> {
+    let every = shapes.len().div_ceil(SWEPT).max(1);
+    let first = (shapes.len() + every - 1) % every;
+    shapes.into_iter().skip(first).step_by(every).collect()
+}
+
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
 /// Tensors in the file's order.
 struct Tensors(Vec<(Entry, Content)>);
 
@@ -387,5 +444,29 @@ impl Source for File {
     fn read<'a>(&'a self, ranges: &[Range<u64>]) -> Reading<'a> {
         let bytes = ranges.iter().map(|range| self.bytes_of(range)).collect();
         Box::pin(std::future::ready(Ok(bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_end_at_the_shape_itself_and_keep_its_mixture() {
+        let layers = |name: &str| {
+            let shapes = Shape::named(name).expect("a size").by_layers();
+            shapes.iter().map(|s| (s.layers, s.shared)).collect::<Vec<_>>()
+        };
+        assert_eq!(layers("e2b"), [(14, 8), (21, 12), (28, 16), (35, 20)]);
+        assert_eq!(layers("31b"), [(12, 0), (24, 0), (36, 0), (48, 0), (60, 0)]);
+        for shape in SHAPES.into_iter().chain([TRIAL]) {
+            for sizes in [shape.by_layers(), shape.by_width()] {
+                assert!((2..=SWEPT).contains(&sizes.len()), "{}: {}", shape.name, sizes.len());
+                assert_eq!(sizes.last(), Some(&shape));
+                for size in sizes {
+                    super::super::source::now(size.base()).expect("a model that can be trained");
+                }
+            }
+        }
     }
 }

@@ -92,6 +92,7 @@ fn main() {
         ("eval gives the losses that training gave", eval),
         ("what is handed out is compared first", handed_out),
         ("bench gives a speed", bench),
+        ("bench --sweep gives a page with charts", sweep),
         ("eval on files of one's own, base and adapter side by side", watched::eval_files),
         ("validation files are scored one by one", watched::sources),
         ("what overflows is no loss", watched::eval_overflow),
@@ -120,6 +121,7 @@ fn main() {
         on_a_device.push(("Ctrl-C twice does not wait", resume::interrupted_twice));
     }
     if cfg!(target_os = "linux") {
+        on_a_device.push(("compiled kernels are kept, and no file of them stops a run", pipelines));
         on_a_device.push(("a full disk is one error, and the run goes on later", resume::full_disk));
     }
     let trial = |(name, test): Test| {
@@ -140,13 +142,16 @@ fn main() {
 struct Place {
     _temporary: TempDir,
     dir: PathBuf,
+    /// The user's, and so no part of what a command leaves.
+    cache: TempDir,
 }
 
 impl Place {
     fn new() -> Place {
         let temporary = tempfile::tempdir().expect("a temporary folder");
         let dir = temporary.path().canonicalize().expect("it exists");
-        let place = Place { _temporary: temporary, dir };
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        let place = Place { _temporary: temporary, dir, cache };
         place.write("recipe.toml", RECIPE);
         place.write("data.jsonl", DATA);
         place
@@ -190,6 +195,7 @@ impl Place {
         command.current_dir(&self.dir).args(arguments).stdin(Stdio::null());
         // No model of the user's, and no words from Mesa about a missing desktop.
         command.env("OLLAMA_MODELS", "store").env("HOME", &self.dir).env_remove("XDG_RUNTIME_DIR");
+        command.env("XDG_CACHE_HOME", self.cache.path());
         command
     }
 
@@ -464,6 +470,15 @@ fn bench_numbers(place: Place) {
         &["bench", "tiny", "--sequence=8", "--loss-share=1"],
         "--loss-share 1 leaves no token of 8 with loss; raise one of the two",
     );
+    place.refused(
+        &["bench", "model.gguf", "--sweep=layers"],
+        "--sweep layers varies a size of Gemma 4 with random weights: e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a trial; found \
+         model.gguf",
+    );
+    place.refused(
+        &["bench", "tiny", "--sweep=tokens", "--sequence=63"],
+        "--sweep tokens begins with 1/32 of --sequence, which is 63; raise it to 64 or more",
+    );
 }
 
 fn bench(place: Place) {
@@ -476,6 +491,68 @@ fn bench(place: Place) {
     assert!(found["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{text}");
     let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2"]);
     assert!(text.contains("step       1 × 8 tokens, rank 2: "), "{text}");
+}
+
+fn sweep(place: Place) {
+    let each = ["--steps=1", "--rank=2", "--out=page.html"];
+    for (varied, sequence, first, last, points) in
+        [("tokens", "64", 2, 64, 6), ("layers", "8", 4, 8, 3), ("width", "8", 256, 768, 3)]
+    {
+        let sweep = ["bench", "tiny", "--json", "--sweep", varied, "--sequence", sequence];
+        let text = place.run(&[&sweep[..], &each].concat());
+        let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let at = |i: usize| found["points"][i][varied].as_u64();
+        assert_eq!((at(0), at(points - 1), at(points)), (Some(first), Some(last), None), "{text}");
+        let positive = |key: &str| found["points"][1][key].as_f64().is_some_and(|x| x > 0.0);
+        assert!(
+            positive("step_seconds") && positive("planned_bytes") && positive("time_of_straight_line"),
+            "{text}"
+        );
+        let page = String::from_utf8(place.read("page.html")).expect("UTF-8");
+        assert!(page.contains("<svg") && page.contains(&format!("Cost against {varied}")), "{page}");
+        assert!(!page.contains("http"), "the page needs nothing else");
+    }
+    let text = place.run(&["bench", "tiny", "--sweep=tokens", "--sequence=64", "--steps=1", "--rank=2"]);
+    assert!(text.contains("tokens     64: ") && text.contains("written    tiny-by-tokens.html"), "{text}");
+}
+
+fn pipelines(place: Place) {
+    let run = || {
+        let bench = ["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"];
+        let output = place.command(&bench).output().expect("it starts");
+        let (stdout, stderr) = texts(&output);
+        assert!(output.status.success(), "{stdout}{stderr}");
+        let found: Json = serde_json::from_str(&stdout).expect("JSON");
+        (found["first_loss"].to_string(), stderr)
+    };
+    let (loss, said) = run();
+    assert_eq!(said, "");
+    let folder = place.cache.path().join("rullama-train/pipelines");
+    let files = || std::fs::read_dir(&folder).expect("a folder").map(|e| e.expect("an entry").path());
+    let file = files().next().expect("a file of the GPU");
+    let whole = std::fs::read(&file).expect("read");
+    assert_eq!(run(), (loss.clone(), String::new()));
+
+    let mut damaged = whole.clone();
+    *damaged.last_mut().expect("not empty") ^= 1;
+    let mut foreign = whole.clone();
+    foreign[10] ^= 1; // in the digest of driver and shaders
+    for (bytes, says) in
+        [(damaged, "is damaged"), (foreign, "is of another driver, or of another version of this program")]
+    {
+        std::fs::write(&file, &bytes).expect("written");
+        let note = format!("note: {} {says}; the kernels are compiled anew\n", file.display());
+        assert_eq!(run(), (loss.clone(), note));
+        let now = std::fs::read(&file).expect("read");
+        assert!(now != bytes && now[..40] == whole[..40], "it was made anew");
+        assert_eq!(files().count(), 1, "nothing was left beside it");
+    }
+
+    std::fs::remove_dir_all(&folder).expect("removed");
+    std::fs::write(&folder, "in the way").expect("written");
+    let (found, said) = run();
+    assert_eq!(found, loss);
+    assert!(said.contains("note: compiled kernels are not kept: cannot write"), "{said}");
 }
 
 fn no_validation(place: Place) {

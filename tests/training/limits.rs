@@ -6,7 +6,7 @@ use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::batch::{IGNORE, Sample, Step};
-use rullama_train::gpu::{Gpu, Tier};
+use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
@@ -70,6 +70,29 @@ pub fn overflow(gpu: &Gpu) -> Result<(), Failed> {
         check_that(&format!("the step sees it: {result:?}"), seen)?;
         let after = bits(&block_on(trainer.adapter())?);
         check_that("the step leaves the adapter as it was", after == bits(&adapter.pairs))?;
+    }
+    Ok(())
+}
+
+/// A kernel that a step compiles in passing is waited for alone.
+pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/ollama"));
+    let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
+    let masked = Dropout { probability: 0.3, seed: 1 };
+    for (dropout, recompute) in [(Dropout::NONE, Recompute::Never), (masked, Recompute::Always)] {
+        // One that has compiled nothing.
+        let fresh = block_on(Gpu::open(Backend::Auto, None, false))?;
+        fresh.set_tier(gpu.tier());
+        let model = Model::load(&fresh, &g.base, 128).expect("the model fits");
+        let trainer = trainer(&fresh, &model, &g.adapter, &[&step], dropout, recompute);
+        let new = block_on(trainer.compile(&step.micro_batches, &ADAMW))?;
+        let compiled = fresh.compiled();
+        println!("{new} compiled, {compiled} in all");
+        check_that("kernels are compiled ahead", new > 20 && new == compiled)?;
+        block_on(trainer.step(&step, 1, &ADAMW, 1e-3))?;
+        block_on(trainer.evaluate(&step.micro_batches, |_| {}))?;
+        check_that(&format!("{} of {compiled} were", fresh.compiled()), fresh.compiled() == compiled)?;
+        check_that("none are left", block_on(trainer.compile(&step.micro_batches, &ADAMW))? == 0)?;
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 29] = [
+    let tests: [(&str, Test); 31] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -47,6 +47,11 @@ fn main() {
         ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
         ("limits: an overflow inside is seen in training and in evaluation", limits::overflow),
         ("limits: a step without loss is refused", limits::no_loss),
+        ("limits: what is compiled ahead is all that steps and evaluations run", limits::compiled_ahead),
+        (
+            "limits: cooperative, what is compiled ahead is all that steps and evaluations run",
+            limits::compiled_ahead,
+        ),
         ("limits: one sample is learned by heart", limits::overfit),
         ("limits: a feed-forward beyond f16", limits::beyond_f16),
         ("limits: cooperative, a feed-forward beyond f16", limits::beyond_f16),

@@ -25,6 +25,8 @@ use rullama_train::recipe::Recipe;
 use rullama_train::run::{Course, Recorded};
 use serde_json::json;
 
+use super::laps::Laps;
+use super::pipelines::Pipelines;
 use super::session::Session;
 use super::show;
 use console::{Console, Voice};
@@ -60,12 +62,16 @@ impl How {
 pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let dir = &recipe.output.dir;
     lock::check(dir)?;
-    let (session, loaded) = Session::start(recipe)?;
+    let mut laps = Laps::start();
+    let (session, gpu) = Session::start_on_device(recipe);
+    let (session, loaded) = session?;
     let initial = &loaded.adapter;
     let identity = Identity::of(&session.frozen, &session.prepared.data);
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     check_space(recipe, initial)?;
-    let gpu = Session::device(recipe)?;
+    let gpu = gpu?;
+    let mut pipelines = Pipelines::open(&gpu);
+    laps.lap("base, samples and device");
     if args.voice() == Voice::Words {
         show::start(recipe, &session, &loaded, &gpu);
     }
@@ -76,13 +82,15 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let model = session.model(recipe, &gpu, initial)?;
     let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
+    laps.lap("weights");
     if args.voice() == Voice::Words {
         show::plan(trainer.plan(), false);
     }
     let bar = loading.phase("trying the longest batch", 0);
-    let tried = session.dry_pass(&trainer)?;
+    let tried = session.dry_pass(recipe, &trainer, &mut laps)?;
     bar.finish_and_clear();
     loading.line("tried", &tried);
+    pipelines.keep(&gpu);
     if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
         loading.line("offload", &cost);
     }
@@ -124,8 +132,10 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
         stop: Stop::listen()?,
         started: now(),
     };
-    run.begin(&start.notices, &loaded.notices)?;
-    run.train()
+    run.begin(&start.notices, &loaded.notices, &laps)?;
+    let status = run.train();
+    pipelines.keep(&gpu);
+    status
 }
 
 /// Refuses a disk that has no room for what the run writes.
@@ -173,7 +183,7 @@ enum End {
 
 impl Run<'_> {
     /// Says how the run begins, `notices` where it goes on. `loaded` is what is to be said of `lora.init_from`.
-    fn begin(&mut self, notices: &[String], loaded: &[String]) -> Result<()> {
+    fn begin(&mut self, notices: &[String], loaded: &[String], laps: &Laps) -> Result<()> {
         let recipe = self.course.recipe;
         state::write(&recipe.output.dir, Status::Running, &self.facts())?;
         self.console.json(|| {
@@ -182,6 +192,7 @@ impl Run<'_> {
             object["output"] = json!(recipe.output.dir);
             object["steps"] = self.course.steps().into();
             object["resumed_at"] = self.course.step.into();
+            object["start_seconds"] = laps.json();
             object["offloaded_layers"] = json!(self.course.model.offloaded());
             let of_data = self.course.prepared.data.notices.iter().map(ToString::to_string);
             object["notices"] =
@@ -189,6 +200,7 @@ impl Run<'_> {
             object["recipe"] = serde_json::to_value(recipe).expect("tables of plain values");
             object
         });
+        self.console.line("started", &laps.to_string());
         notices.iter().for_each(|notice| self.console.line("resume", notice));
         Ok(())
     }

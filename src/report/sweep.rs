@@ -1,0 +1,152 @@
+//! What a step costs while one quantity grows, beside a straight line: `rullama-train bench --sweep`.
+
+use serde_json::{Value, json};
+
+use super::chart::{Chart, Series};
+use super::page;
+use super::words::{escape, grouped, number};
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// What is varied.
+    pub at: usize,
+    /// Tokens in a step.
+    pub tokens: usize,
+    /// Of a step.
+    pub seconds: f64,
+    /// Planned on the device.
+    pub bytes: u64,
+}
+
+impl Point {
+    fn microseconds_a_token(&self) -> f64 {
+        1e6 * self.seconds / self.tokens as f64
+    }
+
+    fn gibibytes(&self) -> f64 {
+        self.bytes as f64 / f64::from(1 << 30)
+    }
+}
+
+/// A series of measurements.
+pub struct Sweep<'a> {
+    /// `tokens`, `layers` or `width`.
+    pub varied: &'a str,
+    /// What was measured, and on which device, for the reader.
+    pub under: &'a str,
+    /// In ascending order, at least two.
+    pub points: Vec<Point>,
+}
+
+impl Sweep<'_> {
+    /// A step's time, and the memory, of `point` over those on the straight line from the first point to the last: 1 all the way
+    /// where the cost is linear, below 1 where it begins slowly and climbs, above 1 where it levels off.
+    pub fn of_line(&self, point: &Point) -> [f64; 2] {
+        let (first, last) = (self.points[0], self.points[self.points.len() - 1]);
+        let part = (point.at - first.at) as f64 / (last.at - first.at).max(1) as f64;
+        let of = |value: fn(&Point) -> f64| {
+            let (from, to) = (value(&first), value(&last));
+            value(point) / (from + part * (to - from))
+        };
+        [of(|p| p.seconds), of(|p| p.bytes as f64)]
+    }
+
+    /// The measurements, for `--json`.
+    pub fn json(&self) -> Value {
+        let point = |p: &Point| {
+            let [time, memory] = self.of_line(p);
+            json!({
+                self.varied: p.at, "tokens_in_a_step": p.tokens, "step_seconds": p.seconds,
+                "seconds_per_token": p.seconds / p.tokens as f64, "planned_bytes": p.bytes,
+                "time_of_straight_line": time, "memory_of_straight_line": memory,
+            })
+        };
+        self.points.iter().map(point).collect()
+    }
+
+    /// The page.
+    pub fn html(&self) -> String {
+        let title = format!("Cost against {}", escape(self.varied));
+        let by_tokens = self.varied == "tokens";
+        let a_token = "microseconds, forward, backward and update";
+        let mut charts = vec![self.chart("Time a token", a_token, !by_tokens, Point::microseconds_a_token)];
+        if by_tokens {
+            charts.push(self.chart("Time a step", "milliseconds", true, |p| 1e3 * p.seconds));
+        }
+        charts.push(self.chart("Memory", "GiB planned on the device", true, Point::gibibytes));
+        let row = |p: &Point| {
+            let [time, memory] = self.of_line(p).map(|share| format!("{:+.1} %", 100.0 * (share - 1.0)));
+            format!(
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{time}</td><td>{}</td><td>{memory}</td></tr>",
+                grouped(p.at),
+                number(1e3 * p.seconds),
+                number(p.microseconds_a_token()),
+                grouped((p.tokens as f64 / p.seconds).round() as usize),
+                number(p.gibibytes()),
+            )
+        };
+        let rows: String = self.points.iter().map(row).collect();
+        let body = format!(
+            "<header><div class=brand>rullama-train</div><h1>{title}</h1><p class=under>{}</p></header>\n\
+             <div class=charts>{}</div>\n<h2>Measured</h2>\n<div class=\"card scroll\"><table><tr><th>{}<th>ms a step<th>µs a token\
+             <th>tokens/s<th>time against the line<th>GiB<th>memory against the line</tr>{rows}</table></div>\n",
+            escape(self.under),
+            charts.iter().map(Chart::html).collect::<String>(),
+            escape(self.varied),
+        );
+        page(&title, &body)
+    }
+
+    fn chart<'a>(
+        &'a self,
+        title: &'a str,
+        note: &'a str,
+        line: bool,
+        value: impl Fn(&Point) -> f64,
+    ) -> Chart<'a> {
+        let points: Vec<(f64, f64)> = self.points.iter().map(|p| (p.at as f64, value(p))).collect();
+        let last = points[points.len() - 1];
+        let mut series = Vec::new();
+        if line {
+            let ends = vec![points[0], last];
+            series.push(Series { name: "straight line", class: "raw", points: ends, dots: false });
+        }
+        series.push(Series { name: "measured", class: "train", points, dots: true });
+        let format = number as fn(f64) -> String;
+        Chart {
+            title,
+            note,
+            series,
+            last_step: last.0,
+            unit: self.varied,
+            from_zero: true,
+            class: "wide",
+            ..Chart::new(format)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_linear_lies_on_the_line() {
+        let point = |at: usize, seconds: f64| Point { at, tokens: at, seconds, bytes: 1000 + at as u64 };
+        let sweep = Sweep {
+            varied: "tokens",
+            under: "a <device>",
+            points: vec![point(100, 1.1), point(200, 2.1), point(400, 3.0), point(500, 5.1)],
+        };
+        let shares: Vec<[f64; 2]> = sweep.points.iter().map(|p| sweep.of_line(p)).collect();
+        for (share, expected) in shares.iter().zip([1.0, 1.0, 3.0 / 4.1, 1.0]) {
+            assert!((share[0] - expected).abs() < 1e-12 && (share[1] - 1.0).abs() < 1e-12, "{share:?}");
+        }
+        let html = sweep.html();
+        assert_eq!(html.matches("<svg").count(), 3, "a chart of each cost");
+        assert_eq!(html.matches("line raw").count(), 2, "a step's time and memory have a straight line");
+        assert!(html.contains("a &lt;device&gt;") && !html.contains("http"), "whole in itself");
+        assert_eq!(sweep.json()[2]["tokens"], 400);
+    }
+}
