@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::Recipe;
 
-/// Sections that decide what is measured, written and where it runs, but not the numbers.
+/// Sections that decide what is measured, written and where it runs, but not the numbers: another device, or other kernels, move
+/// them by rounding.
 const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
 /// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed
