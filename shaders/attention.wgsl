@@ -2,6 +2,7 @@
 // s = q·k, p = exp(s − lse), out = Σ p·v, with key j visible to query i if start(i) <= j <= i and i − j < window.
 // H query heads share G key/value heads. Backward rebuilds p from q, k and the saved row log-sum-exp:
 // dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
+#import common/end_query
 
 // Twin of `Params` in src/ops/attention.rs.
 struct Params {
@@ -64,16 +65,6 @@ fn first_key(query0: u32) -> u32 {
         first = max(first, query0 + 1u - params.window);
     }
     return first / BLOCK * BLOCK;
-}
-
-// One past the last query that sees any key of the block from `key0` on.
-fn end_query(key0: u32) -> u32 {
-    let last = min(key0 + BLOCK, params.rows) - 1u;
-    var end = bounds[last].y;
-    if params.window != 0u {
-        end = min(end, last + params.window);
-    }
-    return end;
 }
 
 fn add_scores(lane: u32) {

@@ -5,6 +5,7 @@
 // RAISE (FlashAttention-4, section 3). Backward of the queries leaves its weights and their gradients to coop_attention_kv.wgsl.
 enable f16;
 enable wgpu_cooperative_matrix;
+#import common/end_query
 
 // Twin of `Params` in src/ops/coop_attention.rs.
 struct Params {
@@ -73,16 +74,6 @@ fn first_of(query: u32, start: u32) -> u32 {
 // The first key that any query of the block from `query0` on sees, rounded down to a block.
 fn first_key(query0: u32) -> u32 {
     return first_of(query0, bounds[query0].x) / BLOCK * BLOCK;
-}
-
-// One past the last query that sees any key of the block from `key0` on.
-fn end_query(key0: u32) -> u32 {
-    let last = min(key0 + BLOCK, params.rows) - 1u;
-    var end = bounds[last].y;
-    if params.window != 0u {
-        end = min(end, last + params.window);
-    }
-    return end;
 }
 
 // Whether every query of one block sees every key of the other.

@@ -4,6 +4,7 @@
 // matrices straight from memory, dout or the queries come through workgroup memory, 32 at a time.
 enable f16;
 enable wgpu_cooperative_matrix;
+#import common/end_query
 
 // Twin of `Params` in src/ops/coop_attention_kv.rs.
 struct Params {
@@ -31,16 +32,6 @@ const PITCH: u32 = TILES * 4u + 2u;             // vec4s of a staged row
 
 var<workgroup> staged: array<vec4<f16>, {STAGED}>;       // 32 queries, 16·TILES columns
 var<workgroup> finished: array<vec4<f32>, 320>;     // 16×16 results of each subgroup, 5 vec4s a row
-
-// One past the last query that sees any key of the block from `key0` on.
-fn end_query(key0: u32) -> u32 {
-    let last = min(key0 + BLOCK, params.rows) - 1u;
-    var end = bounds[last].y;
-    if params.window != 0u {
-        end = min(end, last + params.window);
-    }
-    return end;
-}
 
 // Four of the values that this thread stages of the queries from `query0` on: those of matrix `i`.
 fn read4(query0: u32, column: u32, i: u32, lane: u32) -> vec4<f16> {

@@ -26,6 +26,13 @@ var<workgroup> squares: array<f32, 256>;
 var<workgroup> products: array<f32, 256>;
 var<workgroup> largest: array<f32, 256>;
 
+// 1/√(mean of the squares + eps), of their sum. As in rms_norm.wgsl: one that overflows becomes infinite, not zero.
+fn rstd_of(sum: f32) -> f32 {
+    let mean = sum / f32(params.width4 * 4u) + params.eps;
+    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
+    return select(1.0 / sqrt(mean), mean, overflows);
+}
+
 // y = x·rstd·w
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -57,10 +64,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
     workgroupBarrier();
     let leader = lane / THREADS * THREADS;
-    let mean = squares[leader] / f32(params.width4 * 4u) + params.eps;
-    // As in rms_norm.wgsl: a sum that overflows becomes infinite, not zero.
-    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
-    let rstd = select(1.0 / sqrt(mean), mean, overflows);
+    let rstd = rstd_of(squares[leader]);
     let e = exponent(rstd * largest[leader]);
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);
@@ -103,11 +107,8 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     }
     workgroupBarrier();
     let leader = lane / THREADS * THREADS;
-    let n = f32(params.width4 * 4u);
-    let mean = squares[leader] / n + params.eps;
-    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
-    let rstd = select(1.0 / sqrt(mean), mean, overflows);
-    let along = rstd * rstd * (products[leader] / n);
+    let rstd = rstd_of(squares[leader]);
+    let along = rstd * rstd * (products[leader] / f32(params.width4 * 4u));
     var most = 0.0;
 #for i in 0..{EACH}
     let d{i} = rstd * (g{i} - x{i} * along);

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench kernels [-- NAME…] [--tokens N]`; a name is a part of a group's.
 
-#[allow(dead_code)]
+#[allow(dead_code)] // the groups of a whole step are for `bench`
 #[path = "../../src/cli/ceilings.rs"]
 mod ceilings;
 mod checks;

@@ -69,6 +69,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("simd_attention", include_str!("../../shaders/simd_attention.wgsl")),
     ("simd_linear", include_str!("../../shaders/simd_linear.wgsl")),
     ("simd_lora", include_str!("../../shaders/simd_lora.wgsl")),
+    ("common/end_query", include_str!("../../shaders/common/end_query.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),
     ("common/packed", include_str!("../../shaders/common/packed.wgsl")),
     ("common/pcg", include_str!("../../shaders/common/pcg.wgsl")),
