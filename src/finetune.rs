@@ -9,7 +9,7 @@ use crate::gpu::{Gpu, GpuError};
 use crate::lora::Adapter;
 use crate::recipe::Recipe;
 use crate::run::{self, Frozen, RunError, Steps};
-use crate::train::{Capacity, StepReport, TrainError, Trainer};
+use crate::train::{StepReport, TrainError, Trainer};
 
 /// Why there is no adapter.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +73,7 @@ pub async fn finetune(
 ) -> Result<Adapter, FinetuneError> {
     let planned = Steps::plan(recipe, samples)?;
     let steps = planned.plans.len();
-    let mut capacity = Capacity::default();
-    (0..steps).for_each(|index| capacity.include(&planned.step(samples, index)));
+    let capacity = run::capacity(&planned, samples, &[]);
 
     let start = run::initial_adapter(recipe, &frozen.base)?.adapter;
     let positions = recipe.data.max_seq_len;
