@@ -24,6 +24,7 @@ impl<'b> Model<'b> {
             acts.clear_dkv(rec, layer, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
+            acts.restore_input(rec, layer, inputs.tokens);
             let again = acts.layers[layer].kept().recomputes();
             if again {
                 self.attention_forward(rec, &pass, acts, layer, true);
