@@ -27,7 +27,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 78] = [
+    let tests: [Test; 79] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -80,6 +80,7 @@ fn main() {
         ("experts: GeGLU and back to tokens", experts::whole),
         ("experts: gradients of their adapters", experts::gradients),
         ("experts: products of short passes", experts::short),
+        ("experts: products (8×8 matrices)", experts::products),
         ("cooperative: experts, gradients of their adapters", experts::gradients),
         ("cooperative: experts, products", experts::products),
         ("cooperative: experts, GeGLU and back to tokens", experts::whole),
