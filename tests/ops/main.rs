@@ -84,6 +84,7 @@ fn main() {
         ("experts: GeGLU and back to tokens", experts::whole),
         ("experts: gradients of their adapters", experts::gradients),
         ("experts: products of short passes", experts::short),
+        ("experts: products (8×8 matrices)", experts::products),
         ("cooperative: experts, gradients of their adapters", experts::gradients),
         ("cooperative: experts, products", experts::products),
         ("cooperative: experts, GeGLU and back to tokens", experts::whole),
