@@ -98,8 +98,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     most = max(most, most4(n{i}));
 #end
     over_the_row(0.0, most, lane);
+    let next_rstd = 1.0;
     let e = exponent(largest[leader]);
-    let scale = scaling(e);
 #end
 #for normed in 0..{NORMED}
 #for i in 0..{EACH}
@@ -110,13 +110,14 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     over_the_row(square, most, lane);
     let next_rstd = rstd_of(squares[leader], params.width4, params.next_eps);
     let e = exponent(next_rstd * largest[leader]);
-    let scale = scaling(e) * next_rstd;
 #end
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);
     }
+    let scale = scaling(e);
+    // Not both factors at once: they may leave f32, and rows of zeros are not to become something else.
 #for i in 0..{EACH}
-    let half{i} = vec4<f16>(scale * n{i});
+    let half{i} = vec4<f16>(scale * (next_rstd * n{i}));
     if c{i} < params.packed4 {
         packed[packed_at(params.tiles, row, c{i})] = half{i};
     }

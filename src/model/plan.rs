@@ -253,28 +253,14 @@ impl Plan {
             Plan::with_chunk(gpu, model, adapter, passes, chunk.next_multiple_of(64).min(tokens))
         };
         let Recompute::Within(limit) = passes.recompute else { return with_chunk(largest) };
-        let mut plan = with_chunk(largest.min(tokens));
+        let mut chunk = largest.min(tokens);
         loop {
-            let half = plan.chunk / 2;
-            if half < least {
+            let plan = with_chunk(chunk);
+            if plan.total() <= limit || chunk / 2 < least {
                 return plan;
             }
-            let fits = plan.total() <= limit;
-            if fits && half < model.chunk / 2 {
-                return plan;
-            }
-            // Smaller chunks cost launches, which what more layers keep of their feed-forwards may save several times.
-            let smaller = with_chunk(half);
-            if fits && smaller.keeping_down() < plan.keeping_down() + plan.layers.len().div_ceil(4) {
-                return plan;
-            }
-            plan = smaller;
+            chunk /= 2;
         }
-    }
-
-    /// Layers that keep what their feed-forwards give.
-    fn keeping_down(&self) -> usize {
-        self.kept.iter().filter(|kept| **kept >= Kept::Down).count()
     }
 
     fn with_chunk(gpu: &Gpu, model: &Frozen, adapter: &Trainable, passes: Passes, chunk: usize) -> Plan {

@@ -25,11 +25,31 @@ const EPS: f32 = 1e-6;
 /// Rows and widths: less than a matrix, odd, as wide as Gemma's.
 const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 60), (33, 1536), (130, 2112), (16, 5376)];
 
-/// What is packed, in f32 again.
+/// What is packed, in f32 again, once nothing is found behind it.
 fn unpacked(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str) -> Result<Vec<f64>, Failed> {
+    nothing_behind(gpu, packed, width, height, name)?;
     let y = Block::output(gpu, (0, 0), width, height);
     run(gpu, |rec| packed.unpack(rec, y.view(), width, height))?;
     y.read(gpu, name)
+}
+
+/// Fills all that lies in whole matrices, up to 64 columns.
+fn make_stale(gpu: &Gpu, packed: &Packed, width: usize, height: usize) {
+    let stale = vec![f16::NAN; width.next_multiple_of(64) * height.next_multiple_of(16)];
+    gpu.write(packed.bind(0).buffer, &stale);
+}
+
+/// What is behind the last column and row, products read as zero.
+fn nothing_behind(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str) -> Result<(), Failed> {
+    let (tiles, across) = (height.div_ceil(16), width.next_multiple_of(64));
+    let halves: Vec<f16> = block_on(gpu.read(packed.bind(0).buffer, across * tiles * 16))?;
+    let place = |t: usize, c: usize| ((c / 16) * tiles + t / 16) * 256 + t % 16 * 16 + c % 16;
+    let all = (0..tiles * 16).flat_map(|t| (0..across).map(move |c| (t, c)));
+    let mut behind = all.filter(|&(t, c)| t >= height || c >= width);
+    match behind.find(|&(t, c)| halves[place(t, c)] != f16::ZERO) {
+        Some((t, c)) => Err(format!("{name}: {} is left at row {t}, column {c}", halves[place(t, c)]).into()),
+        None => Ok(()),
+    }
 }
 
 /// RMSNorm; the second row is all zero.
@@ -261,22 +281,12 @@ pub fn heads_backward(gpu: &Gpu) -> Outcome {
         let width = heads * size;
         let [x, dy] = [&x, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
         let packed = Packed::new(gpu, "gradients of heads", tokens, width)?;
-        let stale = vec![f16::from_f32(7.0); width.next_multiple_of(64) * tokens.next_multiple_of(16)];
-        gpu.write(packed.bind(0).buffer, &stale);
+        make_stale(gpu, &packed, width, tokens);
         let turn = turned.then_some((&positions, &table));
         run(gpu, |rec| {
             coop_heads_backward::backward(rec, &packed, &dy.rows, &x.rows, &norm, turn, heads, tokens)
         })?;
         check.close(&name, width, &unpacked(gpu, &packed, width, tokens, &name)?, &expected)?;
-        // What is behind the last column and row, products read as zero.
-        let tiles = tokens.div_ceil(16);
-        let halves: Vec<f16> = block_on(gpu.read(packed.bind(0).buffer, stale.len()))?;
-        let place = |t: usize, c: usize| ((c / 16) * tiles + t / 16) * 256 + t % 16 * 16 + c % 16;
-        let around = (0..tiles * 16).flat_map(|t| (0..width.next_multiple_of(64)).map(move |c| (t, c)));
-        let mut behind = around.filter(|&(t, c)| t >= tokens || c >= width);
-        if let Some((t, c)) = behind.find(|&(t, c)| halves[place(t, c)] != f16::ZERO) {
-            return Err(format!("{name}: {} is left at row {t}, column {c}", halves[place(t, c)]).into());
-        }
     }
     check.done()
 }
