@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use pollster::block_on;
 use rullama_train::dataset::{Invalid, Options, Overlong, files};
 use rullama_train::export::HeldOut;
-use rullama_train::gpu::{Backend, Gpu, Tier};
+use rullama_train::gpu::{Backend, Tier};
 use rullama_train::recipe::{Recipe, Template};
 use rullama_train::run::{self, Data, Frozen};
 use rullama_train::template::{Layout, TrainOn};
 use rullama_train::tokenizer::Tokenizer;
 use rullama_train::weights::Base;
 
+use super::device::Device;
 use super::session::Session;
 
 /// Text to compare on.
@@ -32,7 +32,7 @@ pub struct HeldOutArgs {
 
 impl HeldOutArgs {
     /// The text and the device; `None` where none is wanted. Done before any long work, so that mistakes cost no time.
-    pub fn open(&self, base: &Base) -> Result<Option<(Gpu, HeldOut)>> {
+    pub fn open(&self, base: &Base) -> Result<Option<(Device, HeldOut)>> {
         if self.unverified {
             return Ok(None);
         }
@@ -67,12 +67,12 @@ impl HeldOutArgs {
                 HeldOut::of_samples(&samples, config.vocab)?
             }
         };
-        Ok(Some((in_f32(block_on(Gpu::open(Backend::Auto, None, false))?), held_out)))
+        Ok(Some((in_f32(Device::open(Backend::Auto, None, false)?), held_out)))
     }
 }
 
 /// A few hundred tokens need no speed, and small differences are to be seen.
-fn in_f32(gpu: Gpu) -> Gpu {
+fn in_f32(gpu: Device) -> Device {
     gpu.set_tier(Tier::F32);
     gpu
 }

@@ -7,6 +7,7 @@ mod gguf_writer;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod kills;
+mod pipelines;
 mod resume;
 mod talk;
 #[path = "../common/tool_base.rs"]
@@ -121,7 +122,11 @@ fn main() {
         on_a_device.push(("Ctrl-C twice does not wait", resume::interrupted_twice));
     }
     if cfg!(target_os = "linux") {
-        on_a_device.push(("compiled kernels are kept, and no file of them stops a run", pipelines));
+        on_a_device.push(("compiled kernels are kept, and no file of them stops a run", pipelines::damaged));
+        on_a_device.push((
+            "every command takes kernels that are compiled, and keeps its own",
+            pipelines::everywhere,
+        ));
         on_a_device.push(("a full disk is one error, and the run goes on later", resume::full_disk));
     }
     let trial = |(name, test): Test| {
@@ -514,45 +519,6 @@ fn sweep(place: Place) {
     }
     let text = place.run(&["bench", "tiny", "--sweep=tokens", "--sequence=64", "--steps=1", "--rank=2"]);
     assert!(text.contains("tokens     64: ") && text.contains("written    tiny-by-tokens.html"), "{text}");
-}
-
-fn pipelines(place: Place) {
-    let run = || {
-        let bench = ["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"];
-        let output = place.command(&bench).output().expect("it starts");
-        let (stdout, stderr) = texts(&output);
-        assert!(output.status.success(), "{stdout}{stderr}");
-        let found: Json = serde_json::from_str(&stdout).expect("JSON");
-        (found["first_loss"].to_string(), stderr)
-    };
-    let (loss, said) = run();
-    assert_eq!(said, "");
-    let folder = place.cache.path().join("rullama-train/pipelines");
-    let files = || std::fs::read_dir(&folder).expect("a folder").map(|e| e.expect("an entry").path());
-    let file = files().next().expect("a file of the GPU");
-    let whole = std::fs::read(&file).expect("read");
-    assert_eq!(run(), (loss.clone(), String::new()));
-
-    let mut damaged = whole.clone();
-    *damaged.last_mut().expect("not empty") ^= 1;
-    let mut foreign = whole.clone();
-    foreign[10] ^= 1; // in the digest of driver and shaders
-    for (bytes, says) in
-        [(damaged, "is damaged"), (foreign, "is of another driver, or of another version of this program")]
-    {
-        std::fs::write(&file, &bytes).expect("written");
-        let note = format!("note: {} {says}; the kernels are compiled anew\n", file.display());
-        assert_eq!(run(), (loss.clone(), note));
-        let now = std::fs::read(&file).expect("read");
-        assert!(now != bytes && now[..40] == whole[..40], "it was made anew");
-        assert_eq!(files().count(), 1, "nothing was left beside it");
-    }
-
-    std::fs::remove_dir_all(&folder).expect("removed");
-    std::fs::write(&folder, "in the way").expect("written");
-    let (found, said) = run();
-    assert_eq!(found, loss);
-    assert!(said.contains("note: compiled kernels are not kept: cannot write"), "{said}");
 }
 
 fn no_validation(place: Place) {

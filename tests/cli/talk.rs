@@ -134,7 +134,7 @@ pub fn generate(place: Place) {
 }
 
 /// Standard output and error of a chat with these lines.
-fn chat(place: &Place, arguments: &[&str], lines: &str) -> (String, String) {
+pub fn chat(place: &Place, arguments: &[&str], lines: &str) -> (String, String) {
     let arguments = [&["chat", "tiny", "--temperature=0", "--max-tokens=40"], arguments].concat();
     let mut command = place.command(&arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -288,6 +288,13 @@ fn with(mut body: Json, more: Json) -> Json {
         body[name] = value.clone();
     }
     body
+}
+
+/// A server that answers once, and is killed.
+pub fn one_reply(place: &Place) {
+    let server = Server::start(place);
+    assert_eq!(server.post(&hello("tiny")).0, 200);
+    assert_eq!(server.post(&hello("tiny")).0, 200, "by now the first is done with");
 }
 
 pub fn serve(place: Place) {
