@@ -1,5 +1,6 @@
 //! The device: choosing it, its buffers, its pipelines, and reading results back.
 
+mod host;
 mod pipeline;
 pub mod profile;
 mod recorder;
@@ -8,12 +9,13 @@ pub mod shader;
 mod upload;
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wgpu::util::DeviceExt;
 
 pub use crate::recipe::{Backend, Kernels};
+use crate::words;
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
@@ -85,6 +87,20 @@ pub enum GpuError {
         /// What [`crate::model::plan::Recompute::Within`] allows.
         limit: u64,
     },
+    /// What is to stay off the device does not fit host memory.
+    #[error(
+        "the experts of {layers} layers need {} of host memory, {} are available: close other programs, or leave more experts on the \
+         device (train.memory_limit or train.offload_experts in a recipe, --memory-limit or --offload-experts)",
+        words::bytes(*.needed), words::bytes(*.available)
+    )]
+    HostMemory {
+        /// Layers whose experts were to stay there.
+        layers: usize,
+        /// What these need, in bytes.
+        needed: u64,
+        /// What there is, in bytes.
+        available: u64,
+    },
     /// The base could not be read while it was on its way to the device.
     #[error(transparent)]
     Base(crate::weights::Error),
@@ -151,6 +167,7 @@ pub struct Gpu {
     workgroups_to_fill: AtomicUsize,
     row_factors: OnceLock<wgpu::Buffer>,
     tier: Mutex<Tier>,
+    host_memory: AtomicU64,
     simd: AtomicBool,
     has_simd: bool,
     /// Parameters of the dispatches being recorded.
@@ -222,6 +239,7 @@ impl Gpu {
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
             row_factors: OnceLock::new(),
             tier: Mutex::new(Tier::F32),
+            host_memory: AtomicU64::new(host::ASKED),
             simd: AtomicBool::new(simd),
             has_simd: simd,
             params,

@@ -135,6 +135,15 @@ impl ExpertWeight {
         Ok(tiles)
     }
 
+    /// Bytes of their own that [`ExpertWeight::on_host`] takes for a matrix: none where it stays in a file in memory.
+    pub fn host_bytes(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>, experts: usize) -> u64 {
+        let in_file = base.gguf().is_in_memory() && !base.is_random();
+        let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
+        let bytes = tiles.map(|tile| tile.len() * matrix.row_bytes());
+        let own = bytes.filter(|&bytes| !(in_file && planes::is_as_in_file(matrix.ty, bytes)));
+        own.map(|bytes| planes::packed_bytes(bytes) as u64).sum()
+    }
+
     /// Parameters `[experts·rows, cols]` as something to multiply by.
     pub fn of_param(param: &Param, experts: usize) -> ExpertWeight {
         ExpertWeight { weight: param.as_weight(), rows: param.rows / experts }
