@@ -634,6 +634,22 @@ fn offload(place: Place) {
     };
     assert_eq!(reply(&[]), reply(&["--offload-experts"]));
 
+    // What is handed out is the same file, compared with the same result.
+    let handed_out = |verb: &[&str], more: &[&str], file: &str| {
+        let text = place.run(&[verb, &["--data", "rows.jsonl"], more].concat());
+        let says = |start: &str| text.lines().find(|l| l.starts_with(start)).map(str::to_owned);
+        let found = (place.read(file), says("drift "), says("effect "), says("exported "));
+        assert_eq!(says("offload ").is_some(), !more.is_empty(), "{text}");
+        found
+    };
+    for (verb, file) in [
+        (&["merge", "run", "--base", &base, "--type=f32", "--out=out/merged.gguf"][..], "out/merged.gguf"),
+        (&["export", "run", "--base", &base, "--to=peft", "--out=out"], "out/adapter_model.safetensors"),
+    ] {
+        let resident = handed_out(verb, &[], file);
+        assert!(resident == handed_out(verb, &["--offload-experts"], file), "{verb:?}");
+    }
+
     for (arguments, expected) in [
         (
             &["recipe.toml", "--set", "train.memory_limit=0.001"][..],
@@ -651,6 +667,10 @@ fn offload(place: Place) {
         ),
         (
             &["generate", "tiny", "--prompt", "Hello!", "--offload-experts"],
+            "error: --offload-experts: tiny is no mixture of experts; leave it out\n",
+        ),
+        (
+            &["merge", talk::ADAPTER, "--base", "tiny", "--out", "x.gguf", "--offload-experts"],
             "error: --offload-experts: tiny is no mixture of experts; leave it out\n",
         ),
         (

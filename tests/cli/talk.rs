@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::{Place, texts, tool_base};
 
 /// Rank 8 on every linear of the tiny base, with effect.
-const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
 const GREETING: &str = "Hello! How can I help you?";
 /// With the adapter at weights from -3 to -10.
 const ADAPTED: &str = "Good to see you. How can I help you?";
