@@ -267,9 +267,19 @@ fn params_are_twins() {
             .lines()
             .map(|line| line.trim().trim_end_matches(',').to_string())
             .filter(|l| !l.is_empty())
+            .flat_map(|line| if line == "mask: MaskParams" { mask_params() } else { vec![line] })
             .collect();
         assert_eq!(wgsl, rust, "{shader}: Params in WGSL (left) and in Rust (right)");
     }
+}
+
+/// The fields that `mask: MaskParams` stands for, with its name before them.
+fn mask_params() -> Vec<String> {
+    let file = rust_twin("expert_dropout");
+    let (_, after) = file.split_once("struct MaskParams {").expect("its home");
+    let (body, _) = after.split_once('}').expect("it ends");
+    let fields = body.lines().map(|line| line.trim().trim_end_matches(',')).filter(|l| !l.is_empty());
+    fields.map(|field| format!("mask_{field}")).collect()
 }
 
 fn rust_twin(shader: &str) -> String {

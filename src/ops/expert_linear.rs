@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::expert_dropout::{ExpertMask, MaskParams};
 use super::expert_groups::Groups;
 use super::{Param, Tile, View, Weight, random};
 use crate::gpu::{Gpu, GpuError, Kernel, Recorder};
@@ -33,6 +34,7 @@ struct Params {
     tile: u32,
     lora_rows: u32,
     lora_first: u32,
+    mask: MaskParams,
 }
 
 /// A matrix `[N, K]` for each expert, in one of a model's formats.
@@ -216,7 +218,20 @@ pub fn forward(
     groups: &Groups,
     tokens: usize,
 ) {
-    dispatch(rec, "forward", y, x, w, scale, lora, groups, tokens, false);
+    dispatch(rec, "forward", y, x, w, scale, lora, None, groups, tokens, false);
+}
+
+/// `z = (mask·x)·A_eᵀ` for `z` `[rows, R]` and the `A` of an adapter.
+pub fn forward_masked(
+    rec: &mut Recorder,
+    z: Columns,
+    x: Source,
+    a: &ExpertWeight,
+    mask: ExpertMask,
+    groups: &Groups,
+    tokens: usize,
+) {
+    dispatch(rec, "forward_masked", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
 }
 
 /// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
@@ -231,7 +246,7 @@ pub fn backward(
     tokens: usize,
     accumulate: bool,
 ) {
-    dispatch(rec, "backward", dx, dy, w, scale, lora, groups, tokens, accumulate);
+    dispatch(rec, "backward", dx, dy, w, scale, lora, None, groups, tokens, accumulate);
 }
 
 fn dispatch(
@@ -242,15 +257,17 @@ fn dispatch(
     w: &ExpertWeight,
     scale: f32,
     lora: Option<&LowRank>,
+    mask: Option<ExpertMask>,
     groups: &Groups,
     tokens: usize,
     accumulate: bool,
 ) {
+    let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
     let (x, used) = match x {
         Source::Rows(x) => (x, 0),
         Source::Tokens(x) => (x, groups.experts.used),
     };
-    let columns = to.count(if entry == "forward" { w.rows } else { w.weight.cols });
+    let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
     let y = to.y;
     for tile in &w.weight.tiles {
         let params = Params {
@@ -274,6 +291,7 @@ fn dispatch(
             tile: groups.tile as u32,
             lora_rows: lora.map_or(0, |l| (l.matrix.rows / groups.experts.count) as u32),
             lora_first: lora.map_or(0, |l| l.first_row as u32),
+            mask,
         };
         let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
         let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
