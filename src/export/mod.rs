@@ -91,9 +91,6 @@ impl Format {
         let split = config.layers[slot.layer].experts_split;
         match self {
             Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{place}; {next}")),
-            Format::Mlx if module.of_experts() => {
-                Some(format!("{place}, as mlx-lm has gate and up of experts apart; {next}"))
-            }
             Format::GgufLora | Format::GgufLoraF16 if split && module == Module::FfnGateUpExps => {
                 Some(format!("{place}, as this model has gate and up of experts apart; {next}"))
             }
