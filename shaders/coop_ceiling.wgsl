@@ -1,4 +1,4 @@
-// Multiplications of cooperative matrices that read nothing: eight 16×16 results a subgroup, f16 operands, f32 sums.
+// Multiplications of cooperative matrices that read nothing: eight {EDGE}×{EDGE} results a subgroup, f16 operands, f32 sums.
 enable f16;
 enable wgpu_cooperative_matrix;
 
@@ -8,22 +8,25 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // six matrices [6, 16, 16]
-@group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;        // [workgroups, 16, 16]
+@group(0) @binding(1) var<storage, read> x: array<f16>;                // six matrices [6, {EDGE}, {EDGE}]
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;          // [workgroups, 8, 2, {EDGE}, {EDGE}]
 
-var<workgroup> finished: array<vec4<f32>, 256>; // a matrix of each subgroup
+const MATRIX: u32 = {EDGE}u * {EDGE}u;
+const THREADS: u32 = 4u * {LANES}u;
 
-@compute @workgroup_size(128)
+var<workgroup> finished: array<f32, 4u * MATRIX>; // a matrix of each subgroup
+
+@compute @workgroup_size(THREADS)
 fn multiply_add(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
 #for i in 0..2
-    let a{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[{i}u * 64u], 4u);
+    let a{i} = coopLoadT<coop_mat{EDGE}x{EDGE}<f16, A>>(&x[{i}u * MATRIX], {EDGE}u);
 #end
 #for j in 0..4
-    let b{j} = coopLoad<coop_mat16x16<f16, B>>(&x[128u + {j}u * 64u], 4u);
+    let b{j} = coopLoad<coop_mat{EDGE}x{EDGE}<f16, B>>(&x[(2u + {j}u) * MATRIX], {EDGE}u);
 #end
 #for i in 0..2
 #for j in 0..4
-    var c{i}{j} = coop_mat16x16<f32, C>();
+    var c{i}{j}: coop_mat{EDGE}x{EDGE}<f32, C>;
 #end
 #end
     for (var round = 0u; round < params.rounds; round++) {
@@ -33,13 +36,16 @@ fn multiply_add(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
 #end
 #end
     }
-    let at = lane / 32u * 64u;
+    let at = lane / {LANES}u * MATRIX;
+    let pitch = {EDGE}u;
 #for i in 0..2
 #for j in 0..4
     let v{i}{j} = c{i}{j};
-    coopStoreT(v{i}{j}, &finished[at], 4u);
+    coopStoreT(v{i}{j}, &finished[at], pitch);
     workgroupBarrier();
-    y[(group.x * 8u + {i}u * 4u + {j}u) * 128u + lane] = finished[lane] + finished[128u + lane];
+    for (var k = lane; k < 2u * MATRIX; k += THREADS) {
+        y[(group.x * 8u + {i}u * 4u + {j}u) * 2u * MATRIX + k] = finished[k] + finished[2u * MATRIX + k];
+    }
     workgroupBarrier();
 #end
 #end

@@ -67,13 +67,14 @@ fn main() {
         add("logits, cooperative", logits);
         add("two samples, cooperative", two_samples);
         add("ten AdamW steps, cooperative", ten_steps);
-        add("logits (operands in f16)", logits);
-        add("loss and gradients (operands in f16)", |gpu, g| gradients(gpu, g, Recompute::Never));
-        add("loss and gradients, recomputed (operands in f16)", |gpu, g| {
-            gradients(gpu, g, Recompute::Always)
-        });
-        add("loss and gradients, many chunks of tokens (operands in f16)", chunks);
-        add("ten AdamW steps (operands in f16)", ten_steps);
+        for kernels in ["operands in f16", "8×8 matrices"] {
+            let mut add = |what: &str, test| add(&format!("{what} ({kernels})"), test);
+            add("logits", logits);
+            add("loss and gradients", |gpu, g| gradients(gpu, g, Recompute::Never));
+            add("loss and gradients, recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
+            add("loss and gradients, many chunks of tokens", chunks);
+            add("ten AdamW steps", ten_steps);
+        }
         add("two samples, packed and in two micro-batches", two_samples);
         if name == "moe" {
             add("gate and up of the experts apart", experts_split);

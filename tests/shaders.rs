@@ -56,6 +56,12 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     if source.contains("{HALF}") {
         return [0, 1].map(|half| vec![("HALF", half), ("SINGLE", 1 - half)]).to_vec();
     }
+    if source.contains("{EDGE}") {
+        return [(8, 8), (8, 32), (16, 32)].map(|(n, lanes)| vec![("EDGE", n), ("LANES", lanes)]).to_vec();
+    }
+    if source.contains("coop_mat8x8") {
+        return [8, 32].map(|n| vec![("LANES", n)]).to_vec();
+    }
     if source.contains("{LANES}") {
         return [4, 8, 16].map(|n| vec![("LANES", n), ("QUADS", n / 4)]).to_vec();
     }
@@ -120,14 +126,15 @@ fn combinations() -> Vec<Combination> {
 }
 
 /// 7 shaders read weights of 9 formats, one of them with operands of two types, one reads them in two ways and makes its input in
-/// two, one does so on registers of three widths, 30 read none, and eleven are made for 5, 4, 4, 4, 4, 9, 2, 3, 4, 3 and 3 sizes. A new shader or format changes the number.
+/// two, one does so on registers of three widths and one on matrices of subgroups of two, 29 read none, and twelve are
+/// made for 5, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3 and 3 sizes. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
     assert_eq!(
         combinations.len(),
-        15 * GgmlType::SUPPORTED.len() + 30 + 5 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3,
+        17 * GgmlType::SUPPORTED.len() + 29 + 5 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3 + 3,
         "checked {names:?}"
     );
     for c in &combinations {
@@ -258,7 +265,7 @@ fn params_are_twins() {
 
         // grad_norm is the first half of the optimizer step.
         let file = rust_twin(if shader == "grad_norm" { "adamw" } else { shader });
-        let head = format!("/// Twin of `Params` in shaders/{}.wgsl", shader.trim_start_matches("simd_"));
+        let head = format!("/// Twin of `Params` in shaders/{}.wgsl", op_of(shader));
         let (_, after) =
             file.split_once(&head).unwrap_or_else(|| panic!("no struct of src/ops says {head:?}"));
         let (_, body) = after.split_once('{').expect("a struct follows");
@@ -283,8 +290,52 @@ fn mask_params() -> Vec<String> {
 }
 
 fn rust_twin(shader: &str) -> String {
-    // The same operation on SIMD registers has no file of its own.
-    let op = shader.trim_start_matches("simd_");
+    let op = op_of(shader);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/ops/{op}.rs"));
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}, the op of shader {shader}: {e}"))
+}
+
+/// The same operation on SIMD registers, or on matrices of 8×8, has no file of its own.
+fn op_of(shader: &str) -> &str {
+    shader.trim_start_matches("simd_").trim_start_matches("coop8_")
+}
+
+/// Metal's `simdgroup_load` and `simdgroup_store` take pointers to scalars: naga writes the pointer as it stands.
+#[test]
+fn matrices_of_8x8_lie_in_arrays_of_scalars() {
+    let mut seen = 0;
+    for c in combinations().into_iter().filter(|c| c.text.contains("coop_mat8x8")) {
+        for (i, entry) in c.module.entry_points.iter().enumerate() {
+            let loads = entry.function.expressions.iter().filter_map(|(_, e)| match e {
+                naga::Expression::CooperativeLoad { data, .. } => Some(data.pointer),
+                _ => None,
+            });
+            let mut stores = Vec::new();
+            stored_matrices(&entry.function.body, &mut stores);
+            assert!(!stores.is_empty(), "{}, {}: nothing is stored", c.name, entry.name);
+            for pointer in loads.chain(stores) {
+                seen += 1;
+                let ty = c.info.get_entry_point(i)[pointer].ty.inner_with(&c.module.types);
+                let base = ty.pointer_base_type().expect("it points to something");
+                let base = base.inner_with(&c.module.types);
+                assert!(matches!(base, naga::TypeInner::Scalar(_)), "{}, {}: {base:?}", c.name, entry.name);
+            }
+        }
+    }
+    // Of the ceiling 6 loads and 8 stores; of products 8 loads and 16 stores, two entry points; of each two sizes.
+    assert_eq!(seen, 2 * (14 + 24 * 2 * GgmlType::SUPPORTED.len()), "matrices loaded and stored");
+}
+
+fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Expression>>) {
+    for statement in block.iter() {
+        match statement {
+            naga::Statement::CooperativeStore { data, .. } => pointers.push(data.pointer),
+            naga::Statement::Block(inner) => stored_matrices(inner, pointers),
+            naga::Statement::If { accept, reject, .. } => {
+                [accept, reject].into_iter().for_each(|inner| stored_matrices(inner, pointers));
+            }
+            naga::Statement::Loop { body, .. } => stored_matrices(body, pointers),
+            _ => {}
+        }
+    }
 }

@@ -32,17 +32,22 @@ impl Ceilings {
             ceiling::copy(rec, &x, &y, copied);
             2.0 * copied as f64
         })?;
-        let operations = match gpu.cooperative() {
-            true => {
+        let operations = match gpu.matrices() {
+            Some(matrices) => {
                 let y = gpu.buffer("products", coop_ceiling::WRITTEN)?;
-                best(gpu, repeat, |rec| coop_ceiling::multiply_add(rec, &x, &y, rounds))?
+                best(gpu, repeat, |rec| coop_ceiling::multiply_add(rec, &x, &y, matrices, rounds))?
             }
-            false => {
+            None => {
                 let y = gpu.buffer("products", ceiling::WRITTEN)?;
                 best(gpu, repeat, |rec| ceiling::multiply_add(rec, &x, &y, rounds))?
             }
         };
         Ok(Ceilings { bytes, operations })
+    }
+
+    /// What the operations are of.
+    pub fn of(gpu: &Gpu) -> String {
+        gpu.matrices().map_or("f32".into(), |matrices| matrices.to_string())
     }
 
     /// For `--json`.

@@ -45,7 +45,7 @@ impl Pipelines {
         });
         // SAFETY: their digest says that they are as they were written.
         unsafe { gpu.keep_pipelines((!earlier.is_empty()).then_some(&earlier)) };
-        Pipelines { place: Some((path, key)), known: earlier.len(), compiled: 0 }
+        Pipelines { place: Some((path, key)), known: earlier.len(), compiled: gpu.compiled() }
     }
 
     /// Keeps what was compiled since, for the next run. Costs nothing where that is no kernel.

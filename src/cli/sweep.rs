@@ -99,20 +99,21 @@ impl Series<'_> {
             _ => format!("{} × {}", self.batch, show::count(self.sequence, "token")),
         };
         let under = format!(
-            "{}: {rows}, rank {} on every linear, loss on {} % of the tokens, the mean of {}. {}, kernels in {}",
+            "{}: {rows}, rank {} on every linear, loss on {} % of the tokens, the mean of {}. {}, kernels: {}",
             self.base,
             self.rank,
             self.loss_share,
             show::count(self.steps, "step"),
             gpu.description(),
-            if gpu.cooperative() { "f16 on cooperative matrices" } else { "f32" },
+            gpu.tier(),
         );
         let sweep = Sweep { varied, under: &under, points };
         files::write_atomic(&out, sweep.html().as_bytes())?;
         if self.json {
             show::text(json!({
                 "device": gpu.description(), "base": self.base, "varied": varied, "batch": self.batch, "rank": self.rank,
-                "loss_share": self.loss_share, "cooperative": gpu.cooperative(), "points": sweep.json(), "page": out,
+                "loss_share": self.loss_share, "cooperative": gpu.matrices().is_some(), "tier": gpu.tier().to_string(),
+                "points": sweep.json(), "page": out,
             }));
             return Ok(());
         }

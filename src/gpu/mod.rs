@@ -6,6 +6,7 @@ pub mod profile;
 mod recorder;
 mod recording;
 pub mod shader;
+mod trial;
 mod upload;
 
 use std::mem::MaybeUninit;
@@ -117,6 +118,17 @@ pub enum GpuError {
         /// What it would take by itself.
         best: Tier,
     },
+    /// The device has cooperative matrices, and failed to compute with them.
+    #[error(
+        "{device} has cooperative matrices, but a product on them failed: {reason}. Set device.kernels (in bench: --tier) to \"auto\", \
+         or leave it out"
+    )]
+    FailedTrial {
+        /// The device.
+        device: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The device reported an error.
     #[error("the GPU reported an error: {0}")]
     Device(String),
@@ -139,7 +151,9 @@ pub enum Tier {
     F32,
     /// Operands in f16, each row scaled by a power of two, and sums in f32; the rest in f32.
     F16,
-    /// The same on cooperative matrices, attention as well.
+    /// The same on cooperative matrices of 8×8, which Apple's GPUs have.
+    Cooperative8,
+    /// The same on cooperative matrices of 16×16, attention, experts and adapters as well.
     Cooperative,
 }
 
@@ -148,8 +162,24 @@ impl std::fmt::Display for Tier {
         f.write_str(match self {
             Tier::F32 => "f32",
             Tier::F16 => "f16 operands",
-            Tier::Cooperative => "f16 operands on cooperative matrices",
+            Tier::Cooperative8 => "f16 operands on 8×8 cooperative matrices",
+            Tier::Cooperative => "f16 operands on 16×16 cooperative matrices",
         })
+    }
+}
+
+/// Cooperative matrices of f16 that add up in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrices {
+    /// Rows, columns and steps: 16, or 8 on Apple's GPUs.
+    pub edge: u32,
+    /// Lanes of the subgroup that holds one.
+    pub lanes: u32,
+}
+
+impl std::fmt::Display for Matrices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "f16 on {0}×{0} cooperative matrices", self.edge)
     }
 }
 
@@ -168,6 +198,9 @@ pub struct Gpu {
     row_factors: OnceLock<wgpu::Buffer>,
     tier: Mutex<Tier>,
     host_memory: AtomicU64,
+    matrices: Option<Matrices>,
+    /// Why the device's matrices are not among `matrices`.
+    failed_trial: Option<String>,
     simd: AtomicBool,
     has_simd: bool,
     /// Parameters of the dispatches being recorded.
@@ -184,7 +217,7 @@ impl Gpu {
         let adapter = pick_adapter(backend, name).await?;
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
-        let cooperative = !webgpu_limits && has_cooperative_matrices(&adapter);
+        let matrices = if webgpu_limits { None } else { cooperative_matrices(&adapter) };
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
         wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
         wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
@@ -192,7 +225,7 @@ impl Gpu {
         wanted.set(wgpu::Features::SUBGROUP, simd);
         let mut features = adapter.features() & wanted;
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
-        if cooperative {
+        if matrices.is_some() {
             features |= COOPERATIVE;
             // SAFETY: asks for nothing but the features named above.
             experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
@@ -227,7 +260,7 @@ impl Gpu {
         let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
         let pipelines = pipeline::Cache::default();
         let profile = profile::Profile::default();
-        let gpu = Gpu {
+        let mut gpu = Gpu {
             device,
             queue,
             info,
@@ -240,11 +273,20 @@ impl Gpu {
             row_factors: OnceLock::new(),
             tier: Mutex::new(Tier::F32),
             host_memory: AtomicU64::new(host::ASKED),
+            matrices,
+            failed_trial: None,
             simd: AtomicBool::new(simd),
             has_simd: simd,
             params,
             unused,
         };
+        if gpu.best_tier() == Tier::Cooperative8
+            && let Err(reason) = gpu.try_matrices().await
+        {
+            gpu.check()?; // lost
+            gpu.matrices = None;
+            gpu.failed_trial = Some(reason);
+        }
         gpu.set_tier(gpu.best_tier());
         Ok(gpu)
     }
@@ -310,7 +352,7 @@ impl Gpu {
         *self.tier.lock().expect("the lock is held for a move only")
     }
 
-    /// Whether products run on cooperative matrices: f16 operands with scaled rows, f32 sums.
+    /// Whether all products, and attention, run on cooperative matrices of 16×16: f16 operands with scaled rows, f32 sums.
     pub fn cooperative(&self) -> bool {
         self.tier() == Tier::Cooperative
     }
@@ -320,17 +362,26 @@ impl Gpu {
         match tier {
             Tier::F32 => true,
             Tier::F16 => self.half(),
-            Tier::Cooperative => self.device.features().contains(COOPERATIVE),
+            Tier::Cooperative8 => self.matrices.is_some_and(|m| m.edge == 8),
+            Tier::Cooperative => self.matrices.is_some_and(|m| m.edge == 16),
         }
+    }
+
+    /// What went wrong when a device that reports cooperative matrices tried them, which it then does without.
+    pub fn failed_trial(&self) -> Option<&str> {
+        self.failed_trial.as_deref()
+    }
+
+    /// The cooperative matrices that products run on now.
+    pub fn matrices(&self) -> Option<Matrices> {
+        self.matrices.filter(|_| [Tier::Cooperative, Tier::Cooperative8].contains(&self.tier()))
     }
 
     /// The fastest that the device has; on a CPU, which has no f16 to multiply, f32.
     pub fn best_tier(&self) -> Tier {
-        match self.has_tier(Tier::Cooperative) {
-            true => Tier::Cooperative,
-            false if self.half() && !self.is_software() => Tier::F16,
-            false => Tier::F32,
-        }
+        let tiers = [Tier::Cooperative, Tier::Cooperative8, Tier::F16];
+        let best = tiers.into_iter().find(|tier| self.has_tier(*tier) && !self.is_software());
+        best.unwrap_or(Tier::F32)
     }
 
     /// Computes with `tier` from now on, if the device has it, else as before. Trainers made before keep what they have.
@@ -343,14 +394,18 @@ impl Gpu {
     /// Computes with what a recipe asks for.
     ///
     /// # Errors
-    /// [`GpuError::NoTier`] where the device has it not.
+    /// [`GpuError::NoTier`] where the device has it not, [`GpuError::FailedTrial`] where it turned out not to have it.
     pub fn choose(&self, kernels: Kernels) -> Result<(), GpuError> {
         let tier = match kernels {
             Kernels::Auto => self.best_tier(),
             Kernels::F32 => Tier::F32,
             Kernels::F16 => Tier::F16,
+            Kernels::Cooperative if self.has_tier(Tier::Cooperative8) => Tier::Cooperative8,
             Kernels::Cooperative => Tier::Cooperative,
         };
+        if let (Tier::Cooperative, Some(reason)) = (tier, &self.failed_trial) {
+            return Err(GpuError::FailedTrial { device: self.info.name.clone(), reason: reason.clone() });
+        }
         if !self.has_tier(tier) {
             return Err(GpuError::NoTier {
                 device: self.info.name.clone(),
@@ -499,6 +554,14 @@ impl Gpu {
         }
     }
 
+    /// What the device reported since it was opened, which counts no more.
+    fn forget_reported(&self) -> Option<String> {
+        let mut errors = self.errors.lock().expect("the lock is held for a move only");
+        let reported = errors.take_if(|fault| matches!(fault, Fault::Reported(_)))?;
+        let Fault::Reported(text) = reported else { return None };
+        Some(text)
+    }
+
     /// Native backends make progress only when polled; a browser polls by itself.
     fn drive(&self, until: wgpu::PollType) -> Result<(), GpuError> {
         #[cfg(not(target_arch = "wasm32"))]
@@ -551,20 +614,29 @@ const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MAT
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SUBGROUP_BARRIER);
 
-/// What shaders/coop_*.wgsl take: 16×16 matrices of f16 that add up in f32, subgroups of 32, 32 KiB of workgroup memory,
-/// ten storage buffers.
-fn has_cooperative_matrices(adapter: &wgpu::Adapter) -> bool {
+/// What the adapter reports, as far as there are shaders for it: for shaders/coop_*.wgsl 16×16 with subgroups of 32, 32 KiB of
+/// workgroup memory and ten storage buffers, for shaders/coop8_*.wgsl 8×8 with subgroups of one known size.
+fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
     let (info, limits) = (adapter.get_info(), adapter.limits());
-    let fits = |p: &wgpu::CooperativeMatrixProperties| {
-        [p.m_size, p.n_size, p.k_size] == [16; 3]
-            && p.ab_type == wgpu::CooperativeScalarType::F16
-            && p.cr_type == wgpu::CooperativeScalarType::F32
+    let has = |edge: u32| {
+        let fits = |p: &wgpu::CooperativeMatrixProperties| {
+            [p.m_size, p.n_size, p.k_size] == [edge; 3]
+                && p.ab_type == wgpu::CooperativeScalarType::F16
+                && p.cr_type == wgpu::CooperativeScalarType::F32
+        };
+        adapter.features().contains(COOPERATIVE) && adapter.cooperative_matrix_properties().iter().any(fits)
     };
-    adapter.features().contains(COOPERATIVE)
-        && adapter.cooperative_matrix_properties().iter().any(fits)
-        && [info.subgroup_min_size, info.subgroup_max_size] == [32; 2]
-        && limits.max_compute_workgroup_storage_size >= 32 << 10
-        && limits.max_storage_buffers_per_shader_stage >= 10
+    let lanes = match info.backend {
+        // wgpu does not know it there. Apple's GPUs have 32; it takes AMD's and Intel's for ones with such matrices, too.
+        wgpu::Backend::Metal => info.name.starts_with("Apple").then_some(32),
+        _ => Some(info.subgroup_min_size).filter(|lanes| *lanes == info.subgroup_max_size),
+    }?;
+    let wide = limits.max_compute_workgroup_storage_size >= 32 << 10
+        && limits.max_storage_buffers_per_shader_stage >= 10;
+    if has(16) && lanes == 32 && wide {
+        return Some(Matrices { edge: 16, lanes });
+    }
+    (has(8) && [4, 8, 16, 32, 64].contains(&lanes)).then_some(Matrices { edge: 8, lanes })
 }
 
 /// Whether the device is a CPU with what shaders/simd_*.wgsl take: subgroups of one known size, nine storage buffers.

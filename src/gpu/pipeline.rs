@@ -90,6 +90,13 @@ pub(super) struct Cache {
     of_driver: OnceLock<wgpu::PipelineCache>,
 }
 
+impl Cache {
+    /// Forgets every kernel.
+    pub fn clear(&self) {
+        self.compiled.lock().expect("held for a look only").clear();
+    }
+}
+
 impl Gpu {
     /// The compiled kernel.
     pub(super) fn pipeline(&self, kernel: &Kernel) -> Compiled {

@@ -53,6 +53,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("attention_rows", include_str!("../../shaders/attention_rows.wgsl")),
     ("ceiling", include_str!("../../shaders/ceiling.wgsl")),
     ("coop_ceiling", include_str!("../../shaders/coop_ceiling.wgsl")),
+    ("coop8_linear", include_str!("../../shaders/coop8_linear.wgsl")),
     ("coop_attention", include_str!("../../shaders/coop_attention.wgsl")),
     ("coop_attention_kv", include_str!("../../shaders/coop_attention_kv.wgsl")),
     ("coop_heads", include_str!("../../shaders/coop_heads.wgsl")),

@@ -1,9 +1,12 @@
 //! Products with a frozen matrix, with the adapter's product in the same pass: in f32, or with operands in f16 whose rows are
-//! scaled, by [`Tier`].
+//! scaled, alone or on cooperative matrices of 8×8, by [`Tier`].
 
 use super::partial_sums::{self, Target};
 use super::{Param, STEPS, View, Weight, row_factors};
-use crate::gpu::{Binding, Kernel, Recorder, Tier};
+use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier};
+
+/// Steps of the sum that shaders/coop8_linear.wgsl stages at a time.
+const COOP8_STEPS: usize = 32;
 
 /// Twin of `Params` in shaders/linear.wgsl, which imports it from shaders/common/product.wgsl.
 #[repr(C)]
@@ -88,7 +91,8 @@ pub fn backward(
 
 /// Of the rows of a product's operand, where it becomes f16.
 fn factors<'g>(rec: &mut Recorder<'g>, x: View, cols: usize, rows: usize) -> Option<Binding<'g>> {
-    (rec.gpu().tier() == Tier::F16).then(|| row_factors::of(rec, 6, x, cols, rows))
+    let half = [Tier::F16, Tier::Cooperative8].contains(&rec.gpu().tier());
+    half.then(|| row_factors::of(rec, 6, x, cols, rows))
 }
 
 fn params(
@@ -140,7 +144,6 @@ fn dispatch(
         return rec.dispatch(kernel, &params, &bindings, [across, params.rows.div_ceil(4 * lanes), 1]);
     }
     let summed = if entry == "forward" { w.cols } else { tile.rows };
-    let steps = summed.div_ceil(STEPS);
     let [across, down] = [params.cols4.div_ceil(16), params.rows.div_ceil(64)];
     let target = Target {
         y: y.rows.bind(5),
@@ -151,9 +154,14 @@ fn dispatch(
         accumulate: params.accumulate == 1,
     };
     let half = u32::from(factors.is_some());
-    let kernel =
-        Kernel::new("linear", entry).with_format(w.ty).with_size("HALF", half).with_size("SINGLE", 1 - half);
-    partial_sums::split(rec, &target, across * down, steps, |rec, parts| {
+    let (kernel, steps) = match rec.gpu().matrices() {
+        Some(Matrices { edge: 8, lanes }) => {
+            (Kernel::new("coop8_linear", entry).with_size("LANES", lanes), COOP8_STEPS)
+        }
+        _ => (Kernel::new("linear", entry).with_size("HALF", half).with_size("SINGLE", 1 - half), STEPS),
+    };
+    let kernel = kernel.with_format(w.ty);
+    partial_sums::split(rec, &target, across * down, summed.div_ceil(steps), |rec, parts| {
         let params = Params {
             y_stride4: parts.stride4,
             y_offset4: parts.offset4,

@@ -370,7 +370,7 @@ pub enum Kernels {
     F32,
     /// Products with operands in f16.
     F16,
-    /// Products and attention on cooperative matrices, with operands in f16.
+    /// Products on cooperative matrices, with operands in f16; attention, too, where these are of 16×16.
     Cooperative,
 }
 

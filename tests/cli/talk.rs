@@ -577,7 +577,7 @@ pub fn templates(place: Place) {
     );
     place.refused(&["chat", "tiny", "--template=no.jinja"], "no.jinja: …");
     // An adapter of another model is refused, unless that is allowed.
-    place.write("other.gguf", super::other_tiny());
+    place.write("other.gguf", super::handed_out::other_tiny());
     place.run(&["recipe.toml", "--quiet"]);
     let other = ["generate", "other.gguf", "--prompt=Hello!", "--max-tokens=2", "--adapter=run"];
     place.refused(&other, "run was trained on tiny …, and other.gguf … is another model; …");

@@ -9,9 +9,10 @@ pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
 
 /// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
 ///
-/// Those with "cooperative" in their names run on cooperative matrices, where the device has them, those that end in "f16)"
-/// where it computes in that, "(operands in f16)" with such products; the others in f32. Those with "plain" in their names take the kernels that every GPU runs, where the
-/// others take a software device's own.
+/// Those with "cooperative" in their names run on cooperative matrices of 16×16, where the device has them, those that end in
+/// "(8×8 matrices)" on those, those that end in "f16)" where it computes in that, "(operands in f16)" with such products; the
+/// others in f32. Those with "plain" in their names take the kernels that every GPU runs, where the others take a software
+/// device's own.
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
@@ -24,26 +25,27 @@ pub fn run(tests: Vec<Test>) -> ! {
         Ok(gpu) => {
             eprintln!("device: {}", gpu.description());
             let gpu: &'static Gpu = Box::leak(Box::new(gpu));
-            let has = gpu.has_tier(Tier::Cooperative);
             let trial = |(name, test): Test| {
                 let (cooperative, half) = (name.contains("cooperative"), name.ends_with("f16)"));
                 let plain = name.contains("plain");
-                let operands = name.ends_with("(operands in f16)");
+                let tier = match () {
+                    () if cooperative => Tier::Cooperative,
+                    () if name.ends_with("(8×8 matrices)") => Tier::Cooperative8,
+                    () if name.ends_with("(operands in f16)") => Tier::F16,
+                    () => Tier::F32,
+                };
                 let run = move || {
-                    gpu.set_tier(Tier::F32);
-                    gpu.set_tier(match (cooperative, operands) {
-                        (true, _) => Tier::Cooperative,
-                        (_, true) => Tier::F16,
-                        _ => Tier::F32,
-                    });
+                    gpu.set_tier(tier);
                     gpu.set_simd(!plain);
                     test(gpu)
                 };
-                let lacks = (cooperative && !has) || (half && !gpu.half());
+                let lacks = !gpu.has_tier(tier) || (half && !gpu.half());
                 Trial::test(name, run).with_ignored_flag(lacks)
             };
-            if !has {
-                eprintln!("the device has no cooperative matrices: their tests are ignored");
+            for tier in
+                [Tier::Cooperative, Tier::Cooperative8].into_iter().filter(|tier| !gpu.has_tier(*tier))
+            {
+                eprintln!("the device has no {tier}: their tests are ignored");
             }
             tests.into_iter().map(trial).collect()
         }

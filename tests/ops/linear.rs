@@ -1,6 +1,6 @@
 //! Products with weights of every format, in tiles, with and without the adapter's term.
 
-use rullama_train::gpu::{Gpu, Tier};
+use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::ops::linear::{self, LowRank};
 use rullama_train::ops::{Tile, Weight};
 use rullama_train::reference;
@@ -121,7 +121,7 @@ pub fn forward_in_f16(gpu: &Gpu) -> Outcome {
 
 fn forward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case) -> Outcome {
     let (name, k) = (c.name(ty), widths(ty)[c.width]);
-    let half = gpu.tier() == Tier::F16;
+    let half = gpu.tier() != Tier::F32;
     let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
     let x = rows(1, c.tokens, k, half);
     let mut expected = scaled(c.scale, &reference::linear::forward(&wide(&x), &w, k));
@@ -167,7 +167,7 @@ pub fn backward_in_f16(gpu: &Gpu) -> Outcome {
 
 fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulate: bool) -> Outcome {
     let (name, k) = (format!("{} accumulate={accumulate}", c.name(ty)), widths(ty)[c.width]);
-    let half = gpu.tier() == Tier::F16;
+    let half = gpu.tier() != Tier::F32;
     let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
     let (dy, before) = (rows(1, c.tokens, c.outputs, half), rows(2, c.tokens, k, half));
     let mut expected = scaled(c.scale, &reference::linear::backward(&wide(&dy), &w, k));
@@ -211,9 +211,22 @@ fn close(
     }
 }
 
+/// What a device does before it takes such matrices unasked, and what it has left behind.
+pub fn trial(gpu: &Gpu) -> Outcome {
+    let fresh = pollster::block_on(Gpu::open(Backend::Auto, None, false))?;
+    fresh.set_tier(Tier::F16);
+    pollster::block_on(fresh.try_matrices())?;
+    let left = (fresh.tier(), fresh.compiled());
+    let expected = (Tier::F16, 0);
+    if left != expected || gpu.failed_trial().is_some() {
+        return Err(format!("{left:?}, {:?}, expected {expected:?}", gpu.failed_trial()).into());
+    }
+    Ok(())
+}
+
 /// The adapter's own matrices and rows of activations as weights: `z = x·Aᵀ`, `u = scale·dy·B`.
 pub fn adapter_products(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("linear, adapter", PRODUCT);
+    let mut check = Check::new("linear, adapter", if gpu.tier() == Tier::F32 { PRODUCT } else { HALF });
     for (tokens, rank, n) in [(1, 4, 20), (65, 12, 252), (130, 16, 68)] {
         let name = format!("T={tokens} R={rank} N={n}");
         let (x, a) = (values(1, tokens * n), values(2, rank * n));

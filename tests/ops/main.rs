@@ -28,7 +28,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 73] = [
+    let tests: [Test; 79] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -50,6 +50,12 @@ fn main() {
         ("plain: rms_norm, a row that overflows is not finite", rms_norm::overflow),
         ("linear: forward (operands in f16)", linear::forward_in_f16),
         ("linear: backward (operands in f16)", linear::backward_in_f16),
+        ("linear: a device's trial (8×8 matrices)", linear::trial),
+        ("linear: forward (8×8 matrices)", linear::forward_in_f16),
+        ("linear: backward (8×8 matrices)", linear::backward_in_f16),
+        ("linear: forward, sums split (8×8 matrices)", |gpu| split(gpu, linear::forward_in_f16)),
+        ("linear: backward, sums split (8×8 matrices)", |gpu| split(gpu, linear::backward_in_f16)),
+        ("linear: adapter matrices as weights (8×8 matrices)", linear::adapter_products),
         ("packed: norms (f16)", half::norms),
         ("packed: GeGLU, both ways (f16)", half::geglu),
         ("packed: gradients of logits (f16)", half::cross_entropy),

@@ -11,7 +11,7 @@ use rullama_train::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::peft;
 use rullama_train::generate::{Finish, Generator, Options, Reply};
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
@@ -105,8 +105,8 @@ pub fn keys_split(gpu: &Gpu) -> Result<(), Failed> {
     outcome
 }
 
-/// Long passes on cooperative matrices, against the training forward there: both round operands to f16, in other places.
-pub fn cooperative(gpu: &Gpu) -> Result<(), Failed> {
+/// Long passes with operands in f16, against the training forward there: both round them, in other places.
+pub fn in_f16(gpu: &Gpu) -> Result<(), Failed> {
     compare(gpu, &WAYS[2..], &WAYS[3..])
 }
 
@@ -135,7 +135,7 @@ fn compare(gpu: &Gpu, adapted: &[(usize, usize)], base: &[(usize, usize)]) -> Re
                 check(
                     &format!("{}, {what}, {first} at first, at most {chunk}", case.name),
                     worst,
-                    if gpu.cooperative() { HALF } else { LOGITS },
+                    if gpu.tier() == Tier::F32 { LOGITS } else { HALF },
                 )?;
             }
         }

@@ -30,7 +30,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 36] = [
+    let tests: [(&str, Test); 40] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -74,10 +74,17 @@ fn main() {
         ("limits: cooperative, a feed-forward beyond f16", limits::beyond_f16),
         ("limits: a feed-forward beyond f16 (operands in f16)", limits::beyond_f16),
         ("splits: kept and recomputed activations give the same bits (operands in f16)", splits::recompute),
+        (
+            "limits: what is compiled ahead is all that steps and evaluations run (8×8 matrices)",
+            limits::compiled_ahead,
+        ),
+        ("limits: a feed-forward beyond f16 (8×8 matrices)", limits::beyond_f16),
+        ("splits: kept and recomputed activations give the same bits (8×8 matrices)", splits::recompute),
+        ("decode: in long passes (8×8 matrices)", decode::in_f16),
         ("exported: a folder computes what PEFT computes", exported::logits),
         ("decode: token by token and in passes, the training forward's logits", decode::against_training),
         ("decode: the same with the keys split over workgroups", decode::keys_split),
-        ("decode: cooperative, in long passes", decode::cooperative),
+        ("decode: cooperative, in long passes", decode::in_f16),
         ("decode: going back", decode::rewind),
         ("shapes: sizes without weights", shapes::train),
         ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
