@@ -1,7 +1,9 @@
-// The backward of cross_entropy.wgsl for products on cooperative matrices: dlogits are packed at once (pack.wgsl). No value
-// of a row is larger than the factor of the loss, so that factor is what undoes the row's scaling.
+// The backward of cross_entropy.wgsl for products on cooperative matrices, and the verdicts of verdict.wgsl, whose read of the
+// logits it saves: dlogits are packed at once (pack.wgsl). No value of a row is larger than the factor of the loss, so that
+// factor is what undoes the row's scaling. There are few rows: each keeps as many threads as a workgroup may have.
 enable f16;
 #import common/packed
+#import common/verdict
 
 // Twin of `Params` in src/ops/coop_cross_entropy.rs.
 struct Params {
@@ -13,6 +15,8 @@ struct Params {
     loss_offset: u32,   // and in losses
     softcap: f32,       // 0: none
     factor: f32,        // 1 / loss-carrying tokens of the optimizer step
+    width4: u32,        // D / 4
+    verdict_offset: u32, // place of the first row in verdicts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -22,7 +26,10 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> dlogits: array<vec4<f16>>;  // [V/16, rows/16, 16, 16]
 @group(0) @binding(5) var<storage, read_write> factors: array<f32>;        // [rows]
 
-var<workgroup> partial: array<vec2<f32>, 256>;
+@group(0) @binding(6) var<storage, read> hidden: array<vec4<f32>>;         // [rows, D], before the output norm
+@group(0) @binding(7) var<storage, read_write> verdicts: array<u32>;       // [N]
+
+var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and what was found against the row
 
 fn capped(z: vec4<f32>) -> vec4<f32> {
     if params.softcap == 0.0 {
@@ -35,44 +42,57 @@ fn write(row: u32, c: u32, value: vec4<f16>) {
     dlogits[packed_at(params.tiles, row, c)] = value;
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
     // The last matrices are full: what is below the last row, and right of the last column up to 64, is zero.
     let packed4 = (params.vocab4 + 15u) / 16u * 16u;
     if row >= params.rows {
-        for (var c = lane; c < packed4; c += 256u) {
+        for (var c = lane; c < packed4; c += {THREADS}u) {
             write(row, c, vec4<f16>());
         }
         return;
     }
     let at = row * params.stride4;
+    let target_id = targets[params.target_offset + row];
+    let target_logit = logits[at + target_id / 4u][target_id % 4u];
+    var squares = 0.0;
+    for (var c = lane; c < params.width4; c += {THREADS}u) {
+        let v = hidden[row * params.width4 + c];
+        squares += dot(v, v);
+    }
+    var lost = not_finite(squares);
+    var wrong = false;
     var most = -1e30;
     var sum = 0.0;
-    for (var c = lane; c < params.vocab4; c += 256u) {
-        let z = capped(logits[at + c]);
+    for (var c = lane; c < params.vocab4; c += {THREADS}u) {
+        let raw = logits[at + c];
+        wrong = wrong || any(likelier(raw, c, target_logit, target_id));
+        lost = lost || any(not_finite4(raw));
+        let z = capped(raw);
         let before = most;
         most = max(most, max(max(z.x, z.y), max(z.z, z.w)));
         let p = exp(z - most);
         sum = sum * exp(before - most) + (p.x + p.y) + (p.z + p.w);
     }
-    partial[lane] = vec2<f32>(most, sum);
-    for (var step = 128u; step > 0u; step /= 2u) {
+    partial[lane] = vec4<f32>(most, sum, f32(wrong), f32(lost));
+    for (var step = {THREADS}u / 2u; step > 0u; step /= 2u) {
         workgroupBarrier();
         if lane < step {
             let a = partial[lane];
             let b = partial[lane + step];
             let m = max(a.x, b.x);
-            partial[lane] = vec2<f32>(m, a.y * exp(a.x - m) + b.y * exp(b.x - m));
+            partial[lane] = vec4<f32>(m, a.y * exp(a.x - m) + b.y * exp(b.x - m), max(a.zw, b.zw));
         }
     }
     workgroupBarrier();
-    let lse = partial[0].x + log(partial[0].y);
-    let target_id = targets[params.target_offset + row];
+    let whole = partial[0];
+    let lse = whole.x + log(whole.y);
     if lane == 0u {
         factors[row] = params.factor;
+        verdicts[params.verdict_offset + row] = verdict(whole.z > 0.0, whole.w > 0.0);
     }
-    for (var c = lane; c < packed4; c += 256u) {
+    for (var c = lane; c < packed4; c += {THREADS}u) {
         var gradient = vec4<f32>();
         if c < params.vocab4 {
             let z = capped(logits[at + c]);

@@ -4,6 +4,7 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 #import weight
+#import weight_half
 
 // Twin of `Params` in src/ops/coop_expert_linear.rs.
 struct Params {
@@ -43,9 +44,9 @@ var<workgroup> finished: array<vec4<f32>, 576>;     // 16×32 results of each su
 
 // The 32 values of a slice.
 fn stage(at: u32, slice: Slice) {
-    let factors = slice_factors(slice);
+    let factors = half_factors(slice);
 #for c in 0..8
-    staged[at + {c}u] = vec4<f16>(slice4(slice, factors, {c}u));
+    staged[at + {c}u] = half4(slice, factors, {c}u);
 #end
 }
 

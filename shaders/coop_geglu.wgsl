@@ -21,11 +21,11 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> second: array<vec4<f16>>;       // dup [F/16, T/16, 16, 16]
 @group(0) @binding(7) var<storage, read_write> second_factors: array<f32>;     // [T]
 
-const THREADS: u32 = 256u;
+const THREADS: u32 = {THREADS}u;
 
 // Loads come before anything waits for them, also those of columns that are not there.
 
-var<workgroup> largest: array<vec2<f32>, 256>;
+var<workgroup> largest: array<vec2<f32>, {THREADS}>;
 
 // The largest of each half over the workgroup.
 fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
@@ -53,7 +53,7 @@ fn write_second(row: u32, c: u32, value: vec4<f32>) {
     }
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
     let at = row * params.cols4;
@@ -80,23 +80,23 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 }
 
 // dgate = dy·up·gelu′(gate), dup = dy·gelu(gate)
-@compute @workgroup_size(256)
+@compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
     let at = row * params.cols4;
     let end = select(0u, params.cols4, row < params.rows);
+    let last = params.rows * params.cols4 - 1u;
     var most = vec2<f32>();
 #for i in 0..{EACH}
     let c{i} = lane + {i}u * THREADS;
-    var dgate{i} = vec4<f32>();
-    var dup{i} = vec4<f32>();
-    if c{i} < end {
-        let d = dy[at + c{i}];
-        let g = gate[at + c{i}];
-        dgate{i} = d * up[at + c{i}] * dgelu4(g);
-        dup{i} = d * gelu4(g);
-        most = max(most, vec2<f32>(most4(dgate{i}), most4(dup{i})));
-    }
+    let d{i} = dy[min(at + c{i}, last)];
+    let g{i} = gate[min(at + c{i}, last)];
+    let u{i} = up[min(at + c{i}, last)];
+#end
+#for i in 0..{EACH}
+    let dgate{i} = select(vec4<f32>(), d{i} * u{i} * dgelu4(g{i}), c{i} < end);
+    let dup{i} = select(vec4<f32>(), d{i} * gelu4(g{i}), c{i} < end);
+    most = max(most, vec2<f32>(most4(dgate{i}), most4(dup{i})));
 #end
     most = row_largest(most, lane);
     let e = vec2<u32>(exponent(most.x), exponent(most.y));

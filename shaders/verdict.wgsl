@@ -3,6 +3,7 @@
 // Must run before cross_entropy; the softcap is monotonic, so that the likeliest token is the same.
 #import common/reduce
 #import common/reduce_wide
+#import common/verdict
 
 // Twin of `Params` in src/ops/verdict.rs.
 struct Params {
@@ -20,15 +21,6 @@ struct Params {
 @group(0) @binding(3) var<storage, read> targets: array<u32>;            // [N]
 @group(0) @binding(4) var<storage, read_write> verdicts: array<u32>;     // [N]
 @group(0) @binding(5) var<storage, read_write> clip: array<f32>;         // see `Clip` in src/ops/adamw.rs
-
-const WRONG: u32 = 0u;
-const RIGHT: u32 = 1u;
-const NOT_FINITE: u32 = 2u;
-
-// Exponent bits all set. A comparison would be optimised away.
-fn not_finite(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u;
-}
 
 @compute @workgroup_size(256)
 fn rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -49,22 +41,13 @@ fn rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         let z = logits[at + c];
         let i = vec4<u32>(c * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
         let there = i < vec4<u32>(params.vocab);
-        // Of equal ones the first is the likeliest.
-        let before = (z > vec4<f32>(target_logit)) | ((z == vec4<f32>(target_logit)) & (i < vec4<u32>(target_id)));
-        let exponents = bitcast<vec4<u32>>(z) & vec4<u32>(0x7f800000u);
-        wrong = wrong || any(there & before);
-        lost = lost || any(there & (exponents == vec4<u32>(0x7f800000u)));
+        wrong = wrong || any(there & likelier(z, c, target_logit, target_id));
+        lost = lost || any(there & not_finite4(z));
     }
     // Whole numbers: exact. No more than 256 threads find a likelier token.
     let found = wide_sum(select(select(0.0, 1.0, wrong), 1024.0, lost), lane);
     if lane == 0u && index < params.rows {
-        var verdict = RIGHT;
-        if found >= 1024.0 {
-            verdict = NOT_FINITE;
-        } else if found > 0.0 {
-            verdict = WRONG;
-        }
-        verdicts[params.offset + row] = verdict;
+        verdicts[params.offset + row] = verdict(found > 0.0, found >= 1024.0);
     }
 }
 

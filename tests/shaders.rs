@@ -9,7 +9,7 @@ use naga::front::wgsl;
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, Module};
 use rullama_train::gpu::shader::{SOURCES, expand};
-use rullama_train::ops::{coop_attention, coop_attention_kv, residual};
+use rullama_train::ops::{coop_attention, coop_attention_kv, coop_heads_backward, residual};
 use rullama_train::weights::quant::GgmlType;
 
 /// WebGPU's default limits (W3C, section 3.6.2).
@@ -50,8 +50,15 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     if source.contains("{DEEP}") {
         return [1, 4].map(|n| vec![("DEEP", n)]).to_vec();
     }
+    if source.contains("{TURNS}") {
+        return [(1, 16), (8, 256), (20, 512)]
+            .map(|(heads, size)| coop_heads_backward::sizes(heads, size).to_vec())
+            .to_vec();
+    }
     if source.contains("{EACH}") {
-        return [1, 6, 12, 21].map(|n| vec![("EACH", n)]).to_vec();
+        let threads = source.contains("{THREADS}");
+        let of = |n| if threads { vec![("EACH", n), ("THREADS", 256)] } else { vec![("EACH", n)] };
+        return [1, 6, 12, 21].map(of).to_vec();
     }
     if source.contains("{HALF}") {
         return [0, 1].map(|half| vec![("HALF", half), ("SINGLE", 1 - half)]).to_vec();
@@ -72,6 +79,9 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     }
     if source.contains("{STAGED}") {
         return [32, 64, 128, 512].map(|size| coop_attention_kv::sizes(size).to_vec()).to_vec();
+    }
+    if source.contains("array<vec4<f32>, {THREADS}>") {
+        return [256, 1024].map(|n| vec![("THREADS", n)]).to_vec();
     }
     if source.contains("{SUBGROUPS}") {
         return [32, 64, 128, 256, 512].map(|size| coop_attention::sizes(size).to_vec()).to_vec();
@@ -126,15 +136,15 @@ fn combinations() -> Vec<Combination> {
 }
 
 /// 7 shaders read weights of 9 formats, one of them with operands of two types, one reads them in two ways and makes its input in
-/// two, one does so on registers of three widths and one on matrices of subgroups of two, 29 read none, and twelve are
-/// made for 5, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3 and 3 sizes. A new shader or format changes the number.
+/// two, one does so on registers of three widths and one on matrices of subgroups of two, 29 read none, and fourteen are
+/// made for 5, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3, 3, 3 and 2 sizes. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
     assert_eq!(
         combinations.len(),
-        17 * GgmlType::SUPPORTED.len() + 29 + 5 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3 + 3,
+        17 * GgmlType::SUPPORTED.len() + 29 + 5 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3 + 3 + 3 + 2,
         "checked {names:?}"
     );
     for c in &combinations {

@@ -57,7 +57,7 @@ const GROUPS: [Group; 15] = [
         work::coop_attention,
     ),
     group("coop_norm", true, &[half::norms], work::coop_norm),
-    group("coop_heads", true, &[half::heads], work::coop_heads),
+    group("coop_heads", true, &[half::heads, half::heads_backward], work::coop_heads),
     group("coop_geglu", true, &[half::geglu], work::coop_geglu),
     group("coop_cross_entropy", true, &[half::cross_entropy], work::coop_cross_entropy),
 ];

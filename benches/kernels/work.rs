@@ -9,8 +9,11 @@ use rullama_train::ops::coop_attention_kv::Left;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::verdict::Verdicts;
 use rullama_train::ops::{self, Param, Rows, Weight};
-use rullama_train::ops::{coop_cross_entropy, coop_geglu, coop_heads, coop_linear, coop_lora, coop_norm};
+use rullama_train::ops::{
+    coop_cross_entropy, coop_geglu, coop_heads, coop_heads_backward, coop_linear, coop_lora, coop_norm,
+};
 use rullama_train::weights::quant::{GgmlType, random_blocks};
 
 use super::checks::check::values;
@@ -311,8 +314,11 @@ pub fn coop_heads(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let x = rows(gpu, t, heads * head_size)?;
     let (positions, table) = (positions(gpu, t)?, table(gpu, head_size, t)?);
     let (y, norm) = (Packed::new(gpu, "bench", t, heads * head_size)?, norm(gpu, head_size)?);
-    Ok(vec![Timed::new(format!("[{t}, {heads}·{head_size}]"), &[], move |rec| {
-        coop_heads::forward(rec, &y, &x, norm, Some((&positions, &table)), heads, t);
+    let dy = rows(gpu, t, heads * head_size)?;
+    Ok(vec![Timed::new(format!("[{t}, {heads}·{head_size}], both ways"), &[], move |rec| {
+        let turn = Some((&positions, &table));
+        coop_heads::forward(rec, &y, &x, norm, turn, heads, t);
+        coop_heads_backward::backward(rec, &y, &dy, &x, norm, turn, heads, t);
     })])
 }
 
@@ -381,8 +387,11 @@ pub fn cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
 pub fn coop_cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let head = Head::new(gpu, size)?;
     let dlogits = Packed::new(gpu, "bench", head.rows, head.vocab)?;
+    let hidden = Rows::new(gpu, "bench", head.rows, size.width)?;
+    let verdicts = gpu.buffer("bench", (4 * head.rows) as u64)?;
     Ok(vec![Timed::new(format!("[{}, {}]", head.rows, head.vocab), &[], move |rec| {
-        coop_cross_entropy::backward(rec, &head.chunk(), &dlogits, 1.0);
+        let verdicts = Verdicts { hidden: &hidden, buffer: (&verdicts, 0) };
+        coop_cross_entropy::backward(rec, &head.chunk(), &verdicts, &dlogits, 1.0);
     })])
 }
 

@@ -1,4 +1,6 @@
 // Q4_0: d·(q − 8). Planes: nibbles (a vec4 a slice), d (an f16 a slice).
+#import quant/nibbles
+
 struct Slice {
     q: vec4<u32>,
     d: f32,
@@ -11,7 +13,7 @@ fn q4_d(row: u32, slice: u32) -> f32 {
 }
 
 fn q4_value(q: u32, d: f32) -> vec4<f32> {
-    return d * (vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu)) - 8.0);
+    return d * (in_order(nibble_bytes(q)) - 8.0);
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
@@ -23,10 +25,10 @@ fn slice_factors(s: Slice) -> vec2<f32> {
 }
 
 fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
-    return q4_value(s.q[c % 4u] >> (c / 4u * 4u), factors.x);
+    return q4_value(s.q[c / 2u] >> (c % 2u * 8u), factors.x);
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
     let slice = col4 / 8u;
-    return q4_value(weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u), q4_d(row, slice));
+    return q4_value(weight[slice * params.weight_rows + row][col4 % 8u / 2u] >> (col4 % 2u * 8u), q4_d(row, slice));
 }

@@ -1,5 +1,6 @@
 // Q4_K: d·scale·q − dmin·minimum. Planes: nibbles (a vec4 a slice), headers (a vec4 a block of 8 slices).
 #import quant/k_scales
+#import quant/nibbles
 
 struct Slice {
     q: vec4<u32>,
@@ -12,7 +13,7 @@ fn k_header(row: u32, slice: u32) -> vec4<u32> {
 }
 
 fn k_value(q: u32, factors: vec2<f32>) -> vec4<f32> {
-    return factors.x * vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu)) - factors.y;
+    return factors.x * in_order(nibble_bytes(q)) - factors.y;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
@@ -24,11 +25,11 @@ fn slice_factors(s: Slice) -> vec2<f32> {
 }
 
 fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
-    return k_value(s.q[c % 4u] >> (c / 4u * 4u), factors);
+    return k_value(s.q[c / 2u] >> (c % 2u * 8u), factors);
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
     let slice = col4 / 8u;
-    let q = weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u);
+    let q = weight[slice * params.weight_rows + row][col4 % 8u / 2u] >> (col4 % 2u * 8u);
     return k_value(q, k_factors(k_header(row, slice), slice % 8u));
 }

@@ -1,4 +1,6 @@
 // Q5_0: d·(q − 16), bit 4 of each q apart. Planes: nibbles (a vec4 a slice), high bits (a word a slice), d (an f16 a slice).
+#import quant/nibbles
+
 struct Slice {
     q: vec4<u32>,
     high: u32,
@@ -17,8 +19,7 @@ fn q5_d(row: u32, slice: u32) -> f32 {
 }
 
 fn q5_value(low: u32, high: u32, d: f32) -> vec4<f32> {
-    let bits = (vec4<u32>(high) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
-    return d * (vec4<f32>(unpack4xU8(low & 0x0f0f0f0fu) | (bits << vec4<u32>(4u))) - 16.0);
+    return d * (in_order(nibble_bytes(low) | bit_bytes(high)) - 16.0);
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
@@ -30,11 +31,11 @@ fn slice_factors(s: Slice) -> vec2<f32> {
 }
 
 fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
-    return q5_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), factors.x);
+    return q5_value(s.q[c / 2u] >> (c % 2u * 8u), s.high >> (c * 2u), factors.x);
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
     let slice = col4 / 8u;
-    let low = weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u);
-    return q5_value(low, q5_high(row, slice) >> (col4 % 8u * 4u), q5_d(row, slice));
+    let low = weight[slice * params.weight_rows + row][col4 % 8u / 2u] >> (col4 % 2u * 8u);
+    return q5_value(low, q5_high(row, slice) >> (col4 % 8u * 2u), q5_d(row, slice));
 }

@@ -1,6 +1,7 @@
 // Q5_K: as Q4_K with bit 4 of each q apart. Planes: nibbles (a vec4 a slice), headers (a vec4 a block of 8 slices),
 // high bits (a word a slice).
 #import quant/k_scales
+#import quant/nibbles
 
 struct Slice {
     q: vec4<u32>,
@@ -19,8 +20,7 @@ fn k_high(row: u32, slice: u32) -> u32 {
 }
 
 fn k_value(q: u32, high: u32, factors: vec2<f32>) -> vec4<f32> {
-    let bits = (vec4<u32>(high) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
-    return factors.x * vec4<f32>(unpack4xU8(q & 0x0f0f0f0fu) | (bits << vec4<u32>(4u))) - factors.y;
+    return factors.x * in_order(nibble_bytes(q) | bit_bytes(high)) - factors.y;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
@@ -32,11 +32,11 @@ fn slice_factors(s: Slice) -> vec2<f32> {
 }
 
 fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
-    return k_value(s.q[c % 4u] >> (c / 4u * 4u), s.high >> (c * 4u), factors);
+    return k_value(s.q[c / 2u] >> (c % 2u * 8u), s.high >> (c * 2u), factors);
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
     let slice = col4 / 8u;
-    let q = weight[slice * params.weight_rows + row][col4 % 4u] >> (col4 / 4u % 2u * 4u);
-    return k_value(q, k_high(row, slice) >> (col4 % 8u * 4u), k_factors(k_header(row, slice), slice % 8u));
+    let q = weight[slice * params.weight_rows + row][col4 % 8u / 2u] >> (col4 % 2u * 8u);
+    return k_value(q, k_high(row, slice) >> (col4 % 8u * 2u), k_factors(k_header(row, slice), slice % 8u));
 }

@@ -1,5 +1,7 @@
 // Q6_K: d·scale·(q − 32). Planes: low nibbles (a vec4 a slice), i8 scales (a vec4 a block of 8 slices), high pairs (two
-// words a slice, four values a byte column), d (an f16 a block).
+// words a slice), d (an f16 a block).
+#import quant/nibbles
+
 struct Slice {
     low: vec4<u32>,
     high: vec2<u32>,
@@ -27,7 +29,7 @@ fn q6_d(row: u32, slice: u32) -> f32 {
 }
 
 fn q6_quants(low: u32, high: u32) -> vec4<f32> {
-    return vec4<f32>(unpack4xU8((low & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u))) - 32.0;
+    return in_order(nibble_bytes(low) | pair_bytes(high)) - 32.0;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
@@ -40,14 +42,14 @@ fn slice_factors(s: Slice) -> vec2<f32> {
 }
 
 fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
-    return factors[c / 4u] * q6_quants(s.low[c % 4u] >> (c / 4u * 4u), s.high[c / 4u] >> (c % 4u * 2u));
+    return factors[c / 4u] * q6_quants(s.low[c / 2u] >> (c % 2u * 8u), s.high[c / 4u] >> (c % 4u * 4u));
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
     let slice = col4 / 8u;
     let half = col4 / 4u % 2u;
-    let low = weight[slice * params.weight_rows + row][col4 % 4u] >> (half * 4u);
-    let high = q6_high(row, slice)[half] >> (col4 % 4u * 2u);
+    let low = weight[slice * params.weight_rows + row][col4 % 8u / 2u] >> (col4 % 2u * 8u);
+    let high = q6_high(row, slice)[half] >> (col4 % 4u * 4u);
     let scale = f32(bitcast<i32>(q6_scales(row, slice) << (24u - half * 8u)) >> 24u);
     return q6_d(row, slice) * scale * q6_quants(low, high);
 }

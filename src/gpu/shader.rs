@@ -57,6 +57,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("coop_attention", include_str!("../../shaders/coop_attention.wgsl")),
     ("coop_attention_kv", include_str!("../../shaders/coop_attention_kv.wgsl")),
     ("coop_heads", include_str!("../../shaders/coop_heads.wgsl")),
+    ("coop_heads_backward", include_str!("../../shaders/coop_heads_backward.wgsl")),
     ("coop_cross_entropy", include_str!("../../shaders/coop_cross_entropy.wgsl")),
     ("coop_expert_geglu", include_str!("../../shaders/coop_expert_geglu.wgsl")),
     ("coop_expert_linear", include_str!("../../shaders/coop_expert_linear.wgsl")),
@@ -81,7 +82,9 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("common/reduce_wide", include_str!("../../shaders/common/reduce_wide.wgsl")),
     ("common/simd", include_str!("../../shaders/common/simd.wgsl")),
     ("common/tile", include_str!("../../shaders/common/tile.wgsl")),
+    ("common/verdict", include_str!("../../shaders/common/verdict.wgsl")),
     ("quant/slice_of_rows", include_str!("../../shaders/quant/slice_of_rows.wgsl")),
+    ("quant/nibbles", include_str!("../../shaders/quant/nibbles.wgsl")),
     ("quant/k_scales", include_str!("../../shaders/quant/k_scales.wgsl")),
     ("quant/f32", include_str!("../../shaders/quant/f32.wgsl")),
     ("quant/f16", include_str!("../../shaders/quant/f16.wgsl")),
@@ -92,6 +95,13 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("quant/q4_k", include_str!("../../shaders/quant/q4_k.wgsl")),
     ("quant/q5_k", include_str!("../../shaders/quant/q5_k.wgsl")),
     ("quant/q6_k", include_str!("../../shaders/quant/q6_k.wgsl")),
+    ("quant/half/any", include_str!("../../shaders/quant/half/any.wgsl")),
+    ("quant/half/pairs", include_str!("../../shaders/quant/half/pairs.wgsl")),
+    ("quant/half/q4_0", include_str!("../../shaders/quant/half/q4_0.wgsl")),
+    ("quant/half/q5_0", include_str!("../../shaders/quant/half/q5_0.wgsl")),
+    ("quant/half/q4_k", include_str!("../../shaders/quant/half/q4_k.wgsl")),
+    ("quant/half/q5_k", include_str!("../../shaders/quant/half/q5_k.wgsl")),
+    ("quant/half/q6_k", include_str!("../../shaders/quant/half/q6_k.wgsl")),
 ];
 
 /// The text of shader `name` with every `#import` replaced, each file once, and every `#for` repeated; `formats` and `sizes`
@@ -166,6 +176,12 @@ fn include(name: &str, formats: &[GgmlType], seen: &mut Vec<String>, text: &mut 
                     panic!("{name} imports a weight format, given are {formats:?}")
                 };
                 include(&reader(format), &[], seen, text);
+            }
+            // The same values in f16, for kernels that import the format before.
+            Some("weight_half") => {
+                let mut own = formats.iter().map(|f| format!("quant/half/{}", f.name().to_lowercase()));
+                let own = own.find(|own| SOURCES.iter().any(|(n, _)| n == own));
+                include(own.as_deref().unwrap_or("quant/half/any"), &[], seen, text);
             }
             Some("weights") => {
                 for (i, format) in formats.iter().enumerate() {

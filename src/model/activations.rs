@@ -3,7 +3,7 @@
 //!
 //! | name | shape | needed by |
 //! |---|---|---|
-//! | `input` | `[T, D]` | norm before attention; recomputation |
+//! | `input` | `[T, D]` | norm before attention; recomputation; of the first layer, the per-layer branch of all |
 //! | `attn_normed`, `z_attn` | `[T, D]`, `[T, Σ R]` | adapters of q, k, v |
 //! | `attn_q`, `attn_k`, `attn_v` | `[T, H·K]`, `[T, G·K]` | norms of the heads |
 //! | `q`, `k`, `v`, `attention`, `lse` | `[T, H·K]`, `[T, G·K]`, `[T, H]` | attention; `k` and `v` by sharing layers too; `lse` by recomputation; recomputing layers may keep `attention` |
@@ -28,7 +28,8 @@ use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind. `attention` and `feed_forward` of recomputing layers are the same memory.
 pub(super) struct LayerActivations {
-    pub input: Rows,
+    pub input: Rows, // the layer's own, or the stream's where it is kept packed
+    kept_input: Option<Packed>,
     pub k: Rows,
     pub v: Rows,
     pub lse: Rows,
@@ -106,8 +107,8 @@ pub struct Activations {
     pub tokens: usize,
     chunk: usize,
     pub(super) layers: Vec<LayerActivations>,
-    pub(super) output: Rows,                   // of the last layer [T, D]
-    pub(super) dhidden: Rows,                  // gradient of the stream [T, D]
+    pub(super) output: Rows, // of the last layer [T, D]; the stream, where inputs are kept packed
+    pub(super) dhidden: Rows, // gradient of the stream [T, D]
     pub(super) dkv: Vec<Option<(Rows, Rows)>>, // gradients of keys and values that some layer made [T, G·K]
     pub(super) kept_keys: Vec<bool>, // by layer: whether later ones use its keys and values; the others share `dkv`
     pub(super) scratch: Scratch,
@@ -158,6 +159,7 @@ impl Activations {
         let shared_kv: (Rows, Rows) = keys_and_values(if shared.is_some() { widest.own_keys } else { 0 })?;
         let shared_dkv: (Rows, Rows) = gradients(widest.own_keys)?;
         let narrowed = |(k, v): &(Rows, Rows), keys: usize| (k.narrowed(keys), v.narrowed(keys));
+        let stream = make.rows("stream", widest.width)?;
         let mut layers = Vec::new();
         let mut dkv = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
@@ -188,8 +190,13 @@ impl Activations {
                     chunks.map(|_| make_chunk.experts(shape, w)).collect::<Result<_, _>>()?
                 }
             };
+            let (input, kept_input) = match plan.packed_down() {
+                true => (stream.clone(), Some(Packed::new(gpu, "layer input", plan.tokens, w.width)?)),
+                false => (make.rows("layer input", w.width)?, None),
+            };
             layers.push(LayerActivations {
-                input: make.rows("layer input", w.width)?,
+                input,
+                kept_input,
                 k,
                 v,
                 lse: make.rows("lse", w.heads)?,
@@ -241,7 +248,7 @@ impl Activations {
             tokens: plan.tokens,
             chunk: plan.chunk,
             layers,
-            output: make.rows("stream", widest.width)?,
+            output: stream,
             dhidden: make.rows("stream gradient", widest.width)?,
             dkv,
             kept_keys: plan.layers.iter().map(|w| w.kept_keys > 0).collect(),
@@ -318,6 +325,28 @@ impl Activations {
         for rows in self.dkv[layer].iter().flat_map(|(dk, dv)| [dk, dv]) {
             rec.clear(&rows.buffer, (tokens * rows.stride * 4) as u64);
         }
+    }
+
+    /// Keeps the input of layer `layer`, where that is not its own memory: rounded to f16 with a factor for each row. The layer
+    /// goes on from what is rounded, so that no bit depends on what is computed again.
+    pub(super) fn keep_input(&self, rec: &mut Recorder, layer: usize, tokens: usize) {
+        if let Some(kept) = self.layers.get(layer).and_then(|l| l.kept_input.as_ref()) {
+            kept.pack(rec, self.output.all(), self.output.stride, tokens);
+            self.restore_input(rec, layer, tokens);
+        }
+    }
+
+    /// Makes the input of layer `layer` the stream again, where it is kept apart.
+    pub(super) fn restore_input(&self, rec: &mut Recorder, layer: usize, tokens: usize) {
+        if let Some(kept) = &self.layers[layer].kept_input {
+            kept.unpack(rec, self.output.all(), self.output.stride, tokens);
+        }
+    }
+
+    /// The embeddings from token `first` on, as products read them.
+    pub(super) fn embeddings(&self, first: usize) -> Rows {
+        let LayerActivations { input, kept_input, .. } = &self.layers[0];
+        Rows { packed: kept_input.as_ref().map(|kept| kept.below(first)), ..input.below(first) }
     }
 
     /// The stream after layer `layer - 1`: the embeddings for 0, the model's output for `L`.

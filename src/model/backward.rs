@@ -24,6 +24,7 @@ impl<'b> Model<'b> {
             acts.clear_dkv(rec, layer, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
+            acts.restore_input(rec, layer, inputs.tokens);
             let again = acts.layers[layer].kept().recomputes();
             if again {
                 self.attention_forward(rec, &pass, acts, layer, true);
@@ -159,8 +160,8 @@ impl<'b> Model<'b> {
             }
         }
 
-        rope::backward(rec, &dq, positions, &w.rope, l.heads, t);
-        rms_norm::backward(rec, &dattn_q, &dq, &saved.attn_q, &w.attn_q_norm, t * l.heads, false);
+        let (norm, turn) = (&w.attn_q_norm, (positions, &w.rope));
+        let dattn_q = products.heads_backward(rec, &dattn_q, &dq, &saved.attn_q, norm, turn, l.heads);
         let mut gradients = vec![(Module::AttnQ, &w.attn_q, &dattn_q)];
         if let (Some(attn_k), Some(k_norm)) = (&w.attn_k, &w.attn_k_norm) {
             // Every layer that shares these keys and values lies above and has added its part.

@@ -4,11 +4,13 @@ use super::products::{Products, Projection};
 use super::trainable::{Group, Member};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::Module;
+use crate::ops::coop_heads::Turn;
 use crate::ops::coop_linear::{self, LowRank};
 use crate::ops::cross_entropy::Chunk;
 use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::rms_norm::Norm;
-use crate::ops::{Rows, View, Weight, coop_cross_entropy, coop_lora, coop_norm};
+use crate::ops::verdict::{self, Verdicts};
+use crate::ops::{Rows, View, Weight, coop_cross_entropy, coop_heads_backward, coop_lora, coop_norm};
 
 /// Scratch for packed operands.
 #[derive(Clone)]
@@ -77,17 +79,42 @@ impl Packs {
         Rows { packed: Some(self.dy.clone()), ..dx.clone() }
     }
 
-    /// `y = scale·x·Wᵀ`.
-    pub fn frozen(&self, rec: &mut Recorder, y: View, x: View, w: &Weight, scale: f32, rows: usize) {
-        self.x.pack(rec, x, w.cols, rows);
-        coop_linear::forward(rec, y, &self.x, w, scale, None, rows);
+    /// The same for the norm and the rotary embedding of heads.
+    pub fn heads_backward<'a>(
+        &self,
+        rec: &mut Recorder<'a>,
+        dx: &Rows,
+        dy: &Rows,
+        x: &Rows,
+        norm: &'a Norm,
+        turn: Turn,
+        heads: usize,
+        rows: usize,
+    ) -> Rows {
+        coop_heads_backward::backward(rec, &self.dy, dy, x, norm, Some(turn), heads, rows);
+        Rows { packed: Some(self.dy.clone()), ..dx.clone() }
     }
 
-    /// The losses of a chunk, and `dx = dlogits·W`; the logits are not kept.
-    pub fn head_backward(&self, rec: &mut Recorder, dx: View, chunk: &Chunk, w: &Weight, factor: f32) {
+    /// `y = scale·x·Wᵀ`.
+    pub fn frozen(&self, rec: &mut Recorder, y: View, x: &Rows, w: &Weight, scale: f32, rows: usize) {
+        let x = operand(rec, &self.x, x, w.cols, rows);
+        coop_linear::forward(rec, y, x, w, scale, None, rows);
+    }
+
+    /// Losses and verdicts of a chunk, and `dx = dlogits·W`; the logits are not kept.
+    pub fn head_backward(
+        &self,
+        rec: &mut Recorder,
+        dx: View,
+        chunk: &Chunk,
+        verdicts: &Verdicts,
+        w: &Weight,
+        factor: f32,
+    ) {
         if coop_cross_entropy::supports(chunk.vocab) {
-            coop_cross_entropy::backward(rec, chunk, &self.dy, factor);
+            coop_cross_entropy::backward(rec, chunk, verdicts, &self.dy, factor);
         } else {
+            verdict::rows(rec, chunk, verdicts);
             chunk.backward(rec, factor);
             self.dy.pack(rec, chunk.logits.all(), w.rows, chunk.rows);
         }

@@ -36,6 +36,7 @@ impl<'b> Model<'b> {
         let d = self.config().width;
         let root_d = (d as f64).sqrt() as f32;
         embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
+        acts.keep_input(rec, 0, inputs.tokens);
         for layer in 0..self.layers.len() {
             self.attention_forward(rec, &pass, acts, layer, false);
             self.fetch(rec, layer).await?;
@@ -43,6 +44,7 @@ impl<'b> Model<'b> {
                 let output = acts.hidden(layer + 1).below(chunk.first);
                 self.feed_forward(rec, &pass, acts, layer, chunk, Some(&output));
             }
+            acts.keep_input(rec, layer + 1, inputs.tokens);
         }
         Ok(())
     }
@@ -213,8 +215,8 @@ impl<'b> Model<'b> {
         let (d, p) = (self.config().width as f64, self.config().per_layer_width);
         let root_d = d.sqrt().recip() as f32;
         let projection = &global.model_proj[layer];
-        let embedding = &acts.hidden(0).below(first);
-        pass.products(acts, chunk).frozen(rec, &saved.inp_gate, embedding, projection, root_d);
+        let embeddings = acts.embeddings(first);
+        pass.products(acts, chunk).frozen(rec, &saved.inp_gate, &embeddings, projection, root_d);
         rms_norm::forward(rec, &saved.gated_input, &saved.inp_gate, &global.proj_norm, None, 1.0, t);
         let root_p = (p as f64).sqrt() as f32;
         embedding::forward(rec, &saved.per_layer_input, &rows.ids, first, &rows.table, layer * p, root_p, t);

@@ -5,7 +5,8 @@ use super::coop_products::Packs;
 use super::{Activations, Inputs, Model, Plan};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::cross_entropy::{self, Chunk};
-use crate::ops::{Rows, embedding, linear, rms_norm, verdict};
+use crate::ops::verdict::{self, Verdicts};
+use crate::ops::{Rows, embedding, linear, rms_norm};
 
 /// Buffers of one chunk.
 pub struct Head {
@@ -58,8 +59,9 @@ impl Head {
         for first in (0..inputs.loss_tokens).step_by(self.rows) {
             let rows = self.rows.min(inputs.loss_tokens - first);
             self.logits(rec, model, acts, &inputs.loss_rows, first, rows, inputs.tokens);
-            self.verdicts(rec, model, inputs, losses, first, rows);
-            self.chunk(model, inputs, losses, first, rows).forward(rec);
+            let chunk = self.chunk(model, inputs, losses, first, rows);
+            verdict::rows(rec, &chunk, &self.verdicts(losses, first));
+            chunk.forward(rec);
         }
     }
 
@@ -77,12 +79,13 @@ impl Head {
         for first in (0..inputs.loss_tokens).step_by(self.rows) {
             let rows = self.rows.min(inputs.loss_tokens - first);
             self.logits(rec, model, acts, &inputs.loss_rows, first, rows, inputs.tokens);
-            self.verdicts(rec, model, inputs, losses, first, rows);
-            let chunk = self.chunk(model, inputs, losses, first, rows);
+            let (chunk, verdicts) =
+                (self.chunk(model, inputs, losses, first, rows), self.verdicts(losses, first));
             let (dnormed, matrix) = (self.dnormed.all(), model.head_matrix());
             match &self.packs {
-                Some(packs) => packs.head_backward(rec, dnormed, &chunk, matrix, factor),
+                Some(packs) => packs.head_backward(rec, dnormed, &chunk, &verdicts, matrix, factor),
                 None => {
+                    verdict::rows(rec, &chunk, &verdicts);
                     chunk.backward(rec, factor);
                     linear::backward(rec, dnormed, self.logits.all(), matrix, 1.0, None, rows, false);
                 }
@@ -137,25 +140,16 @@ impl Head {
     ) {
         embedding::forward(rec, &self.hidden, rows, first, &acts.output.as_weight(tokens), 0, 1.0, count);
         rms_norm::forward(rec, &self.normed, &self.hidden, &model.output_norm, None, 1.0, count);
-        let (logits, normed, matrix) = (self.logits.all(), self.normed.all(), model.head_matrix());
+        let (logits, matrix) = (self.logits.all(), model.head_matrix());
         match &self.packs {
-            Some(packs) => packs.frozen(rec, logits, normed, matrix, 1.0, count),
-            None => linear::forward(rec, logits, normed, matrix, 1.0, None, count),
+            Some(packs) => packs.frozen(rec, logits, &self.normed, matrix, 1.0, count),
+            None => linear::forward(rec, logits, self.normed.all(), matrix, 1.0, None, count),
         }
     }
 
-    /// Looks at the rows before the softcap hides what is not finite.
-    fn verdicts(
-        &self,
-        rec: &mut Recorder,
-        model: &Model,
-        inputs: &Inputs,
-        losses: &Losses,
-        first: usize,
-        rows: usize,
-    ) {
-        let (verdicts, targets) = ((losses.verdicts, losses.offset + first), (&inputs.targets, first));
-        verdict::rows(rec, verdicts, &self.hidden, &self.logits, targets, model.config().vocab, rows);
+    /// Where the verdicts of the chunk from row `first` on go. They must come before the softcap hides what is not finite.
+    fn verdicts<'a>(&'a self, losses: &'a Losses, first: usize) -> Verdicts<'a> {
+        Verdicts { hidden: &self.hidden, buffer: (losses.verdicts, losses.offset + first) }
     }
 
     fn chunk<'a>(

@@ -276,7 +276,7 @@ impl Plan {
         let packed_heads = gpu.cooperative() && layers.iter().all(|l| coop_attention::supports(l.head_size));
         let keys_and_values = |l: &LayerWidths| if packed_heads { 3 * l.kept_keys } else { 4 * l.kept_keys };
         let always: usize =
-            layers.iter().map(|l| l.width + l.heads + keys_and_values(l)).sum::<usize>() + 2 * widest.width;
+            layers.iter().map(|l| l.heads + keys_and_values(l)).sum::<usize>() + 2 * widest.width;
         let narrow = widest.width.max(widest.queries).max(widest.per_layer);
         let operand = narrow.max(of_chunk(widest.ffn));
         let masked_width = if masked { operand } else { 0 };
@@ -288,6 +288,11 @@ impl Plan {
             (true, false) => operand,
         };
         let packed_down = gpu.cooperative();
+        let rows_bytes = |packed: bool, tokens: usize, width: usize| match packed {
+            true => packed_bytes(tokens, width) + 4 * tokens as u64,
+            false => (tokens * width * 4) as u64,
+        };
+        let inputs: u64 = layers.iter().map(|l| rows_bytes(packed_down, tokens, l.width)).sum();
         let wide = match packed_operands {
             true => packed_bytes(chunk, widest.ffn),
             false => chunk_bytes(widest.ffn),
@@ -329,7 +334,7 @@ impl Plan {
             ("frozen weights", model.bytes),
             ("experts from host memory, in turn", offload::device_bytes(gpu, model.base, &model.offloaded)),
             ("adapter, gradients and moments", adapter.bytes()),
-            ("layer inputs, keys and values", bytes(always)),
+            ("layer inputs, keys and values", bytes(always) + inputs),
             ("backward scratch", bytes(scratch) + chunk_bytes(chunk_scratch)),
             ("rows of experts", experts(ExpertScratch::bytes, &widest, widest.experts_rank())),
             ("logits, one chunk", head_rows as u64 * (row_bytes + 16 * config.width as u64)),
@@ -337,10 +342,6 @@ impl Plan {
             ("packed operands", packed),
             ("sums of split products", if gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ];
-        let rows_bytes = |packed: bool, tokens: usize, width: usize| match packed {
-            true => packed_bytes(tokens, width) + 4 * tokens as u64,
-            false => (tokens * width * 4) as u64,
-        };
         let down_bytes = |tokens: usize, l: &LayerWidths| rows_bytes(packed_down, tokens, l.width);
         let attention_bytes = |l: &LayerWidths| rows_bytes(packed_operands, tokens, l.queries);
         let inner = |l: &LayerWidths| {
@@ -411,7 +412,7 @@ impl Plan {
         }
     }
 
-    /// Whether what feed-forwards give is kept packed.
+    /// Whether the inputs of layers and what feed-forwards give are kept packed.
     pub(super) fn packed_down(&self) -> bool {
         self.packs_width > 0
     }

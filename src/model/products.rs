@@ -4,10 +4,11 @@ use super::coop_products::Packs;
 use super::trainable::{Group, Trainable};
 use crate::gpu::Recorder;
 use crate::lora::Module;
+use crate::ops::coop_heads::Turn;
 use crate::ops::dropout::{self, Mask};
 use crate::ops::linear::{self, LowRank};
 use crate::ops::rms_norm::{self, Norm};
-use crate::ops::{Rows, Weight, lora};
+use crate::ops::{Rows, Weight, lora, rope};
 
 /// What every product of a pass shares.
 pub(super) struct Products<'a> {
@@ -151,6 +152,26 @@ impl Products<'_> {
         scratch.clone()
     }
 
+    /// The gradient of what the norm of heads reads, where nothing but products read it, from `dy`, which is scratch; `scratch`
+    /// holds it unless it is packed at once.
+    pub fn heads_backward<'a>(
+        &self,
+        rec: &mut Recorder<'a>,
+        scratch: &Rows,
+        dy: &Rows,
+        x: &Rows,
+        norm: &'a Norm,
+        (positions, table): Turn<'_>,
+        heads: usize,
+    ) -> Rows {
+        if let Some(packs) = &self.packs {
+            return packs.heads_backward(rec, scratch, dy, x, norm, (positions, table), heads, self.rows);
+        }
+        rope::backward(rec, dy, positions, table, heads, self.rows);
+        rms_norm::backward(rec, scratch, dy, x, norm, self.rows * heads, false);
+        scratch.clone()
+    }
+
     /// The same in f32 whatever the device has.
     pub fn in_f32(&self) -> Products<'_> {
         Products { packs: None, ..*self }
@@ -159,7 +180,7 @@ impl Products<'_> {
     /// `y = scale·x·Wᵀ` for a matrix without adapter.
     pub fn frozen(&self, rec: &mut Recorder, y: &Rows, x: &Rows, weight: &Weight, scale: f32) {
         match &self.packs {
-            Some(packs) => packs.frozen(rec, y.all(), x.all(), weight, scale, self.rows),
+            Some(packs) => packs.frozen(rec, y.all(), x, weight, scale, self.rows),
             None => linear::forward(rec, y.all(), x.all(), weight, scale, None, self.rows),
         }
     }

@@ -1,7 +1,8 @@
-//! The backward of [`super::cross_entropy`] into operands of products on cooperative matrices.
+//! The backward of [`super::cross_entropy`] into operands of products on cooperative matrices, and [`super::verdict::rows`].
 
 use super::cross_entropy::Chunk;
 use super::pack::Packed;
+use super::verdict::Verdicts;
 use crate::gpu::{Binding, Kernel, Recorder};
 
 /// Twin of `Params` in shaders/coop_cross_entropy.wgsl.
@@ -16,15 +17,20 @@ struct Params {
     loss_offset: u32,
     softcap: f32,
     factor: f32,
+    width4: u32,
+    verdict_offset: u32,
 }
+
+/// Most threads of a row.
+const THREADS: usize = 1024;
 
 /// Whether the kernel takes this vocabulary: a multiple of 4.
 pub fn supports(vocab: usize) -> bool {
     vocab.is_multiple_of(4)
 }
 
-/// Losses, and `factor·∂loss/∂logits` packed `[rows, V]`; the logits stay as they are.
-pub fn backward(rec: &mut Recorder, chunk: &Chunk, dlogits: &Packed, factor: f32) {
+/// Losses, verdicts, and `factor·∂loss/∂logits` packed `[rows, V]`; the logits stay as they are.
+pub fn backward(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed, factor: f32) {
     let params = Params {
         rows: chunk.rows as u32,
         vocab4: (chunk.vocab / 4) as u32,
@@ -34,6 +40,8 @@ pub fn backward(rec: &mut Recorder, chunk: &Chunk, dlogits: &Packed, factor: f32
         loss_offset: chunk.losses.1 as u32,
         softcap: chunk.softcap.unwrap_or(0.0),
         factor,
+        width4: (verdicts.hidden.stride / 4) as u32,
+        verdict_offset: verdicts.buffer.1 as u32,
     };
     let bindings = [
         chunk.logits.bind(1),
@@ -41,7 +49,11 @@ pub fn backward(rec: &mut Recorder, chunk: &Chunk, dlogits: &Packed, factor: f32
         Binding { index: 3, buffer: chunk.losses.0, range: None },
         dlogits.bind(4),
         dlogits.bind_factors(5),
+        verdicts.hidden.bind(6),
+        Binding { index: 7, buffer: verdicts.buffer.0, range: None },
     ];
     let rows = chunk.rows.next_multiple_of(16) as u32;
-    rec.dispatch(Kernel::new("coop_cross_entropy", "backward"), &params, &bindings, [rows, 1, 1]);
+    let threads = 1usize << rec.gpu().threads_to_share().min(THREADS).ilog2();
+    let kernel = Kernel::new("coop_cross_entropy", "backward").with_size("THREADS", threads as u32);
+    rec.dispatch(kernel, &params, &bindings, [rows, 1, 1]);
 }

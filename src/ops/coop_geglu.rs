@@ -4,8 +4,8 @@ use super::Rows;
 use super::pack::Packed;
 use crate::gpu::{Binding, Kernel, Recorder};
 
-/// Threads that share a row.
-const THREADS: usize = 256;
+/// Most threads that share a row: what each keeps of it must leave room for others in the registers.
+const THREADS: usize = 512;
 
 /// Twin of `Params` in shaders/coop_geglu.wgsl.
 #[repr(C)]
@@ -51,7 +51,9 @@ fn dispatch(
         cols4: (cols / 4) as u32,
         packed4: (cols.next_multiple_of(64) / 4) as u32,
     };
-    let each = (cols.next_multiple_of(64) / 4).div_ceil(THREADS) as u32;
-    let kernel = Kernel::new("coop_geglu", entry).with_size("EACH", each);
+    let threads = 1usize << rec.gpu().threads_to_share().min(THREADS).ilog2();
+    let each = (cols.next_multiple_of(64) / 4).div_ceil(threads) as u32;
+    let kernel =
+        Kernel::new("coop_geglu", entry).with_size("EACH", each).with_size("THREADS", threads as u32);
     rec.dispatch(kernel, &params, bindings, [rows.next_multiple_of(16) as u32, 1, 1]);
 }

@@ -17,6 +17,7 @@ pub mod coop_expert_geglu;
 pub mod coop_expert_linear;
 pub mod coop_geglu;
 pub mod coop_heads;
+pub mod coop_heads_backward;
 pub mod coop_linear;
 pub mod coop_lora;
 pub mod coop_norm;

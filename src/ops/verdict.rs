@@ -2,6 +2,7 @@
 
 use super::Rows;
 use super::adamw::Clip;
+use super::cross_entropy::Chunk;
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 
 /// Twin of `Params` in shaders/verdict.wgsl.
@@ -23,29 +24,28 @@ pub const RIGHT: u32 = 1;
 /// A logit is infinite or not a number, or the sum of squares of the hidden state is: its norm has lost the row.
 pub const NOT_FINITE: u32 = 2;
 
-/// Writes one of [`WRONG`], [`RIGHT`] and [`NOT_FINITE`] for each of `rows` rows.
-///
-/// `hidden` `[rows, D]` is what the output norm reads, `logits` `[rows, V]` stand before the softcap and are only read;
-/// `targets` u32 and `verdicts` u32 come with the first row's place in them.
-pub fn rows(
-    rec: &mut Recorder,
-    verdicts: (&wgpu::Buffer, usize),
-    hidden: &Rows,
-    logits: &Rows,
-    targets: (&wgpu::Buffer, usize),
-    vocab: usize,
-    rows: usize,
-) {
+/// What a chunk of rows is judged by beside its logits, and where the verdicts go.
+#[derive(Clone, Copy)]
+pub struct Verdicts<'a> {
+    /// What the output norm reads `[rows, D]`.
+    pub hidden: &'a Rows,
+    /// One of [`WRONG`], [`RIGHT`] and [`NOT_FINITE`] for each row, u32, and the first row's place in it.
+    pub buffer: (&'a wgpu::Buffer, usize),
+}
+
+/// Writes the verdicts of `chunk`, whose logits stand before the softcap and are only read.
+pub fn rows(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts) {
     let params = Params {
-        rows: rows as u32,
-        width4: (hidden.stride / 4) as u32,
-        vocab: vocab as u32,
-        stride4: (logits.stride / 4) as u32,
-        target_offset: targets.1 as u32,
-        offset: verdicts.1 as u32,
+        rows: chunk.rows as u32,
+        width4: (verdicts.hidden.stride / 4) as u32,
+        vocab: chunk.vocab as u32,
+        stride4: (chunk.logits.stride / 4) as u32,
+        target_offset: chunk.targets.1 as u32,
+        offset: verdicts.buffer.1 as u32,
     };
-    let bindings = [hidden.bind(1), logits.bind(2), bind(3, targets.0), bind(4, verdicts.0)];
-    rec.dispatch(Kernel::new("verdict", "rows"), &params, &bindings, grid(rows));
+    let bindings =
+        [verdicts.hidden.bind(1), chunk.logits.bind(2), bind(3, chunk.targets.0), bind(4, verdicts.buffer.0)];
+    rec.dispatch(Kernel::new("verdict", "rows"), &params, &bindings, grid(chunk.rows));
 }
 
 /// Counts the first `rows` verdicts into `clip`; one that is not finite keeps the optimizer from moving.

@@ -14,8 +14,10 @@
 //! | Q6_K | low nibbles `[K/32, N]` of 16 bytes, scales `[K/256, N]` of 16, high pairs `[K/32, N]` of 8, d `[K/256, N]` of 2 |
 //! | F32, F16, BF16 | as in the file |
 //!
-//! Byte `i` of a slice's nibbles holds value `i` below and value `16 + i` above, as Q4_0's blocks do; bit `i` of its high
-//! bits belongs to value `i`; bits `2c` and `2c + 1` of byte `i` of half `h` of its high pairs belong to value `16h + 4c + i`.
+//! Neighbouring values lie in the two halves of a word of 32 bits, so that one mask takes a pair for f16 arithmetic: of a slice's
+//! nibbles, word `j` holds values `8j + 2s` in bits `4s..4s + 4` of its low half and `8j + 2s + 1` in those of its high half. Of its
+//! high bits, bit `s` of the low half belongs to value `2s`, of the high half to `2s + 1`; word `j` of its high pairs holds values
+//! `16j + 2s` and `16j + 2s + 1` in bits `2s..2s + 2` of its halves.
 //! Zeros fill the end up to a multiple of 16 bytes. Twin: the loaders in `shaders/quant/`.
 
 use std::borrow::Cow;
@@ -64,13 +66,13 @@ pub fn pack_into(ty: GgmlType, rows: usize, bytes: &[u8], place: &mut [MaybeUnin
     match ty {
         GgmlType::Q4_0 => {
             let blocks: &[BlockQ4_0] = bytemuck::cast_slice(bytes);
-            plane(rest, blocks, rows, |b, [nibbles]| *nibbles = b.qs);
+            plane(rest, blocks, rows, |b, [nibbles]| *nibbles = pair_nibbles(&halves(&b.qs)));
             plane(rest, blocks, rows, |b, [d]| *d = b.d);
         }
         GgmlType::Q5_0 => {
             let blocks: &[BlockQ5_0] = bytemuck::cast_slice(bytes);
-            plane(rest, blocks, rows, |b, [nibbles]| *nibbles = b.qs);
-            plane(rest, blocks, rows, |b, [high]| *high = b.qh);
+            plane(rest, blocks, rows, |b, [nibbles]| *nibbles = pair_nibbles(&halves(&b.qs)));
+            plane(rest, blocks, rows, |b, [high]| *high = pair_bits(u32::from_le_bytes(b.qh)));
             plane(rest, blocks, rows, |b, [d]| *d = b.d);
         }
         GgmlType::Q8_0 => {
@@ -90,7 +92,7 @@ pub fn pack_into(ty: GgmlType, rows: usize, bytes: &[u8], place: &mut [MaybeUnin
             plane(rest, blocks, rows, |b, slices: &mut [[u8; 4]; 8]| {
                 *slices = std::array::from_fn(|slice| {
                     let bits = b.qh.iter().enumerate().map(|(i, byte)| u32::from(byte >> slice & 1) << i);
-                    bits.sum::<u32>().to_le_bytes()
+                    pair_bits(bits.sum())
                 });
             });
         }
@@ -158,23 +160,44 @@ fn pairs_of_nibbles(qs: &[u8; 128]) -> [[u8; 16]; 8] {
     std::array::from_fn(|slice| nibbles(&qs[slice / 2 * 32..], slice % 2))
 }
 
-const LOW: u128 = 0x0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f;
-
-/// The low (`high` 0) or high nibbles of 32 bytes, those of the first 16 below those of the others.
+/// The low (`high` 0) or high nibbles of 32 bytes.
 fn nibbles(bytes: &[u8], high: usize) -> [u8; 16] {
-    let half = |start: usize| {
-        let bytes: [u8; 16] = bytes[start..start + 16].try_into().expect("sixteen bytes");
-        u128::from_le_bytes(bytes) >> (4 * high) & LOW
-    };
-    (half(0) | half(16) << 4).to_le_bytes()
+    pair_nibbles(&std::array::from_fn(|i| bytes[i] >> (4 * high) & 15))
 }
 
-/// Bits `2·run` and `2·run + 1` of 32 bytes, four values a byte.
+/// The low nibbles of 16 bytes, then the high ones.
+fn halves(bytes: &[u8; 16]) -> [u8; 32] {
+    std::array::from_fn(|i| bytes[i % 16] >> (i / 16 * 4) & 15)
+}
+
+fn pair_nibbles(values: &[u8; 32]) -> [u8; 16] {
+    let mut words = [0; 16];
+    for (word, eight) in words.as_chunks_mut::<4>().0.iter_mut().zip(values.as_chunks::<8>().0) {
+        let eight = u64::from_le_bytes(*eight);
+        let [even, odd] = [eight, eight >> 8].map(|x| {
+            // A nibble in each sixteen bits: two of them into a byte, two of those into the lowest sixteen.
+            let x = x & 0x000f_000f_000f_000f;
+            let x = (x | x >> 12) & 0x0000_00ff_0000_00ff;
+            (x | x >> 24) as u16
+        });
+        *word = (u32::from(even) | u32::from(odd) << 16).to_le_bytes();
+    }
+    words
+}
+
+/// Bit `i` to its place.
+fn pair_bits(bits: u32) -> [u8; 4] {
+    let place = |i: u32| (bits >> i & 1) << (i / 2 + i % 2 * 16);
+    (0..32).map(place).sum::<u32>().to_le_bytes()
+}
+
+/// Bits `2·run` and `2·run + 1` of 32 bytes.
 fn high_pairs(bytes: &[u8], run: usize) -> [u8; 8] {
-    std::array::from_fn(|at| {
-        let (half, i) = (at / 4, at % 4);
-        (0..4).map(|c| (bytes[16 * half + 4 * c + i] >> (2 * run) & 3) << (2 * c)).sum()
-    })
+    let word = |half: usize| {
+        let place = |i: usize| u32::from(bytes[16 * half + i] >> (2 * run) & 3) << (i / 2 * 2 + i % 2 * 16);
+        (0..16).map(place).sum::<u32>()
+    };
+    (u64::from(word(0)) | u64::from(word(1)) << 32).to_le_bytes()
 }
 
 fn k_header(d: [u8; 2], dmin: [u8; 2], scales: [u8; 12]) -> [u8; 16] {

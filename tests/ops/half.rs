@@ -7,7 +7,8 @@ use rullama_train::gpu::Gpu;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
-use rullama_train::ops::{coop_cross_entropy, coop_geglu, coop_heads, coop_norm, rope};
+use rullama_train::ops::verdict::Verdicts;
+use rullama_train::ops::{coop_cross_entropy, coop_geglu, coop_heads, coop_heads_backward, coop_norm, rope};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};
@@ -112,7 +113,10 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
             targets: (&targets, 0),
             losses: (&losses.rows.buffer, 0),
         };
-        run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &packed, factor))?;
+        let hidden = Block::input(gpu, (0, 0), 4, &vec![1.0; 4 * height]);
+        let verdicts = gpu.buffer("verdicts", (4 * height) as u64)?;
+        let verdicts = Verdicts { hidden: &hidden.rows, buffer: (&verdicts, 0) };
+        run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &verdicts, &packed, factor))?;
         let found = losses.read(gpu, &name)?;
         check.close(&format!("loss {name}"), 1, &found[..height], &losses_expected)?;
         check.close(&name, vocab, &unpacked(gpu, &packed, vocab, height, &name)?, &expected)?;
@@ -149,6 +153,55 @@ pub fn heads(gpu: &Gpu) -> Outcome {
         let found: Vec<f64> =
             (0..tokens * width).map(|i| f64::from(halves[at(i / width, i % width)])).collect();
         check.close(&name, width, &scaled(1.0 / norm.scale, &found), &expected)?;
+    }
+    check.done()
+}
+
+/// Their gradients; no multiple of 64 columns, more heads than a workgroup takes at once, without weights.
+pub fn heads_backward(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_heads_backward", HALF);
+    for (tokens, heads, size, turned, weighted) in [
+        (1, 1, 16, true, true),
+        (7, 3, 32, false, true),
+        (33, 8, 256, true, true),
+        (17, 3, 512, true, false),
+        (5, 20, 16, true, true),
+    ] {
+        let name = format!("T={tokens} heads={heads} K={size} turned={turned} weighted={weighted}");
+        let [x, dy] = [1, 2].map(|seed| values(seed, tokens * heads * size));
+        let w = weighted.then(|| values(3, size));
+        let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
+        let frequencies: Vec<f64> =
+            (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
+        let straight = match turned {
+            true => reference::rope::backward(&wide(&dy), &positions, &frequencies, heads),
+            false => wide(&dy),
+        };
+        let weights = w.as_deref().map(wide);
+        let expected =
+            reference::rms_norm::backward(&straight, &wide(&x), weights.as_deref(), size, f64::from(EPS));
+        let norm = Norm::new(gpu, "norm", w.as_deref(), size, EPS)?;
+        let table = rope::Table::new(gpu, &frequencies, 13)?;
+        let positions = gpu.upload("positions", &positions)?;
+        let width = heads * size;
+        let [x, dy] = [&x, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
+        let packed = Packed::new(gpu, "gradients of heads", tokens, width)?;
+        let stale = vec![f16::from_f32(7.0); width.next_multiple_of(64) * tokens.next_multiple_of(16)];
+        gpu.write(packed.bind(0).buffer, &stale);
+        let turn = turned.then_some((&positions, &table));
+        run(gpu, |rec| {
+            coop_heads_backward::backward(rec, &packed, &dy.rows, &x.rows, &norm, turn, heads, tokens)
+        })?;
+        check.close(&name, width, &unpacked(gpu, &packed, width, tokens, &name)?, &expected)?;
+        // What is behind the last column and row, products read as zero.
+        let tiles = tokens.div_ceil(16);
+        let halves: Vec<f16> = block_on(gpu.read(packed.bind(0).buffer, stale.len()))?;
+        let place = |t: usize, c: usize| ((c / 16) * tiles + t / 16) * 256 + t % 16 * 16 + c % 16;
+        let around = (0..tiles * 16).flat_map(|t| (0..width.next_multiple_of(64)).map(move |c| (t, c)));
+        let mut behind = around.filter(|&(t, c)| t >= tokens || c >= width);
+        if let Some((t, c)) = behind.find(|&(t, c)| halves[place(t, c)] != f16::ZERO) {
+            return Err(format!("{name}: {} is left at row {t}, column {c}", halves[place(t, c)]).into());
+        }
     }
     check.done()
 }

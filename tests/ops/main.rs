@@ -28,7 +28,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 79] = [
+    let tests: [Test; 82] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -60,6 +60,9 @@ fn main() {
         ("packed: GeGLU, both ways (f16)", half::geglu),
         ("packed: gradients of logits (f16)", half::cross_entropy),
         ("packed: heads (f16)", half::heads),
+        ("packed: gradients of heads (f16)", half::heads_backward),
+        ("packed: the likeliest token (f16)", verdict::top1_with_gradients),
+        ("packed: rows that are not finite (f16)", verdict::lost_rows_with_gradients),
         ("cooperative: linear, forward", coop::forward),
         ("cooperative: linear, backward", coop::backward),
         ("cooperative: adapter and gradients", coop::adapter),

@@ -2,9 +2,12 @@
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::adamw::{Clip, ClipState};
-use rullama_train::ops::verdict::{self, NOT_FINITE, RIGHT, WRONG};
+use rullama_train::ops::coop_cross_entropy;
+use rullama_train::ops::cross_entropy::Chunk;
+use rullama_train::ops::pack::Packed;
+use rullama_train::ops::verdict::{self, NOT_FINITE, RIGHT, Verdicts, WRONG};
 use rullama_train::reference;
 
 use super::check::{Block, Outcome, run, values, wide};
@@ -16,6 +19,21 @@ const BEFORE: usize = 3;
 /// Rows, width, vocabulary: one, less than a workgroup, not multiples of 64, several values a thread, more rows than one dimension may have.
 const SHAPES: [(usize, usize, usize); 6] =
     [(1, 4, 1), (7, 60, 5), (65, 256, 1003), (17, 64, 5003), (130, 1536, 64), (70_001, 4, 3)];
+
+/// The same where the gradients come with them.
+const WHOLE_VEC4S: [(usize, usize, usize); 5] =
+    [(1, 4, 4), (7, 60, 8), (65, 256, 1004), (17, 64, 5004), (130, 1536, 64)];
+
+/// What writes the verdicts.
+type Dispatch = fn(&mut Recorder, &Chunk, &Verdicts, &Packed);
+
+fn alone(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, _: &Packed) {
+    verdict::rows(rec, chunk, verdicts);
+}
+
+fn with_gradients(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed) {
+    coop_cross_entropy::backward(rec, chunk, verdicts, dlogits, 1.0);
+}
 
 /// Puts something into the hidden states and logits.
 type Spoil = fn(&mut [f32], &mut [f32]);
@@ -44,23 +62,24 @@ impl Case {
         Case { rows, width, vocab, hidden: values(2, rows * width), logits, targets }
     }
 
-    fn run(&self, gpu: &Gpu) -> Result<Vec<u32>, Failed> {
+    fn run(&self, gpu: &Gpu, dispatch: Dispatch) -> Result<Vec<u32>, Failed> {
         let hidden = Block::input(gpu, (0, 0), self.width, &self.hidden);
         let logits = Block::input(gpu, (0, 0), self.vocab, &self.logits);
         let targets = [&[u32::MAX; 2][..], &self.targets].concat();
         let targets = gpu.upload("targets", &targets)?;
+        let losses = gpu.buffer("losses", (self.rows * 4) as u64)?;
         let verdicts = gpu.upload("verdicts", &vec![AROUND; BEFORE + self.rows + 2])?;
-        run(gpu, |rec| {
-            verdict::rows(
-                rec,
-                (&verdicts, BEFORE),
-                &hidden.rows,
-                &logits.rows,
-                (&targets, 2),
-                self.vocab,
-                self.rows,
-            )
-        })?;
+        let chunk = Chunk {
+            logits: &logits.rows,
+            rows: self.rows,
+            vocab: self.vocab,
+            softcap: None,
+            targets: (&targets, 2),
+            losses: (&losses, 0),
+        };
+        let packed = Packed::new(gpu, "dlogits", self.rows, self.vocab)?;
+        let judged = Verdicts { hidden: &hidden.rows, buffer: (&verdicts, BEFORE) };
+        run(gpu, |rec| dispatch(rec, &chunk, &judged, &packed))?;
         let found: Vec<u32> = block_on(gpu.read(&verdicts, BEFORE + self.rows + 2))?;
         let (before, rest) = found.split_at(BEFORE);
         let (own, after) = rest.split_at(self.rows);
@@ -73,11 +92,20 @@ impl Case {
 
 /// Right and wrong against the reference, equal logits included.
 pub fn top1(gpu: &Gpu) -> Outcome {
-    for shape in SHAPES {
+    compare(gpu, &SHAPES, alone)
+}
+
+/// The same where they come with the gradients.
+pub fn top1_with_gradients(gpu: &Gpu) -> Outcome {
+    compare(gpu, &WHOLE_VEC4S, with_gradients)
+}
+
+fn compare(gpu: &Gpu, shapes: &[(usize, usize, usize)], dispatch: Dispatch) -> Outcome {
+    for &shape in shapes {
         let case = Case::new(shape);
         let right = reference::verdict::right(&wide(&case.logits), &case.targets, case.vocab);
         let expected: Vec<u32> = right.iter().map(|&r| if r { RIGHT } else { WRONG }).collect();
-        let found = case.run(gpu)?;
+        let found = case.run(gpu, dispatch)?;
         if let Some(row) = (0..case.rows).find(|&n| found[n] != expected[n]) {
             return Err(
                 format!("{shape:?}, row {row}: expected {}, found {}", expected[row], found[row]).into()
@@ -93,6 +121,15 @@ pub fn top1(gpu: &Gpu) -> Outcome {
 
 /// One value that is lost, or a sum of squares beyond f32, is seen in its row and in no other.
 pub fn lost_rows(gpu: &Gpu) -> Outcome {
+    lose(gpu, 1003, alone)
+}
+
+/// The same where they come with the gradients.
+pub fn lost_rows_with_gradients(gpu: &Gpu) -> Outcome {
+    lose(gpu, 1004, with_gradients)
+}
+
+fn lose(gpu: &Gpu, vocab: usize, dispatch: Dispatch) -> Outcome {
     let spoils: [(&str, Spoil); 7] = [
         ("a hidden NaN", |hidden, _| hidden[59] = f32::NAN),
         ("a hidden infinity", |hidden, _| hidden[0] = f32::NEG_INFINITY),
@@ -104,13 +141,13 @@ pub fn lost_rows(gpu: &Gpu) -> Outcome {
         ("nothing but NaN", |_, logits| logits.fill(f32::NAN)),
     ];
     for (what, spoil) in spoils {
-        let mut case = Case::new((5, 60, 1003));
-        let sound = case.run(gpu)?;
-        let (hidden, logits) = (&mut case.hidden[2 * 60..3 * 60], &mut case.logits[2 * 1003..3 * 1003]);
+        let mut case = Case::new((5, 60, vocab));
+        let sound = case.run(gpu, dispatch)?;
+        let (hidden, logits) = (&mut case.hidden[2 * 60..3 * 60], &mut case.logits[2 * vocab..3 * vocab]);
         spoil(hidden, logits);
         let mut expected = sound;
         expected[2] = NOT_FINITE;
-        let found = case.run(gpu)?;
+        let found = case.run(gpu, dispatch)?;
         if found != expected {
             return Err(format!("{what}: expected {expected:?}, found {found:?}").into());
         }

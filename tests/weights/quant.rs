@@ -62,8 +62,11 @@ fn planes_hold_every_value() {
             let (slice, i, sixteen, block) =
                 (col / 32 * rows + row, col % 32, cols / 32 * rows, col / 256 * rows + row);
             let half = |at: usize| half::f16::from_le_bytes([packed[at], packed[at + 1]]).to_f32();
-            let nibble = u32::from(packed[slice * 16 + i % 16] >> (i / 16 * 4) & 15);
-            let bit = |plane: usize| u32::from(packed[plane + slice * 4 + i / 8] >> (i % 8) & 1);
+            let word = |at: usize| u32::from_le_bytes(packed[at..at + 4].try_into().expect("four bytes"));
+            // The first of each pair of neighbours lies in the low half of a word, the second in the high half.
+            let (pair, low) = (i / 2, i % 2 * 16);
+            let nibble = word(slice * 16 + i / 8 * 4) >> (pair % 4 * 4 + low) & 15;
+            let bit = |plane: usize| word(plane + slice * 4) >> (pair + low) & 1;
             let header = sixteen * 16 + block * 16;
             let k = || {
                 let (s, sub) = (&packed[header + 4..header + 16], col / 32 % 8);
@@ -85,10 +88,10 @@ fn planes_hold_every_value() {
                 GgmlType::Q4_K => k().0 * nibble as f32 - k().1,
                 GgmlType::Q5_K => k().0 * (nibble | bit(headers_end) << 4) as f32 - k().1,
                 GgmlType::Q6_K => {
-                    let pair = packed[headers_end + slice * 8 + i / 16 * 4 + i % 4] >> (i % 16 / 4 * 2) & 3;
+                    let high = word(headers_end + slice * 8 + i / 16 * 4) >> (pair % 8 * 2 + low) & 3;
                     let scale = packed[header + col % 256 / 16].cast_signed();
                     let d = half(headers_end + sixteen * 8 + block * 2);
-                    d * f32::from(scale) * ((nibble | u32::from(pair) << 4) as f32 - 32.0)
+                    d * f32::from(scale) * ((nibble | high << 4) as f32 - 32.0)
                 }
                 _ => dequantize(ty, &packed[..blocks.len()])[row * cols + col],
             }
