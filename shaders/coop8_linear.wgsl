@@ -1,160 +1,21 @@
-// shaders/linear.wgsl with operands in f16 on cooperative matrices of 8×8, as Apple's GPUs have them. A workgroup of four
-// subgroups of {LANES} lanes makes 64×64 results, each subgroup 32×32 of them as 16 matrices, which fill its registers; all four
-// read what is staged 32 steps of the sum at a time, so that a weight is unpacked once for 64 rows. What is staged lies matrix by
-// matrix, and as scalars: Metal's simdgroup_load takes pointers to nothing else.
+// shaders/linear.wgsl with operands in f16 on cooperative matrices of 8×8, as Apple's GPUs have them.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import weight
 #import common/product
+#import common/coop8
 
 @group(0) @binding(6) var<storage, read> factors: array<f32>; // what undoes the scaling of x's rows, z's and u's [T]
 
-const THREADS: u32 = 4u * {LANES}u;
-const PITCH: u32 = 68u; // floats from one row of `finished` to the next: 4 more than 64 spread the banks
-
-var<workgroup> scales: array<f32, 64>;      // of the tile's rows
-var<workgroup> staged_x: array<f16, 2048>;  // [4, 8, 8, 8]: matrices over the steps, over the rows, row, step
-var<workgroup> staged_w: array<f16, 2048>;  // [4, 8, 8, 8]: over the steps and the columns; forward: column, step; backward: step, column
-var<workgroup> finished: array<f32, 1088>;  // 16 rows of results
-
-// Where in `staged_x` step `k` of row `row` lies, and alike in `staged_w`.
-fn staged_at(row: u32, k: u32) -> u32 {
-    return (k / 8u * 8u + row / 8u) * 64u + row % 8u * 8u + k % 8u;
+fn tile_of(group: vec3<u32>) -> Tile {
+    return Tile(0u, params.weight_rows, 0u, group.z, params.part_steps);
 }
 
-fn stage_w(at: u32, values: vec4<f32>) {
-    let w = vec4<f16>(values);
-#for (i, c) in (0, x) (1, y) (2, z) (3, w)
-    staged_w[at + {i}u] = w.{c};
-#end
+fn source(row: u32) -> u32 {
+    return select(NONE, row, row < params.rows);
 }
 
-fn stage_x(row: u32, k4: u32, values: vec4<f32>) {
-    let x = vec4<f16>(scales[row] * values);
-    let at = staged_at(row, k4 * 4u);
-#for (i, c) in (0, x) (1, y) (2, z) (3, w)
-    staged_x[at + {i}u] = x.{c};
-#end
+fn place(tile: Tile, row: u32) -> u32 {
+    let at = (tile.part * params.rows + row) * params.y_stride4 + params.y_offset4;
+    return select(NONE, at, row < params.rows);
 }
-
-// Half of a slice of W; rows past the last are zero.
-fn stage_half(row: u32, slice: u32, half: u32, at: u32, next: u32) {
-    let known = row < params.weight_rows;
-    let values = load_slice(min(row, params.weight_rows - 1u), min(slice, (params.weight_cols - 1u) / 32u));
-    let factors = slice_factors(values);
-#for c in 0..4
-    stage_w(at + {c}u / 2u * next + {c}u % 2u * 4u, select(vec4<f32>(), params.scale * slice4(values, factors, half * 4u + {c}u), known));
-#end
-}
-
-// 32 steps of 64 rows of W.
-fn stage_forward(group: u32, step: u32, lane: u32) {
-    for (var i = lane; i < 128u; i += THREADS) {
-        let n = i % 64u;
-        stage_half(group * 64u + n, step, i / 64u, staged_at(n, i / 64u * 16u), 512u);
-    }
-}
-
-// 32 rows of W, 64 columns.
-fn stage_backward(group: u32, step: u32, lane: u32) {
-    for (var i = lane; i < 128u; i += THREADS) {
-        let n = i % 32u;
-        let half = i / 32u; // of the columns' four
-        stage_half(step * 32u + n, group * 2u + half / 2u, half % 2u, (n / 8u * 8u + half * 2u) * 64u + n % 8u * 8u, 64u);
-    }
-}
-
-// B [N, R], 32 of its columns.
-fn stage_lora_forward(group: u32, r4: u32, lane: u32) {
-    for (var i = lane; i < 512u; i += THREADS) {
-        stage_w(staged_at(i / 8u, i % 8u * 4u), b4(group * 64u + i / 8u, r4 + i % 8u));
-    }
-}
-
-// A [R, K], 32 of its rows.
-fn stage_lora_backward(group: u32, r4: u32, lane: u32) {
-    for (var i = lane; i < 512u; i += THREADS) {
-        let r = i / 16u;
-        let col4 = i % 16u;
-        stage_w((r / 8u * 8u + col4 / 2u) * 64u + r % 8u * 8u + col4 % 2u * 4u, a4(r4 * 4u + r, group * 16u + col4));
-    }
-}
-
-// Stores row `i` / 16 of `finished` as row `row`, four columns of it.
-fn store(part: u32, row: u32, col4: u32, i: u32) {
-    if row >= params.rows || col4 >= params.cols4 {
-        return;
-    }
-    let start = i / 16u * PITCH + i % 16u * 4u;
-    let sum = factors[row] * vec4<f32>(finished[start], finished[start + 1u], finished[start + 2u], finished[start + 3u]);
-    let at = (part * params.rows + row) * params.y_stride4 + params.y_offset4 + col4;
-    if params.accumulate == 1u {
-        result[at] += sum;
-    } else {
-        result[at] = sum;
-    }
-}
-
-// forward: y = x·Wᵀ + z·Bᵀ; backward: dx = dy·W + u·A
-#for (pass, summed, load) in (forward, weight_cols, coopLoad) (backward, weight_rows, coopLoadT)
-@compute @workgroup_size(THREADS)
-fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32, @builtin(subgroup_id) subgroup: u32) {
-    let down = subgroup / 2u * 4u; // of the tile's 8×8 matrices, this subgroup's first
-    let across = subgroup % 2u * 4u;
-    let row0 = group.y * 64u;
-    for (var i = lane; i < 64u; i += THREADS) {
-        scales[i] = 1.0 / factors[min(row0 + i, params.rows - 1u)];
-    }
-#for i in 0..4
-#for j in 0..4
-    var c{i}{j}: coop_mat8x8<f32, C>;
-#end
-#end
-    let x_cols4 = (params.{summed} + 3u) / 4u;
-    let end = min((group.z + 1u) * params.part_steps, (x_cols4 + 7u) / 8u);
-    let ranks = select(0u, (params.rank4 + 7u) / 8u, group.z == 0u);
-    for (var step = group.z * params.part_steps; step < end + ranks; step++) {
-        workgroupBarrier();
-        if step < end {
-            for (var i = lane; i < 512u; i += THREADS) {
-                stage_x(i / 8u, i % 8u, x4(row0 + i / 8u, step * 8u + i % 8u, x_cols4));
-            }
-            stage_{pass}(group.x, step, lane);
-        } else {
-            let r4 = (step - end) * 8u;
-            for (var i = lane; i < 512u; i += THREADS) {
-                stage_x(i / 8u, i % 8u, z4(row0 + i / 8u, r4 + i % 8u));
-            }
-            stage_lora_{pass}(group.x, r4, lane);
-        }
-        workgroupBarrier();
-        for (var k = 0u; k < 4u; k++) {
-#for i in 0..4
-            let x{i} = coopLoadT<coop_mat8x8<f16, A>>(&staged_x[(k * 8u + down + {i}u) * 64u], 8u);
-#end
-#for j in 0..4
-            let w{j} = {load}<coop_mat8x8<f16, B>>(&staged_w[(k * 8u + across + {j}u) * 64u], 8u);
-#for i in 0..4
-            c{i}{j} = coopMultiplyAdd(x{i}, w{j}, c{i}{j});
-#end
-#end
-        }
-    }
-    let pitch = PITCH;
-#for j in 0..4
-    let at{j} = subgroup / 2u * 8u * PITCH + (across + {j}u) * 8u;
-#end
-#for i in 0..4
-    workgroupBarrier();
-#for j in 0..4
-    let sum{i}{j} = c{i}{j};
-    coopStoreT(sum{i}{j}, &finished[at{j}], pitch);
-#end
-    workgroupBarrier();
-    for (var i = lane; i < 256u; i += THREADS) {
-        store(group.z, row0 + (i / 128u * 4u + {i}u) * 8u + i / 16u % 8u, group.x * 16u + i % 16u, i);
-    }
-#end
-}
-
-#end

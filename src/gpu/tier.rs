@@ -12,9 +12,9 @@ pub enum Tier {
     F32,
     /// Operands in f16, each row scaled by a power of two, and sums in f32; the rest in f32.
     F16,
-    /// The same on cooperative matrices of 8×8, which Apple's GPUs have.
+    /// The same on cooperative matrices of 8×8, which Apple's GPUs have, products of experts as well.
     Cooperative8,
-    /// The same on cooperative matrices of 16×16, attention, experts and adapters as well.
+    /// The same on cooperative matrices of 16×16, attention and adapters' gradients as well.
     Cooperative,
 }
 

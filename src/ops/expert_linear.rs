@@ -1,16 +1,17 @@
-//! Products of rows that are grouped by expert with the experts' frozen matrices, with the adapter's product in the same pass.
+//! Products of rows that are grouped by expert with the experts' frozen matrices, with the adapter's product in the same pass: in
+//! f32, or on cooperative matrices of 8×8.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::expert_dropout::{ExpertMask, MaskParams};
 use super::expert_groups::Groups;
-use super::{Param, Tile, View, Weight, random};
-use crate::gpu::{Gpu, GpuError, Kernel, Recorder};
+use super::{Param, Tile, View, Weight, random, row_factors};
+use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder};
 use crate::weights::quant::GgmlType;
 use crate::weights::{Base, Tensor, planes};
 
-/// Twin of `Params` in shaders/expert_linear.wgsl.
+/// Twin of `Params` in shaders/expert_linear.wgsl, which imports it from shaders/common/expert_product.wgsl.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
@@ -262,11 +263,22 @@ fn dispatch(
     tokens: usize,
     accumulate: bool,
 ) {
+    let masked = mask.is_some(); // in f32: a thin product
     let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
     let (x, used) = match x {
         Source::Rows(x) => (x, 0),
         Source::Tokens(x) => (x, groups.experts.used),
     };
+    let (kernel, factors) = match rec.gpu().matrices() {
+        Some(Matrices { edge: 8, lanes }) if !masked => {
+            let cols = if entry == "forward" { w.weight.cols } else { w.rows };
+            let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
+            let kernel = Kernel::new("coop8_expert_linear", entry).with_size("LANES", lanes);
+            (kernel, Some(row_factors::of(rec, 8, x, cols, rows)))
+        }
+        _ => (Kernel::new("expert_linear", entry), None),
+    };
+    let kernel = kernel.with_format(w.weight.ty);
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
     let y = to.y;
     for tile in &w.weight.tiles {
@@ -296,9 +308,9 @@ fn dispatch(
         let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
         let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
         let (tiles, choices) = (groups.tiles.bind(6), groups.choices.bind(7));
-        let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5), tiles, choices];
+        let mut bindings = vec![tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5), tiles, choices];
+        bindings.extend(factors);
         let workgroups = [columns.div_ceil(64) as u32, (groups.most_rows(tokens) / 64) as u32, 1];
-        let kernel = Kernel::new("expert_linear", entry).with_format(w.weight.ty);
-        rec.dispatch(kernel, &params, &bindings, workgroups);
+        rec.dispatch(kernel.clone(), &params, &bindings, workgroups);
     }
 }

@@ -23,7 +23,7 @@ const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 }
 pub(super) const NONE: u32 = u32::MAX;
 
 fn tolerance(gpu: &Gpu) -> Tolerance {
-    if gpu.cooperative() { HALF } else { EXACT }
+    if gpu.matrices().is_some() { HALF } else { EXACT }
 }
 
 /// What the router has chosen, on both sides, and where the rows stand.
