@@ -41,7 +41,12 @@ fn main() -> Result<()> {
 
     let gpu = block_on(Gpu::open(recipe.device.backend, recipe.device.adapter.as_deref(), false))?;
     let model = Model::load(&gpu, &frozen.base, batch.len())?;
-    let capacity = Capacity { tokens: batch.len(), loss_tokens: rows.len(), step_loss_tokens: 1 };
+    let capacity = Capacity {
+        tokens: batch.len(),
+        longest: batch.longest(),
+        loss_tokens: rows.len(),
+        step_loss_tokens: 1,
+    };
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, run::dropout(&recipe), Recompute::Never)?;
     let logits = block_on(trainer.logits(&batch, &rows))?;
 

@@ -76,7 +76,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
 }
 
-// dx = rstd·(g − x·rstd²·mean(g·x)), g = w·dy
+// dx = rstd·(g − x·rstd²·mean(g·x)), g = w·dy; or scale·(dx + that)
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = row_of(group.x + group.y * groups.x, lane);
@@ -97,6 +97,6 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         if params.residual == 1u {
             d += dx[at];
         }
-        dx[at] = d;
+        dx[at] = params.scale * d;
     }
 }

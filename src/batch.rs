@@ -45,6 +45,12 @@ pub struct MicroBatch {
 }
 
 impl MicroBatch {
+    /// Tokens of the longest sample.
+    pub fn longest(&self) -> usize {
+        let lengths = self.starts.iter().zip(&self.ends).map(|(start, end)| end - start);
+        lengths.max().unwrap_or(0) as usize
+    }
+
     /// Lays samples one after another.
     pub fn pack<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> MicroBatch {
         let mut batch = MicroBatch::default();

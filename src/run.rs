@@ -196,7 +196,7 @@ fn batching(recipe: &Recipe) -> Batching {
 
 /// What a trainer must hold for these steps and validation batches.
 pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[ValidationFile]) -> Capacity {
-    let mut capacity = Capacity { tokens: 1, loss_tokens: 1, step_loss_tokens: 1 };
+    let mut capacity = Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1 };
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }

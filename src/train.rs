@@ -166,6 +166,8 @@ impl Evaluation {
 pub struct Capacity {
     /// Tokens in a micro-batch.
     pub tokens: usize,
+    /// Tokens of its longest sample: nothing but what a plan keeps depends on it.
+    pub longest: usize,
     /// Loss-carrying tokens in a micro-batch.
     pub loss_tokens: usize,
     /// Loss-carrying tokens in an optimizer step.
@@ -177,6 +179,7 @@ impl Capacity {
     pub fn include(&mut self, step: &Step) {
         for batch in &step.micro_batches {
             self.tokens = self.tokens.max(batch.len());
+            self.longest = self.longest.max(batch.longest());
             self.loss_tokens = self.loss_tokens.max(batch.loss_rows.len());
         }
         self.step_loss_tokens = self.step_loss_tokens.max(step.loss_tokens);

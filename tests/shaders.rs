@@ -55,6 +55,13 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
             .map(|(heads, size)| coop_heads_backward::sizes(heads, size).to_vec())
             .to_vec();
     }
+    if source.contains("{MATRICES}") {
+        let of = |(each, matrices, normed)| {
+            let rows = [("EACH", each), ("MATRICES", matrices), ("ROWS", 1 - matrices)];
+            [&rows[..], &[("NORMED", normed), ("SAME", 1 - normed)]].concat()
+        };
+        return [(1, 0, 0), (6, 1, 0), (12, 0, 1), (21, 1, 1)].map(of).to_vec();
+    }
     if source.contains("{EACH}") {
         let threads = source.contains("{THREADS}");
         let of = |n| if threads { vec![("EACH", n), ("THREADS", 256)] } else { vec![("EACH", n)] };
@@ -136,15 +143,15 @@ fn combinations() -> Vec<Combination> {
 }
 
 /// 7 shaders read weights of 9 formats, one of them with operands of two types, one reads them in two ways and makes its input in
-/// two, one does so on registers of three widths and two on matrices of subgroups of two, 29 read none, and fourteen are
-/// made for 5, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3, 3, 3 and 2 sizes. A new shader or format changes the number.
+/// two, one does so on registers of three widths and two on matrices of subgroups of two, 29 read none, and fifteen are
+/// made for 5, 4, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3, 3, 3 and 2 sizes. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
     assert_eq!(
         combinations.len(),
-        19 * GgmlType::SUPPORTED.len() + 29 + 5 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3 + 3 + 3 + 2,
+        19 * GgmlType::SUPPORTED.len() + 29 + 5 + 4 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3 + 3 + 3 + 2,
         "checked {names:?}"
     );
     for c in &combinations {

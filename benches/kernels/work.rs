@@ -6,6 +6,7 @@ use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::coop_attention::{self, Operands, Scratch};
 use rullama_train::ops::coop_attention_kv::Left;
+use rullama_train::ops::coop_norm::Source;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
@@ -275,7 +276,7 @@ pub fn rms_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let norm = norm(gpu, d)?;
     Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
         ops::rms_norm::forward(rec, &y, &x, norm, Some(&dy), 1.0, t);
-        ops::rms_norm::backward(rec, &dx, &dy, &x, norm, t, false);
+        ops::rms_norm::backward(rec, &dx, &dy, &x, norm, t, None);
     })])
 }
 
@@ -285,7 +286,7 @@ pub fn coop_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (y, norm) = (Packed::new(gpu, "bench", t, d)?, norm(gpu, d)?);
     Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
         coop_norm::forward(rec, &y, &x, norm, t);
-        coop_norm::backward(rec, &y, &dy, &x, norm, t);
+        coop_norm::backward(rec, &y, &dy, Source::Rows(&x), norm, t);
     })])
 }
 

@@ -71,7 +71,7 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     without.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
 
     let gpu = Session::device(recipe)?;
-    let mut capacity = Capacity { tokens: 1, loss_tokens: 1, step_loss_tokens: 1 };
+    let mut capacity = Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1 };
     for batch in files.iter().flat_map(|s| &s.batches) {
         capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
     }

@@ -91,6 +91,7 @@ impl HeldOut {
         let most = |of: fn(&MicroBatch) -> usize| self.batches.iter().map(of).max().unwrap_or(1);
         Capacity {
             tokens: most(MicroBatch::len),
+            longest: most(MicroBatch::longest),
             loss_tokens: most(|b| b.loss_rows.len()),
             step_loss_tokens: 1,
         }

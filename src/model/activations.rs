@@ -327,13 +327,18 @@ impl Activations {
         }
     }
 
-    /// Keeps the input of layer `layer`, where that is not its own memory: rounded to f16 with a factor for each row. The layer
-    /// goes on from what is rounded, so that no bit depends on what is computed again.
-    pub(super) fn keep_input(&self, rec: &mut Recorder, layer: usize, tokens: usize) {
-        if let Some(kept) = self.layers.get(layer).and_then(|l| l.kept_input.as_ref()) {
+    /// Keeps the embeddings, where they are kept apart: rounded to f16 with a factor for each row. The first layer goes on from what
+    /// is rounded, as the others do, so that no bit depends on what is computed again.
+    pub(super) fn keep_embeddings(&self, rec: &mut Recorder, tokens: usize) {
+        if let Some(kept) = &self.layers[0].kept_input {
             kept.pack(rec, self.output.all(), self.output.stride, tokens);
-            self.restore_input(rec, layer, tokens);
+            self.restore_input(rec, 0, tokens);
         }
+    }
+
+    /// Where the input of the layer above `layer` is kept from token `first` on, if that is apart.
+    pub(super) fn next_input(&self, layer: usize, first: usize) -> Option<Packed> {
+        Some(self.layers.get(layer + 1)?.kept_input.as_ref()?.below(first))
     }
 
     /// Makes the input of layer `layer` the stream again, where it is kept apart.
@@ -394,6 +399,12 @@ impl Maker<'_> {
         }
     }
 
+    /// Rows that products read and something else.
+    fn both(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        let packed = self.packed.then(|| Packed::new(self.gpu, label, self.tokens, width)).transpose()?;
+        Ok(Rows { packed, ..self.rows(label, width)? })
+    }
+
     /// What the feed-forward gives: in f16 where products round what they read to that as well, at every choice of what to keep.
     fn output(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
         match self.packed_down {
@@ -442,7 +453,7 @@ impl Maker<'_> {
             ffn_up: rows("ffn_up", w.ffn)?,
             geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
-            after_ffn: rows("after_ffn", w.width)?,
+            after_ffn: self.both(&format!("{label} after_ffn"), w.width)?,
             z_gate: rows("z_gate", w.z[4])?,
             per_layer_input: rows("per_layer_input", w.per_layer)?,
             inp_gate: rows("inp_gate", w.per_layer)?,

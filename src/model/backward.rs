@@ -6,6 +6,7 @@ use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
 use crate::gpu::{GpuError, Recorder};
 use crate::lora::Module;
+use crate::ops::coop_norm::Source;
 use crate::ops::dropout::Mask;
 use crate::ops::{coop_geglu, geglu, rms_norm, rope, scale};
 
@@ -22,6 +23,10 @@ impl<'b> Model<'b> {
         let pass = Pass { inputs, adapter, dropout };
         for layer in (0..self.layers.len()).filter(|&layer| acts.kept_keys[layer]) {
             acts.clear_dkv(rec, layer, inputs.tokens);
+        }
+        let scale = self.layers.last().map_or(1.0, |layer| layer.output_scale);
+        if scale != 1.0 {
+            scale::in_place(rec, &acts.dhidden, scale, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
             acts.restore_input(rec, layer, inputs.tokens);
@@ -41,7 +46,8 @@ impl<'b> Model<'b> {
         Ok(())
     }
 
-    /// Turns the gradient of the layer's output in `acts.dhidden` into that of `after_attention`, for the tokens of `chunk`.
+    /// Turns the gradient of the layer's output before its scale in `acts.dhidden` into that of `after_attention`, for the tokens of
+    /// `chunk`.
     fn feed_forward_backward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
@@ -56,11 +62,14 @@ impl<'b> Model<'b> {
         let (dhidden, products) = (&acts.dhidden.below(chunk.first), pass.products(acts, chunk));
         let group = |input| pass.adapter.group(layer, input);
 
-        if w.output_scale != 1.0 {
-            scale::in_place(rec, dhidden, w.output_scale, t);
-        }
         if let Some(branch) = &w.per_layer {
-            let dproj = products.norm_backward(rec, &s.dstream, dhidden, &saved.proj, &branch.post_norm);
+            let dproj = products.norm_backward(
+                rec,
+                &s.dstream,
+                dhidden,
+                Source::Rows(&saved.proj),
+                &branch.post_norm,
+            );
             let gradients = [(Module::Proj, &branch.proj, &dproj)];
             let dx = Some((&s.dgated, false));
             products.backward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &gradients, dx);
@@ -72,14 +81,14 @@ impl<'b> Model<'b> {
 
         let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
         let (down, packed) = acts.down(layer, chunk);
-        if !acts.layers[layer].kept().recomputes() {
+        if w.experts.is_some() && !acts.layers[layer].kept().recomputes() {
             packed.iter().for_each(|packed| packed.unpack(rec, down.all(), w.ffn_down.rows, t));
         }
         let ddown = match (&w.experts, acts.experts(layer, chunk), &s.experts) {
             (Some(w_experts), Some(acts), Some(scratch)) => {
-                rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, false);
+                rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, None);
                 let (doutput, norm) = (&scratch.normed, &w_experts.post_ffw_norm_2);
-                rms_norm::backward(rec, doutput, &s.dstream, &acts.output, norm, t, false);
+                rms_norm::backward(rec, doutput, &s.dstream, &acts.output, norm, t, None);
                 let in_f32 = products.in_f32();
                 w_experts.backward(
                     rec,
@@ -96,9 +105,13 @@ impl<'b> Model<'b> {
                         in_f32.backward(rec, group(Input::RouterNormed), &acts.z, x, &gradients, dx);
                     },
                 );
-                products.norm_backward(rec, &s.dnormed, &s.dstream, &down, &w_experts.post_ffw_norm_1)
+                let (down, norm) = (Source::Rows(&down), &w_experts.post_ffw_norm_1);
+                products.norm_backward(rec, &s.dnormed, &s.dstream, down, norm)
             }
-            _ => products.norm_backward(rec, &s.dstream, dhidden, &down, &w.post_ffw_norm),
+            _ => {
+                let down = Source::new(&down, packed.as_ref());
+                products.norm_backward(rec, &s.dstream, dhidden, down, &w.post_ffw_norm)
+            }
         };
         let gradients = [(Module::FfnDown, &w.ffn_down, &ddown)];
         let dx = Some((&dgeglu, false));
@@ -112,10 +125,10 @@ impl<'b> Model<'b> {
         let gradients = [(Module::FfnGate, &w.ffn_gate, &dgate), (Module::FfnUp, &w.ffn_up, &dup)];
         let dx = Some((&s.dnormed, false));
         products.backward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &gradients, dx);
-        rms_norm::backward(rec, dhidden, &s.dnormed, after_attention, &w.ffn_norm, t, true);
+        rms_norm::backward(rec, dhidden, &s.dnormed, after_attention, &w.ffn_norm, t, Some(1.0));
     }
 
-    /// Turns the gradient of `after_attention` in `acts.dhidden` into that of the layer's input.
+    /// Turns the gradient of `after_attention` in `acts.dhidden` into that of the layer's input, before the scale of the layer below.
     fn attention_backward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
@@ -135,7 +148,8 @@ impl<'b> Model<'b> {
         let [dattn_k, dattn_v] = [&s.dattn_k, &s.dattn_v].map(|rows| rows.narrowed(keys));
         let dattention = &dattn_q;
         let norm = &w.post_attention_norm;
-        let doutput = products.norm_backward(rec, &s.dstream, dhidden, &saved.attn_output, norm);
+        let attn_output = Source::Rows(&saved.attn_output);
+        let doutput = products.norm_backward(rec, &s.dstream, dhidden, attn_output, norm);
         let gradients = [(Module::AttnOutput, &w.attn_output, &doutput)];
         let dx = Some((dattention, false));
         products.backward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &gradients, dx);
@@ -166,10 +180,11 @@ impl<'b> Model<'b> {
         if let (Some(attn_k), Some(k_norm)) = (&w.attn_k, &w.attn_k_norm) {
             // Every layer that shares these keys and values lies above and has added its part.
             rope::backward(rec, dk, positions, &w.rope, l.kv_heads, t);
-            rms_norm::backward(rec, &dattn_k, dk, &saved.attn_k, k_norm, t * l.kv_heads, false);
+            rms_norm::backward(rec, &dattn_k, dk, &saved.attn_k, k_norm, t * l.kv_heads, None);
             let draw_values = if l.k_eq_v { &dattn_k } else { &dattn_v };
             let raw_values = a.raw_values(l.k_eq_v);
-            rms_norm::backward(rec, draw_values, dv, raw_values, &w.attn_v_norm, t * l.kv_heads, l.k_eq_v);
+            let onto = l.k_eq_v.then_some(1.0);
+            rms_norm::backward(rec, draw_values, dv, raw_values, &w.attn_v_norm, t * l.kv_heads, onto);
             gradients.push((Module::AttnK, attn_k, &dattn_k));
             gradients.extend(w.attn_v.iter().map(|v| (Module::AttnV, v, &dattn_v)));
         }
@@ -177,7 +192,8 @@ impl<'b> Model<'b> {
         let dx = (!lowest).then_some((&s.dnormed, false));
         products.backward(rec, group(Input::AttnNormed), &saved.z_attn, &saved.attn_normed, &gradients, dx);
         if !lowest {
-            rms_norm::backward(rec, dhidden, &s.dnormed, &a.input, &w.attn_norm, t, true);
+            let scale = self.layers[layer - 1].output_scale;
+            rms_norm::backward(rec, dhidden, &s.dnormed, &a.input, &w.attn_norm, t, Some(scale));
         }
     }
 }

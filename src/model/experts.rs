@@ -327,13 +327,13 @@ impl Experts {
             masked_back(rec, dx, u, lora_gate_up, groups, tokens);
             expert_combine::backward(rec, gradient.from(first), &part, groups, tokens);
         }
-        rms_norm::backward(rec, dstream, gradient, stream, &self.pre_ffw_norm_2, tokens, true);
+        rms_norm::backward(rec, dstream, gradient, stream, &self.pre_ffw_norm_2, tokens, Some(1.0));
 
         let dscores = &scratch.scores;
         router::backward(rec, dscores, dweights, groups, tokens);
         rms_norm::forward(rec, gradient, stream, &self.router_norm, None, 1.0, tokens);
         score(rec, dscores, gradient, &self.router);
-        rms_norm::backward(rec, dstream, gradient, stream, &self.router_norm, tokens, true);
+        rms_norm::backward(rec, dstream, gradient, stream, &self.router_norm, tokens, Some(1.0));
     }
 }
 

@@ -8,11 +8,14 @@ use super::{Inputs, Model};
 use crate::gpu::{GpuError, Recorder};
 use crate::lora::Module;
 use crate::ops::attention::Attention;
+use crate::ops::coop_norm::Source;
+use crate::ops::coop_residual::Then;
 use crate::ops::dropout::Mask;
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 use crate::ops::{
-    Rows, coop_attention, coop_geglu, coop_heads, coop_norm, embedding, geglu, rms_norm, rope, scale,
+    Rows, coop_attention, coop_geglu, coop_heads, coop_norm, coop_residual, embedding, geglu, rms_norm, rope,
+    scale,
 };
 
 /// The parts of a pass over one micro-batch.
@@ -36,7 +39,7 @@ impl<'b> Model<'b> {
         let d = self.config().width;
         let root_d = (d as f64).sqrt() as f32;
         embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
-        acts.keep_input(rec, 0, inputs.tokens);
+        acts.keep_embeddings(rec, inputs.tokens);
         for layer in 0..self.layers.len() {
             self.attention_forward(rec, &pass, acts, layer, false);
             self.fetch(rec, layer).await?;
@@ -44,12 +47,11 @@ impl<'b> Model<'b> {
                 let output = acts.hidden(layer + 1).below(chunk.first);
                 self.feed_forward(rec, &pass, acts, layer, chunk, Some(&output));
             }
-            acts.keep_input(rec, layer + 1, inputs.tokens);
         }
         Ok(())
     }
 
-    /// The first half of a layer, from `acts.layers[layer].input` to `after_attention`; `again` where it is recomputed.
+    /// The first half of a layer, from `acts.layers[layer].input` to `attn_output`; `again` where it is recomputed.
     pub(super) fn attention_forward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
@@ -85,16 +87,6 @@ impl<'b> Model<'b> {
 
         let outputs = [(Module::AttnOutput, &w.attn_output, &saved.attn_output)];
         products.forward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &outputs);
-        let stream = Some(&a.input);
-        rms_norm::forward(
-            rec,
-            &saved.after_attention,
-            &saved.attn_output,
-            &w.post_attention_norm,
-            stream,
-            1.0,
-            t,
-        );
     }
 
     /// Norms and rotary embeddings of the heads.
@@ -133,7 +125,7 @@ impl<'b> Model<'b> {
         })
     }
 
-    /// The second half, for the tokens of `chunk`: from `after_attention` to `output`, or to what backward needs.
+    /// The second half, for the tokens of `chunk`: from `attn_output` to `output`, or to what backward needs.
     pub(super) fn feed_forward<'a>(
         &'a self,
         rec: &mut Recorder<'a>,
@@ -145,11 +137,18 @@ impl<'b> Model<'b> {
     ) {
         let w = &self.layers[layer];
         let (saved, t) = (&acts.layers[layer].feed_forward(chunk), chunk.tokens);
-        let after_attention = &acts.layers[layer].attention.after_attention.below(chunk.first);
+        let a = &acts.layers[layer];
+        let after_attention = &a.attention.after_attention.below(chunk.first);
         let products = pass.products(acts, chunk);
         let group = |input| pass.adapter.group(layer, input);
 
-        normed(rec, &saved.ffn_normed, after_attention, &w.ffn_norm, t);
+        let (attn_output, stream) = (a.attention.attn_output.below(chunk.first), a.input.below(chunk.first));
+        let (x, norm) = ((Source::Rows(&attn_output), &attn_output), &w.post_attention_norm);
+        let next = saved.ffn_normed.packed.as_ref().map(|packed| (packed, Then::Norm(&w.ffn_norm)));
+        residual(rec, Some(after_attention), next, x, norm, &stream, 1.0, t);
+        if next.is_none() {
+            rms_norm::forward(rec, &saved.ffn_normed, after_attention, &w.ffn_norm, None, 1.0, t);
+        }
         let outputs =
             [(Module::FfnGate, &w.ffn_gate, &saved.ffn_gate), (Module::FfnUp, &w.ffn_up, &saved.ffn_up)];
         products.forward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &outputs);
@@ -165,9 +164,8 @@ impl<'b> Model<'b> {
             products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
             packed.iter().for_each(|packed| packed.pack(rec, down.all(), w.ffn_down.rows, t));
         }
-        packed.iter().for_each(|packed| packed.unpack(rec, down.all(), w.ffn_down.rows, t));
 
-        let mut ffn = &down;
+        let mut ffn = Source::new(&down, packed.as_ref());
         let experts = (&w.experts, acts.experts(layer, chunk), &acts.scratch.experts);
         if let (Some(w), Some(acts), Some(scratch)) = experts {
             let in_f32 = products.in_f32();
@@ -176,19 +174,25 @@ impl<'b> Model<'b> {
                 let outputs = [(Module::FfnGateInp, router, scores)];
                 in_f32.forward(rec, group(Input::RouterNormed), &acts.z, x, &outputs);
             });
-            rms_norm::forward(rec, &scratch.normed, ffn, &w.post_ffw_norm_1, None, 1.0, t);
+            packed.iter().for_each(|packed| packed.unpack(rec, down.all(), self.config().width, t));
+            rms_norm::forward(rec, &scratch.normed, &down, &w.post_ffw_norm_1, None, 1.0, t);
             let beside = Some(&scratch.normed);
             rms_norm::forward(rec, &acts.sum, &acts.output, &w.post_ffw_norm_2, beside, 1.0, t);
-            ffn = &acts.sum;
+            ffn = Source::Rows(&acts.sum);
         }
-        let stream = Some(after_attention);
+        let kept = acts.next_input(layer, chunk.first);
+        let kept = kept.as_ref().map(|kept| (kept, Then::Rounded));
         let Some(branch) = &w.per_layer else {
             if let Some(output) = output {
-                rms_norm::forward(rec, output, ffn, &w.post_ffw_norm, stream, w.output_scale, t);
+                let norm = &w.post_ffw_norm;
+                residual(rec, Some(output), kept, (ffn, &down), norm, after_attention, w.output_scale, t);
             }
             return;
         };
-        rms_norm::forward(rec, &saved.after_ffn, ffn, &w.post_ffw_norm, stream, 1.0, t);
+        let operand = saved.after_ffn.packed.as_ref().map(|packed| (packed, Then::Sum));
+        // What is computed again, only products read.
+        let sum = (output.is_some() || operand.is_none()).then_some(&saved.after_ffn);
+        residual(rec, sum, operand, (ffn, &down), &w.post_ffw_norm, after_attention, 1.0, t);
         self.per_layer_input(rec, pass, acts, layer, chunk);
         let outputs = [(Module::InpGate, &branch.inp_gate, &saved.inp_gate)];
         products.forward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &outputs);
@@ -196,8 +200,8 @@ impl<'b> Model<'b> {
         let outputs = [(Module::Proj, &branch.proj, &saved.proj)];
         products.forward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &outputs);
         if let Some(output) = output {
-            let stream = Some(&saved.after_ffn);
-            rms_norm::forward(rec, output, &saved.proj, &branch.post_norm, stream, w.output_scale, t);
+            let (x, norm) = ((Source::Rows(&saved.proj), &saved.proj), &branch.post_norm);
+            residual(rec, Some(output), kept, x, norm, &saved.after_ffn, w.output_scale, t);
         }
     }
 
@@ -243,6 +247,32 @@ fn normed<'a>(rec: &mut Recorder<'a>, y: &Rows, x: &Rows, norm: &'a Norm, tokens
         Some(packed) => coop_norm::forward(rec, packed, x, norm, tokens),
         None => rms_norm::forward(rec, y, x, norm, None, 1.0, tokens),
     }
+}
+
+/// `y = scale·(stream + norm(x))`, and what comes next of it packed, where anything does. Without that, `y` is wanted, and `x` read in
+/// f32, from `scratch` where it comes packed.
+fn residual<'a>(
+    rec: &mut Recorder<'a>,
+    y: Option<&Rows>,
+    next: Option<(&Packed, Then<'a>)>,
+    (x, scratch): (Source, &Rows),
+    norm: &'a Norm,
+    stream: &Rows,
+    scale: f32,
+    tokens: usize,
+) {
+    if let Some(next) = next {
+        return coop_residual::forward(rec, y, next, x, norm, stream, scale, tokens);
+    }
+    let x = match x {
+        Source::Rows(x) => x,
+        Source::Packed(x) => {
+            x.unpack(rec, scratch.all(), norm.width, tokens);
+            scratch
+        }
+    };
+    let y = y.expect("nothing else comes of it");
+    rms_norm::forward(rec, y, x, norm, Some(stream), scale, tokens);
 }
 
 /// Packed queries, keys and values of a layer.

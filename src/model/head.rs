@@ -97,7 +97,7 @@ impl Head {
                 &self.hidden,
                 &model.output_norm,
                 rows,
-                false,
+                None,
             );
             embedding::backward(rec, &acts.dhidden, &inputs.loss_rows, first, &self.dhidden, rows);
         }

@@ -33,7 +33,7 @@ impl Inputs {
         Ok(Inputs {
             tokens: batch.len(),
             loss_tokens: batch.loss_rows.len(),
-            longest: bounds.iter().map(|[start, end]| end - start).max().unwrap_or(0) as usize,
+            longest: batch.longest(),
             ids: gpu.upload("token ids", &batch.tokens)?,
             positions: gpu.upload("positions", &batch.positions)?,
             bounds: gpu.upload("sample bounds", &bounds)?,

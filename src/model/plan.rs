@@ -60,10 +60,11 @@ impl LayerWidths {
 
     /// f32 per token of what the feed-forward and the per-layer branch leave behind.
     fn feed_forward(&self, packed: bool) -> usize {
+        let after_ffn = if packed { self.width + self.width.div_ceil(2) } else { self.width };
         let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
         let ffn = if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn };
         let normed = if packed { self.width.div_ceil(2) } else { self.width };
-        normed + self.width + ffn + per_layer + self.z[2..7].iter().sum::<usize>()
+        normed + after_ffn + ffn + per_layer + self.z[2..7].iter().sum::<usize>()
     }
 
     /// Columns of `z` of the adapters of the router, of the experts' gate and up, and of their down.
@@ -252,18 +253,32 @@ impl Plan {
             Plan::with_chunk(gpu, model, adapter, passes, chunk.next_multiple_of(64).min(tokens))
         };
         let Recompute::Within(limit) = passes.recompute else { return with_chunk(largest) };
-        let mut chunk = largest.min(tokens);
+        let mut plan = with_chunk(largest.min(tokens));
         loop {
-            let plan = with_chunk(chunk);
-            if plan.total() <= limit || chunk / 2 < least {
+            let half = plan.chunk / 2;
+            if half < least {
                 return plan;
             }
-            chunk /= 2;
+            let fits = plan.total() <= limit;
+            if fits && half < model.chunk / 2 {
+                return plan;
+            }
+            // Smaller chunks cost launches, which what more layers keep of their feed-forwards may save several times.
+            let smaller = with_chunk(half);
+            if fits && smaller.keeping_down() < plan.keeping_down() + plan.layers.len().div_ceil(4) {
+                return plan;
+            }
+            plan = smaller;
         }
     }
 
+    /// Layers that keep what their feed-forwards give.
+    fn keeping_down(&self) -> usize {
+        self.kept.iter().filter(|kept| **kept >= Kept::Down).count()
+    }
+
     fn with_chunk(gpu: &Gpu, model: &Frozen, adapter: &Trainable, passes: Passes, chunk: usize) -> Plan {
-        let Passes { capacity: Capacity { tokens, loss_tokens, .. }, masked, recompute } = passes;
+        let Passes { capacity: Capacity { tokens, longest, loss_tokens, .. }, masked, recompute } = passes;
         let config = model.base.config();
         let layers: Vec<LayerWidths> = (0..config.layers.len()).map(|i| widths(config, adapter, i)).collect();
         // Dropout masks what products read, in f32.
@@ -355,11 +370,15 @@ impl Plan {
         let sizes: Vec<Sizes> = layers
             .iter()
             .zip(&config.layers)
-            .map(|(l, c)| Sizes {
-                down: down_bytes(tokens, l),
-                attention: attention_bytes(l),
-                all: of_layer(l),
-                windowed: c.window.is_some(),
+            .map(|(l, c)| {
+                let keys = c.window.map_or(longest / 2, |window| window.min(longest / 2));
+                Sizes {
+                    down: down_bytes(tokens, l),
+                    attention: attention_bytes(l),
+                    all: of_layer(l),
+                    down_work: (tokens * l.width * l.ffn) as u64,
+                    attention_work: ATTENTION_WORK * 2 * (tokens * l.queries * keys) as u64,
+                }
             })
             .collect();
         let shared_widths = LayerWidths { kept_keys: 0, ..widest.clone() };
@@ -429,8 +448,14 @@ struct Sizes {
     down: u64,
     attention: u64,
     all: u64, // the others included
-    windowed: bool,
+    /// Multiplications that each saves.
+    down_work: u64,
+    attention_work: u64,
 }
+
+/// Multiplications of a large product that take as long as one of attention: 247 and 135 TFLOP/s on an H200, `bench e2b --sequence
+/// 2048 --batch 4`.
+const ATTENTION_WORK: u64 = 2;
 
 impl Sizes {
     fn of(&self, kept: Kept) -> u64 {
@@ -457,23 +482,29 @@ impl Shared {
     }
 }
 
-/// What each layer keeps, so that it fits into `room` where that is possible. By what it saves for its size: first what
-/// feed-forwards give, then what attention gives, of layers without a window before the others, then everything; each from the
-/// last layer on.
+/// What each layer keeps, so that it fits into `room` where that is possible: first what feed-forwards and attention give, by what
+/// they save for their size, then everything; of equal ones that of the last layer.
 fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
     if layers.iter().map(|l| l.all).sum::<u64>() <= room {
         return vec![Kept::All; layers.len()];
     }
-    let from_the_last = |windowed: bool| {
-        let of_kind = move |i: &usize| layers[*i].windowed == windowed;
-        (0..layers.len()).rev().filter(of_kind)
-    };
-    let mut turns: Vec<(usize, Kept)> = (0..layers.len()).rev().map(|i| (i, Kept::Down)).collect();
-    turns.extend(from_the_last(false).chain(from_the_last(true)).map(|i| (i, Kept::Attention)));
-    turns.extend((0..layers.len()).rev().map(|i| (i, Kept::All)));
+    let ratio = |work: u64, bytes: u64| work as f64 / bytes.max(1) as f64;
+    let mut turns: Vec<(f64, usize, Kept)> = Vec::new();
+    for (i, l) in layers.iter().enumerate().rev() {
+        let [down, attention] = [ratio(l.down_work, l.down), ratio(l.attention_work, l.attention)];
+        // What attention gives is kept beside what the feed-forward gives, or both at once.
+        let both = ratio(l.down_work + l.attention_work, l.down + l.attention);
+        turns.extend([
+            (down, i, Kept::Down),
+            (if attention > down { both } else { attention }, i, Kept::Attention),
+        ]);
+    }
+    turns.sort_by(|a, b| b.0.total_cmp(&a.0));
+    turns.extend((0..layers.len()).rev().map(|i| (0.0, i, Kept::All)));
     let mut kept = vec![Kept::Input; layers.len()];
-    for (i, more) in turns {
-        let before = std::mem::replace(&mut kept[i], more);
+    for (_, i, more) in turns {
+        let before = kept[i];
+        kept[i] = before.max(more);
         let bytes: u64 = kept.iter().zip(layers).map(|(kept, sizes)| sizes.of(*kept)).sum();
         if bytes + shared.needed(&kept) > room {
             kept[i] = before;
@@ -553,21 +584,30 @@ mod tests {
 
     #[test]
     fn what_saves_most_for_its_size_is_kept_first() {
-        let layer = |windowed| Sizes { down: 3, attention: 5, all: 30, windowed };
-        let layers = [layer(true), layer(false), layer(true)];
-        let kept = |room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
-        assert_eq!(kept(90), [All; 3], "all fit without scratch");
-        assert_eq!(kept(89), [Attention, Attention, All]);
-        assert_eq!(kept(86), [Attention, Attention, All]);
-        assert_eq!(kept(85), [Attention; 3]);
-        assert_eq!(kept(64), [Attention; 3]);
-        assert_eq!(kept(63), [Down, Attention, Attention]);
-        assert_eq!(kept(58), [Down, Attention, Down]);
-        assert_eq!(kept(57), [Down; 3]);
-        assert_eq!(kept(53), [Down; 3]);
-        assert_eq!(kept(52), [Input, Down, Down]);
-        assert_eq!(kept(49), [Input, Input, Down]);
-        assert_eq!(kept(48), [Input; 3]);
-        assert_eq!(kept(0), [Input; 3]);
+        // The second one has no window.
+        let layer = |attention_work| Sizes { down: 3, attention: 5, all: 30, down_work: 12, attention_work };
+        let kept =
+            |layers: [Sizes; 3], room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
+        let short = |room| kept([layer(5), layer(10), layer(5)], room);
+        assert_eq!(short(90), [All; 3], "all fit without scratch");
+        assert_eq!(short(89), [Attention, Attention, All]);
+        assert_eq!(short(86), [Attention, Attention, All]);
+        assert_eq!(short(85), [Attention; 3]);
+        assert_eq!(short(64), [Attention; 3]);
+        assert_eq!(short(63), [Down, Attention, Attention]);
+        assert_eq!(short(58), [Down, Attention, Down]);
+        assert_eq!(short(57), [Down; 3]);
+        assert_eq!(short(53), [Down; 3]);
+        assert_eq!(short(52), [Input, Down, Down]);
+        assert_eq!(short(49), [Input, Input, Down]);
+        assert_eq!(short(48), [Input; 3]);
+        assert_eq!(short(0), [Input; 3]);
+        // Where samples are long, attention over all of them costs more than feed-forwards.
+        let long = |room| kept([layer(5), layer(100), layer(5)], room);
+        assert_eq!(long(64), [Attention; 3]);
+        assert_eq!(long(58), [Down, Attention, Down]);
+        assert_eq!(long(57), [Input, Attention, Down]);
+        assert_eq!(long(54), [Input, Attention, Input]);
+        assert_eq!(long(53), [Down; 3], "no room for both");
     }
 }

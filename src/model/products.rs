@@ -5,6 +5,7 @@ use super::trainable::{Group, Trainable};
 use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::coop_heads::Turn;
+use crate::ops::coop_norm::Source;
 use crate::ops::dropout::{self, Mask};
 use crate::ops::linear::{self, LowRank};
 use crate::ops::rms_norm::{self, Norm};
@@ -142,13 +143,15 @@ impl Products<'_> {
         rec: &mut Recorder<'a>,
         scratch: &Rows,
         dy: &Rows,
-        x: &Rows,
+        x: Source,
         norm: &'a Norm,
     ) -> Rows {
-        if let Some(packs) = &self.packs {
-            return packs.norm_backward(rec, scratch, dy, x, norm, self.rows);
-        }
-        rms_norm::backward(rec, scratch, dy, x, norm, self.rows, false);
+        let x = match (&self.packs, x) {
+            (Some(packs), x) => return packs.norm_backward(rec, scratch, dy, x, norm, self.rows),
+            (None, Source::Rows(x)) => x,
+            (None, Source::Packed(_)) => unreachable!("nothing is packed where products read f32"),
+        };
+        rms_norm::backward(rec, scratch, dy, x, norm, self.rows, None);
         scratch.clone()
     }
 
@@ -168,7 +171,7 @@ impl Products<'_> {
             return packs.heads_backward(rec, scratch, dy, x, norm, (positions, table), heads, self.rows);
         }
         rope::backward(rec, dy, positions, table, heads, self.rows);
-        rms_norm::backward(rec, scratch, dy, x, norm, self.rows * heads, false);
+        rms_norm::backward(rec, scratch, dy, x, norm, self.rows * heads, None);
         scratch.clone()
     }
 

@@ -21,6 +21,7 @@ pub mod coop_heads_backward;
 pub mod coop_linear;
 pub mod coop_lora;
 pub mod coop_norm;
+pub mod coop_residual;
 pub mod coop_thin;
 pub mod cross_entropy;
 pub mod dropout;

@@ -96,7 +96,7 @@ pub fn forward<'a>(
     rec.dispatch(kernel, &params, &bindings, workgroups);
 }
 
-/// `dx = (∂norm/∂x)ᵀ·dy`; added to `dx` where `accumulate`.
+/// `dx = (∂norm/∂x)ᵀ·dy`; with a factor in `onto`, `dx = onto·(dx + that)`.
 pub fn backward<'a>(
     rec: &mut Recorder<'a>,
     dx: &Rows,
@@ -104,9 +104,9 @@ pub fn backward<'a>(
     x: &Rows,
     norm: &'a Norm,
     rows: usize,
-    accumulate: bool,
+    onto: Option<f32>,
 ) {
-    let params = norm.params(rows, accumulate, 1.0);
+    let params = norm.params(rows, onto.is_some(), onto.unwrap_or(1.0));
     let bindings = [x.bind(1), norm.bind(rec), dy.bind(5), dx.bind(6)];
     let (kernel, workgroups) = kernel(rec, "backward", rows);
     rec.dispatch(kernel, &params, &bindings, workgroups);

@@ -4,17 +4,22 @@ use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::coop_norm::Source;
+use rullama_train::ops::coop_residual::Then;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::verdict::Verdicts;
-use rullama_train::ops::{coop_cross_entropy, coop_geglu, coop_heads, coop_heads_backward, coop_norm, rope};
+use rullama_train::ops::{
+    Rows, coop_cross_entropy, coop_geglu, coop_heads, coop_heads_backward, coop_norm, coop_residual, rope,
+};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};
 
 /// Rounded to f16 beside the largest value of the row.
 const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
+const F32: Tolerance = Tolerance { norm: 2e-6, relative: 1e-5, absolute: 1e-6 };
 const EPS: f32 = 1e-6;
 
 /// Rows and widths: less than a matrix, odd, as wide as Gemma's.
@@ -50,12 +55,82 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         let [y, dx] = [(); 2].map(|()| Packed::new(gpu, "normed", height, width).expect("it is small"));
         run(gpu, |rec| {
             coop_norm::forward(rec, &y, &x.rows, &norm, height);
-            coop_norm::backward(rec, &dx, &dy.rows, &x.rows, &norm, height);
+            coop_norm::backward(rec, &dx, &dy.rows, Source::Rows(&x.rows), &norm, height);
         })?;
         check.close(&name, width, &unpacked(gpu, &y, width, height, &name)?, &expected)?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
         check.close(&format!("dx {name}"), width, &leveled(&found), &leveled(&expected_dx))?;
+        // The same of what comes packed, but for what that rounds.
+        let packed = Packed::new(gpu, "x", height, width)?;
+        run(gpu, |rec| {
+            packed.pack(rec, x.view(), width, height);
+            coop_norm::backward(rec, &dx, &dy.rows, Source::Packed(&packed), &norm, height);
+        })?;
+        let found = unpacked(gpu, &dx, width, height, &name)?;
+        check.close(&format!("dx of packed x {name}"), width, &leveled(&found), &leveled(&expected_dx))?;
     }
+    check.done()
+}
+
+/// A norm added to the stream, and what is packed of the sum.
+pub fn residuals(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("coop_residual", HALF);
+    let mut exact = Check::new("coop_residual, in f32", F32);
+    for (height, width) in SHAPES {
+        let [x, base, w, next] = [(1, height * width), (2, height * width), (3, width), (4, width)]
+            .map(|(seed, count)| values(seed, count));
+        let scale = 0.75;
+        let expected = |x: &[f64]| -> Vec<f64> {
+            let normed = reference::rms_norm::forward(x, Some(&wide(&w)), width, f64::from(EPS));
+            normed.iter().zip(&base).map(|(n, base)| scale * (n + f64::from(*base))).collect()
+        };
+        let [norm, next_norm] =
+            [&w, &next].map(|w| Norm::new(gpu, "norm", Some(w), width, EPS).expect("it is small"));
+        let [x, base] = [&x, &base].map(|x| Block::input(gpu, (0, 0), width, x));
+        let (packed_x, packed) =
+            (Packed::new(gpu, "x", height, width)?, Packed::new(gpu, "sum", height, width)?);
+        run(gpu, |rec| packed_x.pack(rec, x.view(), width, height))?;
+        let halves = unpacked(gpu, &packed_x, width, height, "x")?;
+        let sources = [
+            ("in f32", Source::Rows(&x.rows), expected(&wide(&values(1, height * width)))),
+            ("packed", Source::Packed(&packed_x), expected(&halves)),
+        ];
+        for (what, x, sum) in sources {
+            let name = |then: &str| format!("[{height}, {width}], x {what}, {then}");
+            let y = Block::output(gpu, (0, 0), width, height);
+            let go = |y: Option<&Rows>, then| {
+                run(gpu, |rec| {
+                    coop_residual::forward(
+                        rec,
+                        y,
+                        (&packed, then),
+                        x,
+                        &norm,
+                        &base.rows,
+                        scale as f32,
+                        height,
+                    );
+                })
+            };
+            go(Some(&y.rows), Then::Norm(&next_norm))?;
+            exact.close(&name("the sum"), width, &y.read(gpu, &name("the sum"))?, &sum)?;
+            let normed = reference::rms_norm::forward(&sum, Some(&wide(&next)), width, f64::from(EPS));
+            check.close(
+                &name("its norm"),
+                width,
+                &unpacked(gpu, &packed, width, height, "norm")?,
+                &normed,
+            )?;
+            go(None, Then::Sum)?;
+            let halves = unpacked(gpu, &packed, width, height, "sum")?;
+            check.close(&name("the sum packed"), width, &halves, &sum)?;
+            go(Some(&y.rows), Then::Rounded)?;
+            if y.read(gpu, &name("rounded"))? != halves {
+                return Err(format!("{}: not what is packed", name("rounded")).into());
+            }
+        }
+    }
+    exact.done()?;
     check.done()
 }
 

@@ -28,7 +28,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 83] = [
+    let tests: [Test; 84] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -57,6 +57,7 @@ fn main() {
         ("linear: backward, sums split (8×8 matrices)", |gpu| split(gpu, linear::backward_in_f16)),
         ("linear: adapter matrices as weights (8×8 matrices)", linear::adapter_products),
         ("packed: norms (f16)", half::norms),
+        ("packed: norms added to the stream (f16)", half::residuals),
         ("packed: GeGLU, both ways (f16)", half::geglu),
         ("packed: gradients of logits (f16)", half::cross_entropy),
         ("packed: heads (f16)", half::heads),

@@ -56,7 +56,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// `dx`, written or added. Each row is compared alone: their gradients differ by 10⁵.
+/// `dx`, written, or added and scaled. Each row is compared alone: their gradients differ by 10⁵.
 pub fn backward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("rms_norm backward", GRADIENT);
     for (height, width) in SHAPES {
@@ -74,10 +74,18 @@ pub fn backward(gpu: &Gpu) -> Outcome {
                 false => Block::output(gpu, (0, 0), width, height),
             };
             if accumulate {
-                expected = sum(&expected, &wide(&before));
+                expected = scaled(0.75, &sum(&expected, &wide(&before)));
             }
             run(gpu, |rec| {
-                rms_norm::backward(rec, &dx.rows, &dy_block.rows, &x.rows, &norm, height, accumulate)
+                rms_norm::backward(
+                    rec,
+                    &dx.rows,
+                    &dy_block.rows,
+                    &x.rows,
+                    &norm,
+                    height,
+                    accumulate.then_some(0.75),
+                )
             })?;
             let found = dx.read(gpu, &name)?;
             for row in 0..height {
@@ -105,7 +113,7 @@ pub fn overflow(gpu: &Gpu) -> Outcome {
     let dx = Block::output(gpu, (0, 0), width, height);
     run(gpu, |rec| {
         rms_norm::forward(rec, &y.rows, &x.rows, &norm, None, 1.0, height);
-        rms_norm::backward(rec, &dx.rows, &dy.rows, &x.rows, &norm, height, false);
+        rms_norm::backward(rec, &dx.rows, &dy.rows, &x.rows, &norm, height, None);
     })?;
     for (what, found) in [("y", y.read(gpu, "y")?), ("dx", dx.read(gpu, "dx")?)] {
         for (row, values) in found.chunks(width).enumerate() {

@@ -34,7 +34,8 @@ pub async fn measure(
     let step = Step::new(&samples, &[vec![0]]);
     let batch = MicroBatch::pack(&samples);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
-    let mut capacity = Capacity { tokens: 1, loss_tokens: rows.len(), step_loss_tokens: rows.len() };
+    let mut capacity =
+        Capacity { tokens: 1, longest: 1, loss_tokens: rows.len(), step_loss_tokens: rows.len() };
     capacity.include(&step);
     let model = Model::stream(gpu, base, batch.len(), |_| ()).await?;
     let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
