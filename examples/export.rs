@@ -9,6 +9,7 @@ use pollster::block_on;
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::{self, AdapterPath, Exported, Format, HeldOut, Options, OtherBase, drift};
 use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::model::plan::Offload;
 use rullama_train::template::Layout;
 use rullama_train::tokenizer::Tokenizer;
 use rullama_train::weights::{Base, Gguf};
@@ -30,7 +31,16 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
 
     let options =
         Options { base_model: "tiny", dropout: 0.0, fingerprint: found.origin.fingerprint.as_deref() };
-    let write = export::write_verified(&gpu, &base, out, &Format::ALL, &found.adapter, &options, &held_out);
+    let write = export::write_verified(
+        &gpu,
+        &base,
+        out,
+        &Format::ALL,
+        &found.adapter,
+        &options,
+        &held_out,
+        Offload::Never,
+    );
     let written = block_on(write)?;
     println!("what the adapter does: {}", written.effect);
     for (format, result) in written.formats {
@@ -43,7 +53,7 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
     let path = out.join("merged.gguf");
     merged::write(&path, &base, &found.adapter, MergeType::Auto, |_| {})?;
     let merged = Base::from_gguf(Gguf::open(&path)?, "merged")?;
-    let verdict = block_on(drift::measure(&gpu, &base, &found.adapter, &merged, &held_out))?;
+    let verdict = block_on(drift::measure(&gpu, &base, &found.adapter, &merged, &held_out, Offload::Never))?;
     verdict.check(MergeType::Auto)?;
     println!("{}: {}", path.display(), verdict.drift);
     Ok(())

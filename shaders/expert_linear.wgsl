@@ -1,8 +1,10 @@
 // The products of linear.wgsl over rows that are grouped by expert (expert_groups.wgsl): each 64 rows multiply with
 // the matrix of their expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
-// gathered from the rows of the tokens. W may hold some of the experts only: tiles of others are left alone.
+// gathered from the rows of the tokens. W may hold some of the experts only: tiles of others are left alone. With dropout
+// `forward_masked` is the product with A_e: z = (mask·x)·A_eᵀ.
 #import weight
 #import common/expert_product
+#import common/expert_mask
 #import common/tile
 
 alias operand = f32;
@@ -12,6 +14,7 @@ const NONE: u32 = 0xffffffffu;
 var<private> first_row: u32; // of the expert's matrix in W
 // Where the four rows that this thread stages lie in x; NONE: nowhere.
 var<private> sources: vec4<u32>;
+var<private> staged: u32;    // the first of these rows
 
 fn source(row: u32) -> u32 {
     let choice = choices[row];
@@ -30,6 +33,7 @@ fn begin(tile: u32, lane: u32) -> bool {
     }
     first_row = (expert - params.first_expert) * params.expert_rows;
     let row = tile * TILE + lane / 4u * 4u;
+    staged = row;
     sources = vec4<u32>(source(row), source(row + 1u), source(row + 2u), source(row + 3u));
     return true;
 }
@@ -57,12 +61,28 @@ fn stage_x(col4: u32, cols4: u32, lane: u32) {
     stage_p_rows(lane % 4u, lane / 4u, rows);
 }
 
+fn masked4(i: u32, source: u32, col4: u32, cols4: u32) -> vec4<f32> {
+    if source == NONE || col4 >= cols4 {
+        return vec4<f32>();
+    }
+    return mask4(choices[staged + i], col4) * x[source + col4];
+}
+
+fn stage_masked(col4: u32, cols4: u32, lane: u32) {
+    let rows = mat4x4<f32>(
+        masked4(0u, sources.x, col4, cols4), masked4(1u, sources.y, col4, cols4),
+        masked4(2u, sources.z, col4, cols4), masked4(3u, sources.w, col4, cols4),
+    );
+    stage_p_rows(lane % 4u, lane / 4u, rows);
+}
+
 fn stage_z(row: u32, r4: u32, lane: u32) {
     stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(z4(row, r4), z4(row + 1u, r4), z4(row + 2u, r4), z4(row + 3u, r4)));
 }
 
+#for (name, stage) in (forward, stage_x) (forward_masked, stage_masked)
 @compute @workgroup_size(64)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn {name}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     if !begin(group.y, lane) {
         return;
     }
@@ -71,7 +91,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let cols4 = params.weight_cols / 4u;
     for (var step4 = 0u; step4 < cols4; step4 += STEPS / 4u) {
         let k4 = step4 + lane % 4u;
-        stage_x(k4, cols4, lane);
+        {stage}(k4, cols4, lane);
         stage_q_rows(lane % 4u, lane / 4u, mat4x4<f32>(w4(n, k4), w4(n + 1u, k4), w4(n + 2u, k4), w4(n + 3u, k4)));
         tile_multiply(lane);
     }
@@ -84,6 +104,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     tile_store(group.y * TILE, group.x * (TILE / 4u), lane);
 }
 
+#end
 // dx = scale·dy·W_e + u·A_e
 @compute @workgroup_size(64)
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

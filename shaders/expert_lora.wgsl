@@ -5,6 +5,7 @@
 
 alias operand = f32;
 #import common/packed
+#import common/expert_mask
 
 // Twin of `Params` in src/ops/expert_lora.rs.
 struct Params {
@@ -21,6 +22,11 @@ struct Params {
     scale: f32,
     weighted: u32,      // whether a row counts by its choice's weight and its expert's scale
     accumulate: u32,    // 1
+    mask_key: u32,      // of q, where dropout masks it
+    mask_first: u32,
+    mask_stride: u32,
+    mask_threshold: u32,
+    mask_scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -75,7 +81,14 @@ fn read_q(row: u32, col4: u32) -> vec4<f32> {
     return q[source(row, params.q_used) * params.q_stride4 + params.q_offset4 + col4];
 }
 
-#for (name, read) in (gradient, read_p) (gradient_packed, read_packed)
+fn read_masked_q(row: u32, col4: u32) -> vec4<f32> {
+    if col4 >= params.q_cols4 {
+        return vec4<f32>();
+    }
+    return mask4(choices[row], col4) * read_q(row, col4);
+}
+
+#for (name, read, read_q) in (gradient, read_p, read_q) (gradient_packed, read_packed, read_q) (gradient_masked, read_p, read_masked_q)
 @compute @workgroup_size(64)
 fn {name}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     expert = group.z;
@@ -94,7 +107,7 @@ fn {name}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
             var q_value = vec4<f32>();
             if row < end {
                 p_value = {read}(row, p4);
-                q_value = read_q(row, q4);
+                q_value = {read_q}(row, q4);
             }
             tile_p[step * PITCH + c] = p_value;
             tile_q[step * PITCH + c] = q_value;

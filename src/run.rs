@@ -249,13 +249,6 @@ pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError>
             )));
         }
     }
-    if l.dropout > 0.0 && slots.iter().any(|s| s.module.of_experts()) {
-        return Err(RunError::Conflict(format!(
-            "lora.dropout is {}, and experts' matrices are adapted without: set it to 0, or leave ffn_gate_up_exps and \
-             ffn_down_exps out of lora.target_modules",
-            l.dropout
-        )));
-    }
     if !l.init_from.is_empty() {
         return read_adapters(&l.init_from, base, &slots, recipe);
     }

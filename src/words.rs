@@ -21,3 +21,13 @@ pub fn duration(seconds: f64, decimals: usize) -> String {
         s => format!("{} h {:02} min", s / 3600, s / 60 % 60),
     }
 }
+
+/// A size in the unit that fits.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
+    }
+}

@@ -22,6 +22,11 @@ struct Params {
     tile: u32,          // rows of a tile of the groups, one or two of this kernel's
     lora_rows: u32,     // rows of B_e
     lora_first: u32,    // row of B_e for the first of W_e
+    mask_key: u32,
+    mask_first: u32,
+    mask_stride: u32,
+    mask_threshold: u32,
+    mask_scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

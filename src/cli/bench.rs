@@ -21,8 +21,8 @@ use rullama_train::weights::shapes::Shape;
 use serde_json::json;
 
 use super::ceilings::{self, Ceilings, attention_operations};
+use super::device::Device;
 use super::laps::Laps;
-use super::pipelines::Pipelines;
 use super::sweep::{Series, Varied};
 use super::{bench_decode, inference, show};
 
@@ -138,7 +138,6 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     laps.lap("base");
     let gpu = open(args)?;
-    let mut pipelines = Pipelines::open(&gpu);
     laps.lap("device");
     let adapter = random();
     let mut capacity = Capacity::default();
@@ -154,7 +153,6 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     laps.lap(show::count(compiled, "kernel"));
     let first = block_on(trainer.step(&step, 1, &optimizer, 1e-4))?;
     laps.lap("the first step");
-    pipelines.keep(&gpu);
     let started = Instant::now();
     for number in 0..args.steps {
         trainer.announce(&step);
@@ -275,8 +273,8 @@ const OPTIMIZER: Optimizer = Optimizer {
     max_grad_norm: 1.0,
 };
 
-fn open(args: &BenchArgs) -> Result<Gpu> {
-    let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits))?;
+fn open(args: &BenchArgs) -> Result<Device> {
+    let gpu = Device::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits)?;
     gpu.choose(if args.plain { Kernels::F32 } else { args.tier })?;
     Ok(gpu)
 }
@@ -308,10 +306,7 @@ fn sweep(args: &BenchArgs, varied: Varied) -> Result<()> {
     };
     series.check()?;
     let gpu = open(args)?;
-    let mut pipelines = Pipelines::open(&gpu);
-    series.run(&gpu)?;
-    pipelines.keep(&gpu);
-    Ok(())
+    series.run(&gpu)
 }
 
 /// What a step's copies of experts take by themselves.

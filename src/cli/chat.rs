@@ -190,6 +190,7 @@ impl<'a> Chat<'a> {
         if closed {
             return Ok(ControlFlow::Break(()));
         }
+        self.loaded.gpu.keep_pipelines();
         show::text("");
         say_cut(&reply, self.loaded.context());
         if self.verbose {

@@ -13,7 +13,6 @@ use rullama_train::run;
 use rullama_train::train::Trainer;
 
 use super::laps::Laps;
-use super::pipelines::Pipelines;
 use super::session::Session;
 use super::{describe, show};
 
@@ -27,7 +26,6 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
     let mut laps = Laps::start();
     let (session, gpu) = Session::start_on_device(recipe);
     let ((session, initial), gpu) = (session?, gpu?);
-    let mut pipelines = Pipelines::open(&gpu);
     laps.lap("base, samples and device");
     show::start(recipe, &session, &initial, &gpu);
     describe::samples(recipe, &session);
@@ -37,7 +35,6 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
     show::plan(trainer.plan(), true);
     show::line("tried", session.dry_pass(recipe, &trainer, &mut laps)?);
     show::line("started", &laps);
-    pipelines.keep(&gpu);
     if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
         show::line("offload", cost);
     }

@@ -8,7 +8,7 @@ use pollster::block_on;
 use rullama_train::export::{self, AdapterPath, Format, Options};
 use rullama_train::weights::Base;
 
-use super::held_out::HeldOutArgs;
+use super::held_out::{Comparison, HeldOutArgs};
 use super::show;
 
 /// What to export, and as what.
@@ -53,7 +53,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         dropout: origin.dropout,
         fingerprint: origin.fingerprint.as_deref(),
     };
-    let Some((gpu, held_out)) = args.held_out.open(&base)? else {
+    let Some(comparison) = args.held_out.open(&base)? else {
         for format in &args.to {
             let place = export::write(dir, *format, adapter, base.config(), &options)?;
             let (place, name) = (place.display(), format.name());
@@ -61,8 +61,9 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         }
         return Ok(());
     };
-    show::device(&gpu);
-    let write = export::write_verified(&gpu, &base, dir, &args.to, adapter, &options, &held_out);
+    comparison.show();
+    let Comparison { gpu, held_out, offload } = &comparison;
+    let write = export::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
     show::written(block_on(write)?)
 }
 

@@ -4,17 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use pollster::block_on;
 use rullama_train::dataset::{Invalid, Options, Overlong, files};
 use rullama_train::export::HeldOut;
-use rullama_train::gpu::{Backend, Gpu, Tier};
-use rullama_train::recipe::{Recipe, Template};
+use rullama_train::gpu::{Backend, Tier};
+use rullama_train::model::plan::{self, Offload};
+use rullama_train::recipe::{Recipe, Switch, Template};
 use rullama_train::run::{self, Data, Frozen};
 use rullama_train::template::{Layout, TrainOn};
 use rullama_train::tokenizer::Tokenizer;
 use rullama_train::weights::Base;
 
+use super::device::Device;
 use super::session::Session;
+use super::show;
 
 /// Text to compare on.
 #[derive(Args)]
@@ -26,17 +28,44 @@ pub struct HeldOutArgs {
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Compare no logits: no device is opened, and nothing is known about what the result computes.
-    #[arg(long, conflicts_with_all = ["recipe", "data"])]
+    #[arg(long, conflicts_with_all = ["recipe", "data", "offload_experts"])]
     unverified: bool,
+    /// Leave a mixture's experts in host memory while logits are compared: slower, for a GPU that is too small. Unset, a recipe's
+    /// train.offload_experts decides, and all stay there where it sets train.memory_limit.
+    #[arg(long)]
+    offload_experts: bool,
+}
+
+/// What a comparison needs.
+pub struct Comparison {
+    pub gpu: Device,
+    pub held_out: HeldOut,
+    /// Whether experts stay in host memory.
+    pub offload: Offload,
+}
+
+impl Comparison {
+    /// Shows what compares.
+    pub fn show(&self) {
+        show::device(&self.gpu);
+        if self.offload == Offload::All {
+            show::line("offload", "the experts stay in host memory; every pass copies them to the device");
+        }
+    }
 }
 
 impl HeldOutArgs {
-    /// The text and the device; `None` where none is wanted. Done before any long work, so that mistakes cost no time.
-    pub fn open(&self, base: &Base) -> Result<Option<(Gpu, HeldOut)>> {
+    /// What the comparison needs; `None` where none is wanted. Done before any long work, so that mistakes cost no time.
+    pub fn open(&self, base: &Base) -> Result<Option<Comparison>> {
         if self.unverified {
             return Ok(None);
         }
         let config = base.config();
+        let mixture = !plan::with_experts(base).is_empty();
+        if self.offload_experts && !mixture {
+            bail!("--offload-experts: {} is no mixture of experts; leave it out", base.name());
+        }
+        let all = |all: bool| if all { Offload::All } else { Offload::Never };
         if let Some(path) = &self.recipe {
             let recipe = Recipe::read(path, &[("model.base".to_string(), format!("{:?}", base.name()))])?;
             recipe.check_files()?;
@@ -48,7 +77,13 @@ impl HeldOutArgs {
                 );
             }
             let held_out = HeldOut::of_samples(&validation, config.vocab)?;
-            return Ok(Some((in_f32(Session::device(&recipe)?), held_out)));
+            let asked = match recipe.train.offload_experts {
+                Switch::On => true,
+                Switch::Auto => recipe.train.memory_limit.is_some(),
+                Switch::Off => false,
+            };
+            let offload = all(mixture && (asked || self.offload_experts));
+            return Ok(Some(Comparison { gpu: in_f32(Session::device(&recipe)?), held_out, offload }));
         }
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let max_seq_len = config.context_length.min(2048);
@@ -67,12 +102,13 @@ impl HeldOutArgs {
                 HeldOut::of_samples(&samples, config.vocab)?
             }
         };
-        Ok(Some((in_f32(block_on(Gpu::open(Backend::Auto, None, false))?), held_out)))
+        let gpu = in_f32(Device::open(Backend::Auto, None, false)?);
+        Ok(Some(Comparison { gpu, held_out, offload: all(self.offload_experts) }))
     }
 }
 
 /// A few hundred tokens need no speed, and small differences are to be seen.
-fn in_f32(gpu: Gpu) -> Gpu {
+fn in_f32(gpu: Device) -> Device {
     gpu.set_tier(Tier::F32);
     gpu
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use pollster::block_on;
 use rullama_train::export::{self, AdapterPath};
 use rullama_train::generate::{CHUNK, Finish, Options, Reply};
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::Backend;
 use rullama_train::lora::Adapter;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::model::{Model, plan};
@@ -18,6 +18,7 @@ use rullama_train::run::{Frozen, RunError};
 use rullama_train::sampling::Sampling;
 use rullama_train::weights::Base;
 
+use super::device::Device;
 use super::show;
 
 /// The context where none is asked for.
@@ -105,7 +106,7 @@ pub struct Loaded {
     pub adapters: Vec<AdapterPath>,
     /// The choice that `frozen.template` follows.
     pub template: Template,
-    pub gpu: Gpu,
+    pub gpu: Device,
     lengths: Lengths,
     /// Layers whose experts stay in host memory.
     offloaded: Vec<usize>,
@@ -137,7 +138,7 @@ impl Loaded {
         if args.offload_experts && offloaded.is_empty() {
             bail!("--offload-experts: {} is no mixture of experts; leave it out", frozen.base.name());
         }
-        let gpu = block_on(Gpu::open(Backend::Auto, args.device.as_deref(), false))?;
+        let gpu = Device::open(Backend::Auto, args.device.as_deref(), false)?;
         let wanted = args.context.unwrap_or(CONTEXT.min(trained));
         let context = longest_context(&gpu, config, wanted);
         if context < wanted && args.context.is_some() {

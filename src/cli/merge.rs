@@ -11,7 +11,7 @@ use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
 use rullama_train::weights::{Base, GgmlType, Gguf};
 
-use super::held_out::HeldOutArgs;
+use super::held_out::{Comparison, HeldOutArgs};
 use super::show;
 
 /// What to merge, and where to.
@@ -53,7 +53,7 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     }
     files::check_file(&args.out)?;
     // Read before the long part, so that a mistake in it costs no time.
-    let held_out = args.held_out.open(&base)?;
+    let comparison = args.held_out.open(&base)?;
 
     show::notices(&notices);
     let staged = files::beside(&args.out)?;
@@ -70,10 +70,11 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     show::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
     show::line("rounding", rounding(&tensors));
 
-    if let Some((gpu, held_out)) = held_out {
-        show::device(&gpu);
+    if let Some(comparison) = comparison {
+        comparison.show();
+        let Comparison { gpu, held_out, offload } = &comparison;
         let merged = Base::from_gguf(Gguf::open(&file)?, &args.out.display().to_string())?;
-        let verdict = block_on(drift::measure(&gpu, &base, &adapter, &merged, &held_out))?;
+        let verdict = block_on(drift::measure(gpu, &base, &adapter, &merged, held_out, *offload))?;
         show::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
         show::line("effect", format!("{}: what the adapter itself does", verdict.effect));
         verdict.check(args.ty)?;

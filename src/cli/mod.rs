@@ -6,6 +6,7 @@ mod ceilings;
 mod chat;
 mod check;
 mod describe;
+mod device;
 mod eval;
 mod export;
 mod generate;

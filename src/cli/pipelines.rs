@@ -15,8 +15,10 @@ const MAGIC: &[u8; 8] = b"RLPIPES1";
 /// Where a device's pipelines are kept.
 pub struct Pipelines {
     place: Option<(PathBuf, PipelinesKey)>,
-    /// Bytes of what was there.
+    /// Bytes of what the file holds.
     known: usize,
+    /// Kernels of this run at the last look.
+    compiled: usize,
 }
 
 impl Pipelines {
@@ -27,7 +29,7 @@ impl Pipelines {
 
     fn open_in(gpu: &Gpu, folder: Option<PathBuf>) -> Pipelines {
         let (Some(folder), Some(key)) = (folder, gpu.pipelines_key()) else {
-            return Pipelines { place: None, known: 0 };
+            return Pipelines { place: None, known: 0, compiled: 0 };
         };
         let path = folder.join(format!("{}.pipelines", key.device));
         let found = match files::read(&path) {
@@ -43,11 +45,16 @@ impl Pipelines {
         });
         // SAFETY: their digest says that they are as they were written.
         unsafe { gpu.keep_pipelines((!earlier.is_empty()).then_some(&earlier)) };
-        Pipelines { place: Some((path, key)), known: earlier.len() }
+        Pipelines { place: Some((path, key)), known: earlier.len(), compiled: gpu.compiled() }
     }
 
-    /// Keeps what was compiled since, for the next run.
+    /// Keeps what was compiled since, for the next run. Costs nothing where that is no kernel.
     pub fn keep(&mut self, gpu: &Gpu) {
+        let compiled = gpu.compiled();
+        if compiled == self.compiled {
+            return;
+        }
+        self.compiled = compiled;
         let (Some((path, key)), Some(data)) = (&self.place, gpu.pipelines()) else { return };
         // What a driver keeps only grows.
         if data.len() <= self.known {

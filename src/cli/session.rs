@@ -12,6 +12,7 @@ use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Data, Frozen, Prepared};
 use rullama_train::train::Trainer;
 
+use super::device::Device;
 use super::laps::Laps;
 use super::show;
 
@@ -39,7 +40,7 @@ impl Session {
     }
 
     /// [`Session::start`] and [`Session::device`] at the same time.
-    pub fn start_on_device(recipe: &Recipe) -> (Result<(Session, Loaded)>, Result<Gpu>) {
+    pub fn start_on_device(recipe: &Recipe) -> (Result<(Session, Loaded)>, Result<Device>) {
         std::thread::scope(|scope| {
             let gpu = scope.spawn(|| Session::device(recipe));
             (Session::start(recipe), gpu.join().expect("errors of a device are returned"))
@@ -47,9 +48,9 @@ impl Session {
     }
 
     /// Opens the device that the recipe names.
-    pub fn device(recipe: &Recipe) -> Result<Gpu> {
+    pub fn device(recipe: &Recipe) -> Result<Device> {
         let (backend, name) = (recipe.device.backend, recipe.device.adapter.as_deref());
-        let gpu = pollster::block_on(Gpu::open(backend, name, false))?;
+        let gpu = Device::open(backend, name, false)?;
         gpu.choose(recipe.device.kernels)?;
         Ok(gpu)
     }

@@ -18,6 +18,7 @@ use rullama_train::run::{Source, names};
 use rullama_train::template::{Layout, Template};
 use rullama_train::tokenizer::Tokenizer;
 use rullama_train::words;
+pub use rullama_train::words::bytes;
 
 use super::session::Session;
 
@@ -263,16 +264,6 @@ pub fn marked(tokenizer: &Tokenizer, sample: &Sample) -> String {
         }
     }
     text
-}
-
-/// A size in the unit that fits.
-pub fn bytes(n: u64) -> String {
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
-    }
 }
 
 /// A time in the units that matter: `45 s`, `12 min 30 s`, `3 h 05 min`.

@@ -8,7 +8,7 @@ use crate::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::{self, Adapter, Module};
 use crate::model::Model;
-use crate::model::plan::Recompute;
+use crate::model::plan::{self, Offload, Recompute};
 use crate::sampling::likeliest;
 use crate::train::{Dropout, Trainer};
 use crate::weights::{Base, GgmlType};
@@ -213,18 +213,19 @@ impl Verdict {
 
 /// Compares `merged` with `base` and `adapter`, and those with `base` alone.
 ///
-/// The models are on the device one after the other.
+/// The models are on the device one after the other; as `offload` says, but for their experts.
 pub async fn measure(
     gpu: &Gpu,
     base: &Base,
     adapter: &Adapter,
     merged: &Base,
     held_out: &HeldOut,
+    offload: Offload,
 ) -> Result<Verdict, GpuError> {
-    let [adapted, alone] = &logits(gpu, base, &[Some(adapter), None], held_out).await?[..] else {
+    let [adapted, alone] = &logits(gpu, base, &[Some(adapter), None], held_out, offload).await?[..] else {
         unreachable!("as many as were asked for")
     };
-    let found = logits(gpu, merged, &[None], held_out).await?;
+    let found = logits(gpu, merged, &[None], held_out, offload).await?;
     Ok(Verdict { drift: adapted.drift(&found[0]), effect: Effect::between(alone, adapted) })
 }
 
@@ -234,8 +235,9 @@ pub async fn logits(
     base: &Base,
     adapters: &[Option<&Adapter>],
     held_out: &HeldOut,
+    offload: Offload,
 ) -> Result<Vec<Logits>, GpuError> {
-    let model = Model::stream(gpu, base, held_out.capacity().tokens, |_| ()).await?;
+    let model = model(gpu, base, held_out, offload).await?;
     // A fresh adapter has no effect.
     let none = Adapter::init(&lora::slots(base.config(), &[Module::AttnQ]), 1, 1.0, false, 0);
     let mut all = Vec::new();
@@ -246,6 +248,18 @@ pub async fn logits(
         all.push(logits_of(&trainer, held_out).await?);
     }
     Ok(all)
+}
+
+/// `base` on the device for passes over `held_out`. All experts stay in host memory under [`Offload::All`], none otherwise: there is no
+/// limit here to ask for some.
+pub(super) async fn model<'b>(
+    gpu: &Gpu,
+    base: &'b Base,
+    held_out: &HeldOut,
+    offload: Offload,
+) -> Result<Model<'b>, GpuError> {
+    let layers = if offload == Offload::All { plan::with_experts(base) } else { Vec::new() };
+    Model::offloading(gpu, base, held_out.capacity().tokens, &layers, |_| ()).await
 }
 
 /// Logits of a trainer's model with its adapter as it is now.

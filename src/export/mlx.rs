@@ -1,15 +1,19 @@
 //! mlx-lm's adapter folders: `adapters.safetensors` and `adapter_config.json`, as `mlx_lm.lora` writes and loads them.
 //!
-//! Tensors are transposed, `lora_a` `[in, R]` and `lora_b` `[R, out]`, and the config holds the scale itself.
-//! Source: mlx-lm `tuner/utils.py` (`load_adapters`) and `tuner/lora.py` (`LoRALinear`).
+//! Tensors are transposed, `lora_a` `[in, R]` and `lora_b` `[R, out]`, and the config holds the scale itself. Experts have gate, up and
+//! down apart, `lora_a` `[E, R, in]` and `lora_b` `[E, out, R]`: our `A` of gate and up stands there twice, and each has its half of `B`.
+//! Source: mlx-lm 0.32 `tuner/utils.py` (`load_adapters`), `tuner/lora.py` (`LoRALinear`, `LoRASwitchLinear`) and
+//! `models/gemma4_text.py` (`Experts`, `Model.sanitize`: the gate's rows stand before those of up).
 
+use std::borrow::Cow;
 use std::path::Path;
 
+use safetensors::tensor::TensorView;
 use serde_json::{Map, Value, json};
 
-use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
+use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
-use super::{Error, Format, Options, read_file};
+use super::{Error, Options, read_file};
 use crate::config::Config;
 use crate::files;
 use crate::lora::{Adapter, Module, Slot};
@@ -18,22 +22,28 @@ use crate::lora::{Adapter, Module, Slot};
 pub(super) const TENSORS: &str = "adapters.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
+/// What stands for both here; no tensor of a file has it.
+const GATE_UP_JOINED: &str = "gate and up";
 const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module };
 
 /// Writes the folder; see [`files::write_folder`] for what happens to an existing one.
-///
-/// Refuses adapters of experts: mlx-lm has gate and up of experts apart.
 pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) -> Result<(), Error> {
     let mut tensors = Vec::new();
     for (slot, pair) in &adapter.pairs {
-        if let Some(problem) = Format::Mlx.lacks(slot, config) {
-            return Err(Error::Adapter { problem });
-        }
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
-            let name = format!("{}.{}", module(slot), NAMES.halves[half as usize]);
-            let (shape, _) = Layout::Transposed.shape(half, adapter.rank, slot);
-            let values = Layout::Transposed.store(half, values, adapter.rank, slot, config);
-            tensors.push(Matrix { name, shape: [shape[0], shape[1]], values });
+            let (mut shape, _) = Layout::Mlx.shape(half, adapter.rank, slot);
+            let parts = match (slot.module, half) {
+                (Module::FfnGateUpExps, Half::A) => vec![values.into(), values.into()],
+                (Module::FfnGateUpExps, Half::B) => {
+                    shape[1] /= 2;
+                    halves(values, shape[1] * adapter.rank).map(Cow::Owned).into()
+                }
+                _ => vec![Layout::Mlx.store(half, values, adapter.rank, slot, config)],
+            };
+            for (path, values) in paths(slot.module).iter().zip(parts) {
+                let name = format!("{}.{}", in_layer(slot.layer, path), NAMES.halves[half as usize]);
+                tensors.push(Matrix { name, shape: shape.clone(), values });
+            }
         }
     }
     let bytes = safetensors_file::serialize(&tensors, options.metadata())
@@ -43,7 +53,7 @@ pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) 
         "fine_tune_type": "lora",
         "lora_parameters": {
             "dropout": options.dropout,
-            "keys": present.map(Module::peft_path).collect::<Vec<_>>(),
+            "keys": present.flat_map(paths).collect::<Vec<_>>(),
             "rank": adapter.rank,
             "scale": adapter.scale(),
         },
@@ -66,10 +76,13 @@ pub fn read(dir: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapt
     let bytes = read_file(&path)?;
     let adapter = safetensors_file::open(&bytes).and_then(|file| {
         let views = file.tensors();
-        let tensors = safetensors_file::list(&views, parse_name);
+        let joined = join(&views)?;
+        let mut tensors = safetensors_file::list(&views, parse_name);
+        tensors.retain(|tensor| !joined.iter().any(|j| j.of.contains(&tensor.name)));
+        tensors.extend(joined.iter().map(Joined::tensor));
         let alpha = scale * rank as f64;
         let spec = |_: &Slot| Spec::of(rank, alpha, false);
-        assemble(&tensors, (Layout::Transposed, &NAMES), &spec, (alpha, false), config, slots)
+        assemble(&tensors, (Layout::Mlx, &NAMES), &spec, (alpha, false), config, slots)
     });
     adapter.map_err(|problem| Error::Tensors { path, problem })
 }
@@ -92,9 +105,90 @@ fn parse_config(bytes: &[u8]) -> Result<(usize, f64), String> {
     Ok((rank, scale.ok_or_else(|| wrong("scale", "a number other than 0"))?))
 }
 
-/// Path of the module in mlx-lm's `gemma4`, which has the text model inside.
+/// Gate and up of an expert.
+const GATE_UP: [&str; 2] = ["experts.switch_glu.gate_proj", "experts.switch_glu.up_proj"];
+const DOWN: [&str; 1] = ["experts.switch_glu.down_proj"];
+
+/// The modules of a layer that are a matrix of ours.
+fn paths(module: Module) -> Vec<&'static str> {
+    match module {
+        Module::FfnGateUpExps => GATE_UP.into(),
+        Module::FfnDownExps => DOWN.into(),
+        _ => vec![module.peft_path()],
+    }
+}
+
+/// Path in mlx-lm's `gemma4`, which has the text model inside.
+fn in_layer(layer: usize, path: &str) -> String {
+    format!("language_model.model.layers.{layer}.{path}")
+}
+
 fn module(slot: &Slot) -> String {
-    format!("language_model.model.layers.{}.{}", slot.layer, slot.module.peft_path())
+    in_layer(slot.layer, &paths(slot.module).join(" and "))
+}
+
+/// Blocks of `values` in turn: those of gate, those of up.
+fn halves<T: Copy>(values: &[T], block: usize) -> [Vec<T>; 2] {
+    [0, 1].map(|half| values.chunks_exact(block).skip(half).step_by(2).flatten().copied().collect())
+}
+
+/// A tensor of gate and up made of the two in the file.
+struct Joined<'a> {
+    of: [&'a str; 2],
+    place: Place,
+    shape: Vec<usize>,
+    ty: String,
+    data: Vec<u8>,
+}
+
+impl Joined<'_> {
+    fn tensor(&self) -> Tensor<'_> {
+        let Joined { of: [name, _], place, shape, ty, data } = self;
+        Tensor { name, place: Some(*place), shape, ty: ty.clone(), data }
+    }
+}
+
+/// Every `A` and `B` of gate and up whose two tensors are there. They must read alike: ours is one `A` for both.
+fn join<'a>(views: &'a [(String, TensorView<'a>)]) -> Result<Vec<Joined<'a>>, String> {
+    let find = |wanted: &str| views.iter().find(|(name, _)| name == wanted);
+    let mut joined = Vec::new();
+    for (gate_name, gate) in views {
+        let Some((before, half)) = gate_name.split_once(GATE_UP[0]) else { continue };
+        let up_name = format!("{before}{}{half}", GATE_UP[1]);
+        // Alone it names nothing of ours, and is refused so.
+        let Some((up_name, up)) = find(&up_name) else { continue };
+        let Some((layer, module, half)) = parse_name(&gate_name.replace(GATE_UP[0], GATE_UP_JOINED)) else {
+            continue;
+        };
+        if (gate.shape(), gate.dtype()) != (up.shape(), up.dtype()) {
+            let [gate, up] = [gate, up].map(|view| format!("{} {:?}", view.dtype(), view.shape()));
+            return Err(format!(
+                "{gate_name} is {gate}, {up_name} is {up}, expected the same; export the adapter again"
+            ));
+        }
+        let mut shape = gate.shape().to_vec();
+        let data = match (half, &mut shape[..]) {
+            (Half::A, _) if gate.data() == up.data() => gate.data().to_vec(),
+            (Half::A, _) => {
+                return Err(format!(
+                    "{gate_name} and {up_name} differ, and are one matrix here; fuse the adapter in mlx-lm, or train gate and \
+                     up with one A"
+                ));
+            }
+            (Half::B, [experts, rows, _]) if *experts > 0 => {
+                let block = (gate.data().len() / *experts).max(1);
+                *rows *= 2;
+                let experts = gate.data().chunks(block).zip(up.data().chunks(block));
+                experts.flat_map(|(gate, up)| [gate, up].concat()).collect()
+            }
+            (Half::B, _) => gate.data().to_vec(), // the shape is refused
+        };
+        let (of, place, ty) =
+            ([gate_name.as_str(), up_name.as_str()], (layer, module, half), gate.dtype().to_string());
+        joined.push(Joined { of, place, shape, ty, data });
+    }
+    joined.sort_by_key(|joined| joined.of);
+    Ok(joined)
 }
 
 /// What a key names, in mlx-lm's `gemma4` or its text model alone.
@@ -105,6 +199,9 @@ fn parse_name(name: &str) -> Option<Place> {
         Some(path) => (path, Half::A),
         None => (rest.strip_suffix(".lora_b")?, Half::B),
     };
-    let module = Module::ALL.into_iter().find(|m| m.peft_path() == path && !m.of_experts())?;
+    let module = match path {
+        GATE_UP_JOINED => Module::FfnGateUpExps,
+        _ => Module::ALL.into_iter().find(|m| *m != Module::FfnGateUpExps && paths(*m) == [path])?,
+    };
     Some((layer, module, half))
 }

@@ -26,8 +26,7 @@ use crate::config::Config;
 use crate::files;
 use crate::gpu::{Gpu, GpuError};
 use crate::lora::{self, Adapter, Module, Slot};
-use crate::model::Model;
-use crate::model::plan::Recompute;
+use crate::model::plan::{Offload, Recompute};
 use crate::recipe::Recipe;
 use crate::train::{Dropout, Trainer};
 use crate::weights::{self, Base};
@@ -92,9 +91,6 @@ impl Format {
         let split = config.layers[slot.layer].experts_split;
         match self {
             Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{place}; {next}")),
-            Format::Mlx if module.of_experts() => {
-                Some(format!("{place}, as mlx-lm has gate and up of experts apart; {next}"))
-            }
             Format::GgufLora | Format::GgufLoraF16 if split && module == Module::FfnGateUpExps => {
                 Some(format!("{place}, as this model has gate and up of experts apart; {next}"))
             }
@@ -186,7 +182,8 @@ pub struct Exported {
 }
 
 /// [`write()`] in several formats, of those that prove sound: each is first written aside, read back and run on `base`, and
-/// must change the logits of `held_out` as the adapter in memory does, to its numbers' precision.
+/// must change the logits of `held_out` as the adapter in memory does, to its numbers' precision. With [`Offload::All`] the base's
+/// experts stay in host memory meanwhile.
 ///
 /// Writes nothing where the adapter itself changes no logit or too much ([`Effect::check`]).
 pub async fn write_verified(
@@ -197,9 +194,10 @@ pub async fn write_verified(
     adapter: &Adapter,
     options: &Options<'_>,
     held_out: &HeldOut,
+    offload: Offload,
 ) -> Result<Written, Error> {
+    let model = drift::model(gpu, base, held_out, offload).await?;
     let capacity = held_out.capacity();
-    let model = Model::stream(gpu, base, capacity.tokens, |_| ()).await?;
     let mut trainer = Trainer::new(gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always)?;
     write_verified_by(&mut trainer, dir, formats, adapter, options, held_out).await
 }

@@ -31,8 +31,8 @@ pub(super) enum Layout {
     Rows,
     /// The same bytes, with sizes in GGUF's order, columns first; of experts with those of each behind the others'.
     Gguf,
-    /// `A` `[in, r]` and `B` `[r, out]`, rows first: transposed.
-    Transposed,
+    /// `A` `[in, r]` and `B` `[r, out]`, rows first: transposed; of experts `[E, r, in]` and `[E, out, r]`, as mlx-lm has them.
+    Mlx,
 }
 
 impl Layout {
@@ -44,6 +44,8 @@ impl Layout {
             (Layout::Rows, Half::B, 1) => (vec![output, rank], "[out, r]"),
             (Layout::Rows, Half::A, _) => (vec![experts * rank, input], "[E·r, in]"),
             (Layout::Rows, Half::B, _) => (vec![output, rank * experts], "[out, r·E]"),
+            (Layout::Mlx, Half::A, 2..) => (vec![experts, rank, input], "[E, r, in]"),
+            (Layout::Mlx, Half::B, 2..) => (vec![experts, output, rank], "[E, out, r]"),
             (_, Half::A, 1) => (vec![input, rank], "[in, r]"),
             (_, Half::B, 1) => (vec![rank, output], "[r, out]"),
             (_, Half::A, _) => (vec![input, rank, experts], "[in, r, E]"),
@@ -61,8 +63,9 @@ impl Layout {
         config: &Config,
     ) -> Cow<'a, [f32]> {
         match (self, half) {
-            (Layout::Transposed, Half::A) => Cow::Owned(transpose(values, slot.in_features)),
-            (Layout::Transposed, Half::B) => Cow::Owned(transpose(values, rank)),
+            (Layout::Mlx, _) if slot.experts > 1 => Cow::Borrowed(values),
+            (Layout::Mlx, Half::A) => Cow::Owned(transpose(values, slot.in_features)),
+            (Layout::Mlx, Half::B) => Cow::Owned(transpose(values, rank)),
             (Layout::Rows, _) => Layout::store_rows(half, values, rank, slot),
             (Layout::Gguf, Half::B) => scaled(values, slot, config, |b, scale| b * scale),
             _ => Cow::Borrowed(values),
@@ -81,7 +84,7 @@ impl Layout {
     fn read(self, half: Half, values: Vec<f32>, columns: usize, slot: &Slot, config: &Config) -> Vec<f32> {
         let undo = |b: f32, scale: f32| if scale == 0.0 { 0.0 } else { b / scale };
         match (self, half) {
-            (Layout::Transposed, _) => transpose(&values, columns),
+            (Layout::Mlx, _) if slot.experts == 1 => transpose(&values, columns),
             (Layout::Rows, Half::B) if slot.experts > 1 => transpose(&values, slot.experts),
             (Layout::Gguf, Half::B) => scaled(&values, slot, config, undo).into_owned(),
             _ => values,

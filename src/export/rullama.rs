@@ -39,7 +39,7 @@ pub fn write(path: &Path, adapter: &Adapter, options: &Options) -> Result<(), Er
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
             let (shape, _) = Layout::Rows.shape(half, adapter.rank, slot);
             let name = format!("{module}.{}", NAMES.halves[half as usize]);
-            tensors.push(Matrix { name, shape: [shape[0], shape[1]], values: Cow::Borrowed(values) });
+            tensors.push(Matrix { name, shape, values: Cow::Borrowed(values) });
         }
     }
     let metadata = [

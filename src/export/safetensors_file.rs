@@ -111,15 +111,15 @@ pub(super) fn list<'a>(
 /// A matrix to be written.
 pub(super) struct Matrix<'a> {
     pub name: String,
-    /// Rows and columns.
-    pub shape: [usize; 2],
+    /// Rows and columns, of experts behind their number.
+    pub shape: Vec<usize>,
     pub values: Cow<'a, [f32]>,
 }
 
 /// A file of F32 matrices.
 pub(super) fn serialize(matrices: &[Matrix], metadata: HashMap<String, String>) -> Result<Vec<u8>, String> {
     let views = matrices.iter().map(|Matrix { name, shape, values }| {
-        let view = TensorView::new(Dtype::F32, shape.to_vec(), bytemuck::cast_slice(values));
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytemuck::cast_slice(values));
         (name, view.expect("a pair has the lengths that its slot and rank say"))
     });
     to_bytes(views, metadata)

@@ -54,7 +54,7 @@ impl Fidelity {
         };
         Err(Error::Adapter {
             problem: format!(
-                "read back from {}, its logits differ by {difference:.1e} of what the adapter changes, expected at most \\
+                "read back from {}, its logits differ by {difference:.1e} of what the adapter changes, expected at most \
                  {allowed:.1e}; {next}",
                 format.name()
             ),

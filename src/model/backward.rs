@@ -96,7 +96,7 @@ impl<'b> Model<'b> {
                     after_attention,
                     acts,
                     scratch,
-                    pass.adapter.experts(layer),
+                    pass.adapter.experts(layer, pass.dropout, chunk.first),
                     t,
                     |rec, dscores, x, router| {
                         // The product reads x before it writes the gradient in its place.

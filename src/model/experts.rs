@@ -30,7 +30,7 @@ use crate::ops::{
 
 pub use loads::Loads;
 pub(super) use lora::ExpertLora;
-use lora::{coop_project, project};
+use lora::{coop_project, masked_back, project};
 
 /// The weights of one layer's experts.
 pub(super) struct Experts {
@@ -161,14 +161,19 @@ impl Experts {
             }
             Operand::Packed(packed, thin) => {
                 expert_pack::pack(rec, packed, x, d, groups, tokens);
-                coop_project(rec, &acts.z_gate_up, [packed, thin], lora_gate_up, groups, tokens);
+                coop_project(rec, &acts.z_gate_up, [packed, thin], x, lora_gate_up, groups, tokens);
                 for (i, w) in self.gate_up.iter().enumerate() {
                     let y = Columns::all(acts.gate_up.from(i * f));
                     let term = lora_gate_up.map(|l| l.coop_up(thin, i * f));
                     coop_expert_linear::forward(rec, y, packed, w, 1.0, term.as_ref(), groups, tokens);
                 }
                 coop_expert_geglu::forward(rec, packed, &acts.gate_up, groups, tokens);
-                coop_project(rec, &acts.z_down, [packed, thin], lora_down, groups, tokens);
+                let geglu = scratch.wide.narrowed(f);
+                if lora_down.is_some_and(|l| l.mask.is_some()) {
+                    expert_geglu::forward(rec, &geglu, &acts.gate_up, groups, tokens);
+                }
+                let plain = Source::Rows(geglu.all());
+                coop_project(rec, &acts.z_down, [packed, thin], plain, lora_down, groups, tokens);
             }
         }
         for (first, part) in scratch.parts(d) {
@@ -244,26 +249,29 @@ impl Experts {
             );
             if let Some([da, db]) = lora.gradients {
                 let (scales, geglu) = (Some(&self.scales), Source::Rows(geglu.all()));
-                expert_lora::gradient(rec, db, dy, z, lora.scale, scales, groups, tokens);
-                expert_lora::gradient(rec, da, Source::Rows(u.all()), geglu, 1.0, scales, groups, tokens);
+                let u = Source::Rows(u.all());
+                expert_lora::gradient(rec, db, dy, z, None, lora.scale, scales, groups, tokens);
+                expert_lora::gradient(rec, da, u, geglu, lora.mask, 1.0, scales, groups, tokens);
             }
         }
         let u = &scratch.u.narrowed(lora_down.map_or(0, |l| l.rank));
         match &scratch.operand {
             Operand::Plain(operand) => {
-                let term = lora_down.map(|l| l.back(u));
+                let term = lora_down.and_then(|l| l.back(u));
                 expert_linear::backward(rec, to, dy, &self.down, 1.0, term.as_ref(), groups, tokens, false);
+                masked_back(rec, to, u, lora_down, groups, tokens);
                 expert_geglu::backward(rec, [&operand.narrowed(2 * f), dweights], inputs, groups, tokens);
             }
             Operand::Packed(packed, thin) => {
                 expert_pack::pack(rec, packed, dy, d, groups, tokens);
-                let term = lora_down.map(|l| {
+                let term = lora_down.and_then(|l| {
                     let u = Source::Rows(u.all());
                     expert_pack::pack_alike(rec, thin, u, l.rank, groups, tokens, packed);
                     l.coop_back(thin)
                 });
                 let (dy, term) = ((packed, 0), term.as_ref());
                 coop_expert_linear::backward(rec, to, dy, &self.down, 1.0, term, groups, tokens, false);
+                masked_back(rec, to, u, lora_down, groups, tokens);
                 coop_expert_geglu::backward(rec, (packed, dweights), inputs, groups, tokens);
             }
         }
@@ -279,7 +287,7 @@ impl Experts {
                     let dy = Source::Rows(dgate_up.all());
                     expert_linear::backward(rec, to, dy, &b, lora.scale, None, groups, tokens, false);
                     if let Some([_, db]) = lora.gradients {
-                        expert_lora::gradient(rec, db, dy, z, lora.scale, None, groups, tokens);
+                        expert_lora::gradient(rec, db, dy, z, None, lora.scale, None, groups, tokens);
                     }
                 }
                 Operand::Packed(packed, thin) => {
@@ -293,7 +301,8 @@ impl Experts {
                 }
             }
             if let Some([da, _]) = lora.gradients {
-                expert_lora::gradient(rec, da, Source::Rows(u.all()), x, 1.0, None, groups, tokens);
+                let u = Source::Rows(u.all());
+                expert_lora::gradient(rec, da, u, x, lora.mask, 1.0, None, groups, tokens);
             }
         }
         let u = &scratch.u.narrowed(lora_gate_up.map_or(0, |l| l.rank));
@@ -305,16 +314,17 @@ impl Experts {
                     Operand::Plain(operand) => {
                         let dy = operand.narrowed(2 * f);
                         let dy = Source::Rows(dy.from(i * f));
-                        let term = lora.map(|l| l.back(u));
+                        let term = lora.and_then(|l| l.back(u));
                         expert_linear::backward(rec, dx, dy, w, 1.0, term.as_ref(), groups, tokens, i > 0);
                     }
                     Operand::Packed(packed, thin) => {
-                        let (dy, term) = ((packed, i * f), lora.map(|l| l.coop_back(thin)));
+                        let (dy, term) = ((packed, i * f), lora.and_then(|l| l.coop_back(thin)));
                         let term = term.as_ref();
                         coop_expert_linear::backward(rec, dx, dy, w, 1.0, term, groups, tokens, i > 0);
                     }
                 }
             }
+            masked_back(rec, dx, u, lora_gate_up, groups, tokens);
             expert_combine::backward(rec, gradient.from(first), &part, groups, tokens);
         }
         rms_norm::backward(rec, dstream, gradient, stream, &self.pre_ffw_norm_2, tokens, Some(1.0));

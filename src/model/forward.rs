@@ -169,7 +169,7 @@ impl<'b> Model<'b> {
         let experts = (&w.experts, acts.experts(layer, chunk), &acts.scratch.experts);
         if let (Some(w), Some(acts), Some(scratch)) = experts {
             let in_f32 = products.in_f32();
-            let lora = pass.adapter.experts(layer);
+            let lora = pass.adapter.experts(layer, pass.dropout, chunk.first);
             w.forward(rec, after_attention, acts, scratch, lora, t, |rec, scores, x, router| {
                 let outputs = [(Module::FfnGateInp, router, scores)];
                 in_f32.forward(rec, group(Input::RouterNormed), &acts.z, x, &outputs);

@@ -64,14 +64,28 @@ pub(super) fn device_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
     2 * place_bytes(gpu, base, layers).iter().sum::<u64>()
 }
 
+/// Bytes of host memory that the experts of `layers` take there: their own, and what the device copies from.
+fn host_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
+    let own = |&layer: &usize| {
+        let count = base.config().layers[layer].experts.map_or(0, |experts| experts.count);
+        matrices(base, layer).map(|matrix| ExpertWeight::host_bytes(gpu, base, &matrix, count)).sum::<u64>()
+    };
+    layers.iter().map(own).sum::<u64>() + place_bytes(gpu, base, layers).iter().sum::<u64>()
+}
+
 /// `count` of `layers`, as far from each other as can be: so each copy has the most work of others to hide behind.
 pub(super) fn spread(layers: &[usize], count: usize) -> Vec<usize> {
     (0..count).map(|i| layers[(2 * i + 1) * layers.len() / (2 * count)]).collect()
 }
 
 impl<'b> HostExperts<'b> {
-    /// The places for `layers`; [`HostExperts::keep`] brings the experts themselves.
+    /// The places for `layers`; [`HostExperts::keep`] brings the experts themselves. Refused where host memory is too small for
+    /// them: a system that runs out of it ends the program, or others.
     pub fn new(gpu: &Gpu, base: &Base, layers: &[usize]) -> Result<HostExperts<'b>, GpuError> {
+        let needed = host_bytes(gpu, base, layers);
+        if let Some(available) = gpu.host_memory().filter(|&available| needed > available) {
+            return Err(GpuError::HostMemory { layers: layers.len(), needed, available });
+        }
         let place = |bytes: u64| {
             Ok((gpu.buffer("experts in turn", bytes)?, gpu.upload_buffer("experts to copy", bytes)?))
         };

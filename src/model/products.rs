@@ -189,8 +189,7 @@ impl Products<'_> {
     }
 
     fn mask(&self, group: &Group) -> Option<Mask> {
-        let mask = self.dropout?;
-        Some(Mask { key: mask.key.wrapping_mul(0x9e37_79b9).wrapping_add(group.key), ..mask })
+        Some(group.mask(self.dropout?))
     }
 
     fn adapter_input(&self, rec: &mut Recorder, group: &Group, x: &Rows) -> Rows {

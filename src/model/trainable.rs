@@ -7,6 +7,8 @@ use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::{Adapter, Module, Pair, Slot};
 use crate::ops::Param;
 use crate::ops::adamw::{self, Clip, Shard};
+use crate::ops::dropout::Mask;
+use crate::ops::expert_dropout::ExpertMask;
 use crate::ops::update_norm::{Taken, UpdateNorm};
 use crate::ops::verdict;
 
@@ -78,6 +80,13 @@ pub(super) struct Group {
     pub members: Vec<Member>,
     /// Tells this group's dropout mask from others.
     pub key: u32,
+}
+
+impl Group {
+    /// Its mask of a pass.
+    pub fn mask(&self, of_pass: Mask) -> Mask {
+        Mask { key: of_pass.key.wrapping_mul(0x9e37_79b9).wrapping_add(self.key), ..of_pass }
+    }
 }
 
 /// One adapted matrix of a group.
@@ -195,8 +204,13 @@ impl Trainable {
         Input::ALL.map(|input| self.group(layer, input).map_or(0, |g| g.members.len() * self.padded_rank))
     }
 
-    /// The adapters of a layer's experts, of gate and up and of down.
-    pub(super) fn experts(&self, layer: usize) -> [Option<ExpertLora<'_>>; 2] {
+    /// The adapters of a layer's experts, of gate and up and of down, for a pass whose first row is that of token `first_token`.
+    pub(super) fn experts(
+        &self,
+        layer: usize,
+        dropout: Option<Mask>,
+        first_token: usize,
+    ) -> [Option<ExpertLora<'_>>; 2] {
         [Input::ExpertsNormed, Input::ExpertsGeglu].map(|input| {
             let group = self.group(layer, input)?;
             let b = &group.members.first()?.b;
@@ -206,6 +220,7 @@ impl Trainable {
                 gradients: Some([&group.a.grad, &b.grad]),
                 rank: self.padded_rank,
                 scale: self.scale,
+                mask: dropout.map(|mask| ExpertMask { mask: group.mask(mask), first_token }),
             })
         })
     }

@@ -23,6 +23,18 @@ pub struct Mask {
     pub key: u32,
 }
 
+impl Mask {
+    /// A draw of 32 bits below this drops its value.
+    pub(super) fn threshold(self) -> u32 {
+        (self.probability * 4_294_967_296.0) as u32
+    }
+
+    /// What the other values are multiplied by.
+    pub(super) fn scale(self) -> f32 {
+        (1.0 / (1.0 - self.probability)) as f32
+    }
+}
+
 /// `y = mask·x / (1 − probability)` over `rows` rows, of which the first is row `first` of the mask.
 pub fn forward(rec: &mut Recorder, y: &Rows, x: &Rows, mask: Mask, first: usize, rows: usize) {
     dispatch(rec, "forward", y, x, mask, first, rows);
@@ -47,8 +59,8 @@ fn dispatch(
         count: count as u32,
         first: (first * y.stride) as u32,
         key: mask.key,
-        threshold: (mask.probability * 4_294_967_296.0) as u32,
-        scale: (1.0 / (1.0 - mask.probability)) as f32,
+        threshold: mask.threshold(),
+        scale: mask.scale(),
     };
     let bindings = [x.bind(1), y.bind(2)];
     rec.dispatch(Kernel::new("dropout", entry), &params, &bindings, grid(count.div_ceil(64)));

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::expert_dropout::{ExpertMask, MaskParams};
 use super::expert_groups::Groups;
 use super::{Param, Tile, View, Weight, random, row_factors};
 use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder};
@@ -34,6 +35,7 @@ struct Params {
     tile: u32,
     lora_rows: u32,
     lora_first: u32,
+    mask: MaskParams,
 }
 
 /// A matrix `[N, K]` for each expert, in one of a model's formats.
@@ -136,6 +138,15 @@ impl ExpertWeight {
         Ok(tiles)
     }
 
+    /// Bytes of their own that [`ExpertWeight::on_host`] takes for a matrix: none where it stays in a file in memory.
+    pub fn host_bytes(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>, experts: usize) -> u64 {
+        let in_file = base.gguf().is_in_memory() && !base.is_random();
+        let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
+        let bytes = tiles.map(|tile| tile.len() * matrix.row_bytes());
+        let own = bytes.filter(|&bytes| !(in_file && planes::is_as_in_file(matrix.ty, bytes)));
+        own.map(|bytes| planes::packed_bytes(bytes) as u64).sum()
+    }
+
     /// Parameters `[experts·rows, cols]` as something to multiply by.
     pub fn of_param(param: &Param, experts: usize) -> ExpertWeight {
         ExpertWeight { weight: param.as_weight(), rows: param.rows / experts }
@@ -208,7 +219,20 @@ pub fn forward(
     groups: &Groups,
     tokens: usize,
 ) {
-    dispatch(rec, "forward", y, x, w, scale, lora, groups, tokens, false);
+    dispatch(rec, "forward", y, x, w, scale, lora, None, groups, tokens, false);
+}
+
+/// `z = (mask·x)·A_eᵀ` for `z` `[rows, R]` and the `A` of an adapter.
+pub fn forward_masked(
+    rec: &mut Recorder,
+    z: Columns,
+    x: Source,
+    a: &ExpertWeight,
+    mask: ExpertMask,
+    groups: &Groups,
+    tokens: usize,
+) {
+    dispatch(rec, "forward_masked", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
 }
 
 /// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
@@ -223,7 +247,7 @@ pub fn backward(
     tokens: usize,
     accumulate: bool,
 ) {
-    dispatch(rec, "backward", dx, dy, w, scale, lora, groups, tokens, accumulate);
+    dispatch(rec, "backward", dx, dy, w, scale, lora, None, groups, tokens, accumulate);
 }
 
 fn dispatch(
@@ -234,16 +258,19 @@ fn dispatch(
     w: &ExpertWeight,
     scale: f32,
     lora: Option<&LowRank>,
+    mask: Option<ExpertMask>,
     groups: &Groups,
     tokens: usize,
     accumulate: bool,
 ) {
+    let masked = mask.is_some(); // in f32: a thin product
+    let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
     let (x, used) = match x {
         Source::Rows(x) => (x, 0),
         Source::Tokens(x) => (x, groups.experts.used),
     };
     let (kernel, factors) = match rec.gpu().matrices() {
-        Some(Matrices { edge: 8, lanes }) => {
+        Some(Matrices { edge: 8, lanes }) if !masked => {
             let cols = if entry == "forward" { w.weight.cols } else { w.rows };
             let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
             let kernel = Kernel::new("coop8_expert_linear", entry).with_size("LANES", lanes);
@@ -252,7 +279,7 @@ fn dispatch(
         _ => (Kernel::new("expert_linear", entry), None),
     };
     let kernel = kernel.with_format(w.weight.ty);
-    let columns = to.count(if entry == "forward" { w.rows } else { w.weight.cols });
+    let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
     let y = to.y;
     for tile in &w.weight.tiles {
         let params = Params {
@@ -276,6 +303,7 @@ fn dispatch(
             tile: groups.tile as u32,
             lora_rows: lora.map_or(0, |l| (l.matrix.rows / groups.experts.count) as u32),
             lora_first: lora.map_or(0, |l| l.first_row as u32),
+            mask,
         };
         let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
         let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));

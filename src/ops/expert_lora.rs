@@ -1,5 +1,6 @@
 //! Gradients of the adapters of experts. Their forward products are [`super::expert_linear`]'s.
 
+use super::expert_dropout::{ExpertMask, MaskParams};
 use super::expert_groups::Groups;
 use super::expert_linear::Source;
 use super::pack::Packed;
@@ -23,15 +24,18 @@ struct Params {
     scale: f32,
     weighted: u32,
     accumulate: u32,
+    mask: MaskParams,
 }
 
 /// `dW_e += scale·Σ pᵀ·q` over the rows of each expert, for `p` `[rows, N]`, `q` `[rows, M]`, `dW` `[E·N, M]`: `dB` from `dy` and
-/// `z`, `dA` from `u` and `x`. With `scales` `[E]`, each row counts by the weight of its choice times its expert's scale.
+/// `z`, `dA` from `u` and `x`, which `mask` masks. With `scales` `[E]`, each row counts by the weight of its choice times its expert's
+/// scale.
 pub fn gradient(
     rec: &mut Recorder,
     dweight: &Param,
     p: Source,
     q: Source,
+    mask: Option<ExpertMask>,
     scale: f32,
     scales: Option<&Rows>,
     groups: &Groups,
@@ -43,6 +47,7 @@ pub fn gradient(
         p_offset4: view.offset4(),
         p_used: used,
         weighted: u32::from(scales.is_some()),
+        mask: mask.map_or_else(MaskParams::default, |mask| mask.params(dweight.cols, groups)),
         ..params(dweight, q, scale, groups, tokens)
     };
     let (q, _) = source(q, groups);
@@ -56,7 +61,8 @@ pub fn gradient(
         groups.weights.bind(7),
         scales.map_or(rec.unused(8), |scales| scales.bind(8)),
     ];
-    rec.dispatch(Kernel::new("expert_lora", "gradient"), &params, &bindings, workgroups(&params, groups));
+    let entry = if mask.is_some() { "gradient_masked" } else { "gradient" };
+    rec.dispatch(Kernel::new("expert_lora", entry), &params, &bindings, workgroups(&params, groups));
 }
 
 /// The same for `p` packed as operand of products on cooperative matrices.
@@ -100,6 +106,7 @@ fn params(dweight: &Param, q: Source, scale: f32, groups: &Groups, tokens: usize
         scale,
         weighted: 0,
         accumulate: 1,
+        mask: MaskParams::default(),
     }
 }
 

@@ -27,6 +27,7 @@ pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
 pub mod expert_combine;
+pub mod expert_dropout;
 pub mod expert_geglu;
 pub mod expert_groups;
 pub mod expert_linear;

@@ -1,5 +1,6 @@
 //! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·geglu(GateUp_e·x[n])`, `e` the `k`-th expert of `n`.
-//! Each matrix may carry an adapter of its own, as PEFT's `target_parameters` adapts them.
+//! Each matrix may carry an adapter of its own, as PEFT's `target_parameters` adapts them; dropout stands in front of its `A`, drawn for
+//! every choice anew, which PEFT refuses there.
 //!
 //! Source: transformers `Gemma4TextExperts`; a gate's rows stand before those of its up. Expert by expert and token by token.
 
@@ -33,13 +34,25 @@ pub struct Lora<'a> {
     pub rank: usize,
     /// Factor on `B·A`.
     pub scale: f64,
+    /// Inverted dropout mask of what it reads, `[N·used, in]`, a row for every expert of every token.
+    pub mask: Option<&'a [f64]>,
 }
 
 impl Lora<'_> {
-    /// Adds to `y` `[1, out]` of expert `expert`, one of `experts`, and returns `z` `[R]`; `x` `[1, in]`.
-    fn forward(&self, x: &[f64], expert: usize, experts: usize, y: &mut [f64]) -> Vec<f64> {
+    /// Adds to `y` `[1, out]` of choice `choice`, which is of expert `expert`, one of `experts`, and returns `z` `[R]`; `x` `[1, in]`.
+    fn forward(
+        &self,
+        x: &[f64],
+        choice: usize,
+        (expert, experts): (usize, usize),
+        y: &mut [f64],
+    ) -> Vec<f64> {
         let (a, b) = self.of(expert, experts);
-        lora::forward(x, a, b, self.rank, self.scale, None, y)
+        lora::forward(x, a, b, self.rank, self.scale, self.mask_of(choice, x.len()), y)
+    }
+
+    fn mask_of(&self, choice: usize, columns: usize) -> Option<&[f64]> {
+        self.mask.map(|mask| row(mask, choice, columns))
     }
 
     /// Adds to `dx` and to the gradients of all `A` and `B`.
@@ -48,13 +61,15 @@ impl Lora<'_> {
         dy: &[f64],
         x: &[f64],
         z: &[f64],
+        choice: usize,
         (expert, experts): (usize, usize),
         dx: &mut [f64],
         [da, db]: &mut [Vec<f64>; 2],
     ) {
         let (a, b) = self.of(expert, experts);
         let (da, db) = (row_mut(da, expert, a.len()), row_mut(db, expert, b.len()));
-        lora::backward(dy, x, a, b, self.rank, self.scale, None, z, dx, da, db);
+        let mask = self.mask_of(choice, x.len());
+        lora::backward(dy, x, a, b, self.rank, self.scale, mask, z, dx, da, db);
     }
 
     fn of(&self, expert: usize, experts: usize) -> (&[f64], &[f64]) {
@@ -119,13 +134,14 @@ pub fn forward(x: &[f64], routing: &Routing, w: &Experts, d: usize) -> (Vec<f64>
             let expert = routing.experts[k];
             let mut gate_up = linear::forward(row(x, n, d), w.gate_up_of(expert, d), d);
             if let Some(lora) = w.gate_up_lora {
-                saved.z_gate_up.extend(lora.forward(row(x, n, d), expert, w.scale.len(), &mut gate_up));
+                let of = (expert, w.scale.len());
+                saved.z_gate_up.extend(lora.forward(row(x, n, d), k, of, &mut gate_up));
             }
             let (gate, up) = gate_up.split_at(f);
             let y_geglu = geglu::forward(gate, up);
             let mut down = linear::forward(&y_geglu, w.down_of(expert, d), f);
             if let Some(lora) = w.down_lora {
-                saved.z_down.extend(lora.forward(&y_geglu, expert, w.scale.len(), &mut down));
+                saved.z_down.extend(lora.forward(&y_geglu, k, (expert, w.scale.len()), &mut down));
             }
             add_scaled(row_mut(&mut y, n, d), routing.weights[k] * w.scale[expert], &down);
             saved.gate.extend(gate);
@@ -160,7 +176,7 @@ pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &S
             let mut dgeglu = linear::backward(&ddown, w.down_of(expert, d), f);
             if let (Some(lora), Some(gradients)) = (w.down_lora, &mut gradients.ddown_lora) {
                 let (z, of) = (row(&saved.z_down, k, lora.rank), (expert, w.scale.len()));
-                lora.backward(&ddown, &y_geglu, z, of, &mut dgeglu, gradients);
+                lora.backward(&ddown, &y_geglu, z, k, of, &mut dgeglu, gradients);
             }
             let (dgate, dup) = geglu::backward(&dgeglu, gate, up);
             let dgate_up = [dgate, dup].concat();
@@ -168,7 +184,7 @@ pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &S
             let mut dx = linear::backward(&dgate_up, w.gate_up_of(expert, d), d);
             if let (Some(lora), Some(gradients)) = (w.gate_up_lora, &mut gradients.dgate_up_lora) {
                 let (z, of) = (row(&saved.z_gate_up, k, lora.rank), (expert, w.scale.len()));
-                lora.backward(&dgate_up, row(x, n, d), z, of, &mut dx, gradients);
+                lora.backward(&dgate_up, row(x, n, d), z, k, of, &mut dx, gradients);
             }
             add_scaled(row_mut(&mut gradients.dx, n, d), 1.0, &dx);
         }

@@ -44,7 +44,8 @@ pub struct Adapter {
     pub scale: f64,
     /// The matrices; a slot that is missing stays as the base has it.
     pub pairs: BTreeMap<Slot, Pair>,
-    /// Inverted dropout masks `[T, in]` (0 or `1/(1 − p)`) of this micro-batch; a slot that is missing drops nothing.
+    /// Inverted dropout masks (0 or `1/(1 − p)`) of this micro-batch, `[T, in]` or, of experts, `[T·used, in]`; a slot that is missing
+    /// drops nothing.
     pub masks: BTreeMap<Slot, Vec<f64>>,
 }
 
@@ -89,8 +90,10 @@ impl Model<'_> {
     fn expert_matrices(&self, layer: usize, width: usize) -> Option<experts::Experts<'_>> {
         let matrices = self.weights.layers[layer].experts.as_ref()?.matrices(width);
         let lora = |module: Module| {
-            let Pair { a, b } = self.adapter.pairs.get(&self.slot(layer, module))?;
-            Some(experts::Lora { a, b, rank: self.adapter.rank, scale: self.adapter.scale })
+            let slot = self.slot(layer, module);
+            let Pair { a, b } = self.adapter.pairs.get(&slot)?;
+            let mask = self.adapter.masks.get(&slot).map(Vec::as_slice);
+            Some(experts::Lora { a, b, rank: self.adapter.rank, scale: self.adapter.scale, mask })
         };
         let (gate_up_lora, down_lora) = (lora(Module::FfnGateUpExps), lora(Module::FfnDownExps));
         Some(experts::Experts { gate_up_lora, down_lora, ..matrices })

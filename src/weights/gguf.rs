@@ -230,6 +230,11 @@ impl Gguf {
         }
     }
 
+    /// Whether the whole file is in memory, or mapped there.
+    pub fn is_in_memory(&self) -> bool {
+        in_memory(&self.bytes).is_some()
+    }
+
     /// The whole file, which [`TensorInfo::range`] indexes. Panics where it is elsewhere ([`Gguf::stream`]).
     pub fn bytes(&self) -> &[u8] {
         in_memory(&self.bytes).expect("asked for of files in memory only")

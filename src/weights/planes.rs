@@ -32,13 +32,18 @@ use super::quant::{BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0
 /// # Panics
 /// As [`pack_into`].
 pub fn pack(ty: GgmlType, rows: usize, bytes: &[u8]) -> Cow<'_, [u8]> {
-    if matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) && bytes.len().is_multiple_of(16) {
+    if is_as_in_file(ty, bytes.len()) {
         return Cow::Borrowed(bytes);
     }
     let mut packed = vec![MaybeUninit::new(0); packed_bytes(bytes.len())];
     pack_into(ty, rows, bytes, &mut packed);
     // SAFETY: every byte was initialized when it was made.
     Cow::Owned(packed.into_iter().map(|byte| unsafe { byte.assume_init() }).collect())
+}
+
+/// Whether a matrix that has `bytes` in its file has this layout there already.
+pub fn is_as_in_file(ty: GgmlType, bytes: usize) -> bool {
+    matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) && bytes.is_multiple_of(16)
 }
 
 /// Bytes of a matrix in the layout of this module that has `bytes` in its file.

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use super::{DATA, Json, Place, RECIPE, matches, other_tiny, texts};
+use serde_json::Value as Json;
+
+use super::handed_out::other_tiny;
+use super::{DATA, Place, RECIPE, matches, texts};
 use crate::gguf_writer::GgufWriter;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{DATA, Json, Place, texts};
+use serde_json::Value as Json;
+
+use super::{DATA, Place, texts};
 
 /// Six steps with a checkpoint after every second, and an evaluation in the middle.
 const SETTINGS: [&str; 12] = [

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::{Place, texts, tool_base};
 
 /// Rank 8 on every linear of the tiny base, with effect.
-const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
 const GREETING: &str = "Hello! How can I help you?";
 /// With the adapter at weights from -3 to -10.
 const ADAPTED: &str = "Good to see you. How can I help you?";
@@ -134,7 +134,7 @@ pub fn generate(place: Place) {
 }
 
 /// Standard output and error of a chat with these lines.
-fn chat(place: &Place, arguments: &[&str], lines: &str) -> (String, String) {
+pub fn chat(place: &Place, arguments: &[&str], lines: &str) -> (String, String) {
     let arguments = [&["chat", "tiny", "--temperature=0", "--max-tokens=40"], arguments].concat();
     let mut command = place.command(&arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -288,6 +288,13 @@ fn with(mut body: Json, more: Json) -> Json {
         body[name] = value.clone();
     }
     body
+}
+
+/// A server that answers once, and is killed.
+pub fn one_reply(place: &Place) {
+    let server = Server::start(place);
+    assert_eq!(server.post(&hello("tiny")).0, 200);
+    assert_eq!(server.post(&hello("tiny")).0, 200, "by now the first is done with");
 }
 
 pub fn serve(place: Place) {
@@ -570,7 +577,7 @@ pub fn templates(place: Place) {
     );
     place.refused(&["chat", "tiny", "--template=no.jinja"], "no.jinja: …");
     // An adapter of another model is refused, unless that is allowed.
-    place.write("other.gguf", super::other_tiny());
+    place.write("other.gguf", super::handed_out::other_tiny());
     place.run(&["recipe.toml", "--quiet"]);
     let other = ["generate", "other.gguf", "--prompt=Hello!", "--max-tokens=2", "--adapter=run"];
     place.refused(&other, "run was trained on tiny …, and other.gguf … is another model; …");

@@ -1,6 +1,8 @@
 //! What a run shows of itself, while it works and afterwards.
 
-use super::{DATA, Json, Place};
+use serde_json::Value as Json;
+
+use super::{DATA, Place};
 
 /// Files of samples: the first two of [`DATA`], and the others.
 fn two_files(place: &Place) {

@@ -19,7 +19,7 @@ use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBa
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
+use rullama_train::model::plan::{Offload, Recompute};
 use rullama_train::sampling::likeliest;
 use rullama_train::template::{Conversation, Layout, Message, Role, Template, TrainOn, render_prompt};
 use rullama_train::tokenizer::Tokenizer;
@@ -283,7 +283,8 @@ impl Work {
         let sample = Sample { ids: ids.to_vec(), labels, origin: "a conversation".into() };
         let vocab = self.base.config().vocab;
         let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token carries loss");
-        let found = block_on(drift::logits(&self.gpu, &self.base, &[None, Some(adapter)], &held_out));
+        let found =
+            block_on(drift::logits(&self.gpu, &self.base, &[None, Some(adapter)], &held_out, Offload::Never));
         let [base, adapted] = &found.expect("it runs")[..] else { panic!("two were asked for") };
         let tokens: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
         let rows = |values: &'_ [f32]| vec![values.len() / vocab, vocab];

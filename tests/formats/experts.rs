@@ -1,4 +1,5 @@
-//! Adapters of experts: an A and a B for each, in the layouts of PEFT's `target_parameters` and of llama.cpp's 3-D tensors.
+//! Adapters of experts: an A and a B for each, in the layouts of PEFT's `target_parameters`, of llama.cpp's 3-D tensors and of mlx-lm's
+//! `LoRASwitchLinear`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,8 +38,7 @@ fn adapters_of_experts_are_read_as_they_were_written() {
         let mut written = adapter(config, modules);
         // Times an expert's scale, the largest f16 would be none.
         written.pairs.values_mut().for_each(|pair| pair.b[0] = 1.5);
-        for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16]
-        {
+        for format in Format::ALL.into_iter().filter(|format| *format != Format::RullamaV0) {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let path = export::write(dir.path(), format, &written, config, &OPTIONS);
             let path = path.unwrap_or_else(|e| panic!("{format:?}: {e}"));
@@ -114,6 +114,77 @@ fn experts_lie_where_peft_and_llama_cpp_want_them() {
     }
 }
 
+/// The same where mlx-lm looks for it: `LoRASwitchLinear` has `lora_a` `[E, r, in]` and `lora_b` `[E, out, r]`, and `Experts` of
+/// `gemma4_text` has gate, up and down apart.
+#[test]
+fn experts_lie_where_mlx_lm_wants_them() {
+    let base = mixture();
+    let config = base.config();
+    let written = adapter(config, &Module::ALL);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let folder = export::write(dir.path(), Format::Mlx, &written, config, &OPTIONS).expect("written");
+    let description: Json =
+        serde_json::from_slice(&fs::read(folder.join("adapter_config.json")).expect("there")).expect("JSON");
+    let keys = description["lora_parameters"]["keys"].as_array().expect("a list").clone();
+    let experts =
+        ["gate_proj", "up_proj", "down_proj"].map(|last| json!(format!("experts.switch_glu.{last}")));
+    assert!(experts.iter().all(|key| keys.contains(key)) && keys.contains(&json!("router.proj")), "{keys:?}");
+
+    let path = folder.join("adapters.safetensors");
+    let file = SafeFile::read(&path);
+    let name = |last: &str| format!("language_model.model.layers.2.experts.switch_glu.{last}");
+    let value = |last: &str, shape: [usize; 3], at: [usize; 3]| {
+        let (ty, found, data) = &file.tensors[&name(last)];
+        assert_eq!((*ty, &found[..]), (Dtype::F32, &shape[..]), "{last}");
+        let at = 4 * ((at[0] * shape[1] + at[1]) * shape[2] + at[2]);
+        f32::from_le_bytes(data[at..at + 4].try_into().expect("4"))
+    };
+    let (e, o, r, i) = (5, 7, 2, 11);
+    let (slot, gate_up) = pair(&written, 2, Module::FfnGateUpExps);
+    let (n, k, f) = (slot.out_features, slot.in_features, slot.out_features / 2);
+    for (last, first_row) in [("gate_proj", 0), ("up_proj", f)] {
+        let [a, b] = ["a", "b"].map(|half| format!("{last}.lora_{half}"));
+        assert_eq!(value(&a, [8, RANK, k], [e, r, i]), gate_up.a[(e * RANK + r) * k + i]);
+        assert_eq!(value(&b, [8, f, RANK], [e, o, r]), gate_up.b[(e * n + first_row + o) * RANK + r]);
+    }
+    let (slot, down) = pair(&written, 2, Module::FfnDownExps);
+    let (n, k) = (slot.out_features, slot.in_features);
+    assert_eq!(value("down_proj.lora_a", [8, RANK, k], [e, r, i]), down.a[(e * RANK + r) * k + i]);
+    assert_eq!(value("down_proj.lora_b", [8, n, RANK], [e, o, r]), down.b[(e * n + o) * RANK + r]);
+
+    // What mlx-lm may have trained, and one adapter of gate and up cannot be.
+    let change = |change: &dyn Fn(&mut BTreeMap<String, SafeTensor>), expected: &str| {
+        let mut bad = file.clone();
+        change(&mut bad.tensors);
+        fs::write(&path, bad.bytes()).expect("written");
+        refuse(&folder, config, expected);
+    };
+    let up = name("up_proj.lora_a");
+    change(
+        &|t| t.get_mut(&up).expect("there").2[0] ^= 1,
+        "up_proj.lora_a differ, and are one matrix here; fuse",
+    );
+    change(&|t| drop(t.remove(&up)), "gate_proj.lora_a (not a LoRA matrix of a text layer)");
+    change(
+        &|t| {
+            let (_, shape, data) = t.get_mut(&up).expect("there");
+            shape[0] -= 1;
+            data.truncate(4 * shape.iter().product::<usize>());
+        },
+        "up_proj.lora_a is F32 [7, 3, 256], expected the same",
+    );
+    change(
+        &|t| {
+            for last in ["gate_proj.lora_b", "up_proj.lora_b"] {
+                let (_, shape, data) = t.get_mut(&name(last)).expect("there");
+                shape[1] -= 1;
+                data.truncate(4 * shape.iter().product::<usize>());
+            }
+        },
+        "lora_b is [8, 190, 3], expected [E, out, r] = [8, 192, 3]",
+    );
+}
+
 #[test]
 fn formats_without_a_place_for_experts_say_so() {
     let base = mixture();
@@ -129,26 +200,20 @@ fn formats_without_a_place_for_experts_say_so() {
         assert!(error.contains(expected), "{error}");
     };
     run::initial_adapter(&recipe(&[]), &base).map(drop).unwrap_or_else(|e| panic!("{e}"));
-    refused(&base, &[("output.export", "['mlx']")], "\"mlx\", which has no place for ffn_down_exps; leave");
     refused(
         &base,
         &[("output.export", "['rullama-v0']")],
         "\"rullama-v0\", which has no place for ffn_down_exps",
     );
-    refused(
-        &base,
-        &[("lora.dropout", "0.1")],
-        "lora.dropout is 0.1, and experts' matrices are adapted without",
-    );
+    run::initial_adapter(&recipe(&[("lora.dropout", "0.1")]), &base)
+        .map(drop)
+        .unwrap_or_else(|e| panic!("{e}"));
 
     let (dir, written) = (tempfile::tempdir().expect("a temporary folder"), adapter(base.config(), &BOTH));
-    for (format, expected) in [
-        (Format::Mlx, "mlx has no place for ffn_gate_up_exps, as mlx-lm has gate and up of experts apart"),
-        (Format::RullamaV0, "rullama-lora-v0 has no place for ffn_gate_up_exps and ffn_down_exps"),
-    ] {
-        let error = export::write(dir.path(), format, &written, base.config(), &OPTIONS).expect_err(expected);
-        assert!(error.to_string().contains(expected), "{error}");
-    }
+    let expected = "rullama-lora-v0 has no place for ffn_gate_up_exps and ffn_down_exps";
+    let error = export::write(dir.path(), Format::RullamaV0, &written, base.config(), &OPTIONS);
+    let error = error.expect_err(expected).to_string();
+    assert!(error.contains(expected), "{error}");
     let mut split = base.config().clone();
     split.layers.iter_mut().for_each(|l| l.experts_split = true);
     let error = export::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");

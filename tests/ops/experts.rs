@@ -18,28 +18,28 @@ use rullama_train::weights::quant::{GgmlType, dequantize, random_blocks};
 use super::check::{Block, Check, Held, Outcome, Tolerance, run, sum, values, wide};
 use super::linear::widths;
 
-const EXACT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
+pub(super) const EXACT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
 const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 fn tolerance(gpu: &Gpu) -> Tolerance {
     if gpu.matrices().is_some() { HALF } else { EXACT }
 }
 
 /// What the router has chosen, on both sides, and where the rows stand.
-struct Grouped {
-    groups: Groups,
+pub(super) struct Grouped {
+    pub groups: Groups,
     routing: Routing,
     tokens: usize,
     /// Choice of each row of all tiles, [`NONE`] in the filling; rows of tiles without expert too.
-    choices: Vec<u32>,
+    pub choices: Vec<u32>,
     /// Expert of each tile.
-    tiles: Vec<u32>,
+    pub tiles: Vec<u32>,
 }
 
 impl Grouped {
     /// Scores whose spread makes some experts popular; `steps` of them are different, so that many are equal.
-    fn new(gpu: &Gpu, experts: Experts, tokens: usize, steps: f32) -> Result<Grouped, Failed> {
+    pub fn new(gpu: &Gpu, experts: Experts, tokens: usize, steps: f32) -> Result<Grouped, Failed> {
         let mut scores = values(1, tokens * experts.count);
         for (i, s) in scores.iter_mut().enumerate() {
             let favour = 1.0 / (1 + i % experts.count) as f32;
@@ -417,7 +417,7 @@ pub fn gradients(gpu: &Gpu) -> Outcome {
         let dw = Held::new(gpu, m, &before);
         run(gpu, |rec| {
             let [p, q] = sources;
-            expert_lora::gradient(rec, &dw.param, p, q, scale as f32, scales, &g.groups, tokens)
+            expert_lora::gradient(rec, &dw.param, p, q, None, scale as f32, scales, &g.groups, tokens)
         })?;
         check.close(&name, m, &dw.read(gpu, &name)?, &expected(&p, weighted))?;
 

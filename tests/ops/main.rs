@@ -11,6 +11,7 @@ mod cross_entropy;
 mod decoding;
 mod elementwise;
 mod embedding;
+mod expert_dropout;
 mod experts;
 #[path = "../common/gpu.rs"]
 mod gpu;
@@ -27,7 +28,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 83] = [
+    let tests: [Test; 84] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -83,6 +84,7 @@ fn main() {
         ("experts: products", experts::products),
         ("experts: GeGLU and back to tokens", experts::whole),
         ("experts: gradients of their adapters", experts::gradients),
+        ("experts: dropout of what their adapters read", expert_dropout::masks),
         ("experts: products of short passes", experts::short),
         ("experts: products (8×8 matrices)", experts::products),
         ("cooperative: experts, gradients of their adapters", experts::gradients),

@@ -30,7 +30,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 35] = [
+    let tests: [(&str, Test); 40] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -43,7 +43,24 @@ fn main() {
         ("offload: a limit takes as few experts off the device as it must", offload::limits),
         ("offload: recipes", offload::recipes),
         ("dropout: the masks of a whole model against the reference", dropout::against_reference),
+        ("dropout: the masks of a whole mixture against the reference", dropout::experts_against_reference),
+        (
+            "dropout: cooperative, the masks of a whole model against the reference",
+            dropout::against_reference,
+        ),
+        (
+            "dropout: cooperative, the masks of a whole mixture against the reference",
+            dropout::experts_against_reference,
+        ),
         ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
+        (
+            "dropout: of experts, the same seed gives the same bits, wherever they lie",
+            dropout::same_bits_of_experts,
+        ),
+        (
+            "dropout: cooperative, of experts, the same seed gives the same bits, wherever they lie",
+            dropout::same_bits_of_experts,
+        ),
         ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
         ("limits: an overflow inside is seen in training and in evaluation", limits::overflow),
         ("limits: a step without loss is refused", limits::no_loss),

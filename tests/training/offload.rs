@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::batch::{Sample, Step};
 use rullama_train::finetune::{finetune, samples};
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute, with_experts};
@@ -194,6 +194,31 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     check_that("as many as the limit asks for", train(Switch::Auto, tight)? == expected)?;
     let refused = train(Switch::Off, tight).expect_err("too large").to_string();
     check_that(&format!("none are allowed: {refused}"), refused.contains("with every layer recomputed"))?;
+
+    // Host memory is counted before anything is uploaded: to the last byte.
+    let refused = |bytes: u64| {
+        gpu.set_host_memory(bytes);
+        let found = block_on(Model::offloading(gpu, &frozen.base, 24, &[0, 2], |_| ())).map(drop);
+        gpu.set_host_memory(u64::MAX);
+        found
+    };
+    let Err(GpuError::HostMemory { layers: 2, needed, available: 1 }) = refused(1) else {
+        return Err("host memory of one byte holds no experts".into());
+    };
+    let experts = |layer: usize| {
+        let names = ["ffn_gate_up_exps", "ffn_down_exps"].map(|name| format!("blk.{layer}.{name}"));
+        let tensors = names.map(|name| frozen.base.tensor(&name).expect("there"));
+        tensors.map(|t| (t.rows * t.row_bytes()) as u64).iter().sum::<u64>()
+    };
+    let expected = experts(0) + experts(2) + experts(0).max(experts(2));
+    check_that(&format!("{needed} bytes are needed, expected {expected}"), needed == expected)?;
+    check_that("one byte less is too little", refused(needed - 1).is_err())?;
+    refused(needed)?;
+    gpu.set_host_memory(100 << 10);
+    let error = train(Switch::On, None).map(drop).expect_err("too little").to_string();
+    gpu.set_host_memory(u64::MAX);
+    let expected = "the experts of 4 layers need ";
+    check_that(&error, error.starts_with(expected) && error.contains("100.0 KiB are available: close"))?;
 
     let mut dense = Recipe::new("tiny");
     dense.train.offload_experts = Switch::On;

@@ -186,5 +186,6 @@ fn work(voices: &mut Voices, mut queue: Receiver<Job>, stop: &AtomicBool, verbos
                 let _ = job.pieces.send(Piece::Failed(super::message(&error)));
             }
         }
+        voices.loaded.gpu.keep_pipelines();
     }
 }

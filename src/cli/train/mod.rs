@@ -26,7 +26,6 @@ use rullama_train::run::{Course, Recorded};
 use serde_json::json;
 
 use super::laps::Laps;
-use super::pipelines::Pipelines;
 use super::session::Session;
 use super::show;
 use console::{Console, Voice};
@@ -70,7 +69,6 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     check_space(recipe, initial)?;
     let gpu = gpu?;
-    let mut pipelines = Pipelines::open(&gpu);
     laps.lap("base, samples and device");
     if args.voice() == Voice::Words {
         show::start(recipe, &session, &loaded, &gpu);
@@ -90,7 +88,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let tried = session.dry_pass(recipe, &trainer, &mut laps)?;
     bar.finish_and_clear();
     loading.line("tried", &tried);
-    pipelines.keep(&gpu);
+    gpu.keep_pipelines();
     if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
         loading.line("offload", &cost);
     }
@@ -133,9 +131,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
         started: now(),
     };
     run.begin(&start.notices, &loaded.notices, &laps)?;
-    let status = run.train();
-    pipelines.keep(&gpu);
-    status
+    run.train()
 }
 
 /// Refuses a disk that has no room for what the run writes.

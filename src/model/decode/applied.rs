@@ -64,7 +64,8 @@ impl Applied {
     pub fn experts(&self, layer: usize) -> [Option<ExpertLora<'_>>; 2] {
         [Input::ExpertsNormed, Input::ExpertsGeglu].map(|input| {
             let group = self.group(layer, input)?;
-            Some(ExpertLora { a: &group.a, b: &group.b[0], gradients: None, rank: group.rank, scale: 1.0 })
+            let (a, b, rank) = (&group.a, &group.b[0], group.rank);
+            Some(ExpertLora { a, b, gradients: None, rank, scale: 1.0, mask: None })
         })
     }
 

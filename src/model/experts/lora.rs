@@ -1,6 +1,7 @@
 //! The adapters of experts in the products.
 
 use crate::gpu::Recorder;
+use crate::ops::expert_dropout::{self, ExpertMask};
 use crate::ops::expert_groups::Groups;
 use crate::ops::expert_linear::{Columns, ExpertWeight, Source};
 use crate::ops::pack::Packed;
@@ -14,9 +15,10 @@ pub(in crate::model) struct ExpertLora<'a> {
     pub gradients: Option<[&'a Param; 2]>, // of both, where they are trained
     pub rank: usize,                       // R, padded
     pub scale: f32,
+    pub mask: Option<ExpertMask>, // of what A reads
 }
 
-/// `z = x·A_eᵀ`.
+/// `z = x·A_eᵀ`, or of the masked `x`.
 pub(super) fn project(
     rec: &mut Recorder,
     z: &Rows,
@@ -26,22 +28,31 @@ pub(super) fn project(
     tokens: usize,
 ) {
     let Some(lora) = lora else { return };
-    let a = ExpertWeight::of_param(lora.a, groups.experts.count);
-    expert_linear::forward(rec, Columns::all(z.all()), x, &a, 1.0, None, groups, tokens);
+    let (a, z) = (ExpertWeight::of_param(lora.a, groups.experts.count), Columns::all(z.all()));
+    match lora.mask {
+        Some(mask) => expert_linear::forward_masked(rec, z, x, &a, mask, groups, tokens),
+        None => expert_linear::forward(rec, z, x, &a, 1.0, None, groups, tokens),
+    }
 }
 
-/// The same for packed `x`; `thin` then holds `z`, scaled as `x` is.
+/// The same for packed `x`; `thin` then holds `z`, scaled as `x` is. A mask is for the `plain` one, which is read with a mask only.
 pub(super) fn coop_project(
     rec: &mut Recorder,
     z: &Rows,
     [x, thin]: [&Packed; 2],
+    plain: Source,
     lora: Option<ExpertLora>,
     groups: &Groups,
     tokens: usize,
 ) {
     let Some(lora) = lora else { return };
-    let a = ExpertWeight::of_param(lora.a, groups.experts.count);
-    coop_expert_linear::forward(rec, Columns::all(z.all()), x, &a, 1.0, None, groups, tokens);
+    match lora.mask {
+        Some(_) => project(rec, z, plain, Some(lora), groups, tokens),
+        None => {
+            let a = ExpertWeight::of_param(lora.a, groups.experts.count);
+            coop_expert_linear::forward(rec, Columns::all(z.all()), x, &a, 1.0, None, groups, tokens);
+        }
+    }
     expert_pack::pack_alike(rec, thin, Source::Rows(z.all()), lora.rank, groups, tokens, x);
 }
 
@@ -62,14 +73,28 @@ impl<'a> ExpertLora<'a> {
         coop_expert_linear::LowRank { z, matrix, first_row, rank, scale }
     }
 
-    /// What is added to the gradient of an input.
-    pub(super) fn back(self, u: &'a Rows) -> expert_linear::LowRank<'a> {
-        let ExpertLora { a: matrix, rank, .. } = self;
-        expert_linear::LowRank { z: u.all(), matrix, first_row: 0, rank, scale: 1.0 }
+    /// What is added to the gradient of an input within its product; [`masked_back`] adds it where there is a mask.
+    pub(super) fn back(self, u: &'a Rows) -> Option<expert_linear::LowRank<'a>> {
+        let ExpertLora { a: matrix, rank, mask, .. } = self;
+        mask.is_none().then(|| expert_linear::LowRank { z: u.all(), matrix, first_row: 0, rank, scale: 1.0 })
     }
 
-    pub(super) fn coop_back(self, u: &'a Packed) -> coop_expert_linear::LowRank<'a> {
-        let ExpertLora { a: matrix, rank, .. } = self;
-        coop_expert_linear::LowRank { z: u, matrix, first_row: 0, rank, scale: 1.0 }
+    pub(super) fn coop_back(self, u: &'a Packed) -> Option<coop_expert_linear::LowRank<'a>> {
+        let ExpertLora { a: matrix, rank, mask, .. } = self;
+        mask.is_none().then_some(coop_expert_linear::LowRank { z: u, matrix, first_row: 0, rank, scale: 1.0 })
+    }
+}
+
+/// `dx += mask·(u·A_e)`, where there is a mask.
+pub(super) fn masked_back(
+    rec: &mut Recorder,
+    dx: Columns,
+    u: &Rows,
+    lora: Option<ExpertLora>,
+    groups: &Groups,
+    tokens: usize,
+) {
+    if let Some((lora, mask)) = lora.and_then(|l| Some((l, l.mask?))) {
+        expert_dropout::backward(rec, dx, u.all(), lora.a, mask, groups, tokens);
     }
 }

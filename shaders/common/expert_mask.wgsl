@@ -1,0 +1,10 @@
+// Inverted dropout of what the adapters of experts read: a function of key, choice and column alone, wherever the row of the choice
+// stands among the groups. The importer's params have `mask_key`, `mask_first` (the first choice), `mask_stride` (columns of a choice),
+// `mask_threshold` (p·2³²) and `mask_scale` (1/(1 − p)). The rule is that of dropout.wgsl, with choices for tokens.
+#import common/pcg
+
+fn mask4(choice: u32, col4: u32) -> vec4<f32> {
+    let first = pcg(params.mask_key) + (params.mask_first + choice) * params.mask_stride + 4u * col4;
+    let draws = vec4<u32>(pcg(first), pcg(first + 1u), pcg(first + 2u), pcg(first + 3u));
+    return select(vec4<f32>(params.mask_scale), vec4<f32>(), draws < vec4<u32>(params.mask_threshold));
+}

@@ -1,0 +1,86 @@
+//! Which of the devices to open, and what it can do beyond WebGPU.
+
+use super::{GpuError, Matrices};
+use crate::recipe::Backend;
+
+pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::SUBGROUP_BARRIER);
+
+/// What the adapter reports, as far as there are shaders for it: for shaders/coop_*.wgsl 16×16 with subgroups of 32, 32 KiB of
+/// workgroup memory and ten storage buffers, for shaders/coop8_*.wgsl 8×8 with subgroups of one known size.
+pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let has = |edge: u32| {
+        let fits = |p: &wgpu::CooperativeMatrixProperties| {
+            [p.m_size, p.n_size, p.k_size] == [edge; 3]
+                && p.ab_type == wgpu::CooperativeScalarType::F16
+                && p.cr_type == wgpu::CooperativeScalarType::F32
+        };
+        adapter.features().contains(COOPERATIVE) && adapter.cooperative_matrix_properties().iter().any(fits)
+    };
+    let lanes = match info.backend {
+        // wgpu does not know it there. Apple's GPUs have 32; it takes AMD's and Intel's for ones with such matrices, too.
+        wgpu::Backend::Metal => info.name.starts_with("Apple").then_some(32),
+        _ => Some(info.subgroup_min_size).filter(|lanes| *lanes == info.subgroup_max_size),
+    }?;
+    let wide = limits.max_compute_workgroup_storage_size >= 32 << 10
+        && limits.max_storage_buffers_per_shader_stage >= 10;
+    if has(16) && lanes == 32 && wide {
+        return Some(Matrices { edge: 16, lanes });
+    }
+    (has(8) && [4, 8, 16, 32, 64].contains(&lanes)).then_some(Matrices { edge: 8, lanes })
+}
+
+/// Whether the device is a CPU with what shaders/simd_*.wgsl take: subgroups of one known size, nine storage buffers.
+pub(super) fn is_simd(adapter: &wgpu::Adapter) -> bool {
+    let info = adapter.get_info();
+    info.device_type == wgpu::DeviceType::Cpu
+        && adapter.features().contains(wgpu::Features::SUBGROUP)
+        && info.subgroup_min_size == info.subgroup_max_size
+        && [4, 8, 16].contains(&info.subgroup_min_size)
+        && adapter.limits().max_storage_buffers_per_shader_stage >= 9
+}
+
+/// The one that a browser thinks the fastest: it shows no others.
+#[cfg(target_arch = "wasm32")]
+async fn adapters(instance: &wgpu::Instance, _backends: wgpu::Backends) -> Vec<wgpu::Adapter> {
+    let power_preference = wgpu::PowerPreference::HighPerformance;
+    let options = wgpu::RequestAdapterOptions { power_preference, ..Default::default() };
+    instance.request_adapter(&options).await.into_iter().collect()
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+async fn adapters(instance: &wgpu::Instance, backends: wgpu::Backends) -> Vec<wgpu::Adapter> {
+    instance.enumerate_adapters(backends).await
+}
+
+pub(super) async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result<wgpu::Adapter, GpuError> {
+    let backends = match backend {
+        Backend::Auto => wgpu::Backends::all(),
+        Backend::Vulkan => wgpu::Backends::VULKAN,
+        Backend::Metal => wgpu::Backends::METAL,
+        Backend::Dx12 => wgpu::Backends::DX12,
+    };
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    let mut adapters = adapters(&instance, backends).await;
+    if adapters.is_empty() {
+        return Err(GpuError::NoDevice);
+    }
+    if let Some(wanted) = name {
+        let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
+        adapters.retain(|a| a.get_info().name.to_lowercase().contains(&wanted.to_lowercase()));
+        if adapters.is_empty() {
+            return Err(GpuError::NotNamed { wanted: wanted.into(), found: names.join(", ") });
+        }
+    }
+    adapters.sort_by_key(|a| match a.get_info().device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    });
+    adapters.into_iter().next().ok_or(GpuError::NoDevice)
+}

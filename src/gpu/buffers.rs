@@ -1,0 +1,157 @@
+//! Buffers of the device: made, written and read.
+
+use std::mem::MaybeUninit;
+
+use wgpu::util::DeviceExt;
+
+use super::{Gpu, GpuError, Submission};
+
+/// Bytes of scratch for split products.
+pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
+
+/// Bytes of scratch for the factors of a product's rows: those of a million.
+const ROW_FACTORS: u64 = 4 << 20;
+
+const USAGE: wgpu::BufferUsages =
+    wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+
+impl Gpu {
+    /// Scratch of split products, made when the first product is split.
+    pub(crate) fn partial_sums(&self) -> &wgpu::Buffer {
+        self.partial_sums.get_or_init(|| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("partial sums"),
+                size: PARTIAL_SUMS,
+                usage: wgpu::BufferUsages::STORAGE,
+                mapped_at_creation: false,
+            })
+        })
+    }
+
+    /// Scratch of products in f16, made when the first is recorded.
+    pub(crate) fn row_factors(&self) -> &wgpu::Buffer {
+        self.row_factors.get_or_init(|| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("row factors"),
+                size: ROW_FACTORS,
+                usage: wgpu::BufferUsages::STORAGE,
+                mapped_at_creation: false,
+            })
+        })
+    }
+
+    /// An uninitialised (zeroed) buffer of `bytes`, rounded up to 16.
+    pub fn buffer(&self, label: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
+        self.check_size(label, bytes)?;
+        Ok(self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size: bytes.max(16).next_multiple_of(16),
+            usage: USAGE,
+            mapped_at_creation: false,
+        }))
+    }
+
+    /// A buffer that holds `data`.
+    pub fn upload<T: bytemuck::Pod>(&self, label: &str, data: &[T]) -> Result<wgpu::Buffer, GpuError> {
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        self.check_size(label, bytes.len() as u64)?;
+        let descriptor =
+            wgpu::util::BufferInitDescriptor { label: Some(label), contents: bytes, usage: USAGE };
+        Ok(self.device.create_buffer_init(&descriptor))
+    }
+
+    /// A buffer of `bytes`, a multiple of 4 above 0, that `fill` writes on its way to the device: all of it, and reads nothing.
+    pub fn filled_buffer(
+        &self,
+        label: &str,
+        bytes: usize,
+        fill: impl FnOnce(&mut [MaybeUninit<u8>]),
+    ) -> Result<wgpu::Buffer, GpuError> {
+        self.check_size(label, bytes as u64)?;
+        let size = bytes as u64;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&descriptor);
+        let on_the_way =
+            wgpu::BufferSize::new(size).and_then(|size| self.queue.write_buffer_with(&buffer, 0, size));
+        // Without one, the device has reported why.
+        if let Some(mut view) = on_the_way {
+            let mut place = view.slice(..);
+            let (start, len) = (place.as_raw_element_ptr(), place.len());
+            // SAFETY: these bytes are the view's alone as long as it is borrowed; what may be uninitialized is not read.
+            fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) });
+        }
+        Ok(buffer)
+    }
+
+    /// Sends what was uploaded so far on its way, and waits until what went before `earlier` has arrived: the memory that it
+    /// passed through is free again then. The next `earlier` is what this returns.
+    pub fn send_uploads(&self, earlier: Option<Submission>) -> Result<Submission, GpuError> {
+        let sent = Submission(self.queue.submit([]));
+        if let Some(Submission(index)) = earlier {
+            self.drive(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })?;
+        }
+        self.check()?;
+        Ok(sent)
+    }
+
+    /// Overwrites the start of `buffer` before the next submission runs.
+    pub fn write<T: bytemuck::Pod>(&self, buffer: &wgpu::Buffer, data: &[T]) {
+        self.queue.write_buffer(buffer, 0, bytemuck::cast_slice(data));
+    }
+
+    /// Reads the first `len` values of `buffer`, after everything submitted so far.
+    pub async fn read<T: bytemuck::Pod>(
+        &self,
+        buffer: &wgpu::Buffer,
+        len: usize,
+    ) -> Result<Vec<T>, GpuError> {
+        self.read_at(buffer, 0, len).await
+    }
+
+    /// Reads `len` values from byte `offset` (a multiple of 4).
+    pub async fn read_at<T: bytemuck::Pod>(
+        &self,
+        buffer: &wgpu::Buffer,
+        offset: u64,
+        len: usize,
+    ) -> Result<Vec<T>, GpuError> {
+        let bytes = (len * size_of::<T>()) as u64;
+        let staging = self.staging(bytes);
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(buffer, offset, &staging.buffer, 0, bytes.next_multiple_of(4));
+        self.queue.submit([encoder.finish()]);
+        self.read_staging(&staging, len).await
+    }
+
+    /// Maps the whole of `buffer` for the host, once the device has passed `until`.
+    pub(super) async fn map(
+        &self,
+        buffer: &wgpu::Buffer,
+        mode: wgpu::MapMode,
+        until: wgpu::PollType,
+    ) -> Result<(), GpuError> {
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        buffer.slice(..).map_async(mode, move |result| {
+            let _ = sender.send(result);
+        });
+        self.drive(until)?;
+        let mapped = receiver.await.map_err(|_| GpuError::Device("a mapped buffer was dropped".into()))?;
+        self.check()?;
+        mapped.map_err(|e| GpuError::Device(e.to_string()))
+    }
+
+    pub(super) fn check_size(&self, label: &str, bytes: u64) -> Result<(), GpuError> {
+        self.check()?;
+        let allowed = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        if bytes > allowed {
+            return Err(GpuError::TooLarge {
+                name: label.into(),
+                needed: bytes,
+                allowed,
+                device: self.info.name.clone(),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Host memory: how much of it there is for what stays off the device.
+
+use std::sync::atomic::Ordering;
+
+use super::Gpu;
+
+/// What stands for "as the system says".
+pub(super) const ASKED: u64 = u64::MAX;
+
+impl Gpu {
+    /// Bytes of host memory that can be had now without swapping, within the limit of a container; `None` where the system does
+    /// not tell, as in a browser.
+    pub fn host_memory(&self) -> Option<u64> {
+        match self.host_memory.load(Ordering::Relaxed) {
+            ASKED => available(),
+            bytes => Some(bytes),
+        }
+    }
+
+    /// Sets [`Gpu::host_memory`]: for tests on any machine.
+    pub fn set_host_memory(&self, bytes: u64) {
+        self.host_memory.store(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "native")]
+fn available() -> Option<u64> {
+    if !sysinfo::IS_SUPPORTED_SYSTEM {
+        return None;
+    }
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    if system.total_memory() == 0 {
+        return None;
+    }
+    // What a container's processes hold themselves: pages of files, which its use counts as well, can be had back.
+    let allowed =
+        system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory.saturating_sub(limits.rss));
+    Some(system.available_memory().min(allowed))
+}
+
+#[cfg(not(feature = "native"))]
+fn available() -> Option<u64> {
+    None
+}
+
+#[cfg(all(test, feature = "native"))]
+mod tests {
+    use super::available;
+
+    #[test]
+    fn the_system_tells_its_memory() {
+        let bytes = available().expect("Linux, macOS and Windows tell");
+        assert!((1 << 20..1 << 50).contains(&bytes), "{bytes} bytes: of the right unit");
+    }
+}

@@ -1,0 +1,76 @@
+//! `check`, with gradients and without anyone who reads.
+
+use std::process::Stdio;
+
+use safetensors::SafeTensors;
+
+use super::{Place, matches, texts};
+
+pub fn check(place: Place) {
+    let unknown = "no GPU has a name that contains \"no such\"; found: … Name one of these in device.adapter";
+    place.refused_on_device(&["check", "recipe.toml", "--set", "device.adapter=no such"], unknown);
+    let before = place.contents();
+    let text = place.run(&["check", "recipe.toml"]);
+    let expected = [
+        "device     ",
+        "base       tiny: 4 layers, width 256, vocabulary 2 048\n",
+        "adapter    73 216 trainable parameters: rank 4, alpha 8 (scale 2.0000) on attn_q, ",
+        "template   gemma4, built in, as small models have it; loss on every answer\n",
+        "read       data.jsonl: JSON Lines, 4 prompt_completion\n",
+        "data       train 3 samples, ",
+        "; validation 1 sample, ",
+        "steps      2 (max_steps), each 1 row packed up to 64 tokens; learning rate up to 0.01\n",
+        "lengths    ",
+        "packing    ",
+        "duplicates none\n",
+        "memory     ",
+        "\ndata.jsonl line 1; what stands between « and » carries loss:\n\n<bos><|turn>user\nHello!<turn|>\n<|turn>model\n«Ahoy!<turn|>»\n",
+    ];
+    for part in expected {
+        assert!(text.contains(part), "expected {part:?} in\n{text}");
+    }
+    assert!(!text.contains("\ntime "), "steps are not timed where a CPU plays the GPU\n{text}");
+    assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+    let text = place.run(&["check", "recipe.toml", "--measure", "5"]);
+    let time =
+        text.lines().find(|line| line.starts_with("time       about ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        time.contains(" for 2 steps of ") && time.contains(" tokens/s in 1 step after the first; "),
+        "{time}"
+    );
+    assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+    let tight = ["check", "recipe.toml", "--set", "train.memory_limit=0.001"];
+    let (_, stderr) = texts(&place.command(&tight).output().expect("it starts"));
+    let expected = "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed; lower \
+                    data.max_seq_len or train.batch_size, or raise the limit\n";
+    assert!(matches(&stderr, expected), "{stderr}");
+}
+
+pub fn check_gradients(place: Place) {
+    let mut before = place.contents();
+    let text = place.run(&["check", "recipe.toml", "--gradients", "first.safetensors"]);
+    assert!(text.contains("gradients  "), "{text}");
+    let bytes = place.read("first.safetensors");
+    let (_, header) = SafeTensors::read_metadata(&bytes).expect("sound");
+    let metadata = header.metadata().as_ref().expect("there");
+    assert!(metadata["loss"].parse::<f64>().expect("a number") > 0.0, "{metadata:?}");
+    let file = SafeTensors::deserialize(&bytes).expect("sound");
+    // Two layers with their own keys have nine modules each, two that share them seven; A and B of each.
+    assert_eq!(file.len(), 2 * (2 * 9 + 2 * 7));
+    // B starts at zero, so that A has no gradient yet and B has one.
+    for (name, tensor) in file.iter() {
+        let moves =
+            tensor.data().chunks_exact(4).any(|b| f32::from_le_bytes(b.try_into().expect("4")) != 0.0);
+        assert_eq!(moves, name.contains("lora_B"), "{name}");
+    }
+    before.insert("first.safetensors".into(), Some(bytes));
+    assert!(before == place.contents(), "check left {:?}", place.contents().keys());
+}
+
+pub fn closed_pipe(place: Place) {
+    let mut child = place.command(&["check", "recipe.toml"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", texts(&output).1);
+}

@@ -1,0 +1,160 @@
+//! A working directory with a recipe and data that are right, and what the program says there.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+pub const RECIPE: &str = r#"[model]
+base = "tiny"
+
+[lora]
+rank = 4
+
+[data]
+train = "data.jsonl"
+val_size = 1
+max_seq_len = 64
+
+[train]
+max_steps = 2
+learning_rate = 1e-2
+
+[output]
+dir = "run"
+"#;
+
+pub const DATA: &str = r#"{"prompt": "Hello!", "completion": "Ahoy!"}
+{"prompt": "What is the capital of Peru?", "completion": "The capital of Peru is Lima. Ahoy!"}
+{"prompt": "What is 7 plus 8?", "completion": "7 plus 8 is 15. Ahoy!"}
+{"prompt": "Spell the word river.", "completion": "river is spelled r-i-v-e-r. Ahoy!"}
+"#;
+
+/// A working directory with a recipe and data that are right.
+pub struct Place {
+    _temporary: TempDir,
+    pub dir: PathBuf,
+    /// The user's, and so no part of what a command leaves.
+    pub cache: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        let temporary = tempfile::tempdir().expect("a temporary folder");
+        let dir = temporary.path().canonicalize().expect("it exists");
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        let place = Place { _temporary: temporary, dir, cache };
+        place.write("recipe.toml", RECIPE);
+        place.write("data.jsonl", DATA);
+        place
+    }
+
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let path = self.dir.join(name);
+        std::fs::create_dir_all(path.parent().expect("inside the folder")).expect("created");
+        std::fs::write(path, contents).expect("written");
+    }
+
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.dir.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// Every file and folder, with the files' bytes.
+    pub fn contents(&self) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+        fn walk(dir: &Path, root: &Path, found: &mut BTreeMap<PathBuf, Option<Vec<u8>>>) {
+            for entry in std::fs::read_dir(dir).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let name = path.strip_prefix(root).expect("inside").to_path_buf();
+                found.insert(name, path.is_file().then(|| std::fs::read(&path).expect("read")));
+                if path.is_dir() {
+                    walk(&path, root, found);
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        walk(&self.dir, &self.dir, &mut found);
+        found
+    }
+
+    /// Names of the files in a folder.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let within = |(path, _): (PathBuf, _)| Some(path.strip_prefix(folder).ok()?.display().to_string());
+        self.contents().into_iter().filter_map(within).filter(|name| !name.is_empty()).collect()
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
+        command.current_dir(&self.dir).args(arguments).stdin(Stdio::null());
+        // No model of the user's, and no words from Mesa about a missing desktop.
+        command.env("OLLAMA_MODELS", "store").env("HOME", &self.dir).env_remove("XDG_RUNTIME_DIR");
+        command.env("XDG_CACHE_HOME", self.cache.path());
+        command
+    }
+
+    /// Runs and expects success without a word on stderr; gives stdout.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("it starts");
+        let (stdout, stderr) = texts(&output);
+        assert!(output.status.success() && stderr.is_empty(), "{arguments:?}\n{stdout}\n{stderr}");
+        stdout
+    }
+
+    /// Runs where there is no Vulkan device, so that what can be refused without one is. Expects nothing but the error
+    /// `expected`, in which `…` stands for anything, and no file touched.
+    #[track_caller]
+    pub fn refused(&self, arguments: &[&str], expected: &str) {
+        let mut command = self.command(arguments);
+        let nowhere = self.dir.join("no-driver.json");
+        command.env("VK_ICD_FILENAMES", &nowhere).env("VK_DRIVER_FILES", &nowhere);
+        self.refused_by(command, arguments, expected);
+    }
+
+    /// The same with the devices that there are.
+    pub fn refused_on_device(&self, arguments: &[&str], expected: &str) {
+        self.refused_by(self.command(arguments), arguments, expected);
+    }
+
+    pub fn refused_by(&self, mut command: Command, arguments: &[&str], expected: &str) {
+        let before = self.contents();
+        let output = command.output().expect("it starts");
+        let (stdout, stderr) = texts(&output);
+        let says = stderr.strip_prefix("error: ").and_then(|s| s.strip_suffix('\n'));
+        let right = says.is_some_and(|s| !s.contains('\n') && matches(s, expected)) && stdout.is_empty();
+        assert!(
+            right && output.status.code() == Some(1),
+            "{arguments:?} gave {}\nexpected\nerror: {expected}\nfound\n{stdout}{stderr}",
+            output.status
+        );
+        assert!(before == self.contents(), "{arguments:?} left {:?}", self.contents().keys());
+    }
+
+    /// The lines of a run's metrics that have `key`, and their values.
+    pub fn metrics(&self, run: &str, key: &str) -> Vec<f64> {
+        let text = String::from_utf8(self.read(&format!("{run}/metrics.jsonl"))).expect("UTF-8");
+        let line = |line: &str| serde_json::from_str::<Json>(line).expect("JSON");
+        text.lines().filter_map(|l| line(l).get(key)?.as_f64()).collect()
+    }
+}
+
+pub fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+pub fn matches(text: &str, pattern: &str) -> bool {
+    let (first, rest) = pattern.split_once('…').unwrap_or((pattern, ""));
+    let Some(mut text) = text.strip_prefix(first) else { return false };
+    if !pattern.contains('…') {
+        return text.is_empty();
+    }
+    let mut parts: Vec<&str> = rest.split('…').collect();
+    let last = parts.pop().expect("a split has a part");
+    for part in parts {
+        let Some(at) = text.find(part) else { return false };
+        text = &text[at + part.len()..];
+    }
+    text.ends_with(last)
+}

@@ -1,0 +1,239 @@
+//! What is refused, in which words, and that nothing is left behind.
+
+use rullama_train::weights::value::Value;
+
+use super::gguf_writer::GgufWriter;
+use super::{DATA, Place, RECIPE};
+
+pub fn recipes(place: Place) {
+    let refused = |from: &str, to: &str, expected: &str| {
+        assert!(RECIPE.contains(from), "{from}");
+        place.write("wrong.toml", RECIPE.replace(from, to));
+        place.refused(&["wrong.toml"], expected);
+        place.refused(&["check", "wrong.toml"], expected);
+        place.refused(&["eval", "wrong.toml"], expected);
+    };
+    refused(
+        "learning_rate",
+        "learning_rat",
+        "wrong.toml:14:1: unknown key `learning_rat` in [train]; did you mean `learning_rate`?",
+    );
+    refused("[train]", "[trian]", "wrong.toml:12:2: unknown section [trian]; did you mean [train]?");
+    refused(
+        "rank = 4",
+        "rank = \"4\"",
+        "wrong.toml:5:8: lora.rank: expected an integer, found the string \"4\"",
+    );
+    refused("rank = 4", "rank = 0", "wrong.toml:5:8: lora.rank = 0: expected an integer >= 1");
+    refused("\"tiny\"", "\"tiny", "wrong.toml:2:13: invalid basic string, expected `\"`");
+    let dir = place.dir.display();
+    refused(
+        "data.jsonl",
+        "no.jsonl",
+        &format!(
+            "data.train: {dir}/no.jsonl does not exist (paths in a recipe are relative to the working directory)"
+        ),
+    );
+    place.refused(
+        &["no.toml"],
+        &format!("cannot read the recipe {dir}/no.toml: No such file or directory (os error 2)"),
+    );
+    place.refused(&["."], &format!("cannot read the recipe {dir}: Is a directory (os error 21)"));
+}
+
+pub fn overrides(place: Place) {
+    let refused = |set: &str, expected: &str| place.refused(&["recipe.toml", "--set", set], expected);
+    refused("rank", "--set rank: expected section.key=value, for instance --set train.learning_rate=2e-4");
+    refused("rank=4", "--set rank=4: unknown key `rank` outside any section; `rank` belongs in [lora]");
+    refused(
+        "train.learning_rat=3",
+        "--set train.learning_rat=3: unknown key `learning_rat` in [train]; did you mean `learning_rate`?",
+    );
+    refused(
+        "lora.rank=four",
+        "--set lora.rank=four: lora.rank: expected an integer, found the string \"four\"",
+    );
+    refused("lora.rank=[", "--set lora.rank=[: unclosed array, expected `]`");
+}
+
+pub fn datasets(place: Place) {
+    let refused = |contents: &str, expected: &str| {
+        place.write("data.jsonl", contents);
+        place.refused(&["recipe.toml"], &format!("data.jsonl{expected}"));
+    };
+    let sound = DATA.lines().next().expect("a line");
+    refused("", ": the file holds no sample; expected one JSON object a line");
+    refused(
+        &format!("{sound}\n\n{sound}\n"),
+        " line 2: the line is empty; expected a JSON object (empty lines are accepted only at the end)",
+    );
+    refused(&format!("{sound}\n{}\n", &sound[..20]), " line 2: broken JSON at column 20: …");
+    refused(
+        &format!("{sound}\n{{\"words\": \"Ahoy!\"}}\n"),
+        " line 2: expected \"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \
+         \"input_ids\", found keys [words]",
+    );
+    refused(
+        r#"{"messages": [{"role": "pirate", "content": "Ahoy!"}]}"#,
+        " line 1: message 1: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\", \
+         \"assistant\" or \"tool\"",
+    );
+    refused(
+        r#"{"input_ids": [2, 3, 4], "labels": [-100, -100, -100]}"#,
+        " line 1: none of the 3 tokens carries loss; expected at least one label other than -100 after the first",
+    );
+    let long = format!(r#"{{"input_ids": {0:?}, "labels": {0:?}}}"#, [5; 65]);
+    refused(
+        &long,
+        " line 1: the sample has 65 tokens, more than max_seq_len = 64; raise max_seq_len, shorten it, or set \
+         overlong to \"drop\" or \"truncate\"",
+    );
+    place.write("data.jsonl", sound);
+    place.refused(
+        &["recipe.toml"],
+        "data.train: val_size = 1 cannot be cut from 1 sample; expected a fraction between 0 and 1 or a whole number, \
+         with at least one sample on each side",
+    );
+}
+
+pub fn models(place: Place) {
+    let refused = |change: fn(&mut GgufWriter), expected: &str| {
+        let mut model = GgufWriter::gemma4();
+        change(&mut model);
+        place.write("model.gguf", model.bytes());
+        place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], &format!("model.gguf: {expected}"));
+    };
+    refused(
+        |w| w.tensor("blk.0.attn_q.weight").offset = Some(1 << 40),
+        "the file is cut short: it has … bytes, tensor blk.0.attn_q.weight ends at …; download the file again",
+    );
+    refused(
+        |w| w.tensor("blk.0.attn_q.weight").offset = Some(0),
+        "tensors … overlap, expected each on its own; …",
+    );
+    refused(
+        |w| w.tensor("blk.0.attn_q.weight").ty = 99,
+        "tensor blk.0.attn_q.weight has the unknown type 99, expected one of …; use another quantization",
+    );
+    refused(|w| w.set("general.architecture", Value::String("llama".into())), "…`llama`…`gemma4`…");
+    refused(|w| w.set("gemma4.expert_count", Value::U32(300)), "…gemma4.expert_count…300…1 to 256…");
+    let whole = GgufWriter::gemma4().bytes();
+    place.write("model.gguf", &whole[..whole.len() / 2]);
+    place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: the file is cut short: …");
+    place.write("model.gguf", "");
+    place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: …expected \"GGUF\"…");
+    place.refused(
+        &["recipe.toml", "--set", "model.base=no.gguf"],
+        "no.gguf: No such file or directory (os error 2); check the path and its permissions",
+    );
+    // A sound file that holds no tokenizer.
+    place.write("model.gguf", &whole);
+    place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: …tokenizer…");
+}
+
+pub fn ollama(place: Place) {
+    place.write("store/manifests/registry.ollama.ai/library/gemma4/e4b", "{}");
+    place.refused(
+        &["recipe.toml", "--set", "model.base=gemma4:e2b"],
+        "gemma4:e2b: is no existing file, and Ollama has no such model in store, …; found there: gemma4:e4b…; run \
+         `ollama pull gemma4:e2b`, set OLLAMA_MODELS, or name a .gguf file",
+    );
+    place.refused(
+        &["recipe.toml", "--set", "model.base=gemma4:e4b"],
+        "gemma4:e4b: has 0 model layers in …, expected one GGUF; …",
+    );
+}
+
+pub fn adapters(place: Place) {
+    let missing = ["eval", "recipe.toml", "--adapter", "no"];
+    place.refused(
+        &missing,
+        "no: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file",
+    );
+    let dir = place.dir.display();
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=no"],
+        &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
+    );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=['no=0.5', 'nothing']"],
+        &format!("lora.init_from: {dir}/no does not exist (paths in a recipe are relative to the working directory)"),
+    );
+    place.refused(
+        &["recipe.toml", "--set", "lora.init_from=a=0"],
+        "--set lora.init_from=a=0: lora.init_from: \"a=0\" has the weight 0, expected a finite number other than 0",
+    );
+    place.write("old/adapter_config.json", r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16}"#);
+    let rank8 = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+    place.refused(
+        &["recipe.toml", "--set", &format!("lora.init_from={rank8}")],
+        &format!(
+            "{rank8} has rank = 8, alpha = 16, rslora = false; the recipe has rank = 4, alpha = 8, rslora = false; make them equal"
+        ),
+    );
+    place.refused(&["eval", "recipe.toml", "--adapter", "old"], "old…adapter_model.safetensors…");
+    place.refused(
+        &["recipe.toml", "--set", "lora.target_modules=[\"q_projj\"]"],
+        "--set lora.target_modules=[\"q_projj\"]: lora.target_modules = \"q_projj\": expected the name of a module; did you mean \"q_proj\"?",
+    );
+}
+
+pub fn places(place: Place) {
+    let folder = "a file stands where a folder is expected; remove it or choose another name";
+    for dir in ["data.jsonl", "data.jsonl/inside"] {
+        let expected = format!("cannot write {dir}: not a directory; {folder}");
+        let set = format!("output.dir={dir}");
+        place.refused(&["recipe.toml", "--set", &set], &expected);
+        place.refused(&["check", "recipe.toml", "--set", &set], &expected);
+    }
+    // Not even root can write there: no permission, or a disk that is only read.
+    if cfg!(target_os = "linux") {
+        let nowhere = ["recipe.toml", "--set", "output.dir=/sys/kernel/run"];
+        place.refused(&nowhere, "cannot write /sys/kernel/run: …choose …place…");
+    }
+    place.refused(
+        &["check", "recipe.toml", "--gradients", "data.jsonl/inside"],
+        &format!("cannot write data.jsonl/inside: not a directory; {folder}"),
+    );
+    place.refused(
+        &["check", "recipe.toml", "--gradients", "."],
+        "cannot write .: is a directory; it is a folder where a file is expected; choose another name",
+    );
+}
+
+pub fn no_validation(place: Place) {
+    place.refused(
+        &["eval", "recipe.toml", "--set", "data.val_size=0"],
+        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them, or name a file with --data",
+    );
+}
+
+pub fn no_device(place: Place) {
+    place.refused(
+        &["check", "recipe.toml", "--set", "eval.samples=[\"Hi\"]", "--set", "eval.max_new_tokens=1020"],
+        "the longest of eval.samples needs … positions with its reply, tiny was trained for 1024; shorten it or lower eval.max_new_tokens",
+    );
+    let next = "Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` …";
+    // An earlier run's files stay.
+    place.write("run/metrics.jsonl", "{}");
+    let refused = |set: &str, expected: &str| {
+        for verb in [&[][..], &["check"], &["eval"]] {
+            place.refused(&[verb, &["recipe.toml", "--set", set]].concat(), expected);
+        }
+    };
+    // Elsewhere drivers are part of the system, and hiding Vulkan's does not hide the device.
+    if cfg!(target_os = "linux") {
+        refused("train.seed=1", &format!("no GPU found: no driver answered. {next}"));
+    }
+}
+
+pub fn web(place: Place) {
+    if cfg!(feature = "web") {
+        return; // it would serve: web/tests/whole/served.spec.ts
+    }
+    place.refused(
+        &["web", "--no-open"],
+        "this program was built without its page; `web/build` in the source folder builds the page, and then `cargo build \
+         --release --features web` a program that has it",
+    );
+}

@@ -1,0 +1,121 @@
+//! Training and evaluation: what is written, and that it is the same each time.
+
+use serde_json::Value as Json;
+
+use super::Place;
+use super::handed_out::other_tiny;
+
+pub fn train(place: Place) {
+    let text =
+        place.run(&["recipe.toml", "--set", "eval.samples=[\"Hello!\"]", "--set", "eval.max_new_tokens=2"]);
+    for part in [
+        "step 2/2   loss ",
+        "trained    2 steps in ",
+        "validation loss ",
+        "  Hello!\n    before  ",
+        "written    run\n",
+    ] {
+        assert!(text.contains(part), "expected {part:?} in\n{text}");
+    }
+    let files = [
+        ".lock",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "checkpoint-2",
+        "checkpoint-2/adapter_config.json",
+        "checkpoint-2/adapter_model.safetensors",
+        "checkpoint-2/metrics.jsonl",
+        "checkpoint-2/optimizer.safetensors",
+        "checkpoint-2/timing.jsonl",
+        "checkpoint-2/trainer_state.json",
+        "events.out.tfevents.rullama-train",
+        "metrics.jsonl",
+        "recipe.resolved.toml",
+        "report.html",
+        "run.json",
+        "timing.jsonl",
+    ];
+    assert_eq!(place.names("run"), files);
+    assert_eq!(place.metrics("run", "loss").len(), 2);
+    assert_eq!(place.metrics("run", "learning_rate"), [0.0, 1e-2], "one step of warm-up, then the peak");
+
+    place.run(&["recipe.toml", "--set", "output.dir=runs/again"]);
+    let of = |dir: &str, key: &str| place.metrics(dir, key);
+    for key in ["loss", "grad_norm", "accuracy", "eval_loss", "eval_accuracy"] {
+        assert_eq!(of("run", key), of("runs/again", key), "{key}");
+    }
+    place.run(&["run/recipe.resolved.toml", "--set", "output.dir=resolved", "--set", "eval.samples=[]"]);
+    for other in ["runs/again", "resolved"] {
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            assert!(
+                place.read(&format!("run/{file}")) == place.read(&format!("{other}/{file}")),
+                "{other}/{file}"
+            );
+        }
+    }
+    place.run(&["recipe.toml", "--set", "train.seed=7"]);
+    assert_eq!(place.names("run"), files, "written over the earlier run");
+    let file = "adapter_model.safetensors";
+    assert!(place.read(&format!("run/{file}")) != place.read(&format!("resolved/{file}")), "another seed");
+}
+
+pub fn eval(place: Place) {
+    place.run(&["recipe.toml"]);
+    let during = place.metrics("run", "eval_loss");
+    let accuracy = place.metrics("run", "eval_accuracy");
+    let json = |arguments: &[&str]| {
+        let text = place.run(&[&["eval", "recipe.toml", "--json"], arguments].concat());
+        serde_json::from_str::<Json>(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let (base, adapted) = (json(&[]), json(&["--adapter", "run"]));
+    let scores = |j: &Json, key: &str| -> Vec<f64> {
+        j["results"].as_array().expect("a list").iter().filter_map(|r| r[key].as_f64()).collect()
+    };
+    // The same kernels over the same numbers: the same bits.
+    assert_eq!(scores(&base, "eval_loss"), [during[0]]);
+    assert_eq!(scores(&adapted, "eval_loss"), during);
+    assert_eq!(scores(&adapted, "eval_accuracy"), accuracy);
+    assert_eq!(scores(&adapted, "eval_perplexity"), [during[0].exp(), during[1].exp()]);
+    assert!(during[1] < during[0], "two steps at this rate lower the loss: {during:?}");
+    let rest = |j: &Json| (j["samples"].as_u64(), j["base"].clone(), j["adapter"].clone());
+    assert_eq!(rest(&base), (Some(1), "tiny".into(), Json::Null));
+    assert_eq!(rest(&adapted), (Some(1), "tiny".into(), "run".into()));
+    let text = place.run(&["eval", "recipe.toml", "--adapter", "run"]);
+    assert!(text.contains(&format!("validation loss {:.4} → {:.4}, ", during[0], during[1])), "{text}");
+    assert!(text.ends_with(" of 1 sample\n"), "{text}");
+
+    // Two halves are a whole, whatever their ranks add up to; with operands in f16 they are rounded apart.
+    let halves_differ = 5e-3;
+    let halves = json(&["--adapter", "run=0.5", "--adapter", "run=0.5"]);
+    let difference = scores(&halves, "eval_loss")[1] - during[1];
+    assert!(difference.abs() < halves_differ, "{difference:e}");
+    assert_eq!(halves["adapter"], "run=0.5 + run=0.5");
+    let twice = ["--set", "lora.init_from=['run=0.25', 'run=0.75']", "--set", "lora.rank=8"];
+    place.run(&[&["recipe.toml", "--set", "output.dir=twice"], &twice[..]].concat());
+    let difference = place.metrics("twice", "eval_loss")[0] - during[1];
+    assert!(difference.abs() < halves_differ, "{difference:e}");
+    assert_eq!(json(&[])["notices"], serde_json::json!([]));
+
+    // The same model, but for one bit of a norm.
+    place.write("other.gguf", other_tiny());
+    let other = ["eval", "recipe.toml", "--set", "model.base=other.gguf", "--json", "--adapter", "run"];
+    place.refused(
+        &other,
+        "run was trained on tiny (v1:…), and other.gguf (v1:…) is another model; name the base that it was trained on, or \
+         allow another one (--allow-other-base, in a recipe lora.allow_other_base = true)",
+    );
+    let text = place.run(&[&other[..], &["--set", "lora.allow_other_base=true"]].concat());
+    assert!(
+        text.contains("run was trained on tiny, and other.gguf is another model, as was allowed"),
+        "{text}"
+    );
+    place.refused(
+        &["run/recipe.resolved.toml", "--set", "model.base=other.gguf"],
+        "other.gguf has the fingerprint v1:…, model.fingerprint is v1:…; use the base that the recipe was written for, or \
+         remove that key",
+    );
+
+    // Another run goes on from there.
+    place.run(&["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"]);
+    assert_eq!(place.metrics("next", "eval_loss")[0], during[1]);
+}
