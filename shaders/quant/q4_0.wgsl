@@ -13,7 +13,7 @@ fn q4_d(row: u32, slice: u32) -> f32 {
 }
 
 fn q4_value(q: u32, d: f32) -> vec4<f32> {
-    return d * (in_order(nibble_bytes(q)) - 8.0);
+    return d * (in_order(nibble_pair(q), nibble_pair(q >> 4u)) - 8.0);
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

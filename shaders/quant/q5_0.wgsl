@@ -19,7 +19,9 @@ fn q5_d(row: u32, slice: u32) -> f32 {
 }
 
 fn q5_value(low: u32, high: u32, d: f32) -> vec4<f32> {
-    return d * (in_order(nibble_bytes(low) | bit_bytes(high)) - 16.0);
+    let first = nibble_pair(low) | ((high & 0x00010001u) << 4u);
+    let second = nibble_pair(low >> 4u) | ((high & 0x00020002u) << 3u);
+    return d * (in_order(first, second) - 16.0);
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

@@ -20,7 +20,9 @@ fn k_high(row: u32, slice: u32) -> u32 {
 }
 
 fn k_value(q: u32, high: u32, factors: vec2<f32>) -> vec4<f32> {
-    return factors.x * in_order(nibble_bytes(q) | bit_bytes(high)) - factors.y;
+    let first = nibble_pair(q) | ((high & 0x00010001u) << 4u);
+    let second = nibble_pair(q >> 4u) | ((high & 0x00020002u) << 3u);
+    return factors.x * in_order(first, second) - factors.y;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

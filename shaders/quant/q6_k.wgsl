@@ -29,7 +29,9 @@ fn q6_d(row: u32, slice: u32) -> f32 {
 }
 
 fn q6_quants(low: u32, high: u32) -> vec4<f32> {
-    return in_order(nibble_bytes(low) | pair_bytes(high)) - 32.0;
+    let first = nibble_pair(low) | ((high & 0x00030003u) << 4u);
+    let second = nibble_pair(low >> 4u) | ((high & 0x000c000cu) << 2u);
+    return in_order(first, second) - 32.0;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
