@@ -327,12 +327,10 @@ impl Activations {
         }
     }
 
-    /// Keeps the embeddings, where they are kept apart: rounded to f16 with a factor for each row. The first layer goes on from what
-    /// is rounded, as the others do, so that no bit depends on what is computed again.
+    /// Keeps the embeddings, where they are kept apart: in f16 with a factor for each row.
     pub(super) fn keep_embeddings(&self, rec: &mut Recorder, tokens: usize) {
         if let Some(kept) = &self.layers[0].kept_input {
             kept.pack(rec, self.output.all(), self.output.stride, tokens);
-            self.restore_input(rec, 0, tokens);
         }
     }
 
@@ -341,7 +339,8 @@ impl Activations {
         Some(self.layers.get(layer + 1)?.kept_input.as_ref()?.below(first))
     }
 
-    /// Makes the input of layer `layer` the stream again, where it is kept apart.
+    /// Makes the input of layer `layer` the stream, where it is kept apart: forward goes on from what is kept, so that no bit
+    /// depends on what is computed again. Compilers may drop a rounding that is undone at once; what was stored they cannot.
     pub(super) fn restore_input(&self, rec: &mut Recorder, layer: usize, tokens: usize) {
         if let Some(kept) = &self.layers[layer].kept_input {
             kept.unpack(rec, self.output.all(), self.output.stride, tokens);

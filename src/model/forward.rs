@@ -41,6 +41,7 @@ impl<'b> Model<'b> {
         embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
         acts.keep_embeddings(rec, inputs.tokens);
         for layer in 0..self.layers.len() {
+            acts.restore_input(rec, layer, inputs.tokens);
             self.attention_forward(rec, &pass, acts, layer, false);
             self.fetch(rec, layer).await?;
             for chunk in acts.chunks(inputs.tokens) {
@@ -181,11 +182,13 @@ impl<'b> Model<'b> {
             ffn = Source::Rows(&acts.sum);
         }
         let kept = acts.next_input(layer, chunk.first);
-        let kept = kept.as_ref().map(|kept| (kept, Then::Rounded));
+        let kept = kept.as_ref().map(|kept| (kept, Then::Sum));
+        // The layer above goes on from what is kept.
+        let stream = output.filter(|_| kept.is_none());
         let Some(branch) = &w.per_layer else {
-            if let Some(output) = output {
+            if output.is_some() {
                 let norm = &w.post_ffw_norm;
-                residual(rec, Some(output), kept, (ffn, &down), norm, after_attention, w.output_scale, t);
+                residual(rec, stream, kept, (ffn, &down), norm, after_attention, w.output_scale, t);
             }
             return;
         };
@@ -199,9 +202,9 @@ impl<'b> Model<'b> {
         geglu::forward(rec, &saved.gated_input, &saved.inp_gate, &saved.per_layer_input, t);
         let outputs = [(Module::Proj, &branch.proj, &saved.proj)];
         products.forward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &outputs);
-        if let Some(output) = output {
+        if output.is_some() {
             let (x, norm) = ((Source::Rows(&saved.proj), &saved.proj), &branch.post_norm);
-            residual(rec, Some(output), kept, x, norm, &saved.after_ffn, w.output_scale, t);
+            residual(rec, stream, kept, x, norm, &saved.after_ffn, w.output_scale, t);
         }
     }
 

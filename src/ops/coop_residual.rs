@@ -16,7 +16,6 @@ struct Params {
     width4: u32,
     packed4: u32,
     stored: u32,
-    rounded: u32,
     eps: f32,
     next_eps: f32,
     scale: f32,
@@ -27,8 +26,6 @@ struct Params {
 pub enum Then<'a> {
     /// Itself.
     Sum,
-    /// Itself, and `y` in f32 is what f16 leaves of it.
-    Rounded,
     /// This norm of it.
     Norm(&'a Norm),
 }
@@ -47,7 +44,7 @@ pub fn forward<'a>(
 ) {
     let next = match then {
         Then::Norm(next) => Some(next),
-        Then::Sum | Then::Rounded => None,
+        Then::Sum => None,
     };
     let params = Params {
         rows: rows as u32,
@@ -56,7 +53,6 @@ pub fn forward<'a>(
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         stored: u32::from(y.is_some()),
-        rounded: u32::from(matches!(then, Then::Rounded)),
         eps: norm.eps,
         next_eps: next.map_or(0.0, |next| next.eps),
         scale,

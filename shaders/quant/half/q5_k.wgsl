@@ -1,11 +1,11 @@
 // Q5_K: d·scale·(q − 16) + (16·d·scale − dmin·minimum). The second term is small where values spread around zero, and what f16
-// rounds of d·scale is a third factor: what is left is the rounding of the value itself.
+// cuts off d·scale is a third factor: what is left is the rounding of the value itself.
 #import quant/half/pairs
 
 fn half_factors(s: Slice) -> vec3<f16> {
     let factors = slice_factors(s);
-    let scale = f16(factors.x);
-    return vec3<f16>(scale, f16(factors.x - f32(scale)), f16(16.0 * factors.x - factors.y));
+    let scale = upper(factors.x);
+    return vec3<f16>(f16(scale), f16(factors.x - scale), f16(16.0 * factors.x - factors.y));
 }
 
 fn half4(s: Slice, factors: vec3<f16>, c: u32) -> vec4<f16> {

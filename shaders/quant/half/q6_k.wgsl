@@ -1,10 +1,10 @@
-// Q6_K: d·scale·(q − 32), with what f16 rounds of the two d·scale of a slice as two more factors.
+// Q6_K: d·scale·(q − 32), with what f16 cuts off the two d·scale of a slice as two more factors.
 #import quant/half/pairs
 
 fn half_factors(s: Slice) -> vec4<f16> {
     let factors = slice_factors(s);
-    let scales = vec2<f16>(factors);
-    return vec4<f16>(scales, vec2<f16>(factors - vec2<f32>(scales)));
+    let scales = vec2<f32>(upper(factors.x), upper(factors.y));
+    return vec4<f16>(vec2<f16>(scales), vec2<f16>(factors - scales));
 }
 
 fn half4(s: Slice, factors: vec4<f16>, c: u32) -> vec4<f16> {
