@@ -2,7 +2,7 @@
 // s = q·k, p = exp(s − lse), out = Σ p·v, with key j visible to query i if start(i) <= j <= i and i − j < window.
 // H query heads share G key/value heads. Backward rebuilds p from q, k and the saved row log-sum-exp:
 // dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
-#import common/end_query
+#import common/seen
 
 // Twin of `Params` in src/ops/attention.rs.
 struct Params {
@@ -60,11 +60,7 @@ fn visible(query: u32, key: u32) -> bool {
 
 // The first key that any query of the block from `query0` on sees, rounded down to a block.
 fn first_key(query0: u32) -> u32 {
-    var first = bounds[query0].x;
-    if params.window != 0u && query0 + 1u > params.window {
-        first = max(first, query0 + 1u - params.window);
-    }
-    return first / BLOCK * BLOCK;
+    return first_of(query0, bounds[query0].x) / BLOCK * BLOCK;
 }
 
 fn add_scores(lane: u32) {

@@ -1,8 +1,8 @@
-// What coop_attention.wgsl needs of every row in backward, one workgroup a head of a token: its log-sum-exp, Σ dout·out in
-// units of what undoes the scaling of dout, and that unit.
+// What coop_attention_scores.wgsl needs of every row, one workgroup a head of a token: its log-sum-exp, and Σ dout·out in units of
+// what undoes the scaling of dout.
 #import common/reduce
 
-// Twin of `Params` in src/ops/coop_attention.rs.
+// Twin of `Params` in src/ops/attention_rows.rs.
 struct Params {
     rows: u32,          // T
     heads: u32,         // H
@@ -14,7 +14,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
 @group(0) @binding(3) var<storage, read> factors: array<f32>;          // [T]
 @group(0) @binding(4) var<storage, read> lse: array<f32>;              // [T, H]
-@group(0) @binding(5) var<storage, read_write> rows: array<vec4<f32>>; // [T, H]
+@group(0) @binding(5) var<storage, read_write> rows: array<vec2<f32>>; // [T, H]
 
 @compute @workgroup_size(64)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -26,7 +26,6 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     sum = reduce_sum(sum, lane);
     if lane == 0u && index == row {
-        let unit = factors[row / params.heads];
-        rows[row] = vec4<f32>(lse[row], sum / unit, unit, 0.0);
+        rows[row] = vec2<f32>(lse[row], sum / factors[row / params.heads]);
     }
 }

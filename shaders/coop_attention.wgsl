@@ -2,10 +2,10 @@
 // coop_heads.wgsl leaves them, dout packed (pack.wgsl); all are read as matrices straight from memory. Scores pass through
 // workgroup memory, which is kept below 18 KiB where registers do not bound the workgroups on a multiprocessor already.
 // Forward takes the scores of a row off a reference of its own; results are scaled only where a score exceeds that by more than
-// RAISE (FlashAttention-4, section 3). Backward of the queries leaves its weights and their gradients to coop_attention_kv.wgsl.
+// RAISE (FlashAttention-4, section 3).
 enable f16;
 enable wgpu_cooperative_matrix;
-#import common/end_query
+#import common/seen
 
 // Twin of `Params` in src/ops/coop_attention.rs.
 struct Params {
@@ -14,26 +14,16 @@ struct Params {
     heads: u32,         // H
     kv_heads: u32,      // G
     window: u32,        // 0: none
-    first_key: u32,     // backward: the keys of this call, in whole blocks of 64
-    end_key: u32,
-    blocks: u32,        // backward: blocks of queries that are left of one block of keys
     scale: f32,         // what undoes the scaling of q·k
-    k_scale: f32,       // of k
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f16>>;          // [H·K/16, T/16, 16, 16]
 @group(0) @binding(2) var<storage, read> k: array<vec4<f16>>;          // [G·K/16, T/16, 16, 16]
 @group(0) @binding(3) var<storage, read> v: array<vec4<f16>>;          // [G·K/16, T/16, 16, 16]
-@group(0) @binding(4) var<storage, read> dout: array<vec4<f16>>;       // [H·K/16, T/16, 16, 16]
-@group(0) @binding(5) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(6) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-@group(0) @binding(7) var<storage, read_write> rows: array<vec4<f32>>; // lse, delta / unit, unit: what undoes dout's scaling [T, H]
-@group(0) @binding(8) var<storage, read_write> result: array<vec4<f32>>; // out or dq [T, H, K]
-@group(0) @binding(9) var<storage, read_write> units: array<f32>;      // of each block of keys, by head [H, T/64]
-// Weights and their gradients in units of their keys' block, [H, blocks of keys, blocks of queries from there on, 4, 4, 16, 16].
-@group(0) @binding(10) var<storage, read_write> left: array<vec4<f16>>;
-@group(0) @binding(11) var<storage, read_write> left_gradients: array<vec4<f16>>;
+@group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
+@group(0) @binding(5) var<storage, read_write> row_lse: array<f32>;    // [T, H]
+@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
 
 const QUERIES: u32 = 64u;
 const KEYS: u32 = {KEYS}u;
@@ -66,11 +56,6 @@ fn start_of(row: u32) -> u32 {
     return bounds[min(row, params.rows - 1u)].x;
 }
 
-// The first key that a query sees; `start` is the first row of its sample.
-fn first_of(query: u32, start: u32) -> u32 {
-    return max(start, select(0u, query + 1u - min(params.window, query + 1u), params.window != 0u));
-}
-
 // The first key that any query of the block from `query0` on sees, rounded down to a block.
 fn first_key(query0: u32) -> u32 {
     return first_of(query0, bounds[query0].x) / BLOCK * BLOCK;
@@ -88,11 +73,10 @@ fn visible4(query: u32, first: u32, key: u32) -> vec4<bool> {
     return (keys >= vec4<u32>(first)) & (keys <= vec4<u32>(query)) & vec4<bool>(query < params.rows);
 }
 
-// scores = q·k, without the scale; or dout·v, in units of dout's row. What this waits for is loads: where there are more subgroups
+// scores = q·k, without the scale. What this waits for is loads: where there are more subgroups
 // than blocks of two by two matrices, pairs of them take the same block, each over one half of the head, for which every matrix
 // that is loaded serves two products. Each then hands one row of its block over and adds what it is handed to the other.
-#for (name, rows, columns) in (make_scores, q, k) (make_weight_gradients, dout, v)
-fn {name}(query0: u32, key0: u32, head: u32, lane: u32) {
+fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     let part = lane / 32u % {SPLIT}u;
     let block = lane / 32u / {SPLIT}u;
     let row = block / (KEY_TILES / {BCOLS}u) * {AROWS}u;
@@ -105,10 +89,10 @@ fn {name}(query0: u32, key0: u32, head: u32, lane: u32) {
 #end
     for (var d = part * (DEPTH / {SPLIT}u); d < (part + 1u) * (DEPTH / {SPLIT}u); d++) {
 #for a in 0..{AROWS}
-        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&{rows}[matrix_at(query0 / 16u + row{a}, head * DEPTH + d)], 4u);
+        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&q[matrix_at(query0 / 16u + row{a}, head * DEPTH + d)], 4u);
 #end
 #for b in 0..{BCOLS}
-        let b{b} = coopLoad<coop_mat16x16<f16, B>>(&{columns}[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d)], 4u);
+        let b{b} = coopLoad<coop_mat16x16<f16, B>>(&k[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d)], 4u);
 #end
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
@@ -141,7 +125,6 @@ fn {name}(query0: u32, key0: u32, head: u32, lane: u32) {
     workgroupBarrier();
 }
 
-#end
 // weights = exp(q·k − most). Returns the sum of this thread's, and tells where `most` is too low.
 fn store_weights(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f32 {
     let row = lane / SHARES;
@@ -196,40 +179,6 @@ fn scale_finished(row0: u32, lane: u32) {
     }
 }
 
-// Where four keys of a query lie among what is left: `key` counts within the block of queries' 64 keys.
-fn left_at(query0: u32, key0: u32, head: u32, row: u32, key: u32) -> u32 {
-    let keys = (params.end_key - params.first_key) / BLOCK;
-    let block = (head * keys + (key0 - params.first_key) / BLOCK) * params.blocks + (query0 - key0 / BLOCK * BLOCK) / BLOCK;
-    return (block * 16u + row / 16u * 4u + key / 16u) * 64u + row % 16u * 4u + key % 16u / 4u;
-}
-
-// weights = exp(q·k − lse), left for the keys times what their units ask for.
-fn store_probabilities(query0: u32, key0: u32, head: u32, first: u32, lse: f32, by_row: f32, lane: u32) {
-    let row = lane / SHARES;
-    let all = all_seen(query0, key0);
-    for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
-        var p = exp(params.scale * scores[row * SCORE_PITCH + c] - lse);
-        if !all {
-            p = select(vec4<f32>(), p, visible4(query0 + row, first, key0 + c * 4u));
-        }
-        weights[row * WEIGHT_PITCH + c] = vec4<f16>(p);
-        left[left_at(query0, key0, head, row, key0 % BLOCK + c * 4u)] = vec4<f16>(by_row * p);
-    }
-    workgroupBarrier();
-}
-
-// weights = weights·(dout·v − delta): the gradients of the scores, left in the same way.
-fn store_score_gradients(query0: u32, key0: u32, head: u32, delta: f32, by_row: f32, lane: u32) {
-    let row = lane / SHARES;
-    for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
-        let p = vec4<f32>(weights[row * WEIGHT_PITCH + c]);
-        let gradient = p * (scores[row * SCORE_PITCH + c] - delta);
-        weights[row * WEIGHT_PITCH + c] = vec4<f16>(gradient);
-        left_gradients[left_at(query0, key0, head, row, key0 % BLOCK + c * 4u)] = vec4<f16>(by_row * gradient);
-    }
-    workgroupBarrier();
-}
-
 // The 16×16 results that this subgroup has left in `scores`: four of row `i / 4`.
 fn finished(i: u32, lane: u32) -> vec4<f32> {
     return scores[lane / 32u * 80u + i / 4u * 5u + i % 4u];
@@ -239,32 +188,14 @@ fn result_at(row: u32, head: u32, col4: u32) -> u32 {
     return (row * params.heads + head) * DEPTH * 4u + col4;
 }
 
-// Stores 16×16 results, each row times its factor, or adds them.
-fn store(block: u32, row0: u32, head: u32, col4: u32, add: bool, lane: u32) {
+// Stores 16×16 results, each row times its factor.
+fn store(block: u32, row0: u32, head: u32, col4: u32, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         let row = row0 + i / 4u;
         if row < params.rows {
-            let at = result_at(row, head, col4 + i % 4u);
-            var value = shared_rows[row - block].x * finished(i, lane);
-            if add {
-                value += result[at];
-            }
-            result[at] = value;
+            result[result_at(row, head, col4 + i % 4u)] = shared_rows[row - block].x * finished(i, lane);
         }
     }
-}
-
-// Largest of `a` over the workgroup.
-fn largest(a: f32, lane: u32) -> f32 {
-    shared_rows[lane].x = a;
-    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane < step {
-            shared_rows[lane].x = max(shared_rows[lane].x, shared_rows[lane + step].x);
-        }
-    }
-    workgroupBarrier();
-    return shared_rows[0].x;
 }
 
 @compute @workgroup_size({THREADS})
@@ -359,77 +290,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let v{i}{j} = c{i}{j};
     coopStoreT(v{i}{j}, &scores[at], narrow);
     subgroupBarrier();
-    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, false, lane);
+    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, lane);
     subgroupBarrier();
 #end
 #end
-}
-
-@compute @workgroup_size({THREADS})
-fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let query0 = params.first_key + (groups.y - 1u - group.y) * QUERIES;
-    let head = group.x;
-    let query = query0 + lane / SHARES;
-    let first = first_of(query, start_of(query));
-    let row = rows[min(query, params.rows - 1u) * params.heads + head];
-    let seen_from = first_key(query0);
-    let begin = max(seen_from, params.first_key);
-    let end = min(min(query0 + QUERIES, params.rows), params.end_key);
-    if lane % SHARES == 0u {
-        shared_rows[lane / SHARES].x = row.z * params.k_scale;
-    }
-#for i in 0..4
-#for j in 0..{OUT}
-    var c{i}{j} = coop_mat16x16<f32, C>();
-#end
-#end
-    let column = lane / 32u * {OUT}u;
-    let blocks = (params.rows + BLOCK - 1u) / BLOCK;
-    for (var key0 = begin; key0 < end; key0 += KEYS) {
-        let by_row = row.z / units[head * blocks + key0 / BLOCK];
-        make_scores(query0, key0, head, lane);
-        store_probabilities(query0, key0, head, first, row.x, by_row, lane);
-        make_weight_gradients(query0, key0, head, lane);
-        store_score_gradients(query0, key0, head, row.y, by_row, lane);
-        for (var t = 0u; t < KEY_TILES; t++) {
-#for i in 0..4
-            let p{i} = coopLoadT<coop_mat16x16<f16, A>>(&weights[{i}u * 16u * WEIGHT_PITCH + t * 4u], WEIGHT_PITCH);
-#end
-#for j in 0..{OUT}
-            let k{j} = coopLoadT<coop_mat16x16<f16, B>>(&k[matrix_at(key0 / 16u + t, kv_head(head) * DEPTH + column + {j}u)], 4u);
-#end
-#for i in 0..4
-#for j in 0..{OUT}
-            c{i}{j} = coopMultiplyAdd(p{i}, k{j}, c{i}{j});
-#end
-#end
-        }
-    }
-    let at = lane / 32u * 80u;
-    let pitch = 5u;
-    workgroupBarrier();
-#for i in 0..4
-#for j in 0..{OUT}
-    let v{i}{j} = c{i}{j};
-    coopStoreT(v{i}{j}, &scores[at], pitch);
-    subgroupBarrier();
-    store(query0, query0 + {i}u * 16u, head, (column + {j}u) * 4u, seen_from < params.first_key, lane);
-    subgroupBarrier();
-#end
-#end
-}
-
-// The largest unit of the queries that see any key of a block: in the sum over them, rows that f16 loses beside it do not count.
-@compute @workgroup_size({THREADS})
-fn key_units(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let key0 = group.y * BLOCK;
-    let end = end_query(key0);
-    var most = 0.0;
-    for (var row = key0 + lane; row < end; row += THREADS) {
-        most = max(most, rows[row * params.heads + group.x].z);
-    }
-    let unit = largest(most, lane);
-    if lane == 0u {
-        units[group.x * groups.y + group.y] = unit;
-    }
 }

@@ -5,7 +5,7 @@ use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::coop_attention::{self, Operands, Scratch};
-use rullama_train::ops::coop_attention_kv::Left;
+use rullama_train::ops::coop_attention_backward::Left;
 use rullama_train::ops::coop_norm::Source;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
@@ -256,8 +256,8 @@ pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let pairs = size.pairs(head_size, window);
         let operations = [
             ("coop_attention.forward", 4.0 * pairs),
-            ("coop_attention.backward_q", 6.0 * pairs),
-            ("coop_attention_kv.", 4.0 * pairs),
+            ("coop_attention_scores.", 4.0 * pairs),
+            ("coop_attention_product.", 6.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
             let attention =

@@ -22,9 +22,9 @@ use super::lending::LentLeft;
 use super::plan::{Kept, LayerWidths, Plan};
 use crate::config::Experts;
 use crate::gpu::{Gpu, GpuError, Recorder};
-use crate::ops::coop_attention_kv::Left;
+use crate::ops::Rows;
+use crate::ops::coop_attention_backward::{self, Left};
 use crate::ops::pack::Packed;
-use crate::ops::{Rows, coop_attention};
 
 /// What one layer's forward leaves behind. `attention` and `feed_forward` of recomputing layers are the same memory.
 pub(super) struct LayerActivations {
@@ -113,7 +113,7 @@ pub struct Activations {
     pub(super) kept_keys: Vec<bool>, // by layer: whether later ones use its keys and values; the others share `dkv`
     pub(super) scratch: Scratch,
     pub(super) packs: Option<Packs>,
-    pub(super) coop_attention: Option<coop_attention::Scratch>,
+    pub(super) coop_attention: Option<coop_attention_backward::Scratch>,
 }
 
 impl Activations {
@@ -241,7 +241,7 @@ impl Activations {
                     LentLeft::Own(bytes) => Left::new(gpu, bytes)?,
                 };
                 let (queries, heads) = (widest.queries, widest.heads);
-                Some(coop_attention::Scratch::new(gpu, plan.tokens, queries, heads, left)?)
+                Some(coop_attention_backward::Scratch::new(gpu, plan.tokens, queries, heads, left)?)
             }
         };
         Ok(Activations {

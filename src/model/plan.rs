@@ -6,7 +6,7 @@ use super::lending::Lent;
 use super::{Model, Trainable, offload};
 use crate::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
-use crate::ops::coop_attention_kv::Left;
+use crate::ops::coop_attention_backward::{self, Left};
 use crate::ops::pack::packed_bytes;
 use crate::ops::{Weight, coop_attention};
 use crate::train::Capacity;
@@ -320,7 +320,7 @@ impl Plan {
             width => {
                 let head = packed_bytes(head_rows, config.vocab) + packed_bytes(head_rows, config.width);
                 Packs::bytes(tokens, width, z_width)
-                    + coop_attention::Scratch::bytes(tokens, widest.queries, widest.heads)
+                    + coop_attention_backward::Scratch::bytes(tokens, widest.queries, widest.heads)
                     + head
             }
         };

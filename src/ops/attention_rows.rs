@@ -14,7 +14,7 @@ struct Params {
     head_size4: u32,
 }
 
-/// `rows` `[T, H, 4]`: the log-sum-exp, `Σ dout·out` in units of what undoes the scaling of the row of `packed`, and that unit.
+/// `rows` `[T, H, 2]`: the log-sum-exp, and `Σ dout·out` in units of what undoes the scaling of the row of `packed`.
 ///
 /// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed.
 pub fn forward(

@@ -10,7 +10,7 @@ pub mod attention_rows;
 pub mod cached_attention;
 pub mod ceiling;
 pub mod coop_attention;
-pub mod coop_attention_kv;
+pub mod coop_attention_backward;
 pub mod coop_ceiling;
 pub mod coop_cross_entropy;
 pub mod coop_expert_geglu;

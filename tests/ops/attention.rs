@@ -4,8 +4,8 @@ use libtest_mimic::Failed;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::attention::Attention;
-use rullama_train::ops::coop_attention::{self, Operands, Scratch};
-use rullama_train::ops::coop_attention_kv::Left;
+use rullama_train::ops::coop_attention::{self, Operands};
+use rullama_train::ops::coop_attention_backward::{Left, Scratch};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
@@ -37,7 +37,7 @@ struct Case {
 fn cases(sizes: &[usize]) -> Vec<Case> {
     const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(32), Some(64)];
     const HEADS: [(usize, usize); 4] = [(1, 1), (4, 2), (4, 1), (2, 2)];
-    const PACKED: [(usize, &[u32]); 8] = [
+    const PACKED: [(usize, &[u32]); 10] = [
         (1, &[0]),
         (31, &[0]),
         (33, &[0, 1, 14]),
@@ -46,6 +46,8 @@ fn cases(sizes: &[usize]) -> Vec<Case> {
         (97, &[0, 1, 33, 34, 77]),
         (97, &[0, 31, 64, 96]),
         (200, &[0, 130]),
+        (300, &[0, 130]),
+        (397, &[0, 5]),
     ];
     let mut cases = Vec::new();
     for (s, head_size) in sizes.iter().copied().enumerate() {
@@ -125,10 +127,10 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let longest = tokens;
         let attention =
             Attention { heads, kv_heads, head_size, window, bounds: &bounds, rows: tokens, longest };
-        // Every other case in several parts.
-        let all = Left::least_bytes(heads, tokens, window.unwrap_or(tokens));
-        let bytes = if tokens % 2 == 0 { all } else { all.div_ceil(tokens.div_ceil(64) as u64) };
-        let left = Left::new(gpu, bytes.next_multiple_of(256))?;
+        // Every other case in as many parts as there are blocks.
+        let (tokens_of_part, reach) =
+            if tokens % 2 == 0 { (tokens, window.unwrap_or(tokens)) } else { (1, 1) };
+        let left = Left::new(gpu, Left::least_bytes(heads, tokens_of_part, reach))?;
         let cooperative_scratch = Scratch::new(gpu, tokens, q_width, heads, left)?;
         // A row whose largest value is ½ is not scaled, nor what is scaled alike.
         let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);
