@@ -23,7 +23,13 @@ struct Params {
 @group(0) @binding(3) var<storage, read> v: array<vec4<f16>>;          // [G·K/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
 @group(0) @binding(5) var<storage, read_write> row_lse: array<f32>;    // [T, H]
+#for plain in 0..{PLAIN}
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
+#end
+#for packed in 0..{PACKED}
+@group(0) @binding(6) var<storage, read_write> result: array<vec4<f16>>; // [H·K/16, T/16, 16, 16]
+@group(0) @binding(7) var<storage, read_write> factors: array<f32>;    // of its rows, as pack.wgsl has them: means of values fit into f16
+#end
 
 const QUERIES: u32 = 64u;
 const KEYS: u32 = {KEYS}u;
@@ -87,16 +93,20 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     var s{a}{b} = coop_mat16x16<f32, C>();
 #end
 #end
-    for (var d = part * (DEPTH / {SPLIT}u); d < (part + 1u) * (DEPTH / {SPLIT}u); d++) {
+    for (var d = part * (DEPTH / {SPLIT}u); d < (part + 1u) * (DEPTH / {SPLIT}u); d += {AHEAD}u) {
+#for n in 0..{AHEAD}
 #for a in 0..{AROWS}
-        let a{a} = coopLoadT<coop_mat16x16<f16, A>>(&q[matrix_at(query0 / 16u + row{a}, head * DEPTH + d)], 4u);
+        let a{n}{a} = coopLoadT<coop_mat16x16<f16, A>>(&q[matrix_at(query0 / 16u + row{a}, head * DEPTH + d + {n}u)], 4u);
 #end
 #for b in 0..{BCOLS}
-        let b{b} = coopLoad<coop_mat16x16<f16, B>>(&k[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d)], 4u);
+        let b{n}{b} = coopLoad<coop_mat16x16<f16, B>>(&k[matrix_at(key0 / 16u + col + {b}u, kv_head(head) * DEPTH + d + {n}u)], 4u);
 #end
+#end
+#for n in 0..{AHEAD}
 #for a in 0..{AROWS}
 #for b in 0..{BCOLS}
-        s{a}{b} = coopMultiplyAdd(a{a}, b{b}, s{a}{b});
+        s{a}{b} = coopMultiplyAdd(a{n}{a}, b{n}{b}, s{a}{b});
+#end
 #end
 #end
     }
@@ -184,17 +194,21 @@ fn finished(i: u32, lane: u32) -> vec4<f32> {
     return scores[lane / 32u * 80u + i / 4u * 5u + i % 4u];
 }
 
-fn result_at(row: u32, head: u32, col4: u32) -> u32 {
-    return (row * params.heads + head) * DEPTH * 4u + col4;
-}
-
-// Stores 16×16 results, each row times its factor.
+// Stores 16×16 results, each row times its factor. Packed ones are zeros behind the last row.
 fn store(block: u32, row0: u32, head: u32, col4: u32, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         let row = row0 + i / 4u;
+        let value = shared_rows[row - block].x * finished(i, lane);
+#for plain in 0..{PLAIN}
         if row < params.rows {
-            result[result_at(row, head, col4 + i % 4u)] = shared_rows[row - block].x * finished(i, lane);
+            result[(row * params.heads + head) * DEPTH * 4u + col4 + i % 4u] = value;
         }
+#end
+#for packed in 0..{PACKED}
+        if row0 < params.rows {
+            result[matrix_at(row0 / 16u, head * DEPTH + col4 / 4u) + i] = select(vec4<f16>(), vec4<f16>(value), row < params.rows);
+        }
+#end
     }
 }
 
@@ -282,6 +296,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         shared_rows[row].x = 1.0 / max(sum, 1e-30);
         if query < params.rows {
             row_lse[query * params.heads + head] = most + log(max(sum, 1e-30));
+#for packed in 0..{PACKED}
+            factors[query] = 1.0;
+#end
         }
     }
     workgroupBarrier();

@@ -91,7 +91,11 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
         return [256, 1024].map(|n| vec![("THREADS", n)]).to_vec();
     }
     if source.contains("{SUBGROUPS}") {
-        return [32, 64, 128, 256, 512].map(|size| coop_attention::sizes(size).to_vec()).to_vec();
+        let of = |(size, packed)| coop_attention::sizes(size, packed).to_vec();
+        return [(32, false), (64, true), (128, false), (256, true), (512, true)].map(of).to_vec();
+    }
+    if source.contains("{PACKED}") {
+        return [0, 1].map(|packed| vec![("PACKED", packed), ("PLAIN", 1 - packed)]).to_vec();
     }
     vec![vec![]]
 }
@@ -143,15 +147,33 @@ fn combinations() -> Vec<Combination> {
 }
 
 /// 7 shaders read weights of 9 formats, one of them with operands of two types, one reads them in two ways and makes its input in
-/// two, one does so on registers of three widths and two on matrices of subgroups of two, 29 read none, and sixteen are
-/// made for 5, 4, 4, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3, 3, 3 and 2 sizes. A new shader or format changes the number.
+/// two, one does so on registers of three widths and two on matrices of subgroups of two, 28 read none, and seventeen are
+/// made for 2, 5, 4, 4, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3, 3, 3 and 2 sizes. A new shader or format changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
     assert_eq!(
         combinations.len(),
-        19 * GgmlType::SUPPORTED.len() + 29 + 5 + 4 + 4 + 4 + 4 + 4 + 4 + 9 + 2 + 3 + 4 + 3 + 3 + 3 + 3 + 2,
+        19 * GgmlType::SUPPORTED.len()
+            + 28
+            + 2
+            + 5
+            + 4
+            + 4
+            + 4
+            + 4
+            + 4
+            + 4
+            + 9
+            + 2
+            + 3
+            + 4
+            + 3
+            + 3
+            + 3
+            + 3
+            + 2,
         "checked {names:?}"
     );
     for c in &combinations {

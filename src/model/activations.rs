@@ -88,7 +88,7 @@ pub(super) struct Scratch {
     pub dup: Rows,       // [C, F]
     pub dgeglu: Rows,    // [C, F]
     pub ffn_down: Rows,  // `down` of a chunk in f32, where it is kept packed [C, D]
-    pub dq: Rows,        // [T, H·K]; before that, the attention's output in f32, where it is kept packed
+    pub dq: Rows,        // [T, H·K]; before that, the output of attention in f32, where it is kept packed
     pub dattn_q: Rows,   // [T, H·K]; before that, the gradient of the attention's output
     pub dheads: Rows,    // gradients of keys or values by query head [T, H·K]
     pub dattn_k: Rows,   // [T, G·K]
@@ -305,8 +305,8 @@ impl Activations {
         }
     }
 
-    /// What the attention of a layer gives to `tokens` tokens: in f32, and packed where it is kept so. Then the rows are scratch of
-    /// every layer, and hold it while attention or its backward runs.
+    /// What attention in f32 gives to `tokens` tokens: in f32, and packed where it is kept so. Then the rows are scratch of every layer,
+    /// and hold it while attention or its backward runs.
     pub(super) fn attended(&self, layer: usize, tokens: usize) -> (Rows, Option<Packed>) {
         let attended = &self.layers[layer].attended;
         match &attended.packed {

@@ -160,14 +160,15 @@ impl<'b> Model<'b> {
         let donor = l.kv_donor.unwrap_or(layer);
         let (dk, dv) = acts.dkv[donor].as_ref().expect("a donor makes keys and values");
         let attention = self.attention(layer, pass.inputs);
-        let (out, packed) = acts.attended(layer, t);
-        packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
-        let (gradients, out, lse) = ([&dq, dk, dv], &out, &a.lse);
+        let (gradients, lse) = ([&dq, dk, dv], &a.lse);
         match (&acts.coop_attention, self.operands(acts, layer, t)) {
             (Some(scratch), Some(heads)) => {
-                scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads.bind(), out, lse);
+                let (out, heads) = (&a.attended(t), heads.bind());
+                scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads, out, lse);
             }
             _ => {
+                let (out, packed) = &acts.attended(layer, t);
+                packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
                 let delta = s.delta.narrowed(l.heads);
                 let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
                 attention.backward(rec, gradients, [&delta, &s.dheads], dattention, qkv, out, lse);

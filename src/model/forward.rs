@@ -74,16 +74,18 @@ impl<'b> Model<'b> {
 
         self.heads_forward(rec, pass, acts, layer);
         if !(again && a.kept() >= Kept::Attention) {
-            let (attended, packed) = acts.attended(layer, t);
             let attention = self.attention(layer, pass.inputs);
             let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
             match self.operands(acts, layer, t) {
                 Some(operands) => {
-                    coop_attention::forward(rec, &attention, &attended, &a.lse, operands.bind());
+                    coop_attention::forward(rec, &attention, &a.attended(t), &a.lse, operands.bind());
                 }
-                None => attention.forward(rec, &attended, &a.lse, &saved.q, &donor.k, &donor.v),
+                None => {
+                    let (attended, packed) = acts.attended(layer, t);
+                    attention.forward(rec, &attended, &a.lse, &saved.q, &donor.k, &donor.v);
+                    packed.iter().for_each(|packed| packed.pack(rec, attended.all(), w.attn_output.cols, t));
+                }
             }
-            packed.iter().for_each(|packed| packed.pack(rec, attended.all(), w.attn_output.cols, t));
         }
 
         let outputs = [(Module::AttnOutput, &w.attn_output, &saved.attn_output)];

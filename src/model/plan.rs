@@ -247,13 +247,11 @@ impl Plan {
     /// With the largest chunk, of `least` tokens or more, with which the plan fits, where there is a limit.
     fn of(gpu: &Gpu, model: &Frozen, adapter: &Trainable, passes: Passes, least: usize) -> Plan {
         let tokens = passes.capacity.tokens;
-        // Where attention takes most of the time, the feed-forward gives way to it.
-        let largest = if tokens < 4 * model.chunk { model.chunk } else { model.chunk.div_ceil(2) };
         let with_chunk = |chunk: usize| {
             Plan::with_chunk(gpu, model, adapter, passes, chunk.next_multiple_of(64).min(tokens))
         };
-        let Recompute::Within(limit) = passes.recompute else { return with_chunk(largest) };
-        let mut chunk = largest.min(tokens);
+        let Recompute::Within(limit) = passes.recompute else { return with_chunk(model.chunk) };
+        let mut chunk = model.chunk.min(tokens);
         loop {
             let plan = with_chunk(chunk);
             if plan.total() <= limit || chunk / 2 < least {

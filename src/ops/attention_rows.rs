@@ -12,11 +12,12 @@ struct Params {
     rows: u32,
     heads: u32,
     head_size4: u32,
+    tiles: u32,
 }
 
 /// `rows` `[T, H, 2]`: the log-sum-exp, and `Σ dout·out` in units of what undoes the scaling of the row of `packed`.
 ///
-/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed.
+/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed, and `out` may be, without scaling.
 pub fn forward(
     rec: &mut Recorder,
     rows: Binding,
@@ -29,9 +30,14 @@ pub fn forward(
         rows: attention.rows as u32,
         heads: attention.heads as u32,
         head_size4: (attention.head_size / 4) as u32,
+        tiles: out.packed.as_ref().map_or(0, Packed::tiles),
     };
     let rows = Binding { index: 5, ..rows };
-    let bindings = [out.bind(1), dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
+    let out_binding = out.packed.as_ref().map_or_else(|| out.bind(1), |packed| packed.bind(1));
+    let bindings = [out_binding, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
     let all = grid(attention.rows * attention.heads);
-    rec.dispatch(Kernel::new("attention_rows", "forward"), &params, &bindings, all);
+    let packed = u32::from(out.packed.is_some());
+    let kernel =
+        Kernel::new("attention_rows", "forward").with_size("PACKED", packed).with_size("PLAIN", 1 - packed);
+    rec.dispatch(kernel, &params, &bindings, all);
 }

@@ -25,8 +25,8 @@ pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`].
-pub fn sizes(head_size: usize) -> [(&'static str, u32); 12] {
+/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`], and packed results or others.
+pub fn sizes(head_size: usize, packed: bool) -> [(&'static str, u32); 15] {
     // With the largest heads registers bound the workgroups on a multiprocessor, not their memory.
     let keys = if head_size == 512 { 64 } else { 32 };
     let subgroups = (head_size / 64).max(2);
@@ -42,12 +42,15 @@ pub fn sizes(head_size: usize) -> [(&'static str, u32); 12] {
         ("OUT", head_size / subgroups / 16),
         ("KEYS", keys),
         ("SPLIT", split),
+        ("AHEAD", 4.min(head_size / 16 / split)), // loads at once
         ("AROWS", rows),
         ("BCOLS", columns),
         ("PAIRS", split - 1),
         ("STORED", rows / split),
         ("SCORES", (QUERIES * (keys / 4 + 1)).max(80 * subgroups)),
         ("WEIGHTS", QUERIES * (keys / 4 + 2)),
+        ("PACKED", usize::from(packed)),
+        ("PLAIN", usize::from(!packed)),
     ]
     .map(|(name, n)| (name, n as u32))
 }
@@ -67,7 +70,7 @@ pub struct Operands<'a> {
     pub k_scale: f32,
 }
 
-/// [`Attention::forward`].
+/// [`Attention::forward`]; `out` may come packed, then it is not scaled: it lies among the values.
 pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows, operands: Operands) {
     let Operands { q, k, v, q_scale, k_scale } = operands;
     let params = Params {
@@ -79,9 +82,13 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows
         scale: 1.0 / (q_scale * k_scale),
     };
     let bounds = Binding { index: 4, buffer: attention.bounds, range: None };
-    let bindings = [q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5), out.bind(6)];
-    let kernel = Kernel::new("coop_attention", "forward");
-    let kernel = sizes(attention.head_size).into_iter().fold(kernel, |k, (name, n)| k.with_size(name, n));
+    let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5)];
+    match &out.packed {
+        Some(packed) => bindings.extend([packed.bind(6), packed.bind_factors(7)]),
+        None => bindings.push(out.bind(6)),
+    }
+    let sizes = sizes(attention.head_size, out.packed.is_some()).into_iter();
+    let kernel = sizes.fold(Kernel::new("coop_attention", "forward"), |k, (name, n)| k.with_size(name, n));
     let groups = [attention.heads as u32, attention.rows.div_ceil(QUERIES) as u32, 1];
     rec.dispatch(kernel, &params, &bindings, groups);
 }

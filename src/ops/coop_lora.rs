@@ -85,7 +85,7 @@ fn project_with(
     };
     let down = params.rows.div_ceil(128);
     let steps = (params.wide_cols as usize).div_ceil(STEPS);
-    let parts = partial_sums::split_wide_unsummed(rec, &target, across * down, steps, |rec, parts| {
+    let parts = partial_sums::split_thin_unsummed(rec, &target, across * down, steps, |rec, parts| {
         let params =
             Params { y_stride4: parts.stride4, y_offset4: parts.offset4, part_steps: parts.steps, ..params };
         let bindings = [x.bind(1), x.bind_factors(2), matrix.bind(3), parts.result];

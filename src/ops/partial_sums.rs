@@ -53,6 +53,9 @@ pub struct Parts<'a> {
 /// Workgroups of 64×64 results that keep a device as busy as one of 128×128 results on cooperative matrices.
 const WIDE: usize = 16;
 
+/// The same of the adapter's thin products.
+const THIN: usize = 4;
+
 /// Computes a product over `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device:
 /// `product` runs the kernel that fills [`Parts::result`].
 pub fn split(
@@ -75,19 +78,20 @@ pub fn split_wide(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let parts = split_wide_unsummed(rec, target, tiles, steps, product);
+    let fill = rec.gpu().workgroups_to_fill() / WIDE;
+    let parts = split_to_fill(rec, target, fill, tiles, steps, product);
     sum(rec, target, parts);
 }
 
-/// The same without the last step: the parts, which lie in the device's scratch if there are several.
-pub fn split_wide_unsummed(
+/// [`split`] for kernels that wait for memory, without the last step: the parts, which lie in the device's scratch if there are several.
+pub fn split_thin_unsummed(
     rec: &mut Recorder,
     target: &Target,
     tiles: u32,
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) -> u32 {
-    let fill = rec.gpu().workgroups_to_fill() / WIDE;
+    let fill = rec.gpu().workgroups_to_fill() / THIN;
     split_to_fill(rec, target, fill, tiles, steps, product)
 }
 

@@ -10,6 +10,7 @@ use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
+use super::half::{make_stale, nothing_behind};
 
 /// Scores are sums of up to 512 products, about 3 in size: rounding moves each by some 1e-6, and exp passes that on.
 /// exp itself may be off by 3 + 2|x| ULP (WGSL, 15.7.4.1): some 3e-6 at x = -10.
@@ -140,6 +141,12 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let gradients = [&dq.rows, &dk.rows, &dv.rows];
         let inputs = [&q.rows, &k.rows, &v.rows];
         let (out_rows, lse_rows, scratch) = (&out_block.rows, &lse_block.rows, [&delta.rows, &dheads]);
+        // Every other head size leaves its result packed.
+        let packed_out = Packed::new(gpu, "packed out", tokens, q_width)?;
+        let leaves_packed = cooperative && [64, 256, 512].contains(&head_size);
+        if leaves_packed {
+            make_stale(gpu, &packed_out, q_width, tokens);
+        }
         run(gpu, |rec| {
             if cooperative {
                 unscaled.pack(rec, halves.rows.all(), 4, tokens);
@@ -149,14 +156,20 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
                 }
                 let [pq, pk, pv] = &packed;
                 let operands = Operands { q: pq, k: pk, v: pv, q_scale: 1.0, k_scale: 1.0 };
-                coop_attention::forward(rec, &attention, out_rows, lse_rows, operands);
+                let packed = leaves_packed.then(|| packed_out.clone());
+                let out = &Rows { packed, ..out_rows.clone() };
+                coop_attention::forward(rec, &attention, out, lse_rows, operands);
+                out.packed.iter().for_each(|packed| packed.unpack(rec, out_rows.all(), q_width, tokens));
                 let (scratch, dout) = (&cooperative_scratch, &dout.rows);
-                scratch.backward(rec, &attention, gradients, &dheads, dout, operands, out_rows, lse_rows);
+                scratch.backward(rec, &attention, gradients, &dheads, dout, operands, out, lse_rows);
             } else {
                 attention.forward(rec, out_rows, lse_rows, inputs[0], inputs[1], inputs[2]);
                 attention.backward(rec, gradients, scratch, &dout.rows, inputs, out_rows, lse_rows);
             }
         })?;
+        if leaves_packed {
+            nothing_behind(gpu, &packed_out, q_width, tokens, &name)?;
+        }
         out_check.close(&name, q_width, &out_block.read(gpu, &name)?, &out)?;
         let lse_found = per_row(gpu, &name, &lse_block, tokens * heads)?;
         per_row(gpu, &name, &delta, tokens * heads)?;

@@ -34,13 +34,19 @@ fn unpacked(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str)
 }
 
 /// Fills all that lies in whole matrices, up to 64 columns.
-fn make_stale(gpu: &Gpu, packed: &Packed, width: usize, height: usize) {
+pub(super) fn make_stale(gpu: &Gpu, packed: &Packed, width: usize, height: usize) {
     let stale = vec![f16::NAN; width.next_multiple_of(64) * height.next_multiple_of(16)];
     gpu.write(packed.bind(0).buffer, &stale);
 }
 
 /// What is behind the last column and row, products read as zero.
-fn nothing_behind(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str) -> Result<(), Failed> {
+pub(super) fn nothing_behind(
+    gpu: &Gpu,
+    packed: &Packed,
+    width: usize,
+    height: usize,
+    name: &str,
+) -> Result<(), Failed> {
     let (tiles, across) = (height.div_ceil(16), width.next_multiple_of(64));
     let halves: Vec<f16> = block_on(gpu.read(packed.bind(0).buffer, across * tiles * 16))?;
     let place = |t: usize, c: usize| ((c / 16) * tiles + t / 16) * 256 + t % 16 * 16 + c % 16;

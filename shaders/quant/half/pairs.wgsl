@@ -1,8 +1,3 @@
-// What f16 holds of x exactly. Compilers may take f32(f16(x)) for x.
-fn upper(x: f32) -> f32 {
-    return bitcast<f32>(bitcast<u32>(x) & 0xffffe000u);
-}
-
 // Quants as f16 without a conversion: as the lowest bits of a number from 1024 on, whose last bit is worth 1.
 fn from_1024(pair: u32) -> vec2<f16> {
     return vec2<f16>(unpack2x16float(pair | 0x64006400u));
