@@ -188,7 +188,7 @@ pub fn with_experts(base: &Base) -> Vec<usize> {
 /// Upper bounds of the logits' chunk, unless one row alone is larger: more rows keep more of the device busy, and long passes
 /// have room for them.
 const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
-/// What a token of the pass adds to the lower one.
+/// What a token with loss may take, between these.
 const HEAD_BYTES_A_TOKEN: u64 = 32 << 10;
 
 /// Chunks are not made smaller than this: by then other buffers take more.
@@ -311,7 +311,7 @@ impl Plan {
             + 2 * widest.per_layer
             + if packed_down { widest.width } else { 0 };
         let row_bytes = (config.vocab.next_multiple_of(4) * 4) as u64;
-        let head_bytes = (tokens as u64 * HEAD_BYTES_A_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
+        let head_bytes = (loss_tokens as u64 * HEAD_BYTES_A_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
         let head_rows = ((head_bytes / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1));
         let packed = match packs_width {
             0 => 0,
