@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use rullama_train::config::Config;
+use rullama_train::config::{Config, LayerConfig};
 use rullama_train::gpu::profile::KernelTime;
 use rullama_train::gpu::{Gpu, Recorder};
-use rullama_train::model::plan::Plan;
+use rullama_train::model::plan::{Kept, Plan};
 use rullama_train::ops::{ceiling, coop_ceiling};
 use serde_json::{Value, json};
 
@@ -119,7 +119,7 @@ pub fn groups(kernels: &[(String, KernelTime)], products: f64, attention: f64) -
         let shader = name.split('.').next().unwrap_or(name);
         let group = match shader.trim_start_matches("simd_") {
             _ if shader.ends_with("linear") => 0,
-            "attention" | "coop_attention" => 1,
+            name if name.trim_start_matches("coop_").starts_with("attention") => 1,
             "lora" | "coop_lora" => 2,
             _ => 3,
         };
@@ -132,10 +132,10 @@ pub fn groups(kernels: &[(String, KernelTime)], products: f64, attention: f64) -
 /// Floating-point operations of attention over `batch` sequences of `length` tokens: scores and sums forward, again where that is
 /// recomputed, and five products backward; only of keys that a query sees.
 pub fn attention_operations(config: &Config, plan: &Plan, batch: usize, length: usize) -> f64 {
-    let of_layer = |(l, kept): (&rullama_train::config::LayerConfig, &rullama_train::model::plan::Kept)| {
+    let of_layer = |(l, kept): (&LayerConfig, &Kept)| {
         let seen = |t: usize| l.window.map_or(t + 1, |window| window.min(t + 1));
         let pairs = batch * l.heads * (0..length).map(seen).sum::<usize>();
-        let products = 2 * if kept.recomputes() { 2 } else { 1 } + 5;
+        let products = 2 * if *kept < Kept::Attention { 2 } else { 1 } + 5;
         (2 * products * pairs * l.head_size) as f64
     };
     config.layers.iter().zip(&plan.kept).map(of_layer).sum()
