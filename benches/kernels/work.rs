@@ -6,7 +6,6 @@ use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::coop_attention::{self, Operands};
 use rullama_train::ops::coop_attention_backward::{Left, Scratch};
-use rullama_train::ops::coop_norm::Source;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
@@ -286,7 +285,7 @@ pub fn coop_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (y, norm) = (Packed::new(gpu, "bench", t, d)?, norm(gpu, d)?);
     Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
         coop_norm::forward(rec, &y, &x, norm, t);
-        coop_norm::backward(rec, &y, &dy, Source::Rows(&x), norm, t);
+        coop_norm::backward(rec, &y, &dy, &x, norm, t);
     })])
 }
 

@@ -13,7 +13,7 @@
 //! | `ffn_gate`, `ffn_up`, `geglu`, `z_down` | `[T, F]`, `[T, R]` | GeGLU; adapter of down |
 //! | `down` | `[T, D]` | norm after the feed-forward; recomputing layers may keep it |
 //! | `experts` | see [`super::experts`] | router and experts, where the layer has any |
-//! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | adapter of inp_gate |
+//! | `after_ffn`, `z_gate` | `[T, D]`, `[T, R]` | per-layer branch: adapter of inp_gate |
 //! | `per_layer_input`, `inp_gate`, `gated_input`, `z_proj`, `proj` | `[T, P]`, `[T, R]`, `[T, D]` | per-layer branch |
 
 use super::coop_products::Packs;
@@ -291,17 +291,16 @@ impl Activations {
         layer.experts.get(if layer.kept.recomputes() { 0 } else { chunk.first / self.chunk })
     }
 
-    /// What the feed-forward of a layer gives of `chunk`, in f32, and packed where it is kept so: then the rows are scratch of
-    /// every layer.
-    pub(super) fn down(&self, layer: usize, chunk: Chunk) -> (Rows, Option<Packed>) {
+    /// What the feed-forward of a layer gives of `chunk`. Where it is kept packed, what lies there in f32 is scratch of every layer.
+    pub(super) fn down(&self, layer: usize, chunk: Chunk) -> Rows {
         let layer = &self.layers[layer];
         let down = match layer.kept {
             Kept::Input => layer.down.clone(),
             _ => layer.down.below(chunk.first),
         };
         match down.packed {
-            Some(packed) => (self.scratch.ffn_down.clone(), Some(packed)),
-            None => (down, None),
+            Some(packed) => Rows { packed: Some(packed), ..self.scratch.ffn_down.clone() },
+            None => down,
         }
     }
 
@@ -452,7 +451,10 @@ impl Maker<'_> {
             ffn_up: rows("ffn_up", w.ffn)?,
             geglu: self.operand(&format!("{label} geglu"), w.ffn)?,
             z_down: rows("z_down", w.z[3])?,
-            after_ffn: self.both(&format!("{label} after_ffn"), w.width)?,
+            after_ffn: match w.per_layer {
+                0 => rows("after_ffn", 0)?,
+                _ => self.both(&format!("{label} after_ffn"), w.width)?,
+            },
             z_gate: rows("z_gate", w.z[4])?,
             per_layer_input: rows("per_layer_input", w.per_layer)?,
             inp_gate: rows("inp_gate", w.per_layer)?,

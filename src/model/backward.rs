@@ -6,7 +6,6 @@ use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
 use crate::gpu::{GpuError, Recorder};
 use crate::lora::Module;
-use crate::ops::coop_norm::Source;
 use crate::ops::dropout::Mask;
 use crate::ops::{coop_geglu, geglu, rms_norm, rope, scale};
 
@@ -63,13 +62,7 @@ impl<'b> Model<'b> {
         let group = |input| pass.adapter.group(layer, input);
 
         if let Some(branch) = &w.per_layer {
-            let dproj = products.norm_backward(
-                rec,
-                &s.dstream,
-                dhidden,
-                Source::Rows(&saved.proj),
-                &branch.post_norm,
-            );
+            let dproj = products.norm_backward(rec, &s.dstream, dhidden, &saved.proj, &branch.post_norm);
             let gradients = [(Module::Proj, &branch.proj, &dproj)];
             let dx = Some((&s.dgated, false));
             products.backward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &gradients, dx);
@@ -80,10 +73,7 @@ impl<'b> Model<'b> {
         }
 
         let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
-        let (down, packed) = acts.down(layer, chunk);
-        if w.experts.is_some() && !acts.layers[layer].kept().recomputes() {
-            packed.iter().for_each(|packed| packed.unpack(rec, down.all(), w.ffn_down.rows, t));
-        }
+        let down = &acts.down(layer, chunk);
         let ddown = match (&w.experts, acts.experts(layer, chunk), &s.experts) {
             (Some(w_experts), Some(acts), Some(scratch)) => {
                 rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, None);
@@ -105,13 +95,10 @@ impl<'b> Model<'b> {
                         in_f32.backward(rec, group(Input::RouterNormed), &acts.z, x, &gradients, dx);
                     },
                 );
-                let (down, norm) = (Source::Rows(&down), &w_experts.post_ffw_norm_1);
+                let norm = &w_experts.post_ffw_norm_1;
                 products.norm_backward(rec, &s.dnormed, &s.dstream, down, norm)
             }
-            _ => {
-                let down = Source::new(&down, packed.as_ref());
-                products.norm_backward(rec, &s.dstream, dhidden, down, &w.post_ffw_norm)
-            }
+            _ => products.norm_backward(rec, &s.dstream, dhidden, down, &w.post_ffw_norm),
         };
         let gradients = [(Module::FfnDown, &w.ffn_down, &ddown)];
         let dx = Some((&dgeglu, false));
@@ -148,8 +135,7 @@ impl<'b> Model<'b> {
         let [dattn_k, dattn_v] = [&s.dattn_k, &s.dattn_v].map(|rows| rows.narrowed(keys));
         let dattention = &dattn_q;
         let norm = &w.post_attention_norm;
-        let attn_output = Source::Rows(&saved.attn_output);
-        let doutput = products.norm_backward(rec, &s.dstream, dhidden, attn_output, norm);
+        let doutput = products.norm_backward(rec, &s.dstream, dhidden, &saved.attn_output, norm);
         let gradients = [(Module::AttnOutput, &w.attn_output, &doutput)];
         let dx = Some((dattention, false));
         products.backward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &gradients, dx);

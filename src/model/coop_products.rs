@@ -6,7 +6,6 @@ use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::lora::Module;
 use crate::ops::coop_heads::Turn;
 use crate::ops::coop_linear::{self, LowRank};
-use crate::ops::coop_norm::Source;
 use crate::ops::cross_entropy::Chunk;
 use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::rms_norm::Norm;
@@ -72,7 +71,7 @@ impl Packs {
         rec: &mut Recorder<'a>,
         dx: &Rows,
         dy: &Rows,
-        x: Source,
+        x: &Rows,
         norm: &'a Norm,
         rows: usize,
     ) -> Rows {

@@ -8,7 +8,6 @@ use super::{Inputs, Model};
 use crate::gpu::{GpuError, Recorder};
 use crate::lora::Module;
 use crate::ops::attention::Attention;
-use crate::ops::coop_norm::Source;
 use crate::ops::coop_residual::Then;
 use crate::ops::dropout::Mask;
 use crate::ops::pack::Packed;
@@ -139,14 +138,14 @@ impl<'b> Model<'b> {
         output: Option<&Rows>,
     ) {
         let w = &self.layers[layer];
-        let (saved, t) = (&acts.layers[layer].feed_forward(chunk), chunk.tokens);
-        let a = &acts.layers[layer];
+        let (a, t) = (&acts.layers[layer], chunk.tokens);
+        let saved = &a.feed_forward(chunk);
         let after_attention = &a.attention.after_attention.below(chunk.first);
         let products = pass.products(acts, chunk);
         let group = |input| pass.adapter.group(layer, input);
 
         let (attn_output, stream) = (a.attention.attn_output.below(chunk.first), a.input.below(chunk.first));
-        let (x, norm) = ((Source::Rows(&attn_output), &attn_output), &w.post_attention_norm);
+        let (x, norm) = (&attn_output, &w.post_attention_norm);
         let next = saved.ffn_normed.packed.as_ref().map(|packed| (packed, Then::Norm(&w.ffn_norm)));
         residual(rec, Some(after_attention), next, x, norm, &stream, 1.0, t);
         if next.is_none() {
@@ -159,16 +158,16 @@ impl<'b> Model<'b> {
             Some(packed) => coop_geglu::forward(rec, packed, &saved.ffn_gate, &saved.ffn_up, t),
             None => geglu::forward(rec, &saved.geglu, &saved.ffn_gate, &saved.ffn_up, t),
         }
-        let (down, packed) = acts.down(layer, chunk);
-        if output.is_none() && acts.layers[layer].kept() >= Kept::Down {
+        let down = acts.down(layer, chunk);
+        if output.is_none() && a.kept() >= Kept::Down {
             products.project(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, w.ffn_down.cols);
         } else {
             let outputs = [(Module::FfnDown, &w.ffn_down, &down)];
             products.forward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &outputs);
-            packed.iter().for_each(|packed| packed.pack(rec, down.all(), w.ffn_down.rows, t));
+            down.packed.iter().for_each(|packed| packed.pack(rec, down.all(), w.ffn_down.rows, t));
         }
 
-        let mut ffn = Source::new(&down, packed.as_ref());
+        let mut ffn = &down;
         let experts = (&w.experts, acts.experts(layer, chunk), &acts.scratch.experts);
         if let (Some(w), Some(acts), Some(scratch)) = experts {
             let in_f32 = products.in_f32();
@@ -177,11 +176,11 @@ impl<'b> Model<'b> {
                 let outputs = [(Module::FfnGateInp, router, scores)];
                 in_f32.forward(rec, group(Input::RouterNormed), &acts.z, x, &outputs);
             });
-            packed.iter().for_each(|packed| packed.unpack(rec, down.all(), self.config().width, t));
+            down.packed.iter().for_each(|packed| packed.unpack(rec, down.all(), self.config().width, t));
             rms_norm::forward(rec, &scratch.normed, &down, &w.post_ffw_norm_1, None, 1.0, t);
             let beside = Some(&scratch.normed);
             rms_norm::forward(rec, &acts.sum, &acts.output, &w.post_ffw_norm_2, beside, 1.0, t);
-            ffn = Source::Rows(&acts.sum);
+            ffn = &acts.sum;
         }
         let kept = acts.next_input(layer, chunk.first);
         let kept = kept.as_ref().map(|kept| (kept, Then::Sum));
@@ -190,14 +189,14 @@ impl<'b> Model<'b> {
         let Some(branch) = &w.per_layer else {
             if output.is_some() {
                 let norm = &w.post_ffw_norm;
-                residual(rec, stream, kept, (ffn, &down), norm, after_attention, w.output_scale, t);
+                residual(rec, stream, kept, ffn, norm, after_attention, w.output_scale, t);
             }
             return;
         };
         let operand = saved.after_ffn.packed.as_ref().map(|packed| (packed, Then::Sum));
         // What is computed again, only products read.
         let sum = (output.is_some() || operand.is_none()).then_some(&saved.after_ffn);
-        residual(rec, sum, operand, (ffn, &down), &w.post_ffw_norm, after_attention, 1.0, t);
+        residual(rec, sum, operand, ffn, &w.post_ffw_norm, after_attention, 1.0, t);
         self.per_layer_input(rec, pass, acts, layer, chunk);
         let outputs = [(Module::InpGate, &branch.inp_gate, &saved.inp_gate)];
         products.forward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &outputs);
@@ -205,7 +204,7 @@ impl<'b> Model<'b> {
         let outputs = [(Module::Proj, &branch.proj, &saved.proj)];
         products.forward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &outputs);
         if output.is_some() {
-            let (x, norm) = ((Source::Rows(&saved.proj), &saved.proj), &branch.post_norm);
+            let (x, norm) = (&saved.proj, &branch.post_norm);
             residual(rec, stream, kept, x, norm, &saved.after_ffn, w.output_scale, t);
         }
     }
@@ -255,12 +254,12 @@ fn normed<'a>(rec: &mut Recorder<'a>, y: &Rows, x: &Rows, norm: &'a Norm, tokens
 }
 
 /// `y = scale·(stream + norm(x))`, and what comes next of it packed, where anything does. Without that, `y` is wanted, and `x` read in
-/// f32, from `scratch` where it comes packed.
+/// f32, unpacked where it comes packed.
 fn residual<'a>(
     rec: &mut Recorder<'a>,
     y: Option<&Rows>,
     next: Option<(&Packed, Then<'a>)>,
-    (x, scratch): (Source, &Rows),
+    x: &Rows,
     norm: &'a Norm,
     stream: &Rows,
     scale: f32,
@@ -269,13 +268,7 @@ fn residual<'a>(
     if let Some(next) = next {
         return coop_residual::forward(rec, y, next, x, norm, stream, scale, tokens);
     }
-    let x = match x {
-        Source::Rows(x) => x,
-        Source::Packed(x) => {
-            x.unpack(rec, scratch.all(), norm.width, tokens);
-            scratch
-        }
-    };
+    x.packed.iter().for_each(|packed| packed.unpack(rec, x.all(), norm.width, tokens));
     let y = y.expect("nothing else comes of it");
     rms_norm::forward(rec, y, x, norm, Some(stream), scale, tokens);
 }

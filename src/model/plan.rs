@@ -61,10 +61,10 @@ impl LayerWidths {
     /// f32 per token of what the feed-forward and the per-layer branch leave behind.
     fn feed_forward(&self, packed: bool) -> usize {
         let after_ffn = if packed { self.width + self.width.div_ceil(2) } else { self.width };
-        let per_layer = if self.per_layer > 0 { 3 * self.per_layer + self.width } else { 0 };
+        let per_layer = if self.per_layer > 0 { after_ffn + 3 * self.per_layer + self.width } else { 0 };
         let ffn = if packed { 2 * self.ffn + self.ffn.div_ceil(2) } else { 3 * self.ffn };
         let normed = if packed { self.width.div_ceil(2) } else { self.width };
-        normed + after_ffn + ffn + per_layer + self.z[2..7].iter().sum::<usize>()
+        normed + ffn + per_layer + self.z[2..7].iter().sum::<usize>()
     }
 
     /// Columns of `z` of the adapters of the router, of the experts' gate and up, and of their down.

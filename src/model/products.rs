@@ -5,7 +5,6 @@ use super::trainable::{Group, Trainable};
 use crate::gpu::Recorder;
 use crate::lora::Module;
 use crate::ops::coop_heads::Turn;
-use crate::ops::coop_norm::Source;
 use crate::ops::dropout::{self, Mask};
 use crate::ops::linear::{self, LowRank};
 use crate::ops::rms_norm::{self, Norm};
@@ -143,14 +142,13 @@ impl Products<'_> {
         rec: &mut Recorder<'a>,
         scratch: &Rows,
         dy: &Rows,
-        x: Source,
+        x: &Rows,
         norm: &'a Norm,
     ) -> Rows {
-        let x = match (&self.packs, x) {
-            (Some(packs), x) => return packs.norm_backward(rec, scratch, dy, x, norm, self.rows),
-            (None, Source::Rows(x)) => x,
-            (None, Source::Packed(_)) => unreachable!("nothing is packed where products read f32"),
-        };
+        if let Some(packs) = &self.packs {
+            return packs.norm_backward(rec, scratch, dy, x, norm, self.rows);
+        }
+        assert!(x.packed.is_none(), "nothing is packed where products read f32");
         rms_norm::backward(rec, scratch, dy, x, norm, self.rows, None);
         scratch.clone()
     }

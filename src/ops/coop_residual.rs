@@ -1,7 +1,7 @@
 //! A norm's result added to the stream, and what products read of the sum as their operand, in one kernel.
 
 use super::Rows;
-use super::coop_norm::{ROWS, Source, THREADS};
+use super::coop_norm::{ROWS, THREADS, bind_source, source_sizes, source_tiles};
 use super::pack::Packed;
 use super::rms_norm::Norm;
 use crate::gpu::{Kernel, Recorder};
@@ -31,12 +31,12 @@ pub enum Then<'a> {
 }
 
 /// `y = scale·(residual + norm(x))` over `rows` rows, in f32 where `y` is given, and what `then` says of it in `packed`, every row
-/// scaled as [`Packed::pack`] does. Both norms have weights.
+/// scaled as [`Packed::pack`] does. `x` may come packed. Both norms have weights.
 pub fn forward<'a>(
     rec: &mut Recorder<'a>,
     y: Option<&Rows>,
     (packed, then): (&Packed, Then<'a>),
-    x: Source,
+    x: &Rows,
     norm: &'a Norm,
     residual: &Rows,
     scale: f32,
@@ -49,7 +49,7 @@ pub fn forward<'a>(
     let params = Params {
         rows: rows as u32,
         tiles: packed.tiles(),
-        x_tiles: x.tiles(),
+        x_tiles: source_tiles(x),
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         stored: u32::from(y.is_some()),
@@ -60,9 +60,9 @@ pub fn forward<'a>(
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let kernel = Kernel::new("coop_residual", "forward").with_size("EACH", each);
     let normed = u32::from(next.is_some());
-    let sizes = [x.sizes(), [("SAME", 1 - normed), ("NORMED", normed)]].concat();
+    let sizes = [source_sizes(x), [("SAME", 1 - normed), ("NORMED", normed)]].concat();
     let kernel = sizes.into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
-    let mut bindings = x.bind(8);
+    let mut bindings = bind_source(x, 8);
     bindings.extend([norm.weights(2), residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);
     bindings.extend(next.map(|next| next.weights(7)));

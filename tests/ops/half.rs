@@ -4,7 +4,6 @@ use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::coop_norm::Source;
 use rullama_train::ops::coop_residual::Then;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::pack::Packed;
@@ -81,7 +80,7 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         let [y, dx] = [(); 2].map(|()| Packed::new(gpu, "normed", height, width).expect("it is small"));
         run(gpu, |rec| {
             coop_norm::forward(rec, &y, &x.rows, &norm, height);
-            coop_norm::backward(rec, &dx, &dy.rows, Source::Rows(&x.rows), &norm, height);
+            coop_norm::backward(rec, &dx, &dy.rows, &x.rows, &norm, height);
         })?;
         check.close(&name, width, &unpacked(gpu, &y, width, height, &name)?, &expected)?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
@@ -90,7 +89,8 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         let packed = Packed::new(gpu, "x", height, width)?;
         run(gpu, |rec| {
             packed.pack(rec, x.view(), width, height);
-            coop_norm::backward(rec, &dx, &dy.rows, Source::Packed(&packed), &norm, height);
+            let x = Rows { packed: Some(packed.clone()), ..x.rows.clone() };
+            coop_norm::backward(rec, &dx, &dy.rows, &x, &norm, height);
         })?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
         check.close(&format!("dx of packed x {name}"), width, &leveled(&found), &leveled(&expected_dx))?;
@@ -118,8 +118,8 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
         run(gpu, |rec| packed_x.pack(rec, x.view(), width, height))?;
         let halves = unpacked(gpu, &packed_x, width, height, "x")?;
         let sources = [
-            ("in f32", Source::Rows(&x.rows), expected(&wide(&values(1, height * width)))),
-            ("packed", Source::Packed(&packed_x), expected(&halves)),
+            ("in f32", x.rows.clone(), expected(&wide(&values(1, height * width)))),
+            ("packed", Rows { packed: Some(packed_x), ..x.rows.clone() }, expected(&halves)),
         ];
         for (what, x, sum) in sources {
             let name = |then: &str| format!("[{height}, {width}], x {what}, {then}");
@@ -130,7 +130,7 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
                         rec,
                         y,
                         (&packed, then),
-                        x,
+                        &x,
                         &norm,
                         &base.rows,
                         scale as f32,
