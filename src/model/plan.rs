@@ -437,8 +437,8 @@ struct Sizes {
     attention_work: u64,
 }
 
-/// Multiplications of a large product that take as long as one of attention: 247 and 135 TFLOP/s on an H200, `bench e2b --sequence
-/// 2048 --batch 4`.
+/// Multiplications of a large product that take as long as one of attention's forward: 268 and 102 TFLOP/s on an H200, `bench e2b
+/// --sequence 2048 --batch 4 --memory-limit 6 --loss-share 25`.
 const ATTENTION_WORK: u64 = 2;
 
 impl Sizes {
