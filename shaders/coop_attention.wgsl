@@ -39,7 +39,7 @@ const SHARES: u32 = THREADS / QUERIES;      // threads that share a row of score
 const DEPTH: u32 = {DEPTH}u;                // matrices over a head: K/16
 const SCORE_PITCH: u32 = KEYS / 4u + 1u;                // vec4s of a row of scores
 const WEIGHT_PITCH: u32 = KEYS / 4u + 2u;              // vec4s of a row of weights
-const BLOCK: u32 = 64u;                     // queries and keys of a block that backward leaves
+const BLOCK: u32 = 64u;                     // where blocks of keys begin
 const LOWEST: f32 = -1e30;
 const RAISE: f32 = 8.0;                     // e^8 is far below what f16 ends at
 

@@ -11,7 +11,7 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;          // k [G·K/16, T/16, 16, 16]; q or dout [H·K/16, T/16, 16, 16]
 @group(0) @binding(2) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
 @group(0) @binding(3) var<storage, read> factors: array<f32>;          // units of dout's rows [T]
-@group(0) @binding(4) var<storage, read_write> units: array<f32>;            // the largest of those for each block of keys [T/128]
+@group(0) @binding(4) var<storage, read_write> units: array<f32>;      // the largest of those for each block of keys [T/128]
 // Written nowhere; it may lie in one buffer with the result.
 @group(0) @binding(5) var<storage, read_write> left: array<vec4<f16>>; // see common/attention_part.wgsl
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]

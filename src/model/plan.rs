@@ -102,7 +102,8 @@ pub struct Plan {
     pub(super) lent: Lent,
 }
 
-/// What a layer keeps of its forward; backward computes the rest again. The choice changes no bit of the result.
+/// What a layer keeps of its forward; backward computes the rest again. The choice itself changes no bit of the result; where it leaves
+/// attention's backward other memory to work in, on cooperative matrices, sums over long passes round apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
     /// Its input.

@@ -10,9 +10,9 @@ use super::Recipe;
 /// them by rounding.
 const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
-/// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed
-/// (a limit under which feed-forwards take fewer tokens at a time moves gradients by their rounding), experts wherever they lie, and
-/// what the base and the samples are is told by their digests, wherever they lie.
+/// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed (a limit
+/// under which feed-forwards or attention take fewer tokens at a time moves gradients by their rounding), experts wherever they lie,
+/// and what the base and the samples are is told by their digests, wherever they lie.
 const HARMLESS_KEYS: [&str; 15] = [
     "model.base",
     "model.fingerprint",
