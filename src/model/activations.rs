@@ -304,13 +304,16 @@ impl Activations {
         }
     }
 
-    /// What attention in f32 gives to `tokens` tokens: in f32, and packed where it is kept so. Then the rows are scratch of every layer,
-    /// and hold it while attention or its backward runs.
-    pub(super) fn attended(&self, layer: usize, tokens: usize) -> (Rows, Option<Packed>) {
+    /// What the attention of a layer gives to `tokens` tokens. Where it is kept packed, what lies there in f32 is scratch of every layer,
+    /// for attention in f32 and its backward.
+    pub(super) fn attended(&self, layer: usize, tokens: usize) -> Rows {
         let attended = &self.layers[layer].attended;
         match &attended.packed {
-            Some(packed) => (self.scratch.dq.narrowed(attended.stride), Some(packed.for_rows(tokens))),
-            None => (attended.clone(), None),
+            Some(packed) => {
+                let packed = Some(packed.for_rows(tokens));
+                Rows { packed, ..self.scratch.dq.narrowed(attended.stride) }
+            }
+            None => attended.clone(),
         }
     }
 
@@ -365,12 +368,6 @@ impl LayerActivations {
             true => self.feed_forward.clone(),
             false => self.feed_forward.below(chunk.first),
         }
-    }
-
-    /// What attention gives to `tokens` tokens, as products read it.
-    pub(super) fn attended(&self, tokens: usize) -> Rows {
-        let packed = self.attended.packed.as_ref().map(|packed| packed.for_rows(tokens));
-        Rows { packed, ..self.attended.clone() }
     }
 
     /// What backward finds.

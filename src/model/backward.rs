@@ -137,8 +137,8 @@ impl<'b> Model<'b> {
         let norm = &w.post_attention_norm;
         let doutput = products.norm_backward(rec, &s.dstream, dhidden, &saved.attn_output, norm);
         let gradients = [(Module::AttnOutput, &w.attn_output, &doutput)];
-        let dx = Some((dattention, false));
-        products.backward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &gradients, dx);
+        let (out, dx) = (&acts.attended(layer, t), Some((dattention, false)));
+        products.backward(rec, group(Input::Attention), &saved.z_output, out, &gradients, dx);
 
         if !acts.kept_keys[layer] {
             acts.clear_dkv(rec, layer, t);
@@ -149,12 +149,10 @@ impl<'b> Model<'b> {
         let (gradients, lse) = ([&dq, dk, dv], &a.lse);
         match (&acts.coop_attention, self.operands(acts, layer, t)) {
             (Some(scratch), Some(heads)) => {
-                let (out, heads) = (&a.attended(t), heads.bind());
-                scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads, out, lse);
+                scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads.bind(), out, lse);
             }
             _ => {
-                let (out, packed) = &acts.attended(layer, t);
-                packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
+                out.packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
                 let delta = s.delta.narrowed(l.heads);
                 let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
                 attention.backward(rec, gradients, [&delta, &s.dheads], dattention, qkv, out, lse);

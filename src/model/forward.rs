@@ -72,23 +72,24 @@ impl<'b> Model<'b> {
         products.forward(rec, group(Input::AttnNormed), &saved.z_attn, &saved.attn_normed, &outputs);
 
         self.heads_forward(rec, pass, acts, layer);
+        let attended = &acts.attended(layer, t);
         if !(again && a.kept() >= Kept::Attention) {
             let attention = self.attention(layer, pass.inputs);
             let donor = &acts.layers[l.kv_donor.unwrap_or(layer)];
             match self.operands(acts, layer, t) {
                 Some(operands) => {
-                    coop_attention::forward(rec, &attention, &a.attended(t), &a.lse, operands.bind());
+                    coop_attention::forward(rec, &attention, attended, &a.lse, operands.bind());
                 }
                 None => {
-                    let (attended, packed) = acts.attended(layer, t);
-                    attention.forward(rec, &attended, &a.lse, &saved.q, &donor.k, &donor.v);
-                    packed.iter().for_each(|packed| packed.pack(rec, attended.all(), w.attn_output.cols, t));
+                    attention.forward(rec, attended, &a.lse, &saved.q, &donor.k, &donor.v);
+                    let cols = w.attn_output.cols;
+                    attended.packed.iter().for_each(|packed| packed.pack(rec, attended.all(), cols, t));
                 }
             }
         }
 
         let outputs = [(Module::AttnOutput, &w.attn_output, &saved.attn_output)];
-        products.forward(rec, group(Input::Attention), &saved.z_output, &a.attended(t), &outputs);
+        products.forward(rec, group(Input::Attention), &saved.z_output, attended, &outputs);
     }
 
     /// Norms and rotary embeddings of the heads.
