@@ -13,10 +13,10 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#for plain in 0..{PLAIN}
+#for rows in 0..{ROWS}
 @group(0) @binding(1) var<storage, read> out: array<vec4<f32>>;        // [T, H, K]
 #end
-#for packed in 0..{PACKED}
+#for matrices in 0..{MATRICES}
 @group(0) @binding(1) var<storage, read> out: array<vec4<f16>>;        // [H·K/16, T/16, 16, 16], not scaled
 #end
 @group(0) @binding(2) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
@@ -25,10 +25,10 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> rows: array<vec2<f32>>; // [T, H]
 
 fn out4(row: u32, c: u32) -> vec4<f32> {
-#for plain in 0..{PLAIN}
+#for rows in 0..{ROWS}
     return out[row * params.head_size4 + c];
 #end
-#for packed in 0..{PACKED}
+#for matrices in 0..{MATRICES}
     return vec4<f32>(out[packed_at(params.tiles, row / params.heads, row % params.heads * params.head_size4 + c)]);
 #end
 }

@@ -55,7 +55,7 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
             .map(|(heads, size)| coop_heads_backward::sizes(heads, size).to_vec())
             .to_vec();
     }
-    if source.contains("{MATRICES}") {
+    if source.contains("{MATRICES}") && source.contains("{EACH}") {
         let of = |(each, matrices, normed)| {
             let rows = [("EACH", each), ("MATRICES", matrices), ("ROWS", 1 - matrices)];
             [&rows[..], &[("NORMED", normed), ("SAME", 1 - normed)]].concat()
@@ -91,11 +91,13 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
         return [256, 1024].map(|n| vec![("THREADS", n)]).to_vec();
     }
     if source.contains("{SUBGROUPS}") {
-        let of = |(size, packed)| coop_attention::sizes(size, packed).to_vec();
-        return [(32, false), (64, true), (128, false), (256, true), (512, true)].map(of).to_vec();
+        let of = |(size, matrices): (usize, u32)| {
+            [&coop_attention::sizes(size)[..], &[("MATRICES", matrices), ("ROWS", 1 - matrices)]].concat()
+        };
+        return [(32, 0), (64, 1), (128, 0), (256, 1), (512, 1)].map(of).to_vec();
     }
-    if source.contains("{PACKED}") {
-        return [0, 1].map(|packed| vec![("PACKED", packed), ("PLAIN", 1 - packed)]).to_vec();
+    if source.contains("{MATRICES}") {
+        return [0, 1].map(|matrices| vec![("MATRICES", matrices), ("ROWS", 1 - matrices)]).to_vec();
     }
     vec![vec![]]
 }

@@ -30,14 +30,13 @@ pub fn forward(
         rows: attention.rows as u32,
         heads: attention.heads as u32,
         head_size4: (attention.head_size / 4) as u32,
-        tiles: out.packed.as_ref().map_or(0, Packed::tiles),
+        tiles: out.tiles(),
     };
     let rows = Binding { index: 5, ..rows };
     let out_binding = out.packed.as_ref().map_or_else(|| out.bind(1), |packed| packed.bind(1));
     let bindings = [out_binding, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
     let all = grid(attention.rows * attention.heads);
-    let packed = u32::from(out.packed.is_some());
-    let kernel =
-        Kernel::new("attention_rows", "forward").with_size("PACKED", packed).with_size("PLAIN", 1 - packed);
+    let kernel = Kernel::new("attention_rows", "forward");
+    let kernel = out.sizes().into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
     rec.dispatch(kernel, &params, &bindings, all);
 }

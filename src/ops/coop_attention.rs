@@ -25,8 +25,8 @@ pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`], and packed results or others.
-pub fn sizes(head_size: usize, packed: bool) -> [(&'static str, u32); 15] {
+/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`]; it takes [`Rows::sizes`] of its result too.
+pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
     // With the largest heads registers bound the workgroups on a multiprocessor, not their memory.
     let keys = if head_size == 512 { 64 } else { 32 };
     let subgroups = (head_size / 64).max(2);
@@ -49,8 +49,6 @@ pub fn sizes(head_size: usize, packed: bool) -> [(&'static str, u32); 15] {
         ("STORED", rows / split),
         ("SCORES", (QUERIES * (keys / 4 + 1)).max(80 * subgroups)),
         ("WEIGHTS", QUERIES * (keys / 4 + 2)),
-        ("PACKED", usize::from(packed)),
-        ("PLAIN", usize::from(!packed)),
     ]
     .map(|(name, n)| (name, n as u32))
 }
@@ -83,11 +81,8 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows
     };
     let bounds = Binding { index: 4, buffer: attention.bounds, range: None };
     let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5)];
-    match &out.packed {
-        Some(packed) => bindings.extend([packed.bind(6), packed.bind_factors(7)]),
-        None => bindings.push(out.bind(6)),
-    }
-    let sizes = sizes(attention.head_size, out.packed.is_some()).into_iter();
+    bindings.extend(out.bind_either(6, 7));
+    let sizes = sizes(attention.head_size).into_iter().chain(out.sizes());
     let kernel = sizes.fold(Kernel::new("coop_attention", "forward"), |k, (name, n)| k.with_size(name, n));
     let groups = [attention.heads as u32, attention.rows.div_ceil(QUERIES) as u32, 1];
     rec.dispatch(kernel, &params, &bindings, groups);

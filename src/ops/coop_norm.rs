@@ -21,25 +21,6 @@ struct Params {
     eps: f32,
 }
 
-/// What a norm reads: packed, where `x` comes so. Its values at binding 1, and their factors at binding `factors`, where there are any.
-pub(super) fn bind_source(x: &Rows, factors: u32) -> Vec<Binding<'_>> {
-    match &x.packed {
-        None => vec![x.bind(1)],
-        Some(packed) => vec![packed.bind(1), packed.bind_factors(factors)],
-    }
-}
-
-/// A kernel's parts for it.
-pub(super) fn source_sizes(x: &Rows) -> [(&'static str, u32); 2] {
-    let matrices = u32::from(x.packed.is_some());
-    [("ROWS", 1 - matrices), ("MATRICES", matrices)]
-}
-
-/// From one column of its matrices to the next.
-pub(super) fn source_tiles(x: &Rows) -> u32 {
-    x.packed.as_ref().map_or(0, Packed::tiles)
-}
-
 /// `y = norm(x)` over `rows` rows, for a norm with weights; every row of `y` is scaled as [`Packed::pack`] does.
 pub fn forward<'a>(rec: &mut Recorder<'a>, y: &Packed, x: &Rows, norm: &'a Norm, rows: usize) {
     dispatch(rec, "forward", y, x, norm, rows, None);
@@ -62,15 +43,15 @@ fn dispatch<'a>(
     let params = Params {
         rows: rows as u32,
         tiles: packed.tiles(),
-        x_tiles: source_tiles(x),
+        x_tiles: x.tiles(),
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         eps: norm.eps,
     };
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let kernel = Kernel::new("coop_norm", entry).with_size("EACH", each);
-    let kernel = source_sizes(x).into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
-    let mut bindings = bind_source(x, 6);
+    let kernel = x.sizes().into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
+    let mut bindings = x.bind_either(1, 6);
     bindings.extend([norm.weights(2), packed.bind(3), packed.bind_factors(4)]);
     bindings.extend(dy);
     let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;

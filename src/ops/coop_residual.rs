@@ -1,7 +1,7 @@
 //! A norm's result added to the stream, and what products read of the sum as their operand, in one kernel.
 
 use super::Rows;
-use super::coop_norm::{ROWS, THREADS, bind_source, source_sizes, source_tiles};
+use super::coop_norm::{ROWS, THREADS};
 use super::pack::Packed;
 use super::rms_norm::Norm;
 use crate::gpu::{Kernel, Recorder};
@@ -49,7 +49,7 @@ pub fn forward<'a>(
     let params = Params {
         rows: rows as u32,
         tiles: packed.tiles(),
-        x_tiles: source_tiles(x),
+        x_tiles: x.tiles(),
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         stored: u32::from(y.is_some()),
@@ -60,9 +60,9 @@ pub fn forward<'a>(
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let kernel = Kernel::new("coop_residual", "forward").with_size("EACH", each);
     let normed = u32::from(next.is_some());
-    let sizes = [source_sizes(x), [("SAME", 1 - normed), ("NORMED", normed)]].concat();
+    let sizes = [x.sizes(), [("SAME", 1 - normed), ("NORMED", normed)]].concat();
     let kernel = sizes.into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
-    let mut bindings = bind_source(x, 8);
+    let mut bindings = x.bind_either(1, 8);
     bindings.extend([norm.weights(2), residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);
     bindings.extend(next.map(|next| next.weights(7)));
