@@ -1,10 +1,10 @@
 // The attention of attention.wgsl on cooperative matrices, blocks of 64 queries against blocks of 32 or 64 keys. q, k and v come as
-// coop_heads.wgsl leaves them, dout packed (pack.wgsl); all are read as matrices straight from memory. Scores pass through
-// workgroup memory, which is kept below 18 KiB where registers do not bound the workgroups on a multiprocessor already.
-// Forward takes the scores of a row off a reference of its own; results are scaled only where a score exceeds that by more than
-// RAISE (FlashAttention-4, section 3).
+// coop_heads.wgsl leaves them, and are read as matrices straight from memory. Scores pass through workgroup memory, which is kept
+// below 18 KiB where registers do not bound the workgroups on a multiprocessor already. The scores of a row are taken off a reference
+// of its own; results are scaled only where a score exceeds that by more than RAISE (FlashAttention-4, section 3).
 enable f16;
 enable wgpu_cooperative_matrix;
+#import common/matrix_at
 #import common/seen
 
 // Twin of `Params` in src/ops/coop_attention.rs.
@@ -50,10 +50,6 @@ var<workgroup> shared_rows: array<vec2<f32>, 256>;
 // matrices cannot be loaded from: drivers want 16 bytes, WGSL aligns vec4<f16> to 8.
 var<workgroup> raised: vec4<u32>;
 
-fn matrix_at(row: u32, column: u32) -> u32 {
-    return (column * params.tiles + min(row, (params.rows - 1u) / 16u)) * 64u;
-}
-
 fn kv_head(head: u32) -> u32 {
     return head / (params.heads / params.kv_heads);
 }
@@ -79,9 +75,9 @@ fn visible4(query: u32, first: u32, key: u32) -> vec4<bool> {
     return (keys >= vec4<u32>(first)) & (keys <= vec4<u32>(query)) & vec4<bool>(query < params.rows);
 }
 
-// scores = q·k, without the scale. What this waits for is loads: where there are more subgroups
-// than blocks of two by two matrices, pairs of them take the same block, each over one half of the head, for which every matrix
-// that is loaded serves two products. Each then hands one row of its block over and adds what it is handed to the other.
+// scores = q·k, without the scale. What this waits for is loads: where there are more subgroups than blocks of two by two matrices,
+// pairs of them take the same block, each over one half of the head, for which every matrix that is loaded serves two products. Each
+// then hands one row of its block over and adds what it is handed to the other.
 fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     let part = lane / 32u % {SPLIT}u;
     let block = lane / 32u / {SPLIT}u;

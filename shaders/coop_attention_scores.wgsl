@@ -5,6 +5,7 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/attention_part
+#import common/matrix_at
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f16>>;          // [H·K/16, T/16, 16, 16]
@@ -25,10 +26,6 @@ var<workgroup> finished: array<vec4<f32>, 640>;     // of each subgroup 16 queri
 var<workgroup> lse: array<f32, 128>;                // of the queries
 var<workgroup> delta: array<f32, 128>;
 var<workgroup> first: array<u32, 128>;              // the first key that each sees
-
-fn matrix_at(row: u32, column: u32) -> u32 {
-    return (column * params.tiles + min(row, (params.rows - 1u) / 16u)) * 64u;
-}
 
 // Four queries' values of a row of workgroup memory.
 #for (name, values, of) in (lse4, lse, f32) (delta4, delta, f32) (first4, first, u32)

@@ -80,6 +80,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("common/expert_mask", include_str!("../../shaders/common/expert_mask.wgsl")),
     ("common/expert_product", include_str!("../../shaders/common/expert_product.wgsl")),
     ("common/gelu", include_str!("../../shaders/common/gelu.wgsl")),
+    ("common/matrix_at", include_str!("../../shaders/common/matrix_at.wgsl")),
     ("common/packed", include_str!("../../shaders/common/packed.wgsl")),
     ("common/pcg", include_str!("../../shaders/common/pcg.wgsl")),
     ("common/product", include_str!("../../shaders/common/product.wgsl")),
