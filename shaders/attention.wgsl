@@ -1,8 +1,22 @@
-// Causal attention over packed samples, blocks of 32 queries against blocks of 32 keys, scores never stored:
-// s = q·k, p = exp(s − lse), out = Σ p·v, with key j visible to query i if start(i) <= j <= i and i − j < window.
-// H query heads share G key/value heads. Backward rebuilds p from q, k and the saved row log-sum-exp:
-// dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
+// Causal attention over packed samples, scores never stored: s = q·k, p = exp(s − lse), out = Σ p·v, with key j visible to query i
+// if start(i) <= j <= i and i − j < window. H query heads share G key/value heads. Backward rebuilds p from q, k and the saved row
+// log-sum-exp: dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
+//
+// A workgroup makes the results of 16·{ROWS} rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of
+// the others at a time, and of a head 4·{SLICE4} columns for scores and 64 for sums over the others. Operands may be f16: queries and
+// keys times powers of two, for a norm bounds them, rows of dout times what `delta` leaves; weights and sums are f32.
+#for half in 0..{HALF}
+enable f16;
+#end
+#import common/packed
 #import common/seen
+
+#for half in 0..{HALF}
+alias operand = f16;
+#end
+#for single in 0..{SINGLE}
+alias operand = f32;
+#end
 
 // Twin of `Params` in src/ops/attention.rs.
 struct Params {
@@ -10,291 +24,256 @@ struct Params {
     heads: u32,         // H
     kv_heads: u32,      // G
     window: u32,        // 0: none
+    q_scale: f32,       // of queries as operands
+    k_scale: f32,       // of keys
+    scale: f32,         // what undoes both
 }
-
-override HEAD_SIZE4: u32; // K / 4, at most 128
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;          // [T, H, K]
 @group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;          // [T, G, K]
 @group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, K]
 @group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]; forward does not read it
+@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out, dq or a head's dk or dv [T, H, K]; dk or dv [T, G, K]
 @group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-@group(0) @binding(8) var<storage, read_write> row_delta: array<f32>;  // [T, H]
+@group(0) @binding(8) var<storage, read_write> row_delta: array<vec2<f32>>; // delta, and what undoes the scaling of dout [T, H]
 
-const BLOCK: u32 = 32u;
+alias Own = vec{ROWS}<f32>;         // a value of each of the thread's own rows, which 16 threads share
+alias OwnRows = vec{ROWS}<u32>;
+
+const ROWS: u32 = {ROWS}u;
+const OWN: u32 = 16u * ROWS;
+const BLOCK: u32 = OWN;             // keys that end_query asks for
+const OTHERS: u32 = 32u;
+const HEAD4: u32 = {HEAD4}u;        // K / 4, at most 128
+const SLICE4: u32 = {SLICE4}u;
+const PITCH: u32 = SLICE4 + 1u;     // vec4s of a row of a slice: one more spreads the banks
 const MASKED: f32 = -1e30;
-const SLICE4: u32 = 8u;     // 32 of the K dimensions a time for scores
-const CHUNK4: u32 = 16u;    // 64 of them a time for sums over keys or queries
-const P_PITCH: u32 = 33u;
 
-// Scores: 32 query rows and 32 key rows of one slice, 9 vec4s apart. Sums: 32 rows of one chunk.
-var<workgroup> stage: array<vec4<f32>, 576>;
-var<workgroup> block_p: array<f32, 1056>;       // [queries, keys], P_PITCH apart
-var<workgroup> partial: array<f32, 256>;        // [queries, 8]
-var<workgroup> row_values: array<vec2<f32>, 32>; // forward: maximum and factor; backward: lse and delta
+// Scores: a slice of the own rows, then of the others. Sums: [others, 64 columns].
+var<workgroup> stage: array<vec4<operand>, {STAGE}>;
+// Weights, or gradients of scores, [others, own]; forward's maxima and sums on the way.
+var<workgroup> block: array<Own, 512>;
 
-var<private> s00: f32; // scores of queries 2·(lane / 16) + i and keys lane % 16 + 16·j
-var<private> s01: f32;
-var<private> s10: f32;
-var<private> s11: f32;
-var<private> acc: array<vec4<f32>, 16>; // rows 2·(lane / 16) + i, columns 4·(lane % 16) + 64·c, at 2·c + i
+#for j in 0..2
+var<private> s{j}: Own; // scores with the other in place lane % 16 + 16·j
+#end
+// Sums of the own rows, four columns from 4·(lane % 16) + 64·c on.
+#for c in 0..{COLS}
+#for r in 0..{ROWS}
+var<private> acc{c}_{r}: vec4<f32>;
+#end
+#end
 
 fn kv_head(head: u32) -> u32 {
     return head / (params.heads / params.kv_heads);
 }
 
-fn query_at(row: u32, head: u32) -> u32 {
-    return (min(row, params.rows - 1u) * params.heads + head) * HEAD_SIZE4;
+// A query's place in what is by row and head.
+fn query_row(query: u32, head: u32) -> u32 {
+    return min(query, params.rows - 1u) * params.heads + head;
 }
 
-fn key_at(row: u32, head: u32) -> u32 {
-    return (min(row, params.rows - 1u) * params.kv_heads + head) * HEAD_SIZE4;
+fn query_at(query: u32, head: u32) -> u32 {
+    return query_row(query, head) * HEAD4;
 }
 
-fn visible(query: u32, key: u32) -> bool {
-    return query < params.rows && key <= query && key >= bounds[query].x && (params.window == 0u || query - key < params.window);
+fn key_at(key: u32, head: u32) -> u32 {
+    return (min(key, params.rows - 1u) * params.kv_heads + kv_head(head)) * HEAD4;
 }
 
-// The first key that any query of the block from `query0` on sees, rounded down to a block.
-fn first_key(query0: u32) -> u32 {
-    return first_of(query0, bounds[query0].x) / BLOCK * BLOCK;
+// Four columns of a row, as an operand.
+fn load_q(row: u32, head: u32, d: u32) -> vec4<operand> {
+    return vec4<operand>(params.q_scale * q[query_at(row, head) + d]);
 }
 
-fn add_scores(lane: u32) {
-    let rows = lane / 16u * 18u;
-    let keys = 288u + lane % 16u * 9u;
-    for (var d = 0u; d < SLICE4; d++) {
-        let a0 = stage[rows + d];
-        let a1 = stage[rows + 9u + d];
-        let b0 = stage[keys + d];
-        let b1 = stage[keys + 144u + d];
-        s00 += dot(a0, b0);
-        s01 += dot(a0, b1);
-        s10 += dot(a1, b0);
-        s11 += dot(a1, b1);
-    }
+fn load_k(row: u32, head: u32, d: u32) -> vec4<operand> {
+    return vec4<operand>(params.k_scale * k[key_at(row, head) + d]);
 }
 
-// What a score or a sum reads: constants at every call, so that nothing branches at run time.
-const VALUE: u32 = 0u;      // q and k
-const GRADIENT: u32 = 1u;   // dout and v
-
-fn query_side(what: u32, at: u32) -> vec4<f32> {
-    if what == VALUE {
-        return q[at];
-    }
-    return dout[at];
+fn load_v(row: u32, head: u32, d: u32) -> vec4<operand> {
+    return vec4<operand>(v[key_at(row, head) + d]);
 }
 
-fn key_side(what: u32, at: u32) -> vec4<f32> {
-    if what == VALUE {
-        return k[at];
-    }
-    return v[at];
+fn load_dout(row: u32, head: u32, d: u32) -> vec4<operand> {
+    return vec4<operand>(1.0 / row_delta[query_row(row, head)].y * dout[query_at(row, head) + d]);
 }
 
-// s = q·k, or dout·v.
-fn scores(what: u32, query0: u32, key0: u32, head: u32, lane: u32) {
-    s00 = 0.0; s01 = 0.0; s10 = 0.0; s11 = 0.0;
-    let row = lane / 8u;
-    let d = lane % 8u;
-    for (var slice = 0u; slice < HEAD_SIZE4; slice += SLICE4) {
-        var query = vec4<f32>();
-        var key = vec4<f32>();
-        if slice + d < HEAD_SIZE4 {
-            query = query_side(what, query_at(query0 + row, head) + slice + d);
-            key = key_side(what, key_at(key0 + row, kv_head(head)) + slice + d);
+// The thread's own rows, of those from `own0` on.
+fn own_rows(own0: u32, lane: u32) -> OwnRows {
+    var rows = OwnRows(own0 + lane / 16u * ROWS);
+#for r in 0..{ROWS}
+    rows[{r}] += {r}u;
+#end
+    return rows;
+}
+
+fn first_key(query: u32) -> u32 {
+    return first_of(query, bounds[min(query, params.rows - 1u)].x);
+}
+
+fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
+    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
+}
+
+// s = own·other, of operands.
+#for (name, own, other) in (query_scores, q, k) (query_gradients, dout, v) (key_scores, k, q) (value_gradients, v, dout)
+fn {name}(own0: u32, other0: u32, head: u32, lane: u32) {
+#for j in 0..2
+    var sum{j} = Own();
+#end
+    for (var slice = 0u; slice < HEAD4; slice += SLICE4) {
+        let column = slice + lane % SLICE4;
+#for n in 0..{LOADS}
+        let row{n} = {n}u * (256u / SLICE4) + lane / SLICE4;
+        var value{n} = vec4<operand>();
+        if column < HEAD4 && row{n} < OWN {
+            value{n} = load_{own}(own0 + row{n}, head, column);
         }
+        if column < HEAD4 && row{n} >= OWN && row{n} < OWN + OTHERS {
+            value{n} = load_{other}(other0 + row{n} - OWN, head, column);
+        }
+#end
         workgroupBarrier();
-        stage[row * 9u + d] = query;
-        stage[288u + row * 9u + d] = key;
+#for n in 0..{LOADS}
+        if row{n} < OWN + OTHERS {
+            stage[row{n} * PITCH + lane % SLICE4] = value{n};
+        }
+#end
         workgroupBarrier();
-        add_scores(lane);
+        // A slice is added up for itself: long sums of f32 lose more.
+#for j in 0..2
+        var part{j} = Own();
+#end
+        for (var d = 0u; d < SLICE4; d++) {
+#for r in 0..{ROWS}
+            let a{r} = vec4<f32>(stage[(lane / 16u * ROWS + {r}u) * PITCH + d]);
+#end
+#for j in 0..2
+            let b{j} = vec4<f32>(stage[(OWN + lane % 16u + {j}u * 16u) * PITCH + d]);
+#for r in 0..{ROWS}
+            part{j}[{r}] = add_dot(part{j}[{r}], a{r}, b{j});
+#end
+#end
+        }
+#for j in 0..2
+        sum{j} += part{j};
+#end
     }
+#for j in 0..2
+    s{j} = sum{j};
+#end
 }
 
-// Puts the four scores, each through exp(s − lse) or masked, where the sums read them.
-fn store_probabilities(query0: u32, key0: u32, lane: u32) {
-    let i = lane / 16u * 2u;
-    let j = lane % 16u;
-    s00 = select(0.0, exp(s00 - row_values[i].x), visible(query0 + i, key0 + j));
-    s01 = select(0.0, exp(s01 - row_values[i].x), visible(query0 + i, key0 + j + 16u));
-    s10 = select(0.0, exp(s10 - row_values[i + 1u].x), visible(query0 + i + 1u, key0 + j));
-    s11 = select(0.0, exp(s11 - row_values[i + 1u].x), visible(query0 + i + 1u, key0 + j + 16u));
-    store_block(lane);
+#end
+fn leave(lane: u32) {
+#for j in 0..2
+    block[(lane % 16u + {j}u * 16u) * 16u + lane / 16u] = s{j};
+#end
 }
 
-fn store_block(lane: u32) {
-    let i = lane / 16u * 2u;
-    let j = lane % 16u;
-    block_p[i * P_PITCH + j] = s00;
-    block_p[i * P_PITCH + j + 16u] = s01;
-    block_p[(i + 1u) * P_PITCH + j] = s10;
-    block_p[(i + 1u) * P_PITCH + j + 16u] = s11;
-}
-
-// ds = p·(dp − delta), left in block_p.
-fn store_score_gradients(query0: u32, key0: u32, head: u32, lane: u32) {
-    scores(VALUE, query0, key0, head, lane);
-    store_probabilities(query0, key0, lane);
-    let p00 = s00; let p01 = s01; let p10 = s10; let p11 = s11;
-    scores(GRADIENT, query0, key0, head, lane);
-    let i = lane / 16u * 2u;
-    s00 = p00 * (s00 - row_values[i].y);
-    s01 = p01 * (s01 - row_values[i].y);
-    s10 = p10 * (s10 - row_values[i + 1u].y);
-    s11 = p11 * (s11 - row_values[i + 1u].y);
-    store_block(lane);
-}
-
-// acc[row] += Σ_j block_p[row, j]·(k or v)[key0 + j]
-fn sum_over_keys(what: u32, key0: u32, head: u32, lane: u32) {
-    let p = lane / 16u * 2u * P_PITCH;
-    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-        workgroupBarrier();
-        for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-            let d = c * CHUNK4 + i % CHUNK4;
-            stage[i] = vec4<f32>();
-            if d < HEAD_SIZE4 {
-                stage[i] = key_side(what, key_at(key0 + i / CHUNK4, kv_head(head)) + d);
-            }
-        }
-        workgroupBarrier();
-        var sum0 = acc[2u * c];
-        var sum1 = acc[2u * c + 1u];
-        for (var j = 0u; j < BLOCK; j++) {
-            let value = stage[j * CHUNK4 + lane % 16u];
-            sum0 += block_p[p + j] * value;
-            sum1 += block_p[p + P_PITCH + j] * value;
-        }
-        acc[2u * c] = sum0;
-        acc[2u * c + 1u] = sum1;
-    }
-}
-
-// acc[row] += Σ_i block_p[i, row]·(q or dout)[query0 + i]
-fn sum_over_queries(what: u32, query0: u32, head: u32, lane: u32) {
-    let p = lane / 16u * 2u;
-    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-        workgroupBarrier();
-        for (var i = lane; i < BLOCK * CHUNK4; i += 256u) {
-            let d = c * CHUNK4 + i % CHUNK4;
-            stage[i] = vec4<f32>();
-            if d < HEAD_SIZE4 {
-                stage[i] = query_side(what, query_at(query0 + i / CHUNK4, head) + d);
-            }
-        }
-        workgroupBarrier();
-        var sum0 = acc[2u * c];
-        var sum1 = acc[2u * c + 1u];
-        for (var i = 0u; i < BLOCK; i++) {
-            let value = stage[i * CHUNK4 + lane % 16u];
-            sum0 += block_p[i * P_PITCH + p] * value;
-            sum1 += block_p[i * P_PITCH + p + 1u] * value;
-        }
-        acc[2u * c] = sum0;
-        acc[2u * c + 1u] = sum1;
-    }
-}
-
-fn clear_acc() {
-    for (var c = 0u; c < 16u; c++) {
-        acc[c] = vec4<f32>();
-    }
-}
-
-// result[row] = factor·acc for the two rows of this thread, in [T, H, K].
-fn store_rows(row0: u32, head: u32, factor0: f32, factor1: f32, lane: u32) {
-    let row = row0 + lane / 16u * 2u;
-    for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-        let d = c * CHUNK4 + lane % 16u;
-        if d < HEAD_SIZE4 && row < params.rows {
-            result[query_at(row, head) + d] = factor0 * acc[2u * c];
-        }
-        if d < HEAD_SIZE4 && row + 1u < params.rows {
-            result[query_at(row + 1u, head) + d] = factor1 * acc[2u * c + 1u];
-        }
-    }
-}
-
-fn load_row_values(query0: u32, head: u32, lane: u32) {
+// acc[own] += Σ block[other, own]·other
+#for (name, other) in (add_values, v) (add_keys, k) (add_queries, q) (add_gradients, dout)
+fn {name}(other0: u32, head: u32, lane: u32) {
+#for c in 0..{COLS}
+    let column{c} = {c}u * 16u + lane % 16u;
     workgroupBarrier();
-    if lane < BLOCK {
-        let at = min(query0 + lane, params.rows - 1u) * params.heads + head;
-        row_values[lane] = vec2<f32>(row_lse[at], row_delta[at]);
+    for (var row = lane / 16u; row < OTHERS; row += 16u) {
+        var value = vec4<operand>();
+        if column{c} < HEAD4 {
+            value = load_{other}(other0 + row, head, column{c});
+        }
+        stage[row * 16u + lane % 16u] = value;
     }
+    workgroupBarrier();
+    for (var row = 0u; row < OTHERS; row++) {
+        let value = vec4<f32>(stage[row * 16u + lane % 16u]);
+        let by = block[row * 16u + lane / 16u];
+#for r in 0..{ROWS}
+        acc{c}_{r} += by[{r}] * value;
+#end
+    }
+#end
+}
+
+#end
+// result[row] = factor·acc of the own rows, in [T, H, K].
+fn store_rows(own0: u32, head: u32, factor: Own, lane: u32) {
+    let rows = own_rows(own0, lane);
+#for c in 0..{COLS}
+    let column{c} = {c}u * 16u + lane % 16u;
+#for r in 0..{ROWS}
+    if column{c} < HEAD4 && rows[{r}] < params.rows {
+        result[query_at(rows[{r}], head) + column{c}] = factor[{r}] * acc{c}_{r};
+    }
+#end
+#end
+}
+
+// Which of the own queries see the other key in place `j`.
+fn seen_key(queries: OwnRows, first: OwnRows, key: u32) -> vec{ROWS}<bool> {
+    return (OwnRows(key) <= queries) & (OwnRows(key) >= first) & (queries < OwnRows(params.rows));
 }
 
 @compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let query0 = group.x * BLOCK;
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    // The last queries see the most keys and begin first.
+    let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
-    let row = lane / 8u; // of the softmax: eight threads a row, four keys each
-    let part = lane % 8u;
-    var row_sum = 0.0;
-    clear_acc();
-    if part == 0u {
-        row_values[row] = vec2<f32>(MASKED, 1.0);
-    }
-    let end = min(query0 + BLOCK, params.rows);
-    for (var key0 = first_key(query0); key0 < end; key0 += BLOCK) {
-        scores(VALUE, query0, key0, head, lane);
-        store_block(lane);
+    let queries = own_rows(own0, lane);
+    var first = OwnRows();
+#for r in 0..{ROWS}
+    first[{r}] = first_key(queries[{r}]);
+#end
+    let place = lane % 16u * 16u + lane / 16u;
+    var most = Own(MASKED);
+    var sum = Own();
+    let end = min(own0 + OWN, params.rows);
+    for (var others = first_key(own0); others < end; others += OTHERS) {
+        query_scores(own0, others, head, lane);
+#for j in 0..2
+        let seen{j} = seen_key(queries, first, others + lane % 16u + {j}u * 16u);
+        s{j} = select(Own(MASKED), params.scale * s{j}, seen{j});
+#end
+        block[place] = max(s0, s1);
         workgroupBarrier();
-        var largest = MASKED;
-        for (var j = 0u; j < 4u; j++) {
-            if visible(query0 + row, key0 + part + 8u * j) {
-                largest = max(largest, block_p[row * P_PITCH + part + 8u * j]);
-            }
-        }
-        partial[lane] = largest;
-        let before = row_values[row].x;
-        workgroupBarrier();
-        largest = before;
-        for (var i = 0u; i < 8u; i++) {
-            largest = max(largest, partial[row * 8u + i]);
+        let before = most;
+        for (var i = 0u; i < 16u; i++) {
+            most = max(most, block[i * 16u + lane / 16u]);
         }
         workgroupBarrier();
-        var sum = 0.0;
-        for (var j = 0u; j < 4u; j++) {
-            let at = row * P_PITCH + part + 8u * j;
-            let p = select(0.0, exp(block_p[at] - largest), visible(query0 + row, key0 + part + 8u * j));
-            block_p[at] = p;
-            sum += p;
-        }
-        partial[lane] = sum;
-        if part == 0u {
-            row_values[row] = vec2<f32>(largest, exp(before - largest));
-        }
-        workgroupBarrier();
-        row_sum *= row_values[row].y;
-        for (var i = 0u; i < 8u; i++) {
-            row_sum += partial[row * 8u + i];
-        }
-        let factor0 = row_values[lane / 16u * 2u].y;
-        let factor1 = row_values[lane / 16u * 2u + 1u].y;
-        for (var c = 0u; c * CHUNK4 < HEAD_SIZE4; c++) {
-            acc[2u * c] *= factor0;
-            acc[2u * c + 1u] *= factor1;
-        }
-        sum_over_keys(GRADIENT, key0, head, lane);
+        let factor = exp(before - most);
+        sum *= factor;
+#for j in 0..2
+        s{j} = select(Own(), exp(s{j} - most), seen{j});
+        sum += s{j};
+#end
+        leave(lane);
+#for c in 0..{COLS}
+#for r in 0..{ROWS}
+        acc{c}_{r} *= factor[{r}];
+#end
+#end
+        add_values(others, head, lane);
     }
     workgroupBarrier();
-    if part == 0u {
-        partial[row] = row_sum;
-        if query0 + row < params.rows {
-            row_lse[(query0 + row) * params.heads + head] = row_values[row].x + log(row_sum);
-        }
-    }
+    block[place] = sum;
     workgroupBarrier();
-    let i = lane / 16u * 2u;
-    store_rows(query0, head, 1.0 / partial[i], 1.0 / partial[i + 1u], lane);
+    sum = Own();
+    for (var i = 0u; i < 16u; i++) {
+        sum += block[i * 16u + lane / 16u];
+    }
+#for r in 0..{ROWS}
+    if lane % 16u == 0u && queries[{r}] < params.rows {
+        row_lse[query_row(queries[{r}], head)] = most[{r}] + log(sum[{r}]);
+    }
+#end
+    store_rows(own0, head, 1.0 / sum, lane);
 }
 
-// delta = Σ dout·out, one thread a row and head; `q` is bound to out.
+// delta = Σ dout·out, and the power of two that undoes bringing dout's largest value into [½, 1), one thread a row and head; `q` is
+// bound to out.
 @compute @workgroup_size(64)
 fn delta(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = (group.x + group.y * groups.x) * 64u + lane;
@@ -302,69 +281,110 @@ fn delta(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) group
         return;
     }
     var sum = 0.0;
-    for (var d = 0u; d < HEAD_SIZE4; d++) {
-        sum += dot(q[row * HEAD_SIZE4 + d], dout[row * HEAD_SIZE4 + d]);
+    var most = vec4<f32>();
+    for (var d = 0u; d < HEAD4; d++) {
+        let gradient = dout[row * HEAD4 + d];
+        sum += dot(q[row * HEAD4 + d], gradient);
+        most = max(most, abs(gradient));
     }
-    row_delta[row] = sum;
+    row_delta[row] = vec2<f32>(sum, undoing(exponent(most4(most))));
 }
 
 @compute @workgroup_size(256)
-fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let query0 = group.x * BLOCK;
+fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
-    clear_acc();
-    load_row_values(query0, head, lane);
-    let end = min(query0 + BLOCK, params.rows);
-    for (var key0 = first_key(query0); key0 < end; key0 += BLOCK) {
-        store_score_gradients(query0, key0, head, lane);
-        sum_over_keys(VALUE, key0, head, lane);
+    let queries = own_rows(own0, lane);
+    var first = OwnRows();
+    var lse = Own();
+    var delta = Own();
+    var unit = Own();
+#for r in 0..{ROWS}
+    first[{r}] = first_key(queries[{r}]);
+    let row{r} = query_row(queries[{r}], head);
+    lse[{r}] = row_lse[row{r}];
+    delta[{r}] = row_delta[row{r}].x;
+    unit[{r}] = row_delta[row{r}].y;
+#end
+    let end = min(own0 + OWN, params.rows);
+    for (var others = first_key(own0); others < end; others += OTHERS) {
+        query_scores(own0, others, head, lane);
+#for j in 0..2
+        let seen{j} = seen_key(queries, first, others + lane % 16u + {j}u * 16u);
+        let p{j} = select(Own(), exp(params.scale * s{j} - lse), seen{j});
+#end
+        query_gradients(own0, others, head, lane);
+#for j in 0..2
+        s{j} = p{j} * (unit * s{j} - delta);
+#end
+        leave(lane);
+        add_keys(others, head, lane);
     }
-    store_rows(query0, head, 1.0, 1.0, lane);
+    store_rows(own0, head, Own(1.0 / params.k_scale), lane);
+}
+
+// The own keys' weights in the other query, in place of its scores with them; `row` is that query's.
+fn weights(s: Own, keys: OwnRows, query: u32, row: u32) -> Own {
+    let seen = (keys <= OwnRows(query)) & (keys >= OwnRows(first_key(query))) & vec{ROWS}<bool>(query < params.rows);
+    return select(Own(), exp(params.scale * s - row_lse[row]), seen);
 }
 
 // dk of one query head, in [T, H, K]: sum_heads adds up those that share a key.
 @compute @workgroup_size(256)
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let key0 = group.x * BLOCK;
+    let own0 = group.x * OWN;
     let head = group.y;
-    clear_acc();
-    let end = end_query(key0);
-    for (var query0 = key0; query0 < end; query0 += BLOCK) {
-        load_row_values(query0, head, lane);
-        store_score_gradients(query0, key0, head, lane);
-        sum_over_queries(VALUE, query0, head, lane);
+    let keys = own_rows(own0, lane);
+    let end = end_query(own0);
+    for (var others = own0; others < end; others += OTHERS) {
+        key_scores(own0, others, head, lane);
+#for j in 0..2
+        let query{j} = others + lane % 16u + {j}u * 16u;
+        let row{j} = query_row(query{j}, head);
+        let p{j} = weights(s{j}, keys, query{j}, row{j});
+#end
+        value_gradients(own0, others, head, lane);
+#for j in 0..2
+        s{j} = p{j} * (row_delta[row{j}].y * s{j} - row_delta[row{j}].x);
+#end
+        leave(lane);
+        add_queries(others, head, lane);
     }
-    store_rows(key0, head, 1.0, 1.0, lane);
+    store_rows(own0, head, Own(1.0 / params.q_scale), lane);
 }
 
 // dv of one query head, likewise.
 @compute @workgroup_size(256)
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let key0 = group.x * BLOCK;
+    let own0 = group.x * OWN;
     let head = group.y;
-    clear_acc();
-    let end = end_query(key0);
-    for (var query0 = key0; query0 < end; query0 += BLOCK) {
-        load_row_values(query0, head, lane);
-        scores(VALUE, query0, key0, head, lane);
-        store_probabilities(query0, key0, lane);
-        sum_over_queries(GRADIENT, query0, head, lane);
+    let keys = own_rows(own0, lane);
+    let end = end_query(own0);
+    for (var others = own0; others < end; others += OTHERS) {
+        key_scores(own0, others, head, lane);
+#for j in 0..2
+        let query{j} = others + lane % 16u + {j}u * 16u;
+        let row{j} = query_row(query{j}, head);
+        s{j} = row_delta[row{j}].y * weights(s{j}, keys, query{j}, row{j});
+#end
+        leave(lane);
+        add_gradients(others, head, lane);
     }
-    store_rows(key0, head, 1.0, 1.0, lane);
+    store_rows(own0, head, Own(1.0), lane);
 }
 
 // dk or dv += the gradients of the query heads that share it; `q` is bound to those [T, H, K].
 @compute @workgroup_size(64)
 fn sum_heads(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = (group.x + group.y * groups.x) * 64u + lane;
-    if i >= params.rows * params.kv_heads * HEAD_SIZE4 {
+    if i >= params.rows * params.kv_heads * HEAD4 {
         return;
     }
     let sharing = params.heads / params.kv_heads;
-    let first = i / HEAD_SIZE4 * sharing * HEAD_SIZE4 + i % HEAD_SIZE4;
+    let first = i / HEAD4 * sharing * HEAD4 + i % HEAD4;
     var sum = result[i];
     for (var s = 0u; s < sharing; s++) {
-        sum += q[first + s * HEAD_SIZE4];
+        sum += q[first + s * HEAD4];
     }
     result[i] = sum;
 }

@@ -9,6 +9,9 @@ struct Params {
     heads: u32,         // H
     kv_heads: u32,      // G
     window: u32,        // 0: none
+    q_scale: f32,       // of no use here, as the next two: operands are f32
+    k_scale: f32,
+    scale: f32,
 }
 
 override HEAD_SIZE4: u32; // K / 4
@@ -18,10 +21,10 @@ override HEAD_SIZE4: u32; // K / 4
 @group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;          // [T, G, K]
 @group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, K]
 @group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]; forward does not read it
+@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out or dq [T, H, K], or dk [T, G, K]
 @group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-@group(0) @binding(8) var<storage, read_write> row_delta: array<f32>;  // [T, H]
+@group(0) @binding(8) var<storage, read_write> row_delta: array<vec2<f32>>;  // [T, H], the first of each
 @group(0) @binding(9) var<storage, read_write> dv: array<vec4<f32>>;   // [T, G, K]
 
 const MASKED: f32 = -1e30;
@@ -188,7 +191,7 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 #for r in 0..2
     let values{r} = min(row{r}, params.rows - 1u) * params.heads + group.y;
     let lse{r} = row_lse[values{r}];
-    let delta{r} = row_delta[values{r}];
+    let delta{r} = row_delta[values{r}].x;
 #end
     let first = first_key(block);
     for (var key = first; key < min(block + BLOCK, params.rows); key += OTHERS) {
@@ -227,7 +230,7 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             let query{g} = query + {g}u * {LANES}u + lane;
             let values{g} = min(query{g}, params.rows - 1u) * params.heads + head;
             let lse{g} = row_lse[values{g}];
-            let delta{g} = row_delta[values{g}];
+            let delta{g} = row_delta[values{g}].x;
             other{g} = query_at(query{g}, head);
 #end
             key_scores();

@@ -210,6 +210,16 @@ fn bounds(gpu: &Gpu, tokens: usize) -> Result<wgpu::Buffer> {
     Ok(gpu.upload("bench", &vec![[0, tokens as u32]; tokens])?)
 }
 
+/// With one head of keys.
+fn attention_of(
+    [rows, heads, head_size]: [usize; 3],
+    window: Option<usize>,
+    bounds: &wgpu::Buffer,
+) -> Attention<'_> {
+    let (q_scale, k_scale) = (1.0, 1.0);
+    Attention { heads, kv_heads: 1, head_size, window, bounds, rows, longest: rows, q_scale, k_scale }
+}
+
 pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, heads) = (size.tokens, size.heads);
     let mut all = Vec::new();
@@ -217,7 +227,8 @@ pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let (wide, narrow) = (heads * head_size, head_size);
         let [q, out, dq, dout, dheads] = rows_of(gpu, t, wide)?;
         let [k, v, dk, dv] = rows_of(gpu, t, narrow)?;
-        let [lse, delta] = rows_of(gpu, t, heads.next_multiple_of(4))?;
+        let [lse] = rows_of(gpu, t, heads.next_multiple_of(4))?;
+        let [delta] = rows_of(gpu, t, 2 * heads.next_multiple_of(4))?;
         let bounds = bounds(gpu, t)?;
         let pairs = size.pairs(head_size, window);
         let operations = [
@@ -226,8 +237,7 @@ pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
             ("attention.backward_kv", 8.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
-            let attention =
-                Attention { heads, kv_heads: 1, head_size, window, bounds: &bounds, rows: t, longest: t };
+            let attention = attention_of([t, heads, head_size], window, &bounds);
             attention.forward(rec, &out, &lse, &q, &k, &v);
             let (gradients, scratch) = ([&dq, &dk, &dv], [&delta, &dheads]);
             attention.backward(rec, gradients, scratch, &dout, [&q, &k, &v], &out, &lse);
@@ -259,9 +269,8 @@ pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
             ("coop_attention_product.", 6.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
-            let attention =
-                Attention { heads, kv_heads: 1, head_size, window, bounds: &bounds, rows: t, longest: t };
-            let operands = Operands { q: &q, k: &k, v: &v, q_scale: 1.0, k_scale: 1.0 };
+            let attention = attention_of([t, heads, head_size], window, &bounds);
+            let operands = Operands { q: &q, k: &k, v: &v };
             coop_attention::forward(rec, &attention, &out, &lse, operands);
             scratch.backward(rec, &attention, [&dq, &dk, &dv], &dheads, &dout, operands, &out, &lse);
         }));

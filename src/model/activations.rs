@@ -93,7 +93,7 @@ pub(super) struct Scratch {
     pub dheads: Rows,    // gradients of keys or values by query head [T, H·K]
     pub dattn_k: Rows,   // [T, G·K]
     pub dattn_v: Rows,   // [T, G·K]
-    pub delta: Rows,     // [T, H]
+    pub delta: Rows,     // [T, H, 2]
     pub dgated: Rows,    // [C, P]
     pub dinp_gate: Rows, // [C, P]
     pub u: Rows,         // [T, Σ R]
@@ -264,7 +264,7 @@ impl Activations {
                 dheads,
                 dattn_k: make.rows("dattn_k", widest.own_keys)?,
                 dattn_v: make.rows("dattn_v", widest.own_keys)?,
-                delta: make.rows("delta", widest.heads)?,
+                delta: make.rows("delta", 2 * widest.heads)?,
                 dgated: make_chunk.rows("dgated", widest.per_layer)?,
                 dinp_gate: make_chunk.rows("dinp_gate", widest.per_layer)?,
                 u: make.rows("u", plan.z_width)?,

@@ -153,7 +153,7 @@ impl<'b> Model<'b> {
             }
             _ => {
                 out.packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
-                let delta = s.delta.narrowed(l.heads);
+                let delta = s.delta.narrowed(2 * l.heads);
                 let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
                 attention.backward(rec, gradients, [&delta, &s.dheads], dattention, qkv, out, lse);
             }

@@ -123,8 +123,6 @@ impl<'b> Model<'b> {
             q: packed(&acts.layers[layer].attention.q)?,
             k: packed(&acts.layers[donor].k)?,
             v: packed(&acts.layers[donor].v)?,
-            q_scale: self.layers[layer].attn_q_norm.scale,
-            k_scale: self.layers[donor].attn_k_norm.as_ref()?.scale,
         })
     }
 
@@ -234,6 +232,7 @@ impl<'b> Model<'b> {
 
     pub(super) fn attention<'a>(&self, layer: usize, inputs: &'a Inputs) -> Attention<'a> {
         let l = &self.config().layers[layer];
+        let donor = &self.layers[l.kv_donor.unwrap_or(layer)];
         Attention {
             heads: l.heads,
             kv_heads: l.kv_heads,
@@ -242,6 +241,8 @@ impl<'b> Model<'b> {
             bounds: &inputs.bounds,
             rows: inputs.tokens,
             longest: inputs.longest,
+            q_scale: self.layers[layer].attn_q_norm.scale,
+            k_scale: donor.attn_k_norm.as_ref().expect("a donor makes keys").scale,
         }
     }
 }
@@ -279,14 +280,12 @@ pub(super) struct Heads {
     q: Packed,
     k: Packed,
     v: Packed,
-    q_scale: f32,
-    k_scale: f32,
 }
 
 impl Heads {
     pub(super) fn bind(&self) -> coop_attention::Operands<'_> {
-        let Heads { q, k, v, q_scale, k_scale } = self;
-        coop_attention::Operands { q, k, v, q_scale: *q_scale, k_scale: *k_scale }
+        let Heads { q, k, v } = self;
+        coop_attention::Operands { q, k, v }
     }
 }
 

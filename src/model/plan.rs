@@ -307,7 +307,7 @@ impl Plan {
             sizes.extend(widest.experts.iter().flat_map(of_experts));
             Lent::new(&sizes, bytes(widest.queries), least, gpu.max_binding_bytes())
         };
-        let scratch = 2 * widest.width + 4 * widest.own_keys + widest.heads + z_width + masked_width;
+        let scratch = 2 * widest.width + 4 * widest.own_keys + 2 * widest.heads + z_width + masked_width;
         let chunk_scratch = if packed_operands { 2 } else { 3 } * widest.ffn
             + 2 * widest.per_layer
             + if packed_down { widest.width } else { 0 };

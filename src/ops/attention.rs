@@ -1,7 +1,7 @@
 //! Causal, windowed, grouped-query attention over packed samples; the backward recomputes the probabilities.
 
 use super::Rows;
-use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::gpu::{Binding, Kernel, Recorder, Tier, grid};
 
 /// Largest head size that the kernels hold in registers.
 pub const MAX_HEAD_SIZE: usize = 512;
@@ -14,6 +14,9 @@ struct Params {
     heads: u32,
     kv_heads: u32,
     window: u32,
+    q_scale: f32,
+    k_scale: f32,
+    scale: f32,
 }
 
 /// What stays the same for all of a layer's calls.
@@ -33,6 +36,44 @@ pub struct Attention<'a> {
     pub rows: usize,
     /// Tokens of the longest sample.
     pub longest: usize,
+    /// The power of two by which queries become operands in f16, [`super::rms_norm::Norm::scale`].
+    pub q_scale: f32,
+    /// The same of keys.
+    pub k_scale: f32,
+}
+
+/// Lanes of the processor that plays a GPU, where its kernels are taken: they know f32 alone.
+fn simd(rec: &Recorder) -> Option<u32> {
+    rec.gpu().simd().filter(|_| !half(rec))
+}
+
+/// Whether operands are f16.
+fn half(rec: &Recorder) -> bool {
+    rec.gpu().tier() != Tier::F32
+}
+
+/// Rows that a thread makes results for: of the largest heads fewer, to hold them in registers.
+fn own_rows(head_size: usize) -> usize {
+    if head_size > 256 { 2 } else { 4 }
+}
+
+/// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
+/// workgroup memory that every WebGPU device has.
+pub fn sizes(head_size: usize, half: bool) -> [(&'static str, u32); 8] {
+    let rows = own_rows(head_size);
+    let slice4 = if half { 8 } else { 4 };
+    let staged = 16 * rows + 32;
+    [
+        ("HALF", usize::from(half)),
+        ("SINGLE", usize::from(!half)),
+        ("HEAD4", head_size / 4),
+        ("ROWS", rows),
+        ("COLS", head_size.div_ceil(64)),
+        ("SLICE4", slice4),
+        ("LOADS", (staged * slice4).div_ceil(256)),
+        ("STAGE", (staged * (slice4 + 1)).max(512)),
+    ]
+    .map(|(name, n)| (name, n as u32))
 }
 
 impl<'a> Attention<'a> {
@@ -42,14 +83,21 @@ impl<'a> Attention<'a> {
             heads: self.heads as u32,
             kv_heads: self.kv_heads as u32,
             window: self.window.unwrap_or(0) as u32,
+            q_scale: self.q_scale,
+            k_scale: self.k_scale,
+            scale: 1.0 / (self.q_scale * self.k_scale),
         };
         // These two are the same for all.
-        let simd = rec.gpu().simd().filter(|_| !["delta", "sum_heads"].contains(&entry));
+        let simd = simd(rec).filter(|_| !["delta", "sum_heads"].contains(&entry));
         let kernel = match simd {
-            Some(lanes) => Kernel::new("simd_attention", entry).with_lanes(lanes),
-            None => Kernel::new("attention", entry),
+            Some(lanes) => Kernel::new("simd_attention", entry)
+                .with_lanes(lanes)
+                .with_constant("HEAD_SIZE4", (self.head_size / 4) as u32),
+            None => {
+                let sizes = sizes(self.head_size, half(rec)).into_iter();
+                sizes.fold(Kernel::new("attention", entry), |kernel, (name, n)| kernel.with_size(name, n))
+            }
         };
-        let kernel = kernel.with_constant("HEAD_SIZE4", (self.head_size / 4) as u32);
         rec.dispatch(kernel, &params, bindings, workgroups);
     }
 
@@ -63,20 +111,17 @@ impl<'a> Attention<'a> {
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
-        let block = rec.gpu().simd().map_or(32, |lanes| 2 * lanes as usize);
+        let block = simd(rec).map_or(16 * own_rows(self.head_size), |lanes| 2 * lanes as usize);
         [self.rows.div_ceil(block) as u32, heads as u32, 1]
     }
 
     /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
-        let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
-        if rec.gpu().simd().is_none() {
-            bindings.push(rec.unused(5));
-        }
+        let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
         self.dispatch(rec, "forward", &bindings, self.blocks(rec, self.heads));
     }
 
-    /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H]` and `dheads` `[T, H, K]` are scratch.
+    /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H, 2]` and `dheads` `[T, H, K]` are scratch.
     pub fn backward(
         &self,
         rec: &mut Recorder,
@@ -95,18 +140,19 @@ impl<'a> Attention<'a> {
         }
         let blocks = self.blocks(rec, self.heads);
         self.dispatch(rec, "backward_q", &with(&saved, dq.bind(6)), blocks);
-        if rec.gpu().simd().is_some() {
+        if simd(rec).is_some() {
             let both = [&saved[..], &[dk.bind(6), dv.bind(9)]].concat();
             return self.dispatch(rec, "backward_kv", &both, self.blocks(rec, self.kv_heads));
         }
         self.dispatch(rec, "backward_k", &with(&saved, dheads.bind(6)), blocks);
         self.sum_heads(rec, dk, dheads);
-        self.dispatch(rec, "backward_v", &with(&saved, dheads.bind(6)), blocks);
+        let without_values: Vec<Binding> = saved.into_iter().filter(|b| b.index != 3).collect();
+        self.dispatch(rec, "backward_v", &with(&without_values, dheads.bind(6)), blocks);
         self.sum_heads(rec, dv, dheads);
     }
 
-    /// `delta = Σ dout·out`, by row and head.
-    pub(super) fn delta(&self, rec: &mut Recorder, delta: &Rows, dout: &Rows, out: &Rows) {
+    /// `delta = Σ dout·out`, by row and head, and what undoes the scaling of `dout`.
+    fn delta(&self, rec: &mut Recorder, delta: &Rows, dout: &Rows, out: &Rows) {
         let bindings = [out.bind(1), dout.bind(5), delta.bind(8)];
         self.dispatch(rec, "delta", &bindings, grid((self.rows * self.heads).div_ceil(64)));
     }

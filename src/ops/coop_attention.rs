@@ -62,22 +62,18 @@ pub struct Operands<'a> {
     pub k: &'a Packed,
     /// Values, not scaled.
     pub v: &'a Packed,
-    /// By what the queries are scaled.
-    pub q_scale: f32,
-    /// By what the keys are scaled.
-    pub k_scale: f32,
 }
 
 /// [`Attention::forward`]; `out` may come packed, then it is not scaled: it lies among the values.
 pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows, operands: Operands) {
-    let Operands { q, k, v, q_scale, k_scale } = operands;
+    let Operands { q, k, v } = operands;
     let params = Params {
         rows: attention.rows as u32,
         tiles: q.tiles(),
         heads: attention.heads as u32,
         kv_heads: attention.kv_heads as u32,
         window: attention.window.unwrap_or(0) as u32,
-        scale: 1.0 / (q_scale * k_scale),
+        scale: 1.0 / (attention.q_scale * attention.k_scale),
     };
     let bounds = Binding { index: 4, buffer: attention.bounds, range: None };
     let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5)];

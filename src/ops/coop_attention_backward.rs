@@ -78,7 +78,8 @@ impl Scratch {
         out: &Rows,
         lse: &Rows,
     ) {
-        let Operands { q, k, v, q_scale, k_scale } = operands;
+        let Operands { q, k, v } = operands;
+        let Attention { q_scale, k_scale, .. } = *attention;
         let packed = self.dout.for_rows(attention.rows);
         packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
         let rows = Binding { index: 6, buffer: &self.rows, range: None };

@@ -28,7 +28,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 84] = [
+    let tests: [Test; 86] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -75,6 +75,8 @@ fn main() {
         ("rope: forward and backward", elementwise::rope_both_ways),
         ("attention: forward and backward", attention::forward_and_backward),
         ("attention: large scores", attention::large_scores),
+        ("attention: forward and backward (operands in f16)", attention::forward_and_backward),
+        ("attention: large scores (operands in f16)", attention::large_scores),
         ("cooperative: attention, forward and backward", attention::forward_and_backward),
         ("cooperative: attention, large scores", attention::large_scores),
         ("geglu: forward and backward", elementwise::geglu_both_ways),
