@@ -2,7 +2,7 @@
 // if start(i) <= j <= i and i − j < window. H query heads share G key/value heads. Backward rebuilds p from q, k and the saved row
 // log-sum-exp: dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
 //
-// A workgroup makes the results of 16·{ROWS} rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of
+// A workgroup makes the results of {THREADS} / 16·{ROWS} rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of
 // the others at a time, and of a head 4·{SLICE4} columns for scores and 64 for sums over the others. Operands may be f16: queries and
 // keys times powers of two, for a norm bounds them, rows of dout times what `delta` leaves; weights and sums are f32.
 #for half in 0..{HALF}
@@ -43,7 +43,9 @@ alias Own = vec{ROWS}<f32>;         // a value of each of the thread's own rows,
 alias OwnRows = vec{ROWS}<u32>;
 
 const ROWS: u32 = {ROWS}u;
-const OWN: u32 = 16u * ROWS;
+const THREADS: u32 = {THREADS}u;
+const GROUPS: u32 = THREADS / 16u;   // of threads that share their own rows
+const OWN: u32 = GROUPS * ROWS;
 const BLOCK: u32 = OWN;             // keys that end_query asks for
 const OTHERS: u32 = 32u;
 const HEAD4: u32 = {HEAD4}u;        // K / 4, at most 128
@@ -54,7 +56,7 @@ const MASKED: f32 = -1e30;
 // Scores: a slice of the own rows, then of the others. Sums: [others, 64 columns].
 var<workgroup> stage: array<vec4<operand>, {STAGE}>;
 // Weights, or gradients of scores, [others, own]; forward's maxima and sums on the way.
-var<workgroup> block: array<Own, 512>;
+var<workgroup> block: array<Own, 32 * {THREADS} / 16>;
 
 #for j in 0..2
 var<private> s{j}: Own; // scores with the other in place lane % 16 + 16·j
@@ -117,24 +119,27 @@ fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
     return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
 }
 
-// s = own·other, of operands.
+// s = own·other, of operands. The next slice is on its way while one is multiplied.
 #for (name, own, other) in (query_scores, q, k) (query_gradients, dout, v) (key_scores, k, q) (value_gradients, v, dout)
+fn load_{name}(own0: u32, other0: u32, head: u32, row: u32, column: u32) -> vec4<operand> {
+    if column >= HEAD4 || row >= OWN + OTHERS {
+        return vec4<operand>();
+    }
+    if row < OWN {
+        return load_{own}(own0 + row, head, column);
+    }
+    return load_{other}(other0 + row - OWN, head, column);
+}
+
 fn {name}(own0: u32, other0: u32, head: u32, lane: u32) {
 #for j in 0..2
     var sum{j} = Own();
 #end
-    for (var slice = 0u; slice < HEAD4; slice += SLICE4) {
-        let column = slice + lane % SLICE4;
 #for n in 0..{LOADS}
-        let row{n} = {n}u * (256u / SLICE4) + lane / SLICE4;
-        var value{n} = vec4<operand>();
-        if column < HEAD4 && row{n} < OWN {
-            value{n} = load_{own}(own0 + row{n}, head, column);
-        }
-        if column < HEAD4 && row{n} >= OWN && row{n} < OWN + OTHERS {
-            value{n} = load_{other}(other0 + row{n} - OWN, head, column);
-        }
+    let row{n} = {n}u * (THREADS / SLICE4) + lane / SLICE4;
+    var value{n} = load_{name}(own0, other0, head, row{n}, lane % SLICE4);
 #end
+    for (var slice = 0u; slice < HEAD4; slice += SLICE4) {
         workgroupBarrier();
 #for n in 0..{LOADS}
         if row{n} < OWN + OTHERS {
@@ -142,6 +147,9 @@ fn {name}(own0: u32, other0: u32, head: u32, lane: u32) {
         }
 #end
         workgroupBarrier();
+#for n in 0..{LOADS}
+        value{n} = load_{name}(own0, other0, head, row{n}, slice + SLICE4 + lane % SLICE4);
+#end
         // A slice is added up for itself: long sums of f32 lose more.
 #for j in 0..2
         var part{j} = Own();
@@ -169,27 +177,36 @@ fn {name}(own0: u32, other0: u32, head: u32, lane: u32) {
 #end
 fn leave(lane: u32) {
 #for j in 0..2
-    block[(lane % 16u + {j}u * 16u) * 16u + lane / 16u] = s{j};
+    block[(lane % 16u + {j}u * 16u) * GROUPS + lane / 16u] = s{j};
 #end
 }
 
 // acc[own] += Σ block[other, own]·other
 #for (name, other) in (add_values, v) (add_keys, k) (add_queries, q) (add_gradients, dout)
-fn {name}(other0: u32, head: u32, lane: u32) {
-#for c in 0..{COLS}
-    let column{c} = {c}u * 16u + lane % 16u;
-    workgroupBarrier();
-    for (var row = lane / 16u; row < OTHERS; row += 16u) {
-        var value = vec4<operand>();
-        if column{c} < HEAD4 {
-            value = load_{other}(other0 + row, head, column{c});
-        }
-        stage[row * 16u + lane % 16u] = value;
+fn load_to_{name}(other: u32, head: u32, column: u32) -> vec4<operand> {
+    if column >= HEAD4 {
+        return vec4<operand>();
     }
+    return load_{other}(other, head, column);
+}
+
+fn {name}(first: u32, head: u32, lane: u32) {
+#for n in 0..{PARTS}
+    let other{n} = first + {n}u * GROUPS + lane / 16u;
+    var value{n} = load_to_{name}(other{n}, head, lane % 16u);
+#end
+#for c in 0..{COLS}
     workgroupBarrier();
+#for n in 0..{PARTS}
+    stage[{n}u * THREADS + lane] = value{n};
+#end
+    workgroupBarrier();
+#for n in 0..{PARTS}
+    value{n} = load_to_{name}(other{n}, head, {c}u * 16u + 16u + lane % 16u);
+#end
     for (var row = 0u; row < OTHERS; row++) {
         let value = vec4<f32>(stage[row * 16u + lane % 16u]);
-        let by = block[row * 16u + lane / 16u];
+        let by = block[row * GROUPS + lane / 16u];
 #for r in 0..{ROWS}
         acc{c}_{r} += by[{r}] * value;
 #end
@@ -216,7 +233,7 @@ fn seen_key(queries: OwnRows, first: OwnRows, key: u32) -> vec{ROWS}<bool> {
     return (OwnRows(key) <= queries) & (OwnRows(key) >= first) & (queries < OwnRows(params.rows));
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     // The last queries see the most keys and begin first.
     let own0 = (groups.x - 1u - group.x) * OWN;
@@ -226,7 +243,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 #for r in 0..{ROWS}
     first[{r}] = first_key(queries[{r}]);
 #end
-    let place = lane % 16u * 16u + lane / 16u;
+    let place = lane % 16u * GROUPS + lane / 16u;
     var most = Own(MASKED);
     var sum = Own();
     let end = min(own0 + OWN, params.rows);
@@ -240,7 +257,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         workgroupBarrier();
         let before = most;
         for (var i = 0u; i < 16u; i++) {
-            most = max(most, block[i * 16u + lane / 16u]);
+            most = max(most, block[i * GROUPS + lane / 16u]);
         }
         workgroupBarrier();
         let factor = exp(before - most);
@@ -262,7 +279,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     workgroupBarrier();
     sum = Own();
     for (var i = 0u; i < 16u; i++) {
-        sum += block[i * 16u + lane / 16u];
+        sum += block[i * GROUPS + lane / 16u];
     }
 #for r in 0..{ROWS}
     if lane % 16u == 0u && queries[{r}] < params.rows {
@@ -290,7 +307,7 @@ fn delta(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) group
     row_delta[row] = vec2<f32>(sum, undoing(exponent(most4(most))));
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
@@ -330,7 +347,7 @@ fn weights(s: Own, keys: OwnRows, query: u32, row: u32) -> Own {
 }
 
 // dk of one query head, in [T, H, K]: sum_heads adds up those that share a key.
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let own0 = group.x * OWN;
     let head = group.y;
@@ -354,7 +371,7 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 }
 
 // dv of one query head, likewise.
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let own0 = group.x * OWN;
     let head = group.y;

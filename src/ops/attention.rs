@@ -52,25 +52,25 @@ fn half(rec: &Recorder) -> bool {
     rec.gpu().tier() != Tier::F32
 }
 
-/// Rows that a thread makes results for: of the largest heads fewer, to hold them in registers.
-fn own_rows(head_size: usize) -> usize {
-    if head_size > 256 { 2 } else { 4 }
-}
+/// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.
+const OWN_ROWS: usize = 16;
 
 /// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
 /// workgroup memory that every WebGPU device has.
-pub fn sizes(head_size: usize, half: bool) -> [(&'static str, u32); 8] {
-    let rows = own_rows(head_size);
+pub fn sizes(head_size: usize, half: bool) -> [(&'static str, u32); 10] {
+    let threads = if half { 128 } else { 64 };
     let slice4 = if half { 8 } else { 4 };
-    let staged = 16 * rows + 32;
+    let staged = OWN_ROWS + 32;
     [
         ("HALF", usize::from(half)),
         ("SINGLE", usize::from(!half)),
         ("HEAD4", head_size / 4),
-        ("ROWS", rows),
+        ("THREADS", threads),
+        ("ROWS", OWN_ROWS / (threads / 16)),
+        ("PARTS", 512 / threads),
         ("COLS", head_size.div_ceil(64)),
         ("SLICE4", slice4),
-        ("LOADS", (staged * slice4).div_ceil(256)),
+        ("LOADS", (staged * slice4).div_ceil(threads)),
         ("STAGE", (staged * (slice4 + 1)).max(512)),
     ]
     .map(|(name, n)| (name, n as u32))
@@ -111,7 +111,7 @@ impl<'a> Attention<'a> {
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
-        let block = simd(rec).map_or(16 * own_rows(self.head_size), |lanes| 2 * lanes as usize);
+        let block = simd(rec).map_or(OWN_ROWS, |lanes| 2 * lanes as usize);
         [self.rows.div_ceil(block) as u32, heads as u32, 1]
     }
 
