@@ -2,26 +2,50 @@
 // the matrix of their expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
 // gathered from the rows of the tokens. W may hold some of the experts only: tiles of others are left alone. With dropout
 // `forward_masked` is the product with A_e: z = (mask·x)·A_eᵀ.
+#for half in 0..{HALF}
+enable f16;
+#end
 #import weight
 #import common/expert_product
 #import common/expert_mask
 #import common/tile
 
+// Operands in f16 as in linear.wgsl: `factors` undo the scaling of x's rows, z and u are scaled as the row that they are added to.
+#for half in 0..{HALF}
+alias operand = f16;
+@group(0) @binding(8) var<storage, read> factors: array<f32>;
+
+fn factor_of(source: u32) -> f32 {
+    if source == NONE {
+        return 1.0;
+    }
+    return factors[source];
+}
+#end
+#for single in 0..{SINGLE}
 alias operand = f32;
+
+fn factor_of(source: u32) -> f32 {
+    return 1.0;
+}
+#end
 
 const NONE: u32 = 0xffffffffu;
 
 var<private> first_row: u32; // of the expert's matrix in W
-// Where the four rows that this thread stages lie in x; NONE: nowhere.
+// Where the four rows that this thread stages lie in x; NONE: nowhere. And by what they are scaled.
 var<private> sources: vec4<u32>;
+var<private> scales: vec4<f32>;
 var<private> staged: u32;    // the first of these rows
 
+// The row of x that a row reads.
 fn source(row: u32) -> u32 {
     let choice = choices[row];
-    if choice == NONE {
-        return NONE;
-    }
-    return select(row, choice / max(params.used, 1u), params.used > 0u) * params.x_stride4 + params.x_offset4;
+    return select(select(row, choice / max(params.used, 1u), params.used > 0u), NONE, choice == NONE);
+}
+
+fn place(source: u32) -> u32 {
+    return select(source * params.x_stride4 + params.x_offset4, NONE, source == NONE);
 }
 
 // Whether W holds the tile's expert.
@@ -34,12 +58,17 @@ fn begin(tile: u32, lane: u32) -> bool {
     first_row = (expert - params.first_expert) * params.expert_rows;
     let row = tile * TILE + lane / 4u * 4u;
     staged = row;
-    sources = vec4<u32>(source(row), source(row + 1u), source(row + 2u), source(row + 3u));
+#for i in 0..4
+    let source{i} = source(row + {i}u);
+    sources[{i}] = place(source{i});
+    scales[{i}] = 1.0 / factor_of(source{i});
+#end
     return true;
 }
 
 fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
-    store_columns(row * params.y_stride4 + params.y_offset4 + col4, col4, params.cols4, a, b);
+    let factor = factor_of(source(row));
+    store_columns(row * params.y_stride4 + params.y_offset4 + col4, col4, params.cols4, factor * a, factor * b);
 }
 
 fn x4(source: u32, col4: u32, cols4: u32) -> vec4<f32> {
@@ -57,8 +86,12 @@ fn w4(row: u32, col4: u32) -> vec4<f32> {
 }
 
 fn stage_x(col4: u32, cols4: u32, lane: u32) {
-    let rows = mat4x4<f32>(x4(sources.x, col4, cols4), x4(sources.y, col4, cols4), x4(sources.z, col4, cols4), x4(sources.w, col4, cols4));
-    stage_p_rows(lane % 4u, lane / 4u, rows);
+    stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(
+        scales[0] * x4(sources[0], col4, cols4),
+        scales[1] * x4(sources[1], col4, cols4),
+        scales[2] * x4(sources[2], col4, cols4),
+        scales[3] * x4(sources[3], col4, cols4),
+    ));
 }
 
 fn masked4(i: u32, source: u32, col4: u32, cols4: u32) -> vec4<f32> {
@@ -77,7 +110,12 @@ fn stage_masked(col4: u32, cols4: u32, lane: u32) {
 }
 
 fn stage_z(row: u32, r4: u32, lane: u32) {
-    stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(z4(row, r4), z4(row + 1u, r4), z4(row + 2u, r4), z4(row + 3u, r4)));
+    stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(
+        scales[0] * z4(row, r4),
+        scales[1] * z4(row + 1u, r4),
+        scales[2] * z4(row + 2u, r4),
+        scales[3] * z4(row + 3u, r4),
+    ));
 }
 
 #for (name, stage) in (forward, stage_x) (forward_masked, stage_masked)
@@ -117,14 +155,14 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     for (var n4 = 0u; n4 < rows4; n4 += STEPS / 4u) {
         stage_x(n4 + lane % 4u, rows4, lane);
         for (var step = lane / 16u; step < STEPS; step += 4u) {
-            tile_q[step * PITCH + lane % 16u] = w4(n4 * 4u + step, col4);
+            tile_q[step * PITCH + lane % 16u] = vec4<operand>(w4(n4 * 4u + step, col4));
         }
         tile_multiply(lane);
     }
     for (var r4 = 0u; r4 < params.rank4; r4 += STEPS / 4u) {
         stage_z(row, r4 + lane % 4u, lane);
         for (var step = lane / 16u; step < STEPS; step += 4u) {
-            tile_q[step * PITCH + lane % 16u] = a4(r4 * 4u + step, col4);
+            tile_q[step * PITCH + lane % 16u] = vec4<operand>(a4(r4 * 4u + step, col4));
         }
         tile_multiply(lane);
     }

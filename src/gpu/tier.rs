@@ -10,11 +10,11 @@ use crate::recipe::Kernels;
 pub enum Tier {
     /// f32: what every device does.
     F32,
-    /// Operands in f16, each row scaled by a power of two, and sums in f32; the rest in f32.
+    /// Operands of products and of attention in f16, scaled by powers of two, and sums in f32; the rest, adapters' gradients too, in f32.
     F16,
-    /// The same on cooperative matrices of 8×8, which Apple's GPUs have, products of experts as well.
+    /// The same with products on cooperative matrices of 8×8, which Apple's GPUs have.
     Cooperative8,
-    /// The same on cooperative matrices of 16×16, attention and adapters' gradients as well.
+    /// All on cooperative matrices of 16×16, adapters' gradients as well.
     Cooperative,
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::expert_dropout::{ExpertMask, MaskParams};
 use super::expert_groups::Groups;
 use super::{Param, Tile, View, Weight, random, row_factors};
-use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder};
+use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder, Tier};
 use crate::weights::quant::GgmlType;
 use crate::weights::{Base, Tensor, planes};
 
@@ -269,14 +269,20 @@ fn dispatch(
         Source::Rows(x) => (x, 0),
         Source::Tokens(x) => (x, groups.experts.used),
     };
-    let (kernel, factors) = match rec.gpu().matrices() {
-        Some(Matrices { edge: 8, lanes }) if !masked => {
-            let cols = if entry == "forward" { w.weight.cols } else { w.rows };
-            let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
-            let kernel = Kernel::new("coop8_expert_linear", entry).with_size("LANES", lanes);
-            (kernel, Some(row_factors::of(rec, 8, x, cols, rows)))
+    let half = [Tier::F16, Tier::Cooperative8].contains(&rec.gpu().tier()) && !masked;
+    let factors = half.then(|| {
+        let cols = if entry == "forward" { w.weight.cols } else { w.rows };
+        let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
+        row_factors::of(rec, 8, x, cols, rows)
+    });
+    let kernel = match rec.gpu().matrices() {
+        Some(Matrices { edge: 8, lanes }) if half => {
+            Kernel::new("coop8_expert_linear", entry).with_size("LANES", lanes)
         }
-        _ => (Kernel::new("expert_linear", entry), None),
+        _ => {
+            let half = u32::from(half);
+            Kernel::new("expert_linear", entry).with_size("HALF", half).with_size("SINGLE", 1 - half)
+        }
     };
     let kernel = kernel.with_format(w.weight.ty);
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });

@@ -4,7 +4,7 @@ use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::config::Experts;
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::expert_groups::Groups;
 use rullama_train::ops::expert_linear::{self, Columns, ExpertWeight, LowRank, Source};
 use rullama_train::ops::pack::Packed;
@@ -23,7 +23,7 @@ const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 }
 pub(super) const NONE: u32 = u32::MAX;
 
 fn tolerance(gpu: &Gpu) -> Tolerance {
-    if gpu.matrices().is_some() { HALF } else { EXACT }
+    if gpu.tier() == Tier::F32 { EXACT } else { HALF }
 }
 
 /// What the router has chosen, on both sides, and where the rows stand.

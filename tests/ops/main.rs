@@ -28,7 +28,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 86] = [
+    let tests: [Test; 87] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -88,6 +88,7 @@ fn main() {
         ("experts: gradients of their adapters", experts::gradients),
         ("experts: dropout of what their adapters read", expert_dropout::masks),
         ("experts: products of short passes", experts::short),
+        ("experts: products (operands in f16)", experts::products),
         ("experts: products (8×8 matrices)", experts::products),
         ("cooperative: experts, gradients of their adapters", experts::gradients),
         ("cooperative: experts, products", experts::products),
