@@ -3,13 +3,13 @@
 // log-sum-exp: dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
 //
 // A workgroup makes the results of {THREADS} / 16·{ROWS} rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of
-// the others at a time, and of a head 4·{SLICE4} columns for scores and 64 for sums over the others. Operands may be f16: queries and
-// keys times powers of two, for a norm bounds them, rows of dout times what `delta` leaves; weights and sums are f32.
+// the others at a time, and of a head 4·{SLICE4} columns for scores and 64 for sums over the others. Operands may be
+// f16; weights and sums are f32.
 #for half in 0..{HALF}
 enable f16;
 #end
+#import common/attention
 #import common/packed
-#import common/seen
 
 #for half in 0..{HALF}
 alias operand = f16;
@@ -17,27 +17,6 @@ alias operand = f16;
 #for single in 0..{SINGLE}
 alias operand = f32;
 #end
-
-// Twin of `Params` in src/ops/attention.rs.
-struct Params {
-    rows: u32,          // T
-    heads: u32,         // H
-    kv_heads: u32,      // G
-    window: u32,        // 0: none
-    q_scale: f32,       // of queries as operands
-    k_scale: f32,       // of keys
-    scale: f32,         // what undoes both
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;          // [T, H, K]
-@group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;          // [T, G, K]
-@group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, K]
-@group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
-@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out, dq or a head's dk or dv [T, H, K]; dk or dv [T, G, K]
-@group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-@group(0) @binding(8) var<storage, read_write> row_delta: array<vec2<f32>>; // delta, and what undoes the scaling of dout [T, H]
 
 alias Own = vec{ROWS}<f32>;         // a value of each of the thread's own rows, which 16 threads share
 alias OwnRows = vec{ROWS}<u32>;
@@ -48,7 +27,6 @@ const GROUPS: u32 = THREADS / 16u;   // of threads that share their own rows
 const OWN: u32 = GROUPS * ROWS;
 const BLOCK: u32 = OWN;             // keys that end_query asks for
 const OTHERS: u32 = 32u;
-const HEAD4: u32 = {HEAD4}u;        // K / 4, at most 128
 const SLICE4: u32 = {SLICE4}u;
 const PITCH: u32 = SLICE4 + 1u;     // vec4s of a row of a slice: one more spreads the banks
 const MASKED: f32 = -1e30;
@@ -68,40 +46,6 @@ var<private> acc{c}_{r}: vec4<f32>;
 #end
 #end
 
-fn kv_head(head: u32) -> u32 {
-    return head / (params.heads / params.kv_heads);
-}
-
-// A query's place in what is by row and head.
-fn query_row(query: u32, head: u32) -> u32 {
-    return min(query, params.rows - 1u) * params.heads + head;
-}
-
-fn query_at(query: u32, head: u32) -> u32 {
-    return query_row(query, head) * HEAD4;
-}
-
-fn key_at(key: u32, head: u32) -> u32 {
-    return (min(key, params.rows - 1u) * params.kv_heads + kv_head(head)) * HEAD4;
-}
-
-// Four columns of a row, as an operand.
-fn load_q(row: u32, head: u32, d: u32) -> vec4<operand> {
-    return vec4<operand>(params.q_scale * q[query_at(row, head) + d]);
-}
-
-fn load_k(row: u32, head: u32, d: u32) -> vec4<operand> {
-    return vec4<operand>(params.k_scale * k[key_at(row, head) + d]);
-}
-
-fn load_v(row: u32, head: u32, d: u32) -> vec4<operand> {
-    return vec4<operand>(v[key_at(row, head) + d]);
-}
-
-fn load_dout(row: u32, head: u32, d: u32) -> vec4<operand> {
-    return vec4<operand>(1.0 / row_delta[query_row(row, head)].y * dout[query_at(row, head) + d]);
-}
-
 // The thread's own rows, of those from `own0` on.
 fn own_rows(own0: u32, lane: u32) -> OwnRows {
     var rows = OwnRows(own0 + lane / 16u * ROWS);
@@ -109,10 +53,6 @@ fn own_rows(own0: u32, lane: u32) -> OwnRows {
     rows[{r}] += {r}u;
 #end
     return rows;
-}
-
-fn first_key(query: u32) -> u32 {
-    return first_of(query, bounds[min(query, params.rows - 1u)].x);
 }
 
 fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {

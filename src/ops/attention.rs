@@ -1,12 +1,12 @@
 //! Causal, windowed, grouped-query attention over packed samples; the backward recomputes the probabilities.
 
 use super::Rows;
-use crate::gpu::{Binding, Kernel, Recorder, Tier, grid};
+use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier, grid};
 
 /// Largest head size that the kernels hold in registers.
 pub const MAX_HEAD_SIZE: usize = 512;
 
-/// Twin of `Params` in shaders/attention.wgsl.
+/// Twin of `Params` in shaders/attention.wgsl, which imports it from shaders/common/attention.wgsl.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
@@ -54,6 +54,8 @@ fn half(rec: &Recorder) -> bool {
 
 /// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.
 const OWN_ROWS: usize = 16;
+/// The same of shaders/coop8_attention.wgsl.
+const COOP8_OWN_ROWS: usize = 32;
 
 /// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
 /// workgroup memory that every WebGPU device has.
@@ -76,6 +78,11 @@ pub fn sizes(head_size: usize, half: bool) -> [(&'static str, u32); 10] {
     .map(|(name, n)| (name, n as u32))
 }
 
+/// The same of shaders/coop8_attention.wgsl, beside its lanes.
+pub fn coop8_sizes(head_size: usize) -> [(&'static str, u32); 2] {
+    [("HEAD4", (head_size / 4) as u32), ("COLS", head_size.div_ceil(64) as u32)]
+}
+
 impl<'a> Attention<'a> {
     fn dispatch(&self, rec: &mut Recorder, entry: &'static str, bindings: &[Binding], workgroups: [u32; 3]) {
         let params = Params {
@@ -88,12 +95,18 @@ impl<'a> Attention<'a> {
             scale: 1.0 / (self.q_scale * self.k_scale),
         };
         // These two are the same for all.
-        let simd = simd(rec).filter(|_| !["delta", "sum_heads"].contains(&entry));
-        let kernel = match simd {
-            Some(lanes) => Kernel::new("simd_attention", entry)
+        let own = !["delta", "sum_heads"].contains(&entry);
+        let kernel = match (rec.gpu().matrices(), simd(rec)) {
+            (Some(Matrices { edge: 8, lanes }), _) if own => {
+                let kernel = Kernel::new("coop8_attention", entry).with_size("LANES", lanes);
+                coop8_sizes(self.head_size)
+                    .into_iter()
+                    .fold(kernel, |kernel, (name, n)| kernel.with_size(name, n))
+            }
+            (_, Some(lanes)) if own => Kernel::new("simd_attention", entry)
                 .with_lanes(lanes)
                 .with_constant("HEAD_SIZE4", (self.head_size / 4) as u32),
-            None => {
+            _ => {
                 let sizes = sizes(self.head_size, half(rec)).into_iter();
                 sizes.fold(Kernel::new("attention", entry), |kernel, (name, n)| kernel.with_size(name, n))
             }
@@ -111,14 +124,22 @@ impl<'a> Attention<'a> {
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
-        let block = simd(rec).map_or(OWN_ROWS, |lanes| 2 * lanes as usize);
+        let block = match (rec.gpu().matrices(), simd(rec)) {
+            (Some(Matrices { edge: 8, .. }), _) => COOP8_OWN_ROWS,
+            (_, Some(lanes)) => 2 * lanes as usize,
+            _ => OWN_ROWS,
+        };
         [self.rows.div_ceil(block) as u32, heads as u32, 1]
     }
 
     /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
+        let blocks = self.blocks(rec, self.heads);
+        if rec.gpu().tier() == Tier::Cooperative8 {
+            self.dispatch(rec, "lse", &[q.bind(1), k.bind(2), self.bounds(), lse.bind(7)], blocks);
+        }
         let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
-        self.dispatch(rec, "forward", &bindings, self.blocks(rec, self.heads));
+        self.dispatch(rec, "forward", &bindings, blocks);
     }
 
     /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H, 2]` and `dheads` `[T, H, K]` are scratch.

@@ -28,7 +28,7 @@ use rullama_train::gpu::Gpu;
 type Test = (&'static str, fn(&Gpu) -> check::Outcome);
 
 fn main() {
-    let tests: [Test; 87] = [
+    let tests: [Test; 89] = [
         ("embedding: decoders are exact", embedding::decodes_exactly),
         ("embedding: forward", embedding::forward),
         ("embedding: rows of activations, and backward", embedding::gather_and_backward),
@@ -77,6 +77,8 @@ fn main() {
         ("attention: large scores", attention::large_scores),
         ("attention: forward and backward (operands in f16)", attention::forward_and_backward),
         ("attention: large scores (operands in f16)", attention::large_scores),
+        ("attention: forward and backward (8×8 matrices)", attention::forward_and_backward),
+        ("attention: large scores (8×8 matrices)", attention::large_scores),
         ("cooperative: attention, forward and backward", attention::forward_and_backward),
         ("cooperative: attention, large scores", attention::large_scores),
         ("geglu: forward and backward", elementwise::geglu_both_ways),
