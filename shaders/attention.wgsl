@@ -2,9 +2,9 @@
 // if start(i) <= j <= i and i − j < window. H query heads share G key/value heads. Backward rebuilds p from q, k and the saved row
 // log-sum-exp: dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
 //
-// A workgroup makes the results of {THREADS} / 16·{ROWS} rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of
-// the others at a time, and of a head 4·{SLICE4} columns for scores and 64 for sums over the others. Operands may be
-// f16; weights and sums are f32.
+// A workgroup makes the results of some rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of the
+// others at a time, and of a head a slice of 4·{SLICE4} columns for scores and 64 columns for sums over the others. Operands may be f16;
+// weights and sums are f32.
 #for half in 0..{HALF}
 enable f16;
 #end
@@ -168,7 +168,7 @@ fn store_rows(own0: u32, head: u32, factor: Own, lane: u32) {
 #end
 }
 
-// Which of the own queries see the other key in place `j`.
+// Which of the own queries see a key.
 fn seen_key(queries: OwnRows, first: OwnRows, key: u32) -> vec{ROWS}<bool> {
     return (OwnRows(key) <= queries) & (OwnRows(key) >= first) & (queries < OwnRows(params.rows));
 }

@@ -54,6 +54,12 @@ impl Kernel {
         self.sizes.push((name, value));
         self
     }
+
+    /// The same with several of them.
+    pub fn with_sizes(mut self, sizes: impl IntoIterator<Item = (&'static str, u32)>) -> Kernel {
+        self.sizes.extend(sizes);
+        self
+    }
 }
 
 impl std::fmt::Display for Kernel {

@@ -42,9 +42,22 @@ pub struct Attention<'a> {
     pub k_scale: f32,
 }
 
-/// Lanes of the processor that plays a GPU, where its kernels are taken: they know f32 alone.
-fn simd(rec: &Recorder) -> Option<u32> {
-    rec.gpu().simd().filter(|_| !half(rec))
+/// Which shader computes, but for what is the same for all.
+enum Shader {
+    /// shaders/attention.wgsl
+    Plain,
+    /// shaders/simd_attention.wgsl, on registers of so many lanes.
+    Simd(u32),
+    /// shaders/coop8_attention.wgsl, on subgroups of so many lanes.
+    Matrices(u32),
+}
+
+fn shader(rec: &Recorder) -> Shader {
+    match (rec.gpu().matrices(), rec.gpu().simd()) {
+        (Some(Matrices { edge: 8, lanes }), _) => Shader::Matrices(lanes),
+        (_, Some(lanes)) if !half(rec) => Shader::Simd(lanes),
+        _ => Shader::Plain,
+    }
 }
 
 /// Whether operands are f16.
@@ -94,22 +107,15 @@ impl<'a> Attention<'a> {
             k_scale: self.k_scale,
             scale: 1.0 / (self.q_scale * self.k_scale),
         };
-        // These two are the same for all.
-        let own = !["delta", "sum_heads"].contains(&entry);
-        let kernel = match (rec.gpu().matrices(), simd(rec)) {
-            (Some(Matrices { edge: 8, lanes }), _) if own => {
-                let kernel = Kernel::new("coop8_attention", entry).with_size("LANES", lanes);
-                coop8_sizes(self.head_size)
-                    .into_iter()
-                    .fold(kernel, |kernel, (name, n)| kernel.with_size(name, n))
-            }
-            (_, Some(lanes)) if own => Kernel::new("simd_attention", entry)
+        let alike = ["delta", "sum_heads"].contains(&entry);
+        let kernel = match shader(rec) {
+            Shader::Simd(lanes) if !alike => Kernel::new("simd_attention", entry)
                 .with_lanes(lanes)
                 .with_constant("HEAD_SIZE4", (self.head_size / 4) as u32),
-            _ => {
-                let sizes = sizes(self.head_size, half(rec)).into_iter();
-                sizes.fold(Kernel::new("attention", entry), |kernel, (name, n)| kernel.with_size(name, n))
-            }
+            Shader::Matrices(lanes) if !alike => Kernel::new("coop8_attention", entry)
+                .with_size("LANES", lanes)
+                .with_sizes(coop8_sizes(self.head_size)),
+            _ => Kernel::new("attention", entry).with_sizes(sizes(self.head_size, half(rec))),
         };
         rec.dispatch(kernel, &params, bindings, workgroups);
     }
@@ -124,10 +130,10 @@ impl<'a> Attention<'a> {
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
-        let block = match (rec.gpu().matrices(), simd(rec)) {
-            (Some(Matrices { edge: 8, .. }), _) => COOP8_OWN_ROWS,
-            (_, Some(lanes)) => 2 * lanes as usize,
-            _ => OWN_ROWS,
+        let block = match shader(rec) {
+            Shader::Plain => OWN_ROWS,
+            Shader::Simd(lanes) => 2 * lanes as usize,
+            Shader::Matrices(_) => COOP8_OWN_ROWS,
         };
         [self.rows.div_ceil(block) as u32, heads as u32, 1]
     }
@@ -135,7 +141,7 @@ impl<'a> Attention<'a> {
     /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
         let blocks = self.blocks(rec, self.heads);
-        if rec.gpu().tier() == Tier::Cooperative8 {
+        if let Shader::Matrices(_) = shader(rec) {
             self.dispatch(rec, "lse", &[q.bind(1), k.bind(2), self.bounds(), lse.bind(7)], blocks);
         }
         let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
@@ -154,21 +160,19 @@ impl<'a> Attention<'a> {
         lse: &Rows,
     ) {
         self.delta(rec, delta, dout, out);
-        let saved =
-            [q.bind(1), k.bind(2), v.bind(3), self.bounds(), dout.bind(5), lse.bind(7), delta.bind(8)];
-        fn with<'b>(saved: &[Binding<'b>], result: Binding<'b>) -> Vec<Binding<'b>> {
-            [saved, &[result]].concat()
+        let saved = [q.bind(1), k.bind(2), self.bounds(), dout.bind(5), lse.bind(7), delta.bind(8)];
+        fn with<'b>(saved: &[Binding<'b>], more: &[Binding<'b>]) -> Vec<Binding<'b>> {
+            [saved, more].concat()
         }
         let blocks = self.blocks(rec, self.heads);
-        self.dispatch(rec, "backward_q", &with(&saved, dq.bind(6)), blocks);
-        if simd(rec).is_some() {
-            let both = [&saved[..], &[dk.bind(6), dv.bind(9)]].concat();
+        self.dispatch(rec, "backward_q", &with(&saved, &[v.bind(3), dq.bind(6)]), blocks);
+        if let Shader::Simd(_) = shader(rec) {
+            let both = with(&saved, &[v.bind(3), dk.bind(6), dv.bind(9)]);
             return self.dispatch(rec, "backward_kv", &both, self.blocks(rec, self.kv_heads));
         }
-        self.dispatch(rec, "backward_k", &with(&saved, dheads.bind(6)), blocks);
+        self.dispatch(rec, "backward_k", &with(&saved, &[v.bind(3), dheads.bind(6)]), blocks);
         self.sum_heads(rec, dk, dheads);
-        let without_values: Vec<Binding> = saved.into_iter().filter(|b| b.index != 3).collect();
-        self.dispatch(rec, "backward_v", &with(&without_values, dheads.bind(6)), blocks);
+        self.dispatch(rec, "backward_v", &with(&saved, &[dheads.bind(6)]), blocks);
         self.sum_heads(rec, dv, dheads);
     }
 

@@ -36,7 +36,6 @@ pub fn forward(
     let out_binding = out.packed.as_ref().map_or_else(|| out.bind(1), |packed| packed.bind(1));
     let bindings = [out_binding, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
     let all = grid(attention.rows * attention.heads);
-    let kernel = Kernel::new("attention_rows", "forward");
-    let kernel = out.sizes().into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
+    let kernel = Kernel::new("attention_rows", "forward").with_sizes(out.sizes());
     rec.dispatch(kernel, &params, &bindings, all);
 }

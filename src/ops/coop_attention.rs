@@ -78,8 +78,8 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows
     let bounds = Binding { index: 4, buffer: attention.bounds, range: None };
     let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5)];
     bindings.extend(out.bind_either(6, 7));
-    let sizes = sizes(attention.head_size).into_iter().chain(out.sizes());
-    let kernel = sizes.fold(Kernel::new("coop_attention", "forward"), |k, (name, n)| k.with_size(name, n));
+    let kernel = Kernel::new("coop_attention", "forward");
+    let kernel = kernel.with_sizes(sizes(attention.head_size)).with_sizes(out.sizes());
     let groups = [attention.heads as u32, attention.rows.div_ceil(QUERIES) as u32, 1];
     rec.dispatch(kernel, &params, &bindings, groups);
 }

@@ -98,10 +98,7 @@ impl Scratch {
             blocks: 0,
             scale: 1.0 / (q_scale * k_scale),
         };
-        let kernel = |name, entry| {
-            let sizes = sizes(attention.head_size).into_iter();
-            sizes.fold(Kernel::new(name, entry), |kernel, (name, n)| kernel.with_size(name, n))
-        };
+        let kernel = |name, entry| Kernel::new(name, entry).with_sizes(sizes(attention.head_size));
         let product = |entry| kernel("coop_attention_product", entry);
         let all = attention.rows.div_ceil(BLOCK);
         let bindings = [bounds(2), packed.bind_factors(3), units];

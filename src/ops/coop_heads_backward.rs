@@ -64,8 +64,7 @@ pub fn backward<'a>(
     let (x, w) = (x.bind(1), norm.bind(rec));
     let bindings = [x, w, positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
     let sizes = sizes(heads, norm.width);
-    let kernel = Kernel::new("coop_heads_backward", "backward");
-    let kernel = sizes.into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
+    let kernel = Kernel::new("coop_heads_backward", "backward").with_sizes(sizes);
     let tokens = WORKGROUP / (sizes[0].1 as usize * THREADS);
     rec.dispatch(kernel, &params, &bindings, [rows.next_multiple_of(16).div_ceil(tokens) as u32, 1, 1]);
 }

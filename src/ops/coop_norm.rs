@@ -49,8 +49,7 @@ fn dispatch<'a>(
         eps: norm.eps,
     };
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
-    let kernel = Kernel::new("coop_norm", entry).with_size("EACH", each);
-    let kernel = x.sizes().into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
+    let kernel = Kernel::new("coop_norm", entry).with_size("EACH", each).with_sizes(x.sizes());
     let mut bindings = x.bind_either(1, 6);
     bindings.extend([norm.weights(2), packed.bind(3), packed.bind_factors(4)]);
     bindings.extend(dy);

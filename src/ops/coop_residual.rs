@@ -58,10 +58,9 @@ pub fn forward<'a>(
         scale,
     };
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
-    let kernel = Kernel::new("coop_residual", "forward").with_size("EACH", each);
     let normed = u32::from(next.is_some());
-    let sizes = [x.sizes(), [("SAME", 1 - normed), ("NORMED", normed)]].concat();
-    let kernel = sizes.into_iter().fold(kernel, |kernel, (name, n)| kernel.with_size(name, n));
+    let sizes = [("EACH", each), ("SAME", 1 - normed), ("NORMED", normed)];
+    let kernel = Kernel::new("coop_residual", "forward").with_sizes(sizes).with_sizes(x.sizes());
     let mut bindings = x.bind_either(1, 8);
     bindings.extend([norm.weights(2), residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);

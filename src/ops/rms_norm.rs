@@ -75,7 +75,7 @@ impl Norm {
 fn kernel(rec: &Recorder, entry: &'static str, rows: usize) -> (Kernel, [u32; 3]) {
     let (threads, alone) = rec.gpu().simd().map_or((64, 0), |lanes| (lanes, 1));
     let sizes = [("THREADS", threads), ("ALONE", alone), ("SHARED", 1 - alone)];
-    let kernel = sizes.into_iter().fold(Kernel::new("rms_norm", entry), |k, (name, n)| k.with_size(name, n));
+    let kernel = Kernel::new("rms_norm", entry).with_sizes(sizes);
     (kernel, grid(if alone == 1 { rows.div_ceil(threads as usize) } else { rows }))
 }
 
