@@ -21,7 +21,8 @@ var<workgroup> staged_own: array<f16, 1024>;    // [4, 4, 8, 8]: matrices over t
 var<workgroup> staged: array<f16, 2048>;        // of the others; scores: the same; sums: [4, 8, 8, 8], over the rows, over the columns
 var<workgroup> weights: array<f16, 1024>;       // [4, 4, 8, 8]: over the others, over the own, own, other
 var<workgroup> block: array<f32, 1152>;         // scores [own, other]; at the end 8 rows of results
-// Of the queries of a block: lse, delta in units of dout's row, that unit over the unit of the sum, the first key that they see.
+// Of the queries of a block: lse, delta in units of dout's row, that unit over the unit of the sum, the first key that they see
+// (f32 is exact up to 2^24).
 var<workgroup> queries: array<vec4<f32>, 32>;
 var<workgroup> states: array<vec2<f32>, 256>;   // lse: the largest score and the sum of a quarter of each row; backward: x of a thread
 
@@ -82,13 +83,13 @@ fn {name}(own0: u32, other0: u32, head: u32, lane: u32, subgroup: u32) {
 #end
 // Whether a query of a block, which is row `query`, sees a key.
 fn sees(place: u32, query: u32, key: u32) -> bool {
-    return query < params.rows && key <= query && key >= bitcast<u32>(queries[place].w);
+    return query < params.rows && key <= query && f32(key) >= queries[place].w;
 }
 
 // What `queries` holds, before a barrier; without `delta`, of forward.
 fn load_queries(query0: u32, head: u32, lane: u32) {
     for (var i = lane; i < 32u; i += THREADS) {
-        queries[i] = vec4<f32>(row_lse[query_row(query0 + i, head)], 0.0, 1.0, bitcast<f32>(first_key(query0 + i)));
+        queries[i] = vec4<f32>(row_lse[query_row(query0 + i, head)], 0.0, 1.0, f32(first_key(query0 + i)));
     }
 }
 
@@ -97,7 +98,7 @@ fn load_backward(query0: u32, head: u32, unit: f32, lane: u32) {
     for (var i = lane; i < 32u; i += THREADS) {
         let row = query_row(query0 + i, head);
         let own = row_delta[row];
-        queries[i] = vec4<f32>(row_lse[row], own.x / own.y, select(own.y / unit, 1.0, unit == 0.0), bitcast<f32>(first_key(query0 + i)));
+        queries[i] = vec4<f32>(row_lse[row], own.x / own.y, select(own.y / unit, 1.0, unit == 0.0), f32(first_key(query0 + i)));
     }
 }
 
@@ -149,7 +150,7 @@ fn lse(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups:
         states[i] = vec2<f32>(LOWEST, 0.0);
     }
     for (var i = lane; i < 32u; i += THREADS) {
-        queries[i].w = bitcast<f32>(first_key(own0 + i));
+        queries[i].w = f32(first_key(own0 + i));
     }
     let end = min(own0 + OWN, params.rows);
     for (var other0 = first_key(own0); other0 < end; other0 += OTHERS) {

@@ -368,9 +368,9 @@ pub enum Kernels {
     Auto,
     /// Everything in f32.
     F32,
-    /// Products with operands in f16.
+    /// Products and attention with operands in f16.
     F16,
-    /// Products on cooperative matrices, with operands in f16; attention, too, where these are of 16×16.
+    /// Products and attention on cooperative matrices, with operands in f16.
     Cooperative,
 }
 
