@@ -25,7 +25,7 @@ pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`]; it takes [`Rows::sizes`] of its result too.
+/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`]; it takes those of its result too.
 pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
     // With the largest heads registers bound the workgroups on a multiprocessor, not their memory.
     let keys = if head_size == 512 { 64 } else { 32 };
