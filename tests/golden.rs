@@ -30,10 +30,12 @@ const GRADIENT: f64 = 5e-5;
 const ADAMW_LOSS: f64 = 5e-5;
 /// Of logits, loss, gradients and losses after steps where operands are f16, on cooperative matrices or not.
 const HALF: [f64; 4] = [1e-2, 2e-3, 1e-2, 5e-3];
-/// The same of mixtures of experts: where two scores of a router come nearer to each other than f16 is exact, another expert is
-/// chosen. Seen: 1.2e-2 of losses; 3.2e-2 of the logits of `moe`'s base, where that happens to the third token, which all later ones
-/// attend to, while the first two are within 7e-4.
-const HALF_MIXTURE: [f64; 4] = [5e-2, 2e-3, 1e-2, 2e-2];
+/// The last of these for mixtures of experts: where two scores of a router come nearer to each other than f16 is exact, another
+/// expert is chosen (1.2e-2 seen).
+const HALF_MIXTURE: f64 = 2e-2;
+/// Of a mixture's logits without adapter, outside of cooperative matrices: 3.2e-2 seen of `moe`, where the same happens to the third
+/// token, which all later ones attend to, while the first two are within 7e-4.
+const HALF_MIXTURE_BASE: f64 = 5e-2;
 
 fn main() {
     let mut folders: Vec<PathBuf> =
@@ -107,13 +109,12 @@ fn step_of(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
 }
 
 /// What is allowed of logits, loss, gradients and losses after steps.
-fn tolerances(gpu: &Gpu, g: &Golden) -> [f64; 4] {
-    let mixture = g.base.config().layers.iter().any(|l| l.experts.is_some());
-    match gpu.tier() {
-        Tier::F32 => [LOGITS, LOSS, GRADIENT, ADAMW_LOSS],
-        _ if mixture => HALF_MIXTURE,
-        _ => HALF,
-    }
+fn tolerances(gpu: &Gpu) -> [f64; 4] {
+    if gpu.tier() != Tier::F32 { HALF } else { [LOGITS, LOSS, GRADIENT, ADAMW_LOSS] }
+}
+
+fn is_mixture(g: &Golden) -> bool {
+    g.base.config().layers.iter().any(|l| l.experts.is_some())
 }
 
 fn check(what: &str, found: f64, tolerance: f64) -> Result<(), Failed> {
@@ -134,7 +135,11 @@ fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     for (name, adapter) in [("logits.lora", g.adapter.clone()), ("logits.base", g.without_effect())] {
         let trainer = trainer(gpu, &model, &adapter, &[&step], Recompute::Never);
         let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
-        check(name, gpu::relative(&found, g.tensor(name)), tolerances(gpu, g)[0])?;
+        let tolerance = match (name, gpu.tier()) {
+            ("logits.base", Tier::F16) if is_mixture(g) => HALF_MIXTURE_BASE,
+            _ => tolerances(gpu)[0],
+        };
+        check(name, gpu::relative(&found, g.tensor(name)), tolerance)?;
     }
     Ok(())
 }
@@ -164,7 +169,7 @@ fn same_sample(
     let trainer = trainer(gpu, model, &g.adapter, &[&step], recompute);
     let (loss, gradients) = block_on(trainer.gradients(&step, 1))?;
     let expected = g.tensor("loss.lora")[0];
-    check("loss", (loss - expected).abs() / expected, tolerances(gpu, g)[1])?;
+    check("loss", (loss - expected).abs() / expected, tolerances(gpu)[1])?;
     let mut worst = (0.0, String::new());
     for (name, found) in golden::by_name(&gradients) {
         let relative = gpu::relative(&found, g.tensor(&format!("grad.{name}")));
@@ -173,7 +178,7 @@ fn same_sample(
         }
     }
     assert_eq!(2 * gradients.len(), g.count("grad."), "every gradient of the file is compared");
-    check(&format!("worst gradient, {}", worst.1), worst.0, tolerances(gpu, g)[2])
+    check(&format!("worst gradient, {}", worst.1), worst.0, tolerances(gpu)[2])
 }
 
 /// The same model with two tensors in the place of one.
@@ -194,15 +199,15 @@ fn two_samples(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     {
         let (loss, gradients) = block_on(trainer.gradients(step, 1))?;
         let expected = g.tensor("loss.batch")[0];
-        check(&format!("{what}: loss"), (loss - expected).abs() / expected, tolerances(gpu, g)[1])?;
+        check(&format!("{what}: loss"), (loss - expected).abs() / expected, tolerances(gpu)[1])?;
         let norm = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
         let mut norms: Vec<_> =
             golden::by_name(&gradients).into_iter().map(|(name, found)| (name, norm(&found))).collect();
         norms.sort_by(|a, b| a.0.cmp(&b.0));
         for ((name, found), expected) in norms.iter().zip(g.tensor("gradnorm.batch")) {
             let relative = (found - expected).abs() / expected;
-            if relative.is_nan() || relative > tolerances(gpu, g)[2] {
-                check(&format!("{what}: norm of {name}"), relative, tolerances(gpu, g)[2])?;
+            if relative.is_nan() || relative > tolerances(gpu)[2] {
+                check(&format!("{what}: norm of {name}"), relative, tolerances(gpu)[2])?;
             }
         }
     }
@@ -217,13 +222,10 @@ fn ten_steps(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 0.0 };
     let expected = g.tensor("loss.adamw");
     assert_eq!(expected.len(), 11, "the loss before each of ten steps and after the last");
+    let tolerance = if gpu.tier() != Tier::F32 && is_mixture(g) { HALF_MIXTURE } else { tolerances(gpu)[3] };
     for (i, expected) in expected.iter().enumerate() {
         let loss = block_on(trainer.step(&step, i as u64 + 1, &optimizer, 2e-3))?.loss;
-        check(
-            &format!("loss before step {}", i + 1),
-            (loss - expected).abs() / expected,
-            tolerances(gpu, g)[3],
-        )?;
+        check(&format!("loss before step {}", i + 1), (loss - expected).abs() / expected, tolerance)?;
     }
     Ok(())
 }
