@@ -43,12 +43,9 @@ impl Gpu {
             (0..rows * cols).map(|i| ((i * seed + i / cols) % 7) as f32 - 3.0).collect()
         };
         let [x, w, dy] = [integers(t, k, 5), integers(n, k, 3), integers(t, n, 2)];
-        let rows = |values: &[f32], width: usize| -> Result<Rows, GpuError> {
-            Ok(Rows { buffer: self.upload("trial", values)?, ..Rows::new(self, "trial", 0, width)? })
-        };
         let weight = Weight::upload(self, "trial", GgmlType::F32, n, k, bytemuck::cast_slice(&w))?;
         let (y, dx) = (Rows::new(self, "trial", t, n)?, Rows::new(self, "trial", t, k)?);
-        let (x_rows, dy_rows) = (rows(&x, k)?, rows(&dy, n)?);
+        let (x_rows, dy_rows) = (self.trial_rows(&x, k)?, self.trial_rows(&dy, n)?);
         let mut rec = Recorder::new(self);
         linear::forward(&mut rec, y.all(), x_rows.all(), &weight, 1.0, None, t);
         linear::backward(&mut rec, dx.all(), dy_rows.all(), &weight, 1.0, None, t, false);
@@ -62,6 +59,10 @@ impl Gpu {
         same("dy·W", &dx, dy_by_w)
     }
 
+    fn trial_rows(&self, values: &[f32], width: usize) -> Result<Rows, GpuError> {
+        Ok(Rows { buffer: self.upload("trial", values)?, ..Rows::new(self, "trial", 0, width)? })
+    }
+
     async fn attends(&self) -> Result<(), GpuError> {
         let [t, heads, kv_heads, head_size] = HEADS;
         let (wide, narrow) = (heads * head_size, kv_heads * head_size);
@@ -70,12 +71,12 @@ impl Gpu {
             (0..t * width).map(|i| ((i * seed + i / width) % 17) as f32 / 16.0 - 0.5).collect()
         };
         let [q, k, v, dout] = [values(wide, 5), values(narrow, 3), values(narrow, 7), values(wide, 11)];
-        let upload = |values: &[f32], width: usize| -> Result<Rows, GpuError> {
-            Ok(Rows { buffer: self.upload("trial", values)?, ..Rows::new(self, "trial", 0, width)? })
-        };
         let rows = |width: usize| Rows::new(self, "trial", t, width);
-        let inputs = [upload(&q, wide)?, upload(&k, narrow)?, upload(&v, narrow)?];
-        let (dout_rows, bounds) = (upload(&dout, wide)?, self.upload("trial", &vec![[0, t as u32]; t])?);
+        let inputs = [(&q, wide), (&k, narrow), (&v, narrow)].map(|(x, width)| self.trial_rows(x, width));
+        let [q_rows, k_rows, v_rows] = inputs;
+        let inputs = [&q_rows?, &k_rows?, &v_rows?];
+        let (dout_rows, bounds) =
+            (self.trial_rows(&dout, wide)?, self.upload("trial", &vec![[0, t as u32]; t])?);
         let (out, lse, delta, dheads) = (rows(wide)?, rows(heads)?, rows(2 * heads)?, rows(wide)?);
         let gradients = [rows(wide)?, rows(narrow)?, rows(narrow)?];
         let attention = Attention {
@@ -90,9 +91,8 @@ impl Gpu {
             k_scale: 1.0,
         };
         let mut rec = Recorder::new(self);
-        attention.forward(&mut rec, &out, &lse, &inputs[0], &inputs[1], &inputs[2]);
-        let (inputs, results) = (inputs.each_ref(), gradients.each_ref());
-        attention.backward(&mut rec, results, [&delta, &dheads], &dout_rows, inputs, &out, &lse);
+        attention.forward(&mut rec, &out, &lse, inputs[0], inputs[1], inputs[2]);
+        attention.backward(&mut rec, gradients.each_ref(), [&delta, &dheads], &dout_rows, inputs, &out, &lse);
         rec.submit()?;
 
         let [q, k, v, dout] = [q, k, v, dout].map(|x| x.into_iter().map(f64::from).collect::<Vec<f64>>());
