@@ -168,6 +168,19 @@ fn store_rows(own0: u32, head: u32, factor: Own, lane: u32) {
 #end
 }
 
+// The other in place lane % 16 + 16·j of a block.
+fn other(others: u32, j: u32, lane: u32) -> u32 {
+    return others + j * 16u + lane % 16u;
+}
+
+fn first_keys(queries: OwnRows) -> OwnRows {
+    var first = OwnRows();
+#for r in 0..{ROWS}
+    first[{r}] = first_key(queries[{r}]);
+#end
+    return first;
+}
+
 // Which of the own queries see a key.
 fn seen_key(queries: OwnRows, first: OwnRows, key: u32) -> vec{ROWS}<bool> {
     return (OwnRows(key) <= queries) & (OwnRows(key) >= first) & (queries < OwnRows(params.rows));
@@ -179,10 +192,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
     let queries = own_rows(own0, lane);
-    var first = OwnRows();
-#for r in 0..{ROWS}
-    first[{r}] = first_key(queries[{r}]);
-#end
+    let first = first_keys(queries);
     let place = lane % 16u * GROUPS + lane / 16u;
     var most = Own(MASKED);
     var sum = Own();
@@ -190,7 +200,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     for (var others = first_key(own0); others < end; others += OTHERS) {
         query_scores(own0, others, head, lane);
 #for j in 0..2
-        let seen{j} = seen_key(queries, first, others + lane % 16u + {j}u * 16u);
+        let seen{j} = seen_key(queries, first, other(others, {j}u, lane));
         s{j} = select(Own(MASKED), params.scale * s{j}, seen{j});
 #end
         block[place] = max(s0, s1);
@@ -252,12 +262,11 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
     let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
     let queries = own_rows(own0, lane);
-    var first = OwnRows();
+    let first = first_keys(queries);
     var lse = Own();
     var delta = Own();
     var unit = Own();
 #for r in 0..{ROWS}
-    first[{r}] = first_key(queries[{r}]);
     let row{r} = query_row(queries[{r}], head);
     lse[{r}] = row_lse[row{r}];
     delta[{r}] = row_delta[row{r}].x;
@@ -267,7 +276,7 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
     for (var others = first_key(own0); others < end; others += OTHERS) {
         query_scores(own0, others, head, lane);
 #for j in 0..2
-        let seen{j} = seen_key(queries, first, others + lane % 16u + {j}u * 16u);
+        let seen{j} = seen_key(queries, first, other(others, {j}u, lane));
         let p{j} = select(Own(), exp(params.scale * s{j} - lse), seen{j});
 #end
         query_gradients(own0, others, head, lane);
@@ -280,10 +289,16 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
     store_rows(own0, head, Own(1.0 / params.k_scale), lane);
 }
 
-// The own keys' weights in the other query, in place of its scores with them; `row` is that query's.
-fn weights(s: Own, keys: OwnRows, query: u32, row: u32) -> Own {
-    let seen = (keys <= OwnRows(query)) & (keys >= OwnRows(first_key(query))) & vec{ROWS}<bool>(query < params.rows);
-    return select(Own(), exp(params.scale * s - row_lse[row]), seen);
+// Leaves the weights of the own keys in the others, queries, in place of the scores.
+fn key_weights(own0: u32, others: u32, head: u32, lane: u32) {
+    key_scores(own0, others, head, lane);
+    let keys = own_rows(own0, lane);
+#for j in 0..2
+    let query{j} = other(others, {j}u, lane);
+    let first{j} = first_key(query{j});
+    let seen{j} = (keys <= OwnRows(query{j})) & (keys >= OwnRows(first{j})) & vec{ROWS}<bool>(query{j} < params.rows);
+    s{j} = select(Own(), exp(params.scale * s{j} - row_lse[query_row(query{j}, head)]), seen{j});
+#end
 }
 
 // dk of one query head, in [T, H, K]: sum_heads adds up those that share a key.
@@ -291,18 +306,16 @@ fn weights(s: Own, keys: OwnRows, query: u32, row: u32) -> Own {
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let own0 = group.x * OWN;
     let head = group.y;
-    let keys = own_rows(own0, lane);
     let end = end_query(own0);
     for (var others = own0; others < end; others += OTHERS) {
-        key_scores(own0, others, head, lane);
+        key_weights(own0, others, head, lane);
 #for j in 0..2
-        let query{j} = others + lane % 16u + {j}u * 16u;
-        let row{j} = query_row(query{j}, head);
-        let p{j} = weights(s{j}, keys, query{j}, row{j});
+        let p{j} = s{j};
 #end
         value_gradients(own0, others, head, lane);
 #for j in 0..2
-        s{j} = p{j} * (row_delta[row{j}].y * s{j} - row_delta[row{j}].x);
+        let delta{j} = row_delta[query_row(other(others, {j}u, lane), head)];
+        s{j} = p{j} * (delta{j}.y * s{j} - delta{j}.x);
 #end
         leave(lane);
         add_queries(others, head, lane);
@@ -315,14 +328,11 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let own0 = group.x * OWN;
     let head = group.y;
-    let keys = own_rows(own0, lane);
     let end = end_query(own0);
     for (var others = own0; others < end; others += OTHERS) {
-        key_scores(own0, others, head, lane);
+        key_weights(own0, others, head, lane);
 #for j in 0..2
-        let query{j} = others + lane % 16u + {j}u * 16u;
-        let row{j} = query_row(query{j}, head);
-        s{j} = row_delta[row{j}].y * weights(s{j}, keys, query{j}, row{j});
+        s{j} *= row_delta[query_row(other(others, {j}u, lane), head)].y;
 #end
         leave(lane);
         add_gradients(others, head, lane);

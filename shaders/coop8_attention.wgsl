@@ -141,10 +141,35 @@ fn {name}(other0: u32, head: u32, column4: u32, lane: u32) {
 }
 
 #end
+// The rows of a workgroup's own, and of all that it takes of the others, first and end.
+fn queries_from(group: u32, groups: u32) -> u32 {
+    return (groups - 1u - group) * OWN; // the last see the most keys and begin first
+}
+
+fn keys_from(group: u32, groups: u32) -> u32 {
+    return group * OWN;
+}
+
+fn end_of_queries(own0: u32) -> u32 {
+    return min(own0 + OWN, params.rows);
+}
+
+fn end_of_keys(own0: u32) -> u32 {
+    return end_query(own0);
+}
+
+fn first_of_queries(own0: u32) -> u32 {
+    return first_key(own0);
+}
+
+fn first_of_keys(own0: u32) -> u32 {
+    return own0;
+}
+
 // lse of 32 queries, each a quarter of whose scores one thread follows.
 @compute @workgroup_size(THREADS)
 fn lse(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32, @builtin(subgroup_id) subgroup: u32) {
-    let own0 = (groups.x - 1u - group.x) * OWN;
+    let own0 = queries_from(group.x, groups.x);
     let head = group.y;
     for (var i = lane; i < 128u; i += THREADS) {
         states[i] = vec2<f32>(LOWEST, 0.0);
@@ -152,8 +177,8 @@ fn lse(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups:
     for (var i = lane; i < 32u; i += THREADS) {
         queries[i].w = f32(first_key(own0 + i));
     }
-    let end = min(own0 + OWN, params.rows);
-    for (var other0 = first_key(own0); other0 < end; other0 += OTHERS) {
+    let end = end_of_queries(own0);
+    for (var other0 = first_of_queries(own0); other0 < end; other0 += OTHERS) {
         query_scores(own0, other0, head, lane, subgroup);
         for (var i = lane; i < 128u; i += THREADS) {
             let own = i / 4u;
@@ -189,7 +214,7 @@ fn lse(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups:
     }
 }
 
-// The unit of the sums over all queries that see the own keys: the largest of theirs.
+// The largest unit of all queries that see the own keys.
 fn sum_unit(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
     var unit = 0.0;
     for (var query = own0 + lane; query < end; query += THREADS) {
@@ -213,31 +238,7 @@ fn store(own0: u32, first: u32, head: u32, column4: u32, factor: f32, i: u32) {
     }
 }
 
-fn queries_from(group: u32, groups: u32) -> u32 {
-    return (groups - 1u - group) * OWN; // the last see the most keys and begin first
-}
-
-fn keys_from(group: u32, groups: u32) -> u32 {
-    return group * OWN;
-}
-
-fn end_of_queries(own0: u32) -> u32 {
-    return min(own0 + OWN, params.rows);
-}
-
-fn end_of_keys(own0: u32) -> u32 {
-    return end_query(own0);
-}
-
-fn first_of_queries(own0: u32) -> u32 {
-    return first_key(own0);
-}
-
-fn first_of_keys(own0: u32) -> u32 {
-    return own0;
-}
-
-// out = Σ p·v
+// What each pass prepares, how it weighs a block of the others, and what its sums are multiplied with. out = Σ p·v:
 fn prepare_forward(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
     load_queries(own0, head, lane);
     return 1.0;
@@ -259,8 +260,7 @@ fn prepare_backward_q(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
 }
 
 fn weigh_backward_q(own0: u32, other0: u32, head: u32, unit: f32, lane: u32, subgroup: u32) {
-    query_scores(own0, other0, head, lane, subgroup);
-    weigh_queries(own0, other0, lane);
+    weigh_forward(own0, other0, head, unit, lane, subgroup);
     query_gradients(own0, other0, head, lane, subgroup);
     differentiate_queries(lane);
 }
@@ -269,36 +269,27 @@ fn factor_backward_q(row: u32, head: u32, unit: f32) -> f32 {
     return row_delta[query_row(row, head)].y / params.k_scale;
 }
 
-// dk = Σ ds·q of one query head
-fn prepare_backward_k(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
+// dv = Σ p·dout of one query head, and dk = Σ ds·q: the unit of the sums over all queries that see the own keys is the largest of theirs.
+#for (pass, factor) in (backward_v, unit) (backward_k, unit / params.q_scale)
+fn prepare_{pass}(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
     return sum_unit(own0, end, head, lane);
 }
 
-fn weigh_backward_k(own0: u32, other0: u32, head: u32, unit: f32, lane: u32, subgroup: u32) {
-    load_backward(other0, head, unit, lane);
-    key_scores(own0, other0, head, lane, subgroup);
-    weigh_keys(own0, other0, lane);
-    value_gradients(own0, other0, head, lane, subgroup);
-    differentiate_keys(lane);
+fn factor_{pass}(row: u32, head: u32, unit: f32) -> f32 {
+    return {factor};
 }
 
-fn factor_backward_k(row: u32, head: u32, unit: f32) -> f32 {
-    return unit / params.q_scale;
-}
-
-// dv = Σ p·dout of one query head
-fn prepare_backward_v(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
-    return sum_unit(own0, end, head, lane);
-}
-
+#end
 fn weigh_backward_v(own0: u32, other0: u32, head: u32, unit: f32, lane: u32, subgroup: u32) {
     load_backward(other0, head, unit, lane);
     key_scores(own0, other0, head, lane, subgroup);
     weigh_keys(own0, other0, lane);
 }
 
-fn factor_backward_v(row: u32, head: u32, unit: f32) -> f32 {
-    return unit;
+fn weigh_backward_k(own0: u32, other0: u32, head: u32, unit: f32, lane: u32, subgroup: u32) {
+    weigh_backward_v(own0, other0, head, unit, lane, subgroup);
+    value_gradients(own0, other0, head, lane, subgroup);
+    differentiate_keys(lane);
 }
 
 #for (pass, side, summed) in (forward, queries, v) (backward_q, queries, k) (backward_k, keys, q) (backward_v, keys, dout)
