@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::expert_dropout::{ExpertMask, MaskParams};
 use super::expert_groups::Groups;
 use super::{Param, Tile, View, Weight, random, row_factors};
-use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder, Tier};
+use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder};
 use crate::weights::quant::GgmlType;
 use crate::weights::{Base, Tensor, planes};
 
@@ -269,7 +269,7 @@ fn dispatch(
         Source::Rows(x) => (x, 0),
         Source::Tokens(x) => (x, groups.experts.used),
     };
-    let half = [Tier::F16, Tier::Cooperative8].contains(&rec.gpu().tier()) && !masked;
+    let half = row_factors::needed(rec) && !masked;
     let factors = half.then(|| {
         let cols = if entry == "forward" { w.weight.cols } else { w.rows };
         let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
@@ -279,10 +279,7 @@ fn dispatch(
         Some(Matrices { edge: 8, lanes }) if half => {
             Kernel::new("coop8_expert_linear", entry).with_size("LANES", lanes)
         }
-        _ => {
-            let half = u32::from(half);
-            Kernel::new("expert_linear", entry).with_size("HALF", half).with_size("SINGLE", 1 - half)
-        }
+        _ => Kernel::new("expert_linear", entry).with_sizes(row_factors::sizes(half)),
     };
     let kernel = kernel.with_format(w.weight.ty);
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });

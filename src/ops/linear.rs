@@ -1,9 +1,9 @@
 //! Products with a frozen matrix, with the adapter's product in the same pass: in f32, or with operands in f16 whose rows are
-//! scaled, alone or on cooperative matrices of 8×8, by [`Tier`].
+//! scaled, alone or on cooperative matrices of 8×8, by [`crate::gpu::Tier`].
 
 use super::partial_sums::{self, Target};
 use super::{Param, STEPS, View, Weight, row_factors};
-use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier};
+use crate::gpu::{Binding, Kernel, Matrices, Recorder};
 
 /// Steps of the sum that shaders/coop8_linear.wgsl stages at a time.
 const COOP8_STEPS: usize = 32;
@@ -91,8 +91,7 @@ pub fn backward(
 
 /// Of the rows of a product's operand, where it becomes f16.
 fn factors<'g>(rec: &mut Recorder<'g>, x: View, cols: usize, rows: usize) -> Option<Binding<'g>> {
-    let half = [Tier::F16, Tier::Cooperative8].contains(&rec.gpu().tier());
-    half.then(|| row_factors::of(rec, 6, x, cols, rows))
+    row_factors::needed(rec).then(|| row_factors::of(rec, 6, x, cols, rows))
 }
 
 fn params(
@@ -153,12 +152,11 @@ fn dispatch(
         offset4: params.y_offset4,
         accumulate: params.accumulate == 1,
     };
-    let half = u32::from(factors.is_some());
     let (kernel, steps) = match rec.gpu().matrices() {
         Some(Matrices { edge: 8, lanes }) => {
             (Kernel::new("coop8_linear", entry).with_size("LANES", lanes), COOP8_STEPS)
         }
-        _ => (Kernel::new("linear", entry).with_size("HALF", half).with_size("SINGLE", 1 - half), STEPS),
+        _ => (Kernel::new("linear", entry).with_sizes(row_factors::sizes(factors.is_some())), STEPS),
     };
     let kernel = kernel.with_format(w.ty);
     partial_sums::split(rec, &target, across * down, summed.div_ceil(steps), |rec, parts| {

@@ -1,7 +1,7 @@
 //! Powers of two that scale rows of f32 before they become f16 operands of [`super::linear`].
 
 use super::View;
-use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::gpu::{Binding, Kernel, Recorder, Tier, grid};
 
 /// Twin of `Params` in shaders/row_factors.wgsl.
 #[repr(C)]
@@ -11,6 +11,16 @@ struct Params {
     cols4: u32,
     x_stride4: u32,
     x_offset4: u32,
+}
+
+/// Whether products outside of 16×16 matrices take operands in f16, whose rows need factors.
+pub(super) fn needed(rec: &Recorder) -> bool {
+    [Tier::F16, Tier::Cooperative8].contains(&rec.gpu().tier())
+}
+
+/// The sizes of a shader whose operands are f16, or f32.
+pub(super) fn sizes(half: bool) -> [(&'static str, u32); 2] {
+    [("HALF", u32::from(half)), ("SINGLE", u32::from(!half))]
 }
 
 /// Leaves in the device's scratch, at binding `index`, for each row of `x` `[rows, cols]` the power of two that undoes the
