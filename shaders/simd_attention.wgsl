@@ -1,30 +1,10 @@
 // shaders/attention.wgsl for a processor that plays a GPU: blocks of 2·{LANES} queries, a query a lane, against blocks of
 // 4·{LANES} keys, and keys a lane against queries for dk and dv, of all heads that share them. Sums over a block are added
 // up in the result itself.
+alias operand = f32;
+#import common/attention
 #import common/simd
 
-// Twin of `Params` in src/ops/attention.rs.
-struct Params {
-    rows: u32,          // T
-    heads: u32,         // H
-    kv_heads: u32,      // G
-    window: u32,        // 0: none
-    q_scale: f32,       // of no use here, as the next two: operands are f32
-    k_scale: f32,
-    scale: f32,
-}
-
-override HEAD_SIZE4: u32; // K / 4
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;          // [T, H, K]
-@group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;          // [T, G, K]
-@group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;          // [T, G, K]
-@group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(5) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
-@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out or dq [T, H, K], or dk [T, G, K]
-@group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-@group(0) @binding(8) var<storage, read_write> row_delta: array<vec2<f32>>;  // [T, H], the first of each
 @group(0) @binding(9) var<storage, read_write> dv: array<vec4<f32>>;   // [T, G, K]
 
 const MASKED: f32 = -1e30;
@@ -47,27 +27,6 @@ var<private> t{r}_{g}_{c}: vec4<f32>; // gradients of probabilities, then of sco
 var<private> other{g}: u32;  // where the vectors of the others begin that this lane loads
 #end
 
-fn query_at(row: u32, head: u32) -> u32 {
-    return (min(row, params.rows - 1u) * params.heads + head) * HEAD_SIZE4;
-}
-
-fn key_at(row: u32, head: u32) -> u32 {
-    return (min(row, params.rows - 1u) * params.kv_heads + head) * HEAD_SIZE4;
-}
-
-fn first_key(query: u32) -> u32 {
-    let start = bounds[min(query, params.rows - 1u)].x;
-    if params.window != 0u && query + 1u > params.window {
-        return max(start, query + 1u - params.window);
-    }
-    return start;
-}
-
-fn end_query(key: u32) -> u32 {
-    let end = bounds[min(key, params.rows - 1u)].y;
-    return select(end, min(end, key + params.window), params.window != 0u);
-}
-
 // Which of the four rows from `first` on are seen.
 fn seen(first: u32, low: u32, high: u32) -> vec4<bool> {
     let rows = first + vec4<u32>(0u, 1u, 2u, 3u);
@@ -83,7 +42,7 @@ fn {name}() {
 #end
 #end
 #end
-    for (var d = 0u; d < HEAD_SIZE4; d++) {
+    for (var d = 0u; d < HEAD4; d++) {
 #for r in 0..2
         let mine{r} = {mine}[at{r} + d];
 #end
@@ -103,7 +62,7 @@ fn {name}() {
 // result = factor·result + Σ over the others; without `keep` it holds nothing yet.
 #for (name, s, other, to) in (add_values, s, v, result) (add_keys, t, k, result) (add_queries, t, q, result) (add_gradients, s, dout, dv)
 fn {name}(factor: vec2<f32>, keep: bool) {
-    for (var d = 0u; d < HEAD_SIZE4; d++) {
+    for (var d = 0u; d < HEAD4; d++) {
 #for r in 0..2
         var sum{r} = vec4<f32>();
         if keep {
@@ -135,10 +94,6 @@ fn choose_queries(block: u32, head: u32, lane: u32) {
     high{r} = row{r} + 1u;
     at{r} = query_at(row{r}, head);
 #end
-}
-
-fn kv_head(head: u32) -> u32 {
-    return head / (params.heads / params.kv_heads);
 }
 
 @compute @workgroup_size({LANES})
@@ -176,7 +131,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
 #for r in 0..2
     if row{r} < params.rows {
-        for (var d = 0u; d < HEAD_SIZE4; d++) {
+        for (var d = 0u; d < HEAD4; d++) {
             result[at{r} + d] /= total[{r}];
         }
         row_lse[row{r} * params.heads + group.y] = most[{r}] + log(total[{r}]);
@@ -219,10 +174,10 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
 #for r in 0..2
     row{r} = block + {r}u * {LANES}u + lane;
     low{r} = row{r};
-    high{r} = end_query(row{r});
+    high{r} = end_of(min(row{r}, params.rows - 1u));
     at{r} = key_at(row{r}, group.y);
 #end
-    let end = end_query(min(block + BLOCK, params.rows) - 1u);
+    let end = end_query(block);
     let sharing = params.heads / params.kv_heads;
     for (var head = group.y * sharing; head < (group.y + 1u) * sharing; head++) {
         for (var query = block; query < end; query += OTHERS) {

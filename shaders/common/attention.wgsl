@@ -1,5 +1,5 @@
-// What shaders/attention.wgsl and shaders/coop8_attention.wgsl read, and which keys a query sees. Operands are of the importer's type
-// `operand`, f16 or f32: queries and keys times powers of two, for a norm bounds them, rows of dout times what `delta` leaves, values as
+// What shaders/attention.wgsl, coop8_attention.wgsl and simd_attention.wgsl read, and which keys a query sees. Operands are of the
+// importer's type `operand`, f16 or f32: queries and keys times powers of two, for a norm bounds them, rows of dout times what `delta` leaves, values as
 // they are.
 #import common/seen
 
@@ -40,7 +40,7 @@ fn query_at(query: u32, head: u32) -> u32 {
 }
 
 fn key_at(key: u32, head: u32) -> u32 {
-    return (min(key, params.rows - 1u) * params.kv_heads + kv_head(head)) * HEAD4;
+    return (min(key, params.rows - 1u) * params.kv_heads + head) * HEAD4;
 }
 
 // Four columns of a row, as an operand.
@@ -49,11 +49,11 @@ fn load_q(row: u32, head: u32, d: u32) -> vec4<operand> {
 }
 
 fn load_k(row: u32, head: u32, d: u32) -> vec4<operand> {
-    return vec4<operand>(params.k_scale * k[key_at(row, head) + d]);
+    return vec4<operand>(params.k_scale * k[key_at(row, kv_head(head)) + d]);
 }
 
 fn load_v(row: u32, head: u32, d: u32) -> vec4<operand> {
-    return vec4<operand>(v[key_at(row, head) + d]);
+    return vec4<operand>(v[key_at(row, kv_head(head)) + d]);
 }
 
 fn load_dout(row: u32, head: u32, d: u32) -> vec4<operand> {

@@ -1,6 +1,6 @@
 //! Causal, windowed, grouped-query attention over packed samples; the backward recomputes the probabilities.
 
-use super::Rows;
+use super::{Rows, row_factors};
 use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier, grid};
 
 /// Largest head size that the kernels hold in registers.
@@ -72,13 +72,11 @@ const COOP8_OWN_ROWS: usize = 32;
 
 /// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
 /// workgroup memory that every WebGPU device has.
-pub fn sizes(head_size: usize, half: bool) -> [(&'static str, u32); 10] {
+pub fn sizes(head_size: usize, half: bool) -> Vec<(&'static str, u32)> {
     let threads = if half { 128 } else { 64 };
     let slice4 = if half { 8 } else { 4 };
     let staged = OWN_ROWS + 32;
-    [
-        ("HALF", usize::from(half)),
-        ("SINGLE", usize::from(!half)),
+    let sizes = [
         ("HEAD4", head_size / 4),
         ("THREADS", threads),
         ("ROWS", OWN_ROWS / (threads / 16)),
@@ -88,7 +86,8 @@ pub fn sizes(head_size: usize, half: bool) -> [(&'static str, u32); 10] {
         ("LOADS", (staged * slice4).div_ceil(threads)),
         ("STAGE", (staged * (slice4 + 1)).max(512)),
     ]
-    .map(|(name, n)| (name, n as u32))
+    .map(|(name, n)| (name, n as u32));
+    [&sizes[..], &row_factors::sizes(half)].concat()
 }
 
 /// The same of shaders/coop8_attention.wgsl, beside its lanes.
@@ -111,7 +110,7 @@ impl<'a> Attention<'a> {
         let kernel = match shader(rec) {
             Shader::Simd(lanes) if !alike => Kernel::new("simd_attention", entry)
                 .with_lanes(lanes)
-                .with_constant("HEAD_SIZE4", (self.head_size / 4) as u32),
+                .with_size("HEAD4", (self.head_size / 4) as u32),
             Shader::Matrices(lanes) if !alike => Kernel::new("coop8_attention", entry)
                 .with_size("LANES", lanes)
                 .with_sizes(coop8_sizes(self.head_size)),
