@@ -1,30 +1,45 @@
-//! With the feature `web`: lists the built page, `web/dist`, so that the program has it inside.
+//! Lists the shaders, `shaders/**/*.wgsl`, and with the feature `web` the built page, `web/dist`, so that the program has both
+//! inside.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let shaders = root.join("shaders");
+    let text = |name: &str, path: &Path| {
+        let name = name.strip_suffix(".wgsl")?;
+        Some(format!("({name:?}, include_str!({path:?})),\n"))
+    };
+    let shaders = list(&shaders, text).expect("the shaders are part of the package");
+    fs::write(out.join("shaders.rs"), shaders).expect("the build's own folder can be written");
     if env::var_os("CARGO_FEATURE_WEB").is_none() {
         return;
     }
-    let variable = |name| PathBuf::from(env::var_os(name).expect("cargo sets it"));
-    let page = variable("CARGO_MANIFEST_DIR").join("web/dist");
-    println!("cargo:rerun-if-changed={}", page.display());
-    let mut files = Vec::new();
-    if let Err(error) = walk(&page, &mut files) {
+    let page = root.join("web/dist");
+    let bytes = |name: &str, path: &Path| Some(format!("({name:?}, include_bytes!({path:?})),\n"));
+    let list = list(&page, bytes).unwrap_or_else(|error| {
         panic!(
             "the feature `web` needs the built page, {}: {error}; build it first: web/build",
             page.display()
-        );
-    }
+        )
+    });
+    fs::write(out.join("page.rs"), list).expect("the build's own folder can be written");
+}
+
+/// An array of what `entry` makes of every file below `dir`, by name.
+fn list(dir: &Path, entry: impl Fn(&str, &Path) -> Option<String>) -> io::Result<String> {
+    println!("cargo:rerun-if-changed={}", dir.display());
+    let mut files = Vec::new();
+    walk(dir, &mut files)?;
     files.sort();
-    let entry = |path: &PathBuf| {
-        let name = path.strip_prefix(&page).expect("found below").to_string_lossy().replace('\\', "/");
-        format!("({name:?}, include_bytes!({path:?})),\n")
-    };
-    let list = format!("&[\n{}]", files.iter().map(entry).collect::<String>());
-    fs::write(variable("OUT_DIR").join("page.rs"), list).expect("the build's own folder can be written");
+    let entries = files.iter().filter_map(|path| {
+        let name = path.strip_prefix(dir).expect("found below").to_string_lossy().replace('\\', "/");
+        entry(&name, path)
+    });
+    Ok(format!("&[\n{}]", entries.collect::<String>()))
 }
 
 /// Every file below `dir`.

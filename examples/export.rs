@@ -6,13 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use pollster::block_on;
+use rullama_train::base::{Base, Gguf};
+use rullama_train::data::template::Layout;
+use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::{self, AdapterPath, Exported, Format, HeldOut, Options, OtherBase, drift};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::plan::Offload;
-use rullama_train::template::Layout;
-use rullama_train::tokenizer::Tokenizer;
-use rullama_train::weights::{Base, Gguf};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);

@@ -5,11 +5,11 @@
 use anyhow::{Context, Result};
 use pollster::block_on;
 use rullama_train::export::{self, AdapterPath, OtherBase};
-use rullama_train::generate;
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::Frozen;
+use rullama_train::talk::generate;
 
 /// Longest reply, in tokens.
 const REPLY: usize = 24;

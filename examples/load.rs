@@ -4,16 +4,16 @@
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::batch::MicroBatch;
+use rullama_train::adapter::lora::Adapter;
+use rullama_train::data::batch::MicroBatch;
 use rullama_train::export::{self, AdapterPath, OtherBase};
-use rullama_train::finetune::samples;
 use rullama_train::gpu::{Backend, Gpu};
-use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::Frozen;
-use rullama_train::train::{Capacity, Dropout, Trainer};
+use rullama_train::run::finetune::samples;
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 
 /// What the losses are of.
 const TEXT: &str =

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use pollster::block_on;
-use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::export::AdapterPath;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
@@ -17,7 +17,7 @@ use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, Frozen};
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::train::trainer::{Capacity, Trainer};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 

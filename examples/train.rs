@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::export::{self, Format, Options};
-use rullama_train::finetune::{finetune, samples};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::recipe::Recipe;
 use rullama_train::run::Frozen;
+use rullama_train::run::finetune::{finetune, samples};
 
 fn main() -> Result<()> {
     run(Path::new(&std::env::args().nth(1).unwrap_or("runs/example".into())))

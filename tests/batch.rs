@@ -3,7 +3,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rullama_train::batch::{BatchError, Batching, IGNORE, Sample, Step, StepPlan, draw, permutation};
+use rullama_train::data::batch::{BatchError, Batching, IGNORE, Sample, Step, StepPlan, draw, permutation};
 
 const BATCHING: Batching = Batching {
     batch_size: 4,

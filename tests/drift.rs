@@ -11,16 +11,16 @@ use std::path::Path;
 use golden::Golden;
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::Sample;
+use rullama_train::adapter::lora::{Adapter, Pair};
+use rullama_train::base::{Base, Gguf};
+use rullama_train::data::batch::Sample;
 use rullama_train::export::drift::{self, Verdict};
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::{self, Format, HeldOut, NoTokens, Options};
 use rullama_train::gpu::{Gpu, GpuError};
-use rullama_train::lora::{Adapter, Pair};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
-use rullama_train::train::{Dropout, Trainer};
-use rullama_train::weights::{Base, Gguf};
+use rullama_train::train::trainer::{Dropout, Trainer};
 
 /// What the device may be from PyTorch in f64, merged or not; see tests/golden/README.md.
 const LOGITS: f64 = 2e-5;
@@ -212,7 +212,7 @@ fn refusals(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "and nothing beside it");
     // Nothing to compare on.
     let mut sample = g.first.clone();
-    sample.labels.fill(rullama_train::batch::IGNORE);
+    sample.labels.fill(rullama_train::data::batch::IGNORE);
     assert_eq!(HeldOut::of_samples(&[sample], g.base.config().vocab), Err(NoTokens));
     Ok(())
 }

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use regex::Regex;
-use rullama_train::config::{Config, LayerConfig};
+use rullama_train::adapter::lora::{Adapter, Module, Pair, Slot, slots};
+use rullama_train::base::Base;
+use rullama_train::base::config::{Config, LayerConfig};
 use rullama_train::export::Error;
 use rullama_train::export::Options;
 use rullama_train::export::peft::{self, Naming};
-use rullama_train::lora::{Adapter, Module, Pair, Slot, slots};
-use rullama_train::weights::Base;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use golden::Golden;
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{MicroBatch, Sample, Step};
+use rullama_train::adapter::lora::Adapter;
+use rullama_train::data::batch::{MicroBatch, Sample, Step};
 use rullama_train::gpu::{Gpu, Tier};
-use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
-use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
+use rullama_train::train::trainer::{Capacity, Dropout, Optimizer, Trainer};
 
 /// PyTorch itself is within 1.5e-6 in f32.
 const LOGITS: f64 = 2e-5;

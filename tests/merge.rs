@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::base::value::Value;
+use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::read_any;
-use rullama_train::lora::{Adapter, Module, slots};
-use rullama_train::weights::value::Value;
-use rullama_train::weights::{Base, GgmlType, Gguf};
 
 #[path = "common/gguf_writer.rs"]
 mod gguf_writer;
@@ -62,7 +62,7 @@ fn refused(base: &Base, adapter: &Adapter, ty: MergeType, expected: &str) {
 
 /// `W + scale·B·A` of every slot in f64, with the name of the matrix.
 fn sums(base: &Base, adapter: &Adapter) -> Vec<(String, Vec<f64>)> {
-    let sum = |(slot, pair): (&rullama_train::lora::Slot, &rullama_train::lora::Pair)| {
+    let sum = |(slot, pair): (&rullama_train::adapter::lora::Slot, &rullama_train::adapter::lora::Pair)| {
         let name = format!("blk.{}.{}", slot.layer, slot.module.gguf_name());
         let w = base.require_matrix(&name).expect("the slot's matrix").dequantize();
         let (cols, rank) = (slot.in_features, adapter.rank);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use rullama_train::weights::quant::dequantize;
-use rullama_train::weights::quantize::{Error, quantize, quantize_parallel};
-use rullama_train::weights::{Base, GgmlType};
+use rullama_train::base::quant::dequantize;
+use rullama_train::base::quantize::{Error, quantize, quantize_parallel};
+use rullama_train::base::{Base, GgmlType};
 
 const ROWS: usize = 128;
 const COLS: usize = 1024;

@@ -1,16 +1,19 @@
 //! Every shader with every weight format, without a device: it expands, it is valid, and it stays within what every
 //! WebGPU browser guarantees.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use naga::front::wgsl;
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, Module};
+use rullama_train::base::quant::GgmlType;
 use rullama_train::gpu::shader::{SOURCES, expand};
-use rullama_train::ops::{attention, coop_attention, coop_attention_backward, coop_heads_backward, residual};
-use rullama_train::weights::quant::GgmlType;
+use rullama_train::ops::attention;
+use rullama_train::ops::attention::coop16 as coop_attention;
+use rullama_train::ops::attention::coop16_backward as coop_attention_backward;
+use rullama_train::ops::block_end as residual;
+use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
 
 /// WebGPU's default limits (W3C, section 3.6.2).
 const STORAGE_BUFFERS: usize = 8;
@@ -112,9 +115,9 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     vec![vec![]]
 }
 
-/// Shaders with entry points: what lies in no folder.
+/// Shaders with entry points: every folder but those of what they import.
 fn entry_shaders() -> impl Iterator<Item = (&'static str, &'static str)> {
-    SOURCES.iter().copied().filter(|(name, _)| !name.contains('/'))
+    SOURCES.iter().copied().filter(|(name, _)| !name.starts_with("common/") && !name.starts_with("formats/"))
 }
 
 fn combinations() -> Vec<Combination> {
@@ -133,7 +136,7 @@ fn combinations() -> Vec<Combination> {
         for (formats, sizes) in each {
             let name = format!("{shader} with {formats:?} {sizes:?}");
             let text = expand(shader, &formats, &sizes);
-            let simd = shader.starts_with("simd_");
+            let simd = shader.ends_with("/software");
             let plain = !simd && !text.contains("enable ");
             let module =
                 wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
@@ -245,35 +248,15 @@ fn what_browsers_get_is_written_down() {
     fs::write(file, serde_json::to_vec(&plain).expect("text")).expect("the build folder can be written");
 }
 
-/// The expander knows every file of the folder, and no other.
 #[test]
-fn every_file_is_listed() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
-    let (mut folders, mut files) = (vec![root.clone()], BTreeSet::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("the folder is there") {
-            let path = entry.expect("it can be listed").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                files.insert(shader_name(&root, path));
-            }
-        }
-    }
-    let listed: BTreeSet<_> = SOURCES.iter().map(|(name, _)| name.to_string()).collect();
-    assert_eq!(listed.len(), SOURCES.len(), "a name is listed twice");
-    assert_eq!(files, listed, "files in shaders/ (left) and names in SOURCES (right)");
+fn every_format_has_a_reader() {
     for format in GgmlType::SUPPORTED {
-        let name = format!("quant/{}", format.name().to_lowercase());
-        assert!(listed.contains(&name), "{name}: every supported format has a reader");
+        let name = format!("formats/{}", format.name().to_lowercase());
+        assert!(
+            SOURCES.iter().any(|(listed, _)| *listed == name),
+            "{name}: every supported format has a reader"
+        );
     }
-}
-
-fn shader_name(root: &Path, path: PathBuf) -> String {
-    assert_eq!(path.extension().and_then(|e| e.to_str()), Some("wgsl"), "{path:?} is no shader");
-    let relative = path.with_extension("");
-    let parts = relative.strip_prefix(root).expect("it was found there").components();
-    parts.map(|part| part.as_os_str().to_str().expect("names are ASCII")).collect::<Vec<_>>().join("/")
 }
 
 /// An override says on its line what it is, has no default that a caller could forget, and its op sets it.
@@ -289,7 +272,7 @@ fn overrides_have_a_meaning() {
             assert!(!declaration.contains('='), "{shader}: {name} has a default");
             assert!(source.matches(name).count() > 1, "{shader}: {name} is not used");
             let set = format!("with_constant(\"{name}\"");
-            assert!(rust_twin(shader).contains(&set), "src/ops/{shader}.rs does not set {name}");
+            assert!(rust_twin(shader).contains(&set), "no file of shader {shader} in src/ops sets {name}");
         }
     }
     // Head size and queries of cached attention; rows and parts of matvec.
@@ -317,9 +300,9 @@ fn params_are_twins() {
         let wgsl: Vec<String> = members.iter().map(member).collect();
 
         // grad_norm is the first half of the optimizer step.
-        let file = rust_twin(if shader == "grad_norm" { "adamw" } else { shader });
+        let file = rust_twin(if shader == "grad_norm/plain" { "adamw/plain" } else { shader });
         let shared = source.contains("#import common/attention_part");
-        let home = if shared { "common/attention_part" } else { op_of(shader) };
+        let home = if shared { "common/attention_part".to_string() } else { twin_of(shader) };
         let head = format!("/// Twin of `Params` in shaders/{home}.wgsl");
         let (_, after) =
             file.split_once(&head).unwrap_or_else(|| panic!("no struct of src/ops says {head:?}"));
@@ -337,25 +320,26 @@ fn params_are_twins() {
 
 /// The fields that `mask: MaskParams` stands for, with its name before them.
 fn mask_params() -> Vec<String> {
-    let file = rust_twin("expert_dropout");
+    let file = rust_twin("dropout/grouped");
     let (_, after) = file.split_once("struct MaskParams {").expect("its home");
     let (body, _) = after.split_once('}').expect("it ends");
     let fields = body.lines().map(|line| line.trim().trim_end_matches(',')).filter(|l| !l.is_empty());
     fields.map(|field| format!("mask_{field}")).collect()
 }
 
+/// The Rust files of the shader's op.
 fn rust_twin(shader: &str) -> String {
-    let op = op_of(shader);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/ops/{op}.rs"));
-    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}, the op of shader {shader}: {e}"))
+    let op = shader.split('/').next().expect("a folder");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops").join(op);
+    let files = fs::read_dir(&dir).unwrap_or_else(|e| panic!("{dir:?}, the op of shader {shader}: {e}"));
+    files
+        .map(|file| fs::read_to_string(file.expect("it can be listed").path()).expect("it can be read"))
+        .collect()
 }
 
-/// The same operation on SIMD registers, or on matrices of 8×8, has no file of its own; two shaders are halves of one operation.
-fn op_of(shader: &str) -> &str {
-    match shader {
-        "coop_attention_scores" | "coop_attention_product" => "coop_attention_backward",
-        _ => shader.trim_start_matches("simd_").trim_start_matches("coop8_"),
-    }
+/// The shader whose `Params` the op's variants for software devices and for matrices of 8×8 share.
+fn twin_of(shader: &str) -> String {
+    shader.replace("grouped_coop8", "grouped").replace("/software", "/tiled").replace("/coop8", "/tiled")
 }
 
 /// Metal's `simdgroup_load` and `simdgroup_store` take pointers to scalars: naga writes the pointer as it stands.

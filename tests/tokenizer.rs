@@ -12,9 +12,9 @@ use common_template::{Case, DAY};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rullama_train::template::{Jinja, Layout, Template, TemplateError, TrainOn};
-use rullama_train::tokenizer::{DecodeStream, Special, Tokenizer, TokenizerData};
-use rullama_train::weights::Gguf;
+use rullama_train::base::Gguf;
+use rullama_train::data::template::{Jinja, Layout, Template, TemplateError, TrainOn};
+use rullama_train::data::tokenizer::{DecodeStream, Special, Tokenizer, TokenizerData};
 use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
 

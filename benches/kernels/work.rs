@@ -1,20 +1,28 @@
 //! What is timed: every kernel of the hot path at the shapes of a step.
 
 use anyhow::Result;
+use rullama_train::base::quant::{GgmlType, random_blocks};
 use rullama_train::gpu::{Gpu, Recorder};
+use rullama_train::ops;
+use rullama_train::ops::Param;
+use rullama_train::ops::Rows;
+use rullama_train::ops::Weight;
 use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
-use rullama_train::ops::coop_attention::{self, Operands};
-use rullama_train::ops::coop_attention_backward::{Left, Scratch};
+use rullama_train::ops::attention::coop16 as coop_attention;
+use rullama_train::ops::attention::coop16::Operands;
+use rullama_train::ops::attention::coop16_backward::{Left, Scratch};
 use rullama_train::ops::cross_entropy::Chunk;
+use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
+use rullama_train::ops::gated::coop16 as coop_geglu;
+use rullama_train::ops::heads::coop16 as coop_heads;
+use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
+use rullama_train::ops::linear::coop16 as coop_linear;
+use rullama_train::ops::lora::coop16 as coop_lora;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
-use rullama_train::ops::verdict::Verdicts;
-use rullama_train::ops::{self, Param, Rows, Weight};
-use rullama_train::ops::{
-    coop_cross_entropy, coop_geglu, coop_heads, coop_heads_backward, coop_linear, coop_lora, coop_norm,
-};
-use rullama_train::weights::quant::{GgmlType, random_blocks};
+use rullama_train::ops::rms_norm::coop16 as coop_norm;
+use rullama_train::ops::row_status::Verdicts;
 
 use super::checks::check::values;
 
@@ -335,8 +343,8 @@ pub fn geglu(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, f) = (size.tokens, size.ffn);
     let [gate, up, y, dgate, dup] = rows_of(gpu, t, f)?;
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
-        ops::geglu::forward(rec, &y, &gate, &up, t);
-        ops::geglu::backward(rec, &dgate, Some(&dup), &y, &gate, &up, t);
+        ops::gated::forward(rec, &y, &gate, &up, t);
+        ops::gated::backward(rec, &dgate, Some(&dup), &y, &gate, &up, t);
     })])
 }
 

@@ -1,9 +1,9 @@
-// What shaders/attention.wgsl, coop8_attention.wgsl and simd_attention.wgsl read, and which keys a query sees. Operands are of the
+// What shaders/attention/tiled.wgsl, coop8_attention.wgsl and simd_attention.wgsl read, and which keys a query sees. Operands are of the
 // importer's type `operand`, f16 or f32: queries and keys times powers of two, for a norm bounds them, rows of dout times what `delta` leaves, values as
 // they are.
 #import common/seen
 
-// Twin of `Params` in src/ops/attention.rs.
+// Twin of `Params` in src/ops/attention/mod.rs.
 struct Params {
     rows: u32,          // T
     heads: u32,         // H

@@ -3,7 +3,7 @@
 // The importer binds `params` and `bounds`.
 #import common/seen
 
-// Twin of `Params` in src/ops/coop_attention_backward.rs.
+// Twin of `Params` in src/ops/attention/coop16_backward.rs.
 struct Params {
     rows: u32,          // T
     tiles: u32,         // matrices from one column of them to the next: T/16 or more

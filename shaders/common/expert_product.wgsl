@@ -1,6 +1,6 @@
-// What shaders/expert_linear.wgsl and shaders/coop8_expert_linear.wgsl read; nothing past the ends of a matrix.
+// What shaders/linear/grouped.wgsl and shaders/linear/grouped_coop8.wgsl read; nothing past the ends of a matrix.
 
-// Twin of `Params` in src/ops/expert_linear.rs.
+// Twin of `Params` in src/ops/linear/grouped.rs.
 struct Params {
     weight_rows: u32,   // N of all experts that W holds
     weight_cols: u32,   // K

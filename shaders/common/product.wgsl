@@ -1,6 +1,6 @@
-// What shaders/linear.wgsl and shaders/simd_linear.wgsl read; nothing past the ends of a matrix.
+// What shaders/linear/tiled.wgsl and shaders/linear/software.wgsl read; nothing past the ends of a matrix.
 
-// Twin of `Params` in src/ops/linear.rs.
+// Twin of `Params` in src/ops/linear/mod.rs.
 struct Params {
     rows: u32,          // T
     weight_rows: u32,   // N

@@ -1,4 +1,4 @@
-// What a row that carries loss is judged by; see src/ops/verdict.rs.
+// What a row that carries loss is judged by; see src/ops/row_status/mod.rs.
 const WRONG: u32 = 0u;
 const RIGHT: u32 = 1u;
 const NOT_FINITE: u32 = 2u;

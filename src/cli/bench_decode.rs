@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rullama_train::generate::CHUNK;
+use rullama_train::adapter::lora::Adapter;
 use rullama_train::gpu::Gpu;
 use rullama_train::gpu::profile::KernelTime;
-use rullama_train::lora::Adapter;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
+use rullama_train::talk::generate::CHUNK;
 use serde_json::{Value, json};
 
 use super::show;

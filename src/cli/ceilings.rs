@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use rullama_train::config::{Config, LayerConfig};
+use rullama_train::base::config::{Config, LayerConfig};
 use rullama_train::gpu::profile::KernelTime;
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::model::plan::{Kept, Plan};
-use rullama_train::ops::{ceiling, coop_ceiling};
+use rullama_train::ops::peak as ceiling;
+use rullama_train::ops::peak::coop as coop_ceiling;
 use serde_json::{Value, json};
 
 /// How often each is tried; the best counts.
@@ -116,11 +117,10 @@ pub fn groups(kernels: &[(String, KernelTime)], products: f64, attention: f64) -
     ]
     .map(|(name, operations)| Group { name, seconds: 0.0, operations, bytes: 0.0 });
     for (name, time) in kernels {
-        let shader = name.split('.').next().unwrap_or(name);
-        let group = match shader.trim_start_matches("simd_") {
-            _ if shader.ends_with("linear") => 0,
-            name if name.trim_start_matches("coop_").starts_with("attention") => 1,
-            "lora" | "coop_lora" => 2,
+        let group = match name.split('/').next().unwrap_or(name) {
+            "linear" => 0,
+            "attention" => 1,
+            "lora" => 2,
             _ => 3,
         };
         groups[group].seconds += time.seconds;

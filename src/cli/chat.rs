@@ -9,9 +9,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::conversation::Conversation;
-use rullama_train::generate::{Event, Finish, Generator, Options, Reply};
 use rullama_train::model::decode::Workspace;
+use rullama_train::talk::conversation::Conversation;
+use rullama_train::talk::generate::{Event, Finish, Generator, Options, Reply};
 use rustyline::error::ReadlineError;
 
 use super::inference::{Loaded, ModelArgs, SamplingArgs, say, say_cut};

@@ -1,7 +1,7 @@
 //! What `check` tells about the samples: their lengths, how they fill rows, how often they repeat.
 
-use rullama_train::batch::Sample;
-use rullama_train::dataset::What;
+use rullama_train::data::batch::Sample;
+use rullama_train::data::dataset::What;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::Prepared;
 
@@ -16,8 +16,9 @@ const BAR: usize = 40;
 pub fn samples(recipe: &Recipe, session: &Session) {
     lengths(&session.prepared.data.train);
     packing(recipe, session);
-    let repeated =
-        |n: &rullama_train::dataset::Notice| matches!(n.what, What::Duplicates { .. } | What::Leaked { .. });
+    let repeated = |n: &rullama_train::data::dataset::Notice| {
+        matches!(n.what, What::Duplicates { .. } | What::Leaked { .. })
+    };
     if !session.prepared.data.notices.iter().any(repeated) {
         show::line("duplicates", "none");
     }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::batch::Step;
+use rullama_train::adapter::lora::Adapter;
+use rullama_train::data::batch::Step;
 use rullama_train::export::{self, AdapterPath};
-use rullama_train::lora::Adapter;
-use rullama_train::metrics::Scores;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
+use rullama_train::run::metrics::Scores;
 use rullama_train::run::{self, Data, Frozen, ValidationFile};
-use rullama_train::train::{Capacity, Evaluation, Trainer};
+use rullama_train::train::trainer::{Capacity, Evaluation, Trainer};
 use serde_json::{Value, json};
 
 use super::session::Session;

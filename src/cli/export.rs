@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::base::Base;
 use rullama_train::export::{self, AdapterPath, Format, Options};
-use rullama_train::weights::Base;
 
 use super::held_out::{Comparison, HeldOutArgs};
 use super::show;

@@ -7,10 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::conversation::Conversation;
-use rullama_train::generate::{Event, Finish, Generator};
+use rullama_train::data::tokenizer::Special;
 use rullama_train::run::Frozen;
-use rullama_train::tokenizer::Special;
+use rullama_train::talk::conversation::Conversation;
+use rullama_train::talk::generate::{Event, Finish, Generator};
 use serde_json::json;
 
 use super::inference::{Loaded, ModelArgs, SamplingArgs, say, say_cut};

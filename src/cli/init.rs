@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use rullama_train::batch::Sample;
+use rullama_train::data::batch::Sample;
 use rullama_train::files;
 use rullama_train::recipe::{Format, Recipe, Template};
 use rullama_train::run::Frozen;

@@ -6,10 +6,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::export::merged::{self, MergeType, MergedTensor};
 use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
-use rullama_train::weights::{Base, GgmlType, Gguf};
 
 use super::held_out::{Comparison, HeldOutArgs};
 use super::show;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use rullama_train::weights::{Base, ollama};
+use rullama_train::base::{Base, ollama};
 use serde_json::json;
 
 use super::show;

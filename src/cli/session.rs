@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
+use rullama_train::adapter::lora::Adapter;
 use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError};
-use rullama_train::lora::Adapter;
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Data, Frozen, Prepared};
-use rullama_train::train::Trainer;
+use rullama_train::train::trainer::Trainer;
 
 use super::device::Device;
 use super::laps::Laps;

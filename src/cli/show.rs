@@ -6,17 +6,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::dataset::Found;
+use rullama_train::adapter::lora::{Adapter, Slot};
+use rullama_train::data::batch::{IGNORE, Sample};
+use rullama_train::data::dataset::Found;
+use rullama_train::data::template::{Layout, Template};
+use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::{AdapterPath, Exported, Loaded, Written};
 use rullama_train::gpu::Gpu;
-use rullama_train::lora::{Adapter, Slot};
 use rullama_train::model::Plan;
 use rullama_train::model::plan::Offloaded;
 use rullama_train::recipe::{Recipe, Template as Setting, TrainOn};
 use rullama_train::run::{Source, names};
-use rullama_train::template::{Layout, Template};
-use rullama_train::tokenizer::Tokenizer;
 use rullama_train::words;
 pub use rullama_train::words::bytes;
 

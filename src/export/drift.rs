@@ -4,14 +4,14 @@ use std::fmt;
 
 use super::merged::MergeType;
 use super::{Error, HeldOut};
-use crate::batch::MicroBatch;
+use crate::adapter::lora::{self, Adapter, Module};
+use crate::base::{Base, GgmlType};
+use crate::data::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
-use crate::lora::{self, Adapter, Module};
 use crate::model::Model;
 use crate::model::plan::{self, Offload, Recompute};
-use crate::sampling::likeliest;
-use crate::train::{Dropout, Trainer};
-use crate::weights::{Base, GgmlType};
+use crate::talk::sampling::likeliest;
+use crate::train::trainer::{Dropout, Trainer};
 
 /// Logits that are read back at a time, in values.
 const LOGITS_AT_A_TIME: usize = 1 << 24;

@@ -12,12 +12,12 @@ use half::f16;
 
 use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
 use super::{Error, FINGERPRINT, Format, Options};
-use crate::config::Config;
+use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::base::config::Config;
+use crate::base::gguf_writer::{self, Entry};
+use crate::base::value::Value;
+use crate::base::{GgmlType, Gguf};
 use crate::files;
-use crate::lora::{Adapter, Module, Slot};
-use crate::weights::gguf_writer::{self, Entry};
-use crate::weights::value::Value;
-use crate::weights::{GgmlType, Gguf};
 
 /// What the base calls itself, and so what its adapters are for.
 const ARCHITECTURE: &str = "gemma4";

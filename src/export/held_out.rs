@@ -1,9 +1,9 @@
 //! Text on which models are compared before one of them is handed out.
 
-use crate::batch::{MicroBatch, Sample};
-use crate::template::{Conversation, Layout, Message, Role, Template, TrainOn};
-use crate::tokenizer::Tokenizer;
-use crate::train::Capacity;
+use crate::data::batch::{MicroBatch, Sample};
+use crate::data::template::{Conversation, Layout, Message, Role, Template, TrainOn};
+use crate::data::tokenizer::Tokenizer;
+use crate::train::trainer::Capacity;
 
 /// Logits that are kept for a comparison, in values: 512 MiB, 512 tokens of a vocabulary of 262 144.
 const MOST_LOGITS: usize = 1 << 27;
@@ -101,8 +101,8 @@ impl HeldOut {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::IGNORE;
-    use crate::weights::Base;
+    use crate::base::Base;
+    use crate::data::batch::IGNORE;
 
     #[test]
     fn the_first_tokens_are_kept_with_what_follows_them() {

@@ -7,9 +7,9 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 
 use super::{Error, Origin, origin, pairs, read_any};
-use crate::lora::{Adapter, Slot};
-use crate::weights::Base;
-use crate::weights::fingerprint::{Fingerprint, Kinship};
+use crate::adapter::lora::{Adapter, Slot};
+use crate::base::Base;
+use crate::base::fingerprint::{Fingerprint, Kinship};
 
 /// How the command line and a recipe say [`OtherBase::Allow`].
 pub(super) const OTHER_BASE_SWITCH: &str = "--allow-other-base, in a recipe lora.allow_other_base = true";

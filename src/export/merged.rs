@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::Error;
+use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::base::gguf_writer::{self, Entry};
+use crate::base::quant::dequantize;
+use crate::base::quantize::{self, in_parallel, quantize, threads};
+use crate::base::value::Value;
+use crate::base::{Base, GgmlType, Gguf, TensorInfo};
 use crate::files;
-use crate::lora::{Adapter, Module, Pair, Slot};
-use crate::weights::gguf_writer::{self, Entry};
-use crate::weights::quant::dequantize;
-use crate::weights::quantize::{self, in_parallel, quantize, threads};
-use crate::weights::value::Value;
-use crate::weights::{Base, GgmlType, Gguf, TensorInfo};
 
 /// Values that one thread merges at a time: its memory is about 16 bytes a value.
 const VALUES_AT_A_TIME: usize = 1 << 17;

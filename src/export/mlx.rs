@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
 use super::{Error, Options, read_file};
-use crate::config::Config;
+use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::base::config::Config;
 use crate::files;
-use crate::lora::{Adapter, Module, Slot};
 
 /// File of the tensors.
 pub(super) const TENSORS: &str = "adapters.safetensors";

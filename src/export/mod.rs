@@ -22,14 +22,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::adapter::lora::{self, Adapter, Module, Slot};
+use crate::base::config::Config;
+use crate::base::{self, Base};
 use crate::files;
 use crate::gpu::{Gpu, GpuError};
-use crate::lora::{self, Adapter, Module, Slot};
 use crate::model::plan::{Offload, Recompute};
 use crate::recipe::Recipe;
-use crate::train::{Dropout, Trainer};
-use crate::weights::{self, Base};
+use crate::train::trainer::{Dropout, Trainer};
 use drift::Effect;
 use load::OTHER_BASE_SWITCH;
 use pairs::{Half, Layout};
@@ -128,7 +128,7 @@ pub struct Options<'a> {
     pub base_model: &'a str,
     /// `lora_dropout` of the training run.
     pub dropout: f64,
-    /// The base that it was trained on, where that is known: a [`crate::weights::Fingerprint`] as text.
+    /// The base that it was trained on, where that is known: a [`crate::base::Fingerprint`] as text.
     pub fingerprint: Option<&'a str>,
 }
 
@@ -464,7 +464,7 @@ pub enum Error {
     },
     /// A GGUF file is damaged, or lacks what an adapter has.
     #[error(transparent)]
-    Gguf(#[from] weights::Error),
+    Gguf(#[from] base::Error),
     /// The description of the adapter is damaged, or describes what this program does not train.
     #[error("{}: {problem}", .path.display())]
     Config {

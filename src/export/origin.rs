@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Error, FINGERPRINT, Format, detect, mlx, peft, read_file, rullama, safetensors_file};
-use crate::weights::Gguf;
+use crate::base::Gguf;
 
 /// Where an adapter came from, as far as its files tell.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Origin {
     pub base_model: Option<String>,
     /// Dropout of its training; 0 where the files give none.
     pub dropout: f64,
-    /// The [`crate::weights::Fingerprint`] of its base, as text.
+    /// The [`crate::base::Fingerprint`] of its base, as text.
     pub fingerprint: Option<String>,
 }
 

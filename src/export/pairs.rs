@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use half::f16;
 
-use crate::config::Config;
-use crate::lora::{self, Adapter, Module, Pair, Slot};
-use crate::weights::{GgmlType, quant};
+use crate::adapter::lora::{self, Adapter, Module, Pair, Slot};
+use crate::base::config::Config;
+use crate::base::{GgmlType, quant};
 
 /// How many names a message lists before it counts the rest.
 const LISTED: usize = 12;

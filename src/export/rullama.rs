@@ -10,9 +10,9 @@ use std::path::Path;
 use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
 use super::{Error, Options, read_file};
-use crate::config::Config;
+use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::base::config::Config;
 use crate::files;
-use crate::lora::{Adapter, Module, Slot};
 
 /// `format` in the metadata.
 pub(super) const FORMAT: &str = "rullama-lora-v0";

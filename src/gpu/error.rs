@@ -87,7 +87,7 @@ pub enum GpuError {
     },
     /// The base could not be read while it was on its way to the device.
     #[error(transparent)]
-    Base(crate::weights::Error),
+    Base(crate::base::Error),
     /// The device cannot compute with what was asked for.
     #[error(
         "{device} cannot compute with {wanted}; the best that it has are {best}. Set device.kernels (in bench: --tier) to \"auto\", \

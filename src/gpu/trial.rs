@@ -2,10 +2,12 @@
 //! reports is what its driver says, not what comes out.
 
 use super::{Gpu, GpuError, Recorder, Tier};
+use crate::base::quant::GgmlType;
+use crate::ops::Rows;
+use crate::ops::Weight;
 use crate::ops::attention::Attention;
-use crate::ops::{Rows, Weight, linear};
+use crate::ops::linear;
 use crate::reference;
-use crate::weights::quant::GgmlType;
 
 /// `T`, `N` and `K`: more than a tile of 64×64, and than 32 steps.
 const SHAPE: [usize; 3] = [68, 72, 36];

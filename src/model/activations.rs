@@ -20,10 +20,11 @@ use super::coop_products::Packs;
 use super::experts::{ExpertActivations, ExpertScratch, Loads};
 use super::lending::LentLeft;
 use super::plan::{Kept, LayerWidths, Plan};
-use crate::config::Experts;
+use crate::base::config::Experts;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
-use crate::ops::coop_attention_backward::{self, Left};
+use crate::ops::attention::coop16_backward as coop_attention_backward;
+use crate::ops::attention::coop16_backward::Left;
 use crate::ops::pack::Packed;
 
 /// What one layer's forward leaves behind. `attention` and `feed_forward` of recomputing layers are the same memory.

@@ -4,10 +4,14 @@ use super::activations::{Activations, Chunk};
 use super::forward::Pass;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
+use crate::adapter::lora::Module;
 use crate::gpu::{GpuError, Recorder};
-use crate::lora::Module;
 use crate::ops::dropout::Mask;
-use crate::ops::{coop_geglu, geglu, rms_norm, rope, scale};
+use crate::ops::gated as geglu;
+use crate::ops::gated::coop16 as coop_geglu;
+use crate::ops::rms_norm;
+use crate::ops::rope;
+use crate::ops::scale;
 
 impl<'b> Model<'b> {
     /// From the gradient of the last stream in `acts` (see [`super::Head::backward`]) to the adapter's gradients.

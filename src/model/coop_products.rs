@@ -2,15 +2,23 @@
 
 use super::products::{Products, Projection};
 use super::trainable::{Group, Member};
+use crate::adapter::lora::Module;
 use crate::gpu::{Gpu, GpuError, Recorder};
-use crate::lora::Module;
-use crate::ops::coop_heads::Turn;
-use crate::ops::coop_linear::{self, LowRank};
+use crate::ops::Rows;
+use crate::ops::View;
+use crate::ops::Weight;
 use crate::ops::cross_entropy::Chunk;
+use crate::ops::cross_entropy::coop16 as coop_cross_entropy;
+use crate::ops::heads::coop16::Turn;
+use crate::ops::heads::coop16_backward as coop_heads_backward;
+use crate::ops::linear::coop16 as coop_linear;
+use crate::ops::linear::coop16::LowRank;
+use crate::ops::lora::coop16 as coop_lora;
 use crate::ops::pack::{Packed, packed_bytes};
 use crate::ops::rms_norm::Norm;
-use crate::ops::verdict::{self, Verdicts};
-use crate::ops::{Rows, View, Weight, coop_cross_entropy, coop_heads_backward, coop_lora, coop_norm};
+use crate::ops::rms_norm::coop16 as coop_norm;
+use crate::ops::row_status as verdict;
+use crate::ops::row_status::Verdicts;
 
 /// Scratch for packed operands.
 #[derive(Clone)]

@@ -5,17 +5,24 @@ use super::plan::Kept;
 use super::products::Products;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
+use crate::adapter::lora::Module;
 use crate::gpu::{GpuError, Recorder};
-use crate::lora::Module;
+use crate::ops::Rows;
 use crate::ops::attention::Attention;
-use crate::ops::coop_residual::Then;
+use crate::ops::attention::coop16 as coop_attention;
 use crate::ops::dropout::Mask;
+use crate::ops::embedding;
+use crate::ops::gated as geglu;
+use crate::ops::gated::coop16 as coop_geglu;
+use crate::ops::heads::coop16 as coop_heads;
+use crate::ops::norm_add::coop16 as coop_residual;
+use crate::ops::norm_add::coop16::Then;
 use crate::ops::pack::Packed;
+use crate::ops::rms_norm;
 use crate::ops::rms_norm::Norm;
-use crate::ops::{
-    Rows, coop_attention, coop_geglu, coop_heads, coop_norm, coop_residual, embedding, geglu, rms_norm, rope,
-    scale,
-};
+use crate::ops::rms_norm::coop16 as coop_norm;
+use crate::ops::rope;
+use crate::ops::scale;
 
 /// The parts of a pass over one micro-batch.
 pub(super) struct Pass<'a> {

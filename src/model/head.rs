@@ -4,9 +4,13 @@
 use super::coop_products::Packs;
 use super::{Activations, Inputs, Model, Plan};
 use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::ops::Rows;
 use crate::ops::cross_entropy::{self, Chunk};
-use crate::ops::verdict::{self, Verdicts};
-use crate::ops::{Rows, embedding, linear, rms_norm};
+use crate::ops::embedding;
+use crate::ops::linear;
+use crate::ops::rms_norm;
+use crate::ops::row_status as verdict;
+use crate::ops::row_status::Verdicts;
 
 /// Buffers of one chunk.
 pub struct Head {

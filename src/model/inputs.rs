@@ -1,7 +1,7 @@
 //! One micro-batch on the device.
 
 use super::Model;
-use crate::batch::MicroBatch;
+use crate::data::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::Weight;
 

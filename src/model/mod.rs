@@ -14,13 +14,13 @@ pub mod plan;
 mod products;
 mod trainable;
 
-use crate::config::Config;
+use crate::base::base::Base;
+use crate::base::config::Config;
+use crate::base::source::now;
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::Weight;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
-use crate::weights::base::Base;
-use crate::weights::source::now;
 
 pub use activations::Activations;
 pub use experts::Loads;

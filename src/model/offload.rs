@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::Model;
+use crate::base::{Base, Tensor};
 use crate::gpu::{Gpu, GpuError, Recorder, Submission, Upload};
-use crate::ops::expert_linear::ExpertWeight;
-use crate::weights::{Base, Tensor};
+use crate::ops::linear::grouped::ExpertWeight;
 
 /// The experts that stay in host memory.
 pub(super) struct HostExperts<'b> {

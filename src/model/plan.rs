@@ -4,13 +4,15 @@ use super::coop_products::Packs;
 use super::experts::{self, ExpertActivations, ExpertScratch};
 use super::lending::Lent;
 use super::{Model, Trainable, offload};
-use crate::config::{Config, Experts};
+use crate::base::Base;
+use crate::base::config::{Config, Experts};
 use crate::gpu::{Gpu, PARTIAL_SUMS};
-use crate::ops::coop_attention_backward::{self, Left};
+use crate::ops::Weight;
+use crate::ops::attention::coop16 as coop_attention;
+use crate::ops::attention::coop16_backward as coop_attention_backward;
+use crate::ops::attention::coop16_backward::Left;
 use crate::ops::pack::packed_bytes;
-use crate::ops::{Weight, coop_attention};
-use crate::train::Capacity;
-use crate::weights::Base;
+use crate::train::trainer::Capacity;
 
 /// Widths of one layer's buffers, in f32 per token.
 #[derive(Clone, Debug, Default)]

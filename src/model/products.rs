@@ -2,13 +2,16 @@
 
 use super::coop_products::Packs;
 use super::trainable::{Group, Trainable};
+use crate::adapter::lora::Module;
 use crate::gpu::Recorder;
-use crate::lora::Module;
-use crate::ops::coop_heads::Turn;
+use crate::ops::Rows;
+use crate::ops::Weight;
 use crate::ops::dropout::{self, Mask};
+use crate::ops::heads::coop16::Turn;
 use crate::ops::linear::{self, LowRank};
+use crate::ops::lora;
 use crate::ops::rms_norm::{self, Norm};
-use crate::ops::{Rows, Weight, lora, rope};
+use crate::ops::rope;
 
 /// What every product of a pass shares.
 pub(super) struct Products<'a> {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::experts::ExpertLora;
+use crate::adapter::lora::{Adapter, Module, Pair, Slot};
 use crate::gpu::{Gpu, GpuError, Recorder};
-use crate::lora::{Adapter, Module, Pair, Slot};
 use crate::ops::Param;
 use crate::ops::adamw::{self, Clip, Shard};
 use crate::ops::dropout::Mask;
-use crate::ops::expert_dropout::ExpertMask;
+use crate::ops::dropout::grouped::ExpertMask;
+use crate::ops::row_status as verdict;
 use crate::ops::update_norm::{Taken, UpdateNorm};
-use crate::ops::verdict;
 
 /// What several matrices of a layer read: their `A·x` is one product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

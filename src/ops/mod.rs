@@ -6,58 +6,37 @@
 pub mod adamw;
 pub mod argmax;
 pub mod attention;
-pub mod attention_rows;
+pub mod block_end;
 pub mod cached_attention;
-pub mod ceiling;
-pub mod coop_attention;
-pub mod coop_attention_backward;
-pub mod coop_ceiling;
-pub mod coop_cross_entropy;
-pub mod coop_expert_geglu;
-pub mod coop_expert_linear;
-pub mod coop_geglu;
-pub mod coop_heads;
-pub mod coop_heads_backward;
-pub mod coop_linear;
-pub mod coop_lora;
-pub mod coop_norm;
-pub mod coop_residual;
-pub mod coop_thin;
+pub mod cached_gated;
+pub mod cached_heads;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
-pub mod expert_combine;
-pub mod expert_dropout;
-pub mod expert_geglu;
-pub mod expert_groups;
-pub mod expert_linear;
-pub mod expert_lora;
-pub mod expert_matvec;
-pub mod expert_pack;
+pub mod experts;
 pub mod gated;
-pub mod geglu;
 pub mod heads;
 pub mod linear;
 pub mod lora;
 pub mod matvec;
+pub mod norm_add;
 pub mod pack;
 pub mod partial_sums;
+pub mod peak;
 pub mod per_layer;
 pub mod random;
-pub mod residual;
 pub mod rms_norm;
 pub mod rope;
-pub mod router;
-mod row_factors;
+pub mod row_factors;
+pub mod row_status;
 pub mod scale;
 pub mod update_norm;
-pub mod verdict;
 
 use std::ops::Range;
 
+use crate::base::quant::GgmlType;
+use crate::base::{Base, Tensor, planes};
 use crate::gpu::{Binding, Gpu, GpuError};
-use crate::weights::quant::GgmlType;
-use crate::weights::{Base, Tensor, planes};
 
 /// Steps of the sum that shaders/common/tile.wgsl stages at a time.
 const STEPS: usize = 16;
@@ -229,7 +208,7 @@ pub struct Tile {
     pub first_row: usize,
     /// How many.
     pub rows: usize,
-    /// The rows, repacked by [`crate::weights::planes::pack`].
+    /// The rows, repacked by [`crate::base::planes::pack`].
     pub buffer: wgpu::Buffer,
     /// Part of the buffer, where it holds more.
     pub range: Option<(u64, u64)>,

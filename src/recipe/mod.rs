@@ -18,13 +18,13 @@ pub use changes::Change;
 pub use error::{Place, RecipeError};
 pub use source::Format;
 
-pub use crate::dataset::{Format as DataFormat, Invalid, Overlong};
+use crate::adapter::lora::Module;
+use crate::base::Fingerprint;
+pub use crate::data::dataset::{Format as DataFormat, Invalid, Overlong};
+pub use crate::data::template::TrainOn;
 use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::files;
-use crate::lora::Module;
-pub use crate::template::TrainOn;
-use crate::weights::Fingerprint;
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -65,7 +65,7 @@ fn as_text<S: Serializer>(text: &Option<impl ToString>, serializer: S) -> Result
 pub struct Lora {
     /// Rank `R` of every `B·A`.
     pub rank: usize,
-    /// Numerator of the scale; `2·rank` unless set. See [`crate::lora::scale`].
+    /// Numerator of the scale; `2·rank` unless set. See [`crate::adapter::lora::scale`].
     pub alpha: f64,
     /// Whether the scale is `alpha/√rank` instead of `alpha/rank`.
     pub rslora: bool,
@@ -90,7 +90,7 @@ pub enum TargetModules {
 }
 
 impl TargetModules {
-    /// The kinds as a list, for [`crate::lora::slots`].
+    /// The kinds as a list, for [`crate::adapter::lora::slots`].
     pub fn modules(&self) -> &[Module] {
         match self {
             TargetModules::AllLinear => Module::ALL_LINEAR,
@@ -284,7 +284,7 @@ pub enum Optimizer {
     Sgd,
 }
 
-/// Shape of the learning rate after the warm-up. See [`crate::schedule`].
+/// Shape of the learning rate after the warm-up. See [`crate::train::schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrScheduler {
@@ -436,7 +436,7 @@ impl Recipe {
         })
     }
 
-    /// Every default, for [`crate::finetune`]: it names no data and writes nothing.
+    /// Every default, for [`crate::run::finetune`]: it names no data and writes nothing.
     pub fn new(base: &str) -> Recipe {
         let required = "model.base = 'tiny'\ndata.train = '-'\noutput.dir = '-'";
         let recipe = Recipe::parse::<&str>(required, Format::Toml, "defaults", &[]);
@@ -473,7 +473,7 @@ impl Recipe {
         };
         let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
         let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
-        match all.find(|(_, path)| !files::exists(path) && !crate::dataset::files::is_pattern(path)) {
+        match all.find(|(_, path)| !files::exists(path) && !crate::data::dataset::files::is_pattern(path)) {
             Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),
             None => Ok(()),
         }

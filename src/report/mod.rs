@@ -2,15 +2,16 @@
 
 mod chart;
 mod sweep;
+pub mod tensorboard;
 mod words;
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::digest::Identity;
-use crate::metrics::{Evaluation, History, Scores, Step};
 use crate::recipe::Recipe;
+use crate::run::digest::Identity;
+use crate::run::metrics::{Evaluation, History, Scores, Step};
 use chart::{Chart, Series};
 use words::{date, duration, escape, grouped, number, percent, setting, small};
 
@@ -241,7 +242,7 @@ impl Report<'_> {
 
     fn notices(&self) -> String {
         let item =
-            |n: &crate::metrics::Notice| format!("<li><b>step {}</b>{}</li>", n.step, escape(&n.notice));
+            |n: &crate::run::metrics::Notice| format!("<li><b>step {}</b>{}</li>", n.step, escape(&n.notice));
         let items: String = self.history.notices().map(item).collect();
         match items.is_empty() {
             true => String::new(),

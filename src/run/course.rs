@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use web_time::Instant;
 
 use super::{Frozen, Prepared, optimizer};
-use crate::checkpoint::Checkpoint;
-use crate::digest::{self, Identity};
+use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::export::{self, Format, HeldOut, NoTokens, Options, Written};
-use crate::generate::{self, GenerateError};
 use crate::gpu::{Gpu, GpuError};
-use crate::health::Watch;
-use crate::lora::{Adapter, Pair, Slot};
-use crate::metrics::{self, Evaluation, Event, History, Notice, Reply, Source, Step, Timing};
 use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::report::Report;
-use crate::train::{self, Snapshot, TrainError, Trainer};
+use crate::run::checkpoint::Checkpoint;
+use crate::run::digest::{self, Identity};
+use crate::run::metrics::{self, Evaluation, Event, History, Notice, Reply, Source, Step, Timing};
+use crate::talk::generate::{self, GenerateError};
+use crate::train::health::Watch;
+use crate::train::trainer::{self, Snapshot, TrainError, Trainer};
 
 /// A run between two steps. Whose it is asks in each turn what is due, then takes the next step, and writes down what there is
 /// to tell.
@@ -145,9 +145,9 @@ impl Course<'_> {
         &self,
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Evaluation>, TrainError> {
-        let (mut total, mut sources, mut done) = (train::Evaluation::default(), Vec::new(), 0);
+        let (mut total, mut sources, mut done) = (trainer::Evaluation::default(), Vec::new(), 0);
         for file in &self.prepared.validation {
-            let mut own = train::Evaluation::default();
+            let mut own = trainer::Evaluation::default();
             for batch in &file.batches {
                 if !go_on(done) {
                     return Ok(None);

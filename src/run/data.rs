@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use super::{Frozen, RunError, batching};
-use crate::batch::{Batching, MicroBatch, Sample, Step};
-use crate::dataset::cache::Cache;
-use crate::dataset::{
+use crate::base::Base;
+use crate::data::batch::{Batching, MicroBatch, Sample, Step};
+use crate::data::dataset::cache::Cache;
+use crate::data::dataset::{
     self, Dataset, DatasetError, Found, Notice, Options, Problem, What, files as dataset_files,
 };
+use crate::data::template::{Date, Jinja, Layout, Template};
 use crate::files;
 use crate::recipe::{self, Recipe};
-use crate::template::{Date, Jinja, Layout, Template};
-use crate::weights::Base;
 
 /// Training and validation samples, and what was left out of them.
 pub struct Data {

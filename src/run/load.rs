@@ -1,13 +1,13 @@
 //! The base on the device, as far as the recipe's memory allows.
 
 use super::{dropout, offload, recompute};
+use crate::adapter::lora::Adapter;
+use crate::base::Base;
 use crate::gpu::{Gpu, GpuError};
-use crate::lora::Adapter;
 use crate::model::plan::{self, Offload, Passes, Recompute};
 use crate::model::{Model, Plan, Trainable};
 use crate::recipe::Recipe;
-use crate::train::Capacity;
-use crate::weights::Base;
+use crate::train::trainer::Capacity;
 
 /// Uploads `base` with rotary tables for `positions` positions; `progress` hears how many layers are on the device.
 ///

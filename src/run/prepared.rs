@@ -1,9 +1,9 @@
 //! Everything that a run needs beside the base, made of the recipe and the samples.
 
 use super::{Data, Frozen, RunError, Steps, ValidationFile, capacity, largest};
-use crate::batch::MicroBatch;
+use crate::data::batch::MicroBatch;
 use crate::recipe::Recipe;
-use crate::train::{Capacity, TrainError, Trainer};
+use crate::train::trainer::{Capacity, TrainError, Trainer};
 
 /// Samples, steps and prompts of a run.
 pub struct Prepared {

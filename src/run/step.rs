@@ -1,8 +1,8 @@
 //! One step of what was planned.
 
 use super::Steps;
-use crate::batch::Sample;
-use crate::train::{Optimizer, StepReport, TrainError, Trainer};
+use crate::data::batch::Sample;
+use crate::train::trainer::{Optimizer, StepReport, TrainError, Trainer};
 
 impl Steps {
     /// Takes step `index`, from 0, while the first micro-batch of the one behind it goes to the device.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rullama_train::weights::Gguf;
+use rullama_train::base::Gguf;
 
 use super::{Place, matches, texts};
 

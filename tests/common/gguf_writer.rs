@@ -1,9 +1,9 @@
 //! Writes GGUF files for tests, sound or lying. Use: `#[path = "common/gguf_writer.rs"] mod gguf_writer;`.
 #![allow(dead_code)] // each test uses a part
 
-use rullama_train::weights::quant::random_blocks;
-use rullama_train::weights::value::{Array, Value};
-use rullama_train::weights::{GgmlType, Gguf, TensorInfo};
+use rullama_train::base::quant::random_blocks;
+use rullama_train::base::value::{Array, Value};
+use rullama_train::base::{GgmlType, Gguf, TensorInfo};
 
 /// One tensor to write.
 #[derive(Clone)]

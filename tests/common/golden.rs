@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rullama_train::batch::{IGNORE, Sample};
+use rullama_train::adapter::lora::{Adapter, Pair, Slot};
+use rullama_train::base::gguf_writer::{self, Entry};
+use rullama_train::base::{Base, Gguf};
+use rullama_train::data::batch::{IGNORE, Sample};
 use rullama_train::export;
 use rullama_train::export::peft::{self, Naming};
-use rullama_train::lora::{Adapter, Pair, Slot};
-use rullama_train::weights::gguf_writer::{self, Entry};
-use rullama_train::weights::{Base, Gguf};
 use safetensors::{Dtype, SafeTensors};
 
 /// One folder: a model, an adapter, and PyTorch's figures in f64.

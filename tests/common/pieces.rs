@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use rullama_train::weights::Source;
-use rullama_train::weights::source::Reading;
+use rullama_train::base::Source;
+use rullama_train::base::source::Reading;
 
 /// The file, and what was read of it.
 #[derive(Clone)]

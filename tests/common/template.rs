@@ -1,9 +1,9 @@
 //! Forty conversations and transformers' renderings of them, written by tests/fixtures/template/make.py.
 #![allow(dead_code)] // each test uses a part
 
-use rullama_train::dataset::conversation;
-use rullama_train::template::{Conversation, Date, Jinja, Role, Template};
-use rullama_train::tokenizer::Tokenizer;
+use rullama_train::data::dataset::conversation;
+use rullama_train::data::template::{Conversation, Date, Jinja, Role, Template};
+use rullama_train::data::tokenizer::Tokenizer;
 use serde_json::Value;
 
 /// The day that make.py lets templates write: 5 September 2026.

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use rullama_train::weights::gguf_writer::{self, Entry};
-use rullama_train::weights::value::{Array, Value};
-use rullama_train::weights::{Gguf, TensorInfo};
+use rullama_train::base::gguf_writer::{self, Entry};
+use rullama_train::base::value::{Array, Value};
+use rullama_train::base::{Gguf, TensorInfo};
 use serde_json::json;
 
 /// Names of girls that the tiny base knows, and what they stand for instead: what it never saw has no row of its own.

@@ -13,21 +13,21 @@ use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use pollster::block_on;
-use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::base::gguf_writer::{self, Entry};
+use rullama_train::base::quant::dequantize;
+use rullama_train::base::value::Value;
+use rullama_train::base::{Base, GgmlType, Gguf};
+use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::data::template::{Conversation, Layout, Message, Role, Template, TrainOn, render_prompt};
+use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase, drift};
 use rullama_train::gpu::{Backend, Gpu};
-use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
-use rullama_train::sampling::likeliest;
-use rullama_train::template::{Conversation, Layout, Message, Role, Template, TrainOn, render_prompt};
-use rullama_train::tokenizer::Tokenizer;
-use rullama_train::train::{Capacity, Dropout, Trainer};
-use rullama_train::weights::gguf_writer::{self, Entry};
-use rullama_train::weights::quant::dequantize;
-use rullama_train::weights::value::Value;
-use rullama_train::weights::{Base, GgmlType, Gguf};
+use rullama_train::talk::sampling::likeliest;
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
@@ -173,7 +173,7 @@ impl Work {
     /// The base with the same weights in F32, as a file.
     fn in_f32(&self) -> Base {
         let gguf = self.base.gguf();
-        let entry = |t: &rullama_train::weights::TensorInfo| Entry {
+        let entry = |t: &rullama_train::base::TensorInfo| Entry {
             name: t.name.clone(),
             shape: t.shape.clone(),
             ty: GgmlType::F32,

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use rullama_train::dataset::cache::{Cache, Entry};
-use rullama_train::dataset::{Options, Overlong, files, parse};
-use rullama_train::template::{Layout, Template, TrainOn};
-use rullama_train::tokenizer::Tokenizer;
-use rullama_train::weights::gguf::Gguf;
+use rullama_train::base::gguf::Gguf;
+use rullama_train::data::dataset::cache::{Cache, Entry};
+use rullama_train::data::dataset::{Options, Overlong, files, parse};
+use rullama_train::data::template::{Layout, Template, TrainOn};
+use rullama_train::data::tokenizer::Tokenizer;
 
 use crate::{OPTIONS, tokenizer};
 

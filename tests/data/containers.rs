@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use rullama_train::dataset::{Compression, Container, Dataset, Format, files, parse};
+use rullama_train::data::dataset::{Compression, Container, Dataset, Format, files, parse};
 
 use crate::shapes::with_tools;
 use crate::{OPTIONS, PAIR, tokenizer};

@@ -12,15 +12,15 @@ mod template;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rullama_train::batch::{IGNORE, Sample};
-use rullama_train::dataset::{
+use rullama_train::base::Gguf;
+use rullama_train::data::batch::{IGNORE, Sample};
+use rullama_train::data::dataset::{
     Dataset, DatasetError, Format, Invalid, Options, Overlong, files, parse, split,
 };
-use rullama_train::template::{
+use rullama_train::data::template::{
     Conversation, Layout, Message, Rendered, Role, Template, TemplateError, TrainOn, render_prompt,
 };
-use rullama_train::tokenizer::{Special, Tokenizer};
-use rullama_train::weights::Gguf;
+use rullama_train::data::tokenizer::{Special, Tokenizer};
 
 static SMALL: Template = Template::Gemma4(Layout::Small);
 const OPTIONS: Options = Options {
@@ -481,12 +481,12 @@ fn duplicates_are_counted_and_shown() {
     ];
     let validation = [sample(&[2, 9], 9, 6), sample(&[2, 4], 4, 7)];
     let words = |validation: &[Sample]| -> Vec<String> {
-        rullama_train::dataset::duplicates(&train, validation).iter().map(ToString::to_string).collect()
+        rullama_train::data::dataset::duplicates(&train, validation).iter().map(ToString::to_string).collect()
     };
     let repeated = "data.train: 2 of 5 samples are exact duplicates; the first, x line 3, equals x line 1";
     assert_eq!(words(&[]), [repeated]);
     let leaked = "validation: 1 of 2 validation samples are trained on, too, so their loss is too low; the first, x line 7, \
                   equals x line 2";
     assert_eq!(words(&validation), [repeated, leaked]);
-    assert!(rullama_train::dataset::duplicates(&train[..2], &validation[..1]).is_empty());
+    assert!(rullama_train::data::dataset::duplicates(&train[..2], &validation[..1]).is_empty());
 }

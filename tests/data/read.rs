@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use rullama_train::data::template::Template;
 use rullama_train::recipe::{Format, Recipe};
 use rullama_train::run::{Data, Frozen, Steps};
-use rullama_train::template::Template;
 
 fn recipe(data: &str, base: &str) -> Recipe {
     let text = format!(

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use rullama_train::dataset::{Format, Invalid, Options, Overlong, parse};
-use rullama_train::template::TrainOn;
-use rullama_train::tokenizer::{Tokenizer, TokenizerData};
-use rullama_train::weights::Gguf;
+use rullama_train::base::Gguf;
+use rullama_train::data::dataset::{Format, Invalid, Options, Overlong, parse};
+use rullama_train::data::template::TrainOn;
+use rullama_train::data::tokenizer::{Tokenizer, TokenizerData};
 use serde_json::Value;
 
 use crate::{OPTIONS, one, refused, refused_with, tokenizer};

@@ -1,9 +1,9 @@
 //! Chat templates: texts equal transformers' own, character by character, and what carries loss is what the assistant wrote.
 
-use rullama_train::template::{
+use rullama_train::data::template::{
     Conversation, Jinja, Layout, Message, Role, Template, TemplateError, ToolCall, TrainOn,
 };
-use rullama_train::tokenizer::{Special, Tokenizer};
+use rullama_train::data::tokenizer::{Special, Tokenizer};
 
 use crate::common_template::{Case, DAY, own};
 use crate::shapes::with_tools;
@@ -268,7 +268,7 @@ fn what_the_template_has_no_place_for_is_refused() {
 
 #[test]
 fn dates_are_the_callers() {
-    use rullama_train::template::Date;
+    use rullama_train::data::template::Date;
     // Python: datetime.date.fromordinal(719163 + n).
     for (days, expected) in
         [(0, (1970, 1, 1)), (11_016, (2000, 2, 29)), (20_701, (2026, 9, 5)), (-1, (1969, 12, 31))]

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use rullama_train::config::Config;
+use rullama_train::adapter::lora::{Adapter, Module, Pair, Slot};
+use rullama_train::base::config::Config;
+use rullama_train::base::{Base, Gguf};
 use rullama_train::export::{self, Format, Options, read_any};
-use rullama_train::lora::{Adapter, Module, Pair, Slot};
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
-use rullama_train::weights::{Base, Gguf};
 use safetensors::Dtype;
 use serde_json::{Value as Json, json};
 

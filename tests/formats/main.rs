@@ -14,13 +14,13 @@ use std::process::Command;
 
 use gguf_writer::GgufWriter;
 use half::f16;
-use rullama_train::config::Config;
+use rullama_train::adapter::lora::{Adapter, Module, Slot, slots};
+use rullama_train::base::config::Config;
+use rullama_train::base::value::Value;
+use rullama_train::base::{Base, Fingerprint, Gguf};
 use rullama_train::export::{self, AdapterPath, Format, Options, OtherBase, check, detect, read_any};
-use rullama_train::lora::{Adapter, Module, Slot, slots};
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
-use rullama_train::weights::value::Value;
-use rullama_train::weights::{Base, Fingerprint, Gguf};
 use safe_file::SafeFile;
 use safetensors::SafeTensors;
 use serde_json::json;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use rullama_train::config::Config;
+use rullama_train::adapter::lora::{Module, slots};
+use rullama_train::base::config::Config;
+use rullama_train::base::value::{Array, Value};
+use rullama_train::base::{Base, Gguf};
 use rullama_train::export::{self, Format, read_any};
-use rullama_train::lora::{Module, slots};
-use rullama_train::weights::value::{Array, Value};
-use rullama_train::weights::{Base, Gguf};
 use safetensors::Dtype;
 use serde_json::json;
 

@@ -4,9 +4,9 @@ use std::cell::Cell;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rullama_train::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::config::{Config, Experts, LayerConfig};
-use rullama_train::lora::{Module, Slot, slots};
+use rullama_train::adapter::lora::{Module, Slot, slots};
+use rullama_train::base::config::{Config, Experts, LayerConfig};
+use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
 use rullama_train::reference::model::{Adapter, Gradients, Model, Pair, Weights};
 

@@ -4,8 +4,9 @@ use libtest_mimic::Failed;
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::Rows;
 use rullama_train::ops::attention::Attention;
-use rullama_train::ops::coop_attention::{self, Operands};
-use rullama_train::ops::coop_attention_backward::{Left, Scratch};
+use rullama_train::ops::attention::coop16 as coop_attention;
+use rullama_train::ops::attention::coop16::Operands;
+use rullama_train::ops::attention::coop16_backward::{Left, Scratch};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 

@@ -2,7 +2,7 @@
 
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::cached_attention::{CachedAttention, Parts};
-use rullama_train::ops::heads::Cache;
+use rullama_train::ops::cached_heads::Cache;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};

@@ -5,7 +5,9 @@ use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::gpu::{Gpu, Recorder};
-use rullama_train::ops::{Param, Rows, View};
+use rullama_train::ops::Param;
+use rullama_train::ops::Rows;
+use rullama_train::ops::View;
 
 pub type Outcome = Result<(), Failed>;
 

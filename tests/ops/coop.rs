@@ -1,11 +1,12 @@
 //! Products on cooperative matrices: every format, odd sizes, rows from 2^-40 to 2^40, adapters, parts.
 
+use rullama_train::base::quant::GgmlType;
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::coop_linear::{self, LowRank};
-use rullama_train::ops::coop_lora;
+use rullama_train::ops::linear::coop16 as coop_linear;
+use rullama_train::ops::linear::coop16::LowRank;
+use rullama_train::ops::lora::coop16 as coop_lora;
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
-use rullama_train::weights::quant::GgmlType;
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, values, wide};
 use super::linear::{random_weight, widths};

@@ -1,14 +1,19 @@
 //! What stands between the products while decoding: heads, the ends of blocks, gates, per-layer inputs, the likeliest.
 
+use rullama_train::base::quant::GgmlType;
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::Rows;
+use rullama_train::ops::Up;
 use rullama_train::ops::argmax::{Argmax, Likeliest};
-use rullama_train::ops::heads::{self, Cache, Heads};
+use rullama_train::ops::block_end as residual;
+use rullama_train::ops::cached_gated as gated;
+use rullama_train::ops::cached_heads as heads;
+use rullama_train::ops::cached_heads::{Cache, Heads};
 use rullama_train::ops::matvec::{self, Down, Gated};
+use rullama_train::ops::per_layer;
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rope::Table;
-use rullama_train::ops::{Rows, Up, gated, per_layer, residual};
 use rullama_train::reference;
-use rullama_train::weights::quant::GgmlType;
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
 use super::linear::{random_weight, widths};

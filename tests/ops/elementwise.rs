@@ -2,7 +2,9 @@
 
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::dropout::{self, Mask};
-use rullama_train::ops::{geglu, rope, scale};
+use rullama_train::ops::gated as geglu;
+use rullama_train::ops::rope;
+use rullama_train::ops::scale;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};

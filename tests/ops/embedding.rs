@@ -1,9 +1,9 @@
 //! Rows of tables of every format, and the way back.
 
+use rullama_train::base::quant::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::embedding;
 use rullama_train::reference;
-use rullama_train::weights::quant::GgmlType;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
 use super::linear::{random_weight, widths};

@@ -1,11 +1,13 @@
 //! Dropout of what the adapters of experts read, with its masks written again here.
 
-use rullama_train::config::Experts;
+use rullama_train::base::config::Experts;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::dropout::Mask;
-use rullama_train::ops::expert_dropout::{self, ExpertMask};
-use rullama_train::ops::expert_linear::{self, Columns, ExpertWeight, Source};
-use rullama_train::ops::expert_lora;
+use rullama_train::ops::dropout::grouped as expert_dropout;
+use rullama_train::ops::dropout::grouped::ExpertMask;
+use rullama_train::ops::linear::grouped as expert_linear;
+use rullama_train::ops::linear::grouped::{Columns, ExpertWeight, Source};
+use rullama_train::ops::lora::grouped as expert_lora;
 use rullama_train::reference::linear;
 
 use super::check::{Block, Check, Held, Outcome, run, values, wide};

@@ -3,17 +3,23 @@
 use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::config::Experts;
+use rullama_train::base::config::Experts;
+use rullama_train::base::quant::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Gpu, Tier};
-use rullama_train::ops::expert_groups::Groups;
-use rullama_train::ops::expert_linear::{self, Columns, ExpertWeight, LowRank, Source};
+use rullama_train::ops::Rows;
+use rullama_train::ops::experts::combine as expert_combine;
+use rullama_train::ops::experts::groups::Groups;
+use rullama_train::ops::experts::router;
+use rullama_train::ops::gated::grouped as expert_geglu;
+use rullama_train::ops::gated::grouped_coop16 as coop_expert_geglu;
+use rullama_train::ops::linear::grouped as expert_linear;
+use rullama_train::ops::linear::grouped::{Columns, ExpertWeight, LowRank, Source};
+use rullama_train::ops::linear::grouped_coop16 as coop_expert_linear;
+use rullama_train::ops::lora::grouped as expert_lora;
+use rullama_train::ops::matvec::grouped as expert_matvec;
 use rullama_train::ops::pack::Packed;
-use rullama_train::ops::{
-    Rows, coop_expert_geglu, coop_expert_linear, expert_combine, expert_geglu, expert_lora, expert_matvec,
-    expert_pack, router,
-};
+use rullama_train::ops::pack::grouped as expert_pack;
 use rullama_train::reference::{self, Routing};
-use rullama_train::weights::quant::{GgmlType, dequantize, random_blocks};
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, run, sum, values, wide};
 use super::linear::widths;

@@ -4,14 +4,19 @@ use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::coop_residual::Then;
+use rullama_train::ops::Rows;
 use rullama_train::ops::cross_entropy::Chunk;
+use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
+use rullama_train::ops::gated::coop16 as coop_geglu;
+use rullama_train::ops::heads::coop16 as coop_heads;
+use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
+use rullama_train::ops::norm_add::coop16 as coop_residual;
+use rullama_train::ops::norm_add::coop16::Then;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
-use rullama_train::ops::verdict::Verdicts;
-use rullama_train::ops::{
-    Rows, coop_cross_entropy, coop_geglu, coop_heads, coop_heads_backward, coop_norm, coop_residual, rope,
-};
+use rullama_train::ops::rms_norm::coop16 as coop_norm;
+use rullama_train::ops::rope;
+use rullama_train::ops::row_status::Verdicts;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};

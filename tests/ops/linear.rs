@@ -1,11 +1,12 @@
 //! Products with weights of every format, in tiles, with and without the adapter's term.
 
+use rullama_train::base::planes;
+use rullama_train::base::quant::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Backend, Gpu, Tier};
+use rullama_train::ops::Tile;
+use rullama_train::ops::Weight;
 use rullama_train::ops::linear::{self, LowRank};
-use rullama_train::ops::{Tile, Weight};
 use rullama_train::reference;
-use rullama_train::weights::planes;
-use rullama_train::weights::quant::{GgmlType, dequantize, random_blocks};
 
 use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, scaled, sum, values, wide};
 use super::coop::{HALF, leveled, rows};

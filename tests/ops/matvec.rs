@@ -1,10 +1,10 @@
 //! Products of a few rows with weights of every format, alone and side by side, and with an adapter's `A` beside them.
 
+use rullama_train::base::quant::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Weight;
 use rullama_train::ops::matvec::{self, Down};
 use rullama_train::reference;
-use rullama_train::weights::quant::GgmlType;
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, scaled, values, wide};
 use super::linear::{random_weight, widths};

@@ -1,10 +1,11 @@
 //! Random blocks: finite, of the spread that they should have, and the same again.
 
 use libtest_mimic::Failed;
+use rullama_train::base::Tensor;
+use rullama_train::base::quant::GgmlType;
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::{embedding, random};
-use rullama_train::weights::Tensor;
-use rullama_train::weights::quant::GgmlType;
+use rullama_train::ops::embedding;
+use rullama_train::ops::random;
 
 use super::check::{Block, Outcome, run};
 

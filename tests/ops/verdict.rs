@@ -4,10 +4,11 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::adamw::{Clip, ClipState};
-use rullama_train::ops::coop_cross_entropy;
 use rullama_train::ops::cross_entropy::Chunk;
+use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
 use rullama_train::ops::pack::Packed;
-use rullama_train::ops::verdict::{self, NOT_FINITE, RIGHT, Verdicts, WRONG};
+use rullama_train::ops::row_status as verdict;
+use rullama_train::ops::row_status::{NOT_FINITE, RIGHT, Verdicts, WRONG};
 use rullama_train::reference;
 
 use super::check::{Block, Outcome, run, values, wide};

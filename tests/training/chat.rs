@@ -7,14 +7,14 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{Sample, Step};
+use rullama_train::adapter::lora::{Adapter, Pair, Slot};
+use rullama_train::data::batch::{Sample, Step};
 use rullama_train::gpu::Gpu;
-use rullama_train::lora::{Adapter, Pair, Slot};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, Data, Frozen, Steps};
-use rullama_train::train::StepReport;
+use rullama_train::train::trainer::StepReport;
 use serde_json::{Value, json};
 
 use super::{check, check_that, trainer};

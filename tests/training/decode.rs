@@ -7,20 +7,20 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::base::{Base, Gguf};
+use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::data::tokenizer::Special;
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::peft;
-use rullama_train::generate::{Finish, Generator, Options, Reply};
 use rullama_train::gpu::{Gpu, Tier};
-use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::Recompute;
 use rullama_train::run::Frozen;
-use rullama_train::sampling::{Sampling, likeliest};
-use rullama_train::tokenizer::Special;
-use rullama_train::train::{Capacity, Dropout, Trainer};
-use rullama_train::weights::{Base, Gguf};
+use rullama_train::talk::generate::{Finish, Generator, Options, Reply};
+use rullama_train::talk::sampling::{Sampling, likeliest};
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 
 use super::golden::Golden;
 use super::{check, check_that, gpu};

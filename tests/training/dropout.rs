@@ -5,13 +5,13 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{MicroBatch, Step};
+use rullama_train::adapter::lora::{Module, Slot};
+use rullama_train::data::batch::{MicroBatch, Step};
 use rullama_train::gpu::{Gpu, Tier};
-use rullama_train::lora::{Module, Slot};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::reference::model as reference;
-use rullama_train::train::Dropout;
+use rullama_train::train::trainer::Dropout;
 
 use super::golden::Golden;
 use super::{check, check_that, gpu, gradient_bits, trainer};
@@ -21,7 +21,7 @@ const DROPOUT: Dropout = Dropout { probability: 0.3, seed: 42 };
 const EXACT: [f64; 2] = [1e-5, 5e-5];
 const HALF: [f64; 2] = [1e-3, 1e-2];
 
-/// PCG output function, RXS-M-XS 32: `pcg` in shaders/dropout.wgsl.
+/// PCG output function, RXS-M-XS 32: `pcg` in shaders/dropout/plain.wgsl.
 fn pcg(value: u32) -> u32 {
     let state = value.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
     let word = ((state >> ((state >> 28) + 4)) ^ state).wrapping_mul(277_803_737);

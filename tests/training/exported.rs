@@ -3,17 +3,17 @@
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::base::Base;
+use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
+use rullama_train::data::template::{Layout, Message, Role, render_prompt};
+use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::{self, Format, Options, peft, rullama};
 use rullama_train::gpu::Gpu;
-use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::sampling::likeliest;
-use rullama_train::template::{Layout, Message, Role, render_prompt};
-use rullama_train::tokenizer::Tokenizer;
-use rullama_train::train::{Capacity, Dropout, Trainer};
-use rullama_train::weights::Base;
+use rullama_train::talk::sampling::likeliest;
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 use safetensors::SafeTensors;
 
 use super::chat::ADAPTER;

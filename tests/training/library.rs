@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use libtest_mimic::Failed;
-use rullama_train::batch::Sample;
-use rullama_train::finetune::{FinetuneError, finetune, samples};
-use rullama_train::generate::greedy;
+use rullama_train::base::Base;
+use rullama_train::data::batch::Sample;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::Frozen;
-use rullama_train::weights::Base;
+use rullama_train::run::finetune::{FinetuneError, finetune, samples};
+use rullama_train::talk::generate::greedy;
 
 use super::check_that;
 use crate::pieces::Pieces;

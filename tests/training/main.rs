@@ -21,12 +21,12 @@ use std::collections::BTreeMap;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::Step;
+use rullama_train::adapter::lora::{Adapter, Pair, Slot};
+use rullama_train::data::batch::Step;
 use rullama_train::gpu::Gpu;
-use rullama_train::lora::{Adapter, Pair, Slot};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::{Capacity, Dropout, Trainer};
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;

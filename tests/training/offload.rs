@@ -4,18 +4,18 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{Sample, Step};
-use rullama_train::finetune::{finetune, samples};
+use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::base::shapes::{SHAPES, Shape};
+use rullama_train::base::{Base, Gguf};
+use rullama_train::data::batch::{Sample, Step};
 use rullama_train::gpu::{Gpu, GpuError};
-use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute, with_experts};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::recipe::{Recipe, Switch};
+use rullama_train::run::finetune::{finetune, samples};
 use rullama_train::run::{self, Frozen, RunError};
-use rullama_train::train::{Capacity, Dropout, Trainer};
-use rullama_train::weights::shapes::{SHAPES, Shape};
-use rullama_train::weights::{Base, Gguf};
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 
 use super::golden::{Golden, split_experts};
 use super::limits::ADAMW;

@@ -2,13 +2,13 @@
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::batch::{Sample, Step};
+use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::base::shapes::{SHAPES, Shape};
+use rullama_train::data::batch::{Sample, Step};
 use rullama_train::gpu::Gpu;
-use rullama_train::lora::{Adapter, Module, slots};
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
-use rullama_train::train::{Capacity, Dropout, Trainer};
-use rullama_train::weights::shapes::{SHAPES, Shape};
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 
 use super::check_that;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use libtest_mimic::Failed;
-use rullama_train::batch::Step;
+use rullama_train::data::batch::Step;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::Dropout;
+use rullama_train::train::trainer::Dropout;
 
 use super::chat::Chat;
 use super::golden::Golden;

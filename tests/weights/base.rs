@@ -2,10 +2,10 @@
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
-use rullama_train::config::Experts;
-use rullama_train::weights::quant::dequantize;
-use rullama_train::weights::value::{Array, Value};
-use rullama_train::weights::{Base, Error, GgmlType, Gguf};
+use rullama_train::base::config::Experts;
+use rullama_train::base::quant::dequantize;
+use rullama_train::base::value::{Array, Value};
+use rullama_train::base::{Base, Error, GgmlType, Gguf};
 
 fn open(writer: &GgufWriter) -> Result<Base, Error> {
     Base::from_gguf(Gguf::from_bytes(writer.bytes(), "test.gguf")?, "test")

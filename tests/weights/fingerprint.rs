@@ -1,9 +1,9 @@
 //! What a base is recognized by: what may change without another fingerprint, and what may not.
 
 use crate::gguf_writer::GgufWriter;
-use rullama_train::weights::fingerprint::{Fingerprint, Kinship};
-use rullama_train::weights::value::Value;
-use rullama_train::weights::{Base, GgmlType, Gguf};
+use rullama_train::base::fingerprint::{Fingerprint, Kinship};
+use rullama_train::base::value::Value;
+use rullama_train::base::{Base, GgmlType, Gguf};
 
 /// A gemma4 with a table of embeddings of 70 400 bytes, more than is digested of a tensor.
 fn model() -> GgufWriter {

@@ -2,8 +2,8 @@
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
-use rullama_train::weights::value::{Array, Value};
-use rullama_train::weights::{Error, GgmlType, Gguf};
+use rullama_train::base::value::{Array, Value};
+use rullama_train::base::{Error, GgmlType, Gguf};
 
 fn read(writer: &GgufWriter) -> Result<Gguf, Error> {
     Gguf::from_bytes(writer.bytes(), "test.gguf")
@@ -119,7 +119,7 @@ fn every_prefix_is_an_error() {
 
 #[test]
 fn no_changed_byte_panics() {
-    use rullama_train::weights::Base;
+    use rullama_train::base::Base;
     let whole = GgufWriter::gemma4().bytes();
     let header = Gguf::from_bytes(whole.clone(), "whole").expect("sound").tensors()[0].range.start as usize;
     for at in 0..header {

@@ -13,7 +13,7 @@ mod quant;
 mod streamed;
 
 /// Asserts that an error's text holds every one of `parts`.
-fn assert_says<T>(what: &str, result: Result<T, rullama_train::weights::Error>, parts: &[&str]) {
+fn assert_says<T>(what: &str, result: Result<T, rullama_train::base::Error>, parts: &[&str]) {
     let Err(error) = result else { panic!("{what}: expected an error that says {parts:?}, found success") };
     let text = error.to_string();
     for part in parts {

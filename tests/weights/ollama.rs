@@ -2,7 +2,7 @@
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
-use rullama_train::weights::{Base, Error, Gguf, ollama};
+use rullama_train::base::{Base, Error, Gguf, ollama};
 use std::path::{Path, PathBuf};
 
 const DIGEST: &str = "4e30e2665218745ef463f722c0bf86be0cab6ee676320f1cfadf91e989107448";

@@ -1,8 +1,8 @@
 //! Block formats: values bit by bit, GPU planes, random blocks.
 
-use rullama_train::weights::planes;
-use rullama_train::weights::quant::{dequantize, random_blocks};
-use rullama_train::weights::{GgmlType, Gguf};
+use rullama_train::base::planes;
+use rullama_train::base::quant::{dequantize, random_blocks};
+use rullama_train::base::{GgmlType, Gguf};
 
 #[test]
 fn values_have_the_bits_that_gguf_py_finds() {

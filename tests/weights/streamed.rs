@@ -1,7 +1,7 @@
 //! A file that is read by ranges: the same model, a small part of it in memory, and errors that name it.
 
 use pollster::block_on;
-use rullama_train::weights::{Base, Fingerprint};
+use rullama_train::base::{Base, Fingerprint};
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
@@ -39,14 +39,14 @@ fn it_is_the_same_model() {
 #[test]
 fn headers_of_any_length_are_read() {
     let mut writer = GgufWriter::gemma4();
-    writer.set("general.description", rullama_train::weights::value::Value::String("x".repeat(3 << 20)));
+    writer.set("general.description", rullama_train::base::value::Value::String("x".repeat(3 << 20)));
     let bytes = writer.bytes();
     let streamed = block_on(Base::stream(Box::new(Pieces::of(bytes.clone())), "long")).expect("sound");
     assert_eq!(streamed.gguf().file_size(), bytes.len() as u64);
     for length in [0, 3, 20, 1 << 20, (1 << 20) + 1, 2 << 20, bytes.len() - 1] {
         let cut = Pieces::of(bytes[..length].to_vec());
         let error = block_on(Base::stream(Box::new(cut), "cut.gguf")).expect_err("cut").to_string();
-        let whole = rullama_train::weights::Gguf::from_bytes(bytes[..length].to_vec(), "cut.gguf");
+        let whole = rullama_train::base::Gguf::from_bytes(bytes[..length].to_vec(), "cut.gguf");
         assert_eq!(error, whole.expect_err("cut").to_string(), "{length} bytes");
     }
 }

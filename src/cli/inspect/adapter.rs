@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
+use rullama_train::adapter::lora::Slot;
+use rullama_train::base::Base;
 use rullama_train::export::{self, AdapterPath, Format, OtherBase};
-use rullama_train::lora::Slot;
 use rullama_train::run::names;
-use rullama_train::weights::Base;
 
 use super::super::show;
 

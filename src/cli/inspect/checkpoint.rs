@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use rullama_train::checkpoint;
+use rullama_train::run::checkpoint;
 use serde_json::Value;
 
 use super::super::show;

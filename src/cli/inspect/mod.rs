@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use rullama_train::weights::Gguf;
-use rullama_train::{checkpoint as checkpoints, dataset::files};
+use rullama_train::base::Gguf;
+use rullama_train::data::dataset::files;
+use rullama_train::run::checkpoint as checkpoints;
 
 pub use samples::read as read_samples;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use rullama_train::lora::{self, Module};
+use rullama_train::adapter::lora::{self, Module};
+use rullama_train::base::{Base, Fingerprint, Gguf};
 use rullama_train::run::names;
-use rullama_train::weights::{Base, Fingerprint, Gguf};
 
 use super::super::{models, show};
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::Result;
-use rullama_train::batch::Sample;
-use rullama_train::dataset::{self, Invalid, Options, Overlong, files};
+use rullama_train::data::batch::Sample;
+use rullama_train::data::dataset::{self, Invalid, Options, Overlong, files};
+use rullama_train::data::template::TrainOn;
 use rullama_train::recipe::Template;
 use rullama_train::run::Frozen;
-use rullama_train::template::TrainOn;
 
 use super::super::{describe, show};
 

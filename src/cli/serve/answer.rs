@@ -1,7 +1,7 @@
 //! How answers look: OpenAI's chat completions, whole and in pieces.
 
-use rullama_train::generate::{Finish, Reply};
-use rullama_train::template::{Message, Part, ReplyParts, ToolCall};
+use rullama_train::data::template::{Message, Part, ReplyParts, ToolCall};
+use rullama_train::talk::generate::{Finish, Reply};
 use serde_json::{Map, Value, json};
 
 use crate::cli::generate;

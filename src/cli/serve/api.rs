@@ -1,8 +1,8 @@
 //! What a request may say, and what is refused in which words: OpenAI's chat completions.
 
 use axum::http::StatusCode;
-use rullama_train::generate::Options;
-use rullama_train::template::Conversation;
+use rullama_train::data::template::Conversation;
+use rullama_train::talk::generate::Options;
 use serde_json::{Map, Value, json};
 
 use super::messages;

@@ -1,6 +1,6 @@
 //! Messages, functions and their calls as a request has them.
 
-use rullama_train::template::{Message, Role, ToolCall};
+use rullama_train::data::template::{Message, Role, ToolCall};
 use serde_json::{Map, Value};
 
 use super::api::{ApiError, Fields, kind};

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::generate::{Event, Finish, Generator, Options, Reply};
+use rullama_train::data::template::Template;
+use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::run;
-use rullama_train::template::Template;
-use rullama_train::tokenizer::Tokenizer;
+use rullama_train::talk::generate::{Event, Finish, Generator, Options, Reply};
 use tokio::sync::mpsc::{Receiver, UnboundedSender, channel};
 use tokio::sync::watch;
 

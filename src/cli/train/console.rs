@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rullama_train::metrics::{Evaluation, History, Notice, Step, Timing};
+use rullama_train::run::metrics::{Evaluation, History, Notice, Step, Timing};
 use serde_json::{Value, json};
 
 use super::super::show;

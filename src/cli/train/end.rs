@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use pollster::block_on;
+use rullama_train::adapter::lora::Adapter;
 use rullama_train::export::{self, Format, Written};
-use rullama_train::lora::Adapter;
-use rullama_train::metrics::{Event, now};
-use rullama_train::train::TrainError;
-use rullama_train::{checkpoint, files, report};
+use rullama_train::files;
+use rullama_train::report;
+use rullama_train::run::checkpoint;
+use rullama_train::run::metrics::{Event, now};
+use rullama_train::train::trainer::TrainError;
 use serde_json::{Value, json};
 
 use super::super::{message, show};

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::metrics::Event;
+use rullama_train::run::metrics::Event;
 
 use super::Run;
 

@@ -5,8 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use rullama_train::metrics::{self, Event, History, Step, Timing, now};
-use rullama_train::{files, tensorboard};
+use rullama_train::files;
+use rullama_train::report::tensorboard;
+use rullama_train::run::metrics::{self, Event, History, Step, Timing, now};
 
 /// Three files that grow.
 pub struct Record {

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use rullama_train::checkpoint::{self, Checkpoint, Error};
-use rullama_train::digest::Identity;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;
+use rullama_train::run::checkpoint::{self, Checkpoint, Error};
+use rullama_train::run::digest::Identity;
 
 use super::super::session::Session;
 use super::state;

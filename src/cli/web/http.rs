@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http_range_header::parse_range_header;
-use rullama_train::digest;
+use rullama_train::run::digest;
 
 use super::page::{self, File};
 

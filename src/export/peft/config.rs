@@ -7,9 +7,9 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use super::{CONFIG, Naming, TENSORS};
+use crate::adapter::lora::{Adapter, Module};
 use crate::export::{Error, Options};
 use crate::files;
-use crate::lora::{Adapter, Module};
 
 /// What a PEFT folder says about its adapter without its tensors.
 pub(super) struct AdapterConfig {

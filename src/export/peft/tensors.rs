@@ -4,10 +4,10 @@ use std::path::Path;
 
 use super::config::read_file;
 use super::{AdapterConfig, Naming, TENSORS, read_config};
-use crate::config::Config;
+use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::base::config::Config;
 use crate::export::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use crate::export::{Error, safetensors_file};
-use crate::lora::{Adapter, Module, Slot};
 
 const NAMES: Names = Names { halves: ["lora_A", "lora_B"], module: |slot| Naming::default().module(slot) };
 

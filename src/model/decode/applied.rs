@@ -1,11 +1,12 @@
 //! An adapter on the device as decoding applies it: unmerged, frozen, its scale inside `B`.
 
-use crate::config::Config;
+use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
-use crate::lora::{Adapter, Module, Pair, Slot};
 use crate::model::experts::ExpertLora;
 use crate::model::trainable::Input;
-use crate::ops::{Param, Up};
+use crate::ops::Param;
+use crate::ops::Up;
 
 /// The adapter, by layer and [`Input`].
 pub(super) struct Applied {

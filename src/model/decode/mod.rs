@@ -8,11 +8,11 @@ mod applied;
 mod pass;
 mod workspace;
 
+use crate::adapter::lora::Adapter;
+use crate::base::planes;
 use crate::gpu::{GpuError, Prepared, Recorder, Recording};
-use crate::lora::Adapter;
 use crate::ops::argmax::Likeliest;
-use crate::ops::heads::Cache;
-use crate::weights::planes;
+use crate::ops::cached_heads::Cache;
 use applied::Applied;
 pub use workspace::{Lengths, Workspace, longest_context};
 

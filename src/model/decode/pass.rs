@@ -4,15 +4,24 @@ use super::applied::Group;
 use super::{Decoder, Tail};
 use crate::gpu::{GpuError, Recorder};
 use crate::model::trainable::Input;
+use crate::ops::Rows;
+use crate::ops::Tile;
+use crate::ops::Up;
+use crate::ops::Weight;
 use crate::ops::argmax::Likeliest;
+use crate::ops::block_end as residual;
 use crate::ops::cached_attention::CachedAttention;
-use crate::ops::heads::{self, Heads};
+use crate::ops::cached_gated as gated;
+use crate::ops::cached_heads as heads;
+use crate::ops::cached_heads::Heads;
+use crate::ops::embedding;
+use crate::ops::linear::coop16 as coop_linear;
 use crate::ops::linear::{self, LowRank};
+use crate::ops::lora::coop16 as coop_lora;
 use crate::ops::matvec::{self, Down, Gated};
 use crate::ops::pack::Packed;
-use crate::ops::{
-    Rows, Tile, Up, Weight, coop_linear, coop_lora, embedding, gated, per_layer, residual, rms_norm,
-};
+use crate::ops::per_layer;
+use crate::ops::rms_norm;
 
 impl<'a> Decoder<'a> {
     /// All layers over `rows` tokens, up to the output norm, of a model that is on the device as a whole. The mirror of

@@ -1,16 +1,17 @@
 //! The buffers of one pass, and how long sequences may get.
 
 use super::applied;
-use crate::config::{Config, LayerConfig};
+use crate::base::config::{Config, LayerConfig};
+use crate::base::source::now;
 use crate::gpu::{Gpu, GpuError, Staging};
 use crate::model::Model;
 use crate::model::experts::{ExpertActivations, ExpertScratch};
+use crate::ops::Rows;
+use crate::ops::Weight;
 use crate::ops::argmax::{Argmax, Likeliest};
 use crate::ops::cached_attention::Parts;
 use crate::ops::matvec;
 use crate::ops::pack::{Packed, packed_bytes};
-use crate::ops::{Rows, Weight};
-use crate::weights::source::now;
 
 /// How long sequences may get, and how they are taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,16 @@
 //! The adapters of experts in the products.
 
 use crate::gpu::Recorder;
-use crate::ops::expert_dropout::{self, ExpertMask};
-use crate::ops::expert_groups::Groups;
-use crate::ops::expert_linear::{Columns, ExpertWeight, Source};
+use crate::ops::Param;
+use crate::ops::Rows;
+use crate::ops::dropout::grouped as expert_dropout;
+use crate::ops::dropout::grouped::ExpertMask;
+use crate::ops::experts::groups::Groups;
+use crate::ops::linear::grouped as expert_linear;
+use crate::ops::linear::grouped::{Columns, ExpertWeight, Source};
+use crate::ops::linear::grouped_coop16 as coop_expert_linear;
 use crate::ops::pack::Packed;
-use crate::ops::{Param, Rows, coop_expert_linear, expert_linear, expert_pack};
+use crate::ops::pack::grouped as expert_pack;
 
 /// The adapters of one matrix of every expert.
 #[derive(Clone, Copy)]

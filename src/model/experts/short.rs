@@ -2,8 +2,12 @@
 
 use super::{ExpertActivations, ExpertLora, ExpertScratch, Experts};
 use crate::gpu::Recorder;
-use crate::ops::expert_linear::{ExpertWeight, Source};
-use crate::ops::{Rows, Weight, expert_matvec, gated, rms_norm};
+use crate::ops::Rows;
+use crate::ops::Weight;
+use crate::ops::cached_gated as gated;
+use crate::ops::linear::grouped::{ExpertWeight, Source};
+use crate::ops::matvec::grouped as expert_matvec;
+use crate::ops::rms_norm;
 
 impl Experts {
     /// What [`Experts::forward`] makes of at most [`crate::ops::matvec::MAX_ROWS`] tokens; what a backward needs is not there.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Model;
-use crate::batch::MicroBatch;
-use crate::lora::{Module, Slot};
+use crate::adapter::lora::{Module, Slot};
+use crate::data::batch::MicroBatch;
 use crate::reference::{
     Routing, add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope,
     router,
@@ -262,8 +262,8 @@ fn root(width: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::batch::MicroBatch;
-    use crate::config::{Config, LayerConfig};
+    use crate::base::config::{Config, LayerConfig};
+    use crate::data::batch::MicroBatch;
     use crate::reference::model::{Adapter, Model, Weights};
 
     /// What no gradient can see, because only frozen tensors stand before it: the factors on the embeddings.

@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::config::{Config, Experts};
+use crate::base::config::{Config, Experts};
 use crate::reference::experts;
 
 /// Every tensor of a model, row-major `[out, in]`.
@@ -377,7 +377,7 @@ impl Normal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LayerConfig;
+    use crate::base::config::LayerConfig;
 
     /// Two layers; the second reads the keys and values of the first.
     fn config() -> Config {

@@ -5,20 +5,24 @@ use std::rc::Rc;
 use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures_channel::oneshot;
 use js_sys::Function;
+use rullama_train::base::Base;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::Model;
 use rullama_train::recipe::{Format, Recipe, Template};
 use rullama_train::run::Frozen;
-use rullama_train::weights::Base;
 use serde::Serialize;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{future_to_promise, spawn_local};
 
 use crate::control::Control;
+use crate::export;
+use crate::measure;
 use crate::problem::DEVICE;
 use crate::source::{ByteSource, Ranges, text};
+use crate::talk;
+use crate::train::trainer;
+use crate::tree;
 use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
-use crate::{export, measure, talk, train, tree};
 
 /// Positions that a model is uploaded for, so that most requests find it as they need it.
 const POSITIONS: usize = 4096;

@@ -3,11 +3,11 @@
 use std::fmt::Display;
 
 use rullama_train::export::Error as ExportError;
-use rullama_train::generate::GenerateError;
 use rullama_train::gpu::GpuError;
 use rullama_train::recipe::RecipeError;
 use rullama_train::run::RunError;
-use rullama_train::train::TrainError;
+use rullama_train::talk::generate::GenerateError;
+use rullama_train::train::trainer::TrainError;
 
 use crate::types::Problem;
 

@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 
+use rullama_train::data::template::{Conversation, Message, Part, ReplyParts, Role};
 use rullama_train::export::{AdapterPath, OtherBase, load};
-use rullama_train::generate::{CHUNK, Event, Generator, Options};
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
-use rullama_train::sampling;
-use rullama_train::template::{Conversation, Message, Part, ReplyParts, Role};
+use rullama_train::talk::generate::{CHUNK, Event, Generator, Options};
+use rullama_train::talk::sampling;
 
 use crate::control::Control;
 use crate::engine::Stage;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rullama_train::checkpoint::STATE;
 use rullama_train::files;
+use rullama_train::run::checkpoint::STATE;
 
 use crate::types::{FileEntry, Problem};
 

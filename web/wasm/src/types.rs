@@ -1,7 +1,7 @@
 //! What goes in and out. TypeScript's types are made of these when `wasm-bindgen` writes its `.d.ts`.
 
-use rullama_train::metrics::{self, Step, Timing};
 use rullama_train::model::Plan;
+use rullama_train::run::metrics::{self, Step, Timing};
 use serde::{Deserialize, Serialize};
 use tsify::Tsify;
 

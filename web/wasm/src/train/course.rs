@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use rullama_train::checkpoint::Checkpoint;
-use rullama_train::health::Watch;
-use rullama_train::lora::Adapter;
-use rullama_train::metrics::{History, Notice, Reply};
+use rullama_train::adapter::lora::Adapter;
+use rullama_train::files;
 use rullama_train::recipe::Recipe;
+use rullama_train::report;
+use rullama_train::run::checkpoint::Checkpoint;
+use rullama_train::run::metrics::{History, Notice, Reply};
 use rullama_train::run::{self, Recorded};
-use rullama_train::train::{TrainError, Trainer};
-use rullama_train::{files, report};
+use rullama_train::train::health::Watch;
+use rullama_train::train::trainer::{TrainError, Trainer};
 
 use super::Opened;
 use crate::control::Control;

@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-use rullama_train::batch::Sample;
-use rullama_train::checkpoint::Checkpoint;
-use rullama_train::dataset::files as dataset_files;
-use rullama_train::digest::Identity;
+use rullama_train::data::batch::Sample;
+use rullama_train::data::dataset::files as dataset_files;
+use rullama_train::data::template::{Layout, Template};
 use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::GpuError;
 use rullama_train::model::Plan;
 use rullama_train::recipe::{Backend, Recipe, Template as Setting};
+use rullama_train::run::checkpoint::Checkpoint;
+use rullama_train::run::digest::Identity;
 use rullama_train::run::{self, Data, Prepared};
-use rullama_train::template::{Layout, Template};
-use rullama_train::train::Trainer;
+use rullama_train::train::trainer::Trainer;
 use rullama_train::words::grouped;
 
 use crate::engine::Stage;

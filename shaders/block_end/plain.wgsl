@@ -1,0 +1,106 @@
+// The end of a block, one workgroup a token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block:
+// normed = next_norm(stream). y is in the row of products that holds the adapter's z. A thread keeps its columns in
+// registers, and asks for all that it reads before the first sum: of B the rows of DEEP vec4s of z at a time. B is most of
+// what is read, by one workgroup; where the device runs so many threads, GROUPS groups of 256 share it.
+#import common/reduce_wide
+
+// Twin of `Params` in src/ops/block_end/mod.rs.
+struct Params {
+    width4: u32,        // D / 4, at most 256·SHARES
+    y_stride4: u32,
+    z_offset4: u32,     // first vec4 of z in a row of y
+    rank4: u32,         // padded rank / 4 of the adapter term; 0 for none
+    next: u32,          // 0: nothing reads a normed stream
+    eps: f32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> y: array<vec4<f32>>;          // [T, y_stride]
+@group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;          // Bᵀ [R, D]
+@group(0) @binding(3) var<storage, read> norm: array<vec4<f32>>;       // [D]
+@group(0) @binding(4) var<storage, read> next_norm: array<vec4<f32>>;  // [D]
+@group(0) @binding(5) var<storage, read_write> stream: array<vec4<f32>>; // [T, D]
+@group(0) @binding(6) var<storage, read_write> normed: array<vec4<f32>>; // [T, D]
+
+fn rstd(squares: f32, lane: u32) -> f32 {
+    return 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
+}
+
+#for g in 0..{GROUPED}
+var<workgroup> terms: array<vec4<f32>, 768>; // of the groups but the first
+#end
+
+@compute @workgroup_size({THREADS})
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let thread = lane % 256u;
+    let first = lane < 256u; // of the first group, which does all but its share of B
+    let y_row = group.x * params.y_stride4;
+    let row = group.x * params.width4;
+    // Columns beyond the row repeat its last and count as zero.
+#for i in 0..{SHARES}
+    let inside{i} = first && thread + {i}u * 256u < params.width4;
+    let c{i} = min(thread + {i}u * 256u, params.width4 - 1u);
+    var value{i} = vec4<f32>();
+    var before{i} = vec4<f32>();
+    var norm{i} = vec4<f32>();
+    var next_norm{i} = vec4<f32>();
+    if first {
+        value{i} = y[y_row + c{i}];
+        before{i} = stream[row + c{i}];
+        norm{i} = norm[c{i}];
+        next_norm{i} = next_norm[c{i}];
+    }
+#end
+    for (var r = lane / 256u * {DEEP}u; r < params.rank4; r += {DEEP}u * ({THREADS}u / 256u)) {
+#for j in 0..{DEEP}
+        let z{j} = y[y_row + params.z_offset4 + r + {j}u];
+        let at{j} = 4u * (r + {j}u) * params.width4;
+#for i in 0..{SHARES}
+        let b{j}x{i} = b[at{j} + c{i}];
+        let b{j}y{i} = b[at{j} + params.width4 + c{i}];
+        let b{j}z{i} = b[at{j} + 2u * params.width4 + c{i}];
+        let b{j}w{i} = b[at{j} + 3u * params.width4 + c{i}];
+#end
+#end
+#for j in 0..{DEEP}
+#for i in 0..{SHARES}
+        value{i} += z{j}.x * b{j}x{i} + z{j}.y * b{j}y{i} + z{j}.z * b{j}z{i} + z{j}.w * b{j}w{i};
+#end
+#end
+    }
+#for g in 0..{GROUPED}
+#for i in 0..{SHARES}
+    if !first {
+        terms[lane - 256u] = value{i};
+    }
+    workgroupBarrier();
+    if first {
+        value{i} += terms[thread] + terms[256u + thread] + terms[512u + thread];
+    }
+    workgroupBarrier();
+#end
+#end
+    var squares = 0.0;
+#for i in 0..{SHARES}
+    squares += select(0.0, dot(value{i}, value{i}), inside{i});
+#end
+    let this_rstd = rstd(squares, lane);
+    squares = 0.0;
+#for i in 0..{SHARES}
+    let after{i} = params.scale * (before{i} + value{i} * this_rstd * norm{i});
+    squares += select(0.0, dot(after{i}, after{i}), inside{i});
+    if inside{i} {
+        stream[row + c{i}] = after{i};
+    }
+#end
+    if params.next == 0u {
+        return;
+    }
+    let next_rstd = rstd(squares, lane);
+#for i in 0..{SHARES}
+    if inside{i} {
+        normed[row + c{i}] = after{i} * next_rstd * next_norm{i};
+    }
+#end
+}

@@ -1,0 +1,120 @@
+// Queries, keys and values of new tokens, one workgroup a head: the adapter's term, RMSNorm and rotary embedding on what
+// the products left. Queries stay where they are; keys and values go to their token's row of the cache.
+#import common/reduce_wide
+
+// Twin of `Params` in src/ops/cached_heads/mod.rs.
+struct Params {
+    heads: u32,         // H
+    kv_heads: u32,      // G; 0 where the layer uses another one's cache
+    head_size: u32,     // K
+    stride: u32,        // floats of a row of products: queries, keys, values, z
+    values: u32,        // first column of the raw values: that of the keys where the layer has no matrix for values
+    rank: u32,          // padded rank of the adapter term; 0 for none
+    z_offset: u32,      // first column of the queries' z
+    k_z_offset: u32,
+    v_z_offset: u32,
+    k_b_offset: u32,    // first float of the keys' Bᵀ; the queries' is the first of all
+    v_b_offset: u32,
+    ring: u32,          // rows of the cache: token p is in row p % ring
+    eps: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> products: array<f32>;   // [T, stride]
+@group(0) @binding(2) var<storage, read> b: array<f32>;                // Bᵀ of queries, keys and values [R, N]
+@group(0) @binding(3) var<storage, read> q_norm: array<f32>;           // [K]
+@group(0) @binding(4) var<storage, read> k_norm: array<f32>;           // [K]
+@group(0) @binding(5) var<storage, read> table: array<vec2<f32>>;      // cos, sin [positions, K/2]
+@group(0) @binding(6) var<storage, read> past: array<u32>;             // tokens in the cache before these [1]
+@group(0) @binding(7) var<storage, read_write> cache: array<f32>;      // [ring, keys and values, G, K]
+
+var<workgroup> head: array<f32, 512>; // K at most
+
+const QUERY: u32 = 0u;
+const KEY: u32 = 1u;
+const VALUE: u32 = 2u;
+
+// Σ_r B[n, r]·z[r], with N rows of B from b_at on. Those of DEEP vec4s of z are asked for together.
+fn adapter_term(b_at: u32, n_rows: u32, z_at: u32) -> f32 {
+    var sum = 0.0;
+    for (var r = 0u; r < params.rank; r += 4u * {DEEP}u) {
+#for j in 0..{DEEP}
+#for i in 0..4
+        let b{j}x{i} = b[b_at + (r + 4u * {j}u + {i}u) * n_rows];
+        let z{j}x{i} = products[z_at + r + 4u * {j}u + {i}u];
+#end
+#end
+#for j in 0..{DEEP}
+#for i in 0..4
+        sum += b{j}x{i} * z{j}x{i};
+#end
+#end
+    }
+    return sum;
+}
+
+@compute @workgroup_size(256)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * params.stride;
+    var kind = QUERY;
+    var n = group.x; // head of its kind
+    var raw = row;
+    var z = row + params.z_offset;
+    var b_at = 0u;
+    var b_rows = params.heads * params.head_size;
+    if n >= params.heads + params.kv_heads {
+        kind = VALUE;
+        n -= params.heads + params.kv_heads;
+        raw = row + params.values;
+        z = row + params.v_z_offset;
+        b_at = params.v_b_offset;
+        b_rows = params.kv_heads * params.head_size;
+    } else if n >= params.heads {
+        kind = KEY;
+        n -= params.heads;
+        raw = row + params.heads * params.head_size;
+        z = row + params.k_z_offset;
+        b_at = params.k_b_offset;
+        b_rows = params.kv_heads * params.head_size;
+    }
+    raw += n * params.head_size;
+    b_at += n * params.head_size;
+
+    var squares = 0.0;
+    for (var i = lane; i < params.head_size; i += 256u) {
+        let value = products[raw + i] + adapter_term(b_at + i, b_rows, z);
+        head[i] = value;
+        squares += value * value;
+    }
+    let rstd = 1.0 / sqrt(wide_sum(squares, lane) / f32(params.head_size) + params.eps);
+    let position = past[0] + group.y;
+    let half = params.head_size / 2u;
+    let cached = (position % params.ring * 2u * params.kv_heads + n) * params.head_size;
+    for (var i = lane; i < half; i += 256u) {
+        var low = head[i] * rstd;
+        var high = head[i + half] * rstd;
+        if kind == VALUE {
+            let at = cached + params.kv_heads * params.head_size + i;
+            cache[at] = low;
+            cache[at + half] = high;
+            continue;
+        }
+        if kind == QUERY {
+            low *= q_norm[i];
+            high *= q_norm[i + half];
+        } else {
+            low *= k_norm[i];
+            high *= k_norm[i + half];
+        }
+        let turn = table[position * half + i];
+        let turned_low = low * turn.x - high * turn.y;
+        let turned_high = high * turn.x + low * turn.y;
+        if kind == QUERY {
+            products[raw + i] = turned_low;
+            products[raw + i + half] = turned_high;
+        } else {
+            cache[cached + i] = turned_low;
+            cache[cached + i + half] = turned_high;
+        }
+    }
+}

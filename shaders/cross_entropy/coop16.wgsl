@@ -1,0 +1,108 @@
+// The backward of cross_entropy.wgsl for products on cooperative matrices, and the verdicts of verdict.wgsl, whose read of the
+// logits it saves: dlogits are packed at once (pack.wgsl). No value of a row is larger than the factor of the loss, so that
+// factor is what undoes the row's scaling. There are few rows: each keeps as many threads as a workgroup may have.
+enable f16;
+#import common/packed
+#import common/verdict
+
+// Twin of `Params` in src/ops/cross_entropy/coop16.rs.
+struct Params {
+    rows: u32,
+    vocab4: u32,        // V / 4
+    stride4: u32,       // vec4s from one row of logits to the next
+    tiles: u32,         // matrices from one column of them to the next: rows/16 or more
+    target_offset: u32, // place of the first row in targets
+    loss_offset: u32,   // and in losses
+    softcap: f32,       // 0: none
+    factor: f32,        // 1 / loss-carrying tokens of the optimizer step
+    width4: u32,        // D / 4
+    verdict_offset: u32, // place of the first row in verdicts
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> logits: array<vec4<f32>>;         // [rows, V]
+@group(0) @binding(2) var<storage, read> targets: array<u32>;              // [N]
+@group(0) @binding(3) var<storage, read_write> losses: array<f32>;         // [N]
+@group(0) @binding(4) var<storage, read_write> dlogits: array<vec4<f16>>;  // [V/16, rows/16, 16, 16]
+@group(0) @binding(5) var<storage, read_write> factors: array<f32>;        // [rows]
+
+@group(0) @binding(6) var<storage, read> hidden: array<vec4<f32>>;         // [rows, D], before the output norm
+@group(0) @binding(7) var<storage, read_write> verdicts: array<u32>;       // [N]
+
+var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and what was found against the row
+
+fn capped(z: vec4<f32>) -> vec4<f32> {
+    if params.softcap == 0.0 {
+        return z;
+    }
+    return params.softcap * tanh(clamp(z / params.softcap, vec4<f32>(-10.0), vec4<f32>(10.0)));
+}
+
+fn write(row: u32, c: u32, value: vec4<f16>) {
+    dlogits[packed_at(params.tiles, row, c)] = value;
+}
+
+@compute @workgroup_size({THREADS})
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x;
+    // The last matrices are full: what is below the last row, and right of the last column up to 64, is zero.
+    let packed4 = (params.vocab4 + 15u) / 16u * 16u;
+    if row >= params.rows {
+        for (var c = lane; c < packed4; c += {THREADS}u) {
+            write(row, c, vec4<f16>());
+        }
+        return;
+    }
+    let at = row * params.stride4;
+    let target_id = targets[params.target_offset + row];
+    let target_logit = logits[at + target_id / 4u][target_id % 4u];
+    var squares = 0.0;
+    for (var c = lane; c < params.width4; c += {THREADS}u) {
+        let v = hidden[row * params.width4 + c];
+        squares += dot(v, v);
+    }
+    var lost = not_finite(squares);
+    var wrong = false;
+    var most = -1e30;
+    var sum = 0.0;
+    for (var c = lane; c < params.vocab4; c += {THREADS}u) {
+        let raw = logits[at + c];
+        wrong = wrong || any(likelier(raw, c, target_logit, target_id));
+        lost = lost || any(not_finite4(raw));
+        let z = capped(raw);
+        let before = most;
+        most = max(most, max(max(z.x, z.y), max(z.z, z.w)));
+        let p = exp(z - most);
+        sum = sum * exp(before - most) + (p.x + p.y) + (p.z + p.w);
+    }
+    partial[lane] = vec4<f32>(most, sum, f32(wrong), f32(lost));
+    for (var step = {THREADS}u / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if lane < step {
+            let a = partial[lane];
+            let b = partial[lane + step];
+            let m = max(a.x, b.x);
+            partial[lane] = vec4<f32>(m, a.y * exp(a.x - m) + b.y * exp(b.x - m), max(a.zw, b.zw));
+        }
+    }
+    workgroupBarrier();
+    let whole = partial[0];
+    let lse = whole.x + log(whole.y);
+    if lane == 0u {
+        factors[row] = params.factor;
+        verdicts[params.verdict_offset + row] = verdict(whole.z > 0.0, whole.w > 0.0);
+    }
+    for (var c = lane; c < packed4; c += {THREADS}u) {
+        var gradient = vec4<f32>();
+        if c < params.vocab4 {
+            let z = capped(logits[at + c]);
+            if c == target_id / 4u {
+                losses[params.loss_offset + row] = lse - z[target_id % 4u];
+            }
+            let own = vec4<u32>(c * 4u) + vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(target_id);
+            let root = select(vec4<f32>(), z / params.softcap, vec4<bool>(params.softcap != 0.0));
+            gradient = (exp(z - lse) - select(vec4<f32>(), vec4<f32>(1.0), own)) * (1.0 - root * root);
+        }
+        write(row, c, vec4<f16>(gradient));
+    }
+}

@@ -1,0 +1,100 @@
+// The router of a mixture of experts, one workgroup a token: the USED experts with the largest scores, and their softmax. That
+// is the softmax over all experts divided by the sum over the chosen, as the sum over all cancels; its backward too touches
+// the chosen alone. Of equal scores the lower expert comes first.
+#import common/reduce
+
+// Twin of `Params` in src/ops/experts/router.rs.
+struct Params {
+    rows: u32,          // T
+    experts: u32,       // E, at most 256
+    used: u32,          // experts of a token, at most 16
+    stride: u32,        // floats from one row of scores to the next
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> scores: array<f32>;               // [T, E]
+@group(0) @binding(2) var<storage, read_write> chosen: array<u32>;         // [T, used], the largest score first
+@group(0) @binding(3) var<storage, read_write> weights: array<f32>;        // [T, used]
+@group(0) @binding(4) var<storage, read> dweights: array<f32>;             // [T, used]
+@group(0) @binding(5) var<storage, read_write> dscores: array<f32>;        // [T, E]
+
+const NONE: u32 = 0xffffffffu;
+
+var<workgroup> best_scores: array<f32, 64>;
+var<workgroup> best_experts: array<u32, 64>;
+
+@compute @workgroup_size(64)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = group.x + group.y * groups.x;
+    let row = min(index, params.rows - 1u);
+    // This thread's experts: lane, lane + 64, lane + 128 and lane + 192; bit i of `taken` is one that was chosen.
+    var taken = 0u;
+    var first = 0.0;
+    var sum = 0.0;
+    for (var k = 0u; k < params.used; k++) {
+        var score = 0.0;
+        var expert = NONE;
+        for (var i = 0u; i < 4u; i++) {
+            let e = lane + i * 64u;
+            if e < params.experts && ((taken >> i) & 1u) == 0u {
+                let s = scores[row * params.stride + e];
+                if expert == NONE || s > score {
+                    score = s;
+                    expert = e;
+                }
+            }
+        }
+        best_scores[lane] = score;
+        best_experts[lane] = expert;
+        workgroupBarrier();
+        for (var i = 0u; i < 64u; i++) {
+            let s = best_scores[i];
+            let e = best_experts[i];
+            if e != NONE && (expert == NONE || s > score || (s == score && e < expert)) {
+                score = s;
+                expert = e;
+            }
+        }
+        workgroupBarrier();
+        if expert % 64u == lane {
+            taken |= 1u << (expert / 64u);
+        }
+        if k == 0u {
+            first = score;
+        }
+        let weight = exp(score - first);
+        sum += weight;
+        if lane == 0u && index < params.rows {
+            chosen[row * params.used + k] = expert;
+            weights[row * params.used + k] = weight;
+        }
+    }
+    if lane == 0u && index < params.rows {
+        for (var k = 0u; k < params.used; k++) {
+            weights[row * params.used + k] /= sum;
+        }
+    }
+}
+
+// dscore = weight·(dweight − Σ weight·dweight) of the chosen, 0 of the others.
+@compute @workgroup_size(64)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + group.y * groups.x;
+    if row >= params.rows {
+        return;
+    }
+    var mean = 0.0;
+    for (var k = 0u; k < params.used; k++) {
+        mean += weights[row * params.used + k] * dweights[row * params.used + k];
+    }
+    for (var e = lane; e < params.stride; e += 64u) {
+        var dscore = 0.0;
+        for (var k = 0u; k < params.used; k++) {
+            let at = row * params.used + k;
+            if chosen[at] == e {
+                dscore = weights[at] * (dweights[at] - mean);
+            }
+        }
+        dscores[row * params.stride + e] = dscore;
+    }
+}

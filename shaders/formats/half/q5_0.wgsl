@@ -1,0 +1,14 @@
+// Q5_0: d·(q − 16), rounded once.
+#import formats/half/pairs
+
+fn half_factors(s: Slice) -> f16 {
+    return f16(s.d);
+}
+
+fn half4(s: Slice, d: f16, c: u32) -> vec4<f16> {
+    let q = s.q[c / 2u] >> (c % 2u * 8u);
+    let high = s.high >> (c * 2u);
+    let first = from_1024(nibble_pair(q) | ((high & 0x00010001u) << 4u)) - 1040h;
+    let second = from_1024(nibble_pair(q >> 4u) | ((high & 0x00020002u) << 3u)) - 1040h;
+    return d * vec4<f16>(first, second);
+}

@@ -1,0 +1,34 @@
+// Q4_0: d·(q − 8). Planes: nibbles (a vec4 a slice), d (an f16 a slice).
+#import formats/nibbles
+
+struct Slice {
+    q: vec4<u32>,
+    d: f32,
+}
+
+fn q4_d(row: u32, slice: u32) -> f32 {
+    let i = slice * params.weight_rows + row;
+    let at = params.weight_cols / 32u * params.weight_rows * 4u + i / 2u;
+    return unpack2x16float(weight[at / 4u][at % 4u])[i % 2u];
+}
+
+fn q4_value(q: u32, d: f32) -> vec4<f32> {
+    return d * (in_order(nibble_pair(q), nibble_pair(q >> 4u)) - 8.0);
+}
+
+fn load_slice(row: u32, slice: u32) -> Slice {
+    return Slice(weight[slice * params.weight_rows + row], q4_d(row, slice));
+}
+
+fn slice_factors(s: Slice) -> vec2<f32> {
+    return vec2<f32>(s.d, 0.0);
+}
+
+fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
+    return q4_value(s.q[c / 2u] >> (c % 2u * 8u), factors.x);
+}
+
+fn weight4(row: u32, col4: u32) -> vec4<f32> {
+    let slice = col4 / 8u;
+    return q4_value(weight[slice * params.weight_rows + row][col4 % 8u / 2u] >> (col4 % 2u * 8u), q4_d(row, slice));
+}

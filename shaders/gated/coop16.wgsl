@@ -1,0 +1,112 @@
+// The GeGLU of geglu.wgsl, packed at once as operands of products on cooperative matrices (pack.wgsl). A workgroup takes a
+// row and keeps it in registers, EACH vec4s a thread, until its largest value is known.
+enable f16;
+#import common/gelu
+#import common/packed
+
+// Twin of `Params` in src/ops/gated/coop16.rs.
+struct Params {
+    rows: u32,      // T
+    tiles: u32,     // matrices from one column of them to the next: T/16 or more
+    cols4: u32,     // F / 4
+    packed4: u32,   // columns to write, / 4: F rounded up to 64
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> gate: array<vec4<f32>>;               // [T, F]
+@group(0) @binding(2) var<storage, read> up: array<vec4<f32>>;                 // [T, F]
+@group(0) @binding(3) var<storage, read> dy: array<vec4<f32>>;                 // [T, F]
+@group(0) @binding(4) var<storage, read_write> first: array<vec4<f16>>;        // y or dgate [F/16, T/16, 16, 16]
+@group(0) @binding(5) var<storage, read_write> first_factors: array<f32>;      // [T]
+@group(0) @binding(6) var<storage, read_write> second: array<vec4<f16>>;       // dup [F/16, T/16, 16, 16]
+@group(0) @binding(7) var<storage, read_write> second_factors: array<f32>;     // [T]
+
+const THREADS: u32 = {THREADS}u;
+
+// Loads come before anything waits for them, also those of columns that are not there.
+
+var<workgroup> largest: array<vec2<f32>, {THREADS}>;
+
+// The largest of each half over the workgroup.
+fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
+    largest[lane] = most;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if lane < step {
+            largest[lane] = max(largest[lane], largest[lane + step]);
+        }
+    }
+    workgroupBarrier();
+    return largest[0];
+}
+
+// Stores column c, / 4; what is behind the last one up to 64 is zero.
+fn write_first(row: u32, c: u32, value: vec4<f32>) {
+    if c < params.packed4 {
+        first[packed_at(params.tiles, row, c)] = vec4<f16>(value);
+    }
+}
+
+fn write_second(row: u32, c: u32, value: vec4<f32>) {
+    if c < params.packed4 {
+        second[packed_at(params.tiles, row, c)] = vec4<f16>(value);
+    }
+}
+
+@compute @workgroup_size({THREADS})
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x;
+    let at = row * params.cols4;
+    let end = select(0u, params.cols4, row < params.rows);
+    let last = params.rows * params.cols4 - 1u;
+    var most = 0.0;
+#for i in 0..{EACH}
+    let c{i} = lane + {i}u * THREADS;
+    let g{i} = gate[min(at + c{i}, last)];
+    let u{i} = up[min(at + c{i}, last)];
+#end
+#for i in 0..{EACH}
+    let y{i} = select(vec4<f32>(), gelu4(g{i}) * u{i}, c{i} < end);
+    most = max(most, most4(y{i}));
+#end
+    let e = exponent(row_largest(vec2<f32>(most), lane).x);
+    if lane == 0u && row < params.rows {
+        first_factors[row] = undoing(e);
+    }
+    let scale = scaling(e);
+#for i in 0..{EACH}
+    write_first(row, c{i}, scale * y{i});
+#end
+}
+
+// dgate = dy·up·gelu′(gate), dup = dy·gelu(gate)
+@compute @workgroup_size({THREADS})
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x;
+    let at = row * params.cols4;
+    let end = select(0u, params.cols4, row < params.rows);
+    let last = params.rows * params.cols4 - 1u;
+    var most = vec2<f32>();
+#for i in 0..{EACH}
+    let c{i} = lane + {i}u * THREADS;
+    let d{i} = dy[min(at + c{i}, last)];
+    let g{i} = gate[min(at + c{i}, last)];
+    let u{i} = up[min(at + c{i}, last)];
+#end
+#for i in 0..{EACH}
+    let dgate{i} = select(vec4<f32>(), d{i} * u{i} * dgelu4(g{i}), c{i} < end);
+    let dup{i} = select(vec4<f32>(), d{i} * gelu4(g{i}), c{i} < end);
+    most = max(most, vec2<f32>(most4(dgate{i}), most4(dup{i})));
+#end
+    most = row_largest(most, lane);
+    let e = vec2<u32>(exponent(most.x), exponent(most.y));
+    if lane == 0u && row < params.rows {
+        first_factors[row] = undoing(e.x);
+        second_factors[row] = undoing(e.y);
+    }
+    let scale = vec2<f32>(scaling(e.x), scaling(e.y));
+#for i in 0..{EACH}
+    write_first(row, c{i}, scale.x * dgate{i});
+    write_second(row, c{i}, scale.y * dup{i});
+#end
+}

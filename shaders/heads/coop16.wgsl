@@ -1,0 +1,83 @@
+// RMSNorm and rotary embedding of the heads of queries, keys or values, packed at once as operands of coop_attention.wgsl:
+// f16 matrices as in pack.wgsl, all rows scaled by one power of two, for a norm bounds what it gives.
+// A workgroup takes 16 tokens of one head, 16 threads a token.
+enable f16;
+#import common/packed
+
+// Twin of `Params` in src/ops/heads/coop16.rs.
+struct Params {
+    rows: u32,          // T
+    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    heads: u32,
+    half4: u32,         // K/2 / 4
+    weighted: u32,      // 0: the norm's weights are 1
+    turned: u32,        // whether there is a rotary embedding
+    eps: f32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, heads, K]
+@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [K]
+@group(0) @binding(3) var<storage, read> positions: array<u32>;            // [T]
+@group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, K/4]
+@group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
+
+const THREADS: u32 = 16u;   // a token
+
+var<workgroup> sums: array<f32, 256>;
+
+fn w4(c: u32) -> vec4<f32> {
+    if params.weighted == 0u {
+        return vec4<f32>(1.0);
+    }
+    return w[c];
+}
+
+// vec4 `c` of a head; K is a multiple of 16.
+fn place(row: u32, head: u32, c: u32) -> u32 {
+    return packed_at(params.tiles, row, head * params.half4 * 2u + c);
+}
+
+@compute @workgroup_size(256)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * 16u + lane / THREADS;
+    let token = min(row, params.rows - 1u);
+    let at = (token * params.heads + group.x) * params.half4 * 2u;
+    var squares = 0.0;
+    for (var c = lane % THREADS; c < 2u * params.half4; c += THREADS) {
+        squares += dot(x[at + c], x[at + c]);
+    }
+    sums[lane] = squares;
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = 0u; i < THREADS; i++) {
+        sum += sums[lane / THREADS * THREADS + i];
+    }
+    let mean = sum / f32(params.half4 * 8u) + params.eps;
+    // As in rms_norm.wgsl: a sum that overflows becomes infinite, not zero.
+    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
+    let rstd = params.scale * select(1.0 / sqrt(mean), mean, overflows);
+    for (var c = lane % THREADS; c < params.half4; c += THREADS) {
+        let a = x[at + c] * rstd * w4(c);
+        let b = x[at + params.half4 + c] * rstd * w4(params.half4 + c);
+        var cosines = vec4<f32>(1.0);
+        var sines = vec4<f32>();
+        if params.turned == 1u {
+            let turn = (positions[token] * params.half4 + c) * 2u;
+            let first = table[turn];
+            let second = table[turn + 1u];
+            cosines = vec4<f32>(first.x, first.z, second.x, second.z);
+            sines = vec4<f32>(first.y, first.w, second.y, second.w);
+        }
+        var one = a * cosines - b * sines;
+        var two = b * cosines + a * sines;
+        // Zeros fill the last matrices.
+        if row >= params.rows {
+            one = vec4<f32>();
+            two = vec4<f32>();
+        }
+        packed[place(row, group.x, c)] = vec4<f16>(one);
+        packed[place(row, group.x, params.half4 + c)] = vec4<f16>(two);
+    }
+}

@@ -1,0 +1,126 @@
+// From the gradient of heads that are normed and turned (coop_heads.wgsl) to that of what the norm reads, packed at once as
+// operands of products on cooperative matrices (pack.wgsl). 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it
+// in registers until the largest value of the token's row is known; HEADS heads at once, in TURNS turns.
+enable f16;
+#import common/packed
+
+// Twin of `Params` in src/ops/heads/coop16_backward.rs.
+struct Params {
+    rows: u32,          // T
+    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    heads: u32,
+    half4: u32,         // K/2 / 4
+    weighted: u32,      // 0: the norm's weights are 1
+    turned: u32,        // whether there is a rotary embedding
+    eps: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, heads, K]
+@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [K]
+@group(0) @binding(3) var<storage, read> positions: array<u32>;            // [T]
+@group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, K/4]
+@group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
+@group(0) @binding(6) var<storage, read> dy: array<vec4<f32>>;             // [T, heads, K]
+@group(0) @binding(7) var<storage, read_write> factors: array<f32>;        // [T]
+
+const EACH_HEAD: u32 = 16u;                 // threads of a head of a token
+const ROW: u32 = {HEADS}u * EACH_HEAD;      // and of a token
+
+var<workgroup> sums: array<vec2<f32>, {THREADS}>;
+var<workgroup> largest: array<f32, {THREADS}>;
+
+fn w4(c: u32) -> vec4<f32> {
+    if params.weighted == 0u {
+        return vec4<f32>(1.0);
+    }
+    return w[c];
+}
+
+@compute @workgroup_size({THREADS})
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x * ({THREADS}u / ROW) + lane / ROW;
+    let token = min(row, params.rows - 1u);
+    let own = lane % ROW;
+    let leader = lane / EACH_HEAD * EACH_HEAD;
+    let half4 = params.half4;
+    var most = 0.0;
+#for i in 0..{TURNS}
+    let head{i} = own / EACH_HEAD + {i}u * {HEADS}u;
+    let at{i} = (token * params.heads + min(head{i}, params.heads - 1u)) * half4 * 2u;
+    var both{i} = vec2<f32>();     // x·x and g·x
+#for j in 0..{PAIRS}
+    let c{i}{j} = own % EACH_HEAD + {j}u * EACH_HEAD;
+    let read{i}{j} = min(c{i}{j}, half4 - 1u);
+    let there{i}{j} = row < params.rows && head{i} < params.heads && c{i}{j} < half4;
+    let xa{i}{j} = select(vec4<f32>(), x[at{i} + read{i}{j}], there{i}{j});
+    let xb{i}{j} = select(vec4<f32>(), x[at{i} + half4 + read{i}{j}], there{i}{j});
+    let ya{i}{j} = dy[at{i} + read{i}{j}];
+    let yb{i}{j} = dy[at{i} + half4 + read{i}{j}];
+    var cosines{i}{j} = vec4<f32>(1.0);
+    var sines{i}{j} = vec4<f32>();
+    if params.turned == 1u {
+        let turn = (positions[token] * half4 + read{i}{j}) * 2u;
+        let first = table[turn];
+        let second = table[turn + 1u];
+        cosines{i}{j} = vec4<f32>(first.x, first.z, second.x, second.z);
+        sines{i}{j} = vec4<f32>(first.y, first.w, second.y, second.w);
+    }
+    let ga{i}{j} = select(vec4<f32>(), w4(read{i}{j}) * (ya{i}{j} * cosines{i}{j} + yb{i}{j} * sines{i}{j}), there{i}{j});
+    let gb{i}{j} = select(vec4<f32>(), w4(half4 + read{i}{j}) * (yb{i}{j} * cosines{i}{j} - ya{i}{j} * sines{i}{j}), there{i}{j});
+    both{i} += vec2<f32>(dot(xa{i}{j}, xa{i}{j}) + dot(xb{i}{j}, xb{i}{j}), dot(ga{i}{j}, xa{i}{j}) + dot(gb{i}{j}, xb{i}{j}));
+#end
+    workgroupBarrier();
+    sums[lane] = both{i};
+    workgroupBarrier();
+    var sum{i} = vec2<f32>();
+    for (var s = 0u; s < EACH_HEAD; s++) {
+        sum{i} += sums[leader + s];
+    }
+    let mean{i} = sum{i} / f32(half4 * 8u) + vec2<f32>(params.eps, 0.0);
+    // As in rms_norm.wgsl: a sum that overflows becomes infinite, not zero.
+    let overflows{i} = (bitcast<u32>(mean{i}.x) & 0x7f800000u) == 0x7f800000u;
+    let rstd{i} = select(1.0 / sqrt(mean{i}.x), mean{i}.x, overflows{i});
+    let along{i} = rstd{i} * rstd{i} * mean{i}.y;
+#for j in 0..{PAIRS}
+    let a{i}{j} = rstd{i} * (ga{i}{j} - xa{i}{j} * along{i});
+    let b{i}{j} = rstd{i} * (gb{i}{j} - xb{i}{j} * along{i});
+    most = max(most, max(most4(a{i}{j}), most4(b{i}{j})));
+#end
+#end
+    largest[lane] = most;
+    workgroupBarrier();
+    // Over the heads, then over the threads of one.
+    for (var h = own % EACH_HEAD; h < ROW; h += EACH_HEAD) {
+        most = max(most, largest[lane - own + h]);
+    }
+    workgroupBarrier();
+    largest[lane] = most;
+    workgroupBarrier();
+    for (var s = 0u; s < EACH_HEAD; s++) {
+        most = max(most, largest[leader + s]);
+    }
+    let e = exponent(most);
+    if own == 0u && row < params.rows {
+        factors[row] = undoing(e);
+    }
+    // The last matrices are full.
+    if row >= (params.rows + 15u) / 16u * 16u {
+        return;
+    }
+    let scale = scaling(e);
+#for i in 0..{TURNS}
+#for j in 0..{PAIRS}
+    if head{i} < params.heads && c{i}{j} < half4 {
+        packed[packed_at(params.tiles, row, head{i} * half4 * 2u + c{i}{j})] = vec4<f16>(scale * a{i}{j});
+        packed[packed_at(params.tiles, row, head{i} * half4 * 2u + half4 + c{i}{j})] = vec4<f16>(scale * b{i}{j});
+    }
+#end
+#end
+    // What is right of the last column up to 64 is zero.
+    let cols4 = params.heads * half4 * 2u;
+    let packed4 = (cols4 + 15u) / 16u * 16u;
+    for (var c = cols4 + own; c < packed4; c += ROW) {
+        packed[packed_at(params.tiles, row, c)] = vec4<f16>();
+    }
+}

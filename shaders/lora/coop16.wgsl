@@ -1,0 +1,262 @@
+// The adapter's thin products on cooperative matrices: z = x·Aᵀ, u = scale·dy·B, and the gradients
+// dA += uᵀ·x, dB += scale·dyᵀ·z. The wide operand (x or dy) comes packed and is read as matrices straight from memory.
+enable f16;
+enable wgpu_cooperative_matrix;
+#import common/packed
+
+// Twin of `Params` in src/ops/lora/coop16.rs.
+struct Params {
+    rows: u32,          // T
+    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    wide_cols: u32,     // columns of the wide operand
+    thin_cols4: u32,    // columns of the thin one, / 4
+    thin_stride4: u32,  // project: of the matrix; gradient: of z or u
+    thin_offset4: u32,
+    y_stride4: u32,     // project: of z or u; gradient: of the gradient
+    y_offset4: u32,
+    scale: f32,
+    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
+    accumulate: u32,    // whether the result keeps what it holds: not the parts
+    transposed: u32,    // gradient: whether its rows are the wide operand's columns
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> wide: array<vec4<f16>>;       // [K/16, T/16, 16, 16]
+@group(0) @binding(2) var<storage, read> factors: array<f32>;          // what undoes the scaling of its rows [T]
+@group(0) @binding(3) var<storage, read> thin: array<vec4<f32>>;       // A [R, K], B [N, R], z or u [T, R]
+@group(0) @binding(4) var<storage, read_write> result: array<vec4<f32>>;
+
+const PITCH: u32 = 18u;                     // 64 steps and 8 halves, / 4
+const THIN4: u32 = {COLUMNS}u * 4u;         // columns of the thin operand that a workgroup takes, / 4
+const THIN_PITCH: u32 = THIN4 + 2u;
+
+var<workgroup> staged: array<vec4<f16>, 1152>;      // 64 rows of at most 64 columns, padded
+var<workgroup> finished: array<vec4<f32>, 320>;     // 16×16 results of each subgroup, 5 vec4s a row
+var<workgroup> largest: array<f32, 128>;
+
+fn wide_at(row: u32, column: u32) -> u32 {
+    return (column * params.tiles + min(row, (params.rows + 15u) / 16u - 1u)) * 64u;
+}
+
+fn write(at: u32, value: vec4<f32>) {
+    var sum = value;
+    if params.accumulate == 1u {
+        sum += result[at];
+    }
+    result[at] = sum;
+}
+
+// Stores 16×16 results of z or u.
+fn store(part: u32, row0: u32, col4: u32, lane: u32) {
+    let c = lane % 4u;
+    for (var r = lane % 32u / 4u; r < 16u; r += 8u) {
+        let row = row0 + r;
+        if row < params.rows && col4 + c < params.thin_cols4 {
+            let at = (part * params.rows + row) * params.y_stride4 + params.y_offset4 + col4 + c;
+            write(at, params.scale * factors[row] * finished[lane / 32u * 80u + r * 5u + c]);
+        }
+    }
+}
+
+// z = x·Aᵀ: 128 rows and 16·COLUMNS columns a workgroup, 32 rows a subgroup.
+@compute @workgroup_size(128)
+fn project(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * 8u + lane / 32u * 2u;
+    let first4 = group.x * THIN4; // first row of A, / 4
+#for i in 0..2
+#for j in 0..{COLUMNS}
+    var c{i}{j} = coop_mat16x16<f32, C>();
+#end
+#end
+    let first_step = group.z * params.part_steps;
+    let end_step = min(first_step + params.part_steps, (params.wide_cols + 63u) / 64u);
+    for (var step = first_step; step < end_step; step++) {
+#for k in 0..4
+#for i in 0..2
+        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&wide[wide_at(row + {i}u, step * 4u + {k}u)], 4u);
+#end
+#end
+        workgroupBarrier();
+        for (var q = lane; q < THIN4 * 64u; q += 128u) {
+            let r = min(first4 * 4u + q / 16u, params.thin_cols4 * 4u - 1u);
+            let col4 = step * 16u + q % 16u;
+            var a = vec4<f32>();
+            if col4 * 4u < params.wide_cols {
+                a = thin[params.thin_offset4 + r * params.thin_stride4 + col4];
+            }
+            staged[q / 16u * PITCH + q % 16u] = vec4<f16>(a);
+        }
+        workgroupBarrier();
+#for k in 0..4
+#for j in 0..{COLUMNS}
+        let a{k}{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[{j}u * 16u * PITCH + {k}u * 4u], PITCH);
+#end
+#for i in 0..2
+#for j in 0..{COLUMNS}
+        c{i}{j} = coopMultiplyAdd(x{k}{i}, a{k}{j}, c{i}{j});
+#end
+#end
+#end
+    }
+    let at = lane / 32u * 80u;
+    let pitch = 5u;
+#for i in 0..2
+#for j in 0..{COLUMNS}
+    workgroupBarrier();
+    let v{i}{j} = c{i}{j};
+    coopStoreT(v{i}{j}, &finished[at], pitch);
+    workgroupBarrier();
+    store(group.z, (row + {i}u) * 16u, first4 + {j}u * 4u, lane);
+#end
+#end
+}
+
+// u = scale·dy·B, likewise.
+@compute @workgroup_size(128)
+fn project_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * 8u + lane / 32u * 2u;
+    let first4 = group.x * THIN4; // first column of B, / 4
+#for i in 0..2
+#for j in 0..{COLUMNS}
+    var c{i}{j} = coop_mat16x16<f32, C>();
+#end
+#end
+    let first_step = group.z * params.part_steps;
+    let end_step = min(first_step + params.part_steps, (params.wide_cols + 63u) / 64u);
+    for (var step = first_step; step < end_step; step++) {
+#for k in 0..4
+#for i in 0..2
+        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&wide[wide_at(row + {i}u, step * 4u + {k}u)], 4u);
+#end
+#end
+        workgroupBarrier();
+        for (var q = lane; q < THIN4 * 64u; q += 128u) {
+            let n = step * 64u + q / THIN4;
+            let col4 = min(first4 + q % THIN4, params.thin_cols4 - 1u);
+            var b = vec4<f32>();
+            if n < params.wide_cols {
+                b = thin[params.thin_offset4 + n * params.thin_stride4 + col4];
+            }
+            staged[q / THIN4 * THIN_PITCH + q % THIN4] = vec4<f16>(b);
+        }
+        workgroupBarrier();
+#for k in 0..4
+#for j in 0..{COLUMNS}
+        let b{k}{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[{k}u * 16u * THIN_PITCH + {j}u * 4u], THIN_PITCH);
+#end
+#for i in 0..2
+#for j in 0..{COLUMNS}
+        c{i}{j} = coopMultiplyAdd(x{k}{i}, b{k}{j}, c{i}{j});
+#end
+#end
+#end
+    }
+    let at = lane / 32u * 80u;
+    let pitch = 5u;
+#for i in 0..2
+#for j in 0..{COLUMNS}
+    workgroupBarrier();
+    let v{i}{j} = c{i}{j};
+    coopStoreT(v{i}{j}, &finished[at], pitch);
+    workgroupBarrier();
+    store(group.z, (row + {i}u) * 16u, first4 + {j}u * 4u, lane);
+#end
+#end
+}
+
+// z or u in the scale of the wide operand's rows.
+fn thin4(t: u32, col4: u32) -> vec4<f32> {
+    if t >= params.rows || col4 >= params.thin_cols4 {
+        return vec4<f32>();
+    }
+    return factors[t] * thin[t * params.thin_stride4 + params.thin_offset4 + col4];
+}
+
+// A power of two above every value of this part's thin operand: rows that f16 loses beside it do not count in the sum.
+fn part_scale(first: u32, end: u32, first4: u32, lane: u32) -> f32 {
+    var most = vec4<f32>();
+    for (var q = lane; q < (end - first) * THIN4; q += 128u) {
+        most = max(most, abs(thin4(first + q / THIN4, first4 + q % THIN4)));
+    }
+    largest[lane] = most4(most);
+    for (var step = 64u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if lane < step {
+            largest[lane] = max(largest[lane], largest[lane + step]);
+        }
+    }
+    workgroupBarrier();
+    return undoing(exponent(largest[0]));
+}
+
+// Stores 16×16 values of a gradient: rows from 4·row4 on, columns from 4·col4 on.
+fn store_gradient(part: u32, row4: u32, col4: u32, factor: f32, lane: u32) {
+    let at = lane / 32u * 80u;
+    for (var q = lane % 32u; q < 64u; q += 32u) {
+        let across = q % 4u;
+        if params.transposed == 1u {
+            let n = col4 * 4u + q / 4u;
+            if n < params.wide_cols && row4 + across < params.thin_cols4 {
+                let start = at + across * 20u + q / 16u;
+                let i = q / 4u % 4u;
+                let value = vec4<f32>(finished[start][i], finished[start + 5u][i], finished[start + 10u][i], finished[start + 15u][i]);
+                write((part * params.wide_cols + n) * params.y_stride4 + params.y_offset4 + row4 + across, factor * value);
+            }
+        } else {
+            let r = row4 * 4u + q / 4u;
+            if r < params.thin_cols4 * 4u && (col4 + across) * 4u < params.wide_cols {
+                let value = finished[at + q / 4u * 5u + across];
+                write((part * params.thin_cols4 * 4u + r) * params.y_stride4 + params.y_offset4 + col4 + across, factor * value);
+            }
+        }
+    }
+}
+
+// dW = scale·thinᵀ·wide: 16·COLUMNS rows and 256 columns a workgroup, 64 columns a subgroup.
+@compute @workgroup_size(128)
+fn gradient(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first4 = group.y * THIN4;
+    let column = group.x * 16u + lane / 32u * 4u; // matrices over the wide columns
+    let last_column = (params.wide_cols - 1u) / 16u;
+    let first = group.z * params.part_steps * 64u;
+    let end = max(first, min(first + params.part_steps * 64u, params.rows));
+    let factor = part_scale(first, end, first4, lane);
+#for j in 0..{COLUMNS}
+#for i in 0..4
+    var c{j}{i} = coop_mat16x16<f32, C>();
+#end
+#end
+    for (var t0 = first; t0 < end; t0 += 64u) {
+#for k in 0..4
+#for i in 0..4
+        let x{k}{i} = coopLoadT<coop_mat16x16<f16, B>>(&wide[wide_at(t0 / 16u + {k}u, min(column + {i}u, last_column))], 4u);
+#end
+#end
+        workgroupBarrier();
+        for (var q = lane; q < THIN4 * 64u; q += 128u) {
+            staged[q / THIN4 * THIN_PITCH + q % THIN4] = vec4<f16>(thin4(t0 + q / THIN4, first4 + q % THIN4) / factor);
+        }
+        workgroupBarrier();
+#for k in 0..4
+#for j in 0..{COLUMNS}
+        let u{k}{j} = coopLoad<coop_mat16x16<f16, A>>(&staged[{k}u * 16u * THIN_PITCH + {j}u * 4u], THIN_PITCH);
+#end
+#for j in 0..{COLUMNS}
+#for i in 0..4
+        c{j}{i} = coopMultiplyAdd(u{k}{j}, x{k}{i}, c{j}{i});
+#end
+#end
+#end
+    }
+    let at = lane / 32u * 80u;
+    let pitch = 5u;
+#for j in 0..{COLUMNS}
+#for i in 0..4
+    workgroupBarrier();
+    let v{j}{i} = c{j}{i};
+    coopStoreT(v{j}{i}, &finished[at], pitch);
+    workgroupBarrier();
+    store_gradient(group.z, first4 + {j}u * 4u, (column + {i}u) * 4u, factor * params.scale, lane);
+#end
+#end
+}

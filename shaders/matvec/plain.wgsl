@@ -1,0 +1,216 @@
+// y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and z = x·Aᵀ of an adapter
+// that reads the same x, in the same row: what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row
+// of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
+// A has few rows, which more threads share; its workgroups come first.
+//
+// Where GATED is 1, and PLAIN 0, x is not there yet: every workgroup makes it, gelu(gate + B·z)·up, which is short, and asks
+// for the rows of B of DEEP vec4s of z together.
+#import weights
+#import common/gelu
+
+// Twin of `Params` in src/ops/matvec/mod.rs.
+struct Params {
+    rows: u32,          // T, at most ROWS
+    weight_rows_0: u32, // N of each matrix
+    weight_rows_1: u32,
+    weight_rows_2: u32,
+    weight_cols: u32,   // K
+    sliced: u32,        // bit i: whether matrix i is kept in slices
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride: u32,      // floats from one row of the result to the next
+    y_offset: u32,
+    z_offset: u32,
+    a_rows: u32,        // rows of A; 0 for none
+    a_height: u32,      // rows of A that a workgroup takes: 1 to 32
+    scale: f32,
+    softcap: f32,       // y = softcap·tanh(y / softcap); 0: none
+    up_stride4: u32,    // of a gated x, as in shaders/cached_gated/plain.wgsl
+    up_offset4: u32,
+    gate_z_offset4: u32,
+    gate_rank4: u32,
+}
+
+override ROWS: u32;     // rows of x that a thread works on: 1, 2, 4 or 8
+override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; gated: the gate, and its z behind it
+@group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
+@group(0) @binding(3) var<storage, read_write> result: array<f32>;     // y [T, Σ N] and z [T, R], side by side
+#for g in 0..{GATED}
+@group(0) @binding(4) var<storage, read> up: array<vec4<f32>>;         // [T, K]
+@group(0) @binding(5) var<storage, read> gate_b: array<vec4<f32>>;     // Bᵀ of the gate [R, K]
+#end
+#for w in 0..{WEIGHTS}
+@group(0) @binding(1{w}) var<storage, read> weight_{w}: array<vec4<u32>>; // W [N, K]
+#end
+
+const THREADS: u32 = 256u;
+
+var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
+var<private> acc: array<f32, 8>;
+
+#for p in 0..{PLAIN}
+fn x_at(t: u32, col4: u32) -> vec4<f32> {
+    return x[t * params.x_stride4 + params.x_offset4 + col4];
+}
+#end
+#for g in 0..{GATED}
+var<workgroup> gated: array<vec4<f32>, 512>; // [T, K]
+
+fn x_at(t: u32, col4: u32) -> vec4<f32> {
+    return gated[t * (params.weight_cols / 4u) + col4];
+}
+
+fn make_x(lane: u32) {
+    let cols4 = params.weight_cols / 4u;
+    for (var n = lane; n < params.rows * cols4; n += THREADS) {
+        let c = n % cols4;
+        let row = n / cols4 * params.x_stride4 + params.x_offset4;
+        var gate = x[row + c];
+        for (var r = 0u; r < params.gate_rank4; r += {DEEP}u) {
+#for j in 0..{DEEP}
+            let z{j} = x[row + params.gate_z_offset4 + r + {j}u];
+            let at{j} = 4u * (r + {j}u) * cols4 + c;
+            let bx{j} = gate_b[at{j}];
+            let by{j} = gate_b[at{j} + cols4];
+            let bz{j} = gate_b[at{j} + 2u * cols4];
+            let bw{j} = gate_b[at{j} + 3u * cols4];
+#end
+#for j in 0..{DEEP}
+            gate += z{j}.x * bx{j} + z{j}.y * by{j} + z{j}.z * bz{j} + z{j}.w * bw{j};
+#end
+        }
+        gated[n] = vec4<f32>(gelu(gate.x), gelu(gate.y), gelu(gate.z), gelu(gate.w))
+            * up[n / cols4 * params.up_stride4 + params.up_offset4 + c];
+    }
+    workgroupBarrier();
+}
+#end
+
+fn add_columns(w: vec4<f32>, col4: u32) {
+    for (var t = 0u; t < ROWS; t++) {
+        acc[t] += dot(w, x_at(min(t, params.rows - 1u), col4));
+    }
+}
+
+#for w in 0..{WEIGHTS}
+fn multiply_{w}(row: u32, part: u32) {
+    if row >= params.weight_rows_{w} {
+        return;
+    }
+    let cols4 = params.weight_cols / 4u;
+    for (var i = part; i * 8u < cols4; i += PARTS) {
+        let s = load_slice_{w}(row, i);
+        let factors = slice_factors_{w}(s);
+#for c in 0..8
+        if i * 8u + {c}u < cols4 {
+            add_columns(slice4_{w}(s, factors, {c}u), i * 8u + {c}u);
+        }
+#end
+    }
+}
+
+#end
+// Four loads at a time: each would otherwise wait for the one before.
+fn multiply_a(row: u32, part: u32, parts: u32) {
+    if row >= params.a_rows {
+        return;
+    }
+    let cols4 = params.weight_cols / 4u;
+    for (var c = part; c < cols4; c += 4u * parts) {
+#for i in 0..4
+        let c{i} = c + {i}u * parts;
+        let a{i} = a[row * cols4 + min(c{i}, cols4 - 1u)];
+#end
+#for i in 0..4
+        if c{i} < cols4 {
+            add_columns(a{i}, c{i});
+        }
+#end
+    }
+}
+
+// Adds to every part whose number is a multiple of 8·apart the seven that follow it `apart` from each other.
+fn add_eight(lane: u32, height: u32, apart: u32) {
+    if lane < THREADS / (8u * apart) {
+        let first = lane / height * 8u * apart * height + lane % height;
+        for (var t = 0u; t < ROWS; t++) {
+            var eight = 0.0;
+            for (var i = 0u; i < 8u; i++) {
+                eight += sums[t * THREADS + first + i * apart * height];
+            }
+            sums[t * THREADS + first] = eight;
+        }
+    }
+    workgroupBarrier();
+}
+
+@compute @workgroup_size(256)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let all_rows = vec4<u32>(params.a_rows, params.weight_rows_0, params.weight_rows_1, params.weight_rows_2);
+    // Which matrix this workgroup is for, A being the first, its place among that one's, and the rows of those before.
+    var index = group.x + group.y * groups.x;
+    var which = 0u;
+    var height = params.a_height; // rows of the workgroup
+    var before = 0u;
+    let of_a = (params.a_rows + height - 1u) / height;
+    if index >= of_a {
+        index -= of_a;
+        which = 1u;
+        height = THREADS / PARTS;
+        while which < 3u && index >= (all_rows[which] + height - 1u) / height {
+            index -= (all_rows[which] + height - 1u) / height;
+            before += all_rows[which];
+            which += 1u;
+        }
+    }
+    let parts = THREADS / height;
+    var at = vec2<u32>(lane / parts, lane % parts); // row of the workgroup, part of the row
+    if (((params.sliced << 1u) >> which) & 1u) == 1u {
+        at = vec2<u32>(lane % height, lane / height);
+    }
+    let row = index * height + at.x;
+#for g in 0..{GATED}
+    make_x(lane);
+#end
+    if which == 0u {
+        multiply_a(row, at.y, parts);
+    }
+#for w in 0..{WEIGHTS}
+    if which == {w}u + 1u {
+        multiply_{w}(row, at.y);
+    }
+#end
+    for (var t = 0u; t < ROWS; t++) {
+        sums[t * THREADS + at.y * height + at.x] = acc[t];
+    }
+    workgroupBarrier();
+    // Eight parts at a time, where there are many eight of these, then what is left.
+    add_eight(lane, height, 1u);
+    var step = 8u;
+    if parts > 64u {
+        add_eight(lane, height, 8u);
+        step = 64u;
+    }
+    let out = index * height + lane;
+    if lane >= height || out >= all_rows[which] {
+        return;
+    }
+    for (var t = 0u; t < min(ROWS, params.rows); t++) {
+        var sum = 0.0;
+        for (var i = 0u; i < parts; i += step) {
+            sum += sums[t * THREADS + lane + i * height];
+        }
+        if which == 0u {
+            result[t * params.y_stride + params.z_offset + out] = sum;
+            continue;
+        }
+        sum *= params.scale;
+        if params.softcap != 0.0 {
+            sum = params.softcap * tanh(clamp(sum / params.softcap, -10.0, 10.0));
+        }
+        result[t * params.y_stride + params.y_offset + before + out] = sum;
+    }
+}

@@ -1,0 +1,145 @@
+// The norm of rms_norm.wgsl and its gradient, packed at once as operands of products on cooperative matrices (pack.wgsl). 64 threads
+// take a row and keep it in registers, EACH vec4s a thread, until its largest value is known. x may come packed itself.
+enable f16;
+#import common/packed
+#import common/rstd
+
+// Twin of `Params` in src/ops/rms_norm/coop16.rs.
+struct Params {
+    rows: u32,      // T
+    tiles: u32,     // matrices from one column of them to the next: T/16 or more
+    x_tiles: u32,   // the same of a packed x
+    width4: u32,    // D / 4
+    packed4: u32,   // columns to write, / 4: D rounded up to 64
+    eps: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+#for rows in 0..{ROWS}
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
+#end
+#for matrices in 0..{MATRICES}
+@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
+@group(0) @binding(6) var<storage, read> x_factors: array<f32>;            // [T]
+#end
+@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
+@group(0) @binding(3) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
+@group(0) @binding(4) var<storage, read_write> factors: array<f32>;        // [T]
+@group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;             // [T, D]
+
+const ROWS: u32 = 4u;       // a workgroup
+const THREADS: u32 = 64u;   // a row
+
+var<workgroup> squares: array<f32, 256>;
+var<workgroup> products: array<f32, 256>;
+var<workgroup> largest: array<f32, 256>;
+
+fn source4(row: u32, c: u32) -> vec4<f32> {
+#for rows in 0..{ROWS}
+    return x[row * params.width4 + c];
+#end
+#for matrices in 0..{MATRICES}
+    return x_factors[row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
+#end
+}
+
+// y = x·rstd·w
+@compute @workgroup_size(256)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x * ROWS + lane / THREADS;
+    let first = lane % THREADS;
+    let token = min(row, params.rows - 1u);
+    let end = select(0u, params.width4, row < params.rows);
+    var sum = 0.0;
+    var most = 0.0;
+#for i in 0..{EACH}
+    let c{i} = first + {i}u * THREADS;
+    let read{i} = min(c{i}, params.width4 - 1u);
+    let x{i} = source4(token, read{i});
+    let w{i} = w[read{i}];
+#end
+#for i in 0..{EACH}
+    let y{i} = select(vec4<f32>(), x{i} * w{i}, c{i} < end);
+    sum += select(0.0, dot(x{i}, x{i}), c{i} < end);
+    most = max(most, most4(y{i}));
+#end
+    squares[lane] = sum;
+    largest[lane] = most;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if first < step {
+            squares[lane] += squares[lane + step];
+            largest[lane] = max(largest[lane], largest[lane + step]);
+        }
+    }
+    workgroupBarrier();
+    let leader = lane / THREADS * THREADS;
+    let rstd = rstd_of(squares[leader], params.width4, params.eps);
+    let e = exponent(rstd * largest[leader]);
+    if first == 0u && row < params.rows {
+        factors[row] = undoing(e);
+    }
+    let scale = scaling(e);
+#for i in 0..{EACH}
+    if c{i} < params.packed4 {
+        packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * (rstd * y{i}));
+    }
+#end
+}
+
+// dx = rstd·(g − x·rstd²·mean(g·x)), g = w·dy
+@compute @workgroup_size(256)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x * ROWS + lane / THREADS;
+    let first = lane % THREADS;
+    let token = min(row, params.rows - 1u);
+    let end = select(0u, params.width4, row < params.rows);
+    var square = 0.0;
+    var product = 0.0;
+#for i in 0..{EACH}
+    let c{i} = first + {i}u * THREADS;
+    let read{i} = min(c{i}, params.width4 - 1u);
+    let x{i} = select(vec4<f32>(), source4(token, read{i}), c{i} < end);
+    let g{i} = select(vec4<f32>(), w[read{i}] * dy[token * params.width4 + read{i}], c{i} < end);
+#end
+#for i in 0..{EACH}
+    square += dot(x{i}, x{i});
+    product += dot(g{i}, x{i});
+#end
+    squares[lane] = square;
+    products[lane] = product;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if first < step {
+            squares[lane] += squares[lane + step];
+            products[lane] += products[lane + step];
+        }
+    }
+    workgroupBarrier();
+    let leader = lane / THREADS * THREADS;
+    let rstd = rstd_of(squares[leader], params.width4, params.eps);
+    let along = rstd * rstd * (products[leader] / f32(params.width4 * 4u));
+    var most = 0.0;
+#for i in 0..{EACH}
+    let d{i} = rstd * (g{i} - x{i} * along);
+    most = max(most, most4(d{i}));
+#end
+    largest[lane] = most;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if first < step {
+            largest[lane] = max(largest[lane], largest[lane + step]);
+        }
+    }
+    workgroupBarrier();
+    let e = exponent(largest[leader]);
+    if first == 0u && row < params.rows {
+        factors[row] = undoing(e);
+    }
+    let scale = scaling(e);
+#for i in 0..{EACH}
+    if c{i} < params.packed4 {
+        packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * d{i});
+    }
+#end
+}

@@ -1,0 +1,102 @@
+// RMSNorm of rows of any width (whole tokens, or heads of a token), one workgroup a row, or one thread where that is cheaper:
+// y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps).
+#for shared in 0..{SHARED}
+#import common/reduce
+const ROW_THREADS: u32 = {THREADS}u;
+
+fn row_sum(value: f32, lane: u32) -> f32 {
+    return reduce_sum(value, lane);
+}
+#end
+#for alone in 0..{ALONE}
+const ROW_THREADS: u32 = 1u;
+
+fn row_sum(value: f32, lane: u32) -> f32 {
+    return value;
+}
+#end
+
+// Twin of `Params` in src/ops/rms_norm/mod.rs.
+struct Params {
+    rows: u32,
+    width4: u32,
+    weighted: u32,      // 0: w is 1
+    residual: u32,      // forward: add the residual; backward: add to what dx holds
+    eps: f32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [rows, width]
+@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;          // [width]
+@group(0) @binding(3) var<storage, read> residual: array<vec4<f32>>;   // [rows, width]
+@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;    // [rows, width]
+@group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;         // [rows, width]
+@group(0) @binding(6) var<storage, read_write> dx: array<vec4<f32>>;   // [rows, width]
+
+fn w4(c: u32) -> vec4<f32> {
+    if params.weighted == 0u {
+        return vec4<f32>(1.0);
+    }
+    return w[c];
+}
+
+// The row of this thread.
+fn row_of(index: u32, lane: u32) -> u32 {
+    return index * ({THREADS}u / ROW_THREADS) + lane / ROW_THREADS;
+}
+
+fn row_rstd(row: u32, lane: u32) -> f32 {
+    var squares = 0.0;
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
+        let v = x[row * params.width4 + c];
+        squares += dot(v, v);
+    }
+    let mean = row_sum(squares, lane) / f32(params.width4 * 4u) + params.eps;
+    // A sum that overflows would make the row zero, and nobody would see it: it becomes infinite instead.
+    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
+    return select(1.0 / sqrt(mean), mean, overflows);
+}
+
+@compute @workgroup_size({THREADS})
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = row_of(group.x + group.y * groups.x, lane);
+    let row = min(index, params.rows - 1u);
+    let rstd = row_rstd(row, lane);
+    if index >= params.rows {
+        return;
+    }
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
+        let at = row * params.width4 + c;
+        var sum = x[at] * rstd * w4(c);
+        if params.residual == 1u {
+            sum += residual[at];
+        }
+        y[at] = params.scale * sum;
+    }
+}
+
+// dx = rstd·(g − x·rstd²·mean(g·x)), g = w·dy; or scale·(dx + that)
+@compute @workgroup_size({THREADS})
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = row_of(group.x + group.y * groups.x, lane);
+    let row = min(index, params.rows - 1u);
+    let rstd = row_rstd(row, lane);
+    var products = 0.0;
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
+        let at = row * params.width4 + c;
+        products += dot(w4(c) * dy[at], x[at]);
+    }
+    let mean = row_sum(products, lane) / f32(params.width4 * 4u);
+    if index >= params.rows {
+        return;
+    }
+    for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
+        let at = row * params.width4 + c;
+        var d = rstd * (w4(c) * dy[at] - x[at] * (rstd * rstd * mean));
+        if params.residual == 1u {
+            d += dx[at];
+        }
+        dx[at] = params.scale * d;
+    }
+}

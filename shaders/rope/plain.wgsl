@@ -1,0 +1,38 @@
+// Rotary embedding in place, pairs (i, i + K/2): (a, b) → (a·cos − b·sin, b·cos + a·sin). Backward turns the other way.
+
+// Twin of `Params` in src/ops/rope/mod.rs.
+struct Params {
+    rows: u32,      // T
+    heads: u32,
+    pairs: u32,     // K/2
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> positions: array<u32>;        // [T]
+@group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;      // cos, sin [positions, K/2]
+@group(0) @binding(3) var<storage, read_write> x: array<f32>;          // [T, heads, K]
+
+fn rotate(group: vec3<u32>, groups: vec3<u32>, lane: u32, sign: f32) {
+    let index = (group.x + group.y * groups.x) * 64u + lane;
+    let i = index % params.pairs;
+    let row = index / params.pairs;
+    if row >= params.rows * params.heads {
+        return;
+    }
+    let turn = table[positions[row / params.heads] * params.pairs + i];
+    let at = row * params.pairs * 2u + i;
+    let a = x[at];
+    let b = x[at + params.pairs];
+    x[at] = a * turn.x - sign * b * turn.y;
+    x[at + params.pairs] = b * turn.x + sign * a * turn.y;
+}
+
+@compute @workgroup_size(64)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    rotate(group, groups, lane, 1.0);
+}
+
+@compute @workgroup_size(64)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    rotate(group, groups, lane, -1.0);
+}

@@ -1,0 +1,3 @@
+//! LoRA adapters: which matrices have one, and their values in host memory.
+
+pub mod lora;

@@ -1,0 +1,132 @@
+//! One block of each quantized format from its values. Twins: the decoders in `weights/quant.rs`.
+
+use half::f16;
+
+use super::search::{affine, largest, nearest, symmetric};
+use crate::base::quant::{
+    BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0, f32_of, scale_min_k4,
+};
+
+fn half_of(x: f32) -> [u8; 2] {
+    f16::from_f32(x).to_le_bytes()
+}
+
+/// `1/x`, and 0 for 0.
+fn inverse(x: f32) -> f32 {
+    if x == 0.0 { 0.0 } else { 1.0 / x }
+}
+
+/// The value that is largest without its sign gets the most negative integer, which has no positive twin.
+/// Must match `quantize_row_q4_0_ref`.
+pub fn q4_0(x: &[f32; 32]) -> BlockQ4_0 {
+    let d = largest(x) / -8.0;
+    // Casts of floats saturate, so that nothing wraps.
+    let q = x.map(|v| ((v * inverse(d) + 8.5) as u8).min(15));
+    BlockQ4_0 { d: half_of(d), qs: std::array::from_fn(|j| q[j] | q[j + 16] << 4) }
+}
+
+/// As [`q4_0`] with a fifth bit. Must match `quantize_row_q5_0_ref`.
+pub fn q5_0(x: &[f32; 32]) -> BlockQ5_0 {
+    let d = largest(x) / -16.0;
+    let q = x.map(|v| ((v * inverse(d) + 16.5) as u8).min(31));
+    let high = (0..32).fold(0u32, |bits, j| bits | u32::from(q[j] >> 4) << j);
+    BlockQ5_0 {
+        d: half_of(d),
+        qh: high.to_le_bytes(),
+        qs: std::array::from_fn(|j| q[j] & 15 | (q[j + 16] & 15) << 4),
+    }
+}
+
+/// Must match `quantize_row_q8_0_ref`.
+pub fn q8_0(x: &[f32; 32]) -> BlockQ8_0 {
+    let d = largest(x).abs() / 127.0;
+    BlockQ8_0 { d: half_of(d), qs: x.map(|v| (v * inverse(d)).round() as i8) }
+}
+
+/// The eight six-bit scales and minima of Q4_K and Q5_K, their factors, and the integers `0..=top`.
+struct Affine {
+    d: [u8; 2],
+    dmin: [u8; 2],
+    scales: [u8; 12],
+    q: [u8; 256],
+}
+
+fn affine_block(x: &[f32; 256], top: f32, start: f32, steps: u8) -> Affine {
+    let (runs, _) = x.as_chunks::<32>();
+    let fits: [(f32, f32); 8] = std::array::from_fn(|j| affine(&runs[j], top, start, steps));
+    let most = |part: fn(&(f32, f32)) -> f32| fits.iter().map(part).fold(0.0, f32::max);
+    let (scale, min) = (most(|f| f.0), most(|f| f.1));
+    let six_bits = |v: f32, most: f32| (nearest(63.0 * inverse(most) * v) as u8).min(63);
+    let mut scales = [0; 12];
+    for (j, fit) in fits.iter().enumerate() {
+        let (s, m) = (six_bits(fit.0, scale), six_bits(fit.1, min));
+        if j < 4 {
+            scales[j] = s;
+            scales[j + 4] = m;
+        } else {
+            scales[j + 4] = s & 15 | (m & 15) << 4;
+            scales[j - 4] |= s >> 4 << 6;
+            scales[j] |= m >> 4 << 6;
+        }
+    }
+    let (d, dmin) = (half_of(scale / 63.0), half_of(min / 63.0));
+    // Rounded anew, to the scales as they are stored.
+    let mut q = [0; 256];
+    for (j, (run, q)) in runs.iter().zip(q.as_chunks_mut::<32>().0).enumerate() {
+        let (s, m) = scale_min_k4(j, &scales);
+        let (s, m) = (f32_of(d) * s, f32_of(dmin) * m);
+        if s != 0.0 {
+            *q = run.map(|v| nearest(((v + m) / s).clamp(0.0, top)) as u8);
+        }
+    }
+    Affine { d, dmin, scales, q }
+}
+
+/// Must match `quantize_row_q4_K_ref`.
+pub fn q4_k(x: &[f32; 256]) -> BlockQ4K {
+    let Affine { d, dmin, scales, q } = affine_block(x, 15.0, -1.0, 20);
+    let qs = std::array::from_fn(|i| {
+        let low = i / 32 * 64 + i % 32;
+        q[low] | q[low + 32] << 4
+    });
+    BlockQ4K { d, dmin, scales, qs }
+}
+
+/// Must match `quantize_row_q5_K_ref`.
+pub fn q5_k(x: &[f32; 256]) -> BlockQ5K {
+    let Affine { d, dmin, scales, q } = affine_block(x, 31.0, -0.5, 15);
+    let qs = std::array::from_fn(|i| {
+        let low = i / 32 * 64 + i % 32;
+        q[low] & 15 | (q[low + 32] & 15) << 4
+    });
+    let qh = std::array::from_fn(|l| (0..8).fold(0, |bits, j| bits | q[j * 32 + l] >> 4 << j));
+    BlockQ5K { d, dmin, scales, qh, qs }
+}
+
+/// Must match `quantize_row_q6_K_ref`.
+pub fn q6_k(x: &[f32; 256]) -> BlockQ6K {
+    let (runs, _) = x.as_chunks::<16>();
+    let fits: [f32; 16] = std::array::from_fn(|j| symmetric(&runs[j], 32.0));
+    let factor = -128.0 * inverse(largest(&fits));
+    let d = half_of(inverse(factor));
+    // Casts of floats saturate at 127.
+    let scales = fits.map(|fit| nearest(factor * fit) as i8);
+    let mut q = [0u8; 256];
+    for (j, (run, q)) in runs.iter().zip(q.as_chunks_mut::<16>().0).enumerate() {
+        let s = f32_of(d) * f32::from(scales[j]);
+        if s != 0.0 {
+            *q = run.map(|v| (nearest((v / s).clamp(-32.0, 31.0)) + 32.0) as u8);
+        }
+    }
+    // Each half of 128 holds four runs of 32: low nibbles of two runs, then their high nibbles.
+    let at = |half: usize, run: usize, l: usize| q[half * 128 + run * 32 + l];
+    let ql = std::array::from_fn(|i| {
+        let (half, run, l) = (i / 64, i % 64 / 32, i % 32);
+        at(half, run, l) & 15 | (at(half, run + 2, l) & 15) << 4
+    });
+    let qh = std::array::from_fn(|i| {
+        let (half, l) = (i / 32, i % 32);
+        (0..4).fold(0, |bits, run| bits | at(half, run, l) >> 4 << (2 * run))
+    });
+    BlockQ6K { ql, qh, scales, d }
+}

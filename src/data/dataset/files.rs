@@ -1,0 +1,112 @@
+//! Dataset files on the disk: paths, folders and patterns to files, and files to samples.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::cache::{Cache, Entry};
+use super::{Dataset, DatasetError, Notice, Options, Problem, What, parse};
+use crate::data::tokenizer::Tokenizer;
+use crate::files;
+
+/// What the names of samples' files end in; compressed ones have one of [`COMPRESSED`] behind it.
+const ENDINGS: [&str; 5] = ["jsonl", "ndjson", "json", "parquet", "pq"];
+const COMPRESSED: [&str; 2] = ["gz", "zst"];
+
+/// Whether a path is a pattern such as `data/*.jsonl`; a file of that very name is not.
+pub fn is_pattern(path: &Path) -> bool {
+    path.to_string_lossy().contains(['*', '?', '[']) && !files::exists(path)
+}
+
+/// The files that a path means, by name: itself, those of a folder and its subfolders, or those that match a pattern.
+/// Files of a folder that hold no samples are told.
+pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetError> {
+    let place = path.display().to_string();
+    let mut skipped = Vec::new();
+    let mut found = Vec::new();
+    if is_pattern(path) {
+        found = files::matching(&path.to_string_lossy()).map_err(|error| {
+            let problem = match error.kind() {
+                ErrorKind::InvalidInput => {
+                    Problem::NoFiles(format!("it is no pattern: {error}; expected one such as data/*.jsonl"))
+                }
+                _ => Problem::Read(error.to_string()),
+            };
+            problem.at(&place)
+        })?;
+        if found.is_empty() {
+            return Err(Problem::NoFiles("no file matches this pattern".into()).at(place));
+        }
+    } else if files::is_dir(path) {
+        walk(path, &mut found, &mut skipped)?;
+        if found.is_empty() {
+            let endings = ENDINGS.map(|ending| format!(".{ending}")).join(", ");
+            let problem = format!(
+                "the folder holds no samples; expected files that end in {endings}, also with .gz or .zst"
+            );
+            return Err(Problem::NoFiles(problem).at(place));
+        }
+    } else {
+        found.push(path.to_owned());
+    }
+    let notice = (!skipped.is_empty()).then_some(Notice { place, what: What::Skipped(skipped) });
+    Ok((found, notice))
+}
+
+/// Files of a folder in the order of their names; hidden ones are left alone.
+fn walk(folder: &Path, found: &mut Vec<PathBuf>, skipped: &mut Vec<String>) -> Result<(), DatasetError> {
+    let failed = |error: std::io::Error| Problem::Read(error.to_string()).at(folder.display().to_string());
+    let paths = files::list(folder).map_err(failed)?;
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for path in paths.into_iter().filter(|path| !name(path).starts_with('.')) {
+        if files::is_dir(&path) {
+            walk(&path, found, skipped)?;
+        } else if holds_samples(&path) {
+            found.push(path);
+        } else {
+            skipped.push(name(&path));
+        }
+    }
+    Ok(())
+}
+
+fn holds_samples(path: &Path) -> bool {
+    let ending = |path: &Path| path.extension().map(|e| e.to_string_lossy().to_lowercase());
+    let stem;
+    let mut path = path;
+    if ending(path).is_some_and(|e| COMPRESSED.contains(&e.as_str())) {
+        stem = path.with_extension("");
+        path = &stem;
+    }
+    ending(path).is_some_and(|e| ENDINGS.contains(&e.as_str()))
+}
+
+/// Reads one file, from the cache where it is there; what was parsed goes into it.
+pub fn read(
+    path: &Path,
+    tokenizer: &Tokenizer,
+    options: &Options,
+    cache: Option<&Cache>,
+) -> Result<Dataset, DatasetError> {
+    let name = path.display().to_string();
+    let bytes = files::read(path).map_err(|error| Problem::Read(error.to_string()).at(&name))?;
+    let Some(cache) = cache.filter(|cache| cache.is_worth(bytes.len())) else {
+        return parse(&bytes, &name, tokenizer, options);
+    };
+    let key = Cache::key(&bytes, tokenizer, options);
+    let mut say = Vec::new();
+    match cache.load(&key, &name) {
+        Entry::Found(dataset) => return Ok(dataset),
+        Entry::Missing => {}
+        Entry::Broken(file) => {
+            let file = file.display();
+            say.push(format!("its tokens in the cache were damaged, and are made anew ({file})"));
+        }
+    }
+    let mut dataset = parse(&bytes, &name, tokenizer, options)?;
+    if let Err(error) = cache.store(&key, &dataset) {
+        say.push(format!("its tokens are not cached: {error}"));
+    }
+    let notices = say.into_iter().map(|text| Notice { place: name.clone(), what: What::Cache(text) });
+    dataset.notices.extend(notices);
+    Ok(dataset)
+}

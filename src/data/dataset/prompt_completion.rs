@@ -1,0 +1,34 @@
+//! `{"prompt": "…", "completion": "…"}`: one user and one assistant turn in the chat layout, as the base model is
+//! used through it. Both may be message lists instead, as in TRL's conversational form; loss is on the completion.
+
+use serde_json::{Map, Value};
+
+use super::error::Problem;
+use super::messages::{kwargs, list_of};
+use super::record::{Ignored, wrong};
+use super::tools;
+use crate::data::template::{Conversation, Message, Role};
+
+/// The pair as one conversation.
+pub(super) fn conversation(
+    object: &Map<String, Value>,
+    ignored: &mut Ignored,
+) -> Result<Conversation, Problem> {
+    ignored.note(object, &["prompt", "completion", "tools", "chat_template_kwargs"], "")?;
+    let (messages, trained_from) = match (&object["prompt"], &object["completion"]) {
+        (Value::String(prompt), Value::String(completion)) => {
+            (vec![Message::new(Role::User, prompt), Message::new(Role::Assistant, completion)], 1)
+        }
+        (prompt @ Value::Array(_), completion @ Value::Array(_)) => {
+            let mut messages = list_of(prompt, "prompt", 0, ignored)?;
+            let trained_from = messages.len();
+            messages.extend(list_of(completion, "completion", trained_from, ignored)?);
+            (messages, trained_from)
+        }
+        (Value::String(_), other) => return Err(wrong("completion", "a string like \"prompt\"", other)),
+        (Value::Array(_), other) => return Err(wrong("completion", "a list like \"prompt\"", other)),
+        (other, _) => return Err(wrong("prompt", "a string or a list of messages", other)),
+    };
+    let (tools, kwargs) = (tools::declared(object.get("tools"))?, kwargs(object)?);
+    Ok(Conversation { messages, tools, trained_from, kwargs })
+}

@@ -1,0 +1,119 @@
+//! One record of a dataset: bytes to a JSON object, and the keys that nothing reads.
+
+use serde_json::{Map, Value};
+
+use super::error::Problem;
+use crate::data::batch::IGNORE;
+use crate::data::template::Rendered;
+
+/// Keys that change what a sample means; leaving them out silently would train on something else.
+const UNSUPPORTED: [&str; 18] = [
+    "system",
+    "tools",
+    "functions",
+    "tool_calls",
+    "tool_call_id",
+    "tool_responses",
+    "function_call",
+    "image",
+    "images",
+    "audio",
+    "audios",
+    "video",
+    "videos",
+    "weight",
+    "train",
+    "thinking",
+    "reasoning",
+    "reasoning_content",
+];
+
+/// Keys of one record that play no part in training.
+#[derive(Default)]
+pub(super) struct Ignored(pub Vec<String>);
+
+impl Ignored {
+    /// Notes every key that is not `known`; refuses those that change the meaning, unless they hold nothing.
+    pub fn note(&mut self, object: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), Problem> {
+        for (key, value) in object.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
+            let path = format!("{path}{key}");
+            if UNSUPPORTED.contains(&key.as_str()) && !is_empty(value) {
+                return Err(Problem::UnsupportedKey(path));
+            }
+            if !self.0.contains(&path) {
+                self.0.push(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The JSON object in some bytes.
+pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
+    let text = std::str::from_utf8(line).map_err(|error| Problem::Utf8(error.valid_up_to() + 1))?;
+    if text.trim().is_empty() {
+        return Err(Problem::EmptyLine);
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(other) => Err(Problem::Type { expected: "a JSON object".to_owned(), found: kind(&other) }),
+        Err(error) => Err(Problem::Json { column: error.column(), message: message(&error) }),
+    }
+}
+
+/// The parser's words, without its own "at line 1", which would mislead.
+pub(super) fn message(error: &serde_json::Error) -> String {
+    error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// A value that must be a list.
+pub(super) fn list<'a>(value: &'a Value, name: &str, of: &str) -> Result<&'a Vec<Value>, Problem> {
+    value.as_array().ok_or_else(|| wrong(name, &format!("a list of {of}"), value))
+}
+
+/// The string under a key; empty where the key is missing or null.
+pub(super) fn optional_text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Problem> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(wrong(key, "a string", other)),
+    }
+}
+
+/// The string under a key that is there.
+pub(super) fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Problem> {
+    object[key].as_str().ok_or_else(|| wrong(key, "a string", &object[key]))
+}
+
+/// A value of the wrong type under `key`.
+pub(super) fn wrong(key: &str, expected: &str, found: &Value) -> Problem {
+    Problem::Type { expected: format!("\"{key}\" to be {expected}"), found: kind(found) }
+}
+
+/// What a JSON value is, in words.
+pub(super) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Whether any position has a label to predict; the first has none before it that could.
+pub(super) fn has_loss(rendered: &Rendered) -> bool {
+    rendered.labels.iter().skip(1).any(|&label| label != IGNORE)
+}
+
+/// Whether a value holds nothing.
+pub(super) fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}

@@ -1,0 +1,39 @@
+//! Cutting the validation part off.
+
+use super::error::{DatasetError, Problem};
+use crate::data::batch::{Sample, permutation};
+
+/// The counter that keeps this draw apart from those of the epochs.
+const STREAM: u64 = u64::MAX;
+
+/// Training and validation samples, each in their original order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    /// Trained on.
+    pub train: Vec<Sample>,
+    /// Only measured on.
+    pub validation: Vec<Sample>,
+    /// Which of the samples are in `train`, ascending.
+    pub kept: Vec<usize>,
+}
+
+/// Moves a random part of the samples to validation: a fraction below 1 (rounded, at least one sample), a count from
+/// 1 on. The same samples, size and seed give the same split on every machine. Both sides get at least one sample.
+pub fn split(samples: Vec<Sample>, val_size: f64, seed: u64) -> Result<Split, DatasetError> {
+    let n = samples.len();
+    let wanted = if val_size < 1.0 { (val_size * n as f64).round().max(1.0) } else { val_size };
+    // Written so that NaN fails, too.
+    if !(val_size > 0.0 && wanted.fract() == 0.0 && wanted < n as f64) {
+        return Err(Problem::ValSize { val_size, samples: n }.at("data.train"));
+    }
+    let mut held_out = vec![false; n];
+    for index in permutation(n, seed, STREAM).into_iter().take(wanted as usize) {
+        held_out[index] = true;
+    }
+    let kept = (0..n).filter(|&index| !held_out[index]).collect();
+    let mut split = Split { train: Vec::new(), validation: Vec::new(), kept };
+    for (sample, held_out) in samples.into_iter().zip(held_out) {
+        if held_out { split.validation.push(sample) } else { split.train.push(sample) }
+    }
+    Ok(split)
+}

@@ -1,0 +1,33 @@
+//! `{"text": "…"}`: a document, every token of which carries loss. `<bos>` stands before it and `<eos>` behind it, unless
+//! the text has them. Control tokens in the text are real, as transformers reads them: such data are often conversations
+//! that were rendered before.
+
+use serde_json::{Map, Value};
+
+use super::error::Problem;
+use super::record::{Ignored, text};
+use crate::data::template::Rendered;
+use crate::data::tokenizer::{Special, Tokenizer};
+
+/// The document, and whether it spells control tokens.
+pub(super) fn sample(
+    object: &Map<String, Value>,
+    tokenizer: &Tokenizer,
+    ignored: &mut Ignored,
+) -> Result<(Rendered, bool), Problem> {
+    ignored.note(object, &["text"], "")?;
+    let text = text(object, "text")?;
+    if text.is_empty() {
+        return Err(Problem::EmptyText);
+    }
+    let mut ids = tokenizer.encode(text, Special::Parse);
+    if ids.first() != Some(&tokenizer.bos()) {
+        ids.insert(0, tokenizer.bos());
+    }
+    let ends = |id: &u32| text.trim_end().as_bytes().ends_with(&tokenizer.token_bytes(*id));
+    if !tokenizer.eos().iter().any(ends) {
+        ids.push(tokenizer.id("<eos>").unwrap_or(tokenizer.turn_end()));
+    }
+    let labels = ids.iter().map(|&id| id as i32).collect();
+    Ok((Rendered { ids, labels, left_out: false }, tokenizer.find_special(text).is_some()))
+}

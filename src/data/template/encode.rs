@@ -1,0 +1,48 @@
+//! Rendered text to token ids, cut where the loss begins and ends.
+
+use std::ops::Range;
+
+use super::{Rendered, TemplateError};
+use crate::data::tokenizer::{Special, Tokenizer};
+
+/// Bytes of `text` that carry loss; the message they belong to, from 1, stands in errors.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Span {
+    pub bytes: Range<usize>,
+    pub number: usize,
+}
+
+/// Ids and labels of a text whose control tokens are real. `loss` is ascending and disjoint. A sequence starts with
+/// `<bos>`, whether the text does or not.
+///
+/// Every cut must fall between two tokens: then the ids are those of the whole text, and those that a program has which
+/// encodes the prompt alone and lets the model go on.
+pub(super) fn spans(tokenizer: &Tokenizer, text: &str, loss: &[Span]) -> Result<Rendered, TemplateError> {
+    let mut rendered = Rendered::default();
+    let mut done = 0;
+    for span in loss {
+        for at in [span.bytes.start, span.bytes.end] {
+            if tokenizer.joins_at(text, at) {
+                return Err(TemplateError::Mask { number: span.number, problem: joined(text, at) });
+            }
+        }
+        rendered.push(&tokenizer.encode(&text[done..span.bytes.start], Special::Parse), false);
+        rendered.push(&tokenizer.encode(&text[span.bytes.clone()], Special::Parse), true);
+        done = span.bytes.end;
+    }
+    rendered.push(&tokenizer.encode(&text[done..], Special::Parse), false);
+    if rendered.ids.first() != Some(&tokenizer.bos()) {
+        rendered.ids.insert(0, tokenizer.bos());
+        rendered.labels.insert(0, crate::data::batch::IGNORE);
+    }
+    Ok(rendered)
+}
+
+fn joined(text: &str, at: usize) -> String {
+    let before: String = text[..at].chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
+    let after: String = text[at..].chars().take(12).collect();
+    format!(
+        "the template's text {before:?} and what follows, {after:?}, share a token; let the template end the prompt with a \
+         newline or a control token"
+    )
+}

@@ -1,0 +1,131 @@
+//! Why a conversation cannot be rendered, and the checks that hold for every template.
+
+use serde_json::Value;
+
+use super::jinja::GENERATION;
+use super::{Conversation, Role};
+use crate::data::tokenizer::Tokenizer;
+
+/// Why a conversation cannot be rendered. Messages count from 1.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum TemplateError {
+    /// Nothing to render.
+    #[error(
+        "the conversation has no message; expected at least one from the user and one from the assistant"
+    )]
+    Empty,
+    /// A system message in the middle.
+    #[error("message {number} is from the system; expected a system message only as the first one")]
+    SystemNotFirst {
+        /// Which message.
+        number: usize,
+    },
+    /// One role twice in a row.
+    #[error("messages {} and {number} are both from the {role}; expected turns that alternate; join the two", .number - 1)]
+    Repeated {
+        /// The second of the two.
+        number: usize,
+        /// Whose they are.
+        role: Role,
+    },
+    /// A result that nothing asked for.
+    #[error(
+        "message {number} is from a tool; expected it behind an assistant message with \"tool_calls\", or behind another tool's"
+    )]
+    ToolWithoutCall {
+        /// Which message.
+        number: usize,
+    },
+    /// The wrong role at the end.
+    #[error("the last message is from the {found}, expected one from the {expected}")]
+    Last {
+        /// Who speaks last.
+        found: Role,
+        /// Who should.
+        expected: Role,
+    },
+    /// Content that spells a control token.
+    #[error(
+        "{place} contains the text of the control token {token}, which Ollama would read as that token; remove it, or \
+         give the sample as \"input_ids\""
+    )]
+    Special {
+        /// Which message and whose, or the tools.
+        place: String,
+        /// The token.
+        token: String,
+    },
+    /// The template is no Jinja.
+    #[error("the chat template cannot be read: {0}; choose data.template = \"gemma4\", or another file")]
+    Syntax(String),
+    /// The template's own refusal, or a mistake in it.
+    #[error("the chat template refuses the conversation: {0}")]
+    Refused(String),
+    /// Something that the template has no place for.
+    #[error(
+        "the chat template never reads \"{0}\", so the sample would lose it; remove it from the data, or choose another data.template"
+    )]
+    Unused(String),
+    /// A message whose tokens cannot be told from the rest.
+    #[error("message {number}: its tokens cannot be told from the rest: {problem}")]
+    Mask {
+        /// Which message.
+        number: usize,
+        /// What is in the way, and the way out.
+        problem: String,
+    },
+}
+
+/// What holds for every template: somebody speaks, the right one last, and nobody spells a control token.
+pub(super) fn check(
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
+    last: &[Role],
+) -> Result<(), TemplateError> {
+    let plain = |place: &dyn Fn() -> String, text: &str| {
+        let mark = text.contains([GENERATION.0, GENERATION.1]).then_some("U+FDD0 (a mark, no character)");
+        match tokenizer.find_special(text).or(mark) {
+            None => Ok(()),
+            Some(token) => Err(TemplateError::Special { place: place(), token: token.to_owned() }),
+        }
+    };
+    for (index, message) in conversation.messages.iter().enumerate() {
+        let place = || format!("message {} ({})", index + 1, message.role);
+        for text in [&message.content, &message.thinking, &message.name, &message.tool_call_id] {
+            plain(&place, text)?;
+        }
+        for call in &message.tool_calls {
+            plain(&place, &call.name)?;
+            call.arguments.iter().try_for_each(|(key, value)| {
+                plain(&place, key)?;
+                strings(value, &mut |text| plain(&place, text))
+            })?;
+        }
+        message.result.iter().try_for_each(|value| strings(value, &mut |text| plain(&place, text)))?;
+    }
+    let place = || "\"tools\"".to_owned();
+    conversation.tools.iter().try_for_each(|tool| strings(tool, &mut |text| plain(&place, text)))?;
+    match conversation.messages.last() {
+        None => Err(TemplateError::Empty),
+        Some(found) if !last.contains(&found.role) => {
+            Err(TemplateError::Last { found: found.role, expected: last[0] })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Hands every string of a JSON value to `each`, keys included.
+fn strings(
+    value: &Value,
+    each: &mut dyn FnMut(&str) -> Result<(), TemplateError>,
+) -> Result<(), TemplateError> {
+    match value {
+        Value::String(text) => each(text),
+        Value::Array(items) => items.iter().try_for_each(|item| strings(item, each)),
+        Value::Object(map) => map.iter().try_for_each(|(key, value)| {
+            each(key)?;
+            strings(value, each)
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+    }
+}

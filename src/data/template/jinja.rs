@@ -1,0 +1,258 @@
+//! Jinja chat templates, set up as transformers' `apply_chat_template` does (utils/chat_template_utils.py): blocks are
+//! trimmed, loops can break, and templates have `raise_exception`, `strftime_now`, `tojson` and `{% generation %}`.
+
+use std::sync::Arc;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value, context};
+use serde_json::{Map, Value as Json, json};
+use sha2::{Digest, Sha256};
+
+use super::{Conversation, Message, Role, TemplateError, python};
+use crate::data::tokenizer::Tokenizer;
+
+/// Marks what a `{% generation %}` block wrote; two characters that no text has (Unicode's noncharacters).
+pub(super) const GENERATION: (char, char) = ('\u{fdd0}', '\u{fdd1}');
+
+/// Keys by which templates know what the assistant thinks.
+const THINKING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// What stands before a key where it is read.
+const KEY: [char; 3] = ['\'', '"', '.'];
+
+/// A day, in days since 1970-01-01.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Date(pub i64);
+
+impl Date {
+    /// Year, month from 1, day from 1. Howard Hinnant's `civil_from_days`.
+    pub fn civil(self) -> (i64, i64, i64) {
+        let z = self.0 + 719_468;
+        let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+        (year + era * 400 + i64::from(month <= 2), month, day)
+    }
+
+    /// 0 is Sunday.
+    pub(super) fn weekday(self) -> usize {
+        (self.0 + 4).rem_euclid(7) as usize
+    }
+}
+
+/// A chat template, ready to render from any thread.
+pub struct Jinja {
+    env: Environment<'static>,
+    source: Arc<str>,
+    today: Date,
+    generation: bool,
+}
+
+impl Jinja {
+    /// Compiles a template. `today` is what it may write as the date.
+    pub fn new(source: &str, today: Date) -> Result<Jinja, TemplateError> {
+        let (compiled, generation) = generation_calls(source);
+        let mut env = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        env.set_syntax(syntax.expect("the usual delimiters"));
+        env.set_undefined_behavior(UndefinedBehavior::Lenient);
+        env.set_auto_escape_callback(|_| AutoEscape::None);
+        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        env.set_formatter(|out, _, value| out.write_str(&python::display(value)).map_err(Error::from));
+        env.add_filter("tojson", |value: Value, kwargs: Kwargs| python::tojson(&value, kwargs));
+        env.add_filter("trim", |value: Value, chars: Option<String>| {
+            let text = python::display(&value);
+            match chars {
+                Some(chars) => text.trim_matches(|c| chars.contains(c)).to_owned(),
+                None => python::strip(&text).to_owned(),
+            }
+        });
+        env.add_filter("string", |value: Value| python::display(&value));
+        env.add_filter("upper", |value: Value| python::display(&value).to_uppercase());
+        env.add_filter("lower", |value: Value| python::display(&value).to_lowercase());
+        // In Python, strings and mappings are sequences, too.
+        let listed =
+            |value: Value| matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map);
+        env.add_test("sequence", listed);
+        env.add_test("iterable", move |value: Value| {
+            listed(value.clone()) || value.kind() == ValueKind::Iterable
+        });
+        env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        env.add_function("strftime_now", move |format: String| python::strftime(today, &format));
+        env.add_function("generation__", generation_block);
+        env.add_template_owned("chat_template", compiled)
+            .map_err(|error| TemplateError::Syntax(message(&error)))?;
+        Ok(Jinja { env, source: source.into(), today, generation })
+    }
+
+    /// Whether the template marks the assistant's words itself.
+    pub(super) fn has_generation(&self) -> bool {
+        self.generation
+    }
+
+    /// Whether renderings change from day to day.
+    pub fn writes_date(&self) -> bool {
+        self.source.contains("strftime_now")
+    }
+
+    /// The date that this template writes.
+    pub fn today(&self) -> Date {
+        self.today
+    }
+
+    pub(super) fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(b"jinja 1\0");
+        hash.update(self.source.as_bytes());
+        if self.writes_date() {
+            hash.update(self.today.0.to_le_bytes());
+        }
+        hash.finalize().into()
+    }
+
+    /// The first `count` messages as text, with the prompt for an answer behind them where asked for.
+    pub(super) fn render(
+        &self,
+        tokenizer: &Tokenizer,
+        conversation: &Conversation,
+        count: usize,
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
+        let text = self.render_marked(tokenizer, conversation, count, add_generation_prompt)?;
+        Ok(if self.generation { text.replace([GENERATION.0, GENERATION.1], "") } else { text })
+    }
+
+    /// The same with [`GENERATION`] around what the template says the assistant writes.
+    pub(super) fn render_marked(
+        &self,
+        tokenizer: &Tokenizer,
+        conversation: &Conversation,
+        count: usize,
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
+        let messages: Vec<Json> =
+            conversation.messages[..count].iter().map(|m| self.message(m)).collect::<Result<_, _>>()?;
+        if !conversation.tools.is_empty() && !self.reads("tools", &[]) {
+            return Err(TemplateError::Unused("tools".into()));
+        }
+        // What switches off is off in a template that does not know it.
+        let lost = |(key, value): &(&String, &Json)| **value != Json::Bool(false) && !self.reads(key, &[]);
+        if let Some((key, _)) = conversation.kwargs.iter().find(lost) {
+            return Err(TemplateError::Unused(key.clone()));
+        }
+        let named = |name: &'static str| tokenizer.id(name).map(|_| name);
+        let eos = named("<eos>").or_else(|| named("<turn|>"));
+        let mut variables: Map<String, Json> = conversation.kwargs.clone();
+        if conversation.thinks() {
+            variables.insert("enable_thinking".into(), true.into());
+        }
+        let variables = Value::from(Serde(&variables));
+        // transformers passes None where there are no tools.
+        let tools = (!conversation.tools.is_empty()).then_some(&conversation.tools);
+        let context = context! {
+            messages => Value::from(Serde(&messages)),
+            tools => Value::from(Serde(tools)),
+            documents => Value::from(()),
+            add_generation_prompt,
+            bos_token => "<bos>",
+            eos_token => eos,
+            unk_token => named("<unk>"),
+            pad_token => named("<pad>"),
+            ..variables
+        };
+        let template = self.env.get_template("chat_template").expect("the only template was added");
+        template.render(context).map_err(|error| TemplateError::Refused(message(&error)))
+    }
+
+    /// Whether the template has this word, behind one of these characters where there are any. A template that reads
+    /// a key names it: `message['key']`, `message.get("key")`, `message.key`.
+    fn reads(&self, word: &str, behind: &[char]) -> bool {
+        let letter = |c: char| c.is_alphanumeric() || c == '_';
+        self.source.match_indices(word).any(|(at, _)| {
+            let before = self.source[..at].chars().next_back();
+            let after = self.source[at + word.len()..].chars().next();
+            let begins = match behind {
+                [] => !before.is_some_and(letter),
+                _ => before.is_some_and(|c| behind.contains(&c)),
+            };
+            begins && !after.is_some_and(letter)
+        })
+    }
+
+    /// A message as transformers hands it over; refuses what the template has no place for.
+    fn message(&self, message: &Message) -> Result<Json, TemplateError> {
+        let mut out = Map::new();
+        out.insert("role".into(), message.role.name().into());
+        let content = message.result.clone().unwrap_or_else(|| message.content.clone().into());
+        out.insert("content".into(), content);
+        if !message.thinking.is_empty() {
+            let mut known = THINKING.into_iter().filter(|key| self.reads(key, &KEY)).peekable();
+            if known.peek().is_none() {
+                return Err(TemplateError::Unused(THINKING[0].into()));
+            }
+            known.for_each(|key| drop(out.insert(key.into(), message.thinking.clone().into())));
+        }
+        if !message.tool_calls.is_empty() {
+            if !self.reads("tool_calls", &KEY) {
+                return Err(TemplateError::Unused("tool_calls".into()));
+            }
+            let calls = message.tool_calls.iter().map(|call| {
+                let mut out = Map::new();
+                if !call.id.is_empty() {
+                    out.insert("id".into(), call.id.clone().into());
+                }
+                out.insert("type".into(), "function".into());
+                out.insert("function".into(), json!({"name": call.name, "arguments": call.arguments}));
+                Json::from(out)
+            });
+            out.insert("tool_calls".into(), calls.collect());
+        }
+        if message.role == Role::Tool {
+            for (key, value) in [("name", &message.name), ("tool_call_id", &message.tool_call_id)] {
+                if !value.is_empty() {
+                    out.insert(key.into(), value.clone().into());
+                }
+            }
+        }
+        Ok(out.into())
+    }
+}
+
+/// The error's own words, with the line of the template.
+fn message(error: &Error) -> String {
+    let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
+    format!("{}{line}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
+}
+
+/// `{% generation %}` is transformers' own tag; it is written as the call of a function, which keeps the whitespace
+/// control that stands in it.
+fn generation_calls(source: &str) -> (String, bool) {
+    let mut out = String::new();
+    let (mut rest, mut found) = (source, false);
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        out += before;
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let (tag, tail) = tag.split_at(end);
+        let inner = tag.trim_start_matches("{%").trim_end_matches("%}");
+        let word = inner.trim_matches(['-', '+']).trim();
+        match word {
+            "generation" => (out += &tag.replacen(word, "call generation__()", 1), found = true).1,
+            "endgeneration" => out += &tag.replacen(word, "endcall", 1),
+            _ => out += tag,
+        }
+        rest = tail;
+    }
+    (out + rest, found)
+}
+
+fn generation_block(state: &mut State, kwargs: Kwargs) -> Result<String, Error> {
+    let caller: Value = kwargs.get("caller")?;
+    let body = caller.call(state, &[])?;
+    Ok(format!("{}{}{}", GENERATION.0, python::display(&body), GENERATION.1))
+}

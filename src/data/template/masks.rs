@@ -1,0 +1,205 @@
+//! Which bytes of a template's rendering carry loss.
+//!
+//! Where the template marks them with `{% generation %}`, as it says (transformers' `return_assistant_tokens_mask`).
+//! Else by prefixes, as TRL does: what a message adds is the rendering up to it less the rendering before it with the
+//! prompt for an answer. Each of these must be a prefix of the whole; where one is not, the sample is refused.
+
+use super::encode::Span;
+use super::jinja::GENERATION;
+use super::{Conversation, Jinja, Role, TemplateError, TrainOn};
+use crate::data::tokenizer::Tokenizer;
+
+/// No control token of Gemma's has more bytes.
+const LONGEST_TOKEN: usize = 48;
+
+/// The text of the whole conversation and what of it carries loss.
+pub(super) fn masks(
+    jinja: &Jinja,
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
+    trained: &[bool],
+    train_on: TrainOn,
+) -> Result<(String, Vec<Span>), TemplateError> {
+    let all = conversation.messages.len();
+    let mut text = jinja.render_marked(tokenizer, conversation, all, false)?;
+    let marked = jinja.has_generation().then(|| marks(&mut text)).transpose()?;
+    if train_on == TrainOn::All && trained.iter().all(|&trained| trained) {
+        let bytes = 0..text.len();
+        return Ok((text, vec![Span { bytes, number: all }]));
+    }
+    let rendering = Rendering { jinja, tokenizer, conversation };
+    let mut spans = Vec::new();
+    if train_on == TrainOn::All {
+        // Everything but the messages that are taken out.
+        let mut start = 0;
+        for index in (0..all).filter(|&index| !trained[index]) {
+            let turn = rendering.turn(&text, index)?;
+            spans.push(Span { bytes: start..turn.bytes.start, number: turn.number });
+            start = turn.bytes.end;
+        }
+        spans.push(Span { bytes: start..text.len(), number: all });
+    } else {
+        let mut marked = marked.map(|spans| by_message(conversation, trained, spans)).transpose()?;
+        for index in (0..all).filter(|&index| trained[index]) {
+            let span = match (&mut marked, conversation.messages[index].role) {
+                (Some(marked), Role::Assistant) => {
+                    marked[index].take().expect("each assistant message has one")
+                }
+                (None, Role::Assistant) => rendering.answer(&mut text, index)?,
+                _ => rendering.turn(&text, index)?,
+            };
+            spans.push(span);
+        }
+    }
+    spans.retain(|span| !span.bytes.is_empty());
+    Ok((text, spans))
+}
+
+/// Takes the marks out of `text`; what stood between them.
+fn marks(text: &mut String) -> Result<Vec<Span>, TemplateError> {
+    let (mut out, mut spans, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
+    for c in text.chars() {
+        match c {
+            c if c == GENERATION.0 => open = Some(out.len()),
+            c if c == GENERATION.1 => {
+                let start = open.take().ok_or_else(|| TemplateError::Mask {
+                    number: spans.len() + 1,
+                    problem: "the template's {% generation %} blocks are nested".into(),
+                })?;
+                spans.push(Span { bytes: start..out.len(), number: spans.len() + 1 });
+            }
+            c => out.push(c),
+        }
+    }
+    *text = out;
+    Ok(spans)
+}
+
+/// The template's marks, each under its assistant message.
+fn by_message(
+    conversation: &Conversation,
+    trained: &[bool],
+    spans: Vec<Span>,
+) -> Result<Vec<Option<Span>>, TemplateError> {
+    let assistants = |index: &usize| conversation.messages[*index].role == Role::Assistant;
+    let indices: Vec<usize> = (0..conversation.messages.len()).filter(assistants).collect();
+    if indices.len() != spans.len() {
+        let number = indices.iter().find(|&&index| trained[index]).map_or(1, |index| index + 1);
+        let problem = format!(
+            "the template marks {} answers with {{% generation %}}, the conversation has {}; correct the template",
+            spans.len(),
+            indices.len()
+        );
+        return Err(TemplateError::Mask { number, problem });
+    }
+    let mut out = vec![None; conversation.messages.len()];
+    for (index, span) in indices.into_iter().zip(spans) {
+        out[index] = Some(Span { number: index + 1, ..span });
+    }
+    Ok(out)
+}
+
+struct Rendering<'a> {
+    jinja: &'a Jinja,
+    tokenizer: &'a Tokenizer,
+    conversation: &'a Conversation,
+}
+
+impl Rendering<'_> {
+    fn first(&self, count: usize, prompt: bool) -> Result<String, TemplateError> {
+        self.jinja.render(self.tokenizer, self.conversation, count, prompt)
+    }
+
+    /// The rendering up to and with message `index`, which must begin the whole.
+    fn through(&self, text: &str, index: usize) -> Result<usize, TemplateError> {
+        let through = self.first(index + 1, false)?;
+        if text.starts_with(&through) {
+            return Ok(through.len());
+        }
+        let problem = "the template renders it differently once other messages follow; set data.train_on = \
+                       \"last_assistant\", or cut the conversation behind it";
+        Err(TemplateError::Mask { number: index + 1, problem: problem.into() })
+    }
+
+    /// The whole of a message, its head included.
+    fn turn(&self, text: &str, index: usize) -> Result<Span, TemplateError> {
+        let start = if index == 0 { 0 } else { self.through(text, index - 1)? };
+        Ok(Span { bytes: start..self.through(text, index)?, number: index + 1 })
+    }
+
+    /// What the assistant writes in message `index`: from the prompt for it to the token that ends it.
+    ///
+    /// Where a prompt ends in a block of control tokens that history leaves out (the empty thought of large Gemma 4
+    /// models), the last answer gets it, because a program that asks for that answer sends it.
+    fn answer(&self, text: &mut String, index: usize) -> Result<Span, TemplateError> {
+        let number = index + 1;
+        let mut end =
+            if number == self.conversation.messages.len() { text.len() } else { self.through(text, index)? };
+        let prompt = self.first(index, true)?;
+        let start = if text[..end].starts_with(&prompt) {
+            prompt.len()
+        } else {
+            let common: usize = text[..end]
+                .chars()
+                .zip(prompt.chars())
+                .take_while(|(a, b)| a == b)
+                .map(|(a, _)| a.len_utf8())
+                .sum();
+            let common = self.before_control_token(&prompt, common);
+            let block = &prompt[common..];
+            let history = self.first(index, false)?.len();
+            if common < history || !self.is_block(block) {
+                let excerpt: String = text[common..end].chars().take(24).collect();
+                let problem = format!(
+                    "the prompt for it goes on with {block:?}, the message with {excerpt:?}; expected the message to begin \
+                     with its prompt. Choose another data.template, or data.train_on = \"all\""
+                );
+                return Err(TemplateError::Mask { number, problem });
+            }
+            if number == self.conversation.messages.len() {
+                text.insert_str(common, block);
+                end += block.len();
+                common + block.len()
+            } else {
+                common
+            }
+        };
+        // What a template puts behind the end token is never written by the model.
+        let words = text[start..end].trim_end();
+        if self.ends_in_control_token(words) {
+            end = start + words.len();
+        }
+        Ok(Span { bytes: start..end, number })
+    }
+
+    /// `at`, or where the control token begins that it falls into: two different ones may begin alike.
+    fn before_control_token(&self, text: &str, at: usize) -> usize {
+        let inside = |start: &usize| {
+            let token = text
+                .get(*start..)
+                .and_then(|rest| self.tokenizer.find_special(rest).filter(|t| rest.starts_with(t)));
+            token.is_some_and(|token| start + token.len() > at)
+        };
+        (at.saturating_sub(LONGEST_TOKEN)..at).find(inside).unwrap_or(at)
+    }
+
+    /// Whether a text opens and closes with a control token.
+    fn is_block(&self, text: &str) -> bool {
+        self.tokenizer.find_special(text).is_some_and(|token| text.starts_with(token))
+            && self.ends_in_control_token(text)
+    }
+
+    fn ends_in_control_token(&self, text: &str) -> bool {
+        let from =
+            (text.len().saturating_sub(LONGEST_TOKEN)..text.len()).find(|&at| text.is_char_boundary(at));
+        let mut rest = from.map_or("", |from| &text[from..]);
+        while let Some(token) = self.tokenizer.find_special(rest) {
+            if rest.ends_with(token) {
+                return true;
+            }
+            let at = rest.find(token).expect("it was found") + token.len();
+            rest = &rest[at..];
+        }
+        false
+    }
+}

@@ -1,0 +1,11 @@
+//! Reading and writing files, on disk or, where there is no disk, in memory. Both have the same interface.
+
+#[cfg(feature = "native")]
+mod disk;
+#[cfg(not(feature = "native"))]
+mod memory;
+
+#[cfg(feature = "native")]
+pub use disk::*;
+#[cfg(not(feature = "native"))]
+pub use memory::*;

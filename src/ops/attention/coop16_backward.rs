@@ -1,0 +1,290 @@
+//! [`Attention::backward`] on cooperative matrices: weights and the gradients of scores, of some queries and keys at a time, then
+//! their products.
+
+use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
+use crate::ops::Rows;
+use crate::ops::attention::Attention;
+use crate::ops::attention::coop16::Operands;
+use crate::ops::attention::coop16_rows as attention_rows;
+use crate::ops::pack::{Packed, packed_bytes};
+
+/// Queries or keys of a block.
+const BLOCK: usize = 128;
+
+/// Bytes of the weights of a block of queries against one of keys.
+const BLOCK_BYTES: u64 = 2 * (BLOCK * BLOCK) as u64;
+
+/// Blocks of keys that a part has at least, where there are as many: fewer leave much of the device idle.
+const LEAST_BLOCKS: usize = 16;
+
+/// Columns of a head that a workgroup of a product takes, as matrices.
+const TILES: usize = 8;
+
+/// Twin of `Params` in shaders/common/attention_part.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    tiles: u32,
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    first_key: u32,
+    end_key: u32,
+    offset: u32,
+    blocks: u32,
+    scale: f32,
+}
+
+/// Scratch of backward, the same for all layers.
+pub struct Scratch {
+    dout: Packed,        // [T, H·K]
+    rows: wgpu::Buffer,  // log-sum-exp and delta [T, H, 2]
+    units: wgpu::Buffer, // [T/128]
+    left: Left,
+}
+
+impl Scratch {
+    /// Room for `tokens` tokens of `heads` heads, `queries` columns in all, beside `left`.
+    pub fn new(
+        gpu: &Gpu,
+        tokens: usize,
+        queries: usize,
+        heads: usize,
+        left: Left,
+    ) -> Result<Scratch, GpuError> {
+        Ok(Scratch {
+            dout: Packed::new(gpu, "packed attention gradient", tokens, queries)?,
+            rows: gpu.buffer("attention rows", 8 * (tokens * heads) as u64)?,
+            units: gpu.buffer("units of keys", 4 * tokens.div_ceil(BLOCK) as u64)?,
+            left,
+        })
+    }
+
+    /// What [`Scratch::new`] takes.
+    pub fn bytes(tokens: usize, queries: usize, heads: usize) -> u64 {
+        let rows = 4 * tokens + 8 * tokens * heads + 4 * tokens.div_ceil(BLOCK);
+        packed_bytes(tokens, queries) + rows as u64
+    }
+
+    /// [`Attention::backward`]; `dout` is scratch once it is read, as `dheads` is.
+    pub fn backward(
+        &self,
+        rec: &mut Recorder,
+        attention: &Attention,
+        [dq, dk, dv]: [&Rows; 3],
+        dheads: &Rows,
+        dout: &Rows,
+        operands: Operands,
+        out: &Rows,
+        lse: &Rows,
+    ) {
+        let Operands { q, k, v } = operands;
+        let Attention { q_scale, k_scale, .. } = *attention;
+        let packed = self.dout.for_rows(attention.rows);
+        packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
+        let rows = Binding { index: 6, buffer: &self.rows, range: None };
+        attention_rows::forward(rec, rows, attention, [out, dout], &packed, lse);
+        let units = Binding { index: 4, buffer: &self.units, range: None };
+        let bounds = |index| Binding { index, buffer: attention.bounds, range: None };
+        let params = Params {
+            rows: attention.rows as u32,
+            tiles: q.tiles(),
+            heads: attention.heads as u32,
+            kv_heads: attention.kv_heads as u32,
+            window: attention.window.unwrap_or(0) as u32,
+            first_key: 0,
+            end_key: 0,
+            offset: 0,
+            blocks: 0,
+            scale: 1.0 / (q_scale * k_scale),
+        };
+        let kernel = |name, entry| Kernel::new(name, entry).with_sizes(sizes(attention.head_size));
+        let product = |entry| kernel("attention/coop16_product", entry);
+        let all = attention.rows.div_ceil(BLOCK);
+        let bindings = [bounds(2), packed.bind_factors(3), units];
+        rec.dispatch(product("key_units"), &params, &bindings, [all as u32, 1, 1]);
+
+        let Left { weights, gradients, .. } = &self.left;
+        let columns = attention.head_size / 16 / tiles(attention.head_size);
+        for part in self.left.parts(attention) {
+            let Part { first, end, offset, blocks } = part;
+            let params = Params {
+                first_key: first as u32,
+                end_key: end as u32,
+                offset: offset as u32,
+                blocks: blocks as u32,
+                ..params
+            };
+            let bindings = [q.bind(1), k.bind(2), v.bind(3), packed.bind(4), bounds(5), rows];
+            let bindings = [&bindings[..], &[weights.bind(7), gradients.bind(8)]].concat();
+            let groups = [attention.heads, blocks, end - first].map(|n| n as u32);
+            rec.dispatch(kernel("attention/coop16_scores", "backward"), &params, &bindings, groups);
+            let of_queries = ("queries", gradients, k, 1.0 / k_scale, dq, part.queries(all));
+            let of_values = ("keys", weights, &packed, 1.0, dout, end - first);
+            let of_keys = ("keys", gradients, q, 1.0 / q_scale, dheads, end - first);
+            for (entry, left, x, scale, result, blocks) in [of_queries, of_values, of_keys] {
+                let mut bindings =
+                    vec![x.bind(1), bounds(2), packed.bind_factors(3), left.bind(5), result.bind(6)];
+                bindings.extend((entry == "keys").then_some(units));
+                let groups = [attention.heads, columns, blocks].map(|n| n as u32);
+                rec.dispatch(product(entry), &Params { scale, ..params }, &bindings, groups);
+            }
+        }
+        attention.sum_heads(rec, dk, dheads);
+        attention.sum_heads(rec, dv, dout);
+    }
+}
+
+/// Memory in which weights and the gradients of scores are left, as many of them at a time as it holds.
+#[derive(Clone)]
+pub struct Left {
+    weights: Half,
+    gradients: Half,
+    bytes: u64, // of each
+}
+
+#[derive(Clone)]
+struct Half {
+    buffer: wgpu::Buffer,
+    start: u64, // a multiple of 256
+    bytes: u64,
+}
+
+impl Half {
+    fn bind(&self, index: u32) -> Binding<'_> {
+        Binding { index, buffer: &self.buffer, range: Some((self.start, self.bytes)) }
+    }
+}
+
+impl Left {
+    /// Memory of its own, `bytes` bytes in all.
+    pub fn new(gpu: &Gpu, bytes: u64) -> Result<Left, GpuError> {
+        let rows =
+            Rows { buffer: gpu.buffer("attention weights", bytes)?, stride: 0, start: 0, packed: None };
+        Ok(Left::within([&rows, &rows], [0, bytes / 512 * 256], bytes / 2))
+    }
+
+    /// `bytes` bytes in each of two buffers, or twice in the same one, from the bytes `starts` (multiples of 256) on.
+    pub fn within(rows: [&Rows; 2], starts: [u64; 2], bytes: u64) -> Left {
+        let bytes = bytes / 256 * 256;
+        let half = |i: usize| Half { buffer: rows[i].buffer.clone(), start: starts[i], bytes };
+        Left { weights: half(0), gradients: half(1), bytes }
+    }
+
+    /// Bytes that keep the device busy: for `heads` heads over `tokens` tokens, each seen by at most `reach` queries.
+    pub fn least_bytes(heads: usize, tokens: usize, reach: usize) -> u64 {
+        let least = |blocks: usize| blocks.min(LEAST_BLOCKS);
+        2 * BLOCK_BYTES * (heads * least(tokens.div_ceil(BLOCK)) * least(queries(tokens, 0, reach))) as u64
+    }
+
+    fn parts(&self, attention: &Attention) -> Vec<Part> {
+        parts(self.bytes, attention.heads, attention.rows, attention.reach())
+    }
+}
+
+/// Some blocks of keys, each with as many blocks of queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    first: usize,  // block of keys
+    end: usize,    // one past the last
+    offset: usize, // from a block of keys to its first block of queries
+    blocks: usize, // of queries
+}
+
+impl Part {
+    /// Blocks of queries, of `all` that there are, from the first one on.
+    fn queries(&self, all: usize) -> usize {
+        (self.end - self.first - 1 + self.blocks).min(all.saturating_sub(self.first + self.offset))
+    }
+}
+
+/// Blocks of queries that see any key of block `key`, where at most `reach` queries see one.
+fn queries(tokens: usize, key: usize, reach: usize) -> usize {
+    // The last key of the block is seen by the most of them.
+    let reached = (BLOCK - 2 + reach.max(1)) / BLOCK + 1;
+    reached.min(tokens.div_ceil(BLOCK) - key)
+}
+
+/// Everything that is seen, in as few parts as there is room for: all queries of some keys, or where that would be too few keys, some
+/// of the queries at a time.
+fn parts(bytes: u64, heads: usize, tokens: usize, reach: usize) -> Vec<Part> {
+    let all = tokens.div_ceil(BLOCK);
+    let room = (bytes / (BLOCK_BYTES * heads as u64)) as usize;
+    assert!(room > 0, "the plan makes room for a block");
+    let (mut parts, mut first) = (Vec::new(), 0);
+    while first < all {
+        let queries = queries(tokens, first, reach);
+        let keys = (room / queries).max(LEAST_BLOCKS.min(room)).min(all - first);
+        let (end, blocks) = (first + keys, queries.min(room / keys));
+        let offsets = (0..queries).step_by(blocks);
+        parts.extend(offsets.map(|offset| Part { first, end, offset, blocks: blocks.min(queries - offset) }));
+        first = end;
+    }
+    parts
+}
+
+/// Matrices over the columns of a workgroup.
+fn tiles(head_size: usize) -> usize {
+    TILES.min(head_size / 16)
+}
+
+/// The sizes of the shaders for heads of `head_size`.
+pub fn sizes(head_size: usize) -> [(&'static str, u32); 3] {
+    let tiles = tiles(head_size);
+    [("DEPTH", head_size / 16), ("TILES", tiles), ("STAGED", 32 * (4 * tiles + 2))]
+        .map(|(name, n)| (name, n as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCK, BLOCK_BYTES, LEAST_BLOCKS, Left, parts, queries};
+
+    #[test]
+    fn every_block_is_taken_once_and_nothing_is_larger_than_its_room() {
+        for (tokens, reach) in
+            [(1, 1), (128, 128), (129, 1), (8192, 8192), (8192, 512), (8192, 513), (5000, 2048)]
+        {
+            for heads in [1, 8] {
+                let least = Left::least_bytes(heads, tokens, reach);
+                for bytes in [BLOCK_BYTES * heads as u64, least / 2, least, 3 * least] {
+                    let parts = parts(bytes, heads, tokens, reach);
+                    let all = tokens.div_ceil(BLOCK);
+                    let mut taken = vec![vec![0; all]; all];
+                    for p in &parts {
+                        assert!(BLOCK_BYTES * (heads * p.blocks * (p.end - p.first)) as u64 <= bytes);
+                        for (key, taken) in taken.iter_mut().enumerate().take(p.end).skip(p.first) {
+                            for query in (key + p.offset..key + p.offset + p.blocks).filter(|&q| q < all) {
+                                assert!(query < p.first + p.offset + p.queries(all));
+                                taken[query] += 1;
+                            }
+                        }
+                    }
+                    for (key, taken) in taken.iter().enumerate() {
+                        let seen = key..key + queries(tokens, key, reach);
+                        assert!(
+                            (0..all).all(|q| taken[q] == usize::from(seen.contains(&q))),
+                            "{tokens} {reach}"
+                        );
+                    }
+                    if bytes >= least / 2 {
+                        let whole =
+                            |p: &super::Part| p.end == all || p.end - p.first >= LEAST_BLOCKS.min(all);
+                        assert!(parts.iter().all(whole));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_queries_reach_as_far_as_the_last_key_is_seen() {
+        for (tokens, reach) in [(2000, 1), (2000, 2), (2000, 128), (2000, 129), (2000, 130), (2000, 2000)] {
+            for key in 0..16 {
+                let last = (key * BLOCK + BLOCK - 1).min(tokens - 1);
+                let seen_by = (last + reach - 1).min(tokens - 1);
+                assert!(queries(tokens, key, reach) > seen_by / BLOCK - key, "{tokens} {reach} {key}");
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What attention on cooperative matrices needs of every row in backward: [`crate::ops::attention::coop16`].
+
+use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::ops::Rows;
+use crate::ops::attention::Attention;
+use crate::ops::pack::Packed;
+
+/// Twin of `Params` in shaders/attention/coop16_rows.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    heads: u32,
+    head_size4: u32,
+    tiles: u32,
+}
+
+/// `rows` `[T, H, 2]`: the log-sum-exp, and `Σ dout·out` in units of what undoes the scaling of the row of `packed`.
+///
+/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed, and `out` may be, without scaling.
+pub fn forward(
+    rec: &mut Recorder,
+    rows: Binding,
+    attention: &Attention,
+    [out, dout]: [&Rows; 2],
+    packed: &Packed,
+    lse: &Rows,
+) {
+    let params = Params {
+        rows: attention.rows as u32,
+        heads: attention.heads as u32,
+        head_size4: (attention.head_size / 4) as u32,
+        tiles: out.tiles(),
+    };
+    let rows = Binding { index: 5, ..rows };
+    let out_binding = out.packed.as_ref().map_or_else(|| out.bind(1), |packed| packed.bind(1));
+    let bindings = [out_binding, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
+    let all = grid(attention.rows * attention.heads);
+    let kernel = Kernel::new("attention/coop16_rows", "forward").with_sizes(out.sizes());
+    rec.dispatch(kernel, &params, &bindings, all);
+}

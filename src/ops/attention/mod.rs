@@ -1,0 +1,194 @@
+//! Causal, windowed, grouped-query attention over packed samples; the backward recomputes the probabilities.
+
+pub mod coop16;
+pub mod coop16_backward;
+pub mod coop16_rows;
+
+use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier, grid};
+use crate::ops::Rows;
+use crate::ops::row_factors;
+
+/// Largest head size that the kernels hold in registers.
+pub const MAX_HEAD_SIZE: usize = 512;
+
+/// Twin of `Params` in shaders/attention/tiled.wgsl, which imports it from shaders/common/attention.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    q_scale: f32,
+    k_scale: f32,
+    scale: f32,
+}
+
+/// What stays the same for all of a layer's calls.
+#[derive(Clone, Copy)]
+pub struct Attention<'a> {
+    /// Query heads `H`.
+    pub heads: usize,
+    /// Key/value heads `G`.
+    pub kv_heads: usize,
+    /// Head size `K`, a multiple of 4, at most [`MAX_HEAD_SIZE`].
+    pub head_size: usize,
+    /// Sliding window.
+    pub window: Option<usize>,
+    /// First row and one past the last row of each token's sample, `[T, 2]` u32.
+    pub bounds: &'a wgpu::Buffer,
+    /// `T`.
+    pub rows: usize,
+    /// Tokens of the longest sample.
+    pub longest: usize,
+    /// The power of two by which queries become operands in f16, [`crate::ops::rms_norm::Norm::scale`].
+    pub q_scale: f32,
+    /// The same of keys.
+    pub k_scale: f32,
+}
+
+/// Which shader computes, but for what is the same for all.
+enum Shader {
+    /// shaders/attention/tiled.wgsl
+    Plain,
+    /// shaders/attention/software.wgsl, on registers of so many lanes.
+    Simd(u32),
+    /// shaders/attention/coop8.wgsl, on subgroups of so many lanes.
+    Matrices(u32),
+}
+
+fn shader(rec: &Recorder) -> Shader {
+    match (rec.gpu().matrices(), rec.gpu().simd()) {
+        (Some(Matrices { edge: 8, lanes }), _) => Shader::Matrices(lanes),
+        (_, Some(lanes)) if !half(rec) => Shader::Simd(lanes),
+        _ => Shader::Plain,
+    }
+}
+
+/// Whether operands are f16.
+fn half(rec: &Recorder) -> bool {
+    rec.gpu().tier() != Tier::F32
+}
+
+/// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.
+const OWN_ROWS: usize = 16;
+/// The same of shaders/attention/coop8.wgsl.
+const COOP8_OWN_ROWS: usize = 32;
+
+/// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
+/// workgroup memory that every WebGPU device has.
+pub fn sizes(head_size: usize, half: bool) -> Vec<(&'static str, u32)> {
+    let threads = if half { 128 } else { 64 };
+    let slice4 = if half { 8 } else { 4 };
+    let staged = OWN_ROWS + 32;
+    let sizes = [
+        ("HEAD4", head_size / 4),
+        ("THREADS", threads),
+        ("ROWS", OWN_ROWS / (threads / 16)),
+        ("PARTS", 512 / threads),
+        ("COLS", head_size.div_ceil(64)),
+        ("SLICE4", slice4),
+        ("LOADS", (staged * slice4).div_ceil(threads)),
+        ("STAGE", (staged * (slice4 + 1)).max(512)),
+    ]
+    .map(|(name, n)| (name, n as u32));
+    [&sizes[..], &row_factors::sizes(half)].concat()
+}
+
+/// The same of shaders/attention/coop8.wgsl, beside its lanes.
+pub fn coop8_sizes(head_size: usize) -> [(&'static str, u32); 2] {
+    [("HEAD4", (head_size / 4) as u32), ("COLS", head_size.div_ceil(64) as u32)]
+}
+
+impl<'a> Attention<'a> {
+    fn dispatch(&self, rec: &mut Recorder, entry: &'static str, bindings: &[Binding], workgroups: [u32; 3]) {
+        let params = Params {
+            rows: self.rows as u32,
+            heads: self.heads as u32,
+            kv_heads: self.kv_heads as u32,
+            window: self.window.unwrap_or(0) as u32,
+            q_scale: self.q_scale,
+            k_scale: self.k_scale,
+            scale: 1.0 / (self.q_scale * self.k_scale),
+        };
+        let alike = ["delta", "sum_heads"].contains(&entry);
+        let kernel = match shader(rec) {
+            Shader::Simd(lanes) if !alike => Kernel::new("attention/software", entry)
+                .with_lanes(lanes)
+                .with_size("HEAD4", (self.head_size / 4) as u32),
+            Shader::Matrices(lanes) if !alike => Kernel::new("attention/coop8", entry)
+                .with_size("LANES", lanes)
+                .with_sizes(coop8_sizes(self.head_size)),
+            _ => Kernel::new("attention/tiled", entry).with_sizes(sizes(self.head_size, half(rec))),
+        };
+        rec.dispatch(kernel, &params, bindings, workgroups);
+    }
+
+    /// At most as many queries see a key.
+    pub(in crate::ops) fn reach(&self) -> usize {
+        self.window.map_or(self.longest, |window| window.min(self.longest))
+    }
+
+    fn bounds(&self) -> Binding<'a> {
+        Binding { index: 4, buffer: self.bounds, range: None }
+    }
+
+    fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
+        let block = match shader(rec) {
+            Shader::Plain => OWN_ROWS,
+            Shader::Simd(lanes) => 2 * lanes as usize,
+            Shader::Matrices(_) => COOP8_OWN_ROWS,
+        };
+        [self.rows.div_ceil(block) as u32, heads as u32, 1]
+    }
+
+    /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
+    pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
+        let blocks = self.blocks(rec, self.heads);
+        if let Shader::Matrices(_) = shader(rec) {
+            self.dispatch(rec, "lse", &[q.bind(1), k.bind(2), self.bounds(), lse.bind(7)], blocks);
+        }
+        let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
+        self.dispatch(rec, "forward", &bindings, blocks);
+    }
+
+    /// `dq` (overwritten), `dk` and `dv` (added to); `delta` `[T, H, 2]` and `dheads` `[T, H, K]` are scratch.
+    pub fn backward(
+        &self,
+        rec: &mut Recorder,
+        [dq, dk, dv]: [&Rows; 3],
+        [delta, dheads]: [&Rows; 2],
+        dout: &Rows,
+        [q, k, v]: [&Rows; 3],
+        out: &Rows,
+        lse: &Rows,
+    ) {
+        self.delta(rec, delta, dout, out);
+        let saved = [q.bind(1), k.bind(2), self.bounds(), dout.bind(5), lse.bind(7), delta.bind(8)];
+        fn with<'b>(saved: &[Binding<'b>], more: &[Binding<'b>]) -> Vec<Binding<'b>> {
+            [saved, more].concat()
+        }
+        let blocks = self.blocks(rec, self.heads);
+        self.dispatch(rec, "backward_q", &with(&saved, &[v.bind(3), dq.bind(6)]), blocks);
+        if let Shader::Simd(_) = shader(rec) {
+            let both = with(&saved, &[v.bind(3), dk.bind(6), dv.bind(9)]);
+            return self.dispatch(rec, "backward_kv", &both, self.blocks(rec, self.kv_heads));
+        }
+        self.dispatch(rec, "backward_k", &with(&saved, &[v.bind(3), dheads.bind(6)]), blocks);
+        self.sum_heads(rec, dk, dheads);
+        self.dispatch(rec, "backward_v", &with(&saved, &[dheads.bind(6)]), blocks);
+        self.sum_heads(rec, dv, dheads);
+    }
+
+    /// `delta = Σ dout·out`, by row and head, and what undoes the scaling of `dout`.
+    fn delta(&self, rec: &mut Recorder, delta: &Rows, dout: &Rows, out: &Rows) {
+        let bindings = [out.bind(1), dout.bind(5), delta.bind(8)];
+        self.dispatch(rec, "delta", &bindings, grid((self.rows * self.heads).div_ceil(64)));
+    }
+
+    /// `dk` or `dv` += the gradients of the query heads that share it.
+    pub(in crate::ops) fn sum_heads(&self, rec: &mut Recorder, dkv: &Rows, dheads: &Rows) {
+        let count = self.rows * self.kv_heads * self.head_size / 4;
+        self.dispatch(rec, "sum_heads", &[dheads.bind(1), dkv.bind(6)], grid(count.div_ceil(64)));
+    }
+}

@@ -1,0 +1,69 @@
+//! The end of a block and the norm before the next: for decoding.
+
+use crate::gpu::{Kernel, Recorder};
+use crate::ops::Rows;
+use crate::ops::Up;
+use crate::ops::rms_norm::Norm;
+
+/// Twin of `Params` in shaders/block_end/plain.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    width4: u32,
+    y_stride4: u32,
+    z_offset4: u32,
+    rank4: u32,
+    next: u32,
+    eps: f32,
+    scale: f32,
+}
+
+/// Most vec4s of a row that a thread keeps: of 256, for rows of up to 8192.
+pub const MAX_SHARES: usize = 8;
+/// Of a workgroup, or of each of its groups.
+const THREADS: usize = 256;
+/// Groups that share `B`, where the device takes workgroups of so many threads.
+const GROUPS: usize = 4;
+
+/// `stream = scale·(stream + norm(y + B·z))` over `rows` rows of `[rows, D]`, and with `next` `normed = next(stream)`. `y`
+/// `[rows, D]` stands at the start of a row of products, `z` in it.
+pub fn forward(
+    rec: &mut Recorder,
+    stream: &Rows,
+    normed: &Rows,
+    y: &Rows,
+    up: Option<&Up>,
+    norm: &Norm,
+    next: Option<&Norm>,
+    scale: f32,
+    rows: usize,
+) {
+    let params = Params {
+        width4: (norm.width / 4) as u32,
+        y_stride4: (y.stride / 4) as u32,
+        z_offset4: up.map_or(0, |u| u.member(0).0 / 4),
+        rank4: up.map_or(0, |u| (u.rank / 4) as u32),
+        next: u32::from(next.is_some()),
+        eps: norm.eps,
+        scale,
+    };
+    let b = up.map_or(rec.unused(2), |u| u.bind(2));
+    let bindings =
+        [y.bind(1), b, norm.weights(3), next.unwrap_or(norm).weights(4), stream.bind(5), normed.bind(6)];
+    let shares = norm.width.div_ceil(4 * 256);
+    assert!(shares <= MAX_SHARES, "a row of {} is at most {}", norm.width, MAX_SHARES * 1024);
+    let gpu = rec.gpu();
+    let groups = if up
+        .is_some_and(|u| gpu.threads_to_share() >= THREADS * GROUPS && u.rank.is_multiple_of(4 * GROUPS))
+    {
+        GROUPS
+    } else {
+        1
+    };
+    let kernel = Kernel::new("block_end/plain", "forward")
+        .with_size("SHARES", shares as u32)
+        .with_size("DEEP", up.map_or(1, |u| u.deep(MAX_SHARES / shares, groups)))
+        .with_size("THREADS", (THREADS * groups) as u32)
+        .with_size("GROUPED", u32::from(groups > 1));
+    rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
+}

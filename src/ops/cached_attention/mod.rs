@@ -1,0 +1,123 @@
+//! Attention of new tokens over cached keys and values, windowed and grouped-query: for decoding.
+
+use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
+use crate::ops::Rows;
+use crate::ops::cached_heads::Cache;
+
+/// Twin of `Params` in shaders/cached_attention/plain.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    ring: u32,
+    q_stride4: u32,
+    splits: u32,
+}
+
+/// Keys that a workgroup takes at a time; one part has at least as many.
+const KEYS: usize = 64;
+/// Most parts of the keys.
+const MAX_SPLITS: usize = 64;
+/// Tokens up to which the keys are split: more tokens fill the device by themselves.
+const SPLIT_ROWS: usize = crate::ops::matvec::MAX_ROWS;
+
+/// One layer's shape.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedAttention {
+    /// Query heads `H`.
+    pub heads: usize,
+    /// Key/value heads `G`.
+    pub kv_heads: usize,
+    /// Head size `K`, a multiple of 4, at most 512.
+    pub head_size: usize,
+    /// Sliding window.
+    pub window: Option<usize>,
+}
+
+/// What several workgroups leave of one query: every layer uses the same.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    sums: wgpu::Buffer,
+    weights: wgpu::Buffer,
+}
+
+impl Parts {
+    /// Room for layers of up to `heads` query heads and `queries` = `H·K` columns.
+    pub fn new(gpu: &Gpu, heads: usize, queries: usize) -> Result<Parts, GpuError> {
+        let parts = if gpu.workgroups_to_fill() > 1 { SPLIT_ROWS * MAX_SPLITS } else { 0 };
+        Ok(Parts {
+            sums: gpu.buffer("sums of split attention", (parts * queries * 4) as u64)?,
+            weights: gpu.buffer("weights of split attention", (parts * heads * 8) as u64)?,
+        })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.sums.size() + self.weights.size()
+    }
+}
+
+impl CachedAttention {
+    /// `result` `[rows, H, K]` of the queries that `products` starts with, behind `past` (u32, `[1]`) tokens. The cache
+    /// holds the new tokens' keys and values too, and is never asked for more than `context` tokens.
+    pub fn forward(
+        &self,
+        rec: &mut Recorder,
+        result: &Rows,
+        products: &Rows,
+        cache: &Cache,
+        past: &wgpu::Buffer,
+        context: usize,
+        parts: &Parts,
+        rows: usize,
+    ) {
+        let per_kv = self.heads / self.kv_heads;
+        let keys = self.window.map_or(context, |w| w.min(context));
+        let (queries, splits) = self.shares(rec.gpu().workgroups_to_fill(), keys, rows);
+        let blocks = (rows * per_kv).div_ceil(queries);
+        let params = Params {
+            rows: rows as u32,
+            heads: self.heads as u32,
+            kv_heads: self.kv_heads as u32,
+            window: self.window.unwrap_or(0) as u32,
+            ring: cache.ring as u32,
+            q_stride4: (products.stride / 4) as u32,
+            splits: splits as u32,
+        };
+        let bound = |index, buffer| Binding { index, buffer, range: None };
+        let [sums, weights] = [bound(5, &parts.sums), bound(6, &parts.weights)];
+        let bindings =
+            [products.bind(1), bound(2, &cache.buffer), bound(3, past), result.bind(4), sums, weights];
+        let size4 = (self.head_size / 4) as u32;
+        let kernel = |entry| Kernel::new("cached_attention/plain", entry).with_constant("HEAD_SIZE4", size4);
+        let forward = kernel("forward").with_constant("QUERIES", queries as u32);
+        rec.dispatch(forward, &params, &bindings, [blocks as u32, self.kv_heads as u32, splits as u32]);
+        if splits > 1 {
+            let groups = [self.heads as u32, rows as u32, 1];
+            rec.dispatch(
+                kernel("combine").with_constant("QUERIES", 1),
+                &params,
+                &[result.bind(4), sums, weights],
+                groups,
+            );
+        }
+    }
+
+    /// Queries of a workgroup, and parts of the keys. Queries that share a workgroup share what it reads, so there are as
+    /// many as leave the device enough workgroups: of 64 threads, with much to wait for, a sixteenth of what fills it.
+    fn shares(&self, workgroups_to_fill: usize, keys: usize, rows: usize) -> (usize, usize) {
+        let queries = rows * self.heads / self.kv_heads;
+        let most = if self.head_size <= 256 { 8 } else { 4 }.min(queries.next_power_of_two());
+        let blocks = |of: usize| queries.div_ceil(of) * self.kv_heads;
+        if rows > SPLIT_ROWS {
+            return (most, 1);
+        }
+        let parts = keys.div_ceil(KEYS).clamp(1, MAX_SPLITS);
+        let few = |of: &usize| *of <= most && blocks(*of) * parts <= workgroups_to_fill / 16;
+        let of = [1, 2, 4, 8].into_iter().find(few).unwrap_or(most);
+        (of, (workgroups_to_fill / blocks(of)).clamp(1, parts))
+    }
+}

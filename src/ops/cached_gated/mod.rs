@@ -1,0 +1,53 @@
+//! The product of a gate and what it lets through, with their adapters' terms: for decoding.
+
+use crate::gpu::{Kernel, Recorder, grid};
+use crate::ops::Rows;
+use crate::ops::Up;
+use crate::ops::View;
+
+/// Twin of `Params` in shaders/cached_gated/plain.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    width4: u32,
+    gate_stride4: u32,
+    up_stride4: u32,
+    up_offset4: u32,
+    z_offset4: u32,
+    rank4: u32,
+    up_z_offset4: u32,
+    up_b_offset4: u32,
+    up_rank4: u32,
+}
+
+/// `y = gelu(gate + B·z)·(up + B·z)` over `rows` rows of `y`'s width. The gate stands at the start of a row of products, the
+/// `z` of both in it; the adapter's first member is the gate, its second, where there is one, is `up`.
+pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Option<&Up>, rows: usize) {
+    let rank4 = adapter.map_or(0, |a| (a.rank / 4) as u32);
+    let of_up = adapter.filter(|a| a.offsets.len() > 1).map(|a| a.member(1));
+    let (up_z_offset, up_b_offset) = of_up.unwrap_or_default();
+    let params = Params {
+        rows: rows as u32,
+        width4: (y.stride / 4) as u32,
+        gate_stride4: (gate.stride / 4) as u32,
+        up_stride4: up.stride4(),
+        up_offset4: up.offset4(),
+        z_offset4: adapter.map_or(0, |a| a.member(0).0 / 4),
+        rank4,
+        up_z_offset4: up_z_offset / 4,
+        up_b_offset4: up_b_offset / 4,
+        up_rank4: if of_up.is_some() { rank4 } else { 0 },
+    };
+    let b = adapter.map_or(rec.unused(3), |a| a.bind(3));
+    let bindings = [gate.bind(1), up.rows.bind(2), b, y.bind(4)];
+    let count = rows * y.stride / 4;
+    // A device that runs much at once has more threads ask for B.
+    let shared = rec.gpu().workgroups_to_fill() > 0 && adapter.is_some_and(|a| a.rank.is_multiple_of(16));
+    let parts = if shared { 4 } else { 1 };
+    let kernel = Kernel::new("cached_gated/plain", "forward")
+        .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, parts)))
+        .with_size("PARTS", parts as u32)
+        .with_size("PARTED", u32::from(shared));
+    rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64 / parts)));
+}

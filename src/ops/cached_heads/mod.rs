@@ -1,0 +1,102 @@
+//! What stands between the products of a layer's attention and the attention over the cache: for decoding.
+
+use crate::gpu::{Binding, Kernel, Recorder};
+use crate::ops::Rows;
+use crate::ops::Up;
+use crate::ops::rms_norm::Norm;
+use crate::ops::rope::Table;
+
+/// Twin of `Params` in shaders/cached_heads/plain.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    heads: u32,
+    kv_heads: u32,
+    head_size: u32,
+    stride: u32,
+    values: u32,
+    rank: u32,
+    z_offset: u32,
+    k_z_offset: u32,
+    v_z_offset: u32,
+    k_b_offset: u32,
+    v_b_offset: u32,
+    ring: u32,
+    eps: f32,
+}
+
+/// One layer's shape and weights. A row of products holds queries `[H, K]`, keys and values `[G, K]`, and `z`.
+pub struct Heads<'a> {
+    /// Query heads `H`.
+    pub heads: usize,
+    /// Key/value heads `G`.
+    pub kv_heads: usize,
+    /// Head size `K`, at most 512.
+    pub head_size: usize,
+    /// Whether the values are the raw keys.
+    pub k_eq_v: bool,
+    /// Of the queries.
+    pub q_norm: &'a Norm,
+    /// Of the keys; none where the layer uses another one's.
+    pub k_norm: Option<&'a Norm>,
+    /// What the layer's attention reads: its own, or the other one's.
+    pub cache: &'a Cache,
+    /// Rotary embedding.
+    pub table: &'a Table,
+}
+
+/// Keys and values of earlier tokens.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// `[ring, 2, G, K]`: keys, then values. Token `p` is in row `p % ring`.
+    pub buffer: wgpu::Buffer,
+    /// Rows.
+    pub ring: usize,
+}
+
+/// Adds the adapter's term to `rows` rows of `products`, norms and turns queries in place, and puts keys and values into
+/// the cache, behind `past` (u32, `[1]`) tokens. `up` holds the `B` of queries, keys and values, as far as there are such.
+pub fn forward(
+    rec: &mut Recorder,
+    products: &Rows,
+    layer: &Heads,
+    up: Option<&Up>,
+    past: &wgpu::Buffer,
+    rows: usize,
+) {
+    let kv_heads = if layer.k_norm.is_some() { layer.kv_heads } else { 0 };
+    let keys = layer.heads * layer.head_size;
+    let member = |i: usize| up.map_or((0, 0), |u| u.member(i));
+    let [(z_offset, _), (k_z_offset, k_b_offset)] = [0, 1].map(member);
+    // Values that are raw keys carry the keys' term too.
+    let (v_z_offset, v_b_offset) = member(if layer.k_eq_v { 1 } else { 2 });
+    let params = Params {
+        heads: layer.heads as u32,
+        kv_heads: kv_heads as u32,
+        head_size: layer.head_size as u32,
+        stride: products.stride as u32,
+        values: (keys + if layer.k_eq_v { 0 } else { kv_heads * layer.head_size }) as u32,
+        rank: up.map_or(0, |u| u.rank as u32),
+        z_offset,
+        k_z_offset,
+        v_z_offset,
+        k_b_offset,
+        v_b_offset,
+        ring: layer.cache.ring as u32,
+        eps: layer.q_norm.eps,
+    };
+    let b = up.map_or(rec.unused(2), |u| u.bind(2));
+    let bound = |index, buffer| Binding { index, buffer, range: None };
+    let bindings = [
+        products.bind(1),
+        b,
+        layer.q_norm.weights(3),
+        layer.k_norm.unwrap_or(layer.q_norm).weights(4),
+        layer.table.bind(5),
+        bound(6, past),
+        bound(7, &layer.cache.buffer),
+    ];
+    let kernel =
+        Kernel::new("cached_heads/plain", "forward").with_size("DEEP", up.map_or(1, |u| u.deep(4, 1)));
+    rec.dispatch(kernel, &params, &bindings, [(layer.heads + 2 * kv_heads) as u32, rows as u32, 1]);
+}

@@ -1,0 +1,59 @@
+//! The backward of [`crate::ops::cross_entropy`] into operands of products on cooperative matrices, and [`crate::ops::row_status::rows`].
+
+use crate::gpu::{Binding, Kernel, Recorder};
+use crate::ops::cross_entropy::Chunk;
+use crate::ops::pack::Packed;
+use crate::ops::row_status::Verdicts;
+
+/// Twin of `Params` in shaders/cross_entropy/coop16.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    vocab4: u32,
+    stride4: u32,
+    tiles: u32,
+    target_offset: u32,
+    loss_offset: u32,
+    softcap: f32,
+    factor: f32,
+    width4: u32,
+    verdict_offset: u32,
+}
+
+/// Most threads of a row.
+const THREADS: usize = 1024;
+
+/// Whether the kernel takes this vocabulary: a multiple of 4.
+pub fn supports(vocab: usize) -> bool {
+    vocab.is_multiple_of(4)
+}
+
+/// Losses, verdicts, and `factor·∂loss/∂logits` packed `[rows, V]`; the logits stay as they are.
+pub fn backward(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed, factor: f32) {
+    let params = Params {
+        rows: chunk.rows as u32,
+        vocab4: (chunk.vocab / 4) as u32,
+        stride4: (chunk.logits.stride / 4) as u32,
+        tiles: dlogits.tiles(),
+        target_offset: chunk.targets.1 as u32,
+        loss_offset: chunk.losses.1 as u32,
+        softcap: chunk.softcap.unwrap_or(0.0),
+        factor,
+        width4: (verdicts.hidden.stride / 4) as u32,
+        verdict_offset: verdicts.buffer.1 as u32,
+    };
+    let bindings = [
+        chunk.logits.bind(1),
+        Binding { index: 2, buffer: chunk.targets.0, range: None },
+        Binding { index: 3, buffer: chunk.losses.0, range: None },
+        dlogits.bind(4),
+        dlogits.bind_factors(5),
+        verdicts.hidden.bind(6),
+        Binding { index: 7, buffer: verdicts.buffer.0, range: None },
+    ];
+    let rows = chunk.rows.next_multiple_of(16) as u32;
+    let threads = 1usize << rec.gpu().threads_to_share().min(THREADS).ilog2();
+    let kernel = Kernel::new("cross_entropy/coop16", "backward").with_size("THREADS", threads as u32);
+    rec.dispatch(kernel, &params, &bindings, [rows, 1, 1]);
+}

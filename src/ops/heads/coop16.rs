@@ -1,0 +1,54 @@
+//! RMSNorm and rotary embedding of heads into operands of attention on cooperative matrices: [`crate::ops::attention::coop16`].
+
+use crate::gpu::{Binding, Kernel, Recorder};
+use crate::ops::Rows;
+use crate::ops::pack::Packed;
+use crate::ops::rms_norm::Norm;
+use crate::ops::rope::Table;
+
+/// Twin of `Params` in shaders/heads/coop16.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    tiles: u32,
+    heads: u32,
+    half4: u32,
+    weighted: u32,
+    turned: u32,
+    eps: f32,
+    scale: f32,
+}
+
+/// Positions `[T]` u32, and their cosines and sines.
+pub type Turn<'a> = (&'a wgpu::Buffer, &'a Table);
+
+/// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding
+/// where `turn` is `None`.
+pub fn forward<'a>(
+    rec: &mut Recorder<'a>,
+    y: &Packed,
+    x: &Rows,
+    norm: &'a Norm,
+    turn: Option<Turn>,
+    heads: usize,
+    rows: usize,
+) {
+    let params = Params {
+        rows: rows as u32,
+        tiles: y.tiles(),
+        heads: heads as u32,
+        half4: (norm.width / 8) as u32,
+        weighted: u32::from(norm.weight.is_some()),
+        turned: u32::from(turn.is_some()),
+        eps: norm.eps,
+        scale: norm.scale,
+    };
+    let (positions, table) = match turn {
+        Some((positions, table)) => (Binding { index: 3, buffer: positions, range: None }, table.bind(4)),
+        None => (rec.unused(3), rec.unused(4)),
+    };
+    let bindings = [x.bind(1), norm.bind(rec), positions, table, y.bind(5)];
+    let groups = [heads as u32, rows.div_ceil(16) as u32, 1];
+    rec.dispatch(Kernel::new("heads/coop16", "forward"), &params, &bindings, groups);
+}

@@ -1,0 +1,70 @@
+//! The gradient of [`crate::ops::heads::coop16`] into operands of products on cooperative matrices.
+
+use crate::gpu::{Binding, Kernel, Recorder};
+use crate::ops::Rows;
+use crate::ops::heads::coop16::Turn;
+use crate::ops::pack::Packed;
+use crate::ops::rms_norm::Norm;
+
+/// Twin of `Params` in shaders/heads/coop16_backward.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    tiles: u32,
+    heads: u32,
+    half4: u32,
+    weighted: u32,
+    turned: u32,
+    eps: f32,
+}
+
+/// Threads that share a head of a token.
+const THREADS: usize = 16;
+/// Most threads of a workgroup.
+const WORKGROUP: usize = 256;
+
+/// What the kernel is made for, for `heads` heads of `size` values, a multiple of 8.
+pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
+    let at_once = heads.min(WORKGROUP / THREADS);
+    let tokens = WORKGROUP / (at_once * THREADS);
+    [
+        ("HEADS", at_once as u32),
+        ("TURNS", heads.div_ceil(at_once) as u32),
+        ("PAIRS", (size / 8).div_ceil(THREADS) as u32),
+        ("THREADS", (tokens * at_once * THREADS) as u32),
+    ]
+}
+
+/// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
+/// [`crate::ops::heads::coop16::forward`] gives, without its scale; every row of `dx` is scaled as [`Packed::pack`] does.
+pub fn backward<'a>(
+    rec: &mut Recorder<'a>,
+    dx: &Packed,
+    dy: &Rows,
+    x: &Rows,
+    norm: &'a Norm,
+    turn: Option<Turn>,
+    heads: usize,
+    rows: usize,
+) {
+    let params = Params {
+        rows: rows as u32,
+        tiles: dx.tiles(),
+        heads: heads as u32,
+        half4: (norm.width / 8) as u32,
+        weighted: u32::from(norm.weight.is_some()),
+        turned: u32::from(turn.is_some()),
+        eps: norm.eps,
+    };
+    let (positions, table) = match turn {
+        Some((positions, table)) => (Binding { index: 3, buffer: positions, range: None }, table.bind(4)),
+        None => (rec.unused(3), rec.unused(4)),
+    };
+    let (x, w) = (x.bind(1), norm.bind(rec));
+    let bindings = [x, w, positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
+    let sizes = sizes(heads, norm.width);
+    let kernel = Kernel::new("heads/coop16_backward", "backward").with_sizes(sizes);
+    let tokens = WORKGROUP / (sizes[0].1 as usize * THREADS);
+    rec.dispatch(kernel, &params, &bindings, [rows.next_multiple_of(16).div_ceil(tokens) as u32, 1, 1]);
+}

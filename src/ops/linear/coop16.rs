@@ -1,0 +1,164 @@
+//! The products of [`crate::ops::linear`] on cooperative matrices: f16 operands, each row scaled, and f32 sums.
+
+use crate::gpu::{Kernel, Recorder};
+use crate::ops::Param;
+use crate::ops::Tile;
+use crate::ops::View;
+use crate::ops::Weight;
+use crate::ops::pack::Packed;
+use crate::ops::partial_sums::{self, Target};
+
+/// Steps of the sum that the kernel stages at a time.
+const STEPS: usize = 32;
+
+/// Twin of `Params` in shaders/linear/coop16.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    weight_rows: u32,
+    weight_cols: u32,
+    tiles: u32,
+    x_column: u32,
+    y_stride4: u32,
+    y_offset4: u32,
+    cols4: u32,
+    columns: u32,
+    ranks: u32,
+    z_column: u32,
+    z_tiles: u32,
+    lora_offset4: u32,
+    scale: f32,
+    lora_scale: f32,
+    accumulate: u32,
+    part_steps: u32,
+}
+
+/// `scale·z·matrixᵀ` (forward, `matrix` = B `[N, R]`) or `z·matrix` (backward, `matrix` = rows of A `[R, K]`).
+pub struct LowRank<'a> {
+    /// z or u, packed alike with the product's operand.
+    pub z: &'a Packed,
+    /// Its first column, a multiple of 16.
+    pub z_offset: usize,
+    /// B or A.
+    pub matrix: &'a Param,
+    /// First row of `matrix`: of A, which holds those of several matrices.
+    pub first_row: usize,
+    /// `R`, a multiple of 16.
+    pub rank: usize,
+    /// The adapter's scale.
+    pub scale: f32,
+}
+
+/// `y = scale·x·Wᵀ + lora.scale·z·Bᵀ` for `x` `[rows, K]`, `y` `[rows, N]`.
+pub fn forward(
+    rec: &mut Recorder,
+    y: View,
+    x: &Packed,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+) {
+    for tile in &w.tiles {
+        let params = Params {
+            y_offset4: y.offset4() + (tile.first_row / 4) as u32,
+            lora_offset4: lora.map_or(0, |l| (tile.first_row * l.rank / 4) as u32),
+            cols4: tile.rows.div_ceil(4) as u32,
+            columns: tile.rows as u32,
+            ..params(y, x, w, tile, scale, lora, rows)
+        };
+        dispatch(rec, "forward", y, x, w, tile, lora, params);
+    }
+}
+
+/// `dx = scale·dy·W + u·A` for `dy` `[rows, N]`, `dx` `[rows, K]`; added to `dx` where `accumulate`.
+pub fn backward(
+    rec: &mut Recorder,
+    dx: View,
+    dy: &Packed,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+    accumulate: bool,
+) {
+    for (i, tile) in w.tiles.iter().enumerate() {
+        let lora = lora.filter(|_| i + 1 == w.tiles.len());
+        let params = Params {
+            x_column: (tile.first_row / 16) as u32,
+            lora_offset4: lora.map_or(0, |l| (l.first_row * l.matrix.cols / 4) as u32),
+            accumulate: u32::from(accumulate || i > 0),
+            cols4: (w.cols / 4) as u32,
+            columns: w.cols as u32,
+            ..params(dx, dy, w, tile, scale, lora, rows)
+        };
+        dispatch(rec, "backward", dx, dy, w, tile, lora, params);
+    }
+}
+
+fn params(
+    y: View,
+    x: &Packed,
+    w: &Weight,
+    tile: &Tile,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+) -> Params {
+    Params {
+        rows: rows as u32,
+        weight_rows: tile.rows as u32,
+        weight_cols: w.cols as u32,
+        tiles: x.tiles(),
+        x_column: 0,
+        y_stride4: y.stride4(),
+        y_offset4: y.offset4(),
+        cols4: 0,
+        columns: 0,
+        ranks: lora.map_or(0, |l| (l.rank / 16) as u32),
+        z_column: lora.map_or(0, |l| (l.z_offset / 16) as u32),
+        z_tiles: lora.map_or(0, |l| l.z.tiles()),
+        lora_offset4: 0,
+        scale,
+        lora_scale: lora.map_or(0.0, |l| l.scale),
+        accumulate: 0,
+        part_steps: 0,
+    }
+}
+
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    y: View,
+    x: &Packed,
+    w: &Weight,
+    tile: &Tile,
+    lora: Option<&LowRank>,
+    params: Params,
+) {
+    let summed = if entry == "forward" { w.cols } else { tile.rows };
+    let [across, down] = [params.cols4.div_ceil(32), params.rows.div_ceil(128)];
+    let target = Target {
+        y: y.rows.bind(6),
+        rows: params.rows,
+        cols4: params.cols4,
+        stride4: params.y_stride4,
+        offset4: params.y_offset4,
+        accumulate: params.accumulate == 1,
+    };
+    let z = lora.map_or(rec.unused(4), |l| l.z.bind(4));
+    let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));
+    let kernel = Kernel::new("linear/coop16", entry).with_format(w.ty);
+    partial_sums::split_wide(rec, &target, across * down, summed.div_ceil(STEPS), |rec, parts| {
+        let params = Params {
+            y_stride4: parts.stride4,
+            y_offset4: parts.offset4,
+            accumulate: parts.accumulate,
+            part_steps: parts.steps,
+            ..params
+        };
+        let bindings = [tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, parts.result];
+        rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
+    });
+}

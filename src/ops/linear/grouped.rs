@@ -1,0 +1,324 @@
+//! Products of rows that are grouped by expert with the experts' frozen matrices, with the adapter's product in the same pass: in
+//! f32, or on cooperative matrices of 8×8.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::base::quant::GgmlType;
+use crate::base::{Base, Tensor, planes};
+use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder};
+use crate::ops::Param;
+use crate::ops::Tile;
+use crate::ops::View;
+use crate::ops::Weight;
+use crate::ops::dropout::grouped::{ExpertMask, MaskParams};
+use crate::ops::experts::groups::Groups;
+use crate::ops::random;
+use crate::ops::row_factors;
+
+/// Twin of `Params` in shaders/linear/grouped.wgsl, which imports it from shaders/common/expert_product.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    weight_rows: u32,
+    weight_cols: u32,
+    expert_rows: u32,
+    first_expert: u32,
+    used: u32,
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride4: u32,
+    y_offset4: u32,
+    rank4: u32,
+    z_stride4: u32,
+    z_offset4: u32,
+    scale: f32,
+    lora_scale: f32,
+    accumulate: u32,
+    cols4: u32,
+    first_column: u32,
+    tile: u32,
+    lora_rows: u32,
+    lora_first: u32,
+    mask: MaskParams,
+}
+
+/// A matrix `[N, K]` for each expert, in one of a model's formats.
+#[derive(Clone, Debug)]
+pub struct ExpertWeight {
+    /// All experts' below each other, `[E·N, K]`, in tiles of whole experts.
+    pub weight: Weight,
+    /// `N`.
+    pub rows: usize,
+}
+
+impl ExpertWeight {
+    /// Uploads `[experts·rows, cols]` of `data`, in the file's own blocks.
+    pub fn upload(
+        gpu: &Gpu,
+        name: &str,
+        ty: GgmlType,
+        [experts, rows, cols]: [usize; 3],
+        data: &[u8],
+    ) -> Result<ExpertWeight, GpuError> {
+        let row_bytes = data.len() / (experts * rows).max(1);
+        let mut tiles = Vec::new();
+        for tile in expert_tiles(gpu, experts, rows, row_bytes) {
+            let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
+            tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
+        }
+        Ok(ExpertWeight { weight: Weight { ty, rows: experts * rows, cols, tiles }, rows })
+    }
+
+    /// Uploads the matrices of all `experts` of `base`, of which no more than a tile is in memory at a time.
+    pub async fn stream(
+        gpu: &Gpu,
+        base: &Base,
+        matrix: &Tensor<'_>,
+        experts: usize,
+    ) -> Result<ExpertWeight, GpuError> {
+        let Tensor { name, ty, rows, cols, .. } = *matrix;
+        let places = expert_tiles(gpu, experts, rows / experts, matrix.row_bytes());
+        if base.is_random() && random::makes(ty) {
+            return Ok(ExpertWeight { weight: random::weight(gpu, matrix, places)?, rows: rows / experts });
+        }
+        let mut tiles = Vec::new();
+        for tile in places {
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
+        }
+        Ok(ExpertWeight { weight: Weight { ty, rows, cols, tiles }, rows: rows / experts })
+    }
+
+    /// Bytes of each tile of the matrices of all `experts`.
+    pub fn tile_bytes(gpu: &Gpu, matrix: &Tensor<'_>, experts: usize) -> Vec<u64> {
+        let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
+        tiles.map(|tile| ((tile.len() * matrix.row_bytes()) as u64).next_multiple_of(16)).collect()
+    }
+
+    /// The matrices of all `experts` in `buffers`, one for each tile, which may be larger and need not hold them yet.
+    pub fn within<'a>(
+        gpu: &Gpu,
+        matrix: &Tensor<'_>,
+        experts: usize,
+        buffers: impl IntoIterator<Item = &'a wgpu::Buffer>,
+    ) -> ExpertWeight {
+        let Tensor { ty, rows, cols, .. } = *matrix;
+        let places = expert_tiles(gpu, experts, rows / experts, matrix.row_bytes());
+        let bytes = ExpertWeight::tile_bytes(gpu, matrix, experts);
+        let tiles = places.zip(bytes).zip(buffers).map(|((tile, bytes), buffer)| Tile {
+            first_row: tile.start,
+            rows: tile.len(),
+            buffer: buffer.clone(),
+            range: Some((0, bytes)),
+        });
+        ExpertWeight { weight: Weight { ty, rows, cols, tiles: tiles.collect() }, rows: rows / experts }
+    }
+
+    /// What each tile of the matrices of all `experts` holds, in host memory: where the kernels read the file's own layout and
+    /// `base` is in memory, the file itself.
+    pub async fn on_host<'b>(
+        gpu: &Gpu,
+        base: &'b Base,
+        matrix: &Tensor<'b>,
+        experts: usize,
+    ) -> Result<Vec<Cow<'b, [u8]>>, GpuError> {
+        let mut tiles = Vec::new();
+        for tile in expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes()) {
+            if base.is_random() && random::makes(matrix.ty) {
+                let made = random::weight(gpu, matrix, std::iter::once(tile))?;
+                let buffer = &made.tiles[0].buffer;
+                tiles.push(Cow::Owned(gpu.read(buffer, buffer.size() as usize).await?));
+                continue;
+            }
+            let rows = matrix.rows(tile);
+            tiles.push(match base.read(&rows).await.map_err(GpuError::Base)? {
+                Cow::Borrowed(bytes) => planes::pack(matrix.ty, rows.rows, bytes),
+                Cow::Owned(bytes) => Cow::Owned(planes::pack(matrix.ty, rows.rows, &bytes).into_owned()),
+            });
+            if let Some(Cow::Owned(_)) = tiles.last() {
+                base.gguf().release(rows.range); // nothing will read the file's copy
+            }
+        }
+        Ok(tiles)
+    }
+
+    /// Bytes of their own that [`ExpertWeight::on_host`] takes for a matrix: none where it stays in a file in memory.
+    pub fn host_bytes(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>, experts: usize) -> u64 {
+        let in_file = base.gguf().is_in_memory() && !base.is_random();
+        let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
+        let bytes = tiles.map(|tile| tile.len() * matrix.row_bytes());
+        let own = bytes.filter(|&bytes| !(in_file && planes::is_as_in_file(matrix.ty, bytes)));
+        own.map(|bytes| planes::packed_bytes(bytes) as u64).sum()
+    }
+
+    /// Parameters `[experts·rows, cols]` as something to multiply by.
+    pub fn of_param(param: &Param, experts: usize) -> ExpertWeight {
+        ExpertWeight { weight: param.as_weight(), rows: param.rows / experts }
+    }
+}
+
+/// The rows of each tile: whole experts, as many as a binding can span.
+fn expert_tiles(
+    gpu: &Gpu,
+    experts: usize,
+    rows: usize,
+    row_bytes: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let fit = (gpu.max_binding_bytes() as usize / (rows * row_bytes).max(1)).clamp(1, experts);
+    (0..experts).step_by(fit).map(move |first| first * rows..experts.min(first + fit) * rows)
+}
+
+/// A product of rank `R` that is added: `scale·z·B_eᵀ` forward, `u·A_e` backward.
+pub struct LowRank<'a> {
+    /// `z` or `u`, grouped `[rows, R]`.
+    pub z: View<'a>,
+    /// `B` `[E·N, R]` or `A` `[E·R, K]`.
+    pub matrix: &'a Param,
+    /// Row of every `B_e` that belongs to the first of `W_e`, where `B` holds those of several matrices; forward only.
+    pub first_row: usize,
+    /// `R`, a multiple of 4.
+    pub rank: usize,
+    /// Factor of the whole term; forward only.
+    pub scale: f32,
+}
+
+/// Rows to multiply: one for each row of the groups, or one for each token.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// Grouped already.
+    Rows(View<'a>),
+    /// Of the tokens: every choice reads its token's.
+    Tokens(View<'a>),
+}
+
+/// Where a product goes: as many columns of the result, from `first` (a multiple of 128) on, as there are or fit the view.
+#[derive(Clone, Copy)]
+pub struct Columns<'a> {
+    /// `[rows, …]`.
+    pub y: View<'a>,
+    /// The column of the result that becomes the view's first.
+    pub first: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// All of them.
+    pub fn all(y: View<'a>) -> Columns<'a> {
+        Columns { y, first: 0 }
+    }
+
+    /// How many, of a result of `columns`.
+    pub(in crate::ops) fn count(&self, columns: usize) -> usize {
+        (columns - self.first).min(self.y.rows.stride - self.y.offset)
+    }
+}
+
+/// `y = scale·x·W_eᵀ + lora.scale·z·B_eᵀ` for `y` `[rows, N]`, in the tiles of a pass over `tokens` tokens.
+pub fn forward(
+    rec: &mut Recorder,
+    y: Columns,
+    x: Source,
+    w: &ExpertWeight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    groups: &Groups,
+    tokens: usize,
+) {
+    dispatch(rec, "forward", y, x, w, scale, lora, None, groups, tokens, false);
+}
+
+/// `z = (mask·x)·A_eᵀ` for `z` `[rows, R]` and the `A` of an adapter.
+pub fn forward_masked(
+    rec: &mut Recorder,
+    z: Columns,
+    x: Source,
+    a: &ExpertWeight,
+    mask: ExpertMask,
+    groups: &Groups,
+    tokens: usize,
+) {
+    dispatch(rec, "forward_masked", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
+}
+
+/// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
+pub fn backward(
+    rec: &mut Recorder,
+    dx: Columns,
+    dy: Source,
+    w: &ExpertWeight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    groups: &Groups,
+    tokens: usize,
+    accumulate: bool,
+) {
+    dispatch(rec, "backward", dx, dy, w, scale, lora, None, groups, tokens, accumulate);
+}
+
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    to: Columns,
+    x: Source,
+    w: &ExpertWeight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    mask: Option<ExpertMask>,
+    groups: &Groups,
+    tokens: usize,
+    accumulate: bool,
+) {
+    let masked = mask.is_some(); // in f32: a thin product
+    let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
+    let (x, used) = match x {
+        Source::Rows(x) => (x, 0),
+        Source::Tokens(x) => (x, groups.experts.used),
+    };
+    let half = row_factors::needed(rec) && !masked;
+    let factors = half.then(|| {
+        let cols = if entry == "forward" { w.weight.cols } else { w.rows };
+        let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
+        row_factors::of(rec, 8, x, cols, rows)
+    });
+    let kernel = match rec.gpu().matrices() {
+        Some(Matrices { edge: 8, lanes }) if half => {
+            Kernel::new("linear/grouped_coop8", entry).with_size("LANES", lanes)
+        }
+        _ => Kernel::new("linear/grouped", entry).with_sizes(row_factors::sizes(half)),
+    };
+    let kernel = kernel.with_format(w.weight.ty);
+    let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
+    let y = to.y;
+    for tile in &w.weight.tiles {
+        let params = Params {
+            weight_rows: tile.rows as u32,
+            weight_cols: w.weight.cols as u32,
+            expert_rows: w.rows as u32,
+            first_expert: (tile.first_row / w.rows) as u32,
+            used: used as u32,
+            x_stride4: x.stride4(),
+            x_offset4: x.offset4(),
+            y_stride4: y.stride4(),
+            y_offset4: y.offset4(),
+            rank4: lora.map_or(0, |l| (l.rank / 4) as u32),
+            z_stride4: lora.map_or(0, |l| l.z.stride4()),
+            z_offset4: lora.map_or(0, |l| l.z.offset4()),
+            scale,
+            lora_scale: lora.map_or(0.0, |l| l.scale),
+            accumulate: u32::from(accumulate),
+            cols4: columns.div_ceil(4) as u32,
+            first_column: to.first as u32,
+            tile: groups.tile as u32,
+            lora_rows: lora.map_or(0, |l| (l.matrix.rows / groups.experts.count) as u32),
+            lora_first: lora.map_or(0, |l| l.first_row as u32),
+            mask,
+        };
+        let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
+        let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
+        let (tiles, choices) = (groups.tiles.bind(6), groups.choices.bind(7));
+        let mut bindings = vec![tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5), tiles, choices];
+        bindings.extend(factors);
+        let workgroups = [columns.div_ceil(64) as u32, (groups.most_rows(tokens) / 64) as u32, 1];
+        rec.dispatch(kernel.clone(), &params, &bindings, workgroups);
+    }
+}

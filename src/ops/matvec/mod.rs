@@ -1,0 +1,180 @@
+//! Products of a few rows with frozen matrices, and with the `A` of an adapter that reads the same rows: for decoding.
+
+pub mod grouped;
+
+use crate::base::quant::GgmlType;
+use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::ops::Param;
+use crate::ops::Rows;
+use crate::ops::Tile;
+use crate::ops::Up;
+use crate::ops::View;
+use crate::ops::Weight;
+
+/// Most rows that the kernel takes; [`crate::ops::linear`] is for more.
+pub const MAX_ROWS: usize = 8;
+/// Most matrices of one dispatch.
+const MAX_MATRICES: usize = 3;
+/// Most values of a gated input, of all rows together: each workgroup keeps them.
+const MAX_GATED: usize = 2048;
+/// Of a workgroup.
+const THREADS: usize = 256;
+
+/// Twin of `Params` in shaders/matvec/plain.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    weight_rows_0: u32,
+    weight_rows_1: u32,
+    weight_rows_2: u32,
+    weight_cols: u32,
+    sliced: u32,
+    x_stride4: u32,
+    x_offset4: u32,
+    y_stride: u32,
+    y_offset: u32,
+    z_offset: u32,
+    a_rows: u32,
+    a_height: u32,
+    scale: f32,
+    softcap: f32,
+    up_stride4: u32,
+    up_offset4: u32,
+    gate_z_offset4: u32,
+    gate_rank4: u32,
+}
+
+/// An adapter's `A` that reads the same input, and the first column of its `z` in the rows of the result.
+pub struct Down<'a> {
+    /// `A` `[R, K]`.
+    pub a: &'a Param,
+    /// First column of `z`.
+    pub z_offset: usize,
+}
+
+/// An input that is made on the way: `x = gelu(gate + B·z)·up`, as [`crate::ops::cached_gated`] makes it.
+pub struct Gated<'a> {
+    /// Rows of products that start with the gate, `[rows, K]`, and hold its `z`.
+    pub gate: &'a Rows,
+    /// `[rows, K]`.
+    pub up: View<'a>,
+    /// The gate's adapter.
+    pub adapter: Option<Up<'a>>,
+}
+
+/// Whether [`forward_gated`] takes `rows` rows of `cols` columns.
+pub fn takes_gated(rows: usize, cols: usize) -> bool {
+    rows <= MAX_ROWS && rows * cols <= MAX_GATED
+}
+
+/// [`forward`] with one matrix and an input that is short enough ([`takes_gated`]) for every workgroup to make it.
+pub fn forward_gated(
+    rec: &mut Recorder,
+    y: View,
+    x: &Gated,
+    matrix: &Weight,
+    down: Option<&Down>,
+    rows: usize,
+) {
+    assert!(takes_gated(rows, matrix.cols), "{rows} rows of {} are too much to gate", matrix.cols);
+    product(rec, y, x.gate.all(), Some(x), 0, &[matrix], down, 1.0, None, rows);
+}
+
+/// `y = scale·x·Wᵀ` for `x` `[rows, K]` from row `first_row` on and `y` `[rows, Σ N]`, the results of all `matrices` side by
+/// side, capped where there is a `softcap`; and `z = x·Aᵀ` `[rows, R]` in the same rows. At most [`MAX_ROWS`] rows.
+pub fn forward(
+    rec: &mut Recorder,
+    y: View,
+    x: View,
+    first_row: usize,
+    matrices: &[&Weight],
+    down: Option<&Down>,
+    scale: f32,
+    softcap: Option<f32>,
+    rows: usize,
+) {
+    product(rec, y, x, None, first_row, matrices, down, scale, softcap, rows);
+}
+
+fn product(
+    rec: &mut Recorder,
+    y: View,
+    x: View,
+    gated: Option<&Gated>,
+    first_row: usize,
+    matrices: &[&Weight],
+    down: Option<&Down>,
+    scale: f32,
+    softcap: Option<f32>,
+    rows: usize,
+) {
+    assert!((1..=MAX_ROWS).contains(&rows), "one to {MAX_ROWS} rows");
+    let cols = matrices[0].cols;
+    let tiles: Vec<(GgmlType, &Tile)> =
+        matrices.iter().flat_map(|w| w.tiles.iter().map(|tile| (w.ty, tile))).collect();
+    let adapter = gated.and_then(|g| g.adapter.as_ref());
+    let mut y_offset = y.offset;
+    for (i, tiles) in tiles.chunks(MAX_MATRICES).enumerate() {
+        let down = down.filter(|_| i == 0);
+        let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
+        let sliced = |ty: GgmlType| !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let fill = rec.gpu().workgroups_to_fill();
+        let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
+        // A device that runs much at once gives each of A's few rows as many threads as there is for them to do.
+        let a_parts = if fill == 0 { parts } else { (cols / 4).next_power_of_two().clamp(8, THREADS) };
+        let params = Params {
+            rows: rows as u32,
+            weight_rows_0: tile_rows(0),
+            weight_rows_1: tile_rows(1),
+            weight_rows_2: tile_rows(2),
+            weight_cols: cols as u32,
+            sliced: tiles.iter().enumerate().map(|(i, (ty, _))| u32::from(sliced(*ty)) << i).sum(),
+            x_stride4: x.stride4(),
+            x_offset4: x.offset4() + first_row as u32 * x.stride4(),
+            y_stride: y.rows.stride as u32,
+            y_offset: y_offset as u32,
+            z_offset: down.map_or(0, |d| d.z_offset as u32),
+            a_rows: down.map_or(0, |d| d.a.rows as u32),
+            a_height: (THREADS / a_parts) as u32,
+            scale,
+            softcap: softcap.unwrap_or(0.0),
+            up_stride4: gated.map_or(0, |g| g.up.stride4()),
+            up_offset4: gated.map_or(0, |g| g.up.offset4()),
+            gate_z_offset4: adapter.map_or(0, |a| a.member(0).0 / 4),
+            gate_rank4: adapter.map_or(0, |a| (a.rank / 4) as u32),
+        };
+        let kernel = Kernel::new("matvec/plain", "forward")
+            .with_constant("ROWS", rows.next_power_of_two() as u32)
+            .with_constant("PARTS", parts as u32)
+            .with_size("GATED", u32::from(gated.is_some()))
+            .with_size("PLAIN", u32::from(gated.is_none()))
+            .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)));
+        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(*ty));
+        let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
+        let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];
+        if let Some(gated) = gated {
+            bindings.extend([gated.up.rows.bind(4), adapter.map_or(rec.unused(5), |a| a.bind(5))]);
+        }
+        bindings.extend((10..).zip(tiles).map(|(index, (_, tile))| tile.bind(index)));
+        let groups = |rows: u32| (rows as usize).div_ceil(THREADS / parts);
+        let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2];
+        let of_a = (params.a_rows as usize).div_ceil(THREADS / a_parts);
+        let groups = of_a + all.map(groups).into_iter().sum::<usize>();
+        rec.dispatch(kernel, &params, &bindings, grid(groups));
+        y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
+    }
+}
+
+/// Threads for each of `rows` rows of `cols` columns: as many as a row's slices of 32 columns keep busy for four fifths of
+/// the time. Few rows leave a device idle that runs `workgroups_to_fill` workgroups of 64: then more threads share a row,
+/// as many as three quarters of the time keeps busy and the device runs at once, and no more than leave four neighbouring
+/// rows to a workgroup: they lie side by side in memory.
+fn parts(cols: usize, rows: usize, workgroups_to_fill: usize) -> usize {
+    let slices = cols.div_ceil(32);
+    let rounds = |parts: usize| parts * slices.div_ceil(parts);
+    let spare = |parts: &usize| 4 * slices >= 3 * rounds(*parts) && rows * parts <= 64 * workgroups_to_fill;
+    let busy = |parts: &usize| 5 * slices >= 4 * rounds(*parts);
+    let more = [64, 32].into_iter().find(spare);
+    more.or([32, 16].into_iter().find(busy)).unwrap_or(8)
+}

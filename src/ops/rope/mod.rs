@@ -1,0 +1,90 @@
+//! Rotary position embedding, in place.
+
+use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
+use crate::ops::Rows;
+
+/// Twin of `Params` in shaders/rope/plain.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    heads: u32,
+    pairs: u32,
+}
+
+/// Cosines and sines by position, made in f64: WGSL's own are only good to 2⁻¹¹.
+#[derive(Clone, Debug)]
+pub struct Table {
+    buffer: wgpu::Buffer,
+    pairs: usize,
+}
+
+impl Table {
+    /// For positions `0..positions` and the frequencies of [`crate::base::config::Config::rope_frequencies`].
+    pub fn new(gpu: &Gpu, frequencies: &[f64], positions: usize) -> Result<Table, GpuError> {
+        let mut table = Vec::with_capacity(positions * frequencies.len());
+        for p in 0..positions {
+            table.extend(frequencies.iter().map(|f| {
+                let angle = p as f64 * f;
+                [angle.cos() as f32, angle.sin() as f32]
+            }));
+        }
+        Ok(Table { buffer: gpu.upload("rope table", &table)?, pairs: frequencies.len() })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.buffer.size()
+    }
+
+    pub(in crate::ops) fn bind(&self, index: u32) -> Binding<'_> {
+        Binding { index, buffer: &self.buffer, range: None }
+    }
+}
+
+/// Turns `x` `[rows, heads, K]` by its positions.
+pub fn forward(
+    rec: &mut Recorder,
+    x: &Rows,
+    positions: &wgpu::Buffer,
+    table: &Table,
+    heads: usize,
+    rows: usize,
+) {
+    turn(rec, "forward", x, positions, table, heads, rows);
+}
+
+/// Turns the gradient back.
+pub fn backward(
+    rec: &mut Recorder,
+    dx: &Rows,
+    positions: &wgpu::Buffer,
+    table: &Table,
+    heads: usize,
+    rows: usize,
+) {
+    turn(rec, "backward", dx, positions, table, heads, rows);
+}
+
+fn turn(
+    rec: &mut Recorder,
+    entry: &'static str,
+    x: &Rows,
+    positions: &wgpu::Buffer,
+    table: &Table,
+    heads: usize,
+    rows: usize,
+) {
+    let params = Params { rows: rows as u32, heads: heads as u32, pairs: table.pairs as u32 };
+    let bindings = [
+        Binding { index: 1, buffer: positions, range: None },
+        Binding { index: 2, buffer: &table.buffer, range: None },
+        x.bind(3),
+    ];
+    rec.dispatch(
+        Kernel::new("rope/plain", entry),
+        &params,
+        &bindings,
+        grid((rows * heads * table.pairs).div_ceil(64)),
+    );
+}

@@ -1,0 +1,111 @@
+//! The whole Gemma 4 text model over one micro-batch: forward, loss, and every adapter gradient.
+
+mod backward;
+mod forward;
+mod weights;
+
+use std::collections::BTreeMap;
+
+use crate::adapter::lora::{Module, Slot};
+use crate::base::config::Config;
+use crate::reference::experts;
+
+pub use forward::{Activations, ExpertActivations, LayerActivations};
+pub use weights::{
+    ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError,
+};
+
+/// A frozen base with an adapter on it. Its methods are `forward`, `logits`, `loss` and `backward`.
+#[derive(Clone, Copy, Debug)]
+pub struct Model<'a> {
+    /// Shapes and constants.
+    pub config: &'a Config,
+    /// The frozen base.
+    pub weights: &'a Weights,
+    /// What is trained.
+    pub adapter: &'a Adapter,
+}
+
+/// `A` `[R, in]` and `B` `[out, R]` of one slot, or their gradients; of experts `[E, R, in]` and `[E, out, R]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pair {
+    /// `[R, in]`.
+    pub a: Vec<f64>,
+    /// `[out, R]`.
+    pub b: Vec<f64>,
+}
+
+/// LoRA matrices of any subset of the model's slots.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// `R`, the same in every slot.
+    pub rank: usize,
+    /// What multiplies `B·A`: see [`crate::adapter::lora::scale`].
+    pub scale: f64,
+    /// The matrices; a slot that is missing stays as the base has it.
+    pub pairs: BTreeMap<Slot, Pair>,
+    /// Inverted dropout masks (0 or `1/(1 − p)`) of this micro-batch, `[T, in]` or, of experts, `[T·used, in]`; a slot that is missing
+    /// drops nothing.
+    pub masks: BTreeMap<Slot, Vec<f64>>,
+}
+
+/// What [`Model::backward`] computes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gradients {
+    /// Gradients of every slot of the adapter.
+    pub pairs: BTreeMap<Slot, Pair>,
+    /// Gradients of [`Activations::hidden`], `L + 1` times `[T, D]`. The first one leaves out the way
+    /// through the per-layer inputs, as no trained tensor lies there.
+    pub hidden: Vec<Vec<f64>>,
+}
+
+impl Adapter {
+    /// No slots: the base alone.
+    pub fn none() -> Adapter {
+        Adapter { rank: 1, scale: 0.0, pairs: BTreeMap::new(), masks: BTreeMap::new() }
+    }
+
+    /// Random, nonzero `A` and `B` for `slots`, so that every gradient is nonzero.
+    ///
+    /// `A ~ N(0, 1/in)`, `B ~ N(0, b_std²)`.
+    pub fn random(slots: &[Slot], rank: usize, scale: f64, b_std: f64, seed: u64) -> Adapter {
+        let mut normal = weights::Normal::new(seed);
+        let mut adapter = Adapter { rank, scale, ..Adapter::none() };
+        for slot in slots {
+            let a = normal.vec(slot.len_a(rank), 0.0, (slot.in_features as f64).powf(-0.5));
+            let b = normal.vec(slot.len_b(rank), 0.0, b_std);
+            adapter.pairs.insert(*slot, Pair { a, b });
+        }
+        adapter
+    }
+}
+
+impl Model<'_> {
+    /// The slot of a matrix that the layer has.
+    fn slot(&self, layer: usize, module: Module) -> Slot {
+        Slot::of(self.config, layer, module).expect("forward only asks for matrices that the layer has")
+    }
+
+    /// The matrices of a layer's experts, of `width` each, with their adapters.
+    fn expert_matrices(&self, layer: usize, width: usize) -> Option<experts::Experts<'_>> {
+        let matrices = self.weights.layers[layer].experts.as_ref()?.matrices(width);
+        let lora = |module: Module| {
+            let slot = self.slot(layer, module);
+            let Pair { a, b } = self.adapter.pairs.get(&slot)?;
+            let mask = self.adapter.masks.get(&slot).map(Vec::as_slice);
+            Some(experts::Lora { a, b, rank: self.adapter.rank, scale: self.adapter.scale, mask })
+        };
+        let (gate_up_lora, down_lora) = (lora(Module::FfnGateUpExps), lora(Module::FfnDownExps));
+        Some(experts::Experts { gate_up_lora, down_lora, ..matrices })
+    }
+
+    /// `ε` of every norm.
+    fn eps(&self) -> f64 {
+        f64::from(self.config.rms_eps)
+    }
+
+    /// `c` of the softcap.
+    fn softcap(&self) -> Option<f64> {
+        self.config.softcap.map(f64::from)
+    }
+}

@@ -1,0 +1,199 @@
+//! TensorBoard's event files: TFRecords of `Event` messages.
+//!
+//! Must match tensorflow's `core/lib/io/record_writer.cc` (frames, masked CRC-32C), `core/util/event.proto` and
+//! `core/framework/summary.proto`.
+
+use crate::run::metrics::{Evaluation, Event, Scores, Step};
+
+/// How TensorBoard recognizes such a file by its name.
+pub const FILE: &str = "events.out.tfevents.rullama-train";
+
+/// The first record of a file.
+pub fn header(time: f64) -> Vec<u8> {
+    let mut event = Message::default();
+    event.double(1, time);
+    event.bytes(3, b"brain.Event:2");
+    record(&event.0)
+}
+
+/// The records of an event; `time` in seconds since 1970. `tokens_per_second` where it was measured.
+pub fn records(event: &Event, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
+    match event {
+        Event::Step(step) => of_step(step, time, tokens_per_second),
+        Event::Evaluation(evaluation) => of_evaluation(evaluation, time),
+        Event::Notice(notice) => {
+            summary(notice.step, time, &[("notices".into(), Shown::Text(&notice.notice))])
+        }
+    }
+}
+
+fn of_step(step: &Step, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
+    let values = [
+        ("train/loss", step.loss),
+        ("train/accuracy", step.accuracy),
+        ("train/grad_norm", step.grad_norm),
+        ("train/update_ratio", step.update_ratio),
+        ("train/learning_rate", Some(step.learning_rate)),
+        ("train/tokens_per_second", tokens_per_second),
+    ];
+    let shown = |(tag, value): (&str, Option<f64>)| Some((tag.to_string(), Shown::Number(value?)));
+    summary(step.step, time, &values.into_iter().filter_map(shown).collect::<Vec<_>>())
+}
+
+fn of_evaluation(evaluation: &Evaluation, time: f64) -> Vec<u8> {
+    let mut values = Vec::new();
+    let mut scores = |prefix: &str, s: &Scores| {
+        for (name, value) in
+            [("loss", s.eval_loss), ("perplexity", s.eval_perplexity), ("accuracy", s.eval_accuracy)]
+        {
+            values.push((format!("{prefix}/{name}"), Shown::Number(value)));
+        }
+    };
+    evaluation.scores.iter().for_each(|s| scores("eval", s));
+    evaluation.sources.iter().for_each(|s| scores(&format!("eval/{}", s.source), &s.scores));
+    let replies: Vec<String> =
+        evaluation.replies.iter().map(|r| format!("**{}**\n\n{}", r.prompt, r.reply)).collect();
+    values.extend(
+        replies.iter().enumerate().map(|(i, text)| (format!("replies/{}", i + 1), Shown::Text(text))),
+    );
+    summary(evaluation.step, time, &values)
+}
+
+enum Shown<'a> {
+    Number(f64),
+    /// Markdown.
+    Text(&'a str),
+}
+
+/// `Event { wall_time, step, summary { value { tag, … } } }`; nothing where there is nothing to show.
+fn summary(step: usize, time: f64, values: &[(String, Shown)]) -> Vec<u8> {
+    if values.is_empty() {
+        return Vec::new();
+    }
+    let mut summary = Message::default();
+    for (tag, shown) in values {
+        let mut value = Message::default();
+        value.bytes(1, tag.as_bytes());
+        match shown {
+            Shown::Number(number) => value.float(2, *number as f32),
+            Shown::Text(text) => {
+                value.message(8, |tensor| {
+                    tensor.varint(1, 7); // DT_STRING
+                    tensor.message(2, |shape| shape.message(2, |dim| dim.varint(1, 1)));
+                    tensor.bytes(8, text.as_bytes());
+                });
+                value.message(9, |metadata| metadata.message(1, |plugin| plugin.bytes(1, b"text")));
+            }
+        }
+        summary.bytes(1, &value.0);
+    }
+    let mut event = Message::default();
+    event.double(1, time);
+    event.varint(2, step as u64);
+    event.bytes(5, &summary.0);
+    record(&event.0)
+}
+
+/// Length, its checksum, data, its checksum.
+fn record(data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u64).to_le_bytes();
+    [&length[..], &masked_crc(&length).to_le_bytes(), data, &masked_crc(data).to_le_bytes()].concat()
+}
+
+fn masked_crc(data: &[u8]) -> u32 {
+    crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Castagnoli's polynomial, reflected.
+fn crc32c(data: &[u8]) -> u32 {
+    let bit = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+    !data.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| bit(crc)))
+}
+
+/// A protocol buffer being written.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn key(&mut self, field: u64, wire_type: u64) {
+        self.raw_varint(field << 3 | wire_type);
+    }
+
+    fn raw_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn varint(&mut self, field: u64, value: u64) {
+        self.key(field, 0);
+        self.raw_varint(value);
+    }
+
+    fn double(&mut self, field: u64, value: f64) {
+        self.key(field, 1);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn bytes(&mut self, field: u64, value: &[u8]) {
+        self.key(field, 2);
+        self.raw_varint(value.len() as u64);
+        self.0.extend(value);
+    }
+
+    fn float(&mut self, field: u64, value: f32) {
+        self.key(field, 5);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn message(&mut self, field: u64, fill: impl FnOnce(&mut Message)) {
+        let mut message = Message::default();
+        fill(&mut message);
+        self.bytes(field, &message.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::metrics::{Notice, Reply};
+
+    #[test]
+    fn checksums_are_the_standards() {
+        // RFC 3720, appendix B.4: 32 bytes of zeros, and the usual check value.
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    /// Written by tensorboard 2.21's `RecordWriter` from
+    /// `Event(wall_time=1.5, step=300, summary=Summary(value=[Summary.Value(tag="train/loss", simple_value=0.25)]))`.
+    const GOLDEN_SCALAR: [u8; 49] = [
+        0x21, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x7b, 0xec, 0xf6, 0x09, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0xf8, 0x3f, 0x10, 0xac, 0x02, 0x2a, 0x13, 0x0a, 0x11, 0x0a, 0x0a, 0x74, 0x72, 0x61, 0x69,
+        0x6e, 0x2f, 0x6c, 0x6f, 0x73, 0x73, 0x15, 0x00, 0x00, 0x80, 0x3e, 0x65, 0x57, 0x98, 0x1f,
+    ];
+
+    #[test]
+    fn a_scalar_has_tensorboards_bytes() {
+        let found = summary(300, 1.5, &[("train/loss".into(), Shown::Number(0.25))]);
+        assert_eq!(found, GOLDEN_SCALAR);
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let none = Evaluation { step: 3, scores: None, sources: vec![], replies: vec![] };
+        assert!(records(&Event::Evaluation(none.clone()), 0.0, None).is_empty());
+        let reply = Reply { prompt: "Hi?".into(), reply: "Ahoy!".into() };
+        let one = records(&Event::Evaluation(Evaluation { replies: vec![reply], ..none }), 0.0, None);
+        assert!(one.windows(16).any(|w| w == b"**Hi?**\n\nAhoy!J\x08"), "{one:?}");
+        let skipped = Event::Step(Step::skipped(2, f64::NAN, f64::NAN, 1e-4, 7));
+        let text = String::from_utf8_lossy(&records(&skipped, 0.0, Some(9.0))).into_owned();
+        assert!(
+            !text.contains("loss") && text.contains("learning_rate") && text.contains("tokens_per_second")
+        );
+        let notice = Event::Notice(Notice { step: 1, notice: "look".into() });
+        assert!(String::from_utf8_lossy(&records(&notice, 0.0, None)).contains("look"));
+    }
+}

@@ -1,0 +1,98 @@
+//! A conversation that goes on, as the ids that a cache holds.
+//!
+//! The built-in layout keeps what was said as it was said. A Jinja template may write the past in another way than the
+//! present (thoughts are dropped, for one), so it renders all messages anew; what is alike stays in the cache.
+
+use crate::data::template::{self, Layout, Message, Part, ReplyParts, Role, Template, TemplateError};
+use crate::data::tokenizer::{Special, Tokenizer};
+
+/// The turns so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conversation {
+    messages: Vec<Message>,
+    /// Up to the newline behind the last reply, in the built-in layout; empty before the first message.
+    history: Vec<u32>,
+}
+
+/// A message with what was said before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// All ids, up to the prompt for the reply.
+    pub ids: Vec<u32>,
+    /// The same as later turns have it: [`Layout::Large`] opens only the turn that is to come with an empty thought.
+    history: Vec<u32>,
+    message: Message,
+}
+
+impl Conversation {
+    /// An empty conversation under a system message, where there is one.
+    pub fn new(system: Option<String>) -> Conversation {
+        let messages = system.into_iter().map(|content| Message::new(Role::System, content)).collect();
+        Conversation { messages, history: Vec::new() }
+    }
+
+    /// Forgets what was said; the system message stays.
+    pub fn reset(&mut self) {
+        self.messages.retain(|m| m.role == Role::System);
+        self.history.clear();
+    }
+
+    /// Whether nothing was said yet.
+    pub fn is_empty(&self) -> bool {
+        self.messages.iter().all(|m| m.role == Role::System)
+    }
+
+    /// The user says `message`.
+    pub fn ask(
+        &self,
+        template: &Template,
+        tokenizer: &Tokenizer,
+        message: &str,
+    ) -> Result<Turn, TemplateError> {
+        let message = Message::new(Role::User, message);
+        let after = |before: &[Message]| {
+            template::Conversation::new(before.iter().chain([&message]).cloned().collect())
+        };
+        let layout = match template {
+            Template::Gemma4(layout) => *layout,
+            Template::Jinja(_) => {
+                let ids = template.prompt(tokenizer, &after(&self.messages))?;
+                return Ok(Turn { ids, history: Vec::new(), message });
+            }
+        };
+        let unsaid = if self.history.is_empty() { &self.messages[..] } else { &[] };
+        let with = |layout: Layout| -> Result<Vec<u32>, TemplateError> {
+            let ids = Template::Gemma4(layout).prompt(tokenizer, &after(unsaid))?;
+            // <bos> stands in front of the first message only.
+            let skipped = usize::from(!self.history.is_empty());
+            Ok([&self.history, &ids[skipped..]].concat())
+        };
+        let (ids, history) = (with(layout)?, with(Layout::Small)?);
+        Ok(Turn { ids, history, message })
+    }
+
+    /// The model said `reply`, which is `text`, to `turn` (without the token that ended it).
+    pub fn push(&mut self, tokenizer: &Tokenizer, turn: Turn, reply: &[u32], text: &str) {
+        // Later turns show no thoughts.
+        let parts = ReplyParts::to(&turn.ids, tokenizer);
+        let said = Message { thinking: String::new(), ..message(parts, text) };
+        self.messages.extend([turn.message, said]);
+        self.history = turn.history;
+        self.history.extend(reply);
+        self.history.push(tokenizer.turn_end());
+        self.history.extend(tokenizer.encode("\n", Special::Plain));
+    }
+}
+
+/// The assistant's message that `text`, control tokens spelled out, is; `parts` knows what the prompt has begun.
+pub fn message(mut parts: ReplyParts, text: &str) -> Message {
+    let mut message = Message::new(Role::Assistant, "");
+    for part in parts.push(text).into_iter().chain(parts.finish()) {
+        match part {
+            Part::Words(words) => message.content += &words,
+            Part::Thought(thought) => message.thinking += &thought,
+            Part::Call(call) => message.tool_calls.push(call),
+        }
+    }
+    message
+}

@@ -1,0 +1,5 @@
+//! Generating text: sampling, generation, and conversations.
+
+pub mod conversation;
+pub mod generate;
+pub mod sampling;

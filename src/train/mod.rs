@@ -1,0 +1,5 @@
+//! The optimizer step on the device, the learning-rate schedule, and the health of a run.
+
+pub mod health;
+pub mod schedule;
+pub mod trainer;
