@@ -20,7 +20,7 @@ use crate::measure;
 use crate::problem::DEVICE;
 use crate::source::{ByteSource, Ranges, text};
 use crate::talk;
-use crate::train::trainer;
+use crate::train;
 use crate::tree;
 use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
 
