@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use regex::Regex;
-use rullama_train::adapter::lora::{Adapter, Module, Pair, Slot, slots};
+use rullama_train::adapter::lora::{Adapter, Pair, Slot, slots};
 use rullama_train::base::Base;
+use rullama_train::base::Module;
 use rullama_train::base::config::{Config, LayerConfig};
 use rullama_train::export::Error;
 use rullama_train::export::Options;

@@ -12,7 +12,8 @@ use half::f16;
 
 use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
 use super::{Error, FINGERPRINT, Format, Options};
-use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::lora::{Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::gguf_writer::{self, Entry};
 use crate::base::value::Value;

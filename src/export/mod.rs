@@ -22,7 +22,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::lora::{self, Adapter, Module, Slot};
+use crate::adapter::lora::{self, Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::{self, Base};
 use crate::files;

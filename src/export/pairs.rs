@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use half::f16;
 
-use crate::adapter::lora::{self, Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{self, Adapter, Pair, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::{GgmlType, quant};
 

@@ -10,7 +10,8 @@ use std::path::Path;
 use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
 use super::{Error, Options, read_file};
-use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::lora::{Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::files;
 

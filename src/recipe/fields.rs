@@ -11,7 +11,7 @@ use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
 use super::{Cache, Switch, TargetModules};
-use crate::adapter::lora::Module;
+use crate::base::Module;
 use crate::export::AdapterPath;
 
 /// Values that later versions are meant to take.

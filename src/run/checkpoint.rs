@@ -335,8 +335,9 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::adapter::lora::{Module, slots};
+    use crate::adapter::lora::slots;
     use crate::base::Base;
+    use crate::base::Module;
 
     const RECIPE: &str =
         "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\nlora.rank = 3\ntrain.learning_rate = 1e-3";

@@ -14,7 +14,8 @@ use std::process::Command;
 
 use gguf_writer::GgufWriter;
 use half::f16;
-use rullama_train::adapter::lora::{Adapter, Module, Slot, slots};
+use rullama_train::adapter::lora::{Adapter, Slot, slots};
+use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::value::Value;
 use rullama_train::base::{Base, Fingerprint, Gguf};

@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rullama_train::adapter::lora::{Module, Slot, slots};
+use rullama_train::adapter::lora::{Slot, slots};
+use rullama_train::base::Module;
 use rullama_train::base::config::{Config, Experts, LayerConfig};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;

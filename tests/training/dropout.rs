@@ -5,7 +5,8 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::adapter::lora::{Module, Slot};
+use rullama_train::adapter::lora::Slot;
+use rullama_train::base::Module;
 use rullama_train::data::batch::{MicroBatch, Step};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;

@@ -3,8 +3,9 @@
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Base;
+use rullama_train::base::Module;
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::template::{Layout, Message, Role, render_prompt};
 use rullama_train::data::tokenizer::Tokenizer;

@@ -7,7 +7,8 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use super::{CONFIG, Naming, TENSORS};
-use crate::adapter::lora::{Adapter, Module};
+use crate::adapter::lora::Adapter;
+use crate::base::Module;
 use crate::export::{Error, Options};
 use crate::files;
 

@@ -20,7 +20,8 @@ pub(super) use tensors::read_slots;
 
 use super::pairs::{Half, Layout};
 use super::{Error, Options, safetensors_file};
-use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::base::Module;
 use crate::files;
 
 /// File of the tensors.

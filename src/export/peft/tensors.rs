@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::config::read_file;
 use super::{AdapterConfig, Naming, TENSORS, read_config};
-use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::lora::{Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::export::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use crate::export::{Error, safetensors_file};
