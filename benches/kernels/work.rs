@@ -11,7 +11,7 @@ use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::attention::coop16 as coop_attention;
 use rullama_train::ops::attention::coop16::Operands;
-use rullama_train::ops::attention::coop16_backward::{Left, Scratch};
+use rullama_train::ops::attention::coop16_backward::{ScoreScratch, Scratch};
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
 use rullama_train::ops::gated::coop16 as coop_geglu;
@@ -268,7 +268,7 @@ pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let [k, v, dk, dv] = rows_of(gpu, t, narrow)?;
         let [lse] = rows_of(gpu, t, heads.next_multiple_of(4))?;
         let [q, k, v] = [packed(gpu, &q, t)?, packed(gpu, &k, t)?, packed(gpu, &v, t)?];
-        let left = Left::new(gpu, Left::least_bytes(heads, t, window.unwrap_or(t)))?;
+        let left = ScoreScratch::new(gpu, ScoreScratch::least_bytes(heads, t, window.unwrap_or(t)))?;
         let (bounds, scratch) = (bounds(gpu, t)?, Scratch::new(gpu, t, wide, heads, left)?);
         let pairs = size.pairs(head_size, window);
         let operations = [

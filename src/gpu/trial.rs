@@ -49,8 +49,8 @@ impl Gpu {
         let (y, dx) = (Rows::new(self, "trial", t, n)?, Rows::new(self, "trial", t, k)?);
         let (x_rows, dy_rows) = (self.trial_rows(&x, k)?, self.trial_rows(&dy, n)?);
         let mut rec = Recorder::new(self);
-        linear::forward(&mut rec, y.all(), x_rows.all(), &weight, 1.0, None, t);
-        linear::backward(&mut rec, dx.all(), dy_rows.all(), &weight, 1.0, None, t, false);
+        linear::tiled::forward(&mut rec, y.all(), x_rows.all(), &weight, 1.0, None, t);
+        linear::tiled::backward(&mut rec, dx.all(), dy_rows.all(), &weight, 1.0, None, t, false);
         rec.submit()?;
 
         let y: Vec<f32> = self.read(&y.buffer, t * n).await?;

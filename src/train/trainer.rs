@@ -310,7 +310,7 @@ impl<'a> Trainer<'a> {
 
     /// How the router spread the tokens of the last micro-batch over the experts; `None` in dense models.
     pub async fn expert_loads(&self) -> Result<Option<Loads>, GpuError> {
-        self.activations.expert_loads(self.gpu).await
+        Loads::read(self.gpu, self.activations.first_experts()).await
     }
 
     /// Runs micro-batches forward and backward without moving the adapter: what does not fit, or takes the device down,

@@ -6,7 +6,7 @@ use rullama_train::ops::Rows;
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::attention::coop16 as coop_attention;
 use rullama_train::ops::attention::coop16::Operands;
-use rullama_train::ops::attention::coop16_backward::{Left, Scratch};
+use rullama_train::ops::attention::coop16_backward::{ScoreScratch, Scratch};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
@@ -135,10 +135,10 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
             Attention { heads, kv_heads, head_size, window, bounds, rows, longest, q_scale, k_scale };
         // Every other case in parts of two blocks of keys and one of queries. What is not written is not to be read.
         let (of_part, reach) = if tokens % 2 == 0 { (tokens, window.unwrap_or(tokens)) } else { (256, 1) };
-        let half = Left::least_bytes(heads, of_part, reach) / 2;
+        let half = ScoreScratch::least_bytes(heads, of_part, reach) / 2;
         let memory = Rows::new(gpu, "left", 1, half as usize / 2)?;
         gpu.write(&memory.buffer, &vec![half::f16::NAN; half as usize]);
-        let left = Left::within([&memory, &memory], [0, half], half);
+        let left = ScoreScratch::within([&memory, &memory], [0, half], half);
         let cooperative_scratch = Scratch::new(gpu, tokens, q_width, heads, left)?;
         // A row whose largest value is ½ is not scaled, nor what is scaled alike.
         let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);

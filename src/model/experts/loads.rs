@@ -1,7 +1,7 @@
 //! How evenly the experts work.
 
-use super::ExpertActivations;
 use crate::gpu::{Gpu, GpuError};
+use crate::memory::ExpertActs;
 
 /// How many choices of the last pass fell on each expert, by layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,9 +9,9 @@ pub struct Loads(Vec<Vec<u32>>);
 
 impl Loads {
     /// Of layers that have experts; `None` in dense models.
-    pub(in crate::model) async fn read<'a>(
+    pub async fn read<'a>(
         gpu: &Gpu,
-        layers: impl Iterator<Item = &'a ExpertActivations>,
+        layers: impl Iterator<Item = &'a ExpertActs>,
     ) -> Result<Option<Loads>, GpuError> {
         let mut loads = Vec::new();
         for acts in layers {

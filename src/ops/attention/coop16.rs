@@ -2,6 +2,7 @@
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::pack::Packed;
 
@@ -64,8 +65,15 @@ pub struct Operands<'a> {
     pub v: &'a Packed,
 }
 
+impl<'a> Operands<'a> {
+    /// Heads as they are stored, where that is as tiles.
+    pub fn of(q: &'a Act, k: &'a Act, v: &'a Act) -> Option<Operands<'a>> {
+        Some(Operands { q: q.tiles()?, k: k.tiles()?, v: v.tiles()? })
+    }
+}
+
 /// [`Attention::forward`]; `out` may come packed, then it is not scaled: it lies among the values.
-pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows, operands: Operands) {
+pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows, operands: Operands) {
     let Operands { q, k, v } = operands;
     let params = Params {
         rows: attention.rows as u32,
@@ -77,7 +85,7 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows
     };
     let bounds = Binding { index: 4, buffer: attention.bounds, range: None };
     let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5)];
-    bindings.extend(out.bind_either(6, 7));
+    bindings.extend(out.bind(6, 7));
     let kernel = Kernel::new("attention/coop16", "forward");
     let kernel = kernel.with_sizes(sizes(attention.head_size)).with_sizes(out.sizes());
     let groups = [attention.heads as u32, attention.rows.div_ceil(QUERIES) as u32, 1];

@@ -3,6 +3,7 @@
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::attention::coop16::Operands;
 use crate::ops::attention::coop16_rows as attention_rows;
@@ -41,7 +42,7 @@ pub struct Scratch {
     dout: Packed,        // [T, H·K]
     rows: wgpu::Buffer,  // log-sum-exp and delta [T, H, 2]
     units: wgpu::Buffer, // [T/128]
-    left: Left,
+    scores: ScoreScratch,
 }
 
 impl Scratch {
@@ -51,13 +52,13 @@ impl Scratch {
         tokens: usize,
         queries: usize,
         heads: usize,
-        left: Left,
+        scores: ScoreScratch,
     ) -> Result<Scratch, GpuError> {
         Ok(Scratch {
             dout: Packed::new(gpu, "packed attention gradient", tokens, queries)?,
             rows: gpu.buffer("attention rows", 8 * (tokens * heads) as u64)?,
             units: gpu.buffer("units of keys", 4 * tokens.div_ceil(BLOCK) as u64)?,
-            left,
+            scores,
         })
     }
 
@@ -76,7 +77,7 @@ impl Scratch {
         dheads: &Rows,
         dout: &Rows,
         operands: Operands,
-        out: &Rows,
+        out: &Act,
         lse: &Rows,
     ) {
         let Operands { q, k, v } = operands;
@@ -84,7 +85,7 @@ impl Scratch {
         let packed = self.dout.for_rows(attention.rows);
         packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
         let rows = Binding { index: 6, buffer: &self.rows, range: None };
-        attention_rows::forward(rec, rows, attention, [out, dout], &packed, lse);
+        attention_rows::forward(rec, rows, attention, out, dout, &packed, lse);
         let units = Binding { index: 4, buffer: &self.units, range: None };
         let bounds = |index| Binding { index, buffer: attention.bounds, range: None };
         let params = Params {
@@ -105,9 +106,9 @@ impl Scratch {
         let bindings = [bounds(2), packed.bind_factors(3), units];
         rec.dispatch(product("key_units"), &params, &bindings, [all as u32, 1, 1]);
 
-        let Left { weights, gradients, .. } = &self.left;
+        let ScoreScratch { weights, gradients, .. } = &self.scores;
         let columns = attention.head_size / 16 / tiles(attention.head_size);
-        for part in self.left.parts(attention) {
+        for part in self.scores.parts(attention) {
             let Part { first, end, offset, blocks } = part;
             let params = Params {
                 first_key: first as u32,
@@ -138,7 +139,7 @@ impl Scratch {
 
 /// Memory in which weights and the gradients of scores are left, as many of them at a time as it holds.
 #[derive(Clone)]
-pub struct Left {
+pub struct ScoreScratch {
     weights: Half,
     gradients: Half,
     bytes: u64, // of each
@@ -157,19 +158,18 @@ impl Half {
     }
 }
 
-impl Left {
+impl ScoreScratch {
     /// Memory of its own, `bytes` bytes in all.
-    pub fn new(gpu: &Gpu, bytes: u64) -> Result<Left, GpuError> {
-        let rows =
-            Rows { buffer: gpu.buffer("attention weights", bytes)?, stride: 0, start: 0, packed: None };
-        Ok(Left::within([&rows, &rows], [0, bytes / 512 * 256], bytes / 2))
+    pub fn new(gpu: &Gpu, bytes: u64) -> Result<ScoreScratch, GpuError> {
+        let rows = Rows { buffer: gpu.buffer("attention weights", bytes)?, stride: 0, start: 0 };
+        Ok(ScoreScratch::within([&rows, &rows], [0, bytes / 512 * 256], bytes / 2))
     }
 
     /// `bytes` bytes in each of two buffers, or twice in the same one, from the bytes `starts` (multiples of 256) on.
-    pub fn within(rows: [&Rows; 2], starts: [u64; 2], bytes: u64) -> Left {
+    pub fn within(rows: [&Rows; 2], starts: [u64; 2], bytes: u64) -> ScoreScratch {
         let bytes = bytes / 256 * 256;
         let half = |i: usize| Half { buffer: rows[i].buffer.clone(), start: starts[i], bytes };
-        Left { weights: half(0), gradients: half(1), bytes }
+        ScoreScratch { weights: half(0), gradients: half(1), bytes }
     }
 
     /// Bytes that keep the device busy: for `heads` heads over `tokens` tokens, each seen by at most `reach` queries.
@@ -238,7 +238,7 @@ pub fn sizes(head_size: usize) -> [(&'static str, u32); 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, BLOCK_BYTES, LEAST_BLOCKS, Left, parts, queries};
+    use super::{BLOCK, BLOCK_BYTES, LEAST_BLOCKS, ScoreScratch, parts, queries};
 
     #[test]
     fn every_block_is_taken_once_and_nothing_is_larger_than_its_room() {
@@ -246,7 +246,7 @@ mod tests {
             [(1, 1), (128, 128), (129, 1), (8192, 8192), (8192, 512), (8192, 513), (5000, 2048)]
         {
             for heads in [1, 8] {
-                let least = Left::least_bytes(heads, tokens, reach);
+                let least = ScoreScratch::least_bytes(heads, tokens, reach);
                 for bytes in [BLOCK_BYTES * heads as u64, least / 2, least, 3 * least] {
                     let parts = parts(bytes, heads, tokens, reach);
                     let all = tokens.div_ceil(BLOCK);

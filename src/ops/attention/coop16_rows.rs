@@ -2,6 +2,7 @@
 
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::pack::Packed;
 
@@ -22,7 +23,8 @@ pub fn forward(
     rec: &mut Recorder,
     rows: Binding,
     attention: &Attention,
-    [out, dout]: [&Rows; 2],
+    out: &Act,
+    dout: &Rows,
     packed: &Packed,
     lse: &Rows,
 ) {
@@ -30,11 +32,11 @@ pub fn forward(
         rows: attention.rows as u32,
         heads: attention.heads as u32,
         head_size4: (attention.head_size / 4) as u32,
-        tiles: out.tiles(),
+        tiles: out.tile_stride(),
     };
     let rows = Binding { index: 5, ..rows };
-    let out_binding = out.packed.as_ref().map_or_else(|| out.bind(1), |packed| packed.bind(1));
-    let bindings = [out_binding, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
+    let values = out.bind(1, 0)[0];
+    let bindings = [values, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
     let all = grid(attention.rows * attention.heads);
     let kernel = Kernel::new("attention/coop16_rows", "forward").with_sizes(out.sizes());
     rec.dispatch(kernel, &params, &bindings, all);

@@ -6,6 +6,8 @@ pub mod coop16_rows;
 
 use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier, grid};
 use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::pass::Pass;
 use crate::ops::row_factors;
 
 /// Largest head size that the kernels hold in registers.
@@ -45,6 +47,43 @@ pub struct Attention<'a> {
     pub q_scale: f32,
     /// The same of keys.
     pub k_scale: f32,
+}
+
+/// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`. Nothing is computed
+/// where `out` is kept already.
+pub fn forward(p: &mut Pass, shape: &Attention, out: &Act, lse: &Act, [q, k, v]: [&Act; 3]) {
+    if out.is_kept() {
+        return;
+    }
+    let lse = lse.rows();
+    if let Some(operands) = coop16::Operands::of(q, k, v) {
+        return coop16::forward(p.rec, shape, out, lse, operands);
+    }
+    shape.forward(p.rec, &out.staging(), lse, q.rows(), k.rows(), v.rows());
+    out.store(p.rec, p.tokens);
+}
+
+/// `dq` (overwritten), `dk` and `dv` (added to) from `dout`, which is scratch afterwards.
+pub fn backward(
+    p: &mut Pass,
+    shape: &Attention,
+    [dq, dk, dv]: [&Act; 3],
+    dout: &Act,
+    [q, k, v]: [&Act; 3],
+    out: &Act,
+    lse: &Act,
+) {
+    let gradients = [dq.rows(), dk.rows(), dv.rows()];
+    let (dout, lse) = (dout.rows(), lse.rows());
+    let scratch = p.scratch;
+    let dheads = &scratch.dheads;
+    if let (Some(coop16), Some(operands)) = (&scratch.attention, coop16::Operands::of(q, k, v)) {
+        return coop16.backward(p.rec, shape, gradients, dheads, dout, operands, out, lse);
+    }
+    let out = out.f32(p.rec, p.tokens);
+    let delta = &scratch.delta.reshaped(2 * shape.heads);
+    let qkv = [q.rows(), k.rows(), v.rows()];
+    shape.backward(p.rec, gradients, [delta, dheads], dout, qkv, &out, lse);
 }
 
 /// Which shader computes, but for what is the same for all.

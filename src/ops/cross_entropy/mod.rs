@@ -4,6 +4,9 @@ pub mod coop16;
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::pass::Pass;
+use crate::ops::row_status::{self, Verdicts};
 
 /// Twin of `Params` in shaders/cross_entropy/plain.wgsl.
 #[repr(C)]
@@ -31,6 +34,19 @@ pub struct Chunk<'a> {
     pub targets: (&'a wgpu::Buffer, usize),
     /// Losses, f32, and the first row's place in it.
     pub losses: (&'a wgpu::Buffer, usize),
+}
+
+/// Losses, row status, and `dlogits = coefficient·∂loss/∂logits` `[rows, V]`; the logits are lost.
+pub fn backward(p: &mut Pass, chunk: &Chunk, verdicts: &Verdicts, coefficients: &wgpu::Buffer) -> Act {
+    let operands = p.operands();
+    if let Some(dlogits) = operands.as_ref().map(|o| &o.dy).filter(|_| coop16::supports(chunk.vocab)) {
+        coop16::backward(p.rec, chunk, verdicts, dlogits, coefficients);
+        return Act::tiled(dlogits.clone(), None);
+    }
+    // The row status comes first: the softcap hides what is not finite.
+    row_status::rows(p.rec, chunk, verdicts);
+    chunk.backward(p.rec, coefficients);
+    chunk.logits.clone().into()
 }
 
 impl Chunk<'_> {

@@ -25,11 +25,11 @@ pub type Turn<'a> = (&'a wgpu::Buffer, &'a Table);
 
 /// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding
 /// where `turn` is `None`.
-pub fn forward<'a>(
-    rec: &mut Recorder<'a>,
+pub fn forward(
+    rec: &mut Recorder,
     y: &Packed,
     x: &Rows,
-    norm: &'a Norm,
+    norm: &Norm,
     turn: Option<Turn>,
     heads: usize,
     rows: usize,

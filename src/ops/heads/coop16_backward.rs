@@ -38,12 +38,12 @@ pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
 
 /// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
 /// [`crate::ops::heads::coop16::forward`] gives, without its scale; every row of `dx` is scaled as [`Packed::pack`] does.
-pub fn backward<'a>(
-    rec: &mut Recorder<'a>,
+pub fn backward(
+    rec: &mut Recorder,
     dx: &Packed,
     dy: &Rows,
     x: &Rows,
-    norm: &'a Norm,
+    norm: &Norm,
     turn: Option<Turn>,
     heads: usize,
     rows: usize,

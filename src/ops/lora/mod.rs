@@ -2,7 +2,10 @@
 
 pub mod coop16;
 pub mod coop16_sums;
+mod group;
 pub mod grouped;
+
+pub use group::{Group, Input, Lora, Member, PerInput, Trained};
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;

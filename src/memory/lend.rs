@@ -1,17 +1,18 @@
-//! Memory that attention's backward borrows: what the feed-forward and the experts work in is free by then.
+//! Memory that attention's backward borrows: the feed-forward block and the experts need theirs no longer by then.
 
 /// Which of the free buffers, by their place in a list, attention's backward works in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lent {
-    /// The gradients of the queries, of attention's result, and of keys or values by query head; `None` for memory of their own.
+pub struct Lent {
+    /// Buffers for the gradients of the queries, of attention's output, and of keys or values by query head; `None` where
+    /// they need memory of their own.
     pub rows: [Option<usize>; 3],
-    /// What is left for the keys.
-    pub left: LentLeft,
+    /// Memory for scores.
+    pub scores: ScorePlace,
 }
 
-/// Where attention's backward leaves its weights and their gradients for the keys.
+/// Where attention's backward leaves weights and the gradients of scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LentLeft {
+pub enum ScorePlace {
     /// In two buffers, so many bytes of each.
     Two([usize; 2], u64),
     /// In one buffer behind the gradients that it holds: from a byte on, so many bytes in all.
@@ -21,8 +22,8 @@ pub(super) enum LentLeft {
 }
 
 impl Lent {
-    /// Of buffers of `sizes` bytes: each of the gradients takes `rows`, what is left for the keys `least` or more, in bindings of at
-    /// most `binding` bytes.
+    /// Chooses among free buffers of `sizes` bytes: each gradient takes `rows` bytes, the scores `least` or more, in bindings of
+    /// at most `binding` bytes.
     pub fn new(sizes: &[u64], rows: u64, least: u64, binding: u64) -> Lent {
         let mut by_size: Vec<usize> = (0..sizes.len()).collect();
         by_size.sort_by_key(|&i| sizes[i]);
@@ -32,21 +33,21 @@ impl Lent {
         let behind = rows.next_multiple_of(256);
         let room = |i: usize| sizes[i].saturating_sub(behind).min(binding);
         let largest = taken.into_iter().flatten().last();
-        let left = match (&free[..], largest) {
+        let scores = match (&free[..], largest) {
             ([.., a, b], _) if 2 * sizes[*a].min(binding) >= least => {
-                LentLeft::Two([*a, *b], sizes[*a].min(binding))
+                ScorePlace::Two([*a, *b], sizes[*a].min(binding))
             }
-            (_, Some(i)) if room(i) >= least => LentLeft::Behind(i, behind, room(i)),
-            _ => LentLeft::Own(least),
+            (_, Some(i)) if room(i) >= least => ScorePlace::Behind(i, behind, room(i)),
+            _ => ScorePlace::Own(least),
         };
-        Lent { rows: taken, left }
+        Lent { rows: taken, scores }
     }
 
-    /// Bytes of what has memory of its own, where each of the gradients takes `rows`.
+    /// Bytes of memory that is not borrowed, where each gradient takes `rows`.
     pub fn own(&self, rows: u64) -> u64 {
         let of_rows = self.rows.iter().filter(|lent| lent.is_none()).count() as u64 * rows;
-        match self.left {
-            LentLeft::Own(bytes) => of_rows + bytes,
+        match self.scores {
+            ScorePlace::Own(bytes) => of_rows + bytes,
             _ => of_rows,
         }
     }
@@ -54,22 +55,22 @@ impl Lent {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lent, LentLeft};
+    use super::{Lent, ScorePlace};
 
     #[test]
-    fn the_smallest_that_fit_hold_the_gradients_and_the_largest_of_the_others_what_is_left() {
+    fn the_smallest_that_fit_hold_the_gradients_and_the_largest_of_the_others_the_scores() {
         let lent = |sizes: &[u64], least| Lent::new(sizes, 1000, least, 1 << 20);
         let all = lent(&[4000, 2000, 2000, 4000, 4000], 8000);
         assert_eq!(all.rows, [Some(1), Some(2), Some(0)]);
-        assert_eq!((all.left, all.own(1000)), (LentLeft::Two([3, 4], 4000), 0));
+        assert_eq!((all.scores, all.own(1000)), (ScorePlace::Two([3, 4], 4000), 0));
         let small = lent(&[1500, 700, 700, 1500, 1500], 1400);
         assert_eq!(small.rows, [Some(0), Some(3), Some(4)]);
-        assert_eq!(small.left, LentLeft::Two([1, 2], 700));
+        assert_eq!(small.scores, ScorePlace::Two([1, 2], 700));
         let kept = lent(&[4000, 2000, 2000], 2000);
-        assert_eq!(kept.left, LentLeft::Behind(0, 1024, 2976));
-        assert_eq!(lent(&[4000, 2000, 2000], 3000).left, LentLeft::Own(3000));
+        assert_eq!(kept.scores, ScorePlace::Behind(0, 1024, 2976));
+        assert_eq!(lent(&[4000, 2000, 2000], 3000).scores, ScorePlace::Own(3000));
         let none = lent(&[900, 500, 500], 1100);
-        assert_eq!((none.rows, none.left), ([None; 3], LentLeft::Own(1100)));
+        assert_eq!((none.rows, none.scores), ([None; 3], ScorePlace::Own(1100)));
         assert_eq!(none.own(1000), 4100);
     }
 }
