@@ -149,8 +149,8 @@ pub fn linear(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let name = format!("{} [{n}, {k}], both ways", ty.name());
         let operations = [("linear.forward", operations), ("linear.backward", operations)];
         all.push(Timed::new(name, &operations, move |rec| {
-            ops::linear::forward(rec, y.all(), x.all(), &w, 1.0, None, t);
-            ops::linear::backward(rec, x.all(), y.all(), &w, 1.0, None, t, false);
+            ops::linear::tiled::forward(rec, y.all(), x.all(), &w, 1.0, None, t);
+            ops::linear::tiled::backward(rec, x.all(), y.all(), &w, 1.0, None, t, false);
         }));
     }
     Ok(all)
@@ -188,8 +188,8 @@ pub fn lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let each = ["linear.forward", "linear.backward", "lora.gradient"].map(|kernel| (kernel, operations));
     Ok(vec![Timed::new(format!("A [{r}, {k}]: z, dx and dA"), &each, move |rec| {
         let a = a.as_weight();
-        ops::linear::forward(rec, z.all(), x.all(), &a, 1.0, None, t);
-        ops::linear::backward(rec, x.all(), z.all(), &a, 1.0, None, t, false);
+        ops::linear::tiled::forward(rec, z.all(), x.all(), &a, 1.0, None, t);
+        ops::linear::tiled::backward(rec, x.all(), z.all(), &a, 1.0, None, t, false);
         ops::lora::gradient(rec, &da, z.all(), x.all(), 1.0, t);
     })])
 }
@@ -291,8 +291,8 @@ pub fn rms_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let [x, y, dy, dx] = rows_of(gpu, t, d)?;
     let norm = norm(gpu, d)?;
     Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
-        ops::rms_norm::forward(rec, &y, &x, norm, Some(&dy), 1.0, t);
-        ops::rms_norm::backward(rec, &dx, &dy, &x, norm, t, None);
+        ops::rms_norm::plain::forward(rec, &y, &x, norm, Some(&dy), 1.0, t);
+        ops::rms_norm::plain::backward(rec, &dx, &dy, &x, norm, t, None);
     })])
 }
 
@@ -343,8 +343,8 @@ pub fn geglu(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, f) = (size.tokens, size.ffn);
     let [gate, up, y, dgate, dup] = rows_of(gpu, t, f)?;
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
-        ops::gated::forward(rec, &y, &gate, &up, t);
-        ops::gated::backward(rec, &dgate, Some(&dup), &y, &gate, &up, t);
+        ops::gated::plain::forward(rec, &y, &gate, &up, t);
+        ops::gated::plain::backward(rec, &dgate, Some(&dup), &y, &gate, &up, t);
     })])
 }
 

@@ -2,7 +2,7 @@
 
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::dropout::{self, Mask};
-use rullama_train::ops::gated as geglu;
+use rullama_train::ops::gated::plain as geglu;
 use rullama_train::ops::rope;
 use rullama_train::ops::scale;
 use rullama_train::reference;

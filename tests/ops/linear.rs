@@ -5,7 +5,7 @@ use rullama_train::base::quant::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::ops::Tile;
 use rullama_train::ops::Weight;
-use rullama_train::ops::linear::{self, LowRank};
+use rullama_train::ops::linear::tiled::{self as linear, LowRank};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, scaled, sum, values, wide};

@@ -1,7 +1,8 @@
 //! RMSNorm with everything that it does on the way.
 
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::rms_norm::{self, Norm};
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::rms_norm::plain as rms_norm;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};
