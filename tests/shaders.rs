@@ -36,7 +36,7 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
         return (1..=4).map(|n| vec![("COLUMNS", n)]).collect();
     }
     if source.contains("{GATED}") {
-        return [0, 1].map(|gated| vec![("GATED", gated), ("PLAIN", 1 - gated), ("DEEP", 4)]).to_vec();
+        return [0, 1].map(|gated| vec![("GATED", gated), ("DEEP", 4)]).to_vec();
     }
     if source.contains("{SHARES}") {
         let groups = |n: u32, deep: u32, groups: u32| {
@@ -59,10 +59,7 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
             .to_vec();
     }
     if source.contains("{MATRICES}") && source.contains("{EACH}") {
-        let of = |(each, matrices, normed)| {
-            let rows = [("EACH", each), ("MATRICES", matrices), ("ROWS", 1 - matrices)];
-            [&rows[..], &[("NORMED", normed), ("SAME", 1 - normed)]].concat()
-        };
+        let of = |(each, matrices, normed)| vec![("EACH", each), ("MATRICES", matrices), ("NORMED", normed)];
         return [(1, 0, 0), (6, 1, 0), (12, 0, 1), (21, 1, 1)].map(of).to_vec();
     }
     if source.contains("{EACH}") {
@@ -75,7 +72,7 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
         return [each(false), each(true)].concat();
     }
     if source.contains("{HALF}") {
-        return [0, 1].map(|half| vec![("HALF", half), ("SINGLE", 1 - half)]).to_vec();
+        return [0, 1].map(|half| vec![("HALF", half)]).to_vec();
     }
     if source.contains("{EDGE}") {
         return [(8, 8), (8, 32), (16, 32)].map(|(n, lanes)| vec![("EDGE", n), ("LANES", lanes)]).to_vec();
@@ -94,7 +91,7 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     }
     if source.contains("{ALONE}") {
         return [(64, 0), (4, 1), (8, 1), (16, 1)]
-            .map(|(n, alone)| vec![("THREADS", n), ("ALONE", alone), ("SHARED", 1 - alone)])
+            .map(|(n, alone)| vec![("THREADS", n), ("ALONE", alone)])
             .to_vec();
     }
     if source.contains("#import common/attention_part") {
@@ -105,12 +102,12 @@ fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
     }
     if source.contains("{SUBGROUPS}") {
         let of = |(size, matrices): (usize, u32)| {
-            [&coop_attention::sizes(size)[..], &[("MATRICES", matrices), ("ROWS", 1 - matrices)]].concat()
+            [&coop_attention::sizes(size)[..], &[("MATRICES", matrices)]].concat()
         };
         return [(32, 0), (64, 1), (128, 0), (256, 1), (512, 1)].map(of).to_vec();
     }
     if source.contains("{MATRICES}") {
-        return [0, 1].map(|matrices| vec![("MATRICES", matrices), ("ROWS", 1 - matrices)]).to_vec();
+        return [0, 1].map(|matrices| vec![("MATRICES", matrices)]).to_vec();
     }
     vec![vec![]]
 }

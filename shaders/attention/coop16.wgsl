@@ -23,12 +23,11 @@ struct Params {
 @group(0) @binding(3) var<storage, read> v: array<vec4<f16>>;          // [G·K/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
 @group(0) @binding(5) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-#for rows in 0..{ROWS}
-@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f16>>; // [H·K/16, T/16, 16, 16]
 @group(0) @binding(7) var<storage, read_write> factors: array<f32>;    // of its rows, as pack.wgsl has them: means of values fit into f16
+#else
+@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
 #end
 
 const QUERIES: u32 = 64u;
@@ -112,7 +111,7 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     let at{a}{b} = row{a} * 16u * SCORE_PITCH + (col + {b}u) * 4u;
 #end
 #end
-#for pairs in 0..{PAIRS}
+#if {PAIRS}
 #for b in 0..{BCOLS}
     let handed{b} = s1{b};
     coopStoreT(handed{b}, &scores[at1{b}], pitch);
@@ -195,14 +194,13 @@ fn store(block: u32, row0: u32, head: u32, col4: u32, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         let row = row0 + i / 4u;
         let value = shared_rows[row - block].x * finished(i, lane);
-#for rows in 0..{ROWS}
-        if row < params.rows {
-            result[(row * params.heads + head) * DEPTH * 4u + col4 + i % 4u] = value;
-        }
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
         if row0 < params.rows {
             result[matrix_at(row0 / 16u, head * DEPTH + col4 / 4u) + i] = select(vec4<f16>(), vec4<f16>(value), row < params.rows);
+        }
+#else
+        if row < params.rows {
+            result[(row * params.heads + head) * DEPTH * 4u + col4 + i % 4u] = value;
         }
 #end
     }
@@ -292,7 +290,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         shared_rows[row].x = 1.0 / max(sum, 1e-30);
         if query < params.rows {
             row_lse[query * params.heads + head] = most + log(max(sum, 1e-30));
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
             factors[query] = 1.0;
 #end
         }

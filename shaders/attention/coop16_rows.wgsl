@@ -13,11 +13,10 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#for rows in 0..{ROWS}
-@group(0) @binding(1) var<storage, read> out: array<vec4<f32>>;        // [T, H, K]
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
 @group(0) @binding(1) var<storage, read> out: array<vec4<f16>>;        // [H·K/16, T/16, 16, 16], not scaled
+#else
+@group(0) @binding(1) var<storage, read> out: array<vec4<f32>>;        // [T, H, K]
 #end
 @group(0) @binding(2) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
 @group(0) @binding(3) var<storage, read> factors: array<f32>;          // [T]
@@ -25,11 +24,10 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> rows: array<vec2<f32>>; // [T, H]
 
 fn out4(row: u32, c: u32) -> vec4<f32> {
-#for rows in 0..{ROWS}
-    return out[row * params.head_size4 + c];
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
     return vec4<f32>(out[packed_at(params.tiles, row / params.heads, row % params.heads * params.head_size4 + c)]);
+#else
+    return out[row * params.head_size4 + c];
 #end
 }
 

@@ -5,16 +5,15 @@
 // A workgroup makes the results of some rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of the
 // others at a time, and of a head a slice of 4·{SLICE4} columns for scores and 64 columns for sums over the others. Operands may be f16;
 // weights and sums are f32.
-#for half in 0..{HALF}
+#if {HALF}
 enable f16;
 #end
 #import common/attention
 #import common/packed
 
-#for half in 0..{HALF}
+#if {HALF}
 alias operand = f16;
-#end
-#for single in 0..{SINGLE}
+#else
 alias operand = f32;
 #end
 

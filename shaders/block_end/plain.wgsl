@@ -27,7 +27,7 @@ fn rstd(squares: f32, lane: u32) -> f32 {
     return 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
 }
 
-#for g in 0..{GROUPED}
+#if {GROUPED}
 var<workgroup> terms: array<vec4<f32>, 768>; // of the groups but the first
 #end
 
@@ -69,7 +69,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 #end
     }
-#for g in 0..{GROUPED}
+#if {GROUPED}
 #for i in 0..{SHARES}
     if !first {
         terms[lane - 256u] = value{i};

@@ -24,7 +24,7 @@ struct Params {
 
 const COLUMNS: u32 = 64u / {PARTS}u; // of a workgroup
 
-#for g in 0..{PARTED}
+#if {PARTED}
 var<workgroup> gate_terms: array<vec4<f32>, 64>; // [PARTS, COLUMNS]
 var<workgroup> up_terms: array<vec4<f32>, 64>;
 #end
@@ -59,7 +59,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let part = lane / COLUMNS;
     var g = adapter_term(0u, row + params.z_offset4, c, params.rank4, part);
     var u = adapter_term(params.up_b_offset4, row + params.up_z_offset4, c, params.up_rank4, part);
-#for p in 0..{PARTED}
+#if {PARTED}
     gate_terms[lane] = g;
     up_terms[lane] = u;
     workgroupBarrier();

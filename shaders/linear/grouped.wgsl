@@ -2,7 +2,7 @@
 // the matrix of their expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
 // gathered from the rows of the tokens. W may hold some of the experts only: tiles of others are left alone. With dropout
 // `forward_masked` is the product with A_e: z = (mask·x)·A_eᵀ.
-#for half in 0..{HALF}
+#if {HALF}
 enable f16;
 #end
 #import weight
@@ -11,7 +11,7 @@ enable f16;
 #import common/tile
 
 // Operands in f16 as in linear.wgsl: `factors` undo the scaling of x's rows, z and u are scaled as the row that they are added to.
-#for half in 0..{HALF}
+#if {HALF}
 alias operand = f16;
 @group(0) @binding(8) var<storage, read> factors: array<f32>;
 
@@ -21,8 +21,7 @@ fn factor_of(source: u32) -> f32 {
     }
     return factors[source];
 }
-#end
-#for single in 0..{SINGLE}
+#else
 alias operand = f32;
 
 fn factor_of(source: u32) -> f32 {

@@ -1,6 +1,6 @@
 // y = scale·x·Wᵀ + lora_scale·z·Bᵀ, and its mirror dx = scale·dy·W + u·A, with W in whatever format `weight` reads.
 // W may be a tile of rows of a larger matrix: then forward fills its columns of y, and backward adds to dx.
-#for half in 0..{HALF}
+#if {HALF}
 enable f16;
 #end
 #import weight
@@ -9,7 +9,7 @@ enable f16;
 
 // Operands in f16: each row of x is scaled by the power of two that brings its largest value into [½, 1), as in pack.wgsl, z
 // and u as the row that they are added to; `factors` undoes it.
-#for half in 0..{HALF}
+#if {HALF}
 alias operand = f16;
 @group(0) @binding(6) var<storage, read> factors: array<f32>;          // [T]
 
@@ -30,8 +30,7 @@ fn scaled(i: u32, values: vec4<f32>) -> vec4<f32> {
 fn undone(row: u32, sum: vec4<f32>) -> vec4<f32> {
     return factors[row] * sum;
 }
-#end
-#for single in 0..{SINGLE}
+#else
 alias operand = f32;
 
 fn choose_scales(row: u32) {}

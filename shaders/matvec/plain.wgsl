@@ -3,8 +3,8 @@
 // of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
 // A has few rows, which more threads share; its workgroups come first.
 //
-// Where GATED is 1, and PLAIN 0, x is not there yet: every workgroup makes it, gelu(gate + B·z)·up, which is short, and asks
-// for the rows of B of DEEP vec4s of z together.
+// With GATED every workgroup computes x first, gelu(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z
+// together.
 #import weights
 #import common/gelu
 
@@ -38,7 +38,7 @@ override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; gated: the gate, and its z behind it
 @group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
 @group(0) @binding(3) var<storage, read_write> result: array<f32>;     // y [T, Σ N] and z [T, R], side by side
-#for g in 0..{GATED}
+#if {GATED}
 @group(0) @binding(4) var<storage, read> up: array<vec4<f32>>;         // [T, K]
 @group(0) @binding(5) var<storage, read> gate_b: array<vec4<f32>>;     // Bᵀ of the gate [R, K]
 #end
@@ -51,12 +51,7 @@ const THREADS: u32 = 256u;
 var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
 var<private> acc: array<f32, 8>;
 
-#for p in 0..{PLAIN}
-fn x_at(t: u32, col4: u32) -> vec4<f32> {
-    return x[t * params.x_stride4 + params.x_offset4 + col4];
-}
-#end
-#for g in 0..{GATED}
+#if {GATED}
 var<workgroup> gated: array<vec4<f32>, 512>; // [T, K]
 
 fn x_at(t: u32, col4: u32) -> vec4<f32> {
@@ -86,6 +81,10 @@ fn make_x(lane: u32) {
             * up[n / cols4 * params.up_stride4 + params.up_offset4 + c];
     }
     workgroupBarrier();
+}
+#else
+fn x_at(t: u32, col4: u32) -> vec4<f32> {
+    return x[t * params.x_stride4 + params.x_offset4 + col4];
 }
 #end
 
@@ -172,7 +171,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         at = vec2<u32>(lane % height, lane / height);
     }
     let row = index * height + at.x;
-#for g in 0..{GATED}
+#if {GATED}
     make_x(lane);
 #end
     if which == 0u {

@@ -19,19 +19,18 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#for rows in 0..{ROWS}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
 @group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
 @group(0) @binding(8) var<storage, read> x_factors: array<f32>;            // [T]
+#else
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
 #end
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read> residual: array<vec4<f32>>;       // [T, D]
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;        // [T, D]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
 @group(0) @binding(6) var<storage, read_write> factors: array<f32>;        // [T]
-#for normed in 0..{NORMED}
+#if {NORMED}
 @group(0) @binding(7) var<storage, read> next_w: array<vec4<f32>>;         // [D]
 #end
 
@@ -42,11 +41,10 @@ var<workgroup> squares: array<f32, 256>;
 var<workgroup> largest: array<f32, 256>;
 
 fn source4(row: u32, c: u32) -> vec4<f32> {
-#for rows in 0..{ROWS}
-    return x[row * params.width4 + c];
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
     return x_factors[row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
+#else
+    return x[row * params.width4 + c];
 #end
 }
 
@@ -91,16 +89,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #for i in 0..{EACH}
     let y{i} = select(vec4<f32>(), params.scale * (x{i} * rstd * w{i} + r{i}), c{i} < end);
 #end
-#for same in 0..{SAME}
-#for i in 0..{EACH}
-    let n{i} = y{i};
-    most = max(most, most4(n{i}));
-#end
-    over_the_row(0.0, most, lane);
-    let next_rstd = 1.0;
-    let e = exponent(largest[leader]);
-#end
-#for normed in 0..{NORMED}
+#if {NORMED}
 #for i in 0..{EACH}
     let n{i} = y{i} * next_w[read{i}];
     square += dot(y{i}, y{i});
@@ -109,6 +98,14 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     over_the_row(square, most, lane);
     let next_rstd = rstd_of(squares[leader], params.width4, params.next_eps);
     let e = exponent(next_rstd * largest[leader]);
+#else
+#for i in 0..{EACH}
+    let n{i} = y{i};
+    most = max(most, most4(n{i}));
+#end
+    over_the_row(0.0, most, lane);
+    let next_rstd = 1.0;
+    let e = exponent(largest[leader]);
 #end
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);

@@ -15,12 +15,11 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#for rows in 0..{ROWS}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
 @group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
 @group(0) @binding(6) var<storage, read> x_factors: array<f32>;            // [T]
+#else
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
 #end
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
@@ -35,11 +34,10 @@ var<workgroup> products: array<f32, 256>;
 var<workgroup> largest: array<f32, 256>;
 
 fn source4(row: u32, c: u32) -> vec4<f32> {
-#for rows in 0..{ROWS}
-    return x[row * params.width4 + c];
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
     return x_factors[row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
+#else
+    return x[row * params.width4 + c];
 #end
 }
 

@@ -1,18 +1,17 @@
 // RMSNorm of rows of any width (whole tokens, or heads of a token), one workgroup a row, or one thread where that is cheaper:
 // y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps).
-#for shared in 0..{SHARED}
+#if {ALONE}
+const ROW_THREADS: u32 = 1u;
+
+fn row_sum(value: f32, lane: u32) -> f32 {
+    return value;
+}
+#else
 #import common/reduce
 const ROW_THREADS: u32 = {THREADS}u;
 
 fn row_sum(value: f32, lane: u32) -> f32 {
     return reduce_sum(value, lane);
-}
-#end
-#for alone in 0..{ALONE}
-const ROW_THREADS: u32 = 1u;
-
-fn row_sum(value: f32, lane: u32) -> f32 {
-    return value;
 }
 #end
 

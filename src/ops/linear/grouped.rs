@@ -284,7 +284,7 @@ fn dispatch(
         Some(Matrices { edge: 8, lanes }) if half => {
             Kernel::new("linear/grouped_coop8", entry).with_size("LANES", lanes)
         }
-        _ => Kernel::new("linear/grouped", entry).with_sizes(row_factors::sizes(half)),
+        _ => Kernel::new("linear/grouped", entry).with_sizes([row_factors::size(half)]),
     };
     let kernel = kernel.with_format(w.weight.ty);
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });

@@ -164,7 +164,7 @@ fn dispatch(
         Some(Matrices { edge: 8, lanes }) => {
             (Kernel::new("linear/coop8", entry).with_size("LANES", lanes), COOP8_STEPS)
         }
-        _ => (Kernel::new("linear/tiled", entry).with_sizes(row_factors::sizes(factors.is_some())), STEPS),
+        _ => (Kernel::new("linear/tiled", entry).with_sizes([row_factors::size(factors.is_some())]), STEPS),
     };
     let kernel = kernel.with_format(w.ty);
     partial_sums::split(rec, &target, across * down, summed.div_ceil(steps), |rec, parts| {

@@ -148,7 +148,6 @@ fn product(
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32)
             .with_size("GATED", u32::from(gated.is_some()))
-            .with_size("PLAIN", u32::from(gated.is_none()))
             .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)));
         let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(*ty));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));

@@ -38,9 +38,8 @@ impl Rows {
     }
 
     /// The parts of a kernel for one or the other.
-    pub(in crate::ops) fn sizes(&self) -> [(&'static str, u32); 2] {
-        let matrices = u32::from(self.packed.is_some());
-        [("ROWS", 1 - matrices), ("MATRICES", matrices)]
+    pub(in crate::ops) fn sizes(&self) -> [(&'static str, u32); 1] {
+        [("MATRICES", u32::from(self.packed.is_some()))]
     }
 
     /// Matrices from one column of them to the next, where there are any.
