@@ -1,6 +1,6 @@
 // y = gelu(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and
 // the per-layer input, which has none. PARTS threads share the ranks of a column.
-#import common/gelu
+#import common/activation
 
 // Twin of `Params` in src/ops/cached_gated/mod.rs.
 struct Params {
@@ -75,5 +75,5 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     g += gate[row + c];
     u += up[t * params.up_stride4 + params.up_offset4 + c];
-    y[i] = vec4<f32>(gelu(g.x), gelu(g.y), gelu(g.z), gelu(g.w)) * u;
+    y[i] = activation4(g) * u;
 }

@@ -1,7 +1,7 @@
 // The GeGLU of geglu.wgsl, packed at once as operands of products on cooperative matrices (pack.wgsl). A workgroup takes a
 // row and keeps it in registers, EACH vec4s a thread, until its largest value is known.
 enable f16;
-#import common/gelu
+#import common/activation
 #import common/packed
 
 // Twin of `Params` in src/ops/gated/coop16.rs.
@@ -66,7 +66,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let u{i} = up[min(at + c{i}, last)];
 #end
 #for i in 0..{EACH}
-    let y{i} = select(vec4<f32>(), gelu4(g{i}) * u{i}, c{i} < end);
+    let y{i} = select(vec4<f32>(), activation4(g{i}) * u{i}, c{i} < end);
     most = max(most, most4(y{i}));
 #end
     let e = exponent(row_largest(vec2<f32>(most), lane).x);
@@ -94,8 +94,8 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let u{i} = up[min(at + c{i}, last)];
 #end
 #for i in 0..{EACH}
-    let dgate{i} = select(vec4<f32>(), d{i} * u{i} * dgelu4(g{i}), c{i} < end);
-    let dup{i} = select(vec4<f32>(), d{i} * gelu4(g{i}), c{i} < end);
+    let dgate{i} = select(vec4<f32>(), d{i} * u{i} * derivative4(g{i}), c{i} < end);
+    let dup{i} = select(vec4<f32>(), d{i} * activation4(g{i}), c{i} < end);
     most = max(most, vec2<f32>(most4(dgate{i}), most4(dup{i})));
 #end
     most = row_largest(most, lane);

@@ -2,7 +2,9 @@
 // f16 matrices as in pack.wgsl, all rows scaled by one power of two, for a norm bounds what it gives.
 // A workgroup takes 16 tokens of one head, 16 threads a token.
 enable f16;
+#import common/heads
 #import common/packed
+#import common/rstd
 
 // Twin of `Params` in src/ops/heads/coop16.rs.
 struct Params {
@@ -11,7 +13,7 @@ struct Params {
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
-    turned: u32,        // whether there is a rotary embedding
+    rotated: u32,       // whether there is a rotary embedding
     eps: f32,
     scale: f32,
 }
@@ -26,13 +28,6 @@ struct Params {
 const THREADS: u32 = 16u;   // a token
 
 var<workgroup> sums: array<f32, 256>;
-
-fn w4(c: u32) -> vec4<f32> {
-    if params.weighted == 0u {
-        return vec4<f32>(1.0);
-    }
-    return w[c];
-}
 
 // vec4 `c` of a head; K is a multiple of 16.
 fn place(row: u32, head: u32, c: u32) -> u32 {
@@ -54,24 +49,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     for (var i = 0u; i < THREADS; i++) {
         sum += sums[lane / THREADS * THREADS + i];
     }
-    let mean = sum / f32(params.half4 * 8u) + params.eps;
-    // As in rms_norm.wgsl: a sum that overflows becomes infinite, not zero.
-    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
-    let rstd = params.scale * select(1.0 / sqrt(mean), mean, overflows);
+    let rstd = params.scale * rstd_of(sum, 2u * params.half4, params.eps);
     for (var c = lane % THREADS; c < params.half4; c += THREADS) {
         let a = x[at + c] * rstd * w4(c);
         let b = x[at + params.half4 + c] * rstd * w4(params.half4 + c);
-        var cosines = vec4<f32>(1.0);
-        var sines = vec4<f32>();
-        if params.turned == 1u {
-            let turn = (positions[token] * params.half4 + c) * 2u;
-            let first = table[turn];
-            let second = table[turn + 1u];
-            cosines = vec4<f32>(first.x, first.z, second.x, second.z);
-            sines = vec4<f32>(first.y, first.w, second.y, second.w);
-        }
-        var one = a * cosines - b * sines;
-        var two = b * cosines + a * sines;
+        let turn = rotation(token, c);
+        var one = a * turn.cosines - b * turn.sines;
+        var two = b * turn.cosines + a * turn.sines;
         // Zeros fill the last matrices.
         if row >= params.rows {
             one = vec4<f32>();

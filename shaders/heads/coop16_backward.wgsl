@@ -2,6 +2,7 @@
 // operands of products on cooperative matrices (pack.wgsl). 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it
 // in registers until the largest value of the token's row is known; HEADS heads at once, in TURNS turns.
 enable f16;
+#import common/heads
 #import common/packed
 
 // Twin of `Params` in src/ops/heads/coop16_backward.rs.
@@ -11,7 +12,7 @@ struct Params {
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
-    turned: u32,        // whether there is a rotary embedding
+    rotated: u32,       // whether there is a rotary embedding
     eps: f32,
 }
 
@@ -29,13 +30,6 @@ const ROW: u32 = {HEADS}u * EACH_HEAD;      // and of a token
 
 var<workgroup> sums: array<vec2<f32>, {THREADS}>;
 var<workgroup> largest: array<f32, {THREADS}>;
-
-fn w4(c: u32) -> vec4<f32> {
-    if params.weighted == 0u {
-        return vec4<f32>(1.0);
-    }
-    return w[c];
-}
 
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -57,17 +51,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let xb{i}{j} = select(vec4<f32>(), x[at{i} + half4 + read{i}{j}], there{i}{j});
     let ya{i}{j} = dy[at{i} + read{i}{j}];
     let yb{i}{j} = dy[at{i} + half4 + read{i}{j}];
-    var cosines{i}{j} = vec4<f32>(1.0);
-    var sines{i}{j} = vec4<f32>();
-    if params.turned == 1u {
-        let turn = (positions[token] * half4 + read{i}{j}) * 2u;
-        let first = table[turn];
-        let second = table[turn + 1u];
-        cosines{i}{j} = vec4<f32>(first.x, first.z, second.x, second.z);
-        sines{i}{j} = vec4<f32>(first.y, first.w, second.y, second.w);
-    }
-    let ga{i}{j} = select(vec4<f32>(), w4(read{i}{j}) * (ya{i}{j} * cosines{i}{j} + yb{i}{j} * sines{i}{j}), there{i}{j});
-    let gb{i}{j} = select(vec4<f32>(), w4(half4 + read{i}{j}) * (yb{i}{j} * cosines{i}{j} - ya{i}{j} * sines{i}{j}), there{i}{j});
+    let turn{i}{j} = rotation(token, read{i}{j});
+    let ga{i}{j} = select(vec4<f32>(), w4(read{i}{j}) * (ya{i}{j} * turn{i}{j}.cosines + yb{i}{j} * turn{i}{j}.sines), there{i}{j});
+    let gb{i}{j} = select(vec4<f32>(), w4(half4 + read{i}{j}) * (yb{i}{j} * turn{i}{j}.cosines - ya{i}{j} * turn{i}{j}.sines), there{i}{j});
     both{i} += vec2<f32>(dot(xa{i}{j}, xa{i}{j}) + dot(xb{i}{j}, xb{i}{j}), dot(ga{i}{j}, xa{i}{j}) + dot(gb{i}{j}, xb{i}{j}));
 #end
     workgroupBarrier();

@@ -6,7 +6,7 @@
 // With GATED every workgroup computes x first, gelu(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z
 // together.
 #import weights
-#import common/gelu
+#import common/activation
 
 // Twin of `Params` in src/ops/matvec/mod.rs.
 struct Params {
@@ -77,7 +77,7 @@ fn make_x(lane: u32) {
             gate += z{j}.x * bx{j} + z{j}.y * by{j} + z{j}.z * bz{j} + z{j}.w * bw{j};
 #end
         }
-        gated[n] = vec4<f32>(gelu(gate.x), gelu(gate.y), gelu(gate.z), gelu(gate.w))
+        gated[n] = activation4(gate)
             * up[n / cols4 * params.up_stride4 + params.up_offset4 + c];
     }
     workgroupBarrier();

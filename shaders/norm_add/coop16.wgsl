@@ -2,8 +2,7 @@
 // products read of y: itself, or its own norm, packed (pack.wgsl). 64 threads take a row and keep it in registers, EACH vec4s a
 // thread, until its largest value is known. x may come packed itself.
 enable f16;
-#import common/packed
-#import common/rstd
+#import common/norm
 
 // Twin of `Params` in src/ops/norm_add/coop16.rs.
 struct Params {
@@ -19,12 +18,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#if {MATRICES}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
-@group(0) @binding(8) var<storage, read> x_factors: array<f32>;            // [T]
-#else
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
-#end
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read> residual: array<vec4<f32>>;       // [T, D]
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;        // [T, D]
@@ -33,35 +26,6 @@ struct Params {
 #if {NORMED}
 @group(0) @binding(7) var<storage, read> next_w: array<vec4<f32>>;         // [D]
 #end
-
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
-
-var<workgroup> squares: array<f32, 256>;
-var<workgroup> largest: array<f32, 256>;
-
-fn source4(row: u32, c: u32) -> vec4<f32> {
-#if {MATRICES}
-    return x_factors[row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
-#else
-    return x[row * params.width4 + c];
-#end
-}
-
-// Sums of squares and largest values over the threads of a row, in its first thread's place.
-fn over_the_row(square: f32, most: f32, lane: u32) {
-    workgroupBarrier();
-    squares[lane] = square;
-    largest[lane] = most;
-    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane % THREADS < step {
-            squares[lane] += squares[lane + step];
-            largest[lane] = max(largest[lane], largest[lane + step]);
-        }
-    }
-    workgroupBarrier();
-}
 
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -82,7 +46,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #for i in 0..{EACH}
     square += select(0.0, dot(x{i}, x{i}), c{i} < end);
 #end
-    over_the_row(square, 0.0, lane);
+    reduce_row(square, 0.0, lane);
     let rstd = rstd_of(squares[leader], params.width4, params.eps);
     var most = 0.0;
     square = 0.0;
@@ -95,7 +59,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     square += dot(y{i}, y{i});
     most = max(most, most4(n{i}));
 #end
-    over_the_row(square, most, lane);
+    reduce_row(square, most, lane);
     let next_rstd = rstd_of(squares[leader], params.width4, params.next_eps);
     let e = exponent(next_rstd * largest[leader]);
 #else
@@ -103,7 +67,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let n{i} = y{i};
     most = max(most, most4(n{i}));
 #end
-    over_the_row(0.0, most, lane);
+    reduce_row(0.0, most, lane);
     let next_rstd = 1.0;
     let e = exponent(largest[leader]);
 #end

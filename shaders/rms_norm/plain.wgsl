@@ -1,5 +1,6 @@
 // RMSNorm of rows of any width (whole tokens, or heads of a token), one workgroup a row, or one thread where that is cheaper:
 // y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps).
+#import common/rstd
 #if {ALONE}
 const ROW_THREADS: u32 = 1u;
 
@@ -51,10 +52,7 @@ fn row_rstd(row: u32, lane: u32) -> f32 {
         let v = x[row * params.width4 + c];
         squares += dot(v, v);
     }
-    let mean = row_sum(squares, lane) / f32(params.width4 * 4u) + params.eps;
-    // A sum that overflows would make the row zero, and nobody would see it: it becomes infinite instead.
-    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
-    return select(1.0 / sqrt(mean), mean, overflows);
+    return rstd_of(row_sum(squares, lane), params.width4, params.eps);
 }
 
 @compute @workgroup_size({THREADS})
