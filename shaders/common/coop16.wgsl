@@ -3,9 +3,9 @@
 // x, dy, z and u come packed (shaders/pack/plain.wgsl) and are read as matrices straight from memory. W and the adapter's matrix
 // become f16 on their way into workgroup memory, 32 steps of the sum at a time: more of that memory would leave fewer workgroups
 // on a multiprocessor.
-// The importer has the bindings, `params` and these functions: `absent` tells whether a workgroup has nothing to do, `tile_of`
-// what it multiplies; `x_at` and `z_at` tell where a matrix of x and z begins; `b_at` and `a_at` tell where a row of the
-// adapter's matrix begins; `place` tells where a row of the result begins, or NONE.
+// The importer has the bindings, `params` and these functions: `tile_of` tells what a workgroup multiplies; `x_at` and `z_at` tell
+// where a matrix of x and z begins; `b_at` and `a_at` tell where a row of the adapter's matrix begins; `place` tells where a row of
+// the result begins, or NONE. With GROUPED, the rows of x are grouped by expert.
 
 // What a workgroup multiplies.
 struct Tile {
@@ -83,9 +83,12 @@ fn store(tile: Tile, row0: u32, col4: u32, lane: u32) {
 #for (pass, summed, own, load, across, down, pitch) in (forward, params.weight_cols, lane * FORWARD_PITCH, coopLoad, 16u * FORWARD_PITCH, 4u, FORWARD_PITCH) (backward, tile.rows, lane % 32u * BACKWARD_PITCH + lane / 32u * 8u, coopLoadT, 4u, 16u * BACKWARD_PITCH, BACKWARD_PITCH)
 @compute @workgroup_size(128)
 fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    if absent(group) {
+#if {GROUPED}
+    // Tiles of experts that W does not hold are skipped; the difference may wrap. naga takes only a single comparison as uniform.
+    if tiles[group.y] - params.first_expert >= params.weight_rows / params.expert_rows {
         return;
     }
+#end
     let tile = tile_of(group);
     let row = group.y * 8u + lane / 32u * 2u; // matrices over the rows
     let column = tile.first_column + group.x * 128u;

@@ -34,10 +34,6 @@ struct Params {
 @group(0) @binding(5) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // forward: y [T, N]; backward: dx [T, K]
 
-fn absent(group: vec3<u32>) -> bool {
-    return false;
-}
-
 fn tile_of(group: vec3<u32>) -> Tile {
     return Tile(0u, 0u, params.weight_rows, 0u, group.z, params.part_steps);
 }

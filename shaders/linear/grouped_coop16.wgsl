@@ -37,11 +37,6 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // forward: y [rows, N]; backward: dx [rows, K]
 @group(0) @binding(7) var<storage, read> tiles: array<u32>;            // expert of each tile
 
-// Whether W does not hold the tile's expert; the difference may wrap. naga takes only a single comparison as uniform.
-fn absent(group: vec3<u32>) -> bool {
-    return tiles[group.y] - params.first_expert >= params.weight_rows / params.expert_rows;
-}
-
 fn tile_of(group: vec3<u32>) -> Tile {
     let expert = tiles[group.y];
     let first_row = (expert - params.first_expert) * params.expert_rows;

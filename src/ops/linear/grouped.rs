@@ -13,6 +13,7 @@ use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::dropout::grouped::{ExpertMask, MaskParams};
 use crate::ops::experts::groups::Groups;
+use crate::ops::op;
 use crate::ops::random;
 use crate::ops::row_factors;
 
@@ -84,7 +85,7 @@ impl ExpertWeight {
         }
         let mut tiles = Vec::new();
         for tile in places {
-            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::read)?;
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(ExpertWeight { weight: Weight { ty, rows, cols, tiles }, rows: rows / experts })
@@ -132,7 +133,7 @@ impl ExpertWeight {
                 continue;
             }
             let rows = matrix.rows(tile);
-            tiles.push(match base.read(&rows).await.map_err(GpuError::Base)? {
+            tiles.push(match base.read(&rows).await.map_err(GpuError::read)? {
                 Cow::Borrowed(bytes) => planes::pack(matrix.ty, rows.rows, bytes),
                 Cow::Owned(bytes) => Cow::Owned(planes::pack(matrix.ty, rows.rows, &bytes).into_owned()),
             });
@@ -286,7 +287,7 @@ fn dispatch(
         }
         _ => Kernel::new("linear/grouped", entry).with_sizes([row_factors::size(half)]),
     };
-    let kernel = kernel.with_format(w.weight.ty);
+    let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
     let y = to.y;
     for tile in &w.weight.tiles {
