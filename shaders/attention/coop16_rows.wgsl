@@ -1,5 +1,5 @@
-// What coop_attention_scores.wgsl needs of every row, one workgroup a head of a token: its log-sum-exp, and Σ dout·out in units of
-// what undoes the scaling of dout.
+// Row values for shaders/attention/coop16_scores.wgsl, one workgroup per token and head: the log-sum-exp, and Σ dout·out in units of the
+// factor that undoes the scaling of dout.
 enable f16;
 #import common/packed
 #import common/reduce
@@ -9,7 +9,7 @@ struct Params {
     rows: u32,          // T
     heads: u32,         // H
     head_size4: u32,    // K / 4
-    tiles: u32,         // matrices from one column of them to the next in `out`: T/16 or more
+    tiles: u32,         // stride between columns of matrices in `out`: T/16 or more
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

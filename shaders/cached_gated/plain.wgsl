@@ -1,5 +1,5 @@
-// y = gelu(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and
-// the per-layer input, which has none. PARTS threads share the ranks of a column.
+// y = gelu(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and the per-layer
+// input, which has none. PARTS threads share the ranks of a column.
 #import common/activation
 
 // Twin of `Params` in src/ops/cached_gated/mod.rs.
@@ -29,7 +29,7 @@ var<workgroup> gate_terms: array<vec4<f32>, 64>; // [PARTS, COLUMNS]
 var<workgroup> up_terms: array<vec4<f32>, 64>;
 #end
 
-// Four values of B·z from row 4·col4 on, or of this part of z. Of B the rows of DEEP vec4s of z are asked for together.
+// Four values of B·z from row 4·col4 on, for this part of z. Loads the rows of B for DEEP vec4s of z together.
 fn adapter_term(b_offset4: u32, z_at: u32, col4: u32, rank4: u32, part: u32) -> vec4<f32> {
     var sum = vec4<f32>();
     for (var r = part * {DEEP}u; r < rank4; r += {DEEP}u * {PARTS}u) {

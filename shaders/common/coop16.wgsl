@@ -7,7 +7,7 @@
 // where a matrix of x and z begins; `b_at` and `a_at` tell where a row of the adapter's matrix begins; `place` tells where a row of
 // the result begins, or NONE. With GROUPED, the rows of x are grouped by expert.
 
-// What a workgroup multiplies.
+// The matrices that a workgroup multiplies.
 struct Tile {
     expert: u32,
     first_row: u32,     // of W
@@ -22,7 +22,7 @@ const FORWARD_PITCH: u32 = 10u;     // 32 steps and 8 halves, / 4
 const BACKWARD_PITCH: u32 = 34u;    // 128 columns and 8 halves, / 4
 
 var<workgroup> staged: array<vec4<f16>, 1280>;      // forward: 128 rows of W; backward: 32 rows of 128 columns
-var<workgroup> finished: array<vec4<f32>, 576>;     // 16×32 results of each subgroup, 9 vec4s a row
+var<workgroup> finished: array<vec4<f32>, 576>;     // 16×32 results per subgroup, 9 vec4s per row
 
 // Forward, each thread loads a slice of its own row of W; backward, one of the four slices of one of 32 rows.
 fn load_forward(tile: Tile, column: u32, step: u32, lane: u32) -> Slice {

@@ -1,5 +1,5 @@
-// Norms of rows that stay in registers, 64 threads a row, and may come packed (shaders/pack/plain.wgsl). The importer has `params` with
-// `width4` and `x_tiles`, the matrices from one column of them to the next in a packed x.
+// Norms of rows that stay in registers, 64 threads per row. Rows may come packed (shaders/pack/plain.wgsl). The importer has `params` with
+// `width4`, and with `x_tiles`, the stride between columns of matrices in a packed x.
 #import common/packed
 #import common/rstd
 
@@ -10,8 +10,8 @@
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
 #end
 
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
+const ROWS: u32 = 4u;       // per workgroup
+const THREADS: u32 = 64u;   // per row
 
 var<workgroup> squares: array<f32, 256>;
 var<workgroup> largest: array<f32, 256>;
@@ -24,7 +24,7 @@ fn source4(row: u32, c: u32) -> vec4<f32> {
 #end
 }
 
-// Leaves the sum of squares and the largest value over the threads of a row in the place of the row's first thread.
+// Stores the sum of squares and the largest value over the threads of a row in the place of the row's first thread.
 fn reduce_row(square: f32, most: f32, lane: u32) {
     workgroupBarrier();
     squares[lane] = square;

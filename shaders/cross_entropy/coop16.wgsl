@@ -1,6 +1,7 @@
-// The backward of cross_entropy.wgsl for products on cooperative matrices, and the verdicts of verdict.wgsl, whose read of the
-// logits it saves: dlogits are packed at once (pack.wgsl). No value of a row is larger than the factor of the loss, so that
-// factor is what undoes the row's scaling. There are few rows: each keeps as many threads as a workgroup may have.
+// The backward of shaders/cross_entropy/plain.wgsl for products on cooperative matrices, and the row status of
+// shaders/row_status/plain.wgsl, whose read of the logits it saves. dlogits are packed (shaders/pack/plain.wgsl). No value of a row is larger
+// than the factor of the loss, so that this factor undoes the row's scaling. There are few rows: each takes as many threads as a workgroup may
+// have.
 enable f16;
 #import common/packed
 #import common/verdict
@@ -9,14 +10,14 @@ enable f16;
 struct Params {
     rows: u32,
     vocab4: u32,        // V / 4
-    stride4: u32,       // vec4s from one row of logits to the next
-    tiles: u32,         // matrices from one column of them to the next: rows/16 or more
-    target_offset: u32, // place of the first row in targets
-    loss_offset: u32,   // and in losses
+    stride4: u32,       // vec4s per row of logits
+    tiles: u32,         // stride between columns of matrices: rows/16 or more
+    target_offset: u32, // index of the first row in targets
+    loss_offset: u32,   // index of the first row in losses
     softcap: f32,       // 0: none
-    factor: f32,        // 1 / loss-carrying tokens of the optimizer step
+    factor: f32,        // 1 / loss tokens of the optimizer step
     width4: u32,        // D / 4
-    verdict_offset: u32, // place of the first row in verdicts
+    verdict_offset: u32, // index of the first row in verdicts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -29,7 +30,7 @@ struct Params {
 @group(0) @binding(6) var<storage, read> hidden: array<vec4<f32>>;         // [rows, D], before the output norm
 @group(0) @binding(7) var<storage, read_write> verdicts: array<u32>;       // [N]
 
-var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and what was found against the row
+var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and findings against the row
 
 fn capped(z: vec4<f32>) -> vec4<f32> {
     if params.softcap == 0.0 {
@@ -45,7 +46,7 @@ fn write(row: u32, c: u32, value: vec4<f16>) {
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
-    // The last matrices are full: what is below the last row, and right of the last column up to 64, is zero.
+    // The last matrices are full: zeros fill the rows past the last, and the columns up to the next multiple of 64.
     let packed4 = (params.vocab4 + 15u) / 16u * 16u;
     if row >= params.rows {
         for (var c = lane; c < packed4; c += {THREADS}u) {

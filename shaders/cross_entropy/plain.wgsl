@@ -1,4 +1,4 @@
-// Softcap and cross entropy of one row of logits a workgroup, in place.
+// Softcap and cross entropy in place, one workgroup per row of logits.
 // c = cap·tanh(z/cap); loss = log Σ exp(c) − c[target]; dz = factor·(softmax(c) − onehot)·(1 − (c/cap)²).
 #import common/reduce
 
@@ -6,11 +6,11 @@
 struct Params {
     rows: u32,
     vocab: u32,
-    stride: u32,        // floats from one row of logits to the next
-    target_offset: u32, // place of the first row in targets
-    loss_offset: u32,   // and in losses
+    stride: u32,        // floats per row of logits
+    target_offset: u32, // index of the first row in targets
+    loss_offset: u32,   // index of the first row in losses
     softcap: f32,       // 0: none
-    factor: f32,        // 1 / loss-carrying tokens of the optimizer step
+    factor: f32,        // 1 / loss tokens of the optimizer step
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -68,7 +68,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     }
 }
 
-// Only the softcap, for reading logits.
+// Applies only the softcap, for logits that are read.
 @compute @workgroup_size(64)
 fn cap(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     for (var i = lane; i < params.vocab; i += 64u) {

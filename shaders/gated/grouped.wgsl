@@ -1,13 +1,13 @@
-// The GeGLU of rows that are grouped by expert, gate and up side by side; one workgroup a row. Backward takes the gradient of
-// the expert's unweighted output: the weight of the choice and the scale of its expert come in here, and the gradient of the
-// weight goes out, scale·⟨dy, y⟩. Rows that are filling have neither.
+// The gated unit of rows that are grouped by expert, with gate and up side by side; one workgroup per row. Backward takes the gradient of the
+// expert's unweighted output. The weight of the choice and the scale of its expert enter here, and the gradient of the weight is stored,
+// scale·⟨dy, y⟩. Padding rows have neither.
 #import common/activation
 #import common/reduce
 
 // Twin of `Params` in src/ops/gated/grouped.rs.
 struct Params {
     width: u32,         // F
-    y_stride: u32,      // floats from one row of y or dy to the next
+    y_stride: u32,      // floats per row of y or dy
     gate_stride: u32,   // of gate and up, and of their gradients
     tile: u32,          // rows of a tile
     rows: u32,          // of all tiles

@@ -1,5 +1,5 @@
-// expert_geglu.wgsl, packed at once as operands of products on cooperative matrices (pack.wgsl): each row is computed twice,
-// for its largest value and to be written, which costs less than storing it between.
+// shaders/gated/grouped.wgsl, packed as operands of products on cooperative matrices (shaders/pack/plain.wgsl). Each row is computed twice,
+// for its largest value and for its packed values, which costs less than storing it in between.
 enable f16;
 #import common/activation
 #import common/packed
@@ -9,7 +9,7 @@ struct Params {
     row_tiles: u32,     // matrices over all rows
     tile: u32,          // rows of a tile
     width4: u32,        // F / 4
-    y_stride4: u32,     // vec4s from one row of dy to the next
+    y_stride4: u32,     // vec4s per row of dy
     gate_stride4: u32,  // of gate and up
     packed4: u32,       // columns to write, / 4: F, or 2·F backward, rounded up to 64
 }
@@ -25,14 +25,14 @@ struct Params {
 @group(0) @binding(8) var<storage, read> scales: array<f32>;               // of each expert [E]
 @group(0) @binding(9) var<storage, read_write> dweights: array<f32>;       // [T·used]
 
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
+const ROWS: u32 = 4u;       // per workgroup
+const THREADS: u32 = 64u;   // per row
 const NONE: u32 = 0xffffffffu;
 
 var<workgroup> largest: array<f32, 256>;
 var<workgroup> sums: array<f32, 256>;
 
-// The largest over the threads of a row, and in `sums` the sum of `product`.
+// Returns the largest value over the threads of a row, and leaves the sum of `product` in `sums`.
 fn reduce_row(most: f32, product: f32, lane: u32) -> f32 {
     largest[lane] = most;
     sums[lane] = product;

@@ -1,10 +1,10 @@
-// y = gelu(gate)·up, element by element.
+// y = gelu(gate)·up, elementwise.
 #import common/activation
 
 // Twin of `Params` in src/ops/gated/mod.rs.
 struct Params {
     count: u32,
-    write_dup: u32,     // 0 where up is not trained through
+    write_dup: u32,     // 0 where up needs no gradient
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -1,6 +1,6 @@
-// RMSNorm and rotary embedding of the heads of queries, keys or values, packed at once as operands of coop_attention.wgsl:
-// f16 matrices as in pack.wgsl, all rows scaled by one power of two, for a norm bounds what it gives.
-// A workgroup takes 16 tokens of one head, 16 threads a token.
+// RMSNorm and rotary embedding of the heads of queries, keys or values, packed as operands of shaders/attention/coop16.wgsl: f16 matrices as
+// in shaders/pack/plain.wgsl. All rows are scaled by one power of two, because a norm bounds its results.
+// A workgroup takes 16 tokens of one head, 16 threads per token.
 enable f16;
 #import common/heads
 #import common/packed
@@ -9,7 +9,7 @@ enable f16;
 // Twin of `Params` in src/ops/heads/coop16.rs.
 struct Params {
     rows: u32,          // T
-    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    tiles: u32,         // stride between columns of matrices: T/16 or more
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
@@ -25,11 +25,11 @@ struct Params {
 @group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, K/4]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
 
-const THREADS: u32 = 16u;   // a token
+const THREADS: u32 = 16u;   // per token
 
 var<workgroup> sums: array<f32, 256>;
 
-// vec4 `c` of a head; K is a multiple of 16.
+// Where vec4 `c` of a head lies; K is a multiple of 16.
 fn place(row: u32, head: u32, c: u32) -> u32 {
     return packed_at(params.tiles, row, head * params.half4 * 2u + c);
 }

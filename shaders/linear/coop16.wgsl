@@ -10,26 +10,26 @@ struct Params {
     rows: u32,          // T
     weight_rows: u32,   // N
     weight_cols: u32,   // K
-    tiles: u32,         // matrices from one column of them to the next in x: T/16 or more
-    x_column: u32,      // matrices of x before the first that counts
+    tiles: u32,         // stride between columns of matrices in x: T/16 or more
+    x_column: u32,      // first matrix of x along the columns
     y_stride4: u32,
     y_offset4: u32,
-    cols4: u32,         // columns of y that this call owns, / 4
-    columns: u32,       // those of them that are not padding, which becomes zero
+    cols4: u32,         // columns of y that this call computes, / 4
+    columns: u32,       // of them without padding, which becomes zero
     ranks: u32,         // matrices over the padded rank of the adapter term; 0 for none
-    z_column: u32,      // matrices of z before the first that counts
+    z_column: u32,      // first matrix of z along the columns
     z_tiles: u32,       // as tiles, in z
     lora_offset4: u32,
     scale: f32,
     lora_scale: f32,
-    accumulate: u32,    // whether y keeps what it holds
-    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
+    accumulate: u32,    // 1: add to y
+    part_steps: u32,    // steps of the sum per part; part i, group.z, writes result[i]
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // W [N, K]
 @group(0) @binding(2) var<storage, read> x: array<vec4<f16>>;          // forward: x [K/16, T/16, 16, 16]; backward: dy
-@group(0) @binding(3) var<storage, read> factors: array<f32>;          // what undoes the scaling of x's rows [T]
+@group(0) @binding(3) var<storage, read> factors: array<f32>;          // undoes the scaling of x's rows [T]
 @group(0) @binding(4) var<storage, read> z: array<vec4<f16>>;          // z or u, scaled as x [R/16, T/16, 16, 16]
 @group(0) @binding(5) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // forward: y [T, N]; backward: dx [T, K]
@@ -38,7 +38,7 @@ fn tile_of(group: vec3<u32>) -> Tile {
     return Tile(0u, 0u, params.weight_rows, 0u, group.z, params.part_steps);
 }
 
-// Past the last row there is something else, whose products are not stored.
+// Past the last row there are other values, whose products are not stored.
 fn x_at(row: u32, column: u32) -> u32 {
     return ((params.x_column + column) * params.tiles + row) * 64u;
 }

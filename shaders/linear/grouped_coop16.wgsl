@@ -14,16 +14,16 @@ struct Params {
     expert_rows: u32,   // N
     first_expert: u32,  // of W
     row_tiles: u32,     // matrices over the rows of x: 8 a tile
-    x_column: u32,      // matrices of x before the first that counts
+    x_column: u32,      // first matrix of x along the columns
     y_stride4: u32,
     y_offset4: u32,
-    cols4: u32,         // columns of y that this call makes, / 4
+    cols4: u32,         // columns of y that this call computes, / 4
     first_column: u32,  // the first of them: row of W_e forward, column backward
-    columns: u32,       // those of them that are not padding, which becomes zero
+    columns: u32,       // of them without padding, which becomes zero
     ranks: u32,         // matrices over the padded rank of the adapter term; 0 for none
     scale: f32,
     lora_scale: f32,
-    accumulate: u32,    // whether y keeps what it holds
+    accumulate: u32,    // 1: add to y
     lora_rows: u32,     // rows of B_e
     lora_first: u32,    // row of B_e for the first of W_e
 }
@@ -31,7 +31,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;     // W [E, N, K]
 @group(0) @binding(2) var<storage, read> x: array<vec4<f16>>;          // forward: x [K/16, rows/16, 16, 16]; backward: dy
-@group(0) @binding(3) var<storage, read> factors: array<f32>;          // what undoes the scaling of x's rows
+@group(0) @binding(3) var<storage, read> factors: array<f32>;          // undoes the scaling of x's rows
 @group(0) @binding(4) var<storage, read> z: array<vec4<f16>>;          // z or u, scaled as x [R/16, rows/16, 16, 16]
 @group(0) @binding(5) var<storage, read> lora: array<vec4<f32>>;       // forward: B [E, N, R]; backward: A [E, R, K]
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // forward: y [rows, N]; backward: dx [rows, K]

@@ -1,17 +1,17 @@
-// The norm of a block's result on its way into the stream, y = scale·(residual + x·rstd·w) as in rms_norm.wgsl, and at once what
-// products read of y: itself, or its own norm, packed (pack.wgsl). 64 threads take a row and keep it in registers, EACH vec4s a
-// thread, until its largest value is known. x may come packed itself.
+// Adds the norm of a block's result to the residual stream, y = scale·(residual + x·rstd·w) as in shaders/rms_norm/plain.wgsl, and packs the
+// operand of the next products: y itself or its own norm (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s
+// per thread, until its largest value is known. x may come packed itself.
 enable f16;
 #import common/norm
 
 // Twin of `Params` in src/ops/norm_add/coop16.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // matrices from one column of them to the next: T/16 or more
-    x_tiles: u32,   // the same of a packed x
+    tiles: u32,     // stride between columns of matrices: T/16 or more
+    x_tiles: u32,   // as tiles, of a packed x
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
-    stored: u32,    // whether y is wanted in f32
+    stored: u32,    // 1: store y in f32
     eps: f32,
     next_eps: f32,  // of y's own norm
     scale: f32,
@@ -75,7 +75,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         factors[row] = undoing(e);
     }
     let scale = scaling(e);
-    // Not both factors at once: they may leave f32, and rows of zeros are not to become something else.
+    // Not both factors at once: their product may overflow f32, and rows of zeros must stay zero.
 #for i in 0..{EACH}
     if c{i} < params.packed4 {
         packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * (next_rstd * n{i}));

@@ -1,13 +1,14 @@
-// The norm of rms_norm.wgsl and its gradient, packed at once as operands of products on cooperative matrices (pack.wgsl). 64 threads
-// take a row and keep it in registers, EACH vec4s a thread, until its largest value is known. x may come packed itself.
+// The norm of shaders/rms_norm/plain.wgsl and its gradient, packed as operands of products on cooperative matrices
+// (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s per thread, until its largest value is known. x may
+// come packed itself.
 enable f16;
 #import common/norm
 
 // Twin of `Params` in src/ops/rms_norm/coop16.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // matrices from one column of them to the next: T/16 or more
-    x_tiles: u32,   // the same of a packed x
+    tiles: u32,     // stride between columns of matrices: T/16 or more
+    x_tiles: u32,   // as tiles, of a packed x
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
     eps: f32,

@@ -1,5 +1,5 @@
-// RMSNorm of rows of any width (whole tokens, or heads of a token), one workgroup a row, or one thread where that is cheaper:
-// y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps).
+// RMSNorm of rows of any width (whole tokens, or heads of a token): y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps). A row takes
+// one workgroup, or one thread with ALONE.
 #import common/rstd
 #if {ALONE}
 const ROW_THREADS: u32 = 1u;

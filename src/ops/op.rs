@@ -118,7 +118,7 @@ pub static OPS: [Op; 28] = [
         PRODUCTS,
         &[
             ("tiled", halves),
-            ("grouped", halves),
+            ("grouped", grouped_products),
             ("software", software),
             ("coop8", lanes),
             ("grouped_coop8", lanes),
@@ -195,6 +195,10 @@ fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
 
 fn halves() -> Vec<Sizes> {
     each("HALF", &[0, 1])
+}
+
+fn grouped_products() -> Vec<Sizes> {
+    [(0, 0), (1, 0), (0, 1)].map(|(half, masked)| vec![("HALF", half), ("MASKED", masked)]).to_vec()
 }
 
 fn matrices() -> Vec<Sizes> {

@@ -238,7 +238,7 @@ pub fn forward_masked(
     groups: &Groups,
     tokens: usize,
 ) {
-    dispatch(rec, "forward_masked", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
+    dispatch(rec, "forward", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
 }
 
 /// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
@@ -269,7 +269,7 @@ fn dispatch(
     tokens: usize,
     accumulate: bool,
 ) {
-    let masked = mask.is_some(); // in f32: a thin product
+    let masked = mask.is_some(); // such products are thin, and stay in f32
     let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
     let (x, used) = match x {
         Source::Rows(x) => (x, 0),
@@ -285,7 +285,7 @@ fn dispatch(
         Some(Matrices { edge: 8, lanes }) if half => {
             Kernel::new("linear/grouped_coop8", entry).with_size("LANES", lanes)
         }
-        _ => Kernel::new("linear/grouped", entry).with_sizes([row_factors::size(half)]),
+        _ => Kernel::new("linear/grouped", entry).with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))]),
     };
     let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
