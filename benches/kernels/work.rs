@@ -1,4 +1,4 @@
-//! What is timed: every kernel of the hot path at the shapes of a step.
+//! The timed work: every kernel of the hot path at the shapes of a step.
 
 use anyhow::Result;
 use rullama_train::base::quant::{GgmlType, random_blocks};
@@ -26,10 +26,10 @@ use rullama_train::ops::row_status::Verdicts;
 
 use super::checks::check::values;
 
-/// Some dispatches.
+/// A named series of dispatches.
 pub struct Timed {
     pub name: String,
-    /// Floating-point operations of the kernels whose names begin so; of the others bytes count.
+    /// Floating-point operations of the kernels whose names match; the rate of other kernels is in bytes.
     pub operations: Vec<(&'static str, f64)>,
     pub work: Box<dyn Fn(&mut Recorder<'static>)>,
 }
@@ -44,7 +44,7 @@ impl Timed {
     }
 }
 
-/// The shape of a step.
+/// The shapes of a step.
 pub struct Size {
     tokens: usize,
     width: usize,
@@ -54,7 +54,7 @@ pub struct Size {
     layers: [(usize, Option<usize>); 2],
     rank: usize,
     vocab: usize,
-    /// Tokens whose logits exist at a time.
+    /// Tokens whose logits are in memory at a time.
     head_rows: usize,
 }
 
@@ -109,7 +109,7 @@ fn rows(gpu: &Gpu, height: usize, width: usize) -> Result<Rows> {
     Ok(rows)
 }
 
-/// Random values that repeat, which no kernel notices.
+/// Random values that repeat: kernels take the same time.
 fn noise(len: usize) -> Vec<f32> {
     let piece = values(0, len.min(1 << 16));
     piece.iter().copied().cycle().take(len).collect()
@@ -147,7 +147,7 @@ pub fn linear(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let w = weight(gpu, ty, n, k)?;
         let (x, y) = (x.clone(), y.clone());
         let name = format!("{} [{n}, {k}], both ways", ty.name());
-        let operations = [("linear.forward", operations), ("linear.backward", operations)];
+        let operations = [("linear/*.forward", operations), ("linear/*.backward", operations)];
         all.push(Timed::new(name, &operations, move |rec| {
             ops::linear::tiled::forward(rec, y.all(), x.all(), &w, 1.0, None, t);
             ops::linear::tiled::backward(rec, x.all(), y.all(), &w, 1.0, None, t, false);
@@ -171,7 +171,7 @@ pub fn coop_linear(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let w = weight(gpu, ty, n, k)?;
         let (x, y, px, py) = (x.clone(), y.clone(), px.clone(), py.clone());
         let name = format!("{} [{n}, {k}], both ways", ty.name());
-        let operations = [("coop_linear.forward", operations), ("coop_linear.backward", operations)];
+        let operations = [("linear/coop16.forward", operations), ("linear/coop16.backward", operations)];
         all.push(Timed::new(name, &operations, move |rec| {
             coop_linear::forward(rec, y.all(), &px, &w, 1.0, None, t);
             coop_linear::backward(rec, x.all(), &py, &w, 1.0, None, t, false);
@@ -185,7 +185,8 @@ pub fn lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let operations = (2 * t * k * r) as f64;
     let (x, z) = (rows(gpu, t, k)?, rows(gpu, t, r)?);
     let (a, da) = (param(gpu, r, k)?, param(gpu, r, k)?);
-    let each = ["linear.forward", "linear.backward", "lora.gradient"].map(|kernel| (kernel, operations));
+    let each =
+        ["linear/*.forward", "linear/*.backward", "lora/*.gradient"].map(|kernel| (kernel, operations));
     Ok(vec![Timed::new(format!("A [{r}, {k}]: z, dx and dA"), &each, move |rec| {
         let a = a.as_weight();
         ops::linear::tiled::forward(rec, z.all(), x.all(), &a, 1.0, None, t);
@@ -200,7 +201,7 @@ pub fn coop_lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (px, thin) = (packed(gpu, &x, t)?, Packed::new(gpu, "bench", t, r)?);
     let (a, da) = (param(gpu, r, k)?, param(gpu, r, k)?);
     let (b, db) = (param(gpu, k, r)?, param(gpu, k, r)?);
-    let each = [("coop_lora.", (2 * t * k * r) as f64)];
+    let each = [("lora/coop16.", (2 * t * k * r) as f64)];
     Ok(vec![Timed::new(format!("A and B of width {k}: z, u and gradients"), &each, move |rec| {
         coop_lora::project(rec, z.all(), &px, &a, t, Some(&thin));
         coop_lora::project_back(rec, z.all(), &px, &b, 1.0, t, &thin);
@@ -240,9 +241,9 @@ pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let bounds = bounds(gpu, t)?;
         let pairs = size.pairs(head_size, window);
         let operations = [
-            ("attention.forward", 4.0 * pairs),
-            ("attention.backward_q", 6.0 * pairs),
-            ("attention.backward_kv", 8.0 * pairs),
+            ("attention/*.forward", 4.0 * pairs),
+            ("attention/*.backward_q", 6.0 * pairs),
+            ("attention/*.backward_kv", 8.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
             let attention = attention_of([t, heads, head_size], window, &bounds);
@@ -256,7 +257,7 @@ pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
 
 fn rows_of<const N: usize>(gpu: &Gpu, height: usize, width: usize) -> Result<[Rows; N]> {
     let all = (0..N).map(|_| rows(gpu, height, width)).collect::<Result<Vec<Rows>>>()?;
-    Ok(all.try_into().unwrap_or_else(|_| unreachable!("as many as were made")))
+    Ok(all.try_into().unwrap_or_else(|_| unreachable!("N were made")))
 }
 
 pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
@@ -272,13 +273,14 @@ pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let (bounds, scratch) = (bounds(gpu, t)?, Scratch::new(gpu, t, wide, heads, left)?);
         let pairs = size.pairs(head_size, window);
         let operations = [
-            ("coop_attention.forward", 4.0 * pairs),
-            ("coop_attention_scores.", 4.0 * pairs),
-            ("coop_attention_product.", 6.0 * pairs),
+            ("attention/coop16.forward", 4.0 * pairs),
+            ("attention/coop16_scores.", 4.0 * pairs),
+            ("attention/coop16_product.", 6.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
             let attention = attention_of([t, heads, head_size], window, &bounds);
             let operands = Operands { q: &q, k: &k, v: &v };
+            let out = out.clone().into();
             coop_attention::forward(rec, &attention, &out, &lse, operands);
             scratch.backward(rec, &attention, [&dq, &dk, &dv], &dheads, &dout, operands, &out, &lse);
         }));
@@ -302,7 +304,7 @@ pub fn coop_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (y, norm) = (Packed::new(gpu, "bench", t, d)?, norm(gpu, d)?);
     Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
         coop_norm::forward(rec, &y, &x, norm, t);
-        coop_norm::backward(rec, &y, &dy, &x, norm, t);
+        coop_norm::backward(rec, &y, &dy, &x.clone().into(), norm, t);
     })])
 }
 

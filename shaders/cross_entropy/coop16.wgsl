@@ -16,7 +16,7 @@ struct Params {
     loss_offset: u32,   // and in losses and coefficients
     softcap: f32,       // 0: none
     width4: u32,        // D / 4
-    verdict_offset: u32, // place of the first row in verdicts
+    verdict_offset: u32, // index of the first row in verdicts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -30,7 +30,7 @@ struct Params {
 @group(0) @binding(7) var<storage, read_write> verdicts: array<u32>;       // [N]
 @group(0) @binding(8) var<storage, read> coefficients: array<f32>;         // [N], gradient of the objective by each row's loss
 
-var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and what was found against the row
+var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and findings against the row
 
 fn capped(z: vec4<f32>) -> vec4<f32> {
     if params.softcap == 0.0 {
@@ -46,7 +46,7 @@ fn write(row: u32, c: u32, value: vec4<f16>) {
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
-    // The last matrices are full: what is below the last row, and right of the last column up to 64, is zero.
+    // The last matrices are full: zeros fill the rows past the last, and the columns up to the next multiple of 64.
     let packed4 = (params.vocab4 + 15u) / 16u * 16u;
     if row >= params.rows {
         for (var c = lane; c < packed4; c += {THREADS}u) {

@@ -69,7 +69,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     }
 }
 
-// Only the softcap, for reading logits.
+// Applies only the softcap, for logits that are read.
 @compute @workgroup_size(64)
 fn cap(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     for (var i = lane; i < params.vocab; i += 64u) {

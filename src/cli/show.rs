@@ -79,8 +79,9 @@ pub fn device(gpu: &Gpu) {
     let software =
         if gpu.is_software() { "; a CPU plays the GPU here: slow, but the same numbers" } else { "" };
     line("device", format_args!("{}{software}", gpu.description()));
-    let failed =
-        gpu.failed_trial().map(|reason| format!("; its cooperative matrices failed a trial: {reason}"));
+    let failed = gpu
+        .failed_self_test()
+        .map(|reason| format!("; cooperative matrices disabled, self-test failed: {reason}"));
     line("kernels", format_args!("{}{}", gpu.tier(), failed.unwrap_or_default()));
 }
 

@@ -1,20 +1,19 @@
-//! What products compute with, and for how many threads work is split.
+//! The kernels that a device runs, and the number of threads that work is split over.
 
 use std::sync::atomic::Ordering;
 
-use super::{Gpu, GpuError};
-use crate::recipe::Kernels;
+use super::{Gpu, GpuError, Kernels};
 
-/// What products compute with, the slowest first.
+/// The kernels that products and attention run on, the slowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// f32: what every device does.
+    /// f32, which every device supports.
     F32,
-    /// Operands of products and of attention in f16, scaled by powers of two, and sums in f32; the rest, adapters' gradients too, in f32.
+    /// Operands of products and attention in f16, scaled by powers of two, and sums in f32. Everything else is f32, adapters' gradients too.
     F16,
-    /// The same with products on cooperative matrices of 8×8, which Apple's GPUs have.
+    /// As [`Tier::F16`], on cooperative matrices of 8×8, which Apple's GPUs have.
     Cooperative8,
-    /// All on cooperative matrices of 16×16, adapters' gradients as well.
+    /// All products on cooperative matrices of 16×16, adapters' gradients too.
     Cooperative,
 }
 
@@ -29,7 +28,7 @@ impl std::fmt::Display for Tier {
     }
 }
 
-/// Cooperative matrices of f16 that add up in f32.
+/// Cooperative matrices of f16 with sums in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrices {
     /// Rows, columns and steps: 16, or 8 on Apple's GPUs.
@@ -45,9 +44,9 @@ impl std::fmt::Display for Matrices {
 }
 
 impl Gpu {
-    /// What products compute with.
+    /// The kernels that products run on.
     pub fn tier(&self) -> Tier {
-        *self.tier.lock().expect("the lock is held for a move only")
+        *self.tier.lock().expect("lock is not poisoned")
     }
 
     /// Whether all products, and attention, run on cooperative matrices of 16×16: f16 operands with scaled rows, f32 sums.
@@ -55,7 +54,7 @@ impl Gpu {
         self.tier() == Tier::Cooperative
     }
 
-    /// Whether the device can compute with `tier`.
+    /// Whether the device supports `tier`.
     pub fn has_tier(&self, tier: Tier) -> bool {
         match tier {
             Tier::F32 => true,
@@ -65,9 +64,16 @@ impl Gpu {
         }
     }
 
-    /// What went wrong when a device that reports cooperative matrices tried them, which it then does without.
-    pub fn failed_trial(&self) -> Option<&str> {
-        self.failed_trial.as_deref()
+    /// Why the self-test of the cooperative matrices that the device reports failed; they are not used then.
+    pub fn failed_self_test(&self) -> Option<&str> {
+        self.failed_self_test.as_deref()
+    }
+
+    /// Stops using the device's cooperative matrices, whose self-test failed for `reason`.
+    pub(crate) fn reject_matrices(&mut self, reason: String) {
+        self.matrices = None;
+        self.failed_self_test = Some(reason);
+        self.set_tier(self.best_tier());
     }
 
     /// The cooperative matrices that products run on now.
@@ -75,24 +81,24 @@ impl Gpu {
         self.matrices.filter(|_| [Tier::Cooperative, Tier::Cooperative8].contains(&self.tier()))
     }
 
-    /// The fastest that the device has; on a CPU, which has no f16 to multiply, f32.
+    /// The fastest tier that the device supports; f32 on a software device, since CPUs do not multiply f16.
     pub fn best_tier(&self) -> Tier {
         let tiers = [Tier::Cooperative, Tier::Cooperative8, Tier::F16];
         let best = tiers.into_iter().find(|tier| self.has_tier(*tier) && !self.is_software());
         best.unwrap_or(Tier::F32)
     }
 
-    /// Computes with `tier` from now on, if the device has it, else as before. Trainers made before keep what they have.
+    /// Uses `tier` from now on if the device supports it; does nothing otherwise. Existing trainers keep their buffers.
     pub fn set_tier(&self, tier: Tier) {
         if self.has_tier(tier) {
-            *self.tier.lock().expect("the lock is held for a move only") = tier;
+            *self.tier.lock().expect("lock is not poisoned") = tier;
         }
     }
 
-    /// Computes with what a recipe asks for.
+    /// Uses the kernels that a recipe asks for.
     ///
     /// # Errors
-    /// [`GpuError::NoTier`] where the device has it not, [`GpuError::FailedTrial`] where it turned out not to have it.
+    /// [`GpuError::NoTier`] if the device does not support them, [`GpuError::FailedSelfTest`] if its self-test failed.
     pub fn choose(&self, kernels: Kernels) -> Result<(), GpuError> {
         let tier = match kernels {
             Kernels::Auto => self.best_tier(),
@@ -101,8 +107,8 @@ impl Gpu {
             Kernels::Cooperative if self.has_tier(Tier::Cooperative8) => Tier::Cooperative8,
             Kernels::Cooperative => Tier::Cooperative,
         };
-        if let (Tier::Cooperative, Some(reason)) = (tier, &self.failed_trial) {
-            return Err(GpuError::FailedTrial { device: self.info.name.clone(), reason: reason.clone() });
+        if let (Tier::Cooperative, Some(reason)) = (tier, &self.failed_self_test) {
+            return Err(GpuError::FailedSelfTest { device: self.info.name.clone(), reason: reason.clone() });
         }
         if !self.has_tier(tier) {
             return Err(GpuError::NoTier {
@@ -115,12 +121,12 @@ impl Gpu {
         Ok(())
     }
 
-    /// Lanes of a subgroup, where it is a SIMD register of a CPU that plays a GPU: shaders/simd_*.wgsl are for that.
+    /// Lanes of a subgroup on a software renderer, where it is a SIMD register of the CPU: the variants `software` are for that.
     pub fn simd(&self) -> Option<u32> {
         self.simd.load(Ordering::Relaxed).then_some(self.info.subgroup_min_size)
     }
 
-    /// Turns the kernels for [`Gpu::simd`] off, or on again where the device is such a CPU.
+    /// Turns the variants `software` off, or on again if the device supports them: see [`Gpu::simd`].
     pub fn set_simd(&self, on: bool) {
         self.simd.store(on && self.has_simd, Ordering::Relaxed);
     }
@@ -130,7 +136,7 @@ impl Gpu {
         self.device.features().contains(wgpu::Features::SHADER_F16)
     }
 
-    /// Threads of a workgroup that share work which one has to do; a software device runs them one after the other.
+    /// Threads of a workgroup that share the work of one row. A software device runs them one after the other.
     pub fn threads_to_share(&self) -> usize {
         let limits = &self.limits;
         match self.workgroups_to_fill() {
@@ -141,7 +147,7 @@ impl Gpu {
         }
     }
 
-    /// Workgroups of 64 threads that keep the device busy; products with fewer tiles are split along their sums.
+    /// Workgroups of 64 threads that keep the device busy. Products with fewer tiles are split along their sums.
     pub fn workgroups_to_fill(&self) -> usize {
         self.workgroups_to_fill.load(Ordering::Relaxed)
     }

@@ -168,8 +168,7 @@ impl Act {
     }
 
     /// The sizes of a kernel that reads or writes either storage.
-    pub(in crate::ops) fn sizes(&self) -> [(&'static str, u32); 2] {
-        let tiled = u32::from(!self.has_rows());
-        [("ROWS", 1 - tiled), ("MATRICES", tiled)]
+    pub(in crate::ops) fn sizes(&self) -> [(&'static str, u32); 1] {
+        [("MATRICES", u32::from(!self.has_rows()))]
     }
 }

@@ -21,6 +21,7 @@ pub mod linear;
 pub mod lora;
 pub mod matvec;
 pub mod norm_add;
+pub mod op;
 pub mod pack;
 pub mod partial_sums;
 pub mod pass;
@@ -32,6 +33,7 @@ pub mod rope;
 pub mod row_factors;
 pub mod row_status;
 pub mod scale;
+mod self_test;
 pub mod update_norm;
 
 use std::ops::Range;
@@ -264,7 +266,7 @@ impl Weight {
         }
         let mut tiles = Vec::new();
         for tile in places {
-            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::read)?;
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(Weight { ty, rows, cols, tiles })

@@ -3,6 +3,7 @@
 use libtest_mimic::Failed;
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::Rows;
+use rullama_train::ops::act::Act;
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::attention::coop16 as coop_attention;
 use rullama_train::ops::attention::coop16::Operands;
@@ -164,9 +165,12 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
                 let [pq, pk, pv] = &packed;
                 let operands = Operands { q: pq, k: pk, v: pv };
                 let packed = leaves_packed.then(|| packed_out.clone());
-                let out = &Rows { packed, ..out_rows.clone() };
+                let out = &match packed {
+                    Some(packed) => Act::tiled(packed, Some(out_rows.clone())),
+                    None => out_rows.clone().into(),
+                };
                 coop_attention::forward(rec, &attention, out, lse_rows, operands);
-                out.packed.iter().for_each(|packed| packed.unpack(rec, out_rows.all(), q_width, tokens));
+                out.f32(rec, tokens);
                 let (scratch, dout) = (&cooperative_scratch, &dout.rows);
                 scratch.backward(rec, &attention, gradients, &dheads, dout, operands, out, lse_rows);
             } else {
@@ -256,7 +260,7 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
                     packed.pack_alike(rec, x.rows.all(), width, tokens, &unscaled);
                 }
                 let operands = Operands { q: &pq, k: &pk, v: &pv };
-                coop_attention::forward(rec, &attention, &out.rows, &lse_block.rows, operands);
+                coop_attention::forward(rec, &attention, &out.rows.clone().into(), &lse_block.rows, operands);
             } else {
                 attention.forward(rec, &out.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows);
             }

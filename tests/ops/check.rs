@@ -81,7 +81,7 @@ impl Block {
             all[at + width..at + padded].fill(pad);
         }
         let buffer = gpu.upload("test", &all).expect("test buffers are small");
-        Block { rows: Rows { buffer, stride, start: 0, packed: None }, offset: left, width, height }
+        Block { rows: Rows { buffer, stride, start: 0 }, offset: left, width, height }
     }
 
     pub fn view(&self) -> View<'_> {

@@ -339,7 +339,7 @@ pub fn likeliest(gpu: &Gpu) -> Outcome {
         let mut padded = values.to_vec();
         padded.resize(values.len() + 70, 1e30);
         let (buffer, stride) = (gpu.upload("values", &padded)?, padded.len());
-        let rows = Rows { buffer, stride, start: 0, packed: None };
+        let rows = Rows { buffer, stride, start: 0 };
         run(gpu, |rec| argmax.forward(rec, &rows, values.len()))?;
         Ok(pollster::block_on(gpu.read::<Likeliest>(&argmax.result, 1))?[0])
     };

@@ -5,6 +5,7 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
+use rullama_train::ops::act::Act;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
 use rullama_train::ops::gated::coop16 as coop_geglu;
@@ -85,7 +86,7 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         let [y, dx] = [(); 2].map(|()| Packed::new(gpu, "normed", height, width).expect("it is small"));
         run(gpu, |rec| {
             coop_norm::forward(rec, &y, &x.rows, &norm, height);
-            coop_norm::backward(rec, &dx, &dy.rows, &x.rows, &norm, height);
+            coop_norm::backward(rec, &dx, &dy.rows, &x.rows.clone().into(), &norm, height);
         })?;
         check.close(&name, width, &unpacked(gpu, &y, width, height, &name)?, &expected)?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
@@ -94,7 +95,7 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         let packed = Packed::new(gpu, "x", height, width)?;
         run(gpu, |rec| {
             packed.pack(rec, x.view(), width, height);
-            let x = Rows { packed: Some(packed.clone()), ..x.rows.clone() };
+            let x = Act::tiled(packed.clone(), None);
             coop_norm::backward(rec, &dx, &dy.rows, &x, &norm, height);
         })?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
@@ -123,8 +124,8 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
         run(gpu, |rec| packed_x.pack(rec, x.view(), width, height))?;
         let halves = unpacked(gpu, &packed_x, width, height, "x")?;
         let sources = [
-            ("in f32", x.rows.clone(), expected(&wide(&values(1, height * width)))),
-            ("packed", Rows { packed: Some(packed_x), ..x.rows.clone() }, expected(&halves)),
+            ("in f32", Act::from(x.rows.clone()), expected(&wide(&values(1, height * width)))),
+            ("packed", Act::tiled(packed_x, None), expected(&halves)),
         ];
         for (what, x, sum) in sources {
             let name = |then: &str| format!("[{height}, {width}], x {what}, {then}");

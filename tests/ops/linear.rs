@@ -212,15 +212,15 @@ fn close(
     }
 }
 
-/// What a device does before it takes such matrices unasked, and what it has left behind.
-pub fn trial(gpu: &Gpu) -> Outcome {
+/// The self-test of a device passes, and leaves the tier and no kernels behind.
+pub fn self_test(gpu: &Gpu) -> Outcome {
     let fresh = pollster::block_on(Gpu::open(Backend::Auto, None, false))?;
     fresh.set_tier(Tier::F16);
-    pollster::block_on(fresh.try_matrices())?;
+    pollster::block_on(fresh.self_test())?;
     let left = (fresh.tier(), fresh.compiled());
     let expected = (Tier::F16, 0);
-    if left != expected || gpu.failed_trial().is_some() {
-        return Err(format!("{left:?}, {:?}, expected {expected:?}", gpu.failed_trial()).into());
+    if left != expected || gpu.failed_self_test().is_some() {
+        return Err(format!("{left:?}, {:?}, expected {expected:?}", gpu.failed_self_test()).into());
     }
     Ok(())
 }

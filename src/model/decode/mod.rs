@@ -157,7 +157,7 @@ impl<'a> Decoder<'a> {
         w.gpu.write(&w.ids, ids);
         w.gpu.write(&self.past, &[self.len as u32]);
         if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
-            let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::Base)?;
+            let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::read)?;
             w.gpu.write(&w.table, &planes::pack(table.ty, ids.len(), &rows));
         }
         self.len += ids.len();

@@ -131,7 +131,7 @@ pub fn sizes(head_size: usize, half: bool) -> Vec<(&'static str, u32)> {
         ("STAGE", (staged * (slice4 + 1)).max(512)),
     ]
     .map(|(name, n)| (name, n as u32));
-    [&sizes[..], &row_factors::sizes(half)].concat()
+    [&sizes[..], &[row_factors::size(half)]].concat()
 }
 
 /// The same of shaders/attention/coop8.wgsl, beside its lanes.

@@ -15,7 +15,7 @@ struct Params {
     heads: u32,
     half4: u32,
     weighted: u32,
-    turned: u32,
+    rotated: u32,
     eps: f32,
     scale: f32,
 }
@@ -40,7 +40,7 @@ pub fn forward(
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted: u32::from(norm.weight.is_some()),
-        turned: u32::from(turn.is_some()),
+        rotated: u32::from(turn.is_some()),
         eps: norm.eps,
         scale: norm.scale,
     };

@@ -5,6 +5,7 @@ use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
 use crate::ops::Weight;
+use crate::ops::op;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 
@@ -149,7 +150,7 @@ fn dispatch(
     };
     let z = lora.map_or(rec.unused(4), |l| l.z.bind(4));
     let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));
-    let kernel = Kernel::new("linear/coop16", entry).with_format(w.ty);
+    let kernel = Kernel::new("linear/coop16", entry).with_format(op::reader(w.ty)).with_size("GROUPED", 0);
     partial_sums::split_wide(rec, &target, across * down, summed.div_ceil(STEPS), |rec, parts| {
         let params = Params {
             y_stride4: parts.stride4,

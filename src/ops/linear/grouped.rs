@@ -13,6 +13,7 @@ use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::dropout::grouped::{ExpertMask, MaskParams};
 use crate::ops::experts::groups::Groups;
+use crate::ops::op;
 use crate::ops::random;
 use crate::ops::row_factors;
 
@@ -84,7 +85,7 @@ impl ExpertWeight {
         }
         let mut tiles = Vec::new();
         for tile in places {
-            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::read)?;
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(ExpertWeight { weight: Weight { ty, rows, cols, tiles }, rows: rows / experts })
@@ -132,7 +133,7 @@ impl ExpertWeight {
                 continue;
             }
             let rows = matrix.rows(tile);
-            tiles.push(match base.read(&rows).await.map_err(GpuError::Base)? {
+            tiles.push(match base.read(&rows).await.map_err(GpuError::read)? {
                 Cow::Borrowed(bytes) => planes::pack(matrix.ty, rows.rows, bytes),
                 Cow::Owned(bytes) => Cow::Owned(planes::pack(matrix.ty, rows.rows, &bytes).into_owned()),
             });
@@ -237,7 +238,7 @@ pub fn forward_masked(
     groups: &Groups,
     tokens: usize,
 ) {
-    dispatch(rec, "forward_masked", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
+    dispatch(rec, "forward", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
 }
 
 /// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
@@ -268,7 +269,7 @@ fn dispatch(
     tokens: usize,
     accumulate: bool,
 ) {
-    let masked = mask.is_some(); // in f32: a thin product
+    let masked = mask.is_some(); // such products are thin, and stay in f32
     let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
     let (x, used) = match x {
         Source::Rows(x) => (x, 0),
@@ -284,9 +285,10 @@ fn dispatch(
         Some(Matrices { edge: 8, lanes }) if half => {
             Kernel::new("linear/grouped_coop8", entry).with_size("LANES", lanes)
         }
-        _ => Kernel::new("linear/grouped", entry).with_sizes(row_factors::sizes(half)),
+        _ => Kernel::new("linear/grouped", entry)
+            .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))]),
     };
-    let kernel = kernel.with_format(w.weight.ty);
+    let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
     let y = to.y;
     for tile in &w.weight.tiles {

@@ -4,6 +4,7 @@ use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
+use crate::ops::op;
 use crate::ops::pack::Packed;
 
 /// Twin of `Params` in shaders/linear/grouped_coop16.wgsl.
@@ -112,7 +113,9 @@ fn dispatch(
         let (result, tiles) = (y.rows.bind(6), groups.tiles.bind(7));
         let bindings = [tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, result, tiles];
         let workgroups = [columns.div_ceil(128) as u32, groups.most_tiles(tokens) as u32, 1];
-        let kernel = Kernel::new("linear/grouped_coop16", entry).with_format(w.weight.ty);
+        let kernel = Kernel::new("linear/grouped_coop16", entry)
+            .with_format(op::reader(w.weight.ty))
+            .with_size("GROUPED", 1);
         rec.dispatch(kernel, &params, &bindings, workgroups);
     }
 }

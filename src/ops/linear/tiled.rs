@@ -6,6 +6,7 @@ use crate::ops::Param;
 use crate::ops::STEPS;
 use crate::ops::View;
 use crate::ops::Weight;
+use crate::ops::op;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::row_factors;
 
@@ -141,7 +142,7 @@ fn dispatch(
     let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
     let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
     if let (Some(lanes), None) = (rec.gpu().simd(), factors) {
-        let kernel = Kernel::new("linear/software", entry).with_format(w.ty).with_lanes(lanes);
+        let kernel = Kernel::new("linear/software", entry).with_format(op::reader(w.ty)).with_lanes(lanes);
         let across = params.cols4.div_ceil(if entry == "forward" { lanes } else { 8 });
         let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
         return rec.dispatch(kernel, &params, &bindings, [across, params.rows.div_ceil(4 * lanes), 1]);
@@ -160,9 +161,9 @@ fn dispatch(
         Some(Matrices { edge: 8, lanes }) => {
             (Kernel::new("linear/coop8", entry).with_size("LANES", lanes), COOP8_STEPS)
         }
-        _ => (Kernel::new("linear/tiled", entry).with_sizes(row_factors::sizes(factors.is_some())), STEPS),
+        _ => (Kernel::new("linear/tiled", entry).with_sizes([row_factors::size(factors.is_some())]), STEPS),
     };
-    let kernel = kernel.with_format(w.ty);
+    let kernel = kernel.with_format(op::reader(w.ty));
     partial_sums::split(rec, &target, across * down, summed.div_ceil(steps), |rec, parts| {
         let params = Params {
             y_stride4: parts.stride4,

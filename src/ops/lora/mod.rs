@@ -31,7 +31,7 @@ struct Params {
 
 /// `dW += scale·pᵀ·q` for `p` `[rows, N]`, `q` `[rows, M]`, `dW` `[N, M]`: `dB` from `dy` and `z`, `dA` from `u` and `x`.
 pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f32, rows: usize) {
-    debug_assert!(dweight.rows.is_multiple_of(4), "rows past the matrix would be written");
+    assert!(dweight.rows.is_multiple_of(4), "rows past the matrix would be written");
     let [p_cols4, q_cols4] = [dweight.rows / 4, dweight.cols / 4].map(|n| n as u32);
     let all = Params {
         rows: rows as u32,

@@ -6,6 +6,7 @@ use crate::ops::Rows;
 use crate::ops::View;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{ExpertWeight, LowRank, Source};
+use crate::ops::op;
 
 /// Rows of the result that a workgroup makes.
 const HEIGHT: usize = 8;
@@ -111,7 +112,7 @@ fn dispatch(
             lora.map_or(rec.unused(7), |l| l.matrix.bind(7)),
             y.rows.bind(8),
         ];
-        let kernel = Kernel::new("matvec/grouped", "forward").with_format(w.weight.ty);
+        let kernel = Kernel::new("matvec/grouped", "forward").with_format(op::reader(w.weight.ty));
         rec.dispatch(kernel, &params, &bindings, [w.rows.div_ceil(HEIGHT) as u32, rows as u32, 1]);
     }
 }

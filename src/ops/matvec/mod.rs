@@ -10,6 +10,7 @@ use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
+use crate::ops::op;
 
 /// Most rows that the kernel takes; [`crate::ops::linear`] is for more.
 pub const MAX_ROWS: usize = 8;
@@ -148,9 +149,8 @@ fn product(
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32)
             .with_size("GATED", u32::from(gated.is_some()))
-            .with_size("PLAIN", u32::from(gated.is_none()))
             .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)));
-        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(*ty));
+        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(op::reader(*ty)));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
         let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];
         if let Some(gated) = gated {

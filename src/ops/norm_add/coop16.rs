@@ -60,7 +60,7 @@ pub fn forward(
     };
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let normed = u32::from(next.is_some());
-    let sizes = [("EACH", each), ("SAME", 1 - normed), ("NORMED", normed)];
+    let sizes = [("EACH", each), ("NORMED", normed)];
     let kernel = Kernel::new("norm_add/coop16", "forward").with_sizes(sizes).with_sizes(x.sizes());
     let mut bindings = x.bind(1, 8);
     bindings.extend([norm.weights(2), residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);

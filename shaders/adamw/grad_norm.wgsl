@@ -13,7 +13,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> partials: array<f32>;
 @group(0) @binding(3) var<storage, read_write> clip: array<f32>;       // norm, factor, whether the norm is finite
 
-const STRIPE: u32 = 4096u; // vec4s a workgroup
+const STRIPE: u32 = 4096u; // vec4s per workgroup
 
 @compute @workgroup_size(64)
 fn partial_sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
