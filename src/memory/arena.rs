@@ -47,7 +47,7 @@ struct LayerBuffers {
     dkeys_values: Option<(Act, Act)>, // where the layer makes keys and values
 }
 
-/// What one layer saves, of the tokens of a chunk.
+/// The activations that one layer saves, of the tokens of a chunk.
 pub struct LayerActs(Vec<Act>);
 
 impl std::ops::Index<Saved> for LayerActs {
@@ -63,7 +63,7 @@ pub struct ScratchActs {
     temps: Vec<Act>,
     /// Gradient of a block's output, which its last product reads: in [`Temp::DStream`] where products read f32.
     pub doutput: Act,
-    /// The same in [`Temp::DNormed`], of a feed-forward block beside experts.
+    /// Gradient of the output of a feed-forward block beside experts: in [`Temp::DNormed`] where products read f32.
     pub doutput_beside_experts: Act,
     /// Gradient of the queries `[T, H·K]`.
     pub dq: Act,
@@ -272,7 +272,7 @@ impl Activations {
         (0..tokens).step_by(size).map(move |first| Chunk { first, tokens: size.min(tokens - first) })
     }
 
-    /// What layer `layer` saves of `chunk`. Where backward computes it `again`, the parts that were kept are marked as such.
+    /// The activations that layer `layer` saves of `chunk`. In backward (`again`), those that were kept are marked.
     pub fn layer(&self, layer: usize, chunk: Chunk, again: bool) -> LayerActs {
         let buffers = &self.layers[layer];
         let view = |(entry, act): (&super::table::Entry, &Act)| {

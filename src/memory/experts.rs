@@ -11,7 +11,7 @@ use crate::ops::linear::experts::Grouped;
 use crate::ops::lora::Input;
 use crate::ops::pack::{Packed, packed_bytes};
 
-/// What the forward of one layer's experts leaves behind, of a chunk `C` of the tokens.
+/// The activations that one layer's experts save, of a chunk `C` of the tokens.
 #[derive(Clone)]
 pub struct ExpertActs {
     /// The router's choices.
@@ -96,7 +96,7 @@ impl ExpertActs {
         Groups::bytes(gpu, shape, tokens) + rows.iter().sum::<u64>()
     }
 
-    /// The same memory for another layer, of widths `w`, with counts of its own: passes over other layers leave those alone.
+    /// A view of the memory for a layer of widths `w`, with counts of its own: passes over other layers do not change them.
     pub fn sharing(&self, gpu: &Gpu, w: &LayerWidths) -> Result<ExpertActs, GpuError> {
         let counts = Rows::new(gpu, "tokens of experts", 1, self.groups.experts.count)?;
         let [z, z_gate_up, z_down] = z_widths(w);

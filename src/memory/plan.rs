@@ -12,7 +12,8 @@ use crate::ops::lora::PerInput;
 use crate::ops::pass::Operands;
 use crate::train::trainer::Capacity;
 
-/// Tokens that pass through a feed-forward block at a time, the same whatever is kept, so that no plan changes a sum's order.
+/// Tokens that pass through a feed-forward block at a time. It does not depend on what layers keep, so that no plan changes the
+/// order of a sum.
 pub const CHUNK: usize = 8192;
 
 /// Chunks are not made smaller than this: by then other buffers take more.
@@ -28,7 +29,7 @@ const HEAD_BYTES_PER_TOKEN: u64 = 32 << 10;
 /// on an H200, `bench e2b --sequence 2048 --batch 4 --memory-limit 6 --loss-share 25`.
 const ATTENTION_WORK: u64 = 2;
 
-/// What a run will need, before anything is allocated.
+/// The memory that a run will need, before anything is allocated.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Largest micro-batch, in tokens.
@@ -39,7 +40,7 @@ pub struct Plan {
     pub head_rows: usize,
     /// Bytes by purpose.
     pub bytes: Vec<(&'static str, u64)>,
-    /// What each layer keeps for backward.
+    /// How much each layer keeps for backward.
     pub kept: Vec<Kept>,
     /// The experts that stay in host memory.
     pub offloaded: Offloaded,
@@ -60,15 +61,16 @@ pub struct Shapes {
     pub operand: usize,
 }
 
-/// What a layer keeps of its forward; backward computes the rest again. The choice itself changes no bit of the result; where it leaves
-/// attention's backward other memory to work in, on cooperative matrices, sums over long passes round apart.
+/// How much of its forward a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
+/// decides how much memory attention's backward can borrow, though: on 16×16 matrices sums over long passes may then be added
+/// up in other parts, and round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
     /// Its input.
     Input,
-    /// And what its feed-forward gives: a third of that block need not be computed again.
+    /// Also the output of its feed-forward block: a third of that block is not recomputed.
     Down,
-    /// And what its attention gives.
+    /// Also the output of its attention.
     Attention,
     /// Everything.
     All,
@@ -81,12 +83,12 @@ impl Kept {
     }
 }
 
-/// What the recipe says about recomputation.
+/// How much may be kept, as the recipe sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
     /// Keep the activations of as many layers as this many bytes hold, the last ones first.
     Keep(u64),
-    /// The same, so that the whole plan takes at most this many bytes.
+    /// Keep as much as leaves the whole plan within this many bytes.
     Within(u64),
     /// Every layer.
     Always,
@@ -116,7 +118,7 @@ pub struct Passes {
     pub capacity: Capacity,
     /// Whether adapters read inputs with dropout.
     pub masked: bool,
-    /// What is recomputed.
+    /// How much may be kept.
     pub recompute: Recompute,
 }
 
@@ -335,7 +337,7 @@ impl<'a> Planner<'a> {
         self.storages.of(entry.role).bytes(self.passes.capacity.tokens, (entry.width)(w))
     }
 
-    /// Bytes that a layer has for itself whatever it keeps.
+    /// Bytes that a layer has for itself at every level.
     fn always(&self, w: &LayerWidths) -> u64 {
         let own = TABLE.iter().filter(|entry| entry.is_own(w, Kept::Input));
         own.map(|entry| self.own_bytes(entry, w)).sum()
@@ -356,7 +358,7 @@ impl<'a> Planner<'a> {
         entries.map(bytes).sum()
     }
 
-    /// What layer `layer` takes and saves at each level.
+    /// Bytes and saved work of layer `layer` at each level.
     fn sizes(&self, layer: usize) -> Sizes {
         let Passes { capacity: Capacity { tokens, longest, .. }, .. } = self.passes;
         let w = &self.layers[layer];
@@ -401,7 +403,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Bytes of what a layer may keep, without what it has anyway.
+/// Bytes that a layer may keep beyond those that it has at every level.
 #[derive(Clone, Copy)]
 struct Sizes {
     down: u64,
@@ -437,8 +439,8 @@ impl Shared {
     }
 }
 
-/// What each layer keeps, so that it fits into `room` where that is possible: first what feed-forwards and attention give, by what
-/// they save for their size, then everything; of equal ones that of the last layer.
+/// Chooses what each layer keeps, so that it fits into `room` where that is possible: first the outputs of feed-forward blocks
+/// and of attention, those first that save the most work per byte, then everything. Between equals the last layer comes first.
 fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
     if layers.iter().map(|l| l.all).sum::<u64>() <= room {
         return vec![Kept::All; layers.len()];
@@ -447,7 +449,7 @@ fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
     let mut turns: Vec<(f64, usize, Kept)> = Vec::new();
     for (i, l) in layers.iter().enumerate().rev() {
         let [down, attention] = [ratio(l.down_work, l.down), ratio(l.attention_work, l.attention)];
-        // What attention gives is kept beside what the feed-forward gives, or both at once.
+        // Attention's output is kept beside the feed-forward block's, or both at once.
         let both = ratio(l.down_work + l.attention_work, l.down + l.attention);
         turns.extend([
             (down, i, Kept::Down),

@@ -137,7 +137,7 @@ impl Storage {
         }
     }
 
-    /// Bytes of the buffer of the values alone, without the factors of tiles, which lie apart.
+    /// Bytes of the values' buffer; the factors of tiles have a buffer of their own.
     pub fn value_bytes(self, rows: usize, width: usize) -> u64 {
         match self {
             Storage::Tiled if width > 0 => packed_bytes(rows, width),
@@ -189,7 +189,7 @@ pub enum Span {
 
 /// One row of the table.
 pub struct Entry {
-    /// What it is.
+    /// Its name.
     pub name: Saved,
     /// How it is used.
     pub role: Role,
@@ -297,7 +297,7 @@ pub enum Temp {
 
 /// One buffer of backward.
 pub struct TempEntry {
-    /// What it is.
+    /// Its name.
     pub name: Temp,
     /// How it is used.
     pub role: Role,

@@ -15,7 +15,7 @@ impl<'b> Model<'b> {
         now(Model::stream(gpu, base, positions, |_| ()))
     }
 
-    /// Uploads any base; `progress` hears how many layers are on the device.
+    /// Uploads any base; `progress` is called with the number of layers on the device.
     pub async fn stream(
         gpu: &Gpu,
         base: &'b Base,

@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// What a plan for `base` depends on, with the experts of the layers `offloaded` in host memory and `weights` bytes of others.
+/// The demand of `base` with the experts of the layers `offloaded` in host memory and `weights` bytes of other weights.
 fn demand<'a>(
     gpu: &Gpu,
     base: &'a Base,
@@ -87,7 +87,7 @@ fn demand<'a>(
     }
 }
 
-/// What passes copy where the experts of `layers` stay in host memory and backward ends at layer `lowest`.
+/// Counts the bytes that passes copy where the experts of `layers` stay in host memory and backward ends at layer `lowest`.
 fn copies(gpu: &Gpu, base: &Base, layers: Vec<usize>, lowest: usize) -> Offloaded {
     let bytes = |layers: &mut dyn Iterator<Item = &usize>| -> u64 {
         layers.map(|&layer| offload::layer_bytes(gpu, base, layer)).sum()
@@ -119,7 +119,7 @@ fn device_bytes(base: &Base, positions: usize, offloaded: &[usize]) -> u64 {
 }
 
 impl Model<'_> {
-    /// Bytes on the device, without the places where offloaded experts lie in turn.
+    /// Bytes on the device, without the buffers in which offloaded experts take turns.
     pub fn bytes(&self) -> u64 {
         let mut matrices: Vec<&Weight> = vec![&self.token_embd];
         matrices.extend(&self.output);

@@ -23,7 +23,7 @@ pub struct Trainable {
     gradients: Vec<wgpu::Buffer>,
     first: Vec<wgpu::Buffer>,
     second: Vec<wgpu::Buffer>,
-    /// What is known of the last step.
+    /// Norm, clipping and counts of the last step.
     pub clip: Clip,
     update_norm: UpdateNorm,
 }

@@ -40,7 +40,7 @@ impl Act {
         Act { stored: Stored::Both { rows, tiles }, kept: false }
     }
 
-    /// The same tiles with `staging` as memory for their values in f32; rows of f32 stay as they are.
+    /// Takes `staging` as memory for the f32 values of tiles; has no effect on rows of f32.
     pub fn with_staging(self, staging: Rows) -> Act {
         match self.stored {
             Stored::Tiled { tiles, .. } => {
@@ -75,7 +75,7 @@ impl Act {
         Act { stored, kept: self.kept }
     }
 
-    /// The same memory, laid out for rows of `width` values.
+    /// A view of the memory as rows of `width` values.
     pub fn reshaped(&self, width: usize) -> Act {
         let stored = match self.stored.clone() {
             Stored::F32(rows) => Stored::F32(rows.reshaped(width)),
@@ -87,7 +87,7 @@ impl Act {
         Act { stored, kept: self.kept }
     }
 
-    /// The same memory, with tiles laid out for `count` rows.
+    /// A view of the memory with tiles laid out for `count` rows.
     pub fn for_rows(&self, count: usize) -> Act {
         let stored = match self.stored.clone() {
             Stored::F32(rows) => Stored::F32(rows),

@@ -45,7 +45,7 @@ use crate::gpu::{Binding, Gpu, GpuError};
 /// Steps of the sum that shaders/common/tile.wgsl stages at a time.
 const STEPS: usize = 16;
 
-/// Rows of f32 on the device. The stride is the width rounded up to 4; what lies between is zero.
+/// Rows of f32 on the device. The stride is the width rounded up to 4; the padding is zero.
 #[derive(Clone, Debug)]
 pub struct Rows {
     /// `[rows, stride]`.
@@ -69,7 +69,7 @@ impl Rows {
         Rows { start: self.start + (first * self.stride * 4) as u64, ..self.clone() }
     }
 
-    /// The same memory, laid out for rows of `width` values.
+    /// A view of the memory as rows of `width` values.
     pub fn reshaped(&self, width: usize) -> Rows {
         Rows { stride: width.next_multiple_of(4), ..self.clone() }
     }

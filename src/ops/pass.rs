@@ -1,4 +1,4 @@
-//! What every op of a training pass shares.
+//! [`Pass`]: the state that all ops of a training pass share.
 
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
@@ -81,14 +81,14 @@ impl Operands {
         packed_bytes(rows, input) + packed_bytes(rows, gradient) + packed_bytes(rows, thin) + factors
     }
 
-    /// The same memory for `rows` rows.
+    /// A view of the memory laid out for `rows` rows.
     pub fn for_rows(&self, rows: usize) -> Operands {
         Operands { x: self.x.for_rows(rows), dy: self.dy.for_rows(rows), thin: self.thin.for_rows(rows) }
     }
 }
 
 impl<'g> Pass<'_, 'g> {
-    /// The same pass for `tokens` of its tokens, from `first` on.
+    /// The part of the pass over `tokens` of its tokens, from `first` on.
     pub fn chunk(&mut self, first: usize, tokens: usize) -> Pass<'_, 'g> {
         Pass { rec: self.rec, tokens, first: self.first + first, scratch: self.scratch }
     }

@@ -40,7 +40,7 @@ impl Group {
         applied::Applied { a: &self.a, b: &self.b, rank: self.rank }
     }
 
-    /// What reads a row of products whose `z` begins at `z_offset`.
+    /// The adapter's second half, for an op that reads a row of products whose `z` begins at `z_offset`.
     pub fn up(&self, z_offset: usize) -> Up<'_> {
         Up { b: &self.transposed, offsets: &self.offsets, rank: self.rank, z_offset }
     }

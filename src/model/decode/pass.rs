@@ -36,7 +36,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The same of any model; parts of it run before `rec` is submitted.
+    /// [`Decoder::pass`] of any model; parts of it run before `rec` is submitted.
     pub(super) async fn pass_fetching(&self, rec: &mut Recorder<'a>, rows: usize) -> Result<(), GpuError> {
         self.embed(rec, rows);
         for layer in 0..self.w.model.layers.len() {
@@ -47,7 +47,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// What the first layer reads.
+    /// The embeddings, the per-layer inputs, and the first layer's norm.
     fn embed(&self, rec: &mut Recorder<'a>, rows: usize) {
         let (w, model) = (self.w, self.w.model);
         let root_d = (model.config().width as f64).sqrt() as f32;
@@ -127,7 +127,7 @@ impl<'a> Decoder<'a> {
                 true => experts.forward_short(p, &input, acts, scratch, loras, score),
                 false => experts.forward_with(p, &input, acts, scratch, loras, score),
             }
-            // What `residual` adds to is zero here: the two norms' sum, and the adapter's term inside the first.
+            // The sum of the two norms starts at zero; the adapter's term is inside the first.
             let sum = acts.sum.rows();
             rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
             let (first, second) = (&experts.post_ffw_norm_1, &experts.post_ffw_norm_2);

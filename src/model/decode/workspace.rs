@@ -47,7 +47,7 @@ pub fn longest_context(gpu: &Gpu, config: &Config, wanted: usize) -> usize {
     wanted.min(gpu.max_binding_bytes() as usize / row_bytes)
 }
 
-/// What every sequence uses in turn: the buffers of one pass. All sequences of a workspace take turns on one device.
+/// The buffers of one pass, which every sequence of a workspace uses in turn.
 pub struct Workspace<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) model: &'a Model<'a>,
@@ -83,7 +83,7 @@ impl<'a> Workspace<'a> {
         now(Workspace::stream(gpu, model, lengths, rank))
     }
 
-    /// The same over any base.
+    /// Buffers for passes with adapters of up to `rank`, over any base.
     pub async fn stream(
         gpu: &'a Gpu,
         model: &'a Model<'a>,

@@ -8,7 +8,7 @@ use crate::memory::ExpertActs;
 pub struct Loads(Vec<Vec<u32>>);
 
 impl Loads {
-    /// Of layers that have experts; `None` in dense models.
+    /// Reads the loads of the layers that have experts; `None` in dense models.
     pub async fn read<'a>(
         gpu: &Gpu,
         layers: impl Iterator<Item = &'a ExpertActs>,

@@ -43,13 +43,13 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
-/// What a step leaves for the host, all of it in one read-back.
+/// The figures of a step, which the host reads at once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct ClipState {
-    /// Of all gradients, before clipping.
+    /// Global norm of all gradients before clipping.
     pub norm: f32,
-    /// What the gradients are multiplied by.
+    /// The factor that clips the gradients.
     pub factor: f32,
     /// 1 where the norm and every row that carries loss are finite; at 0 the optimizer moves nothing.
     pub finite: f32,

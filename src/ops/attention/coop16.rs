@@ -66,13 +66,13 @@ pub struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// Heads as they are stored, where that is as tiles.
+    /// The heads' tiles; `None` where heads are stored in f32.
     pub fn of(q: &'a Act, k: &'a Act, v: &'a Act) -> Option<Operands<'a>> {
         Some(Operands { q: q.tiles()?, k: k.tiles()?, v: v.tiles()? })
     }
 }
 
-/// [`Attention::forward`]; `out` may come packed, then it is not scaled: it lies among the values.
+/// [`Attention::forward`]; `out` may be stored as tiles. They are not scaled: an output lies in the range of the values.
 pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows, operands: Operands) {
     let Operands { q, k, v } = operands;
     let params = Params {

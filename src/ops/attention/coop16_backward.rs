@@ -46,7 +46,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Room for `tokens` tokens of `heads` heads, `queries` columns in all, beside `left`.
+    /// Room for `tokens` tokens of `heads` heads, `queries` columns in all, beside `scores`.
     pub fn new(
         gpu: &Gpu,
         tokens: usize,
@@ -62,7 +62,7 @@ impl Scratch {
         })
     }
 
-    /// What [`Scratch::new`] takes.
+    /// Bytes of [`Scratch::new`].
     pub fn bytes(tokens: usize, queries: usize, heads: usize) -> u64 {
         let rows = 4 * tokens + 8 * tokens * heads + 4 * tokens.div_ceil(BLOCK);
         packed_bytes(tokens, queries) + rows as u64
@@ -137,7 +137,7 @@ impl Scratch {
     }
 }
 
-/// Memory in which weights and the gradients of scores are left, as many of them at a time as it holds.
+/// Memory for the weights and the gradients of scores of some blocks at a time.
 #[derive(Clone)]
 pub struct ScoreScratch {
     weights: Half,

@@ -1,4 +1,4 @@
-//! What attention on cooperative matrices needs of every row in backward: [`crate::ops::attention::coop16`].
+//! Per-row values for the backward of attention on 16×16 matrices: the log-sum-exp and `Σ dout·out`.
 
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;

@@ -26,7 +26,7 @@ struct Params {
     scale: f32,
 }
 
-/// What stays the same for all of a layer's calls.
+/// The shape of a layer's attention over a micro-batch.
 #[derive(Clone, Copy)]
 pub struct Attention<'a> {
     /// Query heads `H`.
@@ -45,7 +45,7 @@ pub struct Attention<'a> {
     pub longest: usize,
     /// The power of two by which queries become operands in f16, [`crate::ops::rms_norm::Norm::scale`].
     pub q_scale: f32,
-    /// The same of keys.
+    /// The power of two by which keys become operands in f16.
     pub k_scale: f32,
 }
 
@@ -86,7 +86,7 @@ pub fn backward(
     shape.backward(p.rec, gradients, [delta, dheads], dout, qkv, &out, lse);
 }
 
-/// Which shader computes, but for what is the same for all.
+/// The shader of a variant; helpers such as `delta` are shared.
 enum Shader {
     /// shaders/attention/tiled.wgsl
     Plain,
@@ -111,7 +111,7 @@ fn half(rec: &Recorder) -> bool {
 
 /// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.
 const OWN_ROWS: usize = 16;
-/// The same of shaders/attention/coop8.wgsl.
+/// Rows that a workgroup of shaders/attention/coop8.wgsl makes results for.
 const COOP8_OWN_ROWS: usize = 32;
 
 /// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
@@ -134,7 +134,7 @@ pub fn sizes(head_size: usize, half: bool) -> Vec<(&'static str, u32)> {
     [&sizes[..], &[row_factors::size(half)]].concat()
 }
 
-/// The same of shaders/attention/coop8.wgsl, beside its lanes.
+/// The sizes of shaders/attention/coop8.wgsl beside its lanes.
 pub fn coop8_sizes(head_size: usize) -> [(&'static str, u32); 2] {
     [("HEAD4", (head_size / 4) as u32), ("COLS", head_size.div_ceil(64) as u32)]
 }

@@ -37,7 +37,7 @@ pub struct CachedAttention {
     pub window: Option<usize>,
 }
 
-/// What several workgroups leave of one query: every layer uses the same.
+/// Partial results of several workgroups per query; every layer uses the same memory.
 #[derive(Clone, Debug)]
 pub struct Parts {
     sums: wgpu::Buffer,

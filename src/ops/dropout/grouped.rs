@@ -1,4 +1,5 @@
-//! Inverted dropout of what the adapters of experts read: a mask for every choice of an expert, whatever row it has among the groups.
+//! Inverted dropout of the inputs of experts' adapters. Each choice of an expert has a mask of its own, which does not depend
+//! on its row among the groups.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -16,7 +17,7 @@ pub struct ExpertMask {
     pub first_token: usize,
 }
 
-/// What a kernel's parameters say of a mask: twin of the fields that shaders/common/expert_mask.wgsl reads. Zeros: no mask.
+/// A mask in a kernel's parameters: twin of the fields that shaders/common/expert_mask.wgsl reads. Zeros mean no mask.
 #[repr(C)]
 #[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
 pub(in crate::ops) struct MaskParams {

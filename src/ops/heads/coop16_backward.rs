@@ -24,7 +24,7 @@ const THREADS: usize = 16;
 /// Most threads of a workgroup.
 const WORKGROUP: usize = 256;
 
-/// What the kernel is made for, for `heads` heads of `size` values, a multiple of 8.
+/// The kernel's sizes for `heads` heads of `size` values, a multiple of 8.
 pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     let at_once = heads.min(WORKGROUP / THREADS);
     let tokens = WORKGROUP / (at_once * THREADS);

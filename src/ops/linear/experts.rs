@@ -58,7 +58,7 @@ impl<'a> ExpertLora<'a> {
 pub struct Grouped<'a> {
     /// Which rows belong to which expert.
     pub groups: &'a Groups,
-    /// What the products read, where it is not read from the tokens' rows `[rows, D or 2·F]`.
+    /// The operand of the products `[rows, D or 2·F]`, where they do not read the tokens' rows.
     pub operand: &'a Act,
     /// `z` or `u` `[rows, R]` beside tiles.
     pub thin: Option<&'a Packed>,
@@ -69,7 +69,7 @@ pub struct Grouped<'a> {
 pub struct Operand<'a> {
     /// Rows of f32; where products read tiles, only an adapter with dropout reads these.
     pub rows: Source<'a>,
-    /// The same as tiles, where products read those.
+    /// The rows as tiles, where products read those.
     tiles: Option<&'a Packed>,
     first_column: usize,
 }
@@ -94,7 +94,7 @@ impl<'a> Grouped<'a> {
         Operand { rows: x, tiles: self.operand.tiles(), first_column: 0 }
     }
 
-    /// What an op has left in [`Grouped::operand`]; `rows` are its values in f32.
+    /// The values that an op left in [`Grouped::operand`]; `rows` are the same in f32.
     pub fn operand(&self, rows: &'a Rows) -> Operand<'a> {
         Operand { rows: Source::Rows(rows.all()), tiles: self.operand.tiles(), first_column: 0 }
     }

@@ -189,7 +189,7 @@ pub struct LowRank<'a> {
 pub enum Source<'a> {
     /// Grouped already.
     Rows(View<'a>),
-    /// Of the tokens: every choice reads its token's.
+    /// Rows of the tokens: every choice reads its token's row.
     Tokens(View<'a>),
 }
 

@@ -94,7 +94,7 @@ pub fn backward(
     }
 }
 
-/// Of the rows of a product's operand, where it becomes f16.
+/// Scale factors of the rows of a product's operand, where it becomes f16.
 fn factors<'g>(rec: &mut Recorder<'g>, x: View, cols: usize, rows: usize) -> Option<Binding<'g>> {
     row_factors::needed(rec).then(|| row_factors::of(rec, 6, x, cols, rows))
 }

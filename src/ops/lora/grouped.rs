@@ -66,7 +66,7 @@ pub fn gradient(
     rec.dispatch(Kernel::new("lora/grouped", entry), &params, &bindings, workgroups(&params, groups));
 }
 
-/// The same for `p` packed as operand of products on cooperative matrices.
+/// [`gradient`] for `p` packed as operand of products on 16×16 matrices.
 pub fn gradient_packed(
     rec: &mut Recorder,
     dweight: &Param,

@@ -18,7 +18,7 @@ pub const MAX_ROWS: usize = 8;
 const MAX_MATRICES: usize = 3;
 /// Most values of a gated input, of all rows together: each workgroup keeps them.
 const MAX_GATED: usize = 2048;
-/// Of a workgroup.
+/// Threads of a workgroup.
 const THREADS: usize = 256;
 
 /// Twin of `Params` in shaders/matvec/plain.wgsl.

@@ -22,7 +22,7 @@ struct Params {
     scale: f32,
 }
 
-/// What is packed of the sum `y`.
+/// The operand that is packed from the sum `y`.
 #[derive(Clone, Copy)]
 pub enum Then<'a> {
     /// Itself.

@@ -45,7 +45,7 @@ impl Packed {
         Ok(Packed { buffer, start: 0, tiles: tiles(rows), factors, factor_offset: 0 })
     }
 
-    /// The same memory for `rows` rows, of more or fewer columns.
+    /// A view of the memory for `rows` rows, of more or fewer columns.
     pub fn for_rows(&self, rows: usize) -> Packed {
         Packed { tiles: tiles(rows), ..self.clone() }
     }
@@ -64,7 +64,7 @@ impl Packed {
         self.tiles
     }
 
-    /// The same memory as rows of f32.
+    /// A view of the memory as rows of f32.
     pub fn as_rows(&self, width: usize) -> Rows {
         Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4), start: self.start }
     }

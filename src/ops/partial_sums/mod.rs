@@ -53,7 +53,7 @@ pub struct Parts<'a> {
 /// Workgroups of 64×64 results that keep a device as busy as one of 128×128 results on cooperative matrices.
 const WIDE: usize = 16;
 
-/// The same of the adapter's thin products.
+/// Like the constant above, for the adapter's thin products.
 const THIN: usize = 4;
 
 /// Computes a product over `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device:

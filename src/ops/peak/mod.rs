@@ -1,4 +1,4 @@
-//! What a device can do at best, for saying how far kernels are from it: bytes copied, and f32 multiplied and added.
+//! The peak rates of a device, to compare kernels with: bytes copied, and f32 values multiplied and added.
 
 pub mod coop;
 
