@@ -184,7 +184,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             .collect();
         show::text(json!({
             "device": gpu.description(), "base": base.name(), "batch": args.batch, "sequence": args.sequence,
-            "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.matrices().is_some(), "tier": gpu.tier().to_string(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
+            "rank": args.rank, "loss_share": args.loss_share, "cooperative": gpu.matrices().is_some(), "tier": gpu.kernels().tier().to_string(), "step_seconds": seconds, "tokens_per_second": tokens_per_second,
             "first_loss": first.loss, "start_seconds": laps.json(),
             "active_parameters": active_parameters(&base), "planned_bytes": memory, "product_operations": operations,
             "product_seconds": of_products, "dispatches": dispatches, "kernels": kernels, "ceilings": ceilings.json(),

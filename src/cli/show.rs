@@ -82,7 +82,7 @@ pub fn device(gpu: &Gpu) {
     let failed = gpu
         .failed_self_test()
         .map(|reason| format!("; cooperative matrices disabled, self-test failed: {reason}"));
-    line("kernels", format_args!("{}{}", gpu.tier(), failed.unwrap_or_default()));
+    line("kernels", format_args!("{}{}", gpu.kernels().tier(), failed.unwrap_or_default()));
 }
 
 /// Device, base, adapter, data and steps: what a run starts with.

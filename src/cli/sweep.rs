@@ -106,14 +106,14 @@ impl Series<'_> {
             self.loss_share,
             show::count(self.steps, "step"),
             gpu.description(),
-            gpu.tier(),
+            gpu.kernels().tier(),
         );
         let sweep = Sweep { varied, under: &under, points };
         files::write_atomic(&out, sweep.html().as_bytes())?;
         if self.json {
             show::text(json!({
                 "device": gpu.description(), "base": self.base, "varied": varied, "batch": self.batch, "rank": self.rank,
-                "loss_share": self.loss_share, "cooperative": gpu.matrices().is_some(), "tier": gpu.tier().to_string(),
+                "loss_share": self.loss_share, "cooperative": gpu.matrices().is_some(), "tier": gpu.kernels().tier().to_string(),
                 "points": sweep.json(), "page": out,
             }));
             return Ok(());

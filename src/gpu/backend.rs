@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Which kernels a device runs, as `device.kernels` of a recipe asks for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kernels {
+pub enum KernelSetting {
     /// The fastest that the device supports.
     Auto,
     /// Everything in f32.

@@ -6,30 +6,44 @@ mod buffers;
 mod command;
 mod error;
 mod host;
+mod kernels;
 mod pipeline;
 pub mod profile;
 mod recorder;
 mod recording;
 pub mod shader;
-mod tier;
 mod upload;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use adapter::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
-pub use backend::{Backend, Kernels};
+pub use backend::{Backend, KernelSetting};
 pub(crate) use buffers::PARTIAL_SUMS;
 pub use error::GpuError;
 use error::{Fault, describe, remember};
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
-pub use tier::{Matrices, Tier};
+pub use kernels::{Kernels, Matrices, Products, Tier};
 pub use upload::{Submission, Upload};
 
-/// An open device. Cheap to pass by reference; not cloneable on purpose.
+/// An open device, and the kernels that it runs.
 pub struct Gpu {
+    shared: Arc<Shared>,
+    kernels: Kernels,
+}
+
+impl std::ops::Deref for Gpu {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// The device itself, whatever kernels it runs.
+pub struct Shared {
     device: wgpu::Device,
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
@@ -39,15 +53,13 @@ pub struct Gpu {
     errors: Arc<Mutex<Option<Fault>>>,
     /// Scratch for the parts of split products.
     partial_sums: OnceLock<wgpu::Buffer>,
-    workgroups_to_fill: AtomicUsize,
     row_factors: OnceLock<wgpu::Buffer>,
-    tier: Mutex<Tier>,
     host_memory: AtomicU64,
     matrices: Option<Matrices>,
     /// Why the device's cooperative matrices are not used.
-    failed_self_test: Option<String>,
-    simd: AtomicBool,
-    has_simd: bool,
+    failed_self_test: OnceLock<String>,
+    /// Whether the variants for software renderers run.
+    software: bool,
     /// Parameters of the dispatches being recorded.
     params: wgpu::Buffer,
     /// Stands for bindings of a kernel that a call does not use.
@@ -68,8 +80,8 @@ impl Gpu {
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
         wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
         wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
-        let simd = !webgpu_limits && is_simd(&adapter);
-        wanted.set(wgpu::Features::SUBGROUP, simd);
+        let software = !webgpu_limits && is_simd(&adapter);
+        wanted.set(wgpu::Features::SUBGROUP, software);
         let mut features = adapter.features() & wanted;
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         if matrices.is_some() {
@@ -103,11 +115,9 @@ impl Gpu {
             mapped_at_creation: false,
         });
         let params = recorder::params_buffer(&device);
-        // A software device has only a few cores, and each dispatch is expensive.
-        let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
         let pipelines = pipeline::Cache::default();
         let profile = profile::Profile::default();
-        let gpu = Gpu {
+        let shared = Shared {
             device,
             queue,
             info,
@@ -116,19 +126,16 @@ impl Gpu {
             profile,
             errors,
             partial_sums: OnceLock::new(),
-            workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
             row_factors: OnceLock::new(),
-            tier: Mutex::new(Tier::F32),
             host_memory: AtomicU64::new(host::ASKED),
             matrices,
-            failed_self_test: None,
-            simd: AtomicBool::new(simd),
-            has_simd: simd,
+            failed_self_test: OnceLock::new(),
+            software,
             params,
             unused,
         };
-        gpu.set_tier(gpu.best_tier());
-        Ok(gpu)
+        let gpu = Gpu { shared: Arc::new(shared), kernels: Kernels::default() };
+        Ok(gpu.with_kernels(gpu.best_kernels()))
     }
 
     /// The device's name, backend and driver, on one line.

@@ -190,7 +190,7 @@ impl<'a> Planner<'a> {
         let each = demand.z.iter().enumerate();
         let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(config, i, *z)).collect();
         let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
-        let tiles = gpu.cooperative();
+        let tiles = gpu.kernels().reads_tiles();
         let heads = tiles && config.layers.iter().all(|l| coop16::supports(l.head_size));
         let storages = Storages { tiles, masked: passes.masked, heads };
         // Columns over all tokens that take as much as `cols` over a chunk.
@@ -289,7 +289,7 @@ impl<'a> Planner<'a> {
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),
             ("packed operands", self.operands()),
-            ("sums of split products", if self.gpu.workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
+            ("sums of split products", if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
         ]
     }
 

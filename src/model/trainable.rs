@@ -31,7 +31,7 @@ pub struct Trainable {
 impl Trainable {
     /// Uploads `adapter` with zero gradients and moments, for a model of `layers` layers.
     pub fn new(gpu: &Gpu, adapter: &Adapter, layers: usize) -> Result<Trainable, GpuError> {
-        let padded_rank = adapter.rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 });
+        let padded_rank = adapter.rank.next_multiple_of(gpu.kernels().rank_multiple());
         let mut layout = Layout { shard_limit: gpu.max_binding_bytes(), shards: Vec::new() };
         let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
         for slot in &slots {

@@ -24,29 +24,27 @@ impl Gpu {
     /// [`GpuError::NoDevice`], [`GpuError::NotNamed`], [`GpuError::Refused`], and [`GpuError::Lost`] where the self-test loses the device.
     /// A self-test that fails is no error: the device is used without its matrices, see [`Gpu::failed_self_test`].
     pub async fn open(backend: Backend, name: Option<&str>, webgpu_limits: bool) -> Result<Gpu, GpuError> {
-        let mut gpu = Gpu::open_untested(backend, name, webgpu_limits).await?;
-        if gpu.best_tier() == Tier::Cooperative8
+        let gpu = Gpu::open_untested(backend, name, webgpu_limits).await?;
+        if gpu.kernels().tier() == Tier::Coop8
             && let Err(reason) = gpu.self_test().await
         {
             gpu.check()?; // lost
-            gpu.reject_matrices(reason);
+            return Ok(gpu.rejecting_matrices(reason));
         }
         Ok(gpu)
     }
 
     /// Multiplies small integers, whose sums are exact, forward and backward on matrices of 8×8, and compares; then computes attention,
-    /// forward and backward, and compares with f64. Keeps the device's tier, and drops the kernels that it compiled.
+    /// forward and backward, and compares with f64. Drops the kernels that it compiled.
     ///
     /// # Errors
     /// The driver's error, or the first value that differs, on one line.
     pub async fn self_test(&self) -> Result<(), String> {
-        let before = self.tier();
-        self.set_tier(Tier::Cooperative8);
-        let outcome = match product(self).await {
-            Ok(()) => attention(self).await,
+        let gpu = &self.with_kernels(self.kernels_of(Tier::Coop8).ok_or("the device has no matrices of 8×8")?);
+        let outcome = match product(gpu).await {
+            Ok(()) => attention(gpu).await,
             wrong => wrong,
         };
-        self.set_tier(before);
         self.forget_kernels();
         // A driver that cannot compile these kernels can still run all others.
         let reported = self.take_reported();

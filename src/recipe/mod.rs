@@ -25,7 +25,7 @@ pub use crate::data::template::TrainOn;
 use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::files;
-pub use crate::gpu::{Backend, Kernels};
+pub use crate::gpu::{Backend, KernelSetting};
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -358,7 +358,7 @@ pub struct Device {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
     /// Which kernels it runs.
-    pub kernels: Kernels,
+    pub kernels: KernelSetting,
 }
 
 impl Recipe {

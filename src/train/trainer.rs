@@ -466,7 +466,7 @@ impl<'a> Trainer<'a> {
 
     /// What its products compute with.
     pub fn tier(&self) -> Tier {
-        self.gpu.tier()
+        self.gpu.kernels().tier()
     }
 
     /// The shape of its model.

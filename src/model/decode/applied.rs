@@ -31,7 +31,7 @@ pub(super) struct Group {
 
 /// The rank that an adapter of rank `rank` has on the device.
 pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
-    rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 })
+    rank.next_multiple_of(gpu.kernels().rank_multiple())
 }
 
 impl Group {

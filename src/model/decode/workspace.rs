@@ -111,7 +111,7 @@ impl<'a> Workspace<'a> {
         };
         let row_bytes = model.base.tensor("per_layer_token_embd").map_or(0, |m| m.row_bytes());
         let rows = |label: &str, width: usize| Rows::new(gpu, label, chunk, width);
-        let tiled = gpu.cooperative() && chunk > matvec::MAX_ROWS;
+        let tiled = gpu.kernels().reads_tiles() && chunk > matvec::MAX_ROWS;
         let operands = match tiled {
             true => Some(Operands::new(gpu, chunk, wide.max(d), 0, z)?),
             false => None,
@@ -119,7 +119,7 @@ impl<'a> Workspace<'a> {
         let mut bytes = if tiled { Operands::bytes(chunk, wide.max(d), 0, z) } else { 0 };
         let mut experts = None;
         if let Some(shape) = config.layers.iter().find_map(|l| l.experts) {
-            let storages = Storages { tiles: gpu.cooperative(), masked: false, heads: false };
+            let storages = Storages { tiles: gpu.kernels().reads_tiles(), masked: false, heads: false };
             let widths = LayerWidths { width: d, z: PerInput::new(|_| padded), ..LayerWidths::default() };
             let normed = rows("experts' input", d)?;
             bytes += ExpertActs::bytes(gpu, &shape, &widths, chunk)

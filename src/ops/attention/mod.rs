@@ -4,7 +4,7 @@ pub mod coop16;
 pub mod coop16_backward;
 pub mod coop16_rows;
 
-use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier, grid};
+use crate::gpu::{Binding, Kernel, Products, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
@@ -97,8 +97,9 @@ enum Shader {
 }
 
 fn shader(rec: &Recorder) -> Shader {
-    match (rec.gpu().matrices(), rec.gpu().simd()) {
-        (Some(Matrices { edge: 8, lanes }), _) => Shader::Matrices(lanes),
+    let kernels = rec.gpu().kernels();
+    match (kernels.products(), kernels.software_lanes()) {
+        (Products::Coop8 { lanes }, _) => Shader::Matrices(lanes),
         (_, Some(lanes)) if !half(rec) => Shader::Simd(lanes),
         _ => Shader::Plain,
     }
@@ -106,7 +107,7 @@ fn shader(rec: &Recorder) -> Shader {
 
 /// Whether operands are f16.
 fn half(rec: &Recorder) -> bool {
-    rec.gpu().tier() != Tier::F32
+    rec.gpu().kernels().half_operands()
 }
 
 /// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::base::quant::GgmlType;
 use crate::base::{Base, Tensor, planes};
-use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder};
+use crate::gpu::{Gpu, GpuError, Kernel, Products, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
@@ -281,8 +281,8 @@ fn dispatch(
         let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
         row_factors::of(rec, 8, x, cols, rows)
     });
-    let kernel = match rec.gpu().matrices() {
-        Some(Matrices { edge: 8, lanes }) if half => {
+    let kernel = match rec.gpu().kernels().products() {
+        Products::Coop8 { lanes } if half => {
             Kernel::new("linear/grouped_coop8", entry).with_size("LANES", lanes)
         }
         _ => Kernel::new("linear/grouped", entry)

@@ -1,7 +1,7 @@
 //! Products with a frozen matrix, with the adapter's product in the same pass: in f32, or with operands in f16 whose rows are
 //! scaled, alone or on cooperative matrices of 8×8, by [`crate::gpu::Tier`].
 
-use crate::gpu::{Binding, Kernel, Matrices, Recorder};
+use crate::gpu::{Binding, Kernel, Products, Recorder};
 use crate::ops::Param;
 use crate::ops::STEPS;
 use crate::ops::View;
@@ -141,7 +141,7 @@ fn dispatch(
 ) {
     let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
     let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
-    if let (Some(lanes), None) = (rec.gpu().simd(), factors) {
+    if let (Some(lanes), None) = (rec.gpu().kernels().software_lanes(), factors) {
         let kernel = Kernel::new("linear/software", entry).with_format(op::reader(w.ty)).with_lanes(lanes);
         let across = params.cols4.div_ceil(if entry == "forward" { lanes } else { 8 });
         let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
@@ -157,8 +157,8 @@ fn dispatch(
         offset4: params.y_offset4,
         accumulate: params.accumulate == 1,
     };
-    let (kernel, steps) = match rec.gpu().matrices() {
-        Some(Matrices { edge: 8, lanes }) => {
+    let (kernel, steps) = match rec.gpu().kernels().products() {
+        Products::Coop8 { lanes } => {
             (Kernel::new("linear/coop8", entry).with_size("LANES", lanes), COOP8_STEPS)
         }
         _ => (Kernel::new("linear/tiled", entry).with_sizes([row_factors::size(factors.is_some())]), STEPS),

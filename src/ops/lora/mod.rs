@@ -46,7 +46,7 @@ pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f3
         accumulate: 1,
     };
     let [from, to] = [p.rows.bind(1), q.rows.bind(2)];
-    if let Some(lanes) = rec.gpu().simd() {
+    if let Some(lanes) = rec.gpu().kernels().software_lanes() {
         let kernel = Kernel::new("lora/software", "gradient").with_lanes(lanes);
         let workgroups = [q_cols4.div_ceil(lanes), p_cols4.div_ceil(lanes), 1];
         return rec.dispatch(kernel, &all, &[from, to, dweight.bind(3)], workgroups);

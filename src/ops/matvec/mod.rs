@@ -120,7 +120,7 @@ fn product(
         let down = down.filter(|_| i == 0);
         let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
         let sliced = |ty: GgmlType| !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
-        let fill = rec.gpu().workgroups_to_fill();
+        let fill = rec.gpu().kernels().workgroups_to_fill();
         let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
         // A device that runs much at once gives each of A's few rows as many threads as there is for them to do.
         let a_parts = if fill == 0 { parts } else { (cols / 4).next_power_of_two().clamp(8, THREADS) };

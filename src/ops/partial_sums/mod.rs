@@ -65,7 +65,7 @@ pub fn split(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let fill = rec.gpu().workgroups_to_fill();
+    let fill = rec.gpu().kernels().workgroups_to_fill();
     let parts = split_to_fill(rec, target, fill, tiles, steps, product);
     sum(rec, target, parts);
 }
@@ -78,7 +78,7 @@ pub fn split_wide(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let fill = rec.gpu().workgroups_to_fill() / WIDE;
+    let fill = rec.gpu().kernels().workgroups_to_fill() / WIDE;
     let parts = split_to_fill(rec, target, fill, tiles, steps, product);
     sum(rec, target, parts);
 }
@@ -91,7 +91,7 @@ pub fn split_thin_unsummed(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) -> u32 {
-    let fill = rec.gpu().workgroups_to_fill() / THIN;
+    let fill = rec.gpu().kernels().workgroups_to_fill() / THIN;
     split_to_fill(rec, target, fill, tiles, steps, product)
 }
 

@@ -31,7 +31,7 @@ impl Norm {
 
 /// The kernel, and its workgroups for `rows` rows: one a row, or on SIMD registers one thread a row.
 fn kernel(rec: &Recorder, entry: &'static str, rows: usize) -> (Kernel, [u32; 3]) {
-    let (threads, alone) = rec.gpu().simd().map_or((64, 0), |lanes| (lanes, 1));
+    let (threads, alone) = rec.gpu().kernels().software_lanes().map_or((64, 0), |lanes| (lanes, 1));
     let sizes = [("THREADS", threads), ("ALONE", alone)];
     let kernel = Kernel::new("rms_norm/plain", entry).with_sizes(sizes);
     (kernel, grid(if alone == 1 { rows.div_ceil(threads as usize) } else { rows }))

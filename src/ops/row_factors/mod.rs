@@ -1,6 +1,6 @@
 //! Powers of two that scale rows of f32 before they become f16 operands of [`crate::ops::linear`].
 
-use crate::gpu::{Binding, Kernel, Recorder, Tier, grid};
+use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::View;
 
 /// Twin of `Params` in shaders/row_factors/plain.wgsl.
@@ -15,7 +15,7 @@ struct Params {
 
 /// Whether products outside of 16×16 matrices take operands in f16, whose rows need factors.
 pub(in crate::ops) fn needed(rec: &Recorder) -> bool {
-    [Tier::F16, Tier::Cooperative8].contains(&rec.gpu().tier())
+    rec.gpu().kernels().scales_rows()
 }
 
 /// The size of a shader whose operands are f16, else f32.
