@@ -15,8 +15,8 @@ use rullama_train::run::{self, Data, Frozen, ValidationFile};
 use rullama_train::train::trainer::{Capacity, Evaluation, Trainer};
 use serde_json::{Value, json};
 
-use super::session::Session;
-use super::show;
+use super::output;
+use super::setup::session::Session;
 
 /// What to evaluate, and on what.
 #[derive(Args)]
@@ -85,21 +85,21 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         results.push(Outcome::of(&trainer, "adapter", &files)?);
     }
 
-    let name = (!args.adapter.is_empty()).then(|| show::adapters(&args.adapter));
+    let name = (!args.adapter.is_empty()).then(|| output::adapters(&args.adapter));
     if args.json {
         let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
-        show::text(json!({
+        output::text(json!({
             "base": frozen.base.name(), "adapter": name, "samples": data.validation.len(), "results": results,
             "notices": notices, "offloaded_layers": model.offloaded(),
         }));
     } else {
-        show::device(&gpu);
-        show::line("base", frozen.base.name());
+        output::device(&gpu);
+        output::line("base", frozen.base.name());
         if !model.offloaded().is_empty() {
-            show::line("offload", show::offloaded(&trainer.plan().offloaded));
+            output::line("offload", output::offloaded(&trainer.plan().offloaded));
         }
-        show::line("adapter", name.as_deref().unwrap_or("none"));
-        show::notices(&notices);
+        output::line("adapter", name.as_deref().unwrap_or("none"));
+        output::notices(&notices);
         table(&results, &files);
     }
     let lost: usize = results.iter().map(|r| r.total.not_finite).sum();
@@ -169,8 +169,8 @@ fn table(results: &[Outcome], files: &[ValidationFile]) {
         let perplexity = arrow(&|e| format!("{:.2}", e.perplexity()));
         let accuracy = arrow(&|e| format!("{:.1} %", 100.0 * e.accuracy()));
         let over =
-            format!("{} of {}", show::count(scores[0].tokens, "token"), show::count(samples, "sample"));
+            format!("{} of {}", output::count(scores[0].tokens, "token"), output::count(samples, "sample"));
         let text = format!("{name}loss {loss}, perplexity {perplexity}, accuracy {accuracy} over {over}");
-        show::line("validation", text);
+        output::line("validation", text);
     }
 }

@@ -8,8 +8,8 @@ use pollster::block_on;
 use rullama_train::base::Base;
 use rullama_train::export::{self, AdapterPath, Format, Options};
 
-use super::held_out::{Comparison, HeldOutArgs};
-use super::show;
+use super::output;
+use super::setup::comparison::{Comparison, ComparisonArgs};
 
 /// What to export, and as what.
 #[derive(Args)]
@@ -30,7 +30,7 @@ pub struct ExportArgs {
     #[arg(long)]
     allow_other_base: bool,
     #[command(flatten)]
-    held_out: HeldOutArgs,
+    held_out: ComparisonArgs,
 }
 
 /// Reads the adapters, and writes their sum as each of the formats.
@@ -46,8 +46,8 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     }
     let (adapter, origin) = (&found.adapter, &found.origin);
     let (matrices, rank, scale) = (adapter.pairs.len(), adapter.rank, adapter.scale());
-    show::line("adapter", format!("{matrices} matrices of {}, rank {rank}, scale {scale:.4}", base.name()));
-    show::notices(&found.notices);
+    output::line("adapter", format!("{matrices} matrices of {}, rank {rank}, scale {scale:.4}", base.name()));
+    output::notices(&found.notices);
     let options = Options {
         base_model: origin.base_model.as_deref().unwrap_or(base.name()),
         dropout: origin.dropout,
@@ -57,14 +57,14 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         for format in &args.to {
             let place = export::write(dir, *format, adapter, base.config(), &options)?;
             let (place, name) = (place.display(), format.name());
-            show::line("exported", format!("{place}: {name}, read back; logits were not compared"));
+            output::line("exported", format!("{place}: {name}, read back; logits were not compared"));
         }
         return Ok(());
     };
     comparison.show();
     let Comparison { gpu, held_out, offload } = &comparison;
     let write = export::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
-    show::written(block_on(write)?)
+    output::written(block_on(write)?)
 }
 
 /// The base that is named, or the one that the adapter itself names.

@@ -13,7 +13,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use super::inspect::read_samples;
-use super::{describe, models, show};
+use super::{models, output};
 
 /// What the recipe is to say; what is missing is asked for on a terminal.
 #[derive(Args)]
@@ -57,7 +57,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
         None => asker.ask("Samples (a file, a folder, or a pattern)", None, "--data PATH")?.into(),
     };
     let samples = read_samples(&data, &frozen)?;
-    describe::lengths(&samples);
+    output::lengths(&samples);
     let output = match &args.output {
         Some(output) => output.clone(),
         None => asker.ask("Output folder", Some(&format!("runs/{stem}")), "--output DIR")?.into(),
@@ -73,8 +73,8 @@ pub fn run(args: &InitArgs) -> Result<()> {
     // What we write is held to the same rules as what anybody writes.
     Recipe::parse::<&str>(&text, Format::Toml, &name, &[])?;
     files::write_atomic(path, text.as_bytes())?;
-    show::line("written", &name);
-    show::line("next", format_args!("rullama-train check {name}; rullama-train {name}"));
+    output::line("written", &name);
+    output::line("next", format_args!("rullama-train check {name}; rullama-train {name}"));
     Ok(())
 }
 
@@ -123,7 +123,7 @@ impl Asker {
         }
         let here = models::trainable();
         for (number, name) in here.iter().enumerate() {
-            show::text(format_args!("  {}  {name}", number + 1));
+            output::text(format_args!("  {}  {name}", number + 1));
         }
         let answer =
             self.ask("Base (a number, an Ollama tag, or the path of a .gguf)", Some("1"), "--base BASE")?;
@@ -199,13 +199,13 @@ fn recipe(path: &Path, base: &str, data: &Path, output: &Path, prompts: &[String
     let quoted = |text: &str| toml::Value::String(text.into()).to_string();
     let path_of = |path: &Path| quoted(&path.to_string_lossy());
     let prompts: Vec<String> = prompts.iter().map(|prompt| quoted(prompt)).collect();
-    let (samples, tokens) = (show::count(fit.samples, "sample"), show::count(fit.tokens, "token"));
-    let longest = show::count(fit.longest, "token");
+    let (samples, tokens) = (output::count(fit.samples, "sample"), output::count(fit.tokens, "token"));
+    let longest = output::count(fit.longest, "token");
     let (overlong, says) = match fit.overlong {
         0 => ("error", "none is longer; \"drop\" or \"truncate\" would allow it".to_string()),
         n => (
             "drop",
-            format!("leaves out what is longer, {}; \"truncate\" cuts the ends", show::count(n, "sample")),
+            format!("leaves out what is longer, {}; \"truncate\" cuts the ends", output::count(n, "sample")),
         ),
     };
     let rate = match fit.tiny {
@@ -218,7 +218,7 @@ fn recipe(path: &Path, base: &str, data: &Path, output: &Path, prompts: &[String
          #   rullama-train check {name}    # everything up to the first step: lengths, memory, a sample with its loss\n\
          #   rullama-train {name}          # trains; the same command goes on where a run was stopped\n#\n\
          # recipes/chat.toml of rullama-train explains every key, also those that are not here.\n",
-        show::count(steps, "step")
+        output::count(steps, "step")
     );
     let mut section = "";
     for (key, value, comment) in [

@@ -11,8 +11,8 @@ use rullama_train::export::merged::{self, MergeType, MergedTensor};
 use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
 
-use super::held_out::{Comparison, HeldOutArgs};
-use super::show;
+use super::output;
+use super::setup::comparison::{Comparison, ComparisonArgs};
 
 /// What to merge, and where to.
 #[derive(Args)]
@@ -33,7 +33,7 @@ pub struct MergeArgs {
     #[arg(long)]
     allow_other_base: bool,
     #[command(flatten)]
-    held_out: HeldOutArgs,
+    held_out: ComparisonArgs,
 }
 
 fn parse_type(name: &str) -> Result<MergeType, String> {
@@ -55,7 +55,7 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     // Read before the long part, so that a mistake in it costs no time.
     let comparison = args.held_out.open(&base)?;
 
-    show::notices(&notices);
+    output::notices(&notices);
     let staged = files::beside(&args.out)?;
     let file = staged.path().join(name);
     let started = Instant::now();
@@ -67,22 +67,22 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     let tensors = merged::write(&file, &base, &adapter, args.ty, |_| {}).map_err(in_place)?;
     let seconds = started.elapsed().as_secs_f64();
     let size = std::fs::metadata(&file)?.len();
-    show::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
-    show::line("rounding", rounding(&tensors));
+    output::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
+    output::line("rounding", rounding(&tensors));
 
     if let Some(comparison) = comparison {
         comparison.show();
         let Comparison { gpu, held_out, offload } = &comparison;
         let merged = Base::from_gguf(Gguf::open(&file)?, &args.out.display().to_string())?;
         let verdict = block_on(drift::measure(gpu, &base, &adapter, &merged, held_out, *offload))?;
-        show::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
-        show::line("effect", format!("{}: what the adapter itself does", verdict.effect));
+        output::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
+        output::line("effect", format!("{}: what the adapter itself does", verdict.effect));
         verdict.check(args.ty)?;
     } else {
-        show::line("drift", "not measured, as was asked for");
+        output::line("drift", "not measured, as was asked for");
     }
     files::replace(&file, &args.out)?;
-    show::line("written", format!("{}, {} in {seconds:.1} s", args.out.display(), show::bytes(size)));
+    output::line("written", format!("{}, {} in {seconds:.1} s", args.out.display(), output::bytes(size)));
     modelfile(&args.out)
 }
 
@@ -125,14 +125,14 @@ fn modelfile(out: &Path) -> Result<()> {
     match std::fs::read_to_string(&path) {
         Ok(found) if found != text => {
             let path = path.display();
-            show::line(
+            output::line(
                 "notice",
                 format!("{path} is there already and stays; for Ollama it must say FROM ./{name}"),
             );
         }
         _ => {
             files::write_atomic(&path, text.as_bytes())?;
-            show::line("ollama", format!("ollama create NAME -f {}", path.display()));
+            output::line("ollama", format!("ollama create NAME -f {}", path.display()));
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use clap::Args;
 use rullama_train::base::{Base, ollama};
 use serde_json::json;
 
-use super::show;
+use super::output;
 
 /// How to list them.
 #[derive(Args)]
@@ -44,8 +44,8 @@ impl Found {
 /// Layers, width and context of a model.
 pub fn shape_of(base: &Base) -> String {
     let config = base.config();
-    let (layers, width) = (show::count(config.layers.len(), "layer"), show::grouped(config.width));
-    format!("{layers}, width {width}, context {}", show::grouped(config.context_length))
+    let (layers, width) = (output::count(config.layers.len(), "layer"), output::grouped(config.width));
+    format!("{layers}, width {width}, context {}", output::grouped(config.context_length))
 }
 
 /// Every name that can be trained on this machine, the built-in model first.
@@ -72,22 +72,22 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
                 "shape": model.shape.as_ref().ok(), "problem": model.shape.as_ref().err(),
             })
         });
-        show::text(json!({ "stores": stores, "models": models.collect::<Vec<_>>() }));
+        output::text(json!({ "stores": stores, "models": models.collect::<Vec<_>>() }));
         return Ok(());
     }
     let width = found.iter().map(|model| model.name.chars().count()).max().unwrap_or(0);
     for Found { name, size, shape } in &found {
-        let size = size.map_or("–".into(), show::bytes);
+        let size = size.map_or("–".into(), output::bytes);
         let says = match shape {
             Ok(shape) => format!("can be trained: {shape}"),
             Err(problem) => format!("cannot be trained: {problem}"),
         };
         let built_in = if name == "tiny" { " (part of this program)" } else { "" };
-        show::text(format_args!("{name:<width$}  {size:>10}  {says}{built_in}"));
+        output::text(format_args!("{name:<width$}  {size:>10}  {says}{built_in}"));
     }
     if found.len() == 1 {
         let stores = stores.join(", ");
-        show::text(format_args!(
+        output::text(format_args!(
             "\nOllama has no models in {stores}; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS"
         ));
     }

@@ -35,7 +35,7 @@ pub fn run(args: &WebArgs) -> Result<()> {
 
     use anyhow::Context;
 
-    use super::show;
+    use crate::cli::output;
 
     // Loopback alone: the page has no secrets, but neither has anybody else any business here.
     let address = (Ipv4Addr::LOCALHOST, args.port);
@@ -43,11 +43,11 @@ pub fn run(args: &WebArgs) -> Result<()> {
         .with_context(|| format!("cannot listen on 127.0.0.1:{}; choose another --port", args.port))?;
     // Browsers count localhost among the safe places, where WebGPU and storage are allowed.
     let url = format!("http://localhost:{}/", listener.local_addr()?.port());
-    show::line("serving", format_args!("{url}; Ctrl-C ends"));
+    output::line("serving", format_args!("{url}; Ctrl-C ends"));
     if !args.no_open
         && let Err(error) = open::that_detached(&url)
     {
-        show::line("notice", format_args!("no browser could be opened ({error}); open {url} yourself"));
+        output::line("notice", format_args!("no browser could be opened ({error}); open {url} yourself"));
     }
     http::serve(listener)
 }
