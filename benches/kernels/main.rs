@@ -166,7 +166,7 @@ fn time(gpu: &'static Gpu, timed: &Timed, peak: &Peak) -> Result<()> {
             }
         };
         let (ms, percent) = (1e3 * seconds, 100.0 * share);
-        println!("    {ms:10.4} ms  {rate:9.3} {unit:12}  {percent:4.0} % of the ceiling  {kernel}");
+        println!("    {ms:10.4} ms  {rate:9.3} {unit:12}  {percent:4.0} % of peak  {kernel}");
     }
     Ok(())
 }

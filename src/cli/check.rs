@@ -69,7 +69,8 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
 
 /// Times the first steps and prints an estimate for all. The very first is a warm-up, in which pipelines are compiled.
 fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -> Result<()> {
-    let (steps, samples) = (&session.prepared.steps, &session.prepared.data.train);
+    let steps = &session.prepared.steps;
+    let samples = &session.prepared.data.train;
     let total = steps.plans.len();
     let measure = measure.min(total.saturating_sub(1));
     if measure == 0 {
@@ -88,7 +89,8 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
     }
     let rate = measured as f64 / started.elapsed().as_secs_f64();
     let all: usize = (0..total).map(|index| steps.tokens(samples, index)).sum();
-    let (steps, tokens) = (output::count(total, "step"), output::count(all, "token"));
+    let steps = output::count(total, "step");
+    let tokens = output::count(all, "token");
     output::line(
         "time",
         format_args!(

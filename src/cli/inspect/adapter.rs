@@ -1,4 +1,4 @@
-//! An adapter of any format: where it came from, and, beside its base, what it adapts.
+//! `inspect` for adapters: their origin, and, if the base can be opened, what they adapt.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use rullama_train::run::names;
 
 use crate::cli::output;
 
-/// Describes the adapter at `path`, beside the base `named` or the one that the adapter names, where that can be opened.
+/// Describes the adapter at `path`. Opens the base `named`, or the one that the adapter's files name.
 pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
     let format = match export::detect(path)? {
         Format::Peft => "PEFT folder",
@@ -21,21 +21,21 @@ pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
     let origin = export::origin(path)?;
     output::line("adapter", format_args!("{}: {format}", path.display()));
     let base_model = origin.base_model.as_deref();
-    output::line("trained on", base_model.unwrap_or("a base that its files do not name"));
+    output::line("trained on", base_model.unwrap_or("unknown: the files do not name the base"));
     if let Some(fingerprint) = &origin.fingerprint {
-        output::line("identity", format_args!("{fingerprint}, its base's"));
+        output::line("identity", format_args!("{fingerprint} (of the base)"));
     }
     let base = match (named, base_model) {
         (Some(named), _) => Base::open(named)?,
-        (None, Some(of_files)) => match Base::open(of_files) {
+        (None, Some(from_files)) => match Base::open(from_files) {
             Ok(base) => base,
             Err(error) => {
-                output::line("notice", format_args!("{error}, or with --base, to see what it adapts"));
+                output::line("notice", format_args!("{error}; or use --base BASE to see what it adapts"));
                 return Ok(());
             }
         },
         (None, None) => {
-            output::line("notice", "--base BASE shows what it adapts");
+            output::line("notice", "use --base BASE to see what it adapts");
             return Ok(());
         }
     };
@@ -48,14 +48,16 @@ pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
     output::line(
         "matrices",
         format_args!(
-            "{} in {} of {} on {}",
+            "{} in {} of {}, on {}",
             output::count(slots.len(), "pair"),
             output::count(layers.len(), "layer"),
             base.config().layers.len(),
             names(&slots)
         ),
     );
-    let (rank, alpha, scale) = (adapter.rank, adapter.alpha, adapter.scale());
+    let rank = adapter.rank;
+    let alpha = adapter.alpha;
+    let scale = adapter.scale();
     let parameters = output::count(adapter.parameters(), "parameter");
     output::line("size", format_args!("rank {rank}, alpha {alpha} (scale {scale:.4}), {parameters}"));
     let norm = |values: &mut dyn Iterator<Item = &f32>| {
@@ -63,7 +65,7 @@ pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
     };
     let a = norm(&mut adapter.pairs.values().flat_map(|pair| &pair.a));
     let b = norm(&mut adapter.pairs.values().flat_map(|pair| &pair.b));
-    let nothing = if b == 0.0 { ": it changes nothing" } else { "" };
+    let nothing = if b == 0.0 { " (the adapter has no effect)" } else { "" };
     output::line("norms", format_args!("A {a:.4}, B {b:.4}{nothing}"));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A checkpoint, and the folder of a run.
+//! `inspect` for checkpoints and output folders of runs.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,15 @@ use serde_json::Value;
 
 use crate::cli::output;
 
-/// What a checkpoint holds; damage is an error that names it.
+/// Describes a checkpoint. A damaged one is an error that says what is wrong.
 pub fn describe(path: &Path) -> Result<()> {
     let found = checkpoint::inspect(path)?;
-    let (step, steps) = (output::grouped(found.step), output::grouped(found.steps));
-    output::line("checkpoint", format_args!("{}: after step {step} of {steps}, whole", path.display()));
+    let step = output::grouped(found.step);
+    let steps = output::grouped(found.steps);
+    output::line("checkpoint", format_args!("{}: after step {step} of {steps}, intact", path.display()));
     let skipped = match found.step - (found.updates as usize).min(found.step) {
         0 => String::new(),
-        n => format!(", {} left out", output::count(n, "step")),
+        n => format!(", {} skipped", output::count(n, "step")),
     };
     let best =
         found.best_step.map_or(String::new(), |step| format!("; the best evaluation was at step {step}"));
@@ -39,12 +40,12 @@ pub fn describe(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a run's folder holds.
+/// Describes the output folder of a run.
 pub fn run_folder(path: &Path, checkpoints: &[(usize, PathBuf)]) -> Result<()> {
     let text = std::fs::read(path.join("run.json")).unwrap_or_default();
-    // Without it, or with a damaged one, the checkpoints still tell.
+    // If it is missing or damaged, the checkpoints are still listed.
     let run: Value = serde_json::from_slice(&text).unwrap_or_default();
-    let status = run["status"].as_str().unwrap_or("of unknown status");
+    let status = run["status"].as_str().unwrap_or("unknown status");
     let step = match (run["step"].as_u64(), run["steps"].as_u64()) {
         (Some(step), Some(steps)) => format!(", after step {step} of {steps}"),
         (None, Some(steps)) => format!(", {}", output::count(steps as usize, "step")),
@@ -60,7 +61,7 @@ pub fn run_folder(path: &Path, checkpoints: &[(usize, PathBuf)]) -> Result<()> {
         match checkpoint::inspect(checkpoint) {
             Ok(found) => output::line(
                 "checkpoint",
-                format_args!("{}: whole, {}", checkpoint.display(), output::bytes(found.bytes)),
+                format_args!("{}: intact, {}", checkpoint.display(), output::bytes(found.bytes)),
             ),
             Err(error) => output::line("checkpoint", error),
         }

@@ -112,7 +112,8 @@ fn finish_reason(finish: Finish, calls: bool) -> &'static str {
 
 /// Token counts of prompt and reply. The end-of-turn token is not counted.
 fn usage(reply: &Reply) -> Value {
-    let (prompt, completion) = (reply.prompt_tokens, reply.ids.len());
+    let prompt = reply.prompt_tokens;
+    let completion = reply.ids.len();
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": reply.cached_tokens },

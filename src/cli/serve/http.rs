@@ -118,7 +118,8 @@ fn find_model(app: &App, id: &str) -> Result<bool, ApiError> {
     found.map(|(_, with_adapter)| *with_adapter).ok_or_else(|| {
         let available: Vec<&str> = app.served.models.iter().map(|(name, _)| &name[..]).collect();
         let message = format!("model {id:?} does not exist; available: {}", available.join(", "));
-        let (param, code) = (Some("model".into()), Some("model_not_found"));
+        let param = Some("model".into());
+        let code = Some("model_not_found");
         ApiError { param, code, ..ApiError::new(StatusCode::NOT_FOUND, message) }
     })
 }

@@ -94,7 +94,8 @@ fn finish(fields: Fields, at: &str) -> Result<(), ApiError> {
 }
 
 fn text_part(part: &Value, at: &str) -> Result<String, ApiError> {
-    let (kind, text) = (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str));
+    let kind = part.get("type").and_then(Value::as_str);
+    let text = part.get("text").and_then(Value::as_str);
     match (kind, text) {
         (Some("text"), Some(text)) => Ok(text.to_owned()),
         (Some(other), _) if other != "text" => {

@@ -110,10 +110,11 @@ fn stop_texts(value: Value) -> Result<Vec<String>, ApiError> {
     };
     let text = |value: Value| match value {
         Value::String(text) if !text.is_empty() => Ok(text),
-        other => Err(ApiError::at(
-            "stop",
-            format!("expected a non-empty string or a list of them, found {}", kind(&other)),
-        )),
+        other => {
+            let found = if other == "" { "an empty string" } else { kind(&other) };
+            let message = format!("expected a string or a list of strings, not empty, found {found}");
+            Err(ApiError::at("stop", message))
+        }
     };
     list.into_iter().map(text).collect()
 }

@@ -85,7 +85,8 @@ impl Session {
         timings.record(output::count(compiled, "kernel"));
         let started = Instant::now();
         let longest = pollster::block_on(self.prepared.try_longest(trainer))?;
-        let (tokens, seconds) = (output::count(longest, "token"), started.elapsed().as_secs_f64());
+        let tokens = output::count(longest, "token");
+        let seconds = started.elapsed().as_secs_f64();
         timings.record("longest batch");
         Ok(format!("longest batch, {tokens}: forward and backward in {seconds:.1} s"))
     }
@@ -119,7 +120,8 @@ impl Session {
         model: &'a Model<'a>,
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
-        let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
+        let dropout = run::dropout(recipe);
+        let recompute = run::recompute(recipe);
         Trainer::new(gpu, model, adapter, self.prepared.capacity, dropout, recompute).map_err(|error| {
             match error {
                 GpuError::OverLimit { needed, .. } => {

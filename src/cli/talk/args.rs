@@ -8,6 +8,8 @@ use rullama_train::export::AdapterPath;
 use rullama_train::talk::generate::Options;
 use rullama_train::talk::sampling::Sampling;
 
+use crate::cli::refuse_renamed;
+
 /// The model: base, adapters, template and GPU.
 #[derive(Args)]
 pub struct ModelArgs {
@@ -31,6 +33,15 @@ pub struct ModelArgs {
     /// GPU to use: part of its name.
     #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,
+    #[arg(long, hide = true)]
+    device: Option<String>,
+}
+
+impl ModelArgs {
+    /// Refuses options under their old names.
+    pub fn check(&self) -> Result<()> {
+        refuse_renamed("--device", "--gpu", &self.device)
+    }
 }
 
 /// Sampling options. The defaults are the recommendations of Gemma's authors.

@@ -48,6 +48,7 @@ pub struct Loaded {
 impl Loaded {
     /// Opens base, adapters and device.
     pub fn open(args: &ModelArgs) -> Result<Loaded> {
+        args.check()?;
         let adapters = args::adapter_paths(&args.adapters)?;
         let template = Template::from_name(&args.template);
         let frozen = Frozen::named(&args.base, &template).map_err(name_template_option)?;
