@@ -35,7 +35,7 @@ pub fn init(place: Place) {
         &text,
         &[
             "read       data.jsonl: JSON Lines, 4 prompt_completion",
-            "lengths    … to … tokens, …",
+            "lengths    … to … tokens; …",
             "written    mine.toml",
             "next       rullama-train check mine.toml; rullama-train mine.toml",
         ],
