@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use rullama_train::adapter::lora::Module;
 use rullama_train::base::Base;
+use rullama_train::base::Module;
 use rullama_train::gpu::{Backend, Kernels};
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;

@@ -120,15 +120,15 @@ test("the chat recipe trains to the native losses", async () => {
 });
 
 /** Folder with the files that the browser exported. */
-const handed = temporary();
+const exported = temporary();
 
 test("the exported adapter gives the native logits", async () => {
-  write(here.files, handed);
+  write(here.files, exported);
   for (const name of ["adapter_model.safetensors", "adapter_config.json", "report.html", "metrics.jsonl", "recipe.resolved.toml"]) {
-    expect(existsSync(join(handed, name)), name).toBe(true);
+    expect(existsSync(join(exported, name)), name).toBe(true);
   }
-  example("logits", handed, "What is the capital of Peru?", join(handed, "logits.safetensors"));
-  const there = tensors(readFileSync(join(handed, "logits.safetensors")));
+  example("logits", exported, "What is the capital of Peru?", join(exported, "logits.safetensors"));
+  const there = tensors(readFileSync(join(exported, "logits.safetensors")));
   const ids = [...there.get("tokens")!];
   const found = await page.evaluate(
     ([adapter, ids]) => window.api.measure("tiny", adapter, ids, ids.map((id) => id)),
@@ -143,7 +143,7 @@ test("PEFT loads it", () => {
   const venv = process.env.RULLAMA_CONSUMERS;
   test.skip(!venv, "RULLAMA_CONSUMERS names no virtual environment with PEFT: tests/consumers/run makes one");
   const base = "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf";
-  const python = [join(venv!, "bin/python"), "tests/golden/peft_load.py", base, handed, join(handed, "logits.safetensors")] as const;
+  const python = [join(venv!, "bin/python"), "tests/golden/peft_load.py", base, exported, join(exported, "logits.safetensors")] as const;
   console.log(`  ${execFileSync(python[0], python.slice(1), { cwd: root, encoding: "utf8" }).trim()}`);
 });
 
@@ -208,7 +208,7 @@ test("replies are streamed, with and without the adapter, and equal those of the
     (JSON.parse(native("generate", "tiny", "--prompt", question, "--temperature", "0", "--max-tokens", "24", "--json", ...more)) as { text: string }).text;
   expect(alone.join("")).toBe(there());
   const adapted = await page.evaluate(([text, adapter]) => window.api.chat("tiny", text, adapter), [question, here.adapter] as const);
-  expect(adapted.join("")).toBe(there("--adapter", handed));
+  expect(adapted.join("")).toBe(there("--adapter", exported));
 });
 
 test("an adapter is exported to other formats and back to the same tensors", async () => {

@@ -110,7 +110,7 @@ test("pause, reload, continue, finish, talk, download", async ({ page }) => {
   expect(Object.keys(files).sort()).toEqual(["adapter/adapter_config.json", "adapter/adapter_model.safetensors"]);
 });
 
-test("a tab that is closed in mid-step goes on from the last checkpoint", async ({ page, context }) => {
+test("a run in a closed tab can be resumed from the last checkpoint", async ({ page, context }) => {
   await open(page, "?hold=11");
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await reached(page, 11);
