@@ -24,7 +24,7 @@ use super::ceilings::{self, Ceilings, attention_operations};
 use super::device::Device;
 use super::laps::Laps;
 use super::sweep::{Series, Varied};
-use super::{bench_decode, inference, show};
+use super::{bench_decode, bench_plan, inference, show};
 
 /// What to time.
 #[derive(Args)]
@@ -59,6 +59,9 @@ pub struct BenchArgs {
     /// Leave the experts of every layer in host memory, not only those that --memory-limit has no room for.
     #[arg(long, conflicts_with = "decode")]
     offload_experts: bool,
+    /// Print the memory that such a step needs, and stop: neither weights nor activations are allocated.
+    #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts"])]
+    plan: bool,
     /// Keep to what every WebGPU browser guarantees: small bindings and buffers.
     #[arg(long)]
     webgpu_limits: bool,
@@ -142,6 +145,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let adapter = random();
     let mut capacity = Capacity::default();
     capacity.include(&step);
+    if args.plan {
+        return bench_plan::run(&gpu, &base, &adapter, args.sequence, capacity, args.json);
+    }
     let recompute = recompute(args);
     let offloaded = offloaded(args, &gpu, &base, &adapter, capacity, recompute)?;
     let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_decode;
+mod bench_plan;
 mod ceilings;
 mod chat;
 mod check;

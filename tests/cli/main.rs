@@ -66,6 +66,7 @@ fn main() {
         ("eval gives the losses that training gave", train::eval),
         ("what is handed out is compared first", handed_out::handed_out),
         ("bench gives a speed", bench::bench),
+        ("bench --plan gives the smallest limit that fits", bench::plan),
         ("bench --sweep gives a page with charts", bench::sweep),
         ("eval on files of one's own, base and adapter side by side", watched::eval_files),
         ("validation files are scored one by one", watched::sources),
