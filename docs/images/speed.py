@@ -51,7 +51,7 @@ def chart():
         text(24, 30, "Training speed against GPU memory, one NVIDIA H200", "start", "#222", ' font-size="16" font-weight="600"'),
         f'<circle cx="30" cy="48" r="5.5" fill="#555"/>{text(42, 53, "rullama-train, quantized base", "start")}',
         f'<circle cx="254" cy="48" r="5.5" fill="#fff" stroke="#555" stroke-width="2"/>'
-        + text(266, 53, "PyTorch with PEFT, bf16 base", "start"),
+        + text(266, 53, "PyTorch with PEFT", "start"),
         text(WIDTH - RIGHT, 53, "tokens per second; up and to the left is better", "end"),
     ]
     for speed in SPEEDS:
