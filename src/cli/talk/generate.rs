@@ -1,4 +1,4 @@
-//! Replies to prompts from the command line, a file or stdin.
+//! `generate`: replies to prompts from the command line, a file or stdin.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -13,42 +13,42 @@ use rullama_train::talk::conversation::Conversation;
 use rullama_train::talk::generate::{Event, Finish, Generator};
 use serde_json::json;
 
-use super::inference::{Loaded, ModelArgs, SamplingArgs, say, say_cut};
-use super::show;
+use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, print_piece};
+use crate::cli::output;
 
-/// What to reply to.
+/// Options of `generate`.
 #[derive(Args)]
 pub struct GenerateArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// A prompt; may be given several times.
+    /// Prompt; may be repeated.
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
-    /// A file that is a prompt, - for stdin; may be given several times.
+    /// File that contains a prompt, or - for stdin; may be repeated.
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// Every line of the files is a prompt of its own.
+    /// Treat every line of the files as a separate prompt.
     #[arg(long)]
     lines: bool,
-    /// Continue the text of the prompt: no chat layout but <bos> in front; control tokens in it count as such.
+    /// Continue the prompt as plain text, without the chat template: only <bos> is added, and control tokens in the prompt are parsed.
     #[arg(long, conflicts_with = "system")]
     raw: bool,
-    /// A system message before each prompt.
+    /// System message before each prompt.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Print one JSON object a reply.
+    /// Print one JSON object per reply.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the reply to each prompt, each prompt on its own.
+/// Prints the reply to each prompt. Each prompt is a separate conversation.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     let options = args.sampling.options()?;
     let prompts = prompts(args)?;
     if prompts.is_empty() {
-        bail!("there is no prompt; give one with --prompt, or a file with --file");
+        bail!("no prompt given; use --prompt TEXT or --file FILE");
     }
     let loaded = Loaded::open(&args.model)?;
     let ids: Vec<Vec<u32>> =
@@ -59,25 +59,25 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     for (prompt, ids) in prompts.iter().zip(&ids) {
         let started = Instant::now();
         let mut first = None;
-        let hear = |event: Event| match event {
+        let on_event = |event: Event| match event {
             Event::Text(piece) => {
                 first.get_or_insert_with(|| started.elapsed());
-                if args.json { ControlFlow::Continue(()) } else { say(piece) }
+                if args.json { ControlFlow::Continue(()) } else { print_piece(piece) }
             }
             Event::Prompt(_) => ControlFlow::Continue(()),
         };
-        let reply = block_on(generator.reply(ids, &options, hear))?;
+        let reply = block_on(generator.reply(ids, &options, on_event))?;
         if reply.finish == Finish::Cancelled {
-            return Ok(()); // nobody reads any more
+            return Ok(()); // stdout is closed
         }
         if !args.json {
-            show::text("");
-            say_cut(&reply, loaded.context());
+            output::text("");
+            note_if_cut(&reply, loaded.context());
             continue;
         }
         let prompt_seconds = first.unwrap_or_default().as_secs_f64();
         let decode_seconds = started.elapsed().as_secs_f64() - prompt_seconds;
-        show::text(json!({
+        output::text(json!({
             "prompt": prompt, "text": reply.text, "finish_reason": finish_reason(reply.finish),
             "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.ids.len(), "ids": reply.ids,
             "first_token_seconds": prompt_seconds,
@@ -87,7 +87,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     Ok(())
 }
 
-/// OpenAI's word for why a reply ended.
+/// OpenAI's `finish_reason`.
 pub fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop | Finish::Cancelled => "stop",

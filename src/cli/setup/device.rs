@@ -1,4 +1,4 @@
-//! The device as every command opens it: with the pipelines that earlier commands compiled, and keeping its own for later ones.
+//! A device as every command opens it: with the pipelines that earlier commands compiled.
 
 use std::ops::Deref;
 use std::sync::Mutex;
@@ -6,25 +6,25 @@ use std::sync::Mutex;
 use pollster::block_on;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
 
-use super::pipelines::Pipelines;
+use super::pipeline_cache::PipelineCache;
 
-/// An open device, whose pipelines are kept when it is dropped.
+/// An open device. Dropping it saves the compiled pipelines.
 pub struct Device {
     gpu: Gpu,
-    pipelines: Mutex<Pipelines>,
+    pipelines: Mutex<PipelineCache>,
 }
 
 impl Device {
-    /// [`Gpu::open`], and then what an earlier command kept for this device.
+    /// Opens the GPU with [`Gpu::open`] and loads the pipelines that are cached for it.
     pub fn open(backend: Backend, name: Option<&str>, webgpu_limits: bool) -> Result<Device, GpuError> {
         let gpu = block_on(Gpu::open(backend, name, webgpu_limits))?;
-        let pipelines = Mutex::new(Pipelines::open(&gpu));
+        let pipelines = Mutex::new(PipelineCache::open(&gpu));
         Ok(Device { gpu, pipelines })
     }
 
-    /// Keeps what was compiled so far: for commands that run long, and may be killed.
+    /// Saves the pipelines that were compiled so far. For commands that run long and may be killed.
     pub fn keep_pipelines(&self) {
-        self.pipelines.lock().expect("held here only").keep(&self.gpu);
+        self.pipelines.lock().expect("lock is not poisoned").save(&self.gpu);
     }
 }
 

@@ -1,10 +1,10 @@
-//! Compiled pipelines, kept between runs where the backend gives them out: a file a GPU in the user's cache folder.
+//! Compiled pipelines, cached between runs if the backend supports it: one file per GPU in the user's cache folder.
 //!
-//! The file is `MAGIC`, the digest of what the pipelines are for (driver, shaders), the SHA-256 of the rest, and what the
-//! driver gave. Nothing about it stops a run: what cannot be used is said and made anew.
+//! A file consists of `MAGIC`, the digest of driver and shaders, the SHA-256 of the data, and the driver's data. No problem
+//! with a file stops a run: a file that cannot be used is reported and rebuilt.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, PipelinesKey};
@@ -12,24 +12,25 @@ use sha2::{Digest, Sha256};
 
 const MAGIC: &[u8; 8] = b"RLPIPES1";
 
-/// Where a device's pipelines are kept.
-pub struct Pipelines {
-    place: Option<(PathBuf, PipelinesKey)>,
-    /// Bytes of what the file holds.
-    known: usize,
-    /// Kernels of this run at the last look.
+/// The cache file of one device.
+pub struct PipelineCache {
+    /// `None` if the backend has no pipeline cache or the file cannot be written.
+    file: Option<(PathBuf, PipelinesKey)>,
+    /// Bytes of the driver's data in the file.
+    saved_bytes: usize,
+    /// Number of kernels that this process had compiled at the last save.
     compiled: usize,
 }
 
-impl Pipelines {
-    /// Gives the device what an earlier run kept for it. Before the first kernel.
-    pub fn open(gpu: &Gpu) -> Pipelines {
-        Pipelines::open_in(gpu, dirs::cache_dir().map(|dir| dir.join("rullama-train").join("pipelines")))
+impl PipelineCache {
+    /// Loads the cached pipelines into the device. Must be called before the first kernel is compiled.
+    pub fn open(gpu: &Gpu) -> PipelineCache {
+        PipelineCache::open_in(gpu, dirs::cache_dir().map(|dir| dir.join("rullama-train").join("pipelines")))
     }
 
-    fn open_in(gpu: &Gpu, folder: Option<PathBuf>) -> Pipelines {
+    fn open_in(gpu: &Gpu, folder: Option<PathBuf>) -> PipelineCache {
         let (Some(folder), Some(key)) = (folder, gpu.pipelines_key()) else {
-            return Pipelines { place: None, known: 0, compiled: 0 };
+            return PipelineCache { file: None, saved_bytes: 0, compiled: 0 };
         };
         let path = folder.join(format!("{}.pipelines", key.device));
         let found = match files::read(&path) {
@@ -40,43 +41,39 @@ impl Pipelines {
             Err(error) => Err(format!("cannot be read ({error})")),
         };
         let earlier = found.unwrap_or_else(|problem| {
-            note(&path, &format!("{problem}; the kernels are compiled anew"));
+            eprintln!("note: {} {problem}; the kernels are compiled again", path.display());
             Vec::new()
         });
-        // SAFETY: their digest says that they are as they were written.
+        // SAFETY: the digest proves that the data is what the driver returned earlier.
         unsafe { gpu.keep_pipelines((!earlier.is_empty()).then_some(&earlier)) };
-        Pipelines { place: Some((path, key)), known: earlier.len(), compiled: gpu.compiled() }
+        PipelineCache { file: Some((path, key)), saved_bytes: earlier.len(), compiled: gpu.compiled() }
     }
 
-    /// Keeps what was compiled since, for the next run. Costs nothing where that is no kernel.
-    pub fn keep(&mut self, gpu: &Gpu) {
+    /// Saves the pipelines for later runs. Does nothing if no kernel was compiled since the last save.
+    pub fn save(&mut self, gpu: &Gpu) {
         let compiled = gpu.compiled();
         if compiled == self.compiled {
             return;
         }
         self.compiled = compiled;
-        let (Some((path, key)), Some(data)) = (&self.place, gpu.pipelines()) else { return };
-        // What a driver keeps only grows.
-        if data.len() <= self.known {
+        let (Some((path, key)), Some(data)) = (&self.file, gpu.pipelines()) else { return };
+        // A driver's data only grows: equal size means equal content.
+        if data.len() <= self.saved_bytes {
             return;
         }
-        self.known = data.len();
+        self.saved_bytes = data.len();
         if let Err(error) = files::write_atomic(path, &encode(&data, key)) {
-            eprintln!("note: compiled kernels are not kept: {error}");
-            self.place = None;
+            eprintln!("note: compiled kernels cannot be cached: {error}");
+            self.file = None;
         }
     }
-}
-
-fn note(path: &Path, text: &str) {
-    eprintln!("note: {} {text}", path.display());
 }
 
 fn encode(data: &[u8], key: &PipelinesKey) -> Vec<u8> {
     [&MAGIC[..], &key.digest, &Sha256::digest(data), data].concat()
 }
 
-/// What the driver gave, or what is wrong with the file.
+/// The driver's data in a file, or what is wrong with the file.
 fn decode<'a>(bytes: &'a [u8], key: &PipelinesKey) -> Result<&'a [u8], String> {
     let parts = bytes.strip_prefix(MAGIC).and_then(|rest| {
         let (digest, rest) = rest.split_at_checked(32)?;
@@ -86,7 +83,7 @@ fn decode<'a>(bytes: &'a [u8], key: &PipelinesKey) -> Result<&'a [u8], String> {
     match parts {
         None => Err("is damaged".into()),
         Some((digest, _)) if digest != key.digest => {
-            Err("is of another driver, or of another version of this program".into())
+            Err("was written by another driver or another version of this program".into())
         }
         Some((_, data)) => Ok(data),
     }
@@ -97,10 +94,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_files_of_the_same_driver_and_shaders_are_taken() {
+    fn only_intact_files_of_the_same_driver_and_shaders_are_used() {
         let key = PipelinesKey { device: "a GPU".into(), digest: [7; 32] };
-        let file = encode(b"what the driver gave", &key);
-        assert_eq!(decode(&file, &key), Ok(&b"what the driver gave"[..]));
+        let file = encode(b"data of the driver", &key);
+        assert_eq!(decode(&file, &key), Ok(&b"data of the driver"[..]));
         for at in [0, 45, file.len() - 1] {
             let mut damaged = file.clone();
             damaged[at] ^= 1;
