@@ -39,9 +39,15 @@ lint:
 ci:
     .ci/run
 
-# Rewrite the generated pages and pictures of docs/
+# Rewrite the generated parts of docs/
 docs:
     RULLAMA_WRITE_DOCS=1 cargo test --release --test docs
+
+# Draw the pictures in docs/images again: the report of runs/chat, and the chart of speed. Needs Chromium and pngquant
+pictures:
+    python3 docs/images/speed.py
+    chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,945 --screenshot=target/report.png "file://{{ justfile_directory() }}/runs/chat/report.html"
+    pngquant --force --output docs/images/report.png 64 target/report.png
 
 # Build the page that trains in the browser, and serve it
 web:
