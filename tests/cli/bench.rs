@@ -46,6 +46,24 @@ pub fn bench(place: Place) {
     assert!(text.contains("step       1 × 8 tokens, rank 2: "), "{text}");
 }
 
+pub fn plan(place: Place) {
+    let step = ["bench", "tiny", "--sequence=64", "--steps=1", "--rank=2"];
+    let text = place.run(&[&step[..], &["--plan", "--json"]].concat());
+    let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let bytes = |key: &str| found[key].as_u64().unwrap_or_else(|| panic!("{key}: {text}"));
+    let smallest = bytes("smallest_bytes");
+    assert!(smallest < bytes("fastest_bytes"), "{text}");
+    let limit = |bytes: u64| format!("--memory-limit={}", bytes as f64 / (1u64 << 30) as f64);
+    place.run(&[&step[..], &[&limit(smallest)]].concat());
+    let text = place.run(&[&step[..], &["--plan"]].concat());
+    assert!(text.contains("smallest   ") && text.contains("fastest    "), "{text}");
+    place.refused_on_device(
+        &[&step[..], &[&limit(smallest - 4096)]].concat(),
+        "--memory-limit is … GiB, but 1 × 64 tokens need … with every layer recomputed; lower --sequence or --batch, or raise \
+         the limit",
+    );
+}
+
 pub fn sweep(place: Place) {
     let each = ["--steps=1", "--rank=2", "--out=page.html"];
     for (varied, sequence, first, last, points) in

@@ -67,6 +67,7 @@ fn main() {
         ("eval gives the same losses as training", train::eval),
         ("exports and merges are verified before they are written", exports::exports),
         ("bench reports a speed", bench::bench),
+        ("bench --plan prints the smallest limit that fits", bench::plan),
         ("bench --sweep writes a page with charts", bench::sweep),
         ("eval on given files compares base and adapter", watched::eval_files),
         ("validation files are scored separately", watched::sources),

@@ -4,6 +4,7 @@ mod decode;
 mod groups;
 mod offload;
 mod peak;
+mod plan;
 mod random;
 mod results;
 mod steps;
@@ -14,8 +15,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use rullama_train::base::Base;
-use rullama_train::base::Module;
+use rullama_train::base::{Base, Module};
 use rullama_train::gpu::{Backend, Kernels};
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
@@ -58,6 +58,9 @@ pub struct BenchArgs {
     /// Keep all experts in host memory, not only those that do not fit --memory-limit.
     #[arg(long, conflicts_with = "decode")]
     offload_experts: bool,
+    /// Print the memory that the step needs, without running it: neither weights nor activations are allocated.
+    #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts"])]
+    plan: bool,
     /// Use only the buffer and binding sizes that every browser with WebGPU guarantees.
     #[arg(long)]
     webgpu_limits: bool,
@@ -111,6 +114,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     match (args.sweep, args.decode) {
         (Some(varied), _) => sweep(args, varied),
         (None, Some(tokens)) => decode::run(args, tokens),
+        (None, None) if args.plan => plan::run(args),
         (None, None) => steps::run(args),
     }
 }

@@ -5,10 +5,9 @@ use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Adapter, slots};
-use rullama_train::base::Base;
-use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::shapes::Shape;
+use rullama_train::base::{Base, Module};
 use rullama_train::data::batch::{IGNORE, Sample, Step};
 
 /// Opens a base. A size of Gemma 4 has random weights.
