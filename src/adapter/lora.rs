@@ -41,9 +41,9 @@ impl Slot {
         self.experts * self.out_features * rank
     }
 
-    /// PEFT's key without `.lora_A.weight`, for `Gemma4ForCausalLM`.
-    pub fn peft_key(&self) -> String {
-        format!("base_model.model.model.layers.{}.{}", self.layer, self.module.peft_path())
+    /// Its name for messages, as GGUF names the matrix: `blk.3.attn_q`.
+    pub fn name(&self) -> String {
+        format!("blk.{}.{}", self.layer, self.module.gguf_name())
     }
 }
 

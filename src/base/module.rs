@@ -70,39 +70,6 @@ impl Module {
         }
     }
 
-    /// Path inside transformers' `Gemma4DecoderLayer`, as PEFT's keys spell it.
-    pub fn peft_path(self) -> &'static str {
-        match self {
-            Module::AttnQ => "self_attn.q_proj",
-            Module::AttnK => "self_attn.k_proj",
-            Module::AttnV => "self_attn.v_proj",
-            Module::AttnOutput => "self_attn.o_proj",
-            Module::FfnGate => "mlp.gate_proj",
-            Module::FfnUp => "mlp.up_proj",
-            Module::FfnDown => "mlp.down_proj",
-            Module::InpGate => "per_layer_input_gate",
-            Module::Proj => "per_layer_projection",
-            Module::FfnGateInp => "router.proj",
-            Module::FfnGateUpExps => "experts.gate_up_proj",
-            Module::FfnDownExps => "experts.down_proj",
-        }
-    }
-
-    /// What PEFT's `target_modules` lists: the last part of [`Module::peft_path`], or both of the router's, as `proj` alone
-    /// is another module's name in GGUF; of the experts, what `target_parameters` lists.
-    pub fn peft_name(self) -> &'static str {
-        let path = self.peft_path();
-        match self {
-            Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps => path,
-            _ => path.rsplit('.').next().unwrap_or(path),
-        }
-    }
-
-    /// The module that a user means by a GGUF or PEFT name.
-    pub fn from_name(name: &str) -> Option<Module> {
-        Module::ALL.into_iter().find(|m| m.gguf_name() == name || m.peft_name() == name)
-    }
-
     /// Whether there is a matrix for every expert.
     pub fn of_experts(self) -> bool {
         matches!(self, Module::FfnGateUpExps | Module::FfnDownExps)

@@ -19,7 +19,7 @@ use crate::files;
 pub(super) const FORMAT: &str = "rullama-lora-v0";
 /// The base's name in the metadata.
 pub(super) const BASE_MODEL: &str = "rullama_train.base_model";
-const NAMES: Names = Names { halves: ["A", "B"], module: |slot| module(slot).unwrap_or_default() };
+const NAMES: Names = Names { halves: ["A", "B"], module: &|slot| module(slot).unwrap_or_default() };
 
 /// Writes the file. Refuses the modules that rullama has no adapters for: `inp_gate`, `proj` and the experts.
 ///

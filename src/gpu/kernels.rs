@@ -86,18 +86,14 @@ impl Kernels {
         [Tier::F16, Tier::Coop8].contains(&self.tier)
     }
 
-    /// Edge of the cooperative matrices that products run on; `None` without.
-    pub fn matrix_edge(&self) -> Option<u32> {
-        match self.tier {
-            Tier::F32 | Tier::F16 => None,
-            Tier::Coop8 => Some(8),
-            Tier::Coop16 => Some(16),
-        }
-    }
-
-    /// Lanes of the cooperative matrices' subgroups.
-    pub fn matrix_lanes(&self) -> u32 {
-        self.matrix_lanes
+    /// The cooperative matrices that products run on; `None` without.
+    pub fn matrices(&self) -> Option<Matrices> {
+        let edge = match self.tier {
+            Tier::F32 | Tier::F16 => return None,
+            Tier::Coop8 => 8,
+            Tier::Coop16 => 16,
+        };
+        Some(Matrices { edge, lanes: self.matrix_lanes })
     }
 
     /// Multiple that the rank of an adapter is padded to.
@@ -132,13 +128,19 @@ impl Kernels {
     }
 }
 
-/// Cooperative matrices of f16 with sums in f32, as a device reports them.
+/// Cooperative matrices of f16 with sums in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrices {
     /// Rows, columns and steps: 16, or 8 on Apple's GPUs.
     pub edge: u32,
     /// Lanes of the subgroup that holds one.
     pub lanes: u32,
+}
+
+impl std::fmt::Display for Matrices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "f16 on {0}×{0} cooperative matrices", self.edge)
+    }
 }
 
 impl Gpu {
@@ -157,12 +159,12 @@ impl Gpu {
         let supported = match tier {
             Tier::F32 => true,
             Tier::F16 => self.half(),
-            Tier::Coop8 => self.matrices().is_some_and(|m| m.edge == 8),
-            Tier::Coop16 => self.matrices().is_some_and(|m| m.edge == 16),
+            Tier::Coop8 => self.usable_matrices().is_some_and(|m| m.edge == 8),
+            Tier::Coop16 => self.usable_matrices().is_some_and(|m| m.edge == 16),
         };
         supported.then_some(Kernels {
             tier,
-            matrix_lanes: self.matrices().map_or(0, |m| m.lanes),
+            matrix_lanes: self.usable_matrices().map_or(0, |m| m.lanes),
             software_lanes: self.software.then_some(self.info.subgroup_min_size),
             // A software device has only a few cores, and each dispatch is expensive.
             workgroups_to_fill: if self.is_software() { 0 } else { 4096 },
@@ -200,7 +202,7 @@ impl Gpu {
     }
 
     /// The cooperative matrices that the device reports and that its self-test did not reject.
-    pub(crate) fn matrices(&self) -> Option<Matrices> {
+    fn usable_matrices(&self) -> Option<Matrices> {
         self.matrices.filter(|_| self.failed_self_test().is_none())
     }
 

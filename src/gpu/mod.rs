@@ -22,10 +22,10 @@ pub use backend::{Backend, KernelSetting};
 pub(crate) use buffers::PARTIAL_SUMS;
 pub use error::GpuError;
 use error::{Fault, describe, remember};
+pub use kernels::{Kernels, Matrices, Products, Tier};
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
-pub use kernels::{Kernels, Matrices, Products, Tier};
 pub use upload::{Submission, Upload};
 
 /// An open device, and the kernels that it runs.

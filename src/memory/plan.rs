@@ -289,7 +289,10 @@ impl<'a> Planner<'a> {
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),
             ("packed operands", self.operands()),
-            ("sums of split products", if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 }),
+            (
+                "sums of split products",
+                if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 },
+            ),
         ]
     }
 

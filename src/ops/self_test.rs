@@ -40,7 +40,8 @@ impl Gpu {
     /// # Errors
     /// The driver's error, or the first value that differs, on one line.
     pub async fn self_test(&self) -> Result<(), String> {
-        let gpu = &self.with_kernels(self.kernels_of(Tier::Coop8).ok_or("the device has no matrices of 8×8")?);
+        let gpu =
+            &self.with_kernels(self.kernels_of(Tier::Coop8).ok_or("the device has no matrices of 8×8")?);
         let outcome = match product(gpu).await {
             Ok(()) => attention(gpu).await,
             wrong => wrong,

@@ -126,7 +126,7 @@ fn compare(gpu: &Gpu, folder: &str) -> Result<(), Failed> {
         {
             let relative = gpu::relative(&widen(found), expected);
             if relative.is_nan() || relative > gradient_allowed {
-                check(&format!("gradient of {half} of {}", slot.peft_key()), relative, gradient_allowed)?;
+                check(&format!("gradient of {half} of {}", slot.name()), relative, gradient_allowed)?;
             }
         }
     }

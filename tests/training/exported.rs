@@ -38,7 +38,7 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let dir = dir.path().join("adapter");
     let options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
-    peft::write(&dir, &first, peft::Naming::CausalLm, &options)?;
+    peft::write(&dir, &first, peft::Naming::causal_lm(config), &options)?;
     let adapter = peft::read(&dir, config, &all)?;
     check_that("reading, writing and reading changes nothing", adapter == first)?;
 

@@ -284,6 +284,7 @@ mod tests {
             experts_split: false,
         };
         let config = Config {
+            architecture: "gemma4",
             width: 4,
             vocab: 2,
             per_layer_width: 4,
