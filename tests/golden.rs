@@ -91,7 +91,7 @@ fn step_of(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
 
 /// What is allowed of logits, loss, gradients and losses after steps.
 fn tolerances(gpu: &Gpu) -> [f64; 4] {
-    if gpu.tier() != Tier::F32 { HALF } else { [LOGITS, LOSS, GRADIENT, ADAMW_LOSS] }
+    if gpu.kernels().tier() != Tier::F32 { HALF } else { [LOGITS, LOSS, GRADIENT, ADAMW_LOSS] }
 }
 
 fn is_mixture(g: &Golden) -> bool {
@@ -116,7 +116,7 @@ fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     for (name, adapter) in [("logits.lora", g.adapter.clone()), ("logits.base", g.without_effect())] {
         let trainer = trainer(gpu, &model, &adapter, &[&step], Recompute::Never);
         let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
-        let tolerance = match (name, gpu.tier()) {
+        let tolerance = match (name, gpu.kernels().tier()) {
             ("logits.base", Tier::F16) if is_mixture(g) => HALF_MIXTURE_BASE,
             _ => tolerances(gpu)[0],
         };
@@ -131,11 +131,7 @@ fn gradients(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> 
 
 /// Every product cut into as many parts as its sum allows.
 fn sums_split(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
-    let usual = gpu.workgroups_to_fill();
-    gpu.set_workgroups_to_fill(1 << 20);
-    let outcome = gradients(gpu, g, Recompute::Never);
-    gpu.set_workgroups_to_fill(usual);
-    outcome
+    gradients(&gpu.with_kernels(gpu.kernels().filling(1 << 20)), g, Recompute::Never)
 }
 
 /// More tokens than pass through a feed-forward at a time; the last chunk is a part of one.
@@ -214,7 +210,8 @@ fn ten_steps(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 0.0 };
     let expected = g.tensor("loss.adamw");
     assert_eq!(expected.len(), 11, "the loss before each of ten steps and after the last");
-    let tolerance = if gpu.tier() != Tier::F32 && is_mixture(g) { HALF_MIXTURE } else { tolerances(gpu)[3] };
+    let tolerance =
+        if gpu.kernels().tier() != Tier::F32 && is_mixture(g) { HALF_MIXTURE } else { tolerances(gpu)[3] };
     for (i, expected) in expected.iter().enumerate() {
         let loss = block_on(trainer.step(&step, i as u64 + 1, &optimizer, 2e-3))?.loss;
         check(&format!("loss before step {}", i + 1), (loss - expected).abs() / expected, tolerance)?;

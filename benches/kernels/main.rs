@@ -3,12 +3,12 @@
 //!
 //! `cargo bench --bench kernels [-- NAME…] [--tokens N]`; a name is a part of `op [variant]`.
 
-#[allow(dead_code)] // the groups of a whole step are for `bench`
-#[path = "../../src/cli/ceilings.rs"]
-mod ceilings;
 mod checks;
 #[path = "../../tests/common/gpu.rs"]
 mod device;
+#[allow(dead_code)] // `json` is for `bench`
+#[path = "../../src/cli/bench/peak.rs"]
+mod peak;
 mod work;
 
 use std::process::ExitCode;
@@ -19,9 +19,9 @@ use rullama_train::gpu::profile::KernelTime;
 use rullama_train::gpu::{Backend, Gpu, Recorder};
 use rullama_train::ops::op::{OPS, Variant};
 
-use ceilings::Ceilings;
 use checks::check::Outcome;
 use checks::{adamw, attention, coop, cross_entropy, elementwise, half, linear, lora, rms_norm};
+use peak::Peak;
 use work::{Size, Timed};
 
 /// The benchmark of an op on some of its variants.
@@ -98,7 +98,8 @@ fn main() -> Result<ExitCode> {
         bail!("nothing to do: names are parts of {}; --tokens starts at 1", known.join(", "));
     }
     // Kernels hold references to their operands for as long as they may run.
-    let gpu: &'static Gpu = Box::leak(Box::new(block_on(Gpu::open(Backend::Auto, None, false))?));
+    let opened = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let gpu = &opened;
     let size = Size::of(gpu, tokens);
     println!("device     {}", gpu.description());
     println!("size       {size}");
@@ -108,17 +109,18 @@ fn main() -> Result<ExitCode> {
         if benches.is_empty() {
             continue;
         }
-        if !device::has(gpu, variant) {
+        let Some(running) = device::running(gpu, variant) else {
             println!("\nThe device has no kernels of the variant {variant}: they are skipped.");
             continue;
-        }
-        device::choose(gpu, variant);
-        let ceilings = Ceilings::measure(gpu)?;
+        };
+        // Kernels hold references to their operands for as long as they may run.
+        let gpu: &'static Gpu = Box::leak(Box::new(running));
+        let peak = Peak::measure(gpu)?;
         println!(
             "\npeaks      {:.1} GB/s copied, {:.2} TFLOP/s in {}",
-            ceilings.bytes / 1e9,
-            ceilings.operations / 1e12,
-            Ceilings::of(gpu)
+            peak.bytes / 1e9,
+            peak.operations / 1e12,
+            gpu.kernels().matrices().map_or("f32".into(), |matrices| matrices.to_string())
         );
         for (name, _, bench) in benches {
             println!("\n{name}");
@@ -128,7 +130,7 @@ fn main() -> Result<ExitCode> {
                 continue;
             }
             for timed in (bench.work)(gpu, &size)? {
-                time(gpu, &timed, &ceilings)?;
+                time(gpu, &timed, &peak)?;
             }
         }
     }
@@ -136,7 +138,7 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Times a piece of work, and prints the time of each of its kernels in one run.
-fn time(gpu: &'static Gpu, timed: &Timed, ceilings: &Ceilings) -> Result<()> {
+fn time(gpu: &'static Gpu, timed: &Timed, peak: &Peak) -> Result<()> {
     println!("  {}", timed.name);
     if !gpu.can_profile() {
         println!("    the device has no timestamps");
@@ -160,12 +162,12 @@ fn time(gpu: &'static Gpu, timed: &Timed, ceilings: &Ceilings) -> Result<()> {
         let (rate, unit, share) = match operations {
             Some((_, operations)) => {
                 let rate = operations / seconds;
-                (rate / 1e12, "TFLOP/s", rate / ceilings.operations)
+                (rate / 1e12, "TFLOP/s", rate / peak.operations)
             }
             // An upper bound: a kernel need not read all of its buffers.
             None => {
                 let rate = bytes as f64 / seconds;
-                (rate / 1e9, "GB/s at most", rate / ceilings.bytes)
+                (rate / 1e9, "GB/s at most", rate / peak.bytes)
             }
         };
         let (ms, percent) = (1e3 * seconds, 100.0 * share);

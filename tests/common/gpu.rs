@@ -30,20 +30,15 @@ fn tier(variant: Variant) -> Tier {
     match variant {
         Variant::F32 | Variant::Plain | Variant::Packed => Tier::F32,
         Variant::F16 => Tier::F16,
-        Variant::Coop8 => Tier::Cooperative8,
-        Variant::Coop16 => Tier::Cooperative,
+        Variant::Coop8 => Tier::Coop8,
+        Variant::Coop16 => Tier::Coop16,
     }
 }
 
-/// Whether the device has the kernels of a variant.
-pub fn has(gpu: &Gpu, variant: Variant) -> bool {
-    gpu.has_tier(tier(variant)) && (variant != Variant::Packed || gpu.half())
-}
-
-/// Makes the device run the kernels of a variant that it has.
-pub fn choose(gpu: &Gpu, variant: Variant) {
-    gpu.set_tier(tier(variant));
-    gpu.set_simd(variant != Variant::Plain);
+/// The device running the kernels of a variant; `None` where it does not have them.
+pub fn running(gpu: &Gpu, variant: Variant) -> Option<Gpu> {
+    let kernels = gpu.kernels_of(tier(variant)).filter(|_| variant != Variant::Packed || gpu.half())?;
+    Some(gpu.with_kernels(if variant == Variant::Plain { kernels.without_software() } else { kernels }))
 }
 
 /// Runs the tests. Without a device each of them shows as ignored, and the reason is printed.
@@ -58,11 +53,12 @@ pub fn run(tests: Vec<Test>) -> ! {
     let trials = match gpu {
         Ok(gpu) => {
             eprintln!("device: {}", gpu.description());
-            let gpu: &'static Gpu = Box::leak(Box::new(gpu));
-            for variant in [Variant::Coop16, Variant::Coop8].into_iter().filter(|v| !has(gpu, *v)) {
+            for variant in
+                [Variant::Coop16, Variant::Coop8].into_iter().filter(|v| running(&gpu, *v).is_none())
+            {
                 eprintln!("the device has no {}: tests on them are ignored", tier(variant));
             }
-            tests.into_iter().map(|test| trial(gpu, test)).collect()
+            tests.into_iter().map(|test| trial(&gpu, test)).collect()
         }
         Err(error) => {
             eprintln!("tests are ignored, because there is no device: {error}");
@@ -73,13 +69,12 @@ pub fn run(tests: Vec<Test>) -> ! {
     libtest_mimic::run(&arguments, trials).exit()
 }
 
-fn trial(gpu: &'static Gpu, test: Test) -> Trial {
-    let (name, lacks) = (shown(&test), !has(gpu, test.variant));
-    let run = move || {
-        choose(gpu, test.variant);
-        (test.run)(gpu)
-    };
-    Trial::test(name, run).with_ignored_flag(lacks)
+fn trial(gpu: &Gpu, test: Test) -> Trial {
+    let name = shown(&test);
+    match running(gpu, test.variant) {
+        Some(gpu) => Trial::test(name, move || (test.run)(&gpu)),
+        None => Trial::test(name, || Ok(())).with_ignored_flag(true),
+    }
 }
 
 fn shown(test: &Test) -> String {

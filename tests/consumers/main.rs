@@ -25,7 +25,7 @@ use rullama_train::data::template::{Conversation, Layout, Message, Role, Templat
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase, drift};
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
 use rullama_train::talk::sampling::likeliest;
@@ -104,7 +104,7 @@ fn prepare() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("consumers");
     let _ = std::fs::remove_dir_all(&folder);
     let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
-    gpu.set_tier(rullama_train::gpu::Tier::F32);
+    let gpu = gpu.running(KernelSetting::F32).expect("every device supports f32");
     let work = Work { gpu, base: Base::tiny().expect("part of the program"), folder, quantized: QUANTIZED };
     std::fs::create_dir_all(&work.folder).expect("created");
     std::fs::copy("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", work.folder.join("base.gguf"))
@@ -135,7 +135,7 @@ fn prepare_mixture() -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("created");
     let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
-    gpu.set_tier(rullama_train::gpu::Tier::F32);
+    let gpu = gpu.running(KernelSetting::F32).expect("every device supports f32");
     let golden = Path::new("tests/golden/moe");
     std::fs::copy(golden.join("model.gguf"), folder.join("base.gguf")).expect("copied");
     let base =

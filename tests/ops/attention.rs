@@ -70,8 +70,8 @@ fn cases(sizes: &[usize]) -> Vec<Case> {
 
 /// `out` and the log-sum-exp; `dq`; `dk` and `dv`, which are added to what is there.
 pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
-    let cooperative = gpu.cooperative();
-    let in_f16 = gpu.tier() != Tier::F32;
+    let cooperative = gpu.kernels().reads_tiles();
+    let in_f16 = gpu.kernels().tier() != Tier::F32;
     let [forward, lse, backward] = if in_f16 { [HALF; 3] } else { [FORWARD, LSE, BACKWARD] };
     let sizes: &[usize] =
         if cooperative { &[32, 64, 128, 256, 512] } else { &[4, 32, 64, 100, 128, 256, 512] };
@@ -214,9 +214,9 @@ fn per_row(gpu: &Gpu, case: &str, block: &Block, len: usize) -> Result<Vec<f64>,
 /// Scores that differ by more than exp can take: the largest of all keys so far must be taken off, whichever block
 /// it is in. With q = (1, 0, 0, 0) the scores are the keys' first values, exactly.
 pub fn large_scores(gpu: &Gpu) -> Outcome {
-    let cooperative = gpu.cooperative();
+    let cooperative = gpu.kernels().reads_tiles();
     let mut check =
-        Check::new("attention, large scores", if gpu.tier() == Tier::F32 { FORWARD } else { HALF });
+        Check::new("attention, large scores", if gpu.kernels().tier() == Tier::F32 { FORWARD } else { HALF });
     let tokens = 97;
     let width = if cooperative { 32 } else { 4 };
     let by_key = |score: fn(usize) -> f32| (0..tokens).map(score).collect::<Vec<f32>>();

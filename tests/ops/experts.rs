@@ -29,7 +29,7 @@ const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 }
 pub(super) const NONE: u32 = u32::MAX;
 
 fn tolerance(gpu: &Gpu) -> Tolerance {
-    if gpu.tier() == Tier::F32 { EXACT } else { HALF }
+    if gpu.kernels().tier() == Tier::F32 { EXACT } else { HALF }
 }
 
 /// What the router has chosen, on both sides, and where the rows stand.
@@ -258,7 +258,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
                     false => Source::Rows(x_rows.view()),
                 };
                 let (groups, view) = (&g.groups, Columns::all(y.view()));
-                if gpu.cooperative() {
+                if gpu.kernels().reads_tiles() {
                     let packed = Packed::new(gpu, "test", g.choices.len(), input)?;
                     let packed_z = Packed::new(gpu, "test", g.choices.len(), r)?;
                     let lora = rank.map(|rank| coop_expert_linear::LowRank {
@@ -496,7 +496,7 @@ pub fn whole(gpu: &Gpu) -> Outcome {
         let scale_rows = Block::input(gpu, (0, 0), count, &scales);
         let dweights_rows = Rows::new(gpu, "test", 1, tokens * used)?;
         let backward_inputs = [&dy_rows.rows, &inputs.rows, &scale_rows.rows];
-        if gpu.cooperative() {
+        if gpu.kernels().reads_tiles() {
             // What is packed shows through a product with one, for every expert.
             let product = |packed: &Packed, width: usize| -> Result<Vec<f64>, Failed> {
                 let one: Vec<f32> = (0..count * width * width)

@@ -150,9 +150,5 @@ fn main() {
 
 /// Runs a test with every product cut into as many parts as its sum allows.
 fn split(gpu: &Gpu, test: Run) -> check::Outcome {
-    let usual = gpu.workgroups_to_fill();
-    gpu.set_workgroups_to_fill(1 << 20);
-    let outcome = test(gpu);
-    gpu.set_workgroups_to_fill(usual);
-    outcome
+    test(&gpu.with_kernels(gpu.kernels().filling(1 << 20)))
 }

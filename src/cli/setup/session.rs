@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::export::Loaded;
 use rullama_train::files;
-use rullama_train::gpu::{Gpu, GpuError};
+use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Data, Frozen, Prepared, wording};
