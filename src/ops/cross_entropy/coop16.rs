@@ -21,15 +21,15 @@ struct Params {
     verdict_offset: u32,
 }
 
-/// Most threads of a row.
+/// Most threads per row.
 const THREADS: usize = 1024;
 
-/// Whether the kernel takes this vocabulary: a multiple of 4.
+/// Whether the kernel takes this vocabulary, which must be a multiple of 4.
 pub fn supports(vocab: usize) -> bool {
     vocab.is_multiple_of(4)
 }
 
-/// Losses, verdicts, and `factor·∂loss/∂logits` packed `[rows, V]`; the logits stay as they are.
+/// Computes losses, the status of the rows, and `factor·∂loss/∂logits` packed `[rows, V]`. The logits are not changed.
 pub fn backward(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed, factor: f32) {
     let params = Params {
         rows: chunk.rows as u32,

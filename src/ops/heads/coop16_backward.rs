@@ -19,12 +19,12 @@ struct Params {
     eps: f32,
 }
 
-/// Threads that share a head of a token.
+/// Threads per head of a token.
 const THREADS: usize = 16;
-/// Most threads of a workgroup.
+/// Most threads per workgroup.
 const WORKGROUP: usize = 256;
 
-/// What the kernel is made for, for `heads` heads of `size` values, a multiple of 8.
+/// The shader's sizes for `heads` heads of `size` values, a multiple of 8.
 pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     let at_once = heads.min(WORKGROUP / THREADS);
     let tokens = WORKGROUP / (at_once * THREADS);
@@ -36,8 +36,8 @@ pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     ]
 }
 
-/// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
-/// [`crate::ops::heads::coop16::forward`] gives, without its scale; every row of `dx` is scaled as [`Packed::pack`] does.
+/// Computes the gradient of the norm's input, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, the gradient of the unscaled result
+/// of [`crate::ops::heads::coop16::forward`]. Every row of `dx` is scaled as [`Packed::pack`] does.
 pub fn backward<'a>(
     rec: &mut Recorder<'a>,
     dx: &Packed,

@@ -1,4 +1,4 @@
-//! A norm's result added to the stream, and what products read of the sum as their operand, in one kernel.
+//! Adds a norm's result to the residual stream, and packs the operand of the next products, in one kernel.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
@@ -21,17 +21,17 @@ struct Params {
     scale: f32,
 }
 
-/// What is packed of the sum `y`.
+/// The value that is packed, from the sum `y`.
 #[derive(Clone, Copy)]
 pub enum Then<'a> {
-    /// Itself.
+    /// The sum itself.
     Sum,
-    /// This norm of it.
+    /// This norm of the sum.
     Norm(&'a Norm),
 }
 
-/// `y = scale·(residual + norm(x))` over `rows` rows, in f32 where `y` is given, and what `then` says of it in `packed`, every row
-/// scaled as [`Packed::pack`] does. `x` may come packed. Both norms have weights.
+/// `y = scale·(residual + norm(x))` over `rows` rows. Stores the sum in `y`, if given, and the value that `then` chooses in `packed`, every
+/// row scaled as [`Packed::pack`] does. `x` may come packed. Both norms have weights.
 pub fn forward<'a>(
     rec: &mut Recorder<'a>,
     y: Option<&Rows>,

@@ -5,7 +5,7 @@ use crate::ops::Rows;
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 
-/// Rows that a workgroup takes, and threads that share one.
+/// Rows per workgroup, and threads per row.
 pub(in crate::ops) const ROWS: usize = 4;
 pub(in crate::ops) const THREADS: usize = 64;
 
@@ -26,7 +26,7 @@ pub fn forward<'a>(rec: &mut Recorder<'a>, y: &Packed, x: &Rows, norm: &'a Norm,
     dispatch(rec, "forward", y, x, norm, rows, None);
 }
 
-/// The gradient of `x`, which may come packed, from `dy`, likewise.
+/// Computes the gradient of `x` from `dy`, with rows scaled as in [`forward`]. `x` may come packed.
 pub fn backward<'a>(rec: &mut Recorder<'a>, dx: &Packed, dy: &Rows, x: &Rows, norm: &'a Norm, rows: usize) {
     dispatch(rec, "backward", dx, x, norm, rows, Some(dy.bind(5)));
 }
