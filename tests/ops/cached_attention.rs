@@ -42,7 +42,7 @@ fn cases() -> Vec<Case> {
 }
 
 pub fn forward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("cached attention", FORWARD);
+    let mut check = Check::new("cached_attention", FORWARD);
     for c in cases() {
         let Case { past, rows, heads, kv_heads, head_size, window } = c;
         let name = format!("past={past} T={rows} H={heads} G={kv_heads} K={head_size} window={window:?}");

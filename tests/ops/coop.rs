@@ -51,7 +51,7 @@ const CASES: [(usize, usize, usize, Option<usize>, bool, f32); 5] = [
 
 /// `y = scale·x·Wᵀ + lora_scale·z·Bᵀ`.
 pub fn forward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_linear forward", HALF);
+    let mut check = Check::new("linear forward, 16×16", HALF);
     for ty in GgmlType::SUPPORTED {
         for (t, width, n, rank, tiled, scale) in CASES {
             let k = widths(ty)[width];
@@ -84,7 +84,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
 
 /// `dx = scale·dy·W + u·A`, written or added.
 pub fn backward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_linear backward", HALF);
+    let mut check = Check::new("linear backward, 16×16", HALF);
     for ty in GgmlType::SUPPORTED {
         for (i, (t, width, n, rank, tiled, scale)) in CASES.into_iter().enumerate() {
             let (k, accumulate) = (widths(ty)[width], i % 2 == 1);
@@ -139,7 +139,7 @@ fn packed_alike(
 
 /// `z = x·Aᵀ`, `u = scale·dy·B`, and both gradients.
 pub fn adapter(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_lora", HALF);
+    let mut check = Check::new("lora, 16×16", HALF);
     for (t, rank, n) in [(1, 16, 32), (65, 16, 252), (130, 48, 68), (300, 80, 516)] {
         let name = format!("T={t} R={rank} N={n}");
         let (x, a) = (rows(1, t, n, true), values(2, rank * n));

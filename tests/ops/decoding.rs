@@ -81,7 +81,7 @@ fn columns(rows: &[f64], width: usize, from: usize, count: usize) -> Vec<f64> {
 
 /// Queries, keys and values: with and without their own keys, values that are raw keys, with and without an adapter.
 pub fn heads_and_cache(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("heads", SUMS);
+    let mut check = Check::new("cached_heads", SUMS);
     for (case, (own, k_eq_v)) in [(true, false), (true, true), (false, false)].into_iter().enumerate() {
         for (h, g, size) in [(2, 1, 4), (4, 2, 64), (3, 3, 100), (2, 1, 512)] {
             for (rank, past, rows) in [(0, 0, 1), (4, 70, 1), (12, 5, 9), (32, 3, 11)] {
@@ -190,7 +190,7 @@ fn heads_case(
 
 /// The residual stream and its next norm, at widths below, at and above a workgroup's threads.
 pub fn residual_and_next(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("residual", SUMS);
+    let mut check = Check::new("block_end", SUMS);
     for (width, rows, rank, with_next, scale) in [
         (4, 1, 0, true, 1.0),
         (252, 3, 4, true, 0.5),
@@ -235,7 +235,7 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
 
 /// Gate and up in one row of products with both adapters, and a gate with an adapter against rows of another buffer.
 pub fn gates(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("gated", SUMS);
+    let mut check = Check::new("cached_gated", SUMS);
     for (width, rows, rank) in [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 32)] {
         let name = format!("F={width} T={rows} R={rank}");
         let gate_up = values(1, rows * 2 * width);
@@ -275,7 +275,7 @@ pub fn gates(gpu: &Gpu) -> Outcome {
 
 /// A product whose workgroups compute its gated input, with both adapters, in every format.
 pub fn gated_products(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("gated product", SUMS);
+    let mut check = Check::new("matvec, gated", SUMS);
     for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
         let (width, rows, rank, n) = (256, [1, 2, 5, 8][i % 4], [0, 4, 16][i % 3], 131);
         let name = format!("{} P={width} T={rows} R={rank}", ty.name());
@@ -310,7 +310,7 @@ pub fn gated_products(gpu: &Gpu) -> Outcome {
 
 /// Rows of a table of every format, by token and layer.
 pub fn per_layer_inputs(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("per-layer inputs", SUMS);
+    let mut check = Check::new("per_layer", SUMS);
     for ty in GgmlType::SUPPORTED {
         for (rows, layers) in [(1, 1), (3, 2)] {
             let cols = widths(ty)[1] * layers;

@@ -50,8 +50,8 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
 
 /// `gelu(gate)·up` where gelu bends, is 0, equals its argument, and where x³ exceeds the range of exp.
 pub fn geglu_both_ways(gpu: &Gpu) -> Outcome {
-    let mut forward = Check::new("geglu forward", GEGLU);
-    let mut backward = Check::new("geglu backward", GEGLU);
+    let mut forward = Check::new("gated forward", GEGLU);
+    let mut backward = Check::new("gated backward", GEGLU);
     for (height, width) in SHAPES {
         for size in [0.01, 3.0, 50.0] {
             let name = format!("[{height}, {width}] gates up to {size}");

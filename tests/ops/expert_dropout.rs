@@ -30,7 +30,7 @@ const CASES: [[usize; 7]; 4] = [
 
 /// `z = (mask·x)·A_eᵀ`, `dA_e += Σ uᵀ·(mask·x)` and `dx += mask·(u·A_e)`, of rows by token and by choice.
 pub fn masks(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_dropout", EXACT);
+    let mut check = Check::new("dropout of experts", EXACT);
     for [count, used, tokens, k, r, first_token, first] in CASES {
         for by_token in [false, true] {
             let name = format!("E={count} used={used} T={tokens} K={k} R={r} {by_token}");

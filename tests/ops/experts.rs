@@ -91,7 +91,7 @@ const SHAPES: [(usize, usize, usize); 6] =
 
 /// Chosen experts, ties among them, weights, and the gradient of the scores.
 pub fn routers(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("router", EXACT);
+    let mut check = Check::new("experts, router", EXACT);
     for (count, used, tokens) in SHAPES {
         for steps in [1e6, 4.0] {
             let name = format!("E={count} used={used} T={tokens} steps={steps}");
@@ -186,7 +186,7 @@ const CASES: [Case; 4] = [
 
 /// `y = scale·x·W_eᵀ + lora_scale·z·B_eᵀ` and `dx = scale·dy·W_e + u·A_e`, grouped or gathered, written or added.
 pub fn products(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_linear", tolerance(gpu));
+    let mut check = Check::new("linear of experts", tolerance(gpu));
     for ty in GgmlType::SUPPORTED {
         // Every format in one case; in all cases those that experts have.
         let cases = if matches!(ty, GgmlType::Q4_K | GgmlType::Q5_0) { &CASES[..] } else { &CASES[1..2] };
@@ -321,7 +321,7 @@ const SHORT: [(usize, usize, usize, usize, usize, usize, bool); 3] =
 
 /// Products of a short pass without groups: for each choice, and summed over those of a token.
 pub fn short(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_matvec", EXACT);
+    let mut check = Check::new("matvec of experts", EXACT);
     for ty in GgmlType::SUPPORTED {
         for (count, used, tokens, width, n, rank, tiled) in SHORT {
             let k = widths(ty)[width];
@@ -382,7 +382,7 @@ const GRADIENTS: [([usize; 5], [bool; 2], bool); 5] = [
 
 /// `dW_e += scale·Σ factor·pᵀ·q` over the rows of each expert; padding rows hold NaN.
 pub fn gradients(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_lora", EXACT);
+    let mut check = Check::new("lora of experts", EXACT);
     for ([count, used, tokens, n, m], by_token, weighted) in GRADIENTS {
         let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
         let scales = values(5, count);
@@ -460,7 +460,7 @@ pub fn gradients(gpu: &Gpu) -> Outcome {
 
 /// The gated unit with the gradients of the choices' weights, and the combination by token: together the reference's experts.
 pub fn whole(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("experts", tolerance(gpu));
+    let mut check = Check::new("gated of experts", tolerance(gpu));
     for (count, used, tokens, f, d) in [(4, 2, 1, 4, 8), (8, 2, 70, 36, 24), (128, 8, 90, 96, 20)] {
         let name = format!("E={count} used={used} T={tokens} F={f} D={d}");
         let g = Grouped::new(gpu, Experts { count, used, width: f }, tokens, 1e6)?;

@@ -64,7 +64,7 @@ pub(super) fn nothing_behind(
 
 /// RMSNorm; the second row is all zero.
 pub fn norms(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_norm", HALF);
+    let mut check = Check::new("rms_norm, packed", HALF);
     for (height, width) in SHAPES {
         let name = format!("[{height}, {width}]");
         let (mut x, w) = (values(1, height * width), values(2, width));
@@ -105,8 +105,8 @@ pub fn norms(gpu: &Gpu) -> Outcome {
 
 /// A norm added to the residual stream, and the packed operand.
 pub fn residuals(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_residual", HALF);
-    let mut exact = Check::new("coop_residual, in f32", F32);
+    let mut check = Check::new("norm_add", HALF);
+    let mut exact = Check::new("norm_add, in f32", F32);
     for (height, width) in SHAPES {
         let [x, base, w, next] = [(1, height * width), (2, height * width), (3, width), (4, width)]
             .map(|(seed, count)| values(seed, count));
@@ -163,7 +163,7 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
 
 /// The gated unit and its gradients, for rows that overflow and underflow f16.
 pub fn geglu(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_geglu", HALF);
+    let mut check = Check::new("gated, packed", HALF);
     for ((height, width), size) in SHAPES.into_iter().zip([1e-6, 3.0, 50.0, 3e3, 1e5]) {
         let name = format!("[{height}, {width}] values up to {size}");
         let [gate, up, dy] =
@@ -191,7 +191,7 @@ pub fn geglu(gpu: &Gpu) -> Outcome {
 
 /// Losses, and gradients of logits.
 pub fn cross_entropy(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_cross_entropy", HALF);
+    let mut check = Check::new("cross_entropy, packed", HALF);
     for (height, vocab, softcap) in
         [(1, 8, None), (7, 1004, Some(30.0)), (33, 2048, Some(30.0)), (16, 132, None)]
     {
@@ -228,7 +228,7 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
 
 /// Norm and rotary embedding of heads, all with one scale.
 pub fn heads(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_heads", HALF);
+    let mut check = Check::new("heads forward", HALF);
     for (tokens, heads, size, turned) in
         [(1, 1, 16, true), (7, 3, 32, false), (33, 2, 256, true), (17, 1, 512, true)]
     {
@@ -261,7 +261,7 @@ pub fn heads(gpu: &Gpu) -> Outcome {
 
 /// The gradients of heads: columns that are no multiple of 64, more heads than a workgroup takes at once, without weights.
 pub fn heads_backward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_heads_backward", HALF);
+    let mut check = Check::new("heads backward", HALF);
     for (tokens, heads, size, turned, weighted) in [
         (1, 1, 16, true, true),
         (7, 3, 32, false, true),
