@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use adapter::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
 pub use backend::{Backend, Kernels};
 pub(crate) use buffers::PARTIAL_SUMS;
+use error::Fault;
 pub use error::GpuError;
-use error::{Fault, describe, remember};
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
@@ -87,15 +87,7 @@ impl Gpu {
         };
         let refused = |source| GpuError::Refused { adapter: info.name.clone(), source };
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
-        let errors = Arc::new(Mutex::new(None));
-        let (uncaptured, lost) = (errors.clone(), errors.clone());
-        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
-            remember(&uncaptured, Fault::Reported(describe(&e)));
-        }));
-        device.set_device_lost_callback(move |_, text| {
-            // Other errors followed from the loss.
-            *lost.lock().expect("lock is not poisoned") = Some(Fault::Lost(text));
-        });
+        let errors = error::watch(&device);
         let unused = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("unused"),
             size: 256,
@@ -105,15 +97,13 @@ impl Gpu {
         let params = recorder::params_buffer(&device);
         // A software device has only a few cores, and each dispatch is expensive.
         let workgroups_to_fill = if info.device_type == wgpu::DeviceType::Cpu { 0 } else { 4096 };
-        let pipelines = pipeline::Cache::default();
-        let profile = profile::Profile::default();
         let gpu = Gpu {
             device,
             queue,
             info,
             limits,
-            pipelines,
-            profile,
+            pipelines: pipeline::Cache::default(),
+            profile: profile::Profile::default(),
             errors,
             partial_sums: OnceLock::new(),
             workgroups_to_fill: AtomicUsize::new(workgroups_to_fill),
