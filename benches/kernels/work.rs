@@ -59,7 +59,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Of gemma4:e2b on 2048 tokens; small where a CPU plays the GPU.
+    /// The shapes of gemma4:e2b on 2048 tokens, or small ones on a software renderer.
     pub fn of(gpu: &Gpu, tokens: Option<usize>) -> Size {
         let small = gpu.is_software();
         let size = match small {
@@ -87,7 +87,7 @@ impl Size {
         Size { tokens: tokens.unwrap_or(size.tokens), ..size }
     }
 
-    /// Products of pairs of a query and a key that it sees, over all heads, times the size of a head.
+    /// Pairs of a query and a key that it sees, over all heads, times the head size.
     fn pairs(&self, head_size: usize, window: Option<usize>) -> f64 {
         let seen = |t: usize| window.map_or(t + 1, |window| window.min(t + 1));
         ((0..self.tokens).map(seen).sum::<usize>() * self.heads * head_size) as f64
@@ -133,7 +133,7 @@ fn packed(gpu: &Gpu, x: &Rows, height: usize) -> Result<Packed> {
     Ok(packed)
 }
 
-/// Norms outlive what reads them.
+/// A norm that lives as long as the kernels that read it.
 fn norm(gpu: &Gpu, width: usize) -> Result<&'static Norm> {
     Ok(Box::leak(Box::new(Norm::new(gpu, "bench", Some(&noise(width)), width, 1e-6)?)))
 }
@@ -214,12 +214,12 @@ fn attention_name(head_size: usize, window: Option<usize>) -> String {
     window.map_or(format!("heads of {head_size}"), |window| format!("heads of {head_size}, window {window}"))
 }
 
-/// One sequence.
+/// Bounds of one sequence.
 fn bounds(gpu: &Gpu, tokens: usize) -> Result<wgpu::Buffer> {
     Ok(gpu.upload("bench", &vec![[0, tokens as u32]; tokens])?)
 }
 
-/// With one head of keys.
+/// Attention with one head of keys.
 fn attention_of(
     [rows, heads, head_size]: [usize; 3],
     window: Option<usize>,
@@ -417,7 +417,7 @@ pub fn coop_cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> 
 }
 
 pub fn adamw(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
-    // As many as a rank adds to e2b's linears, 24 M of rank 16 at width 1536.
+    // As many as the adapter of all of e2b's matrices has: 24 M at rank 16.
     let count = 1024 * size.rank * size.width;
     let [parameters, gradients] = [gpu.upload("bench", &noise(count))?, gpu.upload("bench", &noise(count))?];
     let [first, second] = [gpu.buffer("bench", parameters.size())?, gpu.buffer("bench", parameters.size())?];

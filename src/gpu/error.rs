@@ -1,6 +1,6 @@
 //! Errors of a device, and those that it reported.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::{Gpu, Tier};
 use crate::words;
@@ -153,7 +153,7 @@ impl Gpu {
 }
 
 /// The driver's text, with the next step where there is one.
-pub(super) fn describe(error: &wgpu::Error) -> String {
+fn describe(error: &wgpu::Error) -> String {
     match error {
         wgpu::Error::OutOfMemory { .. } => "out of memory; set train.gradient_checkpointing = true, lower \
             data.max_seq_len, train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU"
@@ -162,6 +162,17 @@ pub(super) fn describe(error: &wgpu::Error) -> String {
     }
 }
 
-pub(super) fn remember(slot: &Mutex<Option<Fault>>, fault: Fault) {
-    slot.lock().expect("lock is not poisoned").get_or_insert(fault);
+/// Keeps the first error that the device reports on its own, or its loss.
+pub(super) fn watch(device: &wgpu::Device) -> Arc<Mutex<Option<Fault>>> {
+    let errors = Arc::new(Mutex::new(None));
+    let (reported, lost) = (errors.clone(), errors.clone());
+    device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+        let fault = Fault::Reported(describe(&error));
+        reported.lock().expect("lock is not poisoned").get_or_insert(fault);
+    }));
+    device.set_device_lost_callback(move |_, text| {
+        // Other errors followed from the loss.
+        *lost.lock().expect("lock is not poisoned") = Some(Fault::Lost(text));
+    });
+    errors
 }

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use adapter::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
 pub use backend::{Backend, KernelSetting};
 pub(crate) use buffers::PARTIAL_SUMS;
+use error::Fault;
 pub use error::GpuError;
-use error::{Fault, describe, remember};
 pub use kernels::{Kernels, Matrices, Products, Tier};
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
@@ -99,15 +99,7 @@ impl Gpu {
         };
         let refused = |source| GpuError::Refused { adapter: info.name.clone(), source };
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
-        let errors = Arc::new(Mutex::new(None));
-        let (uncaptured, lost) = (errors.clone(), errors.clone());
-        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
-            remember(&uncaptured, Fault::Reported(describe(&e)));
-        }));
-        device.set_device_lost_callback(move |_, text| {
-            // Other errors followed from the loss.
-            *lost.lock().expect("lock is not poisoned") = Some(Fault::Lost(text));
-        });
+        let errors = error::watch(&device);
         let unused = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("unused"),
             size: 256,
@@ -115,15 +107,13 @@ impl Gpu {
             mapped_at_creation: false,
         });
         let params = recorder::params_buffer(&device);
-        let pipelines = pipeline::Cache::default();
-        let profile = profile::Profile::default();
         let shared = Shared {
             device,
             queue,
             info,
             limits,
-            pipelines,
-            profile,
+            pipelines: pipeline::Cache::default(),
+            profile: profile::Profile::default(),
             errors,
             partial_sums: OnceLock::new(),
             row_factors: OnceLock::new(),

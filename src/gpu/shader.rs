@@ -34,39 +34,39 @@ pub fn expand(name: &str, formats: &[&str], sizes: &[(&str, u32)]) -> String {
     }
     let mut lines = text.lines();
     let mut repeated = String::new();
-    assert!(repeat(&mut lines, &mut repeated) == End::Text, "{name} has an #end or #else of no block");
+    assert!(repeat(&mut lines, &mut repeated) == Closing::Text, "{name} has an #end or #else of no block");
     repeated
 }
 
-/// The line that ends a block of lines.
+/// The line that closes a block of lines; `Text` is the end of the text.
 #[derive(PartialEq)]
-enum End {
+enum Closing {
     Text,
     Else,
     End,
 }
 
 /// Copies lines up to the one that ends their block; returns that line's kind.
-fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> End {
+fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> Closing {
     while let Some(line) = lines.next() {
         let directive = line.trim();
         if directive == "#end" {
-            return End::End;
+            return Closing::End;
         }
         if directive == "#else" {
-            return End::Else;
+            return Closing::Else;
         }
         if let Some(condition) = directive.strip_prefix("#if ") {
             let holds: u32 =
                 condition.parse().unwrap_or_else(|_| panic!("{line:?} has no number or size of the kernel"));
             let (mut then, mut otherwise) = (String::new(), String::new());
-            if block(lines, &mut then, line) == End::Else {
-                assert!(block(lines, &mut otherwise, line) == End::End, "{line:?} has two #else");
+            if block(lines, &mut then, line) == Closing::Else {
+                assert!(block(lines, &mut otherwise, line) == Closing::End, "{line:?} has two #else");
             }
             text.push_str(if holds > 0 { &then } else { &otherwise });
         } else if let Some(head) = directive.strip_prefix("#for ") {
             let mut body = String::new();
-            assert!(block(lines, &mut body, line) == End::End, "{line:?} has an #else");
+            assert!(block(lines, &mut body, line) == Closing::End, "{line:?} has an #else");
             let rounds = rounds(head);
             let rounds =
                 rounds.unwrap_or_else(|| panic!("no bounds, number or size of the kernel in {line:?}"));
@@ -81,13 +81,13 @@ fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> E
             text.push('\n');
         }
     }
-    End::Text
+    Closing::Text
 }
 
 /// The block that `head` opens; returns whether an `#else` or an `#end` closed it.
-fn block<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String, head: &str) -> End {
+fn block<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String, head: &str) -> Closing {
     let end = repeat(lines, text);
-    assert!(end != End::Text, "{head:?} without #end");
+    assert!(end != Closing::Text, "{head:?} without #end");
     end
 }
 

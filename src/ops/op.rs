@@ -55,6 +55,9 @@ impl std::fmt::Display for Variant {
 /// Values of the sizes that a kernel's text is expanded with.
 pub type Sizes = Vec<(&'static str, u32)>;
 
+/// A file of an op's shaders without `.wgsl`, and a function that lists its sizes.
+pub type ShaderSizes = (&'static str, fn() -> Vec<Sizes>);
+
 /// One op: a folder of `src/ops` and `shaders`.
 pub struct Op {
     /// Its folder.
@@ -64,14 +67,14 @@ pub struct Op {
     /// The variants that have kernels of their own.
     pub variants: &'static [Variant],
     /// Its shaders that have sizes, with values that cover what the op asks for. Other shaders have none.
-    pub sizes: &'static [(&'static str, fn() -> Vec<Sizes>)],
+    pub sizes: &'static [ShaderSizes],
 }
 
 const fn op(
     name: &'static str,
     kind: Kind,
     variants: &'static [Variant],
-    sizes: &'static [(&'static str, fn() -> Vec<Sizes>)],
+    sizes: &'static [ShaderSizes],
 ) -> Op {
     Op { name, kind, variants, sizes }
 }

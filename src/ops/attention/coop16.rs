@@ -1,4 +1,4 @@
-//! [`Attention::forward`] on cooperative matrices, for the head sizes of [`supports`].
+//! [`Attention::forward`] on cooperative matrices of 16×16, for the head sizes that [`supports`] accepts.
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
@@ -21,18 +21,18 @@ struct Params {
     scale: f32,
 }
 
-/// Whether the kernels take heads of this size: what Gemma has, and small models.
+/// Whether the kernels take heads of this size: those of real models, and smaller ones for tests.
 pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`]; it takes those of its result too.
+/// The shader's sizes for heads of `head_size`, which must be [supported](supports). Those of the result's storage come on top.
 pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
-    // With the largest heads registers bound the workgroups on a multiprocessor, not their memory.
+    // With the largest heads, registers and not workgroup memory bound the workgroups on a multiprocessor.
     let keys = if head_size == 512 { 64 } else { 32 };
     let subgroups = (head_size / 64).max(2);
     let tiles = keys / 16;
-    let share = 4 * tiles / subgroups; // of the matrices of a block of scores
+    let share = 4 * tiles / subgroups; // a subgroup's matrices in a block of scores
     let split = if share < 4 { 2 } else { 1 };
     let rows = 2.min(split * share);
     let columns = split * share / rows;
@@ -54,14 +54,14 @@ pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
     .map(|(name, n)| (name, n as u32))
 }
 
-/// Queries `[T, H·K]`, keys and values `[T, G·K]` as [`crate::ops::heads::coop16`] leaves them.
+/// Queries `[T, H·K]`, keys and values `[T, G·K]` from [`crate::ops::heads::coop16`].
 #[derive(Clone, Copy)]
 pub struct Operands<'a> {
     /// Queries.
     pub q: &'a Packed,
     /// Keys.
     pub k: &'a Packed,
-    /// Values, not scaled.
+    /// Values, unscaled.
     pub v: &'a Packed,
 }
 

@@ -1,4 +1,4 @@
-//! Per-row values for the backward of attention on 16×16 matrices: the log-sum-exp and `Σ dout·out`.
+//! Row values for the backward of [`crate::ops::attention::coop16`]: the log-sum-exp, and `Σ dout·out`.
 
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
@@ -16,9 +16,9 @@ struct Params {
     tiles: u32,
 }
 
-/// `rows` `[T, H, 2]`: the log-sum-exp, and `Σ dout·out` in units of what undoes the scaling of the row of `packed`.
+/// Computes `rows` `[T, H, 2]`: the log-sum-exp, and `Σ dout·out` in units of the factor that undoes the scaling of `packed`'s row.
 ///
-/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed, and `out` may be, without scaling.
+/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed. `out` may be packed, unscaled.
 pub fn forward(
     rec: &mut Recorder,
     rows: Binding,

@@ -24,7 +24,7 @@ struct Params {
 /// Most threads per row.
 const THREADS: usize = 1024;
 
-/// Whether the kernel supports this vocabulary size: it must be a multiple of 4.
+/// Whether the kernel takes this vocabulary, which must be a multiple of 4.
 pub fn supports(vocab: usize) -> bool {
     vocab.is_multiple_of(4)
 }

@@ -20,7 +20,7 @@ struct Params {
     scale: f32,
 }
 
-/// Positions `[T]` u32, and their cosines and sines.
+/// A rotary embedding: positions `[T]` u32, and the table of cosines and sines.
 pub type Turn<'a> = (&'a wgpu::Buffer, &'a Table);
 
 /// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding

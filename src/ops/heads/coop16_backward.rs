@@ -19,12 +19,12 @@ struct Params {
     eps: f32,
 }
 
-/// Threads that share a head of a token.
+/// Threads per head of a token.
 const THREADS: usize = 16;
-/// Most threads of a workgroup.
+/// Most threads per workgroup.
 const WORKGROUP: usize = 256;
 
-/// The kernel's sizes for `heads` heads of `size` values, a multiple of 8.
+/// The shader's sizes for `heads` heads of `size` values, a multiple of 8.
 pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     let at_once = heads.min(WORKGROUP / THREADS);
     let tokens = WORKGROUP / (at_once * THREADS);

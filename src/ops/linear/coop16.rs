@@ -1,4 +1,4 @@
-//! The products of [`crate::ops::linear`] on cooperative matrices: f16 operands, each row scaled, and f32 sums.
+//! The products of [`crate::ops::linear`] on cooperative matrices of 16×16: f16 operands, each row scaled, and f32 sums.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -37,13 +37,13 @@ struct Params {
 
 /// `scale·z·matrixᵀ` (forward, `matrix` = B `[N, R]`) or `z·matrix` (backward, `matrix` = rows of A `[R, K]`).
 pub struct LowRank<'a> {
-    /// z or u, packed alike with the product's operand.
+    /// z or u, packed with the scaling of the product's operand.
     pub z: &'a Packed,
     /// Its first column, a multiple of 16.
     pub z_offset: usize,
     /// B or A.
     pub matrix: &'a Param,
-    /// First row of `matrix`: of A, which holds those of several matrices.
+    /// First row of `matrix`, where A holds the rows of several matrices.
     pub first_row: usize,
     /// `R`, a multiple of 16.
     pub rank: usize,

@@ -1,4 +1,4 @@
-//! The products of [`crate::ops::linear::grouped`] on cooperative matrices: f16 operands, each row scaled, and f32 sums.
+//! The products of [`crate::ops::linear::grouped`] on cooperative matrices of 16×16: f16 operands, each row scaled, and f32 sums.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -32,7 +32,7 @@ struct Params {
 
 /// `scale·z·B_eᵀ` (forward, `matrix` = B `[E·N, R]`) or `z·A_e` (backward, `matrix` = A `[E·R, K]`).
 pub struct LowRank<'a> {
-    /// z or u, packed alike with the product's operand.
+    /// z or u, packed with the scaling of the product's operand.
     pub z: &'a Packed,
     /// B or A.
     pub matrix: &'a Param,
@@ -58,8 +58,8 @@ pub fn forward(
     dispatch(rec, "forward", y, (x, 0), w, scale, lora, groups, tokens, false);
 }
 
-/// `dx = scale·dy·W_e + u·A_e` for grouped `dy`, whose columns from `first_column` (a multiple of 16) on are those of `w`, and
-/// `dx` `[rows, K]`; added to `dx` where `accumulate`.
+/// `dx = scale·dy·W_e + u·A_e` for grouped `dy` and `dx` `[rows, K]`; added to `dx` with `accumulate`. The columns of `w` are those of
+/// `dy` from `first_column` (a multiple of 16) on.
 pub fn backward(
     rec: &mut Recorder,
     dx: Columns,

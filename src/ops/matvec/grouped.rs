@@ -8,7 +8,7 @@ use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{ExpertWeight, LowRank, Source};
 use crate::ops::op;
 
-/// Rows of the result that a workgroup makes.
+/// Rows of the result per workgroup.
 const HEIGHT: usize = 8;
 
 /// Twin of `Params` in shaders/matvec/grouped.wgsl.
@@ -35,7 +35,7 @@ struct Params {
     accumulate: u32,
 }
 
-/// `y = x·W_eᵀ + lora.scale·z·B_eᵀ` for a row of each choice, in their order `[tokens·used, N]`; `z` too stands by choice.
+/// `y = x·W_eᵀ + lora.scale·z·B_eᵀ` with one row per choice, `[tokens·used, N]`; `z` has one row per choice, too.
 pub fn each(
     rec: &mut Recorder,
     y: View,
@@ -48,7 +48,7 @@ pub fn each(
     dispatch(rec, y, x, w, lora, None, groups, tokens);
 }
 
-/// The sum of a token's choices, each by its weight and its expert's scale, of `scales` `[E]`: `y` `[tokens, N]` from `x`
+/// Sums the products of a token's choices, each times its weight and its expert's scale in `scales` `[E]`: `y` `[tokens, N]` from `x`
 /// `[tokens·used, K]`.
 pub fn summed(
     rec: &mut Recorder,

@@ -1,4 +1,4 @@
-//! A norm's result added to the stream, and what products read of the sum as their operand, in one kernel.
+//! Adds a norm's result to the residual stream, and packs the operand of the next products, in one kernel.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
@@ -22,12 +22,12 @@ struct Params {
     scale: f32,
 }
 
-/// The operand that is packed from the sum `y`.
+/// The value that is packed, from the sum `y`.
 #[derive(Clone, Copy)]
 pub enum Then<'a> {
-    /// Itself.
+    /// The sum itself.
     Sum,
-    /// This norm of it.
+    /// This norm of the sum.
     Norm(&'a Norm),
 }
 

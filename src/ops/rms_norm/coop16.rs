@@ -6,7 +6,7 @@ use crate::ops::act::Act;
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 
-/// Rows that a workgroup takes, and threads that share one.
+/// Rows per workgroup, and threads per row.
 pub(in crate::ops) const ROWS: usize = 4;
 pub(in crate::ops) const THREADS: usize = 64;
 
