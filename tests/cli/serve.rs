@@ -406,7 +406,7 @@ pub fn goes_away(place: Place) {
     drop(answer);
     let line = server.next_line();
     assert!(line.starts_with("request ") && line.ends_with(", cancelled\n"), "{line}");
-    // The same without streaming.
+    // A client that disconnects from a reply without streaming also stops generation.
     let answer =
         server.send("POST", "/v1/chat/completions", &with(endless(), json!({ "stream": false })).to_string());
     std::thread::sleep(Duration::from_millis(500));

@@ -31,7 +31,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if args.json {
         output::text(json!({
             "base": base.name(), "batch": args.batch, "sequence": args.sequence, "rank": args.rank,
-            "kernels": gpu.tier().to_string(), "smallest_bytes": smallest.total(), "fastest_bytes": fastest.total(),
+            "kernel_variant": gpu.tier().to_string(), "smallest_bytes": smallest.total(), "fastest_bytes": fastest.total(),
             "offloaded_bytes": offloaded.total(), "host_bytes": offloaded.offloaded.bytes,
         }));
         return Ok(());

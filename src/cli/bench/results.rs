@@ -1,4 +1,4 @@
-//! What `bench` prints about training steps.
+//! The results of timing training steps, as text and JSON.
 
 use rullama_train::gpu::Gpu;
 use rullama_train::gpu::profile::KernelTime;

@@ -64,7 +64,7 @@ enum Piece {
     Failed(String),
 }
 
-/// What the HTTP side needs to know about the model.
+/// The model as the HTTP side sees it.
 struct Served {
     tokenizer: Tokenizer,
     template: Template,

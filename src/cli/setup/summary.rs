@@ -1,4 +1,4 @@
-//! What `check` and a run print before the first step: device, base, adapter, data and steps.
+//! The summary that `check` and a run print before the first step: device, base, adapter, data and steps.
 
 use rullama_train::adapter::lora::{Adapter, Slot};
 use rullama_train::data::dataset::{Notice, What};
