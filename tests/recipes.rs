@@ -253,7 +253,7 @@ save_steps = 10
 save_total_limit = 5
 [device]
 backend = "vulkan"
-adapter = "RTX"
+gpu = "RTX"
 kernels = "f16"
 "#;
 
@@ -310,6 +310,10 @@ fn unknown_keys_name_the_nearest() {
     refuse(
         "train.maxseqlen = 1",
         "r.toml:4:7: unknown key `maxseqlen` in [train]; did you mean `max_seq_len` in [data]?",
+    );
+    refuse(
+        "[device]\nadapter = 'RTX'",
+        "r.toml:5:1: unknown key `adapter` in [device]; `adapter` is now called `gpu`",
     );
     refuse("[loar]\nrank = 8", "r.toml:4:2: unknown section [loar]; did you mean [lora]?");
     refuse(
@@ -510,7 +514,7 @@ fn a_newer_version_is_named() {
     assert_eq!(written_by("9.10.0", "").expect("nothing new in it"), recipe);
     let line = resolved.lines().count() + 1;
     let unknown =
-        format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, adapter, kernels");
+        format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, gpu, kernels");
     assert_eq!(
         written_by("9.10.0", "flux = 1\n").expect_err("unknown"),
         format!("{unknown}. rullama-train 9.10.0 wrote this recipe, this is {own}: update the program")

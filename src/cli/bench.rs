@@ -12,11 +12,11 @@ use rullama_train::adapter::lora::{Adapter, Module, slots};
 use rullama_train::base::Base;
 use rullama_train::base::shapes::Shape;
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample, Step};
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Backend, Gpu, Kernels};
 use rullama_train::model::plan::{self, Kept, Offload, Offloaded, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::ops::adamw::AdamW;
-use rullama_train::recipe::{Backend, Kernels};
+
 use rullama_train::train::trainer::{Capacity, Dropout, Optimizer, Trainer};
 use serde_json::json;
 
@@ -83,7 +83,7 @@ pub struct BenchArgs {
     plain: bool,
     /// Part of the GPU's name.
     #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    gpu: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -274,7 +274,7 @@ const OPTIMIZER: Optimizer = Optimizer {
 };
 
 fn open(args: &BenchArgs) -> Result<Device> {
-    let gpu = Device::open(Backend::Auto, args.device.as_deref(), args.webgpu_limits)?;
+    let gpu = Device::open(Backend::Auto, args.gpu.as_deref(), args.webgpu_limits)?;
     gpu.choose(if args.plain { Kernels::F32 } else { args.tier })?;
     Ok(gpu)
 }

@@ -46,7 +46,7 @@ pub struct ModelArgs {
     offload_experts: bool,
     /// Part of the GPU's name.
     #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    gpu: Option<String>,
 }
 
 /// How tokens are chosen; what Gemma's authors recommend unless set.
@@ -138,7 +138,7 @@ impl Loaded {
         if args.offload_experts && offloaded.is_empty() {
             bail!("--offload-experts: {} is no mixture of experts; leave it out", frozen.base.name());
         }
-        let gpu = Device::open(Backend::Auto, args.device.as_deref(), false)?;
+        let gpu = Device::open(Backend::Auto, args.gpu.as_deref(), false)?;
         let wanted = args.context.unwrap_or(CONTEXT.min(trained));
         let context = longest_context(&gpu, config, wanted);
         if context < wanted && args.context.is_some() {

@@ -49,7 +49,7 @@ impl Session {
 
     /// Opens the device that the recipe names.
     pub fn device(recipe: &Recipe) -> Result<Device> {
-        let (backend, name) = (recipe.device.backend, recipe.device.adapter.as_deref());
+        let (backend, name) = (recipe.device.backend, recipe.device.gpu.as_deref());
         let gpu = Device::open(backend, name, false)?;
         gpu.choose(recipe.device.kernels)?;
         Ok(gpu)

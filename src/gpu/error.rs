@@ -16,7 +16,7 @@ pub enum GpuError {
     NoDevice,
     /// There are devices, but none of the wanted name.
     #[error(
-        "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.adapter"
+        "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.gpu or with --gpu"
     )]
     NotNamed {
         /// What the recipe asked for.

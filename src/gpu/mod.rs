@@ -1,6 +1,5 @@
 //! The device: opening it, and what it says of itself.
 
-mod adapter;
 mod buffers;
 mod error;
 mod host;
@@ -8,6 +7,7 @@ mod pipeline;
 pub mod profile;
 mod recorder;
 mod recording;
+mod select;
 pub mod shader;
 mod tier;
 mod trial;
@@ -16,16 +16,16 @@ mod upload;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use adapter::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
 pub(crate) use buffers::PARTIAL_SUMS;
 pub use error::GpuError;
 use error::{Fault, describe, remember};
 
-pub use crate::recipe::{Backend, Kernels};
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
-pub use tier::{Matrices, Tier};
+pub use select::Backend;
+use select::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
+pub use tier::{Kernels, Matrices, Tier};
 pub use upload::{Submission, Upload};
 
 /// An open device. Cheap to pass by reference; not cloneable on purpose.

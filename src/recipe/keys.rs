@@ -52,11 +52,14 @@ const SECTIONS: [(&str, &[&str]); 7] = [
     ),
     ("eval", &["steps", "samples", "max_new_tokens", "keep_best", "early_stopping_patience"]),
     ("output", &["dir", "export", "base_model_name", "save_steps", "save_total_limit"]),
-    ("device", &["backend", "adapter", "kernels"]),
+    ("device", &["backend", "gpu", "kernels"]),
 ];
 
 /// Keys that later versions are meant to have.
 const PLANNED: [(&str, &[&str]); 1] = [("lora", &["layers"])];
+
+/// Keys that an earlier version called otherwise: section, old name, new name.
+const RENAMED: [(&str, &str, &str); 1] = [("device", "adapter", "gpu")];
 
 /// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
 const OTHER_NAMES: [(&str, &str); 26] = [
@@ -122,11 +125,12 @@ fn unknown(source: &Source, section: &str, entry: &Entry) -> RecipeError {
     if PLANNED.iter().any(|(name, keys)| *name == section && keys.contains(&key)) {
         return RecipeError::NotSupported { place, what: format!("`{key}` in [{section}]") };
     }
-    RecipeError::Unknown {
-        place,
-        what: format!("key `{key}` in [{section}]"),
-        hint: key_hint(Some(section), key),
-    }
+    let renamed = RENAMED.iter().find(|(name, old, _)| (*name, *old) == (section, key));
+    let hint = match renamed {
+        Some((_, old, new)) => format!("`{old}` is now called `{new}`"),
+        None => key_hint(Some(section), key),
+    };
+    RecipeError::Unknown { place, what: format!("key `{key}` in [{section}]"), hint }
 }
 
 fn section_hint(name: &str) -> String {

@@ -25,6 +25,7 @@ pub use crate::data::template::TrainOn;
 use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::files;
+use crate::gpu::{Backend, Kernels};
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -353,39 +354,11 @@ pub struct Output {
 pub struct Device {
     /// Which graphics interface.
     pub backend: Backend,
-    /// Part of the adapter's name, in any case; unset, the fastest kind of adapter is taken.
+    /// Part of the GPU's name, in upper or lower case. If unset, a discrete GPU is preferred over an integrated one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub adapter: Option<String>,
+    pub gpu: Option<String>,
     /// Which kernels it runs.
     pub kernels: Kernels,
-}
-
-/// In what numbers a device computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kernels {
-    /// The fastest that the device has.
-    Auto,
-    /// Everything in f32.
-    F32,
-    /// Products and attention with operands in f16.
-    F16,
-    /// Products and attention on cooperative matrices, with operands in f16.
-    Cooperative,
-}
-
-/// Which graphics interface reaches the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    /// Whatever the machine has.
-    Auto,
-    /// Vulkan.
-    Vulkan,
-    /// Metal.
-    Metal,
-    /// Direct3D 12.
-    Dx12,
 }
 
 impl Recipe {

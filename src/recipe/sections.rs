@@ -154,7 +154,7 @@ pub(super) fn output(section: &Section) -> Result<Output, RecipeError> {
 pub(super) fn device(section: &Section) -> Result<Device, RecipeError> {
     Ok(Device {
         backend: section.choice("backend", Backend::Auto)?,
-        adapter: section.text("adapter")?,
+        gpu: section.text("gpu")?,
         kernels: section.choice("kernels", Kernels::Auto)?,
     })
 }

@@ -7,9 +7,9 @@ use rullama_train::data::dataset::files as dataset_files;
 use rullama_train::data::template::{Layout, Template};
 use rullama_train::export::Loaded;
 use rullama_train::files;
-use rullama_train::gpu::GpuError;
+use rullama_train::gpu::{Backend, GpuError};
 use rullama_train::model::Plan;
-use rullama_train::recipe::{Backend, Recipe, Template as Setting};
+use rullama_train::recipe::{Recipe, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
 use rullama_train::run::digest::Identity;
 use rullama_train::run::{self, Data, Prepared};
@@ -103,8 +103,8 @@ impl Opened {
         let (layers, vocab) = (config.layers.len(), grouped(config.vocab, ' '));
         let notices = data.notices.iter().map(ToString::to_string);
         let mut warnings: Vec<String> = self.loaded.notices.iter().cloned().chain(notices).collect();
-        if recipe.device.backend != Backend::Auto || recipe.device.adapter.is_some() {
-            warnings.push("device.backend and device.adapter: a browser chooses the GPU by itself".into());
+        if recipe.device.backend != Backend::Auto || recipe.device.gpu.is_some() {
+            warnings.push("device.backend and device.gpu: a browser chooses the GPU by itself".into());
         }
         Check {
             recipe: recipe.pinned(&stage.frozen.fingerprint).to_resolved_toml(),
