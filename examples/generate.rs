@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use pollster::block_on;
-use rullama_train::export::{self, AdapterPath, OtherBase};
+use rullama_train::adapter::{self, AdapterPath, OtherBase};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
@@ -28,7 +28,7 @@ pub fn run(adapter: &str, question: &str) -> Result<String> {
     recipe.data.max_seq_len = 256;
     let frozen = Frozen::open(&recipe)?;
     let adapter =
-        export::load(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;
+        adapter::load(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;
     let prompt = frozen.prompt(question)?;
     let tokens = prompt.len() + REPLY;
 

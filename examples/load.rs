@@ -5,8 +5,8 @@
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::{self, AdapterPath, OtherBase};
 use rullama_train::data::batch::MicroBatch;
-use rullama_train::export::{self, AdapterPath, OtherBase};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
@@ -32,7 +32,7 @@ pub fn run(paths: &[String]) -> Result<()> {
     recipe.data.max_seq_len = 256;
     let frozen = Frozen::open(&recipe)?;
     // Shapes, names and the base's fingerprint are checked; what does not fit is named.
-    let found = export::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
+    let found = adapter::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
     found.notices.iter().for_each(|notice| println!("{notice}"));
     let (adapter, origin) = (found.adapter, found.origin);
     println!(

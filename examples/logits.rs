@@ -9,8 +9,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use pollster::block_on;
+use rullama_train::adapter::AdapterPath;
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::export::AdapterPath;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::export::{self, Format, Options};
+use rullama_train::adapter::{self, Format, WriteOptions};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::recipe::Recipe;
 use rullama_train::run::Frozen;
@@ -36,8 +36,8 @@ pub fn run(out: &Path) -> Result<()> {
 
     let fingerprint = frozen.fingerprint.to_string();
     let options =
-        Options { base_model: "tiny", dropout: recipe.lora.dropout, fingerprint: Some(&fingerprint) };
-    export::write(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
+        WriteOptions { base_model: "tiny", dropout: recipe.lora.dropout, fingerprint: Some(&fingerprint) };
+    adapter::write(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
     println!("{} trainable parameters in {}", adapter.parameters(), out.display());
     Ok(())
 }

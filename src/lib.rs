@@ -25,7 +25,7 @@ pub mod train;
 
 pub mod talk;
 
-pub mod export;
+pub mod verify;
 
 pub mod recipe;
 

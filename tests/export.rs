@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use regex::Regex;
+use rullama_train::adapter::Error;
+use rullama_train::adapter::WriteOptions;
+use rullama_train::adapter::formats::peft::{self, Naming};
 use rullama_train::adapter::lora::{Adapter, Module, Pair, Slot, slots};
 use rullama_train::base::Base;
 use rullama_train::base::config::{Config, LayerConfig};
-use rullama_train::export::Error;
-use rullama_train::export::Options;
-use rullama_train::export::peft::{self, Naming};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
 
 const NAMINGS: [Naming; 2] = [Naming::CausalLm, Naming::ConditionalGeneration];
 
-const OPTIONS: Options = Options { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
+const OPTIONS: WriteOptions =
+    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::merge::{self, MergeType};
+use rullama_train::adapter::read_any;
 use rullama_train::base::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
-use rullama_train::export::merged::{self, MergeType};
-use rullama_train::export::read_any;
 
 #[path = "common/gguf_writer.rs"]
 mod gguf_writer;
@@ -42,10 +42,10 @@ fn adapter(base: &Base, size: f32) -> Adapter {
     adapter
 }
 
-fn merge(base: &Base, adapter: &Adapter, ty: MergeType) -> (Gguf, Vec<merged::MergedTensor>) {
+fn merge(base: &Base, adapter: &Adapter, ty: MergeType) -> (Gguf, Vec<merge::MergedTensor>) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("merged.gguf");
-    let tensors = merged::write(&path, base, adapter, ty, |_| {}).expect("merged");
+    let tensors = merge::write(&path, base, adapter, ty, |_| {}).expect("merged");
     let bytes = fs::read(&path).expect("written");
     (Gguf::from_bytes(bytes, "merged").expect("sound"), tensors)
 }
@@ -54,7 +54,7 @@ fn refused(base: &Base, adapter: &Adapter, ty: MergeType, expected: &str) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("merged.gguf");
     fs::write(&path, "what stood there").expect("written");
-    let error = merged::write(&path, base, adapter, ty, |_| {}).expect_err(expected).to_string();
+    let error = merge::write(&path, base, adapter, ty, |_| {}).expect_err(expected).to_string();
     assert!(error.contains(expected), "{error}\nexpected {expected}");
     assert_eq!(fs::read(&path).expect("still there"), b"what stood there");
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing else is left behind");
@@ -325,7 +325,7 @@ fn places_that_cannot_be_written_give_one_clear_error() {
         cases.push(("/proc/merged.gguf".into(), "cannot write /proc/merged.gguf"));
     }
     for (path, expected) in cases {
-        let error = merged::write(&path, &base, &adapter, MergeType::Auto, |_| {}).expect_err(expected);
+        let error = merge::write(&path, &base, &adapter, MergeType::Auto, |_| {}).expect_err(expected);
         assert!(error.to_string().contains(expected), "{error}");
     }
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing is left behind");
@@ -333,7 +333,7 @@ fn places_that_cannot_be_written_give_one_clear_error() {
 
 fn rullama(arguments: &[&str], folder: &Path) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
-    // What merging costs is measured in tests/drift.rs and tests/cli.rs; this needs no device.
+    // What merging costs is measured in tests/verify.rs and tests/cli.rs; this needs no device.
     let output = command.args(arguments).arg("--unverified").current_dir(folder).output().expect("it starts");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())

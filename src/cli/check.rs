@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::export::peft;
+use rullama_train::adapter::formats::peft;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;

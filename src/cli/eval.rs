@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::data::batch::Step;
-use rullama_train::export::{self, AdapterPath};
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::metrics::Scores;
@@ -61,7 +61,7 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         [] => (Adapter::init(&slots, recipe.lora.rank, recipe.lora.alpha, recipe.lora.rslora, 0), vec![]),
         paths => {
             let allow = recipe.lora.allow_other_base.into();
-            let loaded = export::load(paths, &frozen.base, Some(&slots), allow)?;
+            let loaded = adapter::load(paths, &frozen.base, Some(&slots), allow)?;
             (loaded.adapter, loaded.notices)
         }
     };

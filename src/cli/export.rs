@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::adapter::{self, AdapterPath, Format, WriteOptions};
 use rullama_train::base::Base;
-use rullama_train::export::{self, AdapterPath, Format, Options};
+use rullama_train::verify;
 
 use super::held_out::{Comparison, HeldOutArgs};
 use super::show;
@@ -36,7 +37,7 @@ pub struct ExportArgs {
 /// Reads the adapters, and writes their sum as each of the formats.
 pub fn run(args: &ExportArgs) -> Result<()> {
     let base = open_base(&args.adapters, args.base.as_deref())?;
-    let found = export::load(&args.adapters, &base, None, args.allow_other_base.into())?;
+    let found = adapter::load(&args.adapters, &base, None, args.allow_other_base.into())?;
     let dir = folder(args)?;
     for format in &args.to {
         let place = format.place(dir);
@@ -48,14 +49,14 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let (matrices, rank, scale) = (adapter.pairs.len(), adapter.rank, adapter.scale());
     show::line("adapter", format!("{matrices} matrices of {}, rank {rank}, scale {scale:.4}", base.name()));
     show::notices(&found.notices);
-    let options = Options {
+    let options = WriteOptions {
         base_model: origin.base_model.as_deref().unwrap_or(base.name()),
         dropout: origin.dropout,
         fingerprint: origin.fingerprint.as_deref(),
     };
     let Some(comparison) = args.held_out.open(&base)? else {
         for format in &args.to {
-            let place = export::write(dir, *format, adapter, base.config(), &options)?;
+            let place = adapter::write(dir, *format, adapter, base.config(), &options)?;
             let (place, name) = (place.display(), format.name());
             show::line("exported", format!("{place}: {name}, read back; logits were not compared"));
         }
@@ -63,7 +64,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     };
     comparison.show();
     let Comparison { gpu, held_out, offload } = &comparison;
-    let write = export::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
+    let write = verify::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
     show::written(block_on(write)?)
 }
 
@@ -73,7 +74,7 @@ fn open_base(adapters: &[AdapterPath], named: Option<&str>) -> Result<Base> {
         return Ok(Base::open(name)?);
     }
     let path = &adapters[0].path;
-    match export::origin(path)?.base_model.filter(|name| !name.is_empty()) {
+    match adapter::origin(path)?.base_model.filter(|name| !name.is_empty()) {
         Some(name) => Base::open(&name).with_context(|| {
             format!("{} names its base {name:?}; name the base's file with --base", path.display())
         }),

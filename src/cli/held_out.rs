@@ -8,11 +8,11 @@ use rullama_train::base::Base;
 use rullama_train::data::dataset::{Invalid, Options, Overlong, files};
 use rullama_train::data::template::{Layout, TrainOn};
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::export::HeldOut;
 use rullama_train::gpu::{Backend, Tier};
 use rullama_train::model::plan::{self, Offload};
 use rullama_train::recipe::{Recipe, Switch, Template};
 use rullama_train::run::{self, Data, Frozen};
+use rullama_train::verify::HeldOut;
 
 use super::device::Device;
 use super::session::Session;

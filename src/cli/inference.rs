@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::base::Base;
-use rullama_train::export::{self, AdapterPath};
 use rullama_train::gpu::Backend;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::model::{Model, plan};
@@ -124,7 +124,7 @@ impl Loaded {
         let adapter = match adapters.is_empty() {
             true => None,
             false => {
-                let found = export::load(&adapters, &frozen.base, None, args.allow_other_base.into())?;
+                let found = adapter::load(&adapters, &frozen.base, None, args.allow_other_base.into())?;
                 found.notices.iter().for_each(|notice| eprintln!("note: {notice}"));
                 Some(found.adapter)
             }
@@ -196,7 +196,7 @@ fn weights(adapters: &[String]) -> Result<Vec<AdapterPath>> {
 
 /// Adapters for `base` as the command line names them, as one.
 pub fn read_adapters(adapters: &[String], base: &Base) -> Result<Adapter> {
-    Ok(export::load(&weights(adapters)?, base, None, export::OtherBase::Allow)?.adapter)
+    Ok(adapter::load(&weights(adapters)?, base, None, adapter::OtherBase::Allow)?.adapter)
 }
 
 /// What is wrong with a template, under the name that it has on the command line.

@@ -6,10 +6,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::adapter::merge::{self, MergeType, MergedTensor};
+use rullama_train::adapter::{AdapterPath, Loaded, load};
 use rullama_train::base::{Base, GgmlType, Gguf};
-use rullama_train::export::merged::{self, MergeType, MergedTensor};
-use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
+use rullama_train::verify;
 
 use super::held_out::{Comparison, HeldOutArgs};
 use super::show;
@@ -61,10 +62,10 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     let started = Instant::now();
     // The user knows the file by its own name.
     let in_place = |e| match e {
-        rullama_train::export::Error::Write(e) => files::Error { path: args.out.clone(), ..e }.into(),
+        rullama_train::adapter::Error::Write(e) => files::Error { path: args.out.clone(), ..e }.into(),
         e => e,
     };
-    let tensors = merged::write(&file, &base, &adapter, args.ty, |_| {}).map_err(in_place)?;
+    let tensors = merge::write(&file, &base, &adapter, args.ty, |_| {}).map_err(in_place)?;
     let seconds = started.elapsed().as_secs_f64();
     let size = std::fs::metadata(&file)?.len();
     show::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
@@ -74,8 +75,8 @@ pub fn run(args: &MergeArgs) -> Result<()> {
         comparison.show();
         let Comparison { gpu, held_out, offload } = &comparison;
         let merged = Base::from_gguf(Gguf::open(&file)?, &args.out.display().to_string())?;
-        let verdict = block_on(drift::measure(gpu, &base, &adapter, &merged, held_out, *offload))?;
-        show::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
+        let verdict = block_on(verify::compare_merged(gpu, &base, &adapter, &merged, held_out, *offload))?;
+        show::line("drift", format!("{}, over {} tokens", verdict.divergence, verdict.divergence.tokens));
         show::line("effect", format!("{}: what the adapter itself does", verdict.effect));
         verdict.check(args.ty)?;
     } else {

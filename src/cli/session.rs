@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
+use rullama_train::adapter::Loaded;
 use rullama_train::adapter::lora::Adapter;
-use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::model::{Model, Plan};

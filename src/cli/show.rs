@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use rullama_train::adapter::lora::{Adapter, Slot};
+use rullama_train::adapter::{AdapterPath, Loaded};
 use rullama_train::data::batch::{IGNORE, Sample};
 use rullama_train::data::dataset::Found;
 use rullama_train::data::template::{Layout, Template};
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::export::{AdapterPath, Exported, Loaded, Written};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Plan;
 use rullama_train::model::plan::Offloaded;
 use rullama_train::recipe::{Recipe, Template as Setting, TrainOn};
 use rullama_train::run::{Source, names};
+use rullama_train::verify::{Exported, Written};
 use rullama_train::words;
 pub use rullama_train::words::bytes;
 
@@ -127,7 +128,7 @@ pub fn notices(notices: &[impl Display]) {
 
 /// What was exported; the first failure ends the program, after everything else was said.
 pub fn written(written: Written) -> anyhow::Result<()> {
-    line("effect", format_args!("{}, over {} tokens", written.effect, written.effect.drift.tokens));
+    line("effect", format_args!("{}, over {} tokens", written.effect, written.effect.divergence.tokens));
     let mut failed = None;
     for (format, result) in written.formats {
         match result {

@@ -11,8 +11,8 @@ use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
 use super::{Cache, Switch, TargetModules};
+use crate::adapter::AdapterPath;
 use crate::adapter::lora::Module;
-use crate::export::AdapterPath;
 
 /// Values that later versions are meant to take.
 const PLANNED_VALUES: [(&str, &[&str]); 1] = [("output.export", &["merged-gguf"])];

@@ -19,11 +19,10 @@ pub use error::{Place, RecipeError};
 pub use source::Format;
 
 use crate::adapter::lora::Module;
+use crate::adapter::{AdapterPath, Format as AdapterFormat};
 use crate::base::Fingerprint;
 pub use crate::data::dataset::{Format as DataFormat, Invalid, Overlong};
 pub use crate::data::template::TrainOn;
-use crate::export::AdapterPath;
-pub use crate::export::Format as Export;
 use crate::files;
 use crate::gpu::{Backend, Kernels};
 use source::Source;
@@ -74,7 +73,7 @@ pub struct Lora {
     pub dropout: f64,
     /// Which matrices carry an adapter.
     pub target_modules: TargetModules,
-    /// Adapters of any [`Export`] form whose weighted sum is the starting point: a warm start, not a resume.
+    /// Adapters of any [`AdapterFormat`] whose weighted sum is the starting point: a warm start, not a resume.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_from: Vec<AdapterPath>,
     /// Whether adapters that were trained on another model than `model.base` may be loaded.
@@ -339,7 +338,7 @@ pub struct Output {
     /// The run's folder.
     pub dir: PathBuf,
     /// What is written into it at the end.
-    pub export: Vec<Export>,
+    pub export: Vec<AdapterFormat>,
     /// `base_model_name_or_path` of `adapter_config.json`; unset, it is `model.base`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_model_name: Option<String>,

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use super::error::RecipeError;
 use super::fields::Section;
 use super::{
-    Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, Kernels, Lora, LrScheduler, Model,
-    Optimizer, Output, Overlong, Switch, Template, Train, TrainOn,
+    Data, DataFormat, DataSource, Device, Eval, Invalid, Lora, LrScheduler, Model, Optimizer, Output,
+    Overlong, Switch, Template, Train, TrainOn,
 };
+use crate::adapter::Format;
+use crate::gpu::{Backend, Kernels};
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
     let expected = "\"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file";
@@ -144,7 +146,7 @@ pub(super) fn output(section: &Section) -> Result<Output, RecipeError> {
     let dir = section.text("dir")?.ok_or_else(|| section.missing("dir", "the folder that the run writes"))?;
     Ok(Output {
         dir: PathBuf::from(dir),
-        export: section.choices("export", &[Export::Peft])?,
+        export: section.choices("export", &[Format::Peft])?,
         base_model_name: section.text("base_model_name")?,
         save_steps: section.count("save_steps", 50, 0)?,
         save_total_limit: section.count("save_total_limit", 2, 1)?,

@@ -18,10 +18,11 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
+use crate::adapter;
+use crate::adapter::formats::peft;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Fingerprint;
 use crate::base::config::Config;
-use crate::export::{self, peft};
 use crate::files;
 use crate::recipe::{Format, Recipe};
 use crate::run::digest::{self, Identity};
@@ -45,7 +46,7 @@ pub enum Error {
     Write(#[from] files::Error),
     /// The adapter is none that a file should hold.
     #[error(transparent)]
-    Adapter(#[from] export::Error),
+    Adapter(#[from] adapter::Error),
     /// It is incomplete, or not what was written.
     #[error("{} is damaged: {problem}", .path.display())]
     Damaged {
@@ -128,7 +129,7 @@ impl Checkpoint {
             return Ok(path);
         }
         let fingerprint = fingerprint.to_string();
-        let options = export::Options::of_run(&self.recipe, &fingerprint);
+        let options = super::write_options(&self.recipe, &fingerprint);
         let naming = peft::Naming::CausalLm;
         let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, naming, &options)?.into();
         let moments = [("exp_avg", &self.first), ("exp_avg_sq", &self.second)];

@@ -7,7 +7,7 @@ use web_time::Instant;
 
 use super::{Frozen, Prepared, optimizer};
 use crate::adapter::lora::{Adapter, Pair, Slot};
-use crate::export::{self, Format, HeldOut, NoTokens, Options, Written};
+use crate::adapter::{self, Format};
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
 use crate::recipe::Recipe;
@@ -18,6 +18,7 @@ use crate::run::metrics::{self, Evaluation, Event, History, Notice, Reply, Sourc
 use crate::talk::generate::{self, GenerateError};
 use crate::train::health::Watch;
 use crate::train::trainer::{self, Snapshot, TrainError, Trainer};
+use crate::verify::{self, HeldOut, NoTokens, Written};
 
 /// A run between two steps. Whose it is asks in each turn what is due, then takes the next step, and writes down what there is
 /// to tell.
@@ -259,23 +260,24 @@ impl Course<'_> {
     }
 
     /// Writes `adapter` into the folder `dir` in every format of the recipe, each compared with the one in memory: on the
-    /// validation samples, or on a built-in text where there are none. Fails as [`export::write_verified_by`].
-    pub async fn export(&mut self, dir: &Path, adapter: &Adapter) -> Result<Written, export::Error> {
+    /// validation samples, or on a built-in text where there are none. Fails as [`verify::write_verified_by`].
+    pub async fn export(&mut self, dir: &Path, adapter: &Adapter) -> Result<Written, verify::Error> {
         let (tokenizer, layout) = (&self.frozen.tokenizer, self.frozen.layout);
         let (vocab, longest) = (self.frozen.base.config().vocab, self.trainer.capacity().tokens);
         let batches = self.prepared.validation.iter().flat_map(|file| file.batches.iter().cloned());
         let held_out = HeldOut::of_batches(batches, vocab)
             .unwrap_or_else(|NoTokens| HeldOut::built_in(tokenizer, layout, longest, vocab));
         let fingerprint = self.frozen.fingerprint.to_string();
-        let (formats, options) = (&self.recipe.output.export, Options::of_run(self.recipe, &fingerprint));
-        export::write_verified_by(&mut self.trainer, dir, formats, adapter, &options, &held_out).await
+        let (formats, options) =
+            (&self.recipe.output.export, super::write_options(self.recipe, &fingerprint));
+        verify::write_verified_by(&mut self.trainer, dir, formats, adapter, &options, &held_out).await
     }
 
-    /// Writes `adapter` into the folder `dir` as PEFT's, compared with nothing. Fails as [`export::write()`].
-    pub fn write_peft(&self, dir: &Path, adapter: &Adapter) -> Result<PathBuf, export::Error> {
+    /// Writes `adapter` into the folder `dir` as PEFT's, compared with nothing. Fails as [`adapter::write()`].
+    pub fn write_peft(&self, dir: &Path, adapter: &Adapter) -> Result<PathBuf, adapter::Error> {
         let fingerprint = self.frozen.fingerprint.to_string();
-        let options = Options::of_run(self.recipe, &fingerprint);
-        export::write(dir, Format::Peft, adapter, self.frozen.base.config(), &options)
+        let options = super::write_options(self.recipe, &fingerprint);
+        adapter::write(dir, Format::Peft, adapter, self.frozen.base.config(), &options)
     }
 
     /// The page about the run as far as it is; `kept` is the step whose adapter was written, `adapter` its file's bytes.

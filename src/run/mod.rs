@@ -1,13 +1,14 @@
 //! From a recipe to everything that a run needs before it touches a device.
 
 use crate::adapter::lora::{self, Adapter, Module, Slot};
+use crate::adapter::{self, AdapterPath, Loaded, Origin, WriteOptions};
 use crate::base::config::Config;
 use crate::base::{self, Base, Fingerprint};
 use crate::data::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};
 use crate::data::dataset::DatasetError;
 use crate::data::template::{Conversation, Layout, Message, Role, Template, TemplateError};
 use crate::data::tokenizer::Tokenizer;
-use crate::export::{self, AdapterPath, Loaded, Origin};
+
 use crate::model::plan::{Offload, Recompute};
 use crate::recipe::{self, Recipe, Switch, TargetModules};
 use crate::train::schedule::Schedule;
@@ -41,7 +42,7 @@ pub enum RunError {
     Batch(#[from] BatchError),
     /// An adapter that is loaded.
     #[error(transparent)]
-    Adapter(#[from] export::Error),
+    Adapter(#[from] adapter::Error),
     /// The chat template.
     #[error("data.template: {0}")]
     Template(TemplateError),
@@ -271,7 +272,7 @@ pub fn read_adapters(
     recipe: &Recipe,
 ) -> Result<Loaded, RunError> {
     let l = &recipe.lora;
-    let mut found = export::load(paths, base, Some(slots), l.allow_other_base.into())?;
+    let mut found = adapter::load(paths, base, Some(slots), l.allow_other_base.into())?;
     let wanted = Adapter { rank: l.rank, alpha: l.alpha, rslora: l.rslora, pairs: Default::default() };
     let names = paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ");
     let whole = matches!(paths, [AdapterPath { weight: 1.0, .. }]);
@@ -281,7 +282,7 @@ pub fn read_adapters(
             found.adapter.rank, l.rank
         )));
     }
-    if whole && (found.adapter.rank != l.rank || !export::same_scale(&wanted, &found.adapter)) {
+    if whole && (found.adapter.rank != l.rank || !adapter::same_scale(&wanted, &found.adapter)) {
         return Err(RunError::Conflict(format!(
             "{names} has rank = {}, alpha = {}, rslora = {}; the recipe has rank = {}, alpha = {}, rslora = {}; make them \
              equal",
@@ -345,4 +346,13 @@ pub fn offload(recipe: &Recipe) -> Offload {
 /// The dropout that the recipe describes.
 pub fn dropout(recipe: &Recipe) -> Dropout {
     Dropout { probability: recipe.lora.dropout, seed: recipe.train.seed }
+}
+
+/// What the files of an adapter say about it if `recipe` trained it on the base with this fingerprint.
+pub fn write_options<'a>(recipe: &'a Recipe, fingerprint: &'a str) -> WriteOptions<'a> {
+    WriteOptions {
+        base_model: recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base),
+        dropout: recipe.lora.dropout,
+        fingerprint: Some(fingerprint),
+    }
 }

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 
 use rullama_train::adapter::lora::{Adapter, Module, Pair, Slot};
+use rullama_train::adapter::{Format, WriteOptions, read_any};
 use rullama_train::base::config::Config;
 use rullama_train::base::{Base, Gguf};
-use rullama_train::export::{self, Format, Options, read_any};
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
 use safetensors::Dtype;
@@ -40,7 +40,7 @@ fn adapters_of_experts_are_read_as_they_were_written() {
         written.pairs.values_mut().for_each(|pair| pair.b[0] = 1.5);
         for format in Format::ALL.into_iter().filter(|format| *format != Format::RullamaV0) {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            let path = export::write(dir.path(), format, &written, config, &OPTIONS);
+            let path = adapter::write(dir.path(), format, &written, config, &OPTIONS);
             let path = path.unwrap_or_else(|e| panic!("{format:?}: {e}"));
             let read = read_any(&path, config, None).unwrap_or_else(|e| panic!("{format:?}: {e}"));
             assert!(read.pairs.keys().eq(written.pairs.keys()), "{format:?} of {modules:?}");
@@ -74,8 +74,8 @@ fn experts_lie_where_peft_and_llama_cpp_want_them() {
     let config = base.config();
     let written = adapter(config, &BOTH);
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let dropout = Options { dropout: 0.1, ..OPTIONS };
-    let folder = export::write(dir.path(), Format::Peft, &written, config, &dropout).expect("written");
+    let dropout = WriteOptions { dropout: 0.1, ..OPTIONS };
+    let folder = adapter::write(dir.path(), Format::Peft, &written, config, &dropout).expect("written");
     let file = SafeFile::read(&folder.join("adapter_model.safetensors"));
     let description: Json =
         serde_json::from_slice(&fs::read(folder.join("adapter_config.json")).expect("there")).expect("JSON");
@@ -84,7 +84,7 @@ fn experts_lie_where_peft_and_llama_cpp_want_them() {
     assert_eq!(description["target_parameters"].as_array().map(Vec::len), Some(8));
     assert_eq!(description["lora_dropout"], 0.0, "PEFT has no dropout on parameters");
 
-    let gguf = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
+    let gguf = adapter::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
     let gguf = Gguf::open(&gguf).expect("sound");
     let (e, o, r, i) = (5, 7, 2, 11);
     for (module, name) in [(Module::FfnGateUpExps, "experts.base_layer"), (Module::FfnDownExps, "experts")] {
@@ -122,7 +122,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
     let config = base.config();
     let written = adapter(config, &Module::ALL);
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let folder = export::write(dir.path(), Format::Mlx, &written, config, &OPTIONS).expect("written");
+    let folder = adapter::write(dir.path(), Format::Mlx, &written, config, &OPTIONS).expect("written");
     let description: Json =
         serde_json::from_slice(&fs::read(folder.join("adapter_config.json")).expect("there")).expect("JSON");
     let keys = description["lora_parameters"]["keys"].as_array().expect("a list").clone();
@@ -211,12 +211,12 @@ fn formats_without_a_place_for_experts_say_so() {
 
     let (dir, written) = (tempfile::tempdir().expect("a temporary folder"), adapter(base.config(), &BOTH));
     let expected = "rullama-lora-v0 has no place for ffn_gate_up_exps and ffn_down_exps";
-    let error = export::write(dir.path(), Format::RullamaV0, &written, base.config(), &OPTIONS);
+    let error = adapter::write(dir.path(), Format::RullamaV0, &written, base.config(), &OPTIONS);
     let error = error.expect_err(expected).to_string();
     assert!(error.contains(expected), "{error}");
     let mut split = base.config().clone();
     split.layers.iter_mut().for_each(|l| l.experts_split = true);
-    let error = export::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");
+    let error = adapter::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");
     assert!(
         error.to_string().contains("gguf-lora has no place for ffn_gate_up_exps, as this model"),
         "{error}"
@@ -236,7 +236,7 @@ fn malformed_adapters_of_experts_are_refused() {
     let base = mixture();
     let (config, written) = (base.config(), adapter(base.config(), &BOTH));
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let folder = export::write(dir.path(), Format::Peft, &written, config, &OPTIONS).expect("written");
+    let folder = adapter::write(dir.path(), Format::Peft, &written, config, &OPTIONS).expect("written");
     let path = folder.join("adapter_model.safetensors");
     let a = "base_model.model.model.layers.1.experts.lora_A.weight";
     let change = |change: &dyn Fn(&mut BTreeMap<String, SafeTensor>), expected: &str| {
@@ -273,7 +273,7 @@ fn malformed_adapters_of_experts_are_refused() {
         "target_parameters has \"model.layers.0.experts.weight\", expected \"experts.gate_up_proj\" or",
     );
 
-    let path = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
     let mut bad = GgufWriter::of(&Gguf::open(&path).expect("sound"));
     let name = "blk.3.ffn_gate_up_exps.weight.lora_a";
     let changed = bad.tensor(name);

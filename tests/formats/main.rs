@@ -15,10 +15,10 @@ use std::process::Command;
 use gguf_writer::GgufWriter;
 use half::f16;
 use rullama_train::adapter::lora::{Adapter, Module, Slot, slots};
+use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions, check, detect, read_any};
 use rullama_train::base::config::Config;
 use rullama_train::base::value::Value;
 use rullama_train::base::{Base, Fingerprint, Gguf};
-use rullama_train::export::{self, AdapterPath, Format, Options, OtherBase, check, detect, read_any};
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
 use safe_file::SafeFile;
@@ -26,7 +26,8 @@ use safetensors::SafeTensors;
 use serde_json::json;
 use tempfile::TempDir;
 
-const OPTIONS: Options = Options { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
+const OPTIONS: WriteOptions =
+    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
 const RANK: usize = 3;
 
 fn golden(name: &str) -> PathBuf {
@@ -69,7 +70,7 @@ fn bits(adapter: &Adapter, map: fn(f32) -> f32) -> BTreeMap<Slot, [Vec<u32>; 2]>
 fn written(format: Format) -> (TempDir, PathBuf, Config) {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = adapter(&config, modules(format));
-    let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
     (dir, path, config)
 }
 
@@ -83,7 +84,7 @@ fn round_trips_are_exact() {
         for (alpha, rslora) in [(16.0, false), (16.0, true), (0.1 + 0.2, true), (-3.5, false)] {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let adapter = Adapter { alpha, rslora, ..adapter(&config, modules(format)) };
-            let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS)
+            let path = adapter::write(dir.path(), format, &adapter, &config, &OPTIONS)
                 .unwrap_or_else(|e| panic!("{format:?}: {e}"));
             assert_eq!(path, format.place(dir.path()));
             let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
@@ -116,7 +117,7 @@ fn formats_are_told_apart_and_keep_their_names() {
         assert_eq!(detect(&path).expect("known"), expected, "{format:?}");
         assert_eq!(format.name().parse(), Ok(format));
         assert_eq!(json!(format), json!(format.name()), "a recipe calls it something else");
-        let origin = export::origin(&path).expect("read");
+        let origin = adapter::origin(&path).expect("read");
         assert_eq!(origin.base_model.as_deref(), Some(OPTIONS.base_model), "{format:?}");
         let keeps_dropout = !matches!(expected, Format::GgufLora | Format::RullamaV0);
         assert_eq!(origin.dropout, if keeps_dropout { OPTIONS.dropout } else { 0.0 }, "{format:?}");
@@ -130,12 +131,12 @@ fn formats_are_told_apart_and_keep_their_names() {
 fn the_same_adapter_gives_the_same_bytes() {
     let config = dense();
     // Five metadata keys and more, in whose order a map's chance must not show.
-    let options = Options { fingerprint: Some("v1:of some base"), ..OPTIONS };
+    let options = WriteOptions { fingerprint: Some("v1:of some base"), ..OPTIONS };
     for format in Format::ALL {
         let adapter = adapter(&config, modules(format));
         let bytes = || {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            let path = export::write(dir.path(), format, &adapter, &config, &options).expect("written");
+            let path = adapter::write(dir.path(), format, &adapter, &config, &options).expect("written");
             let files = ["adapter_model.safetensors", "adapters.safetensors", "adapter_config.json"];
             match path.is_dir() {
                 true => files.iter().flat_map(|f| fs::read(path.join(f)).unwrap_or_default()).collect(),
@@ -152,7 +153,7 @@ fn all_formats_share_one_folder() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = adapter(&config, modules(Format::RullamaV0));
     let paths =
-        Format::ALL.map(|f| export::write(dir.path(), f, &adapter, &config, &OPTIONS).expect("written"));
+        Format::ALL.map(|f| adapter::write(dir.path(), f, &adapter, &config, &OPTIONS).expect("written"));
     for (path, format) in paths.iter().zip(Format::ALL) {
         let read = read_any(path, &config, None).unwrap_or_else(|e| panic!("{format:?}: {e}"));
         assert_eq!(read.pairs.len(), adapter.pairs.len(), "{format:?}");
@@ -163,7 +164,7 @@ fn all_formats_share_one_folder() {
 fn a_gguf_lora_holds_what_llama_cpp_wants() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL) };
-    let path = export::write(dir.path(), Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
     let gguf = Gguf::open(&path).expect("sound");
     for (key, expected) in
         [("general.type", "adapter"), ("general.architecture", "gemma4"), ("adapter.type", "lora")]
@@ -190,7 +191,7 @@ fn a_gguf_lora_holds_what_llama_cpp_wants() {
 fn an_mlx_folder_holds_transposes_and_the_scale() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnQ, Module::FfnDown]) };
-    let path = export::write(dir.path(), Format::Mlx, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::Mlx, &adapter, &config, &OPTIONS).expect("written");
     let json: serde_json::Value =
         serde_json::from_slice(&fs::read(path.join("adapter_config.json")).expect("there")).expect("JSON");
     let expected = json!({
@@ -223,7 +224,7 @@ fn an_mlx_folder_holds_transposes_and_the_scale() {
 fn a_rullama_file_holds_its_names_and_metadata() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnOutput, Module::FfnUp]) };
-    let path = export::write(dir.path(), Format::RullamaV0, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::RullamaV0, &adapter, &config, &OPTIONS).expect("written");
     let file = SafeFile::read(&path);
     let expected = [
         ("format", "rullama-lora-v0"),
@@ -251,7 +252,7 @@ fn what_changes_nothing_or_diverged_is_not_written() {
         let mut bad = good.clone();
         change(&mut bad);
         let error =
-            export::write(dir.path(), format, &bad, &config, &OPTIONS).expect_err(expected).to_string();
+            adapter::write(dir.path(), format, &bad, &config, &OPTIONS).expect_err(expected).to_string();
         assert!(error.starts_with("the adapter was not written: "), "{error}");
         assert!(error.contains(expected), "{format:?}: {error}, expected {expected}");
         assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0, "{format:?}: {expected}");
@@ -283,7 +284,8 @@ fn what_changes_nothing_or_diverged_is_not_written() {
 fn a_folder_of_another_format_is_left_alone() {
     let (_dir, path, config) = written(Format::Mlx);
     let good = adapter(&config, &Module::ALL);
-    let error = export::write(&path, Format::Peft, &good, &config, &OPTIONS).expect_err("theirs").to_string();
+    let error =
+        adapter::write(&path, Format::Peft, &good, &config, &OPTIONS).expect_err("theirs").to_string();
     assert!(
         error.contains("holds adapters.safetensors, whose adapter_config.json would be replaced"),
         "{error}"
@@ -296,7 +298,8 @@ fn an_adapter_too_small_for_f16_is_found_when_it_is_read_back() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let mut small = adapter(&config, &Module::ALL);
     small.pairs.values_mut().for_each(|p| p.b.fill(1e-9));
-    let error = export::write(dir.path(), Format::GgufLoraF16, &small, &config, &OPTIONS).expect_err("zeros");
+    let error =
+        adapter::write(dir.path(), Format::GgufLoraF16, &small, &config, &OPTIONS).expect_err("zeros");
     assert!(error.to_string().contains("nothing but zeros in every B"), "{error}");
 }
 
@@ -309,7 +312,7 @@ fn a_warm_start_takes_every_format_and_compares_rank_and_scale() {
     let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL[..7]) };
     let names = "[\"attn_q\",\"attn_k\",\"attn_v\",\"attn_output\",\"ffn_gate\",\"ffn_up\",\"ffn_down\"]";
     for format in Format::ALL {
-        let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
+        let path = adapter::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
         let recipe = |alpha: f64, rank: usize| {
             let text = json!({
                 "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y"},
@@ -435,10 +438,10 @@ fn an_adapter_knows_its_base() {
     let digests = Fingerprint::of(&dense).to_string();
     for format in Format::ALL {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let options = Options { fingerprint: Some(&digests), ..OPTIONS };
+        let options = WriteOptions { fingerprint: Some(&digests), ..OPTIONS };
         let adapter = adapter(dense.config(), modules(format));
-        let path = export::write(dir.path(), format, &adapter, dense.config(), &options).expect("written");
-        let load = |base: &Base, other| export::load(&[AdapterPath::whole(&path)], base, None, other);
+        let path = adapter::write(dir.path(), format, &adapter, dense.config(), &options).expect("written");
+        let load = |base: &Base, other| adapter::load(&[AdapterPath::whole(&path)], base, None, other);
         let found = load(&dense, OtherBase::Refuse).unwrap_or_else(|e| panic!("{format:?}: {e}"));
         assert_eq!(found.origin.fingerprint.as_deref(), Some(&*digests), "{format:?}");
         assert_eq!(
@@ -466,15 +469,15 @@ fn an_adapter_knows_its_base() {
     }
     // From a version to come: said, not guessed.
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let options = Options { fingerprint: Some("v7:abc"), ..OPTIONS };
-    let path = export::write(
+    let options = WriteOptions { fingerprint: Some("v7:abc"), ..OPTIONS };
+    let path = adapter::write(
         dir.path(),
         Format::GgufLora,
         &adapter(dense.config(), &Module::ALL),
         dense.config(),
         &options,
     );
-    let found = export::load(&[AdapterPath::whole(path.expect("written"))], &dense, None, OtherBase::Refuse);
+    let found = adapter::load(&[AdapterPath::whole(path.expect("written"))], &dense, None, OtherBase::Refuse);
     let notices = found.unwrap_or_else(|e| panic!("{e}")).notices;
     assert!(
         notices[0].contains("says that its base is v7:abc, which this version cannot compare"),
@@ -495,7 +498,7 @@ fn a_gguf_lora_may_have_a_rank_for_each_matrix() {
             .enumerate()
             .for_each(|(i, b)| *b = (i as f32).sin());
         let dir = dir.path().join(name);
-        let path = export::write(&dir, Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
+        let path = adapter::write(&dir, Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
         (adapter, Gguf::open(&path).expect("sound"))
     };
     let (q, q_file) = write("q", &[Module::AttnQ], 2);
@@ -527,17 +530,18 @@ fn several_adapters_are_loaded_as_one() {
     let (dir, base) = (tempfile::tempdir().expect("a temporary folder"), dense_base());
     let config = base.config();
     let digests = Fingerprint::of(&base).to_string();
-    let write = |name: &str, format, modules: &[Module], options: &Options| {
+    let write = |name: &str, format, modules: &[Module], options: &WriteOptions| {
         let adapter = adapter(config, modules);
-        let path = export::write(&dir.path().join(name), format, &adapter, config, options).expect("written");
+        let path =
+            adapter::write(&dir.path().join(name), format, &adapter, config, options).expect("written");
         (adapter, path)
     };
-    let known = Options { fingerprint: Some(&digests), ..OPTIONS };
+    let known = WriteOptions { fingerprint: Some(&digests), ..OPTIONS };
     let (q, q_path) = write("q", Format::Peft, &[Module::AttnQ, Module::FfnUp], &known);
     let (k, k_path) = write("k", Format::GgufLora, &[Module::AttnK, Module::FfnUp], &known);
     let paths = [(q_path, 0.75), (k_path, -0.5)].map(|(path, weight)| AdapterPath { path, weight });
     let load =
-        |paths: &[AdapterPath], slots: Option<&[Slot]>| export::load(paths, &base, slots, OtherBase::Refuse);
+        |paths: &[AdapterPath], slots: Option<&[Slot]>| adapter::load(paths, &base, slots, OtherBase::Refuse);
     let sum = load(&paths, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(sum.adapter, Adapter::combine(&[(&q, 0.75), (&k, -0.5)]).expect("they fit"));
     assert_eq!(sum.origin.fingerprint.as_deref(), Some(&*digests), "both are of this base");

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use rullama_train::adapter::lora::{Module, slots};
+use rullama_train::adapter::{Format, read_any};
 use rullama_train::base::config::Config;
 use rullama_train::base::value::{Array, Value};
 use rullama_train::base::{Base, Gguf};
-use rullama_train::export::{self, Format, read_any};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -383,7 +383,7 @@ fn what_is_wanted_and_missing_is_named() {
     for format in Format::ALL {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let some = adapter(&config, &[Module::AttnQ, Module::AttnK]);
-        let path = export::write(dir.path(), format, &some, &config, &OPTIONS).expect("written");
+        let path = adapter::write(dir.path(), format, &some, &config, &OPTIONS).expect("written");
         let refused = |modules: &[Module], expected: &str| {
             let wanted = slots(&config, modules);
             let error = read_any(&path, &config, Some(&wanted)).expect_err(expected).to_string();

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
+use rullama_train::adapter::formats::peft;
 use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::tokenizer::Special;
-use rullama_train::export::merged::{self, MergeType};
-use rullama_train::export::peft;
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
@@ -195,7 +195,7 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     let model = Model::load(gpu, &base, 128)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("merged.gguf");
-    merged::write(&file, &base, &adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;
+    merge::write(&file, &base, &adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;
     let whole = Base::from_gguf(Gguf::open(&file)?, "merged")?;
     let merged = Model::load(gpu, &whole, 128)?;
 

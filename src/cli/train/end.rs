@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, bail};
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
-use rullama_train::export::{self, Format, Written};
+use rullama_train::adapter::{self, Format};
 use rullama_train::files;
 use rullama_train::report;
 use rullama_train::run::checkpoint;
 use rullama_train::run::metrics::{Event, now};
 use rullama_train::train::trainer::TrainError;
+use rullama_train::verify::{self, Written};
 use serde_json::{Value, json};
 
 use super::super::{message, show};
@@ -178,7 +179,7 @@ impl Run<'_> {
 
 /// What became of each format.
 fn exported(written: &Written) -> Value {
-    let of = |(format, result): &(Format, Result<export::Exported, export::Error>)| match result {
+    let of = |(format, result): &(Format, Result<verify::Exported, adapter::Error>)| match result {
         Ok(found) => json!({
             "format": format.name(), "place": found.place, "read_back": found.fidelity.to_string(),
         }),

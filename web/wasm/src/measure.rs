@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use rullama_train::adapter::formats::peft;
+use rullama_train::adapter::{AdapterPath, OtherBase, load};
 use rullama_train::base::Base;
 use rullama_train::data::batch::{MicroBatch, Sample, Step};
-use rullama_train::export::{AdapterPath, OtherBase, load, peft};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;

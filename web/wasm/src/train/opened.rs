@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use rullama_train::adapter::Loaded;
 use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::files as dataset_files;
 use rullama_train::data::template::{Layout, Template};
-use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::{Backend, GpuError};
 use rullama_train::model::Plan;

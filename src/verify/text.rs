@@ -1,15 +1,15 @@
-//! Text on which models are compared before one of them is handed out.
+//! Text on which models are compared.
 
 use crate::data::batch::{MicroBatch, Sample};
 use crate::data::template::{Conversation, Layout, Message, Role, Template, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 use crate::train::trainer::Capacity;
 
-/// Logits that are kept for a comparison, in values: 512 MiB, 512 tokens of a vocabulary of 262 144.
-const MOST_LOGITS: usize = 1 << 27;
-/// More tokens than this make no comparison better.
-const MOST_TOKENS: usize = 1024;
-/// Everyday questions and answers, for adapters that come without text of their own.
+/// Logits kept for a comparison, in values: 512 MiB, which is 512 tokens for a vocabulary of 262 144.
+const MAX_LOGITS: usize = 1 << 27;
+/// More tokens do not improve a comparison.
+const MAX_TOKENS: usize = 1024;
+/// Everyday questions and answers, for adapters without validation samples.
 const BUILT_IN: [[&str; 2]; 8] = [
     ["What is the capital of France?", "The capital of France is Paris."],
     ["How much is 12 plus 30?", "12 plus 30 is 42."],
@@ -21,29 +21,29 @@ const BUILT_IN: [[&str; 2]; 8] = [
     ["Is water wet?", "Yes, and so is whatever it touches."],
 ];
 
-/// Token sequences with rows whose logits are compared, and what follows there.
+/// Held-out token sequences. Logits are compared at their loss tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldOut {
     batches: Vec<MicroBatch>,
 }
 
-/// There is nothing to compare.
+/// The samples have no loss token.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("the samples hold no token that carries loss, so that there is nothing to compare; name other data")]
+#[error("the samples have no loss token, so there is nothing to compare; name other data")]
 pub struct NoTokens;
 
 impl HeldOut {
-    /// Where the samples carry loss: the first tokens, at most 1024 and what half a gigabyte of logits holds.
+    /// Takes the first loss tokens of the samples: at most 1024, and at most 512 MiB of logits.
     pub fn of_samples(samples: &[Sample], vocab: usize) -> Result<HeldOut, NoTokens> {
         HeldOut::of_batches(samples.iter().map(|sample| MicroBatch::pack([sample])), vocab)
     }
 
-    /// The same for samples that are packed already.
+    /// Takes the first loss tokens of micro-batches, with the limits of [`HeldOut::of_samples`].
     pub fn of_batches(
         batches: impl IntoIterator<Item = MicroBatch>,
         vocab: usize,
     ) -> Result<HeldOut, NoTokens> {
-        let mut left = (MOST_LOGITS / vocab).clamp(1, MOST_TOKENS);
+        let mut left = (MAX_LOGITS / vocab).clamp(1, MAX_TOKENS);
         let mut kept = Vec::new();
         for mut batch in batches.into_iter().filter(|batch| !batch.loss_rows.is_empty()) {
             batch.loss_rows.truncate(left);
@@ -57,7 +57,7 @@ impl HeldOut {
         if kept.is_empty() { Err(NoTokens) } else { Ok(HeldOut { batches: kept }) }
     }
 
-    /// A few everyday questions and answers in the built-in chat layout, in pieces of at most `longest` tokens.
+    /// Takes a few everyday questions and answers in the built-in chat template, in pieces of at most `longest` tokens.
     pub fn built_in(tokenizer: &Tokenizer, layout: Layout, longest: usize, vocab: usize) -> HeldOut {
         let mut samples = Vec::new();
         for texts in BUILT_IN {
@@ -65,7 +65,7 @@ impl HeldOut {
             let messages = messages.map(|(role, text)| Message::new(role, text)).collect();
             let (template, conversation) = (Template::Gemma4(layout), Conversation::new(messages));
             let rendered = template.render(tokenizer, &conversation, TrainOn::Assistant);
-            let rendered = rendered.expect("a question and its answer, without control tokens");
+            let rendered = rendered.expect("plain questions and answers can be rendered");
             let pieces = rendered.ids.chunks(longest.max(2)).zip(rendered.labels.chunks(longest.max(2)));
             samples.extend(pieces.map(|(ids, labels)| Sample {
                 ids: ids.into(),
@@ -73,20 +73,20 @@ impl HeldOut {
                 origin: "the built-in text".into(),
             }));
         }
-        HeldOut::of_samples(&samples, vocab).expect("answers carry loss")
+        HeldOut::of_samples(&samples, vocab).expect("answers have loss tokens")
     }
 
-    /// The micro-batches; logits are compared at their loss rows.
+    /// The micro-batches. Logits are compared at their loss rows.
     pub fn batches(&self) -> &[MicroBatch] {
         &self.batches
     }
 
-    /// Tokens whose logits are compared.
+    /// Number of tokens whose logits are compared.
     pub fn tokens(&self) -> usize {
         self.batches.iter().map(|batch| batch.loss_rows.len()).sum()
     }
 
-    /// What a trainer must hold for it.
+    /// The capacity that a trainer needs for these micro-batches.
     pub fn capacity(&self) -> Capacity {
         let most = |of: fn(&MicroBatch) -> usize| self.batches.iter().map(of).max().unwrap_or(1);
         Capacity {
@@ -105,7 +105,7 @@ mod tests {
     use crate::data::batch::IGNORE;
 
     #[test]
-    fn the_first_tokens_are_kept_with_what_follows_them() {
+    fn the_first_loss_tokens_and_their_targets_are_kept() {
         let sample = |n: u32| Sample {
             ids: (0..n).collect(),
             labels: (0..n as i32).map(|id| if id < 3 { IGNORE } else { id }).collect(),
@@ -113,14 +113,14 @@ mod tests {
         };
         let held_out =
             HeldOut::of_samples(&[sample(2), sample(700), sample(700), sample(9)], 100).expect("some");
-        assert_eq!((held_out.tokens(), held_out.batches().len()), (MOST_TOKENS, 2));
+        assert_eq!((held_out.tokens(), held_out.batches().len()), (MAX_TOKENS, 2));
         let last = &held_out.batches()[1];
         assert_eq!((last.loss_rows.len(), last.targets.len(), last.len()), (1024 - 697, 1024 - 697, 700));
         assert_eq!((last.loss_rows[0], last.targets[0]), (2, 3));
         let Capacity { tokens, loss_tokens, .. } = held_out.capacity();
         assert_eq!((tokens, loss_tokens), (700, 697));
-        // Logits of so large a vocabulary fill half a gigabyte sooner.
-        assert_eq!(HeldOut::of_samples(&[sample(700)], MOST_LOGITS / 10).map(|h| h.tokens()), Ok(10));
+        // With a large vocabulary, fewer tokens fit the memory limit.
+        assert_eq!(HeldOut::of_samples(&[sample(700)], MAX_LOGITS / 10).map(|h| h.tokens()), Ok(10));
         assert_eq!(HeldOut::of_samples(&[sample(3)], 100), Err(NoTokens));
     }
 

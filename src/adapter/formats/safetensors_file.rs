@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::Error;
-use super::pairs::{Place, Tensor};
+use super::assemble::{Place, Tensor};
+use crate::adapter::Error;
 use crate::files;
 
 /// More bytes of header than this are no adapter's; the crate's own limit is the same.
@@ -44,7 +44,7 @@ pub(super) fn metadata(bytes: &[u8]) -> HashMap<String, String> {
 }
 
 /// The same of the file at `path`, of which no more than the header is read; empty where it is damaged.
-pub(super) fn read_metadata(path: &Path) -> Result<HashMap<String, String>, Error> {
+pub(in crate::adapter) fn read_metadata(path: &Path) -> Result<HashMap<String, String>, Error> {
     let read = |path: &Path| -> io::Result<Vec<u8>> {
         let length =
             files::read_start(path, 8)?.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));

@@ -1,71 +1,74 @@
-//! Whether an adapter that was written and read back still does to its base what it did in memory.
+//! Compares adapters that were read back from files with the adapter in memory, by their logits.
 
 use std::fmt;
 
-use super::drift::{Effect, logits_of};
-use super::{Error, Format, HeldOut};
+use super::{Effect, HeldOut, logits_of};
 use crate::adapter::lora::Adapter;
+use crate::adapter::{Error, Format};
 use crate::gpu::{GpuError, Tier};
 use crate::train::trainer::Trainer;
 
-/// What rounding in the kernels may change, as a part of the logits' own norm: in f32, and with operands in f16.
-const ROUNDING: [f64; 2] = [1e-6, 2e-3];
+/// Rounding of f32 kernels, as a fraction of the norm of the logits.
+const ROUNDING_F32: f64 = 1e-6;
+/// Rounding of kernels with f16 operands, as a fraction of the norm of the logits.
+const ROUNDING_F16: f64 = 2e-3;
 
-/// What adapters of several formats compute, beside the adapter in memory.
+/// The adapter in memory and the adapters read back, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verification {
     /// What the adapter in memory does to its base.
     pub effect: Effect,
-    /// Each of the others.
+    /// One result per adapter that was read back.
     pub formats: Vec<Fidelity>,
 }
 
-/// How far the logits of an adapter that was read back are from those of the adapter in memory.
+/// How far the logits of an adapter read back from a file are from those of the adapter in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fidelity {
-    /// What it was read from.
+    /// The file's format.
     pub format: Format,
-    /// Norm of the difference, as a part of the norm of what the adapter changes.
+    /// Norm of the difference, as a fraction of the norm of the adapter's change of the logits.
     pub difference: f64,
-    /// What the format's numbers and the kernels' rounding explain.
+    /// The difference that the format's precision and the kernels' rounding can explain.
     pub allowed: f64,
 }
 
 impl fmt::Display for Fidelity {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.difference {
-            0.0 => write!(f, "the same logits"),
-            part => write!(f, "logits differ by {:.1e} of what the adapter changes", part),
+            0.0 => write!(f, "identical logits"),
+            part => write!(f, "logits differ by {part:.1e} of the adapter's effect"),
         }
     }
 }
 
 impl Fidelity {
-    /// Refuses a difference that the format's numbers do not explain.
+    /// Rejects a difference that the format's precision cannot explain.
     pub fn check(&self) -> Result<(), Error> {
         let Fidelity { format, difference, allowed } = *self;
-        // A NaN is no difference that is small enough.
+        // The comparison is also false for a NaN.
         if difference <= allowed {
             return Ok(());
         }
         let next = match format {
-            Format::GgufLoraF16 => "F16 is too coarse for it; choose gguf-lora",
+            Format::GgufLoraF16 => "F16 is too coarse for this adapter; choose gguf-lora",
             _ => "check the disk and export again",
         };
         Err(Error::Adapter {
             problem: format!(
-                "read back from {}, its logits differ by {difference:.1e} of what the adapter changes, expected at most \
-                 {allowed:.1e}; {next}",
+                "read back from {}, its logits differ by {difference:.1e} of the adapter's effect, expected at most {allowed:.1e}; {next}",
                 format.name()
             ),
         })
     }
 }
 
-/// The part of an adapter's effect that a format's numbers may cost: 3e-6 and, in F16, 3.5e-4 on the golden models (tests/drift.rs).
+/// The fraction of an adapter's effect that a format's precision may cost.
+///
+/// Measured on the golden models (tests/verify.rs): 3e-6, and 3.5e-4 in F16.
 fn precision(format: Format) -> f64 {
     match format {
-        // Every value is the same; only the scale may be rounded to f32.
+        // Every value is exact; only the scale may be rounded to f32.
         Format::Peft
         | Format::PeftConditionalGeneration
         | Format::GgufLora
@@ -75,8 +78,9 @@ fn precision(format: Format) -> f64 {
     }
 }
 
-/// Runs `trainer`'s base with `adapter`, alone, and with each of `read`. They have the slots and the rank of the trainer's
-/// adapter, in whose place the last of them stays.
+/// Runs the trainer's base with `adapter`, alone, and with each adapter in `read`, and compares the logits.
+///
+/// All adapters have the slots and the rank of the trainer's adapter. Afterwards the trainer holds an unspecified one of them.
 pub async fn verify(
     trainer: &mut Trainer<'_>,
     adapter: &Adapter,
@@ -90,11 +94,12 @@ pub async fn verify(
     trainer.set_adapter(&nothing);
     let alone = logits_of(trainer, held_out).await?;
     let effect = Effect::between(&alone, &adapted);
-    let (change, norm) = (adapted.distance(&alone), adapted.norm());
-    let rounding = ROUNDING[usize::from(trainer.tier() != Tier::F32)] * norm / change;
+    let change = adapted.distance(&alone);
+    let norm = adapted.norm();
+    let rounding = if trainer.tier() == Tier::F32 { ROUNDING_F32 } else { ROUNDING_F16 } * norm / change;
     let mut formats = Vec::new();
     for (format, read) in read {
-        // The same numbers give the same logits.
+        // Equal values give equal logits.
         let same = read.pairs == adapter.pairs && read.scale() as f32 == adapter.scale() as f32;
         let mut difference = 0.0;
         if !same {

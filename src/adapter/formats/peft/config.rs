@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{CONFIG, Naming, TENSORS};
 use crate::adapter::lora::{Adapter, Module};
-use crate::export::{Error, Options};
+use crate::adapter::{Error, WriteOptions};
 use crate::files;
 
 /// What a PEFT folder says about its adapter without its tensors.
@@ -167,7 +167,7 @@ fn is_off(value: &Value) -> bool {
 ///
 /// The keys are those that every PEFT since 0.8 knows, because older ones refuse what they do not know; the others have
 /// the value that PEFT takes where they are missing.
-pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &Options) -> Vec<u8> {
+pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &WriteOptions) -> Vec<u8> {
     let alpha = adapter.alpha;
     let parameters = naming.target_parameters(adapter.pairs.keys());
     let modules = naming.target_modules(adapter.pairs.keys());

@@ -7,23 +7,24 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
+use super::assemble::{Names, Place, Spec, assemble, layer_and_rest};
+use super::layout::{Half, Layout};
 use super::safetensors_file::{self, Matrix};
-use super::{Error, Options, read_file};
 use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::{Error, WriteOptions, read_file};
 use crate::base::config::Config;
 use crate::files;
 
 /// `format` in the metadata.
 pub(super) const FORMAT: &str = "rullama-lora-v0";
 /// The base's name in the metadata.
-pub(super) const BASE_MODEL: &str = "rullama_train.base_model";
+pub(in crate::adapter) const BASE_MODEL: &str = "rullama_train.base_model";
 const NAMES: Names = Names { halves: ["A", "B"], module: |slot| module(slot).unwrap_or_default() };
 
 /// Writes the file. Refuses the modules that rullama has no adapters for: `inp_gate`, `proj` and the experts.
 ///
 /// The base's name, if there is one, stands in the metadata, where rullama itself skips it.
-pub fn write(path: &Path, adapter: &Adapter, options: &Options) -> Result<(), Error> {
+pub fn write(path: &Path, adapter: &Adapter, options: &WriteOptions) -> Result<(), Error> {
     let refuse = |problem: String| Error::Adapter { problem };
     let (mut tensors, mut modules) = (Vec::new(), BTreeSet::new());
     for (slot, pair) in &adapter.pairs {
@@ -58,7 +59,7 @@ pub fn write(path: &Path, adapter: &Adapter, options: &Options) -> Result<(), Er
     Ok(files::write_atomic(path, &bytes)?)
 }
 
-/// Reads a file for the model `config`; [`super::read_any`] says what `slots` are and what is refused.
+/// Reads a file for the model `config`; [`crate::adapter::read_any`] says what `slots` are and what is refused.
 pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
     let bytes = read_file(path)?;
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };

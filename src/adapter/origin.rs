@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Error, FINGERPRINT, Format, detect, mlx, peft, read_file, rullama, safetensors_file};
+use super::formats::{mlx, peft, rullama, safetensors_file};
+use super::{Error, FINGERPRINT, Format, detect, read_file};
 use crate::base::Gguf;
 
 /// Where an adapter came from, as far as its files tell.

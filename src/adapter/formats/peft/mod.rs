@@ -16,15 +16,16 @@ use safetensors::tensor::TensorView;
 
 use config::{AdapterConfig, read_config};
 pub use tensors::read;
-pub(super) use tensors::read_slots;
+pub(in crate::adapter) use tensors::read_slots;
 
-use super::pairs::{Half, Layout};
-use super::{Error, Options, safetensors_file};
+use super::layout::{Half, Layout};
+use super::safetensors_file;
 use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::adapter::{Error, WriteOptions};
 use crate::files;
 
 /// File of the tensors.
-pub(super) const TENSORS: &str = "adapter_model.safetensors";
+pub(in crate::adapter) const TENSORS: &str = "adapter_model.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
 
@@ -93,7 +94,7 @@ impl Naming {
 }
 
 /// Writes a PEFT folder for the class that `naming` says; see [`files::write_folder`] for what happens to an existing one.
-pub fn write(dir: &Path, adapter: &Adapter, naming: Naming, options: &Options) -> Result<(), Error> {
+pub fn write(dir: &Path, adapter: &Adapter, naming: Naming, options: &WriteOptions) -> Result<(), Error> {
     let files = serialize(adapter, naming, options)?;
     Ok(files::write_folder(dir, &files.each_ref().map(|(name, bytes)| (*name, &bytes[..])))?)
 }
@@ -107,7 +108,7 @@ pub fn write(dir: &Path, adapter: &Adapter, naming: Naming, options: &Options) -
 pub fn serialize(
     adapter: &Adapter,
     naming: Naming,
-    options: &Options,
+    options: &WriteOptions,
 ) -> Result<[(&'static str, Vec<u8>); 2], Error> {
     let tensors = serialize_pairs(&adapter.pairs, adapter.rank, naming, options.metadata())?;
     Ok([(TENSORS, tensors), (CONFIG, config::serialize(adapter, naming, options))])

@@ -11,15 +11,16 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use serde_json::{Map, Value, json};
 
-use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
+use super::assemble::{Names, Place, Spec, Tensor, assemble, layer_and_rest};
+use super::layout::{Half, Layout};
 use super::safetensors_file::{self, Matrix};
-use super::{Error, Options, read_file};
 use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::{Error, WriteOptions, read_file};
 use crate::base::config::Config;
 use crate::files;
 
 /// File of the tensors.
-pub(super) const TENSORS: &str = "adapters.safetensors";
+pub(in crate::adapter) const TENSORS: &str = "adapters.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
 /// What stands for both here; no tensor of a file has it.
@@ -27,7 +28,7 @@ const GATE_UP_JOINED: &str = "gate and up";
 const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module };
 
 /// Writes the folder; see [`files::write_folder`] for what happens to an existing one.
-pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) -> Result<(), Error> {
+pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &WriteOptions) -> Result<(), Error> {
     let mut tensors = Vec::new();
     for (slot, pair) in &adapter.pairs {
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
@@ -65,7 +66,7 @@ pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) 
     Ok(files::write_folder(dir, &[(TENSORS, &bytes), (CONFIG, &config)])?)
 }
 
-/// Reads a folder for the model `config`; [`super::read_any`] says what `slots` are and what is refused.
+/// Reads a folder for the model `config`; [`crate::adapter::read_any`] says what `slots` are and what is refused.
 ///
 /// Also refuses what is not plain LoRA (`fine_tune_type` "dora" or "full"). The adapter's alpha is `scale·rank`.
 pub fn read(dir: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {

@@ -4,10 +4,12 @@ use std::path::Path;
 
 use super::config::read_file;
 use super::{AdapterConfig, Naming, TENSORS, read_config};
+use crate::adapter::Error;
+use crate::adapter::formats::assemble::{Names, Place, Spec, assemble, layer_and_rest};
+use crate::adapter::formats::layout::{Half, Layout};
+use crate::adapter::formats::safetensors_file;
 use crate::adapter::lora::{Adapter, Module, Slot};
 use crate::base::config::Config;
-use crate::export::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
-use crate::export::{Error, safetensors_file};
 
 const NAMES: Names = Names { halves: ["lora_A", "lora_B"], module: |slot| Naming::default().module(slot) };
 
@@ -20,7 +22,7 @@ pub fn read(dir: &Path, config: &Config, slots: &[Slot]) -> Result<Adapter, Erro
 }
 
 /// [`read`], where `None` takes the slots that are there.
-pub(in crate::export) fn read_slots(
+pub(in crate::adapter) fn read_slots(
     dir: &Path,
     config: &Config,
     slots: Option<&[Slot]>,

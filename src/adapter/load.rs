@@ -1,70 +1,10 @@
 //! Adapters from disk, checked against the base that they are for, and several of them as one.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
-
-use serde::{Serialize, Serializer};
-
-use super::{Error, Origin, origin, pairs, read_any};
-use crate::adapter::lora::{Adapter, Slot};
+use super::formats::assemble::check_slots;
+use super::lora::{Adapter, Slot};
+use super::{AdapterPath, Error, Origin, origin, read_any};
 use crate::base::Base;
 use crate::base::fingerprint::{Fingerprint, Kinship};
-
-/// How the command line and a recipe say [`OtherBase::Allow`].
-pub(super) const OTHER_BASE_SWITCH: &str = "--allow-other-base, in a recipe lora.allow_other_base = true";
-
-/// An adapter on the disk and how much of it is taken, spelled `PATH` or `PATH=WEIGHT`.
-///
-/// A path that itself ends in `=` and a number needs a weight behind it: `runs/rate=0.1=1`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdapterPath {
-    /// A file or a folder of any [`super::Format`].
-    pub path: PathBuf,
-    /// The factor on what it adds; 1 where none is said.
-    pub weight: f64,
-}
-
-impl AdapterPath {
-    /// All of the adapter at `path`.
-    pub fn whole(path: impl Into<PathBuf>) -> AdapterPath {
-        AdapterPath { path: path.into(), weight: 1.0 }
-    }
-}
-
-impl FromStr for AdapterPath {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<AdapterPath, String> {
-        let weighted = text.rsplit_once('=').and_then(|(path, w)| Some((path, w.parse::<f64>().ok()?)));
-        let (path, weight) = weighted.unwrap_or((text, 1.0));
-        if path.is_empty() {
-            return Err(format!("{text:?} names no adapter, expected PATH or PATH=WEIGHT"));
-        }
-        if !weight.is_normal() {
-            return Err(format!("{text:?} has the weight {weight}, expected a finite number other than 0"));
-        }
-        Ok(AdapterPath { path: path.into(), weight })
-    }
-}
-
-impl fmt::Display for AdapterPath {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let path = self.path.display();
-        let ends_like_a_weight =
-            path.to_string().rsplit_once('=').is_some_and(|(_, w)| w.parse::<f64>().is_ok());
-        match self.weight == 1.0 && !ends_like_a_weight {
-            true => write!(f, "{path}"),
-            false => write!(f, "{path}={}", self.weight),
-        }
-    }
-}
-
-impl Serialize for AdapterPath {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
 
 /// What to do with an adapter of another model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +63,7 @@ pub fn load(
         found.iter().zip(paths).map(|((adapter, _), path)| (adapter, path.weight)).collect();
     let adapter = Adapter::combine(&parts)?;
     if let Some(slots) = slots {
-        pairs::check_slots(&adapter, base.config(), slots).map_err(|problem| Error::Sum { problem })?;
+        check_slots(&adapter, base.config(), slots).map_err(|problem| Error::Sum { problem })?;
     }
     Ok(Loaded { adapter, origin, notices })
 }

@@ -10,9 +10,10 @@ use std::path::Path;
 
 use half::f16;
 
-use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
-use super::{Error, FINGERPRINT, Format, Options};
+use super::assemble::{Names, Place, Spec, Tensor, assemble, layer_and_rest};
+use super::layout::{Half, Layout};
 use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::{Error, FINGERPRINT, Format, WriteOptions};
 use crate::base::config::Config;
 use crate::base::gguf_writer::{self, Entry};
 use crate::base::value::Value;
@@ -41,7 +42,7 @@ pub fn write(
     adapter: &Adapter,
     precision: Precision,
     config: &Config,
-    options: &Options,
+    options: &WriteOptions,
 ) -> Result<(), Error> {
     let refuse = |problem: String| Err(Error::Adapter { problem });
     let alpha = adapter.plain_alpha() as f32;
@@ -96,7 +97,7 @@ pub fn write(
     })?)
 }
 
-/// Reads a GGUF LoRA for the model `config`; [`super::read_any`] says what `slots` are and what is refused.
+/// Reads a GGUF LoRA for the model `config`; [`crate::adapter::read_any`] says what `slots` are and what is refused.
 ///
 /// Also refuses a file that is no adapter, one for another architecture, activated LoRA, and an alpha of 0, which llama.cpp
 /// would take for "scale 1". Each matrix may have a rank of its own.

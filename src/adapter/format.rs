@@ -1,0 +1,142 @@
+//! The file formats of adapters, and paths of adapters as users write them.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::formats::rullama;
+use super::lora::{Module, Slot};
+use crate::base::config::Config;
+
+/// A form in which an adapter is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// PEFT's folder, for transformers' `Gemma4ForCausalLM`: the text model alone.
+    Peft,
+    /// PEFT's folder, for transformers' `Gemma4ForConditionalGeneration`: what Google's checkpoints load as.
+    PeftConditionalGeneration,
+    /// llama.cpp's and LM Studio's GGUF LoRA, in F32.
+    GgufLora,
+    /// The same in F16: half the size, values rounded.
+    GgufLoraF16,
+    /// mlx-lm's folder.
+    Mlx,
+    /// rullama's file.
+    RullamaV0,
+}
+
+impl Format {
+    /// Every form.
+    pub const ALL: [Format; 6] = [
+        Format::Peft,
+        Format::PeftConditionalGeneration,
+        Format::GgufLora,
+        Format::GgufLoraF16,
+        Format::Mlx,
+        Format::RullamaV0,
+    ];
+
+    /// What recipes and the command line call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Peft => "peft",
+            Format::PeftConditionalGeneration => "peft-conditional-generation",
+            Format::GgufLora => "gguf-lora",
+            Format::GgufLoraF16 => "gguf-lora-f16",
+            Format::Mlx => "mlx",
+            Format::RullamaV0 => "rullama-v0",
+        }
+    }
+
+    /// Why it has no place for the adapter of a matrix of the model `config`; `None` where it has.
+    pub fn lacks(self, slot: &Slot, config: &Config) -> Option<String> {
+        let (name, module) = (self.name(), slot.module);
+        let place = format!("{name} has no place for {}", module.gguf_name());
+        let next = "leave it out of lora.target_modules, or choose another format";
+        let split = config.layers[slot.layer].experts_split;
+        match self {
+            Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{place}; {next}")),
+            Format::GgufLora | Format::GgufLoraF16 if split && module == Module::FfnGateUpExps => {
+                Some(format!("{place}, as this model has gate and up of experts apart; {next}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The file or the folder that it becomes inside the output folder `dir`; PEFT's files are that folder's own.
+    pub fn place(self, dir: &Path) -> PathBuf {
+        match self {
+            Format::Peft => dir.into(),
+            Format::PeftConditionalGeneration => dir.join("peft-conditional-generation"),
+            Format::GgufLora => dir.join("adapter.gguf"),
+            Format::GgufLoraF16 => dir.join("adapter-f16.gguf"),
+            Format::Mlx => dir.join("mlx"),
+            Format::RullamaV0 => dir.join("rullama-v0.safetensors"),
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Format, String> {
+        Format::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
+            format!("{name:?} is no format, expected one of {}", Format::ALL.map(Format::name).join(", "))
+        })
+    }
+}
+
+/// An adapter on the disk and how much of it is taken, spelled `PATH` or `PATH=WEIGHT`.
+///
+/// A path that itself ends in `=` and a number needs a weight behind it: `runs/rate=0.1=1`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterPath {
+    /// A file or a folder of any [`Format`].
+    pub path: PathBuf,
+    /// The factor on what it adds; 1 where none is said.
+    pub weight: f64,
+}
+
+impl AdapterPath {
+    /// All of the adapter at `path`.
+    pub fn whole(path: impl Into<PathBuf>) -> AdapterPath {
+        AdapterPath { path: path.into(), weight: 1.0 }
+    }
+}
+
+impl FromStr for AdapterPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AdapterPath, String> {
+        let weighted = text.rsplit_once('=').and_then(|(path, w)| Some((path, w.parse::<f64>().ok()?)));
+        let (path, weight) = weighted.unwrap_or((text, 1.0));
+        if path.is_empty() {
+            return Err(format!("{text:?} names no adapter, expected PATH or PATH=WEIGHT"));
+        }
+        if !weight.is_normal() {
+            return Err(format!("{text:?} has the weight {weight}, expected a finite number other than 0"));
+        }
+        Ok(AdapterPath { path: path.into(), weight })
+    }
+}
+
+impl fmt::Display for AdapterPath {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let path = self.path.display();
+        let ends_like_a_weight =
+            path.to_string().rsplit_once('=').is_some_and(|(_, w)| w.parse::<f64>().is_ok());
+        match self.weight == 1.0 && !ends_like_a_weight {
+            true => write!(f, "{path}"),
+            false => write!(f, "{path}={}", self.weight),
+        }
+    }
+}
+
+impl Serialize for AdapterPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

@@ -1,0 +1,68 @@
+//! The rows of the base's tensors to which each pair of an adapter belongs.
+
+use std::ops::Range;
+
+use crate::adapter::Error;
+use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::base::Base;
+
+/// An adapted range of rows of a tensor.
+pub(super) struct Part<'a> {
+    pub tensor: &'a str,
+    pub rows: Range<usize>,
+    rank: usize,
+    pair: &'a Pair,
+    /// Rows of one expert in the tensor and in `B`, and the one of `B` for the expert's first; of what is no expert, all of them.
+    expert_rows: usize,
+    b_rows: usize,
+    first_b_row: usize,
+}
+
+impl Part<'_> {
+    /// The rows of `A` `[rank, cols]` and of `B` `[rank]` for a row of the tensor.
+    pub fn of_row(&self, row: usize, cols: usize) -> (&[f32], &[f32]) {
+        let (expert, row) =
+            ((row - self.rows.start) / self.expert_rows, (row - self.rows.start) % self.expert_rows);
+        let b_row = expert * self.b_rows + self.first_b_row + row;
+        let (a, b) = (expert * self.rank * cols, b_row * self.rank);
+        (&self.pair.a[a..a + self.rank * cols], &self.pair.b[b..b + self.rank])
+    }
+}
+
+/// Where each pair goes; refuses what does not fit the base.
+pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Part<'a>>, Error> {
+    let refuse = |problem: String| Err(Error::Merge { problem });
+    if adapter.pairs.is_empty() {
+        return refuse("it has no matrices; choose at least one target module".into());
+    }
+    let mut parts = Vec::new();
+    for (slot, pair) in &adapter.pairs {
+        let Slot { layer, module, out_features, in_features, experts } = *slot;
+        let split = module == Module::FfnGateUpExps && base.config().layers[layer].experts_split;
+        let tensors = if split { &["ffn_gate_exps", "ffn_up_exps"][..] } else { &[module.gguf_name()] };
+        let (rank, expert_rows) = (adapter.rank, out_features / tensors.len());
+        for (i, name) in tensors.iter().enumerate() {
+            let name = format!("blk.{layer}.{name}");
+            let Some((tensor, rows)) = base.location(&name) else {
+                return refuse(format!(
+                    "{} has or uses no matrix {name}; use the base that it was trained on",
+                    base.name()
+                ));
+            };
+            let (height, width) = (rows.len(), tensor.shape[0]);
+            if (height, width) != (experts * expert_rows, in_features) {
+                return refuse(format!(
+                    "{name} is [{height}, {width}] in {}, [{}, {in_features}] in the adapter; use the base that it was \
+                     trained on",
+                    base.name(),
+                    experts * expert_rows,
+                ));
+            }
+            let lengths = (slot.len_a(rank), slot.len_b(rank));
+            assert_eq!((pair.a.len(), pair.b.len()), lengths, "a pair has the lengths of its slot and rank");
+            let (b_rows, first_b_row) = (out_features, i * expert_rows);
+            parts.push(Part { tensor: &tensor.name, rows, rank, pair, expert_rows, b_rows, first_b_row });
+        }
+    }
+    Ok(parts)
+}
