@@ -100,7 +100,8 @@ impl Effect {
         }
         if kl > self.bound() {
             return Err(format!(
-                "its KL divergence from the base is {kl:.2} nats over {tokens} tokens, expected at most {:.2}: {:.2} for a random                  guess plus {:.2} for the lower loss; lower the learning rate or the alpha",
+                "its KL divergence from the base is {kl:.2} nats over {tokens} tokens, expected at most {:.2}: {:.2} for a random \
+                 guess plus {:.2} for the lower loss; lower the learning rate or the alpha",
                 self.bound(),
                 self.uniform_loss,
                 self.improvement.max(0.0)
