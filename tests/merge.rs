@@ -6,9 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::adapter::read_any;
+use rullama_train::base::Module;
 use rullama_train::base::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
 

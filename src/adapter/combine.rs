@@ -97,7 +97,7 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapter::lora::Module;
+    use crate::base::Module;
 
     const Q: Slot = Slot { layer: 0, module: Module::AttnQ, out_features: 3, in_features: 2, experts: 1 };
     const K: Slot = Slot { layer: 1, module: Module::AttnK, out_features: 2, in_features: 4, experts: 1 };

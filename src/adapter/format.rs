@@ -7,16 +7,18 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::formats::rullama;
-use super::lora::{Module, Slot};
+use super::lora::Slot;
+use crate::base::Module;
 use crate::base::config::Config;
 
 /// A form in which an adapter is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// PEFT's folder, for transformers' `Gemma4ForCausalLM`: the text model alone.
+    /// PEFT's folder, for transformers' class for the text model alone (`…ForCausalLM`).
     Peft,
-    /// PEFT's folder, for transformers' `Gemma4ForConditionalGeneration`: what Google's checkpoints load as.
+    /// PEFT's folder, for transformers' class with vision and audio towers (`…ForConditionalGeneration`), which published
+    /// checkpoints load as.
     PeftConditionalGeneration,
     /// llama.cpp's and LM Studio's GGUF LoRA, in F32.
     GgufLora,

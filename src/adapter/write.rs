@@ -67,10 +67,11 @@ pub(crate) fn write_and_read(
     }
     let peft = |naming| peft::write(&path, adapter, naming, options);
     let read = match format {
-        Format::Peft => peft(peft::Naming::CausalLm).and_then(|()| peft::read_slots(&path, config, None)),
-        Format::PeftConditionalGeneration => {
-            peft(peft::Naming::ConditionalGeneration).and_then(|()| peft::read_slots(&path, config, None))
+        Format::Peft => {
+            peft(peft::Naming::causal_lm(config)).and_then(|()| peft::read_slots(&path, config, None))
         }
+        Format::PeftConditionalGeneration => peft(peft::Naming::conditional_generation(config))
+            .and_then(|()| peft::read_slots(&path, config, None)),
         Format::GgufLora => gguf::write(&path, adapter, gguf::Precision::F32, config, options)
             .and_then(|()| gguf::read(&path, config, None)),
         Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, config, options)

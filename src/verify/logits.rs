@@ -1,8 +1,9 @@
 //! Logits of a base, with and without adapters, for the tokens on which models are compared.
 
 use super::HeldOut;
-use crate::adapter::lora::{self, Adapter, Module};
+use crate::adapter::lora::{self, Adapter};
 use crate::base::Base;
+use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;

@@ -13,9 +13,10 @@ use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use pollster::block_on;
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
+use rullama_train::base::Module;
 use rullama_train::base::gguf_writer::{self, Entry};
 use rullama_train::base::quant::dequantize;
 use rullama_train::base::value::Value;

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use half::f16;
 
-use crate::adapter::lora::{Module, Slot};
+use crate::adapter::lora::Slot;
+use crate::base::Module;
 use crate::base::config::Config;
 
 /// Which matrix of a pair.

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use crate::adapter::Error;
-use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Base;
+use crate::base::Module;
 
 /// An adapted range of rows of a tensor.
 pub(super) struct Part<'a> {
