@@ -1,5 +1,6 @@
 //! The device: opening it, and what it says of itself.
 
+mod backend;
 mod buffers;
 mod error;
 mod host;
@@ -16,6 +17,7 @@ mod upload;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
+pub use backend::{Backend, Kernels};
 pub(crate) use buffers::PARTIAL_SUMS;
 pub use error::GpuError;
 use error::{Fault, describe, remember};
@@ -23,9 +25,8 @@ use error::{Fault, describe, remember};
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
-pub use select::Backend;
 use select::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
-pub use tier::{Kernels, Matrices, Tier};
+pub use tier::{Matrices, Tier};
 pub use upload::{Submission, Upload};
 
 /// An open device. Cheap to pass by reference; not cloneable on purpose.

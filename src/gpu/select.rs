@@ -1,22 +1,6 @@
 //! Which of the devices to open, and what it can do beyond WebGPU.
 
-use serde::{Deserialize, Serialize};
-
-use super::{GpuError, Matrices};
-
-/// The graphics API through which the GPU is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    /// Any that the machine supports.
-    Auto,
-    /// Vulkan.
-    Vulkan,
-    /// Metal.
-    Metal,
-    /// Direct3D 12.
-    Dx12,
-}
+use super::{Backend, GpuError, Matrices};
 
 pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::SHADER_F16)

@@ -2,23 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Gpu, GpuError};
-
-/// The kernels that a user asks for: `device.kernels` in a recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kernels {
-    /// The fastest that the device supports.
-    Auto,
-    /// All arithmetic in f32.
-    F32,
-    /// Matrix products and attention with f16 operands.
-    F16,
-    /// Matrix products and attention on cooperative matrices, with f16 operands.
-    Cooperative,
-}
+use super::{Gpu, GpuError, Kernels};
 
 /// What products compute with, the slowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
