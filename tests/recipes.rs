@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rullama_train::base::Module;
 use rullama_train::recipe::{
-    DataFormat, Format, Recipe, RecipeError, TargetModules, TrainOn, split_override,
+    DataFormat, Recipe, RecipeError, Syntax, TargetModules, TrainOn, split_override,
 };
 use rullama_train::run::{self, Data, Frozen, Steps};
 
@@ -14,7 +14,7 @@ const NONE: [(&str, &str); 0] = [];
 const REQUIRED: &str = "model.base = 'tiny'\ndata.train = 'a.jsonl'\noutput.dir = 'runs/a'\n";
 
 fn parse(text: &str, overrides: &[(&str, &str)]) -> Result<Recipe, RecipeError> {
-    Recipe::parse(text, Format::Toml, "r.toml", overrides)
+    Recipe::parse(text, Syntax::Toml, "r.toml", overrides)
 }
 
 /// A valid recipe with `rest` as its line 4 and beyond.
@@ -34,7 +34,7 @@ fn refuse_override(key: &str, value: &str, message: &str) {
 
 #[track_caller]
 fn refuse_json(text: &str, message: &str) {
-    assert_message(Recipe::parse(text, Format::Json, "r.json", &NONE), message);
+    assert_message(Recipe::parse(text, Syntax::Json, "r.json", &NONE), message);
 }
 
 #[track_caller]
@@ -263,7 +263,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
     let table: toml::Table = FULL.parse().expect("valid TOML");
     let json = serde_json::to_string_pretty(&table).expect("plain values");
     let twin =
-        Recipe::parse(&json, Format::Json, "r.json", &NONE).unwrap_or_else(|error| panic!("{error}\n{json}"));
+        Recipe::parse(&json, Syntax::Json, "r.json", &NONE).unwrap_or_else(|error| panic!("{error}\n{json}"));
     assert_eq!(twin, recipe);
     assert_eq!(parse(&recipe.to_toml(), &NONE).expect("its own output"), recipe);
 
@@ -430,7 +430,7 @@ fn out_of_range_names_the_range() {
     );
     refuse("train.optimizer = 'adam'", "r.toml:4:19: train.optimizer = \"adam\": expected `adamw` or `sgd`");
     refuse("data.valid = []", "r.toml:4:14: data.valid = []: expected at least one path");
-    refuse("data.valid = ''", "r.toml:4:14: data.valid = \"\": expected a string that is not empty");
+    refuse("data.valid = ''", "r.toml:4:14: data.valid = \"\": expected a non-empty string");
     refuse(
         "lora.target_modules = ['q_prj']",
         "r.toml:4:24: lora.target_modules = \"q_prj\": expected the name of a module; did you mean \"q_proj\"?",
@@ -453,20 +453,20 @@ fn out_of_range_names_the_range() {
 fn contradictions_are_refused() {
     refuse(
         "data.valid = 'v.jsonl'\ndata.val_size = 0.1",
-        "r.toml:5:17: data.val_size: `valid` names the validation samples already; remove one of the two",
+        "r.toml:5:17: data.val_size: `valid` already names the validation samples; remove one of the two",
     );
     refuse(
         "train.warmup_steps = 5\ntrain.warmup_ratio = 0.1",
-        "r.toml:5:22: train.warmup_ratio: `warmup_steps` sets the warm-up already; remove one of the two",
+        "r.toml:5:22: train.warmup_ratio: `warmup_steps` already sets the warm-up; remove one of the two",
     );
     refuse(
         "train.gradient_checkpointing = true\ntrain.memory_limit = 6",
-        "r.toml:5:22: train.memory_limit: `gradient_checkpointing` says what is kept already; remove one of the two",
+        "r.toml:5:22: train.memory_limit: `gradient_checkpointing` already decides what is kept; remove one of the two",
     );
     refuse("train.memory_limit = 0", "r.toml:4:22: train.memory_limit = 0: expected a number > 0");
     refuse(
         "eval.early_stopping_patience = 3",
-        "r.toml:4:32: eval.early_stopping_patience: it counts evaluations, and `steps` is 0; set eval.steps, or remove it",
+        "r.toml:4:32: eval.early_stopping_patience: it counts evaluations, but eval.steps is 0; set eval.steps, or remove this key",
     );
 }
 
@@ -517,7 +517,9 @@ fn a_newer_version_is_named() {
         format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, gpu, kernels");
     assert_eq!(
         written_by("9.10.0", "flux = 1\n").expect_err("unknown"),
-        format!("{unknown}. rullama-train 9.10.0 wrote this recipe, this is {own}: update the program")
+        format!(
+            "{unknown}. The recipe was written by rullama-train 9.10.0, and this is version {own}: update the program"
+        )
     );
     for old in [own, "0.0.9", "nonsense"] {
         assert_eq!(written_by(old, "flux = 1\n").expect_err("unknown"), unknown, "{old}");
@@ -529,18 +531,18 @@ fn missing_keys_say_what_they_take() {
     let text = "data.train = 'a'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `model.base` is missing; it is \"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file",
+        "r.toml: `model.base` is missing, expected \"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file",
     );
     let text = "model.base = 'tiny'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list \
+        "r.toml: `data.train` is missing, expected a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list \
          of them",
     );
     let text = "model.base = 'tiny'\ndata.train = 'a'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `output.dir` is missing; it is the folder that the run writes",
+        "r.toml: `output.dir` is missing, expected the folder for the files of the run",
     );
 }
 
@@ -604,7 +606,7 @@ fn syntax_errors_give_the_line() {
 #[test]
 fn hostile_files_are_errors() {
     let deep = format!("{{\"lora\": {{\"rank\": {}1{}}}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(Recipe::parse(&deep, Format::Json, "r.json", &NONE).is_err());
+    assert!(Recipe::parse(&deep, Syntax::Json, "r.json", &NONE).is_err());
     let deep = format!("{REQUIRED}lora.rank = {}1{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(parse(&deep, &NONE).is_err());
     // Cut anywhere, a recipe is read or refused, never a panic.
@@ -652,15 +654,15 @@ fn sources_have_their_own_weight_and_shape() {
     let refuse = |sources: &str, message: &str| assert_message(with(sources), message);
     refuse(
         "",
-        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them",
+        "r.toml: `data.train` is missing, expected a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them",
     );
     refuse(
         "train = 'c'\n[[data.sources]]\npath = 'a'\n",
-        "r.toml:6:1: data.sources: `train` names the samples already; remove one of the two",
+        "r.toml:6:1: data.sources: `train` already names the samples; remove one of the two",
     );
     refuse(
         "[[data.sources]]\nweight = 2\n",
-        "r.toml: `data.sources.path` is missing; it is a file, a folder or a pattern such as \"data/*.jsonl\"",
+        "r.toml: `data.sources.path` is missing, expected a file, a folder or a pattern such as \"data/*.jsonl\"",
     );
     refuse(
         "[[data.sources]]\npath = 'a'\nwieght = 2\n",

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use rullama_train::data::batch::Sample;
 use rullama_train::files;
-use rullama_train::recipe::{Format, Recipe, Template};
+use rullama_train::recipe::{Recipe, Syntax, Template};
 use rullama_train::run::Frozen;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -71,7 +71,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
     let text = recipe(path, &base, &data, &output, &prompts, &Fit::of(&samples, &frozen));
     let name = path.display().to_string();
     // What we write is held to the same rules as what anybody writes.
-    Recipe::parse::<&str>(&text, Format::Toml, &name, &[])?;
+    Recipe::parse::<&str>(&text, Syntax::Toml, &name, &[])?;
     files::write_atomic(path, text.as_bytes())?;
     show::line("written", &name);
     show::line("next", format_args!("rullama-train check {name}; rullama-train {name}"));

@@ -24,7 +24,7 @@ use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Base;
 use crate::base::config::Config;
 use crate::files;
-use crate::recipe::{Format, Recipe};
+use crate::recipe::{Recipe, Syntax};
 use crate::run::digest::{self, Identity};
 
 /// Version of the files. Another number means that an older program cannot read them.
@@ -189,7 +189,7 @@ impl Checkpoint {
             text.map_err(|e| damaged(format!("{name}: {e}")))
         };
 
-        let recipe = Recipe::parse(&state.recipe.to_string(), Format::Json, STATE, &[("", ""); 0])
+        let recipe = Recipe::parse(&state.recipe.to_string(), Syntax::Json, STATE, &[("", ""); 0])
             .map_err(|e| damaged(e.to_string()))?;
         let slots = slots(&recipe).map_err(damaged)?;
         let adapter = peft::read(path, config, &slots).map_err(|e| damaged(e.to_string()))?;
@@ -352,7 +352,7 @@ mod tests {
         "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\nlora.rank = 3\ntrain.learning_rate = 1e-3";
 
     fn recipe() -> Recipe {
-        Recipe::parse(RECIPE, Format::Toml, "r.toml", &[("", ""); 0]).expect("sound")
+        Recipe::parse(RECIPE, Syntax::Toml, "r.toml", &[("", ""); 0]).expect("sound")
     }
 
     fn the_slots(base: &Base) -> Vec<Slot> {

@@ -130,7 +130,7 @@ mod tests {
     fn warmup_ratio_rounds_up() {
         let recipe = "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\ntrain.warmup_ratio = 0.05";
         let none: [(&str, &str); 0] = [];
-        let recipe = crate::recipe::Recipe::parse(recipe, crate::recipe::Format::Toml, "test", &none)
+        let recipe = crate::recipe::Recipe::parse(recipe, crate::recipe::Syntax::Toml, "test", &none)
             .expect("valid recipe");
         // 0.05 · 41 = 2.05
         assert_eq!(Schedule::new(&recipe.train, 41).warmup_steps, 3);

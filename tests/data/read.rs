@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rullama_train::data::template::Template;
-use rullama_train::recipe::{Format, Recipe};
+use rullama_train::recipe::{Recipe, Syntax};
 use rullama_train::run::{Data, Frozen, Steps};
 
 fn recipe(data: &str, base: &str) -> Recipe {
@@ -11,7 +11,7 @@ fn recipe(data: &str, base: &str) -> Recipe {
         "[model]\nbase = '{base}'\n[output]\ndir = 'x'\n[train]\nepochs = 4\n[data]\nmax_seq_len = 128\nval_size = 0\n{data}"
     );
     let none: [(&str, &str); 0] = [];
-    Recipe::parse(&text, Format::Toml, "r.toml", &none).unwrap_or_else(|error| panic!("{error}"))
+    Recipe::parse(&text, Syntax::Toml, "r.toml", &none).unwrap_or_else(|error| panic!("{error}"))
 }
 
 const TINY_FILE: &str = "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf";
@@ -52,7 +52,7 @@ fn sources_are_mixed_by_weight() {
     assert!(data.notices.is_empty(), "a weight makes no duplicates: {:?}", data.notices);
     // A validation part leaves each sample its weight.
     let split =
-        Recipe::parse(&recipe.to_toml(), Format::Toml, "r", &[("data.val_size", "6")]).expect("sound");
+        Recipe::parse(&recipe.to_toml(), Syntax::Toml, "r", &[("data.val_size", "6")]).expect("sound");
     let data = Data::read(&split, &frozen).expect("sound");
     let plus = |text: &str| data.train.iter().filter(|s| s.origin.contains(text)).count();
     assert_eq!(data.weights.iter().filter(|w| **w == 2.0).count(), plus("often"));

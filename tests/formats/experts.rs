@@ -194,7 +194,7 @@ fn formats_without_a_place_for_experts_say_so() {
         "lora": {"target_modules": ["attn_q", "experts.down_proj"]},
     });
     let recipe = |overrides: &[(&str, &str)]| {
-        Recipe::parse(&text.to_string(), recipe::Format::Json, "r.json", overrides).expect("sound")
+        Recipe::parse(&text.to_string(), recipe::Syntax::Json, "r.json", overrides).expect("sound")
     };
     let refused = |base: &Base, overrides: &[(&str, &str)], expected: &str| {
         let error = run::initial_adapter(&recipe(overrides), base).map(drop).expect_err(expected).to_string();

@@ -327,7 +327,7 @@ fn a_warm_start_takes_every_format_and_compares_rank_and_scale() {
                     "target_modules": serde_json::from_str::<serde_json::Value>(names).expect("JSON"),
                 },
             });
-            Recipe::parse::<&str>(&text.to_string(), recipe::Format::Json, "r.json", &[]).expect("sound")
+            Recipe::parse::<&str>(&text.to_string(), recipe::Syntax::Json, "r.json", &[]).expect("sound")
         };
         let initial =
             run::initial_adapter(&recipe(16.0, RANK), &base).unwrap_or_else(|e| panic!("{e}")).adapter;
@@ -349,7 +349,7 @@ fn a_format_that_cannot_hold_the_modules_is_refused_before_training() {
         "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y", "export": ["peft", "rullama-v0"]},
     });
     let recipe = |overrides: &[(&str, &str)]| {
-        Recipe::parse(&text.to_string(), recipe::Format::Json, "r.json", overrides).expect("sound")
+        Recipe::parse(&text.to_string(), recipe::Syntax::Json, "r.json", overrides).expect("sound")
     };
     let error =
         run::initial_adapter(&recipe(&[]), &dense_base()).map(|_| ()).expect_err("no place").to_string();
@@ -570,7 +570,7 @@ fn several_adapters_are_loaded_as_one() {
             "model": {"base": "x"}, "data": {"train": "x"}, "output": {"dir": "y"},
             "lora": {"rank": rank, "alpha": 5, "init_from": init, "target_modules": ["attn_q", "attn_k", "ffn_up"]},
         });
-        let recipe = Recipe::parse::<&str>(&text.to_string(), recipe::Format::Json, "r.json", &[]);
+        let recipe = Recipe::parse::<&str>(&text.to_string(), recipe::Syntax::Json, "r.json", &[]);
         run::initial_adapter(&recipe.expect("sound"), &base)
     };
     let start = warm(2 * RANK).unwrap_or_else(|e| panic!("{e}")).adapter;

@@ -8,7 +8,7 @@ use js_sys::Function;
 use rullama_train::base::Base;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::Model;
-use rullama_train::recipe::{Format, Recipe, Template};
+use rullama_train::recipe::{Recipe, Syntax, Template};
 use rullama_train::run::Frozen;
 use serde::Serialize;
 use wasm_bindgen::prelude::*;
@@ -277,7 +277,7 @@ extern "C" {
 
 /// The recipe of a request.
 fn parse(text: &str) -> Result<Recipe, Problem> {
-    Ok(Recipe::parse(text, Format::Toml, "recipe", &[("", ""); 0])?)
+    Ok(Recipe::parse(text, Syntax::Toml, "recipe", &[("", ""); 0])?)
 }
 
 fn tell(hear: &Function, event: &Event) {
