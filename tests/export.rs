@@ -169,7 +169,7 @@ fn an_adapter_that_no_file_should_hold_is_not_written() {
     let error = peft::write(dir.path(), &bad, Naming::causal_lm(&odd_config()), &OPTIONS)
         .expect_err("NaN")
         .to_string();
-    assert!(error.contains("lora_B of model.layers.2.per_layer_projection holds NaN"), "{error}");
+    assert!(error.contains("lora_B of model.layers.2.per_layer_projection contains NaN"), "{error}");
     let empty = Adapter { pairs: BTreeMap::new(), ..bad };
     let error = peft::write(dir.path(), &empty, Naming::causal_lm(&odd_config()), &OPTIONS)
         .expect_err("empty")
@@ -461,15 +461,15 @@ fn wrong_tensors_are_refused() {
             |f| f.tensors.get_mut(&format!("{Q0}.lora_A.weight")).expect("there").0 = Dtype::I32,
             &["q_proj.lora_A.weight is I32, expected F32, F16 or BF16; convert the adapter"],
         ),
-        (|f| set(f, 17, f32::NAN), &["q_proj.lora_A.weight holds NaN at [1, 1]"]),
-        (|f| set(f, 47, f32::NEG_INFINITY), &["q_proj.lora_A.weight holds -inf at [2, 15]"]),
+        (|f| set(f, 17, f32::NAN), &["q_proj.lora_A.weight contains NaN at [1, 1]"]),
+        (|f| set(f, 47, f32::NEG_INFINITY), &["q_proj.lora_A.weight contains -inf at [2, 15]"]),
         (
             |f| drop(f.tensors.remove(&format!("{Q0}.lora_B.weight"))),
-            &["model.layers.0.self_attn.q_proj has a lora_A and no lora_B; export"],
+            &["model.layers.0.self_attn.q_proj has a lora_A but no lora_B; export"],
         ),
         (
             |f| drop(f.tensors.remove(&format!("{Q0}.lora_A.weight"))),
-            &["model.layers.0.self_attn.q_proj has a lora_B and no lora_A"],
+            &["model.layers.0.self_attn.q_proj has a lora_B but no lora_A"],
         ),
         (
             |f| f.tensors.retain(|name, _| !name.contains("q_proj") || name.contains("layers.0.")),
@@ -490,15 +490,15 @@ fn wrong_tensors_are_refused() {
         ),
         (
             |f| copy(f, "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"),
-            &["(the values of layer 1 are its keys: it has no v_proj)"],
+            &["(layer 1 uses its keys as values and has no v_proj)"],
         ),
         (
             |f| copy(f, "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"),
-            &["(the recipe does not train it; add up_proj to lora.target_modules)"],
+            &["(not trained by the recipe; add up_proj to lora.target_modules)"],
         ),
         (
             |f| copy(f, "base_model.model.model.layers.4.mlp.up_proj.lora_A.weight"),
-            &["layers.4.mlp.up_proj.lora_A.weight (the model has 4 layers, the first is 0)"],
+            &["layers.4.mlp.up_proj.lora_A.weight (the model has 4 layers, numbered from 0)"],
         ),
         (
             |f| {
@@ -534,11 +534,11 @@ fn wrong_tensors_are_refused() {
         ),
         (
             |f| copy(f, &format!("{Q0}.lora_A.default.weight")),
-            &["there twice, under two names: lora_A of model.layers.0.self_attn.q_proj; keep one"],
+            &["present twice, under two names: lora_A of model.layers.0.self_attn.q_proj; keep one"],
         ),
         (
             |f| copy(f, "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight"),
-            &["there twice, under two names: lora_A of model.layers.0.self_attn.q_proj"],
+            &["present twice, under two names: lora_A of model.layers.0.self_attn.q_proj"],
         ),
     ];
     let all_at_once: (Damage, &[&str]) = (
@@ -551,12 +551,12 @@ fn wrong_tensors_are_refused() {
             f.tensors.retain(|name, _| !name.contains("layers.3.self_attn.q_proj"));
         },
         &[
-            "tensors that fit nothing that is trained: base_model.model.lm_head.lora_A.weight (not a LoRA matrix of a text \
-             layer), base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight (the model has 4 layers, the first is 0)",
+            "tensors that match no trained module: base_model.model.lm_head.lora_A.weight (not a LoRA matrix of a text \
+             layer), base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight (the model has 4 layers, numbered from 0)",
             "q_proj.lora_A.weight is [16, 3], expected [r, in] = [3, 16]; use an adapter",
             "q_proj.lora_B.weight is I32, expected F32, F16 or BF16; convert",
-            "model.layers.1.self_attn.q_proj has a lora_A and no lora_B; export",
-            "no tensors for model.layers.3.self_attn.q_proj; leave",
+            "model.layers.1.self_attn.q_proj has a lora_A but no lora_B; export",
+            "no tensors for model.layers.3.self_attn.q_proj; remove",
         ],
     );
     for (damage, expected) in cases.iter().chain([&all_at_once]) {
@@ -572,17 +572,17 @@ fn damaged_files_are_refused() {
     let sound = fs::read(Folder::new().path("adapter_model.safetensors")).expect("there");
     let header = |length: u64| [&length.to_le_bytes()[..], &sound[8..]].concat();
     let cases = [
-        (sound[..sound.len() - 1].to_vec(), "not a whole safetensors file: incomplete metadata"),
-        ([&sound[..], b"x"].concat(), "not a whole safetensors file: incomplete metadata"),
-        (sound[..100].to_vec(), "not a whole safetensors file: invalid header length"),
-        (sound[..5].to_vec(), "not a whole safetensors file: header too small"),
-        (vec![], "not a whole safetensors file: header too small"),
-        (header(u64::MAX), "not a whole safetensors file: header too large"),
-        (header(1 << 40), "not a whole safetensors file: header too large"),
-        (header(90_000_000), "not a whole safetensors file: invalid header length"),
-        (header(10), "not a whole safetensors file: invalid JSON"),
-        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "is a pointer of Git LFS"),
-        (b"PK\x03\x04 a pickle, renamed".to_vec(), "not a whole safetensors file"),
+        (sound[..sound.len() - 1].to_vec(), "not a complete safetensors file: incomplete metadata"),
+        ([&sound[..], b"x"].concat(), "not a complete safetensors file: incomplete metadata"),
+        (sound[..100].to_vec(), "not a complete safetensors file: invalid header length"),
+        (sound[..5].to_vec(), "not a complete safetensors file: header too small"),
+        (vec![], "not a complete safetensors file: header too small"),
+        (header(u64::MAX), "not a complete safetensors file: header too large"),
+        (header(1 << 40), "not a complete safetensors file: header too large"),
+        (header(90_000_000), "not a complete safetensors file: invalid header length"),
+        (header(10), "not a complete safetensors file: invalid JSON"),
+        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "is a Git LFS pointer"),
+        (b"PK\x03\x04 a pickle, renamed".to_vec(), "not a complete safetensors file"),
     ];
     for (bytes, expected) in cases {
         let folder = Folder::new();
@@ -609,15 +609,15 @@ fn missing_files_are_named() {
     let read = |dir: &Path| peft::read(dir, config, slots).expect_err("nothing to read").to_string();
     let error = read(&dir.join("nowhere"));
     assert!(
-        error.contains("nowhere: does not exist; name a folder that holds adapter_config.json"),
+        error.contains("nowhere: does not exist; give a folder that contains adapter_config.json"),
         "{error}"
     );
     let error = read(&dir.join("adapter_model.safetensors"));
-    assert!(error.contains("adapter_model.safetensors: is a file; name the folder"), "{error}");
+    assert!(error.contains("adapter_model.safetensors: is a file; give the folder"), "{error}");
     fs::remove_file(folder.path("adapter_model.safetensors")).expect("removed");
-    folder.assert_refused(&["has no adapter_model.safetensors; a PEFT folder holds"]);
+    folder.assert_refused(&["has no adapter_model.safetensors; a PEFT folder contains"]);
     fs::write(folder.path("adapter_model.bin"), "x").expect("written");
-    folder.assert_refused(&["holds adapter_model.bin, expected adapter_model.safetensors; save it with"]);
+    folder.assert_refused(&["contains adapter_model.bin, expected adapter_model.safetensors; save it with"]);
     fs::remove_file(folder.path("adapter_config.json")).expect("removed");
     folder.assert_refused(&["has no adapter_config.json"]);
 }

@@ -283,7 +283,7 @@ fn adapters_and_values_that_do_not_fit_are_refused() {
     refused(&dense, &other, MergeType::Auto, "it has no matrices");
     let mut large = golden_adapter("dense", &dense);
     large.alpha = 1e9;
-    refused(&dense, &large, MergeType::Auto, "more than the 65504 that Q8_0 holds; choose f32");
+    refused(&dense, &large, MergeType::Auto, "beyond the limit 65504 of Q8_0; choose f32");
     refused(&dense, &large, MergeType::To(GgmlType::F16), "row 0, column ");
     large.alpha = 1e300;
     refused(&dense, &large, MergeType::To(GgmlType::F32), "expected a finite number");
@@ -299,7 +299,7 @@ fn damaged_adapters_are_refused() {
     let tensors = dir.path().join("adapter_model.safetensors");
     let whole = fs::read(&tensors).expect("there");
     for (length, expected) in
-        [(0, "not a whole safetensors file"), (whole.len() - 1, "not a whole safetensors file")]
+        [(0, "not a complete safetensors file"), (whole.len() - 1, "not a complete safetensors file")]
     {
         fs::write(&tensors, &whole[..length]).expect("written");
         let error = read_any(dir.path(), base.config(), None).expect_err(expected).to_string();
@@ -319,8 +319,8 @@ fn places_that_cannot_be_written_give_one_clear_error() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     fs::write(dir.path().join("file"), "x").expect("written");
     let mut cases = vec![
-        (dir.path().to_path_buf(), "it is a folder where a file is expected"),
-        (dir.path().join("file/merged.gguf"), "a file stands where a folder is expected"),
+        (dir.path().to_path_buf(), "it is a folder, expected a file"),
+        (dir.path().join("file/merged.gguf"), "it is a file, expected a folder"),
     ];
     if cfg!(target_os = "linux") {
         cases.push(("/proc/merged.gguf".into(), "cannot write /proc/merged.gguf"));
@@ -369,10 +369,7 @@ fn the_command_writes_the_file_and_a_modelfile() {
         ),
         (vec!["merge", &adapter, "--base", "tiny", "--out", "a.gguf"], "adapter_model.safetensors"),
         (vec!["merge", "nowhere", "--base", "tiny", "--out", "a.gguf"], "nowhere"),
-        (
-            vec!["merge", &adapter, "--base", "base.gguf", "--out", "out"],
-            "it is a folder where a file is expected",
-        ),
+        (vec!["merge", &adapter, "--base", "base.gguf", "--out", "out"], "it is a folder, expected a file"),
     ] {
         let (success, text) = rullama(&arguments, place);
         assert!(!success && text.contains(expected), "{arguments:?}: {text}");

@@ -4,51 +4,53 @@ use std::collections::BTreeMap;
 
 use super::lora::{Adapter, Pair, Slot, scale};
 
-/// Why adapters have no sum.
+/// Why adapters cannot be added up.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum CombineError {
-    /// Nothing to add.
+    /// There is no adapter.
     #[error("there is no adapter to add; name at least one")]
     None,
-    /// A weight that is no factor.
+    /// A weight is zero or not finite.
     #[error(
-        "the weight of adapter {number} is {weight}, expected a finite number other than 0; leave it out, or choose another"
+        "the weight of adapter {number} is {weight}, expected a finite number other than 0; remove it, or choose another"
     )]
     Weight {
-        /// Which adapter, from 1.
+        /// Number of the adapter, from 1.
         number: usize,
         /// Its weight.
         weight: f64,
     },
-    /// Adapters of different models.
+    /// The adapters are for different models.
     #[error(
         "blk.{}.{} is [{}, {}] in one adapter and [{}, {}] in another; use adapters of one model",
         .one.layer, .one.module.gguf_name(), .one.out_features, .one.in_features, .other.out_features, .other.in_features
     )]
     Shape {
-        /// The slot of the first.
+        /// Slot of one adapter.
         one: Slot,
-        /// The same slot of another.
+        /// Slot of another adapter for the same matrix.
         other: Slot,
     },
-    /// Scales that are too different.
+    /// The scales are too different for f32.
     #[error(
-        "B of blk.{}.{} leaves the range of f32 in the sum; choose weights that are closer to each other",
+        "B of blk.{}.{} exceeds the range of f32 in the sum; choose weights that are closer to each other",
         .slot.layer, .slot.module.gguf_name()
     )]
     Overflow {
-        /// Where.
+        /// Slot whose `B` overflows.
         slot: Slot,
     },
 }
 
 impl Adapter {
-    /// The sum of adapters, `Σ weight·scale·B·A`, as one adapter of the summed rank: PEFT's `add_weighted_adapter` with `cat`.
+    /// The weighted sum `Σ weight·scale·B·A` of adapters as one adapter, whose rank is the sum of their ranks. This is PEFT's
+    /// `add_weighted_adapter` with `combination_type="cat"`.
     ///
-    /// `A` stand below each other and `B` side by side; an adapter without a slot gives zeros there. The scale is the first
-    /// adapter's times its weight. The others' `B` take up what differs from it, at the price of one rounding to f32;
-    /// everything else is exact. Fails on no adapter, a weight of 0 or one that is not finite, a slot of two shapes, and values
-    /// that leave f32.
+    /// The `A` are stacked and the `B` put side by side. A slot that an adapter lacks is filled with zeros. The scale is that
+    /// of the first adapter times its weight. The `B` of the others are multiplied by the ratio of the scales, with one
+    /// rounding to f32; everything else is exact.
+    ///
+    /// Fails without adapters, on a weight that is 0 or not finite, on slots of different shapes, and on values beyond f32.
     pub fn combine(parts: &[(&Adapter, f64)]) -> Result<Adapter, CombineError> {
         let &[(first, weight), ..] = parts else { return Err(CombineError::None) };
         if let Some((index, (_, weight))) = parts.iter().enumerate().find(|(_, (_, w))| !w.is_normal()) {
@@ -67,7 +69,7 @@ impl Adapter {
                 }
                 let sum = pairs.entry(*slot).or_insert_with(|| Pair::zero(slot, rank));
                 let k = slot.in_features;
-                let own = pair.a.chunks_exact(adapter.rank * k); // by expert
+                let own = pair.a.chunks_exact(adapter.rank * k); // per expert
                 for (into, a) in sum.a.chunks_exact_mut(rank * k).zip(own) {
                     into[start * k..][..a.len()].copy_from_slice(a);
                 }
@@ -85,7 +87,7 @@ impl Adapter {
         Ok(Adapter { rank, alpha: scale * rank as f64, rslora: false, pairs })
     }
 
-    /// The same adapter with another alpha: `B` takes up the difference, at the price of one rounding to f32.
+    /// An equivalent adapter with another alpha. `B` is multiplied by the ratio of the scales, with one rounding to f32.
     pub fn rescaled(mut self, alpha: f64, rslora: bool) -> Adapter {
         let factor = self.scale() / scale(self.rank, alpha, rslora);
         let values = self.pairs.values_mut().flat_map(|pair| &mut pair.b);
@@ -143,12 +145,12 @@ mod tests {
         assert_eq!(
             b,
             one.pairs[&K].b[..2].iter().map(|b| b.to_bits()).collect::<Vec<_>>(),
-            "the first stays"
+            "the first is unchanged"
         );
     }
 
     #[test]
-    fn one_adapter_is_its_own_sum_and_another_alpha_changes_no_product() {
+    fn the_sum_of_one_adapter_is_itself_and_rescaling_keeps_the_product() {
         let one = adapter(&[Q, K], 2, 3.0, true, 1);
         let sum = Adapter::combine(&[(&one, 1.0)]).expect("it fits");
         assert_eq!((&sum.pairs, sum.rank), (&one.pairs, one.rank));
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_sum_is_refused() {
+    fn invalid_sums_are_rejected() {
         let one = adapter(&[Q, K], 2, 3.0, false, 1);
         let refused = |parts: &[(&Adapter, f64)], expected: &str| {
             let error = Adapter::combine(parts).expect_err(expected).to_string();
@@ -172,6 +174,6 @@ mod tests {
         refused(&[(&one, f64::NAN)], "the weight of adapter 1 is NaN");
         let wide = adapter(&[Slot { in_features: 8, ..K }], 2, 3.0, false, 1);
         refused(&[(&one, 1.0), (&wide, 1.0)], "blk.1.attn_k is [2, 4] in one adapter and [2, 8] in another");
-        refused(&[(&one, 1e-30), (&one, 1e30)], "B of blk.0.attn_q leaves the range of f32");
+        refused(&[(&one, 1e-30), (&one, 1e30)], "B of blk.0.attn_q exceeds the range of f32");
     }
 }

@@ -11,7 +11,7 @@ use super::lora::Slot;
 use crate::base::Module;
 use crate::base::config::Config;
 
-/// A form in which an adapter is written.
+/// A file format of adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
@@ -20,18 +20,18 @@ pub enum Format {
     /// PEFT's folder, for transformers' class with vision and audio towers (`…ForConditionalGeneration`), which published
     /// checkpoints load as.
     PeftConditionalGeneration,
-    /// llama.cpp's and LM Studio's GGUF LoRA, in F32.
+    /// GGUF LoRA in F32, for llama.cpp and LM Studio.
     GgufLora,
-    /// The same in F16: half the size, values rounded.
+    /// GGUF LoRA in F16: half the size, with rounded values.
     GgufLoraF16,
-    /// mlx-lm's folder.
+    /// mlx-lm's adapter folder.
     Mlx,
-    /// rullama's file.
+    /// rullama's safetensors file.
     RullamaV0,
 }
 
 impl Format {
-    /// Every form.
+    /// All formats.
     pub const ALL: [Format; 6] = [
         Format::Peft,
         Format::PeftConditionalGeneration,
@@ -41,7 +41,7 @@ impl Format {
         Format::RullamaV0,
     ];
 
-    /// What recipes and the command line call it.
+    /// Name in recipes and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::Peft => "peft",
@@ -53,22 +53,23 @@ impl Format {
         }
     }
 
-    /// Why it has no place for the adapter of a matrix of the model `config`; `None` where it has.
+    /// Why the format cannot hold the adapter of a matrix of the model `config`. `None` if it can.
     pub fn lacks(self, slot: &Slot, config: &Config) -> Option<String> {
-        let (name, module) = (self.name(), slot.module);
-        let place = format!("{name} has no place for {}", module.gguf_name());
-        let next = "leave it out of lora.target_modules, or choose another format";
+        let name = self.name();
+        let module = slot.module;
+        let problem = format!("{name} cannot hold {}", module.gguf_name());
+        let next = "remove it from lora.target_modules, or choose another format";
         let split = config.layers[slot.layer].experts_split;
         match self {
-            Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{place}; {next}")),
-            Format::GgufLora | Format::GgufLoraF16 if split && module == Module::FfnGateUpExps => {
-                Some(format!("{place}, as this model has gate and up of experts apart; {next}"))
-            }
+            Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{problem}; {next}")),
+            Format::GgufLora | Format::GgufLoraF16 if split && module == Module::FfnGateUpExps => Some(
+                format!("{problem}, because this model has separate gate and up tensors of experts; {next}"),
+            ),
             _ => None,
         }
     }
 
-    /// The file or the folder that it becomes inside the output folder `dir`; PEFT's files are that folder's own.
+    /// Path of the file or folder in the output folder `dir`. PEFT's files are put into `dir` itself.
     pub fn place(self, dir: &Path) -> PathBuf {
         match self {
             Format::Peft => dir.into(),
@@ -86,24 +87,24 @@ impl FromStr for Format {
 
     fn from_str(name: &str) -> Result<Format, String> {
         Format::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
-            format!("{name:?} is no format, expected one of {}", Format::ALL.map(Format::name).join(", "))
+            format!("unknown format {name:?}, expected one of {}", Format::ALL.map(Format::name).join(", "))
         })
     }
 }
 
-/// An adapter on the disk and how much of it is taken, spelled `PATH` or `PATH=WEIGHT`.
+/// The path of an adapter with a weight, written as `PATH` or `PATH=WEIGHT`.
 ///
-/// A path that itself ends in `=` and a number needs a weight behind it: `runs/rate=0.1=1`.
+/// A path that itself ends in `=` and a number needs an explicit weight: `runs/rate=0.1=1`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterPath {
-    /// A file or a folder of any [`Format`].
+    /// File or folder of any [`Format`].
     pub path: PathBuf,
-    /// The factor on what it adds; 1 where none is said.
+    /// Factor on the adapter's effect; 1 by default.
     pub weight: f64,
 }
 
 impl AdapterPath {
-    /// All of the adapter at `path`.
+    /// The adapter at `path` with weight 1.
     pub fn whole(path: impl Into<PathBuf>) -> AdapterPath {
         AdapterPath { path: path.into(), weight: 1.0 }
     }
@@ -116,7 +117,7 @@ impl FromStr for AdapterPath {
         let weighted = text.rsplit_once('=').and_then(|(path, w)| Some((path, w.parse::<f64>().ok()?)));
         let (path, weight) = weighted.unwrap_or((text, 1.0));
         if path.is_empty() {
-            return Err(format!("{text:?} names no adapter, expected PATH or PATH=WEIGHT"));
+            return Err(format!("{text:?} has no path, expected PATH or PATH=WEIGHT"));
         }
         if !weight.is_normal() {
             return Err(format!("{text:?} has the weight {weight}, expected a finite number other than 0"));

@@ -1,4 +1,4 @@
-//! Adapters from disk, checked against the base that they are for, and several of them as one.
+//! Loads adapters for a base, and adds them up.
 
 use super::formats::assemble::check_slots;
 use super::lora::{Adapter, Slot};
@@ -6,13 +6,13 @@ use super::{AdapterPath, Error, Origin, origin, read_any};
 use crate::base::Base;
 use crate::base::fingerprint::{Fingerprint, Kinship};
 
-/// What to do with an adapter of another model.
+/// What to do with an adapter that was trained on a different model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtherBase {
-    /// Refuse it.
+    /// Reject it.
     #[default]
     Refuse,
-    /// Take it where its shapes fit, and say so.
+    /// Load it if its shapes fit, with a notice.
     Allow,
 }
 
@@ -22,22 +22,23 @@ impl From<bool> for OtherBase {
     }
 }
 
-/// What [`load()`] found.
+/// The result of [`load()`].
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The adapter, or the sum of all.
+    /// The adapter, or the sum of several.
     pub adapter: Adapter,
-    /// Where it came from; of several, what all agree on.
+    /// The adapter's origin. For several adapters, the fields on which all agree.
     pub origin: Origin,
-    /// What the user should know.
+    /// Messages for the user.
     pub notices: Vec<String>,
 }
 
-/// Reads adapters of any [`super::Format`] for `base`, and adds them up ([`Adapter::combine`]) unless it is a whole one.
+/// Reads adapters of any [`Format`](super::Format) for `base`, and adds them up with [`Adapter::combine`]. A single adapter of
+/// weight 1 is returned unchanged.
 ///
-/// `slots` are those that the caller trains, and all of them must be there; `None` takes what is there. Fails where
-/// [`read_any`] fails, where adapters have no sum, and on an adapter whose files say that it was trained on another model,
-/// unless `other_base` allows it. Another quantization of the same model is a notice.
+/// With `slots`, the result must have exactly these slots. With `None`, it has the slots in the files. Fails if [`read_any`]
+/// fails, if the adapters cannot be added up, or if an adapter was trained on a different model and `other_base` does not
+/// allow that. An adapter for another quantization of the same model gives a notice.
 pub fn load(
     paths: &[AdapterPath],
     base: &Base,
@@ -47,7 +48,7 @@ pub fn load(
     let mut notices = Vec::new();
     let mut found = Vec::new();
     for AdapterPath { path, .. } in paths {
-        // Of several, each may have a part of the slots.
+        // One of several adapters may have only some of the slots.
         let adapter = read_any(path, base.config(), slots.filter(|_| paths.len() == 1))?;
         let origin = origin(path)?;
         notices.extend(compare(&path.display().to_string(), &origin, base, other_base)?);
@@ -68,24 +69,24 @@ pub fn load(
     Ok(Loaded { adapter, origin, notices })
 }
 
-/// What is to be said about an adapter from `origin` on `base`.
+/// The notice for an adapter from `origin` on `base`, or an error if it must not be loaded.
 fn compare(path: &str, origin: &Origin, base: &Base, other_base: OtherBase) -> Result<Option<String>, Error> {
     let Some(text) = &origin.fingerprint else { return Ok(None) };
     let (name, here) = (base.name(), Fingerprint::of(base));
     let Ok(trained) = text.parse::<Fingerprint>() else {
         return Ok(Some(format!(
-            "{path} says that its base is {text}, which this version cannot compare with {name}"
+            "{path} has the base fingerprint {text}, which this version cannot compare with {name}"
         )));
     };
     let trained_on = origin.base_model.as_deref().unwrap_or("another base");
     match here.kinship(&trained) {
         Kinship::Same => Ok(None),
         Kinship::OtherWeights => Ok(Some(format!(
-            "{path} was trained on {trained_on}; {name} is the same model with other weights (another quantization, or \
-             something was merged into one of them), so that replies may differ"
+            "{path} was trained on {trained_on}; {name} is the same model with different weights (another quantization, or a \
+             merged adapter), so replies may differ"
         ))),
         Kinship::OtherModel if other_base == OtherBase::Allow => Ok(Some(format!(
-            "{path} was trained on {trained_on}, and {name} is another model, as was allowed"
+            "{path} was trained on {trained_on}, but {name} is a different model; loaded because this is allowed"
         ))),
         Kinship::OtherModel => Err(Error::OtherBase {
             path: path.into(),
@@ -95,7 +96,7 @@ fn compare(path: &str, origin: &Origin, base: &Base, other_base: OtherBase) -> R
     }
 }
 
-/// What all origins agree on.
+/// The fields on which all origins agree.
 fn common<'a>(mut origins: impl Iterator<Item = &'a Origin>) -> Origin {
     let agree = |mut one: Origin, other: &Origin| {
         one.base_model = one.base_model.filter(|name| other.base_model.as_ref() == Some(name));

@@ -1,7 +1,8 @@
-//! LoRA adapters in host memory and as files that other programs load. Nothing here needs a device.
+//! LoRA adapters, in host memory and as files for other programs. Nothing here needs a device.
 //!
 //! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back. [`load()`] reads adapters of any format for a
-//! base and adds them up; [`read_any`] reads one for any model of the right shape. [`merge`] writes a base with an adapter in it.
+//! base and adds them up; [`read_any`] reads one for any model of the right shape. [`merge`] writes a base with an adapter merged
+//! into it.
 
 mod combine;
 mod error;

@@ -1,4 +1,4 @@
-//! What an adapter's own files say about where it came from.
+//! The origin of an adapter, as recorded in its files.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use super::formats::{mlx, peft, rullama, safetensors_file};
 use super::{Error, FINGERPRINT, Format, detect, read_file};
 use crate::base::Gguf;
 
-/// Where an adapter came from, as far as its files tell.
+/// The origin of an adapter, as far as its files record it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Origin {
-    /// Its base, by the name that it had there.
+    /// Name of its base.
     pub base_model: Option<String>,
-    /// Dropout of its training; 0 where the files give none.
+    /// Dropout in training; 0 if the files have none.
     pub dropout: f64,
-    /// The [`crate::base::Fingerprint`] of its base, as text.
+    /// [`Fingerprint`](crate::base::Fingerprint) of its base, as text.
     pub fingerprint: Option<String>,
 }
 
@@ -23,13 +23,14 @@ pub fn origin(path: &Path) -> Result<Origin, Error> {
         Format::GgufLora | Format::GgufLoraF16 => {
             let gguf = Gguf::open(path)?;
             let text = |key| Ok::<_, Error>(gguf.get::<&str>(key)?.map(str::to_owned));
-            let (base_model, fingerprint) = (text("general.base_model.0.name")?, text(FINGERPRINT)?);
+            let base_model = text("general.base_model.0.name")?;
+            let fingerprint = text(FINGERPRINT)?;
             return Ok(Origin { base_model, dropout: 0.0, fingerprint });
         }
         Format::RullamaV0 => {
             let mut metadata = safetensors_file::read_metadata(path)?;
-            let (base_model, fingerprint) =
-                (metadata.remove(rullama::BASE_MODEL), metadata.remove(FINGERPRINT));
+            let base_model = metadata.remove(rullama::BASE_MODEL);
+            let fingerprint = metadata.remove(FINGERPRINT);
             return Ok(Origin { base_model, dropout: 0.0, fingerprint });
         }
         Format::Mlx => mlx::TENSORS,

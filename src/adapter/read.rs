@@ -10,9 +10,11 @@ use crate::files;
 
 /// Reads an adapter in any [`Format`] for the model `config`.
 ///
-/// `slots` are those that the caller trains, and all of them must be there; `None` takes what is there. F16 and BF16
-/// become F32, exactly. Fails where the files are damaged or not a plain LoRA, on a rank or scale that is none, where a
-/// slot lacks a tensor, where a tensor fits no slot, and on wrong shapes, other types and values that are not finite.
+/// With `slots`, the file must have exactly these slots. With `None`, all slots in the file are read. F16 and BF16 are
+/// converted to F32, which is exact.
+///
+/// Fails if the files are damaged or are not a plain LoRA, if rank or scale are invalid, if a tensor is missing or fits no
+/// slot, and on wrong shapes, other types, and values that are not finite.
 pub fn read_any(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
     match detect(path)? {
         Format::Peft | Format::PeftConditionalGeneration => peft::read_slots(path, config, slots),
@@ -22,8 +24,9 @@ pub fn read_any(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<
     }
 }
 
-/// The format of a file or a folder, by its names and first bytes; [`Format::Peft`] and [`Format::GgufLora`] stand for
-/// all their kinds.
+/// Detects the format of a file or folder from its names and first bytes.
+///
+/// [`Format::Peft`] and [`Format::GgufLora`] stand for all variants of PEFT folders and GGUF files.
 pub fn detect(path: &Path) -> Result<Format, Error> {
     let refuse = |problem: &str| Err(Error::Read { path: path.into(), problem: problem.into() });
     const KINDS: &str = "a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file";
@@ -31,15 +34,15 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
         let [peft, mlx] = [peft::TENSORS, mlx::TENSORS].map(|name| files::exists(&path.join(name)));
         return match (peft, mlx) {
             (true, true) => refuse(
-                "holds adapter_model.safetensors and adapters.safetensors, expected PEFT's or mlx-lm's; remove one",
+                "contains both adapter_model.safetensors (PEFT) and adapters.safetensors (mlx-lm), expected one of them; remove the other",
             ),
             (false, true) => Ok(Format::Mlx),
-            // PEFT's reader says what a folder lacks.
+            // The PEFT reader reports missing files.
             (_, false) => Ok(Format::Peft),
         };
     }
     if !files::exists(path) {
-        return refuse(&format!("does not exist; name {KINDS}"));
+        return refuse(&format!("does not exist; give the path of {KINDS}"));
     }
     let start = match files::read_start(path, 9) {
         Ok(start) => start,
@@ -50,16 +53,16 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
     }
     let name = path.file_name().unwrap_or_default();
     if name == peft::TENSORS || name == mlx::TENSORS || name == "adapter_config.json" {
-        return refuse("is a file of an adapter folder; name the folder");
+        return refuse("is a file of an adapter folder; give the folder instead");
     }
-    // The header's length, then its JSON.
+    // A safetensors file starts with the length of its header, then the header as JSON.
     if start.get(8) == Some(&b'{') || path.extension().is_some_and(|e| e == "safetensors") {
         return Ok(Format::RullamaV0);
     }
-    refuse(&format!("is none of the adapters that can be read, expected {KINDS}"))
+    refuse(&format!("is not a supported adapter, expected {KINDS}"))
 }
 
-/// A whole file.
+/// Reads a whole file.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     files::read(path).map_err(|source| Error::Read {
         path: path.into(),

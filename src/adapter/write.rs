@@ -3,36 +3,36 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::formats::layout::{Half, Layout};
+use super::formats::layout::{Half, MatrixLayout};
 use super::formats::{gguf, mlx, peft, rullama};
 use super::lora::{Adapter, Slot};
 use super::{Error, FINGERPRINT, Format};
 use crate::base::config::Config;
 use crate::files;
 
-/// What files say beside the adapter itself.
+/// Information about the adapter that is written into its files.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions<'a> {
-    /// Where a program that loads the adapter finds its base, as PEFT's `base_model_name_or_path`.
+    /// Name or path of the base for programs that load the adapter: PEFT's `base_model_name_or_path`.
     pub base_model: &'a str,
     /// `lora_dropout` of the training run.
     pub dropout: f64,
-    /// The base that it was trained on, where that is known: a [`crate::base::Fingerprint`] as text.
+    /// [`Fingerprint`](crate::base::Fingerprint) of the base it was trained on, as text, if known.
     pub fingerprint: Option<&'a str>,
 }
 
 impl<'a> WriteOptions<'a> {
-    /// What a safetensors file says about the base.
+    /// Metadata of a safetensors file.
     pub(super) fn metadata(&self) -> HashMap<String, String> {
         self.fingerprint.iter().map(|text| (FINGERPRINT.to_string(), text.to_string())).collect()
     }
 }
 
-/// Writes an adapter of the model `config` as [`Format::place`] of the folder `dir`, and returns that place.
+/// Writes an adapter of the model `config` to [`Format::place`] of the folder `dir`, and returns that path.
 ///
-/// Refuses an adapter that is not finite or changes nothing ([`check`]). What was written is read back: names and shapes
-/// must fit the model, every value must be the same (in F16: the nearest), and the scale too, to the precision of f32.
-/// [`write_verified`] also compares what it computes.
+/// Fails if the adapter is not finite or has no effect ([`check`]). The file is read back: names and shapes must fit the model,
+/// every value must be equal (in F16: rounded), and the scale must be equal to the precision of f32.
+/// [`write_verified`](crate::verify::write_verified) also compares the logits.
 pub fn write(
     dir: &Path,
     format: Format,
@@ -43,7 +43,7 @@ pub fn write(
     write_and_read(dir, format, adapter, config, options).map(|(path, _)| path)
 }
 
-/// Writes one format, and what is read back.
+/// Writes one format, and returns its path and the adapter that was read back.
 pub(crate) fn write_and_read(
     dir: &Path,
     format: Format,
@@ -60,7 +60,7 @@ pub(crate) fn write_and_read(
     };
     if let Some(other) = other.filter(|other| files::exists(&path.join(other))) {
         let problem = format!(
-            "{} holds {other}, whose adapter_config.json would be replaced; choose another folder",
+            "{} contains {other}, whose adapter_config.json would be overwritten; choose another folder",
             path.display()
         );
         return Err(Error::Adapter { problem });
@@ -88,8 +88,8 @@ pub(crate) fn write_and_read(
     Ok((path, read))
 }
 
-/// Refuses an adapter that no file should hold: without matrices, with values or a scale that are not finite, with
-/// every `B` zero or a scale of zero, so that it changes nothing.
+/// Rejects an adapter that should not be written: without matrices, with values or a scale that are not finite, or without
+/// effect because every `B` or the scale is zero.
 pub fn check(adapter: &Adapter) -> Result<(), Error> {
     let refuse = |problem: String| Err(Error::Adapter { problem });
     if adapter.pairs.is_empty() {
@@ -103,7 +103,7 @@ pub fn check(adapter: &Adapter) -> Result<(), Error> {
         for (half, values) in [("A", &pair.a), ("B", &pair.b)] {
             if let Some(value) = values.iter().find(|v| !v.is_finite()) {
                 return refuse(format!(
-                    "{half} of blk.{}.{} holds {value}: training diverged; lower the learning rate",
+                    "{half} of blk.{}.{} contains {value}: training diverged; lower the learning rate",
                     slot.layer,
                     slot.module.gguf_name()
                 ));
@@ -111,25 +111,26 @@ pub fn check(adapter: &Adapter) -> Result<(), Error> {
         }
     }
     if adapter.pairs.values().all(|p| p.b.iter().all(|b| *b == 0.0)) {
-        return refuse("every B is zero, so it changes nothing; train it first".into());
+        return refuse("every B is zero, so it has no effect; train it first".into());
     }
     Ok(())
 }
 
-/// What is not the same in a file that was read back.
+/// Compares an adapter with the one read back from its file. The error describes the first difference.
 fn compare(written: &Adapter, read: &Adapter, format: Format, config: &Config) -> Result<(), String> {
-    let (rank, rounded) = (written.rank, format == Format::GgufLoraF16);
-    // What GGUF LoRA holds of experts is rounded; everything else stays the same.
+    let rank = written.rank;
+    let rounded = format == Format::GgufLoraF16;
+    // GGUF LoRA scales the `B` of experts, which rounds. All other values are stored unchanged.
     let expected = |half: Half, values: &'_ [f32], slot: &Slot| match format {
         Format::GgufLora | Format::GgufLoraF16 => {
-            Layout::Gguf.round_trip(half, values, (rank, rounded), slot, config)
+            MatrixLayout::Gguf.round_trip(half, values, (rank, rounded), slot, config)
         }
         _ => values.to_vec(),
     };
     if read.rank != written.rank || !read.pairs.keys().eq(written.pairs.keys()) {
-        return Err("other matrices".into());
+        return Err("different matrices".into());
     }
-    // A file may hold alpha or the scale in f32.
+    // Some formats store alpha or the scale in f32.
     if !same_scale(written, read) {
         return Err(format!("the scale {} instead of {}", read.scale(), written.scale()));
     }
@@ -145,12 +146,12 @@ fn compare(written: &Adapter, read: &Adapter, format: Format, config: &Config) -
         }
     }
     if read.pairs.values().all(|p| p.b.iter().all(|b| *b == 0.0)) {
-        return Err("nothing but zeros in every B: F16 is too coarse for it".into());
+        return Err("only zeros in every B: F16 is too coarse for this adapter".into());
     }
     Ok(())
 }
 
-/// Whether two adapters of one rank scale alike, to the precision of f32: not every format holds alpha itself.
+/// Whether the scales of two adapters are equal to the precision of f32. Not every format stores alpha exactly.
 pub fn same_scale(a: &Adapter, b: &Adapter) -> bool {
     (a.scale() - b.scale()).abs() <= a.scale().abs() * f64::from(f32::EPSILON)
 }

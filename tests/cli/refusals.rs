@@ -148,7 +148,7 @@ pub fn adapters(place: Place) {
     let missing = ["eval", "recipe.toml", "--adapter", "no"];
     place.refused(
         &missing,
-        "no: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file",
+        "no: does not exist; give the path of a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file",
     );
     let dir = place.dir.display();
     place.refused(
@@ -179,7 +179,7 @@ pub fn adapters(place: Place) {
 }
 
 pub fn places(place: Place) {
-    let folder = "a file stands where a folder is expected; remove it or choose another name";
+    let folder = "it is a file, expected a folder; remove it or choose another name";
     for dir in ["data.jsonl", "data.jsonl/inside"] {
         let expected = format!("cannot write {dir}: not a directory; {folder}");
         let set = format!("output.dir={dir}");
@@ -197,7 +197,7 @@ pub fn places(place: Place) {
     );
     place.refused(
         &["check", "recipe.toml", "--gradients", "."],
-        "cannot write .: is a directory; it is a folder where a file is expected; choose another name",
+        "cannot write .: is a directory; it is a folder, expected a file; choose another name",
     );
 }
 

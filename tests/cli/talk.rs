@@ -24,7 +24,10 @@ pub fn refusals(place: Place) {
     generate(&["--max-tokens=0"], "--max-tokens starts at 1, and --stop is not empty");
     generate(&["--context=0"], "--context 0: tiny was trained for 1 to 1024 tokens");
     generate(&["--context=1025"], "--context 1025: tiny was trained for 1 to 1024 tokens");
-    generate(&["--adapter=no"], "no: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA or …");
+    generate(
+        &["--adapter=no"],
+        "no: does not exist; give the path of a PEFT or mlx-lm folder, a GGUF LoRA or …",
+    );
     generate(
         &["--adapter=data.jsonl=half"],
         "--adapter data.jsonl=half: \"half\" is no weight; expected a number behind the last =, as in data.jsonl=0.5",
@@ -580,10 +583,13 @@ pub fn templates(place: Place) {
     place.write("other.gguf", super::handed_out::other_tiny());
     place.run(&["recipe.toml", "--quiet"]);
     let other = ["generate", "other.gguf", "--prompt=Hello!", "--max-tokens=2", "--adapter=run"];
-    place.refused(&other, "run was trained on tiny …, and other.gguf … is another model; …");
+    place.refused(&other, "run was trained on tiny …, but other.gguf … is a different model; …");
     let allowed = place.command(&[&other[..], &["--allow-other-base"]].concat()).output();
     let (_, notes) = texts(&allowed.expect("it starts"));
-    assert!(notes.starts_with("note: run was trained on tiny, and other.gguf is another model"), "{notes}");
+    assert!(
+        notes.starts_with("note: run was trained on tiny, but other.gguf is a different model"),
+        "{notes}"
+    );
 }
 
 /// A reply of which nobody could wait for the end.

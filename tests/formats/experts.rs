@@ -163,7 +163,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
     let up = name("up_proj.lora_a");
     change(
         &|t| t.get_mut(&up).expect("there").2[0] ^= 1,
-        "up_proj.lora_a differ, and are one matrix here; fuse",
+        "up_proj.lora_a differ, but must be one matrix here; fuse",
     );
     change(&|t| drop(t.remove(&up)), "gate_proj.lora_a (not a LoRA matrix of a text layer)");
     change(
@@ -172,7 +172,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
             shape[0] -= 1;
             data.truncate(4 * shape.iter().product::<usize>());
         },
-        "up_proj.lora_a is F32 [7, 3, 256], expected the same",
+        "up_proj.lora_a is F32 [7, 3, 256], expected equal types and shapes",
     );
     change(
         &|t| {
@@ -211,7 +211,7 @@ fn formats_without_a_place_for_experts_say_so() {
         .unwrap_or_else(|e| panic!("{e}"));
 
     let (dir, written) = (tempfile::tempdir().expect("a temporary folder"), adapter(base.config(), &BOTH));
-    let expected = "rullama-lora-v0 has no place for ffn_gate_up_exps and ffn_down_exps";
+    let expected = "rullama-lora-v0 cannot hold ffn_gate_up_exps and ffn_down_exps";
     let error = adapter::write(dir.path(), Format::RullamaV0, &written, base.config(), &OPTIONS);
     let error = error.expect_err(expected).to_string();
     assert!(error.contains(expected), "{error}");
@@ -219,7 +219,7 @@ fn formats_without_a_place_for_experts_say_so() {
     split.layers.iter_mut().for_each(|l| l.experts_split = true);
     let error = adapter::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");
     assert!(
-        error.to_string().contains("gguf-lora has no place for ffn_gate_up_exps, as this model"),
+        error.to_string().contains("gguf-lora cannot hold ffn_gate_up_exps, because this model"),
         "{error}"
     );
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was written");
@@ -248,7 +248,7 @@ fn malformed_adapters_of_experts_are_refused() {
         refuse(&folder, config, expected);
         fs::write(&path, good.bytes()).expect("written");
     };
-    change(&|t| drop(t.remove(a)), "model.layers.1.experts.down_proj has a lora_B and no lora_A");
+    change(&|t| drop(t.remove(a)), "model.layers.1.experts.down_proj has a lora_B but no lora_A");
     // Seven experts' of eight.
     change(
         &|t| {

@@ -126,7 +126,7 @@ fn formats_are_told_apart_and_keep_their_names() {
         assert_eq!(origin.fingerprint, None, "{format:?}");
     }
     let error = "gguf".parse::<Format>().expect_err("no format");
-    assert!(error.contains("\"gguf\" is no format, expected one of peft, "), "{error}");
+    assert!(error.contains("unknown format \"gguf\", expected one of peft, "), "{error}");
 }
 
 #[test]
@@ -265,24 +265,24 @@ fn what_changes_nothing_or_diverged_is_not_written() {
     };
     for format in Format::ALL {
         let zero = |a: &mut Adapter| a.pairs.values_mut().for_each(|p| p.b.fill(-0.0));
-        refuse(format, &zero, "every B is zero, so it changes nothing; train it first");
+        refuse(format, &zero, "every B is zero, so it has no effect; train it first");
         refuse(format, &|a| a.alpha = 0.0, "its scale is 0, expected a number other than 0");
         refuse(format, &|a| a.alpha = f64::NAN, "its scale is NaN");
         refuse(format, &|a| a.pairs.clear(), "it has no matrices");
         for value in [f32::NAN, f32::INFINITY] {
-            let expected = format!("A of blk.0.attn_q holds {value}: training diverged");
+            let expected = format!("A of blk.0.attn_q contains {value}: training diverged");
             refuse(format, &|a| a.pairs.values_mut().next().expect("one").a[5] = value, &expected);
         }
     }
     let tiny = |a: &mut Adapter| a.alpha = 1e-60;
-    refuse(Format::GgufLora, &tiny, "which a GGUF file holds as 0; train with another alpha");
+    refuse(Format::GgufLora, &tiny, "which is 0 in a GGUF file; train with another alpha");
     let large = |a: &mut Adapter| a.pairs.values_mut().next().expect("one").b[1] = 1e5;
-    refuse(Format::GgufLoraF16, &large, "blk.0.attn_q.weight.lora_b holds 100000, more than F16 can");
     refuse(
-        Format::RullamaV0,
-        &|_| {},
-        "rullama-lora-v0 has no place for inp_gate and proj; train without them",
+        Format::GgufLoraF16,
+        &large,
+        "blk.0.attn_q.weight.lora_b contains 100000, which exceeds the range of F16",
     );
+    refuse(Format::RullamaV0, &|_| {}, "rullama-lora-v0 cannot hold inp_gate and proj; remove them");
     check(&good).expect("the adapter that all this was made from is sound");
 }
 
@@ -293,7 +293,7 @@ fn a_folder_of_another_format_is_left_alone() {
     let error =
         adapter::write(&path, Format::Peft, &good, &config, &OPTIONS).expect_err("theirs").to_string();
     assert!(
-        error.contains("holds adapters.safetensors, whose adapter_config.json would be replaced"),
+        error.contains("contains adapters.safetensors, whose adapter_config.json would be overwritten"),
         "{error}"
     );
     assert_eq!(detect(&path).expect("as before"), Format::Mlx);
@@ -306,7 +306,7 @@ fn an_adapter_too_small_for_f16_is_found_when_it_is_read_back() {
     small.pairs.values_mut().for_each(|p| p.b.fill(1e-9));
     let error =
         adapter::write(dir.path(), Format::GgufLoraF16, &small, &config, &OPTIONS).expect_err("zeros");
-    assert!(error.to_string().contains("nothing but zeros in every B"), "{error}");
+    assert!(error.to_string().contains("only zeros in every B"), "{error}");
 }
 
 // --- where adapters come in ---
@@ -411,15 +411,11 @@ fn the_program_exports_and_compares() {
             &[second, "--to", "mlx", "--base", base],
             "has no folder of its own; name one with --out",
         ),
-        (
-            &source,
-            &["--to", "rullama-v0", "--base", base, "--out", out],
-            "has no place for inp_gate and proj",
-        ),
+        (&source, &["--to", "rullama-v0", "--base", base, "--out", out], "cannot hold inp_gate and proj"),
         (&source, &["--to", "peft", "--base", base], "would be replaced by itself"),
         (&source, &["--to", "mlx", "--base", "tiny", "--out", out], "use an adapter of this model and rank"),
         (&source, &["--to", "mlx", "--out", out], "name the base's file with --base"),
-        (&source, &["--to", "onnx", "--base", base], "\"onnx\" is no format, expected one of peft, "),
+        (&source, &["--to", "onnx", "--base", base], "unknown format \"onnx\", expected one of peft, "),
     ];
     for (adapter, arguments, expected) in cases {
         let error = export(adapter, arguments).expect_err(expected);
@@ -457,19 +453,20 @@ fn an_adapter_knows_its_base() {
         );
 
         let notices = load(&requantized, OtherBase::Refuse).unwrap_or_else(|e| panic!("{e}")).notices;
-        let expected = "was trained on google/gemma-4-E2B-it; other is the same model with other weights";
+        let expected = "was trained on google/gemma-4-E2B-it; other is the same model with different weights";
         assert!(notices.len() == 1 && notices[0].contains(expected), "{notices:?}");
 
         let error = load(&other, OtherBase::Refuse).expect_err("another model").to_string();
         let expected = format!(
-            "{} was trained on google/gemma-4-E2B-it ({digests}), and other ({}) is another model; name the base",
+            "{} was trained on google/gemma-4-E2B-it ({digests}), but other ({}) is a different model; use the base",
             path.display(),
             Fingerprint::of(&other)
         );
         assert!(error.starts_with(&expected), "{error}\nexpected {expected}");
         let notices = load(&other, OtherBase::Allow).unwrap_or_else(|e| panic!("{e}")).notices;
         assert!(
-            notices.len() == 1 && notices[0].contains("other is another model, as was allowed"),
+            notices.len() == 1
+                && notices[0].contains("other is a different model; loaded because this is allowed"),
             "{notices:?}"
         );
     }
@@ -486,7 +483,7 @@ fn an_adapter_knows_its_base() {
     let found = adapter::load(&[AdapterPath::whole(path.expect("written"))], &dense, None, OtherBase::Refuse);
     let notices = found.unwrap_or_else(|e| panic!("{e}")).notices;
     assert!(
-        notices[0].contains("says that its base is v7:abc, which this version cannot compare"),
+        notices[0].contains("has the base fingerprint v7:abc, which this version cannot compare"),
         "{notices:?}"
     );
 }
@@ -561,7 +558,7 @@ fn several_adapters_are_loaded_as_one() {
         let error = load(&paths, Some(&slots(config, modules))).expect_err(expected).to_string();
         assert!(error.starts_with("the sum of the adapters: ") && error.contains(expected), "{error}");
     };
-    refused(&[Module::AttnQ, Module::FfnUp], "blk.0.attn_k (the recipe does not train it; add k_proj to");
+    refused(&[Module::AttnQ, Module::FfnUp], "blk.0.attn_k (not trained by the recipe; add k_proj to");
     refused(&Module::ALL, "no tensors for blk.0.attn_v, blk.0.attn_output, ");
     // A warm start from them: the recipe's alpha, whatever theirs.
     let warm = |rank: usize| {
@@ -594,7 +591,7 @@ fn an_adapter_path_may_have_a_weight() {
         assert_eq!(parsed(&written), parsed(text), "{written}");
     }
     for (text, expected) in [
-        ("", "\"\" names no adapter, expected PATH or PATH=WEIGHT"),
+        ("", "\"\" has no path, expected PATH or PATH=WEIGHT"),
         ("=0.5", "names no adapter"),
         ("a=0", "\"a=0\" has the weight 0, expected a finite number other than 0"),
         ("a=inf", "\"a=inf\" has the weight inf"),

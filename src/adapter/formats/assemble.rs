@@ -1,64 +1,64 @@
-//! From the tensors of a file to the pairs of an adapter: each must fit a slot, and each slot must have its two.
+//! Assembles an adapter from the tensors of a file. Each tensor must fit a slot, and each slot must have two tensors.
 
 use std::collections::BTreeMap;
 
-use super::layout::{Half, Layout};
+use super::layout::{Half, MatrixLayout};
 use crate::adapter::lora::{self, Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::{GgmlType, quant};
 use crate::families;
 
-/// How many names a message lists before it counts the rest.
-const LISTED: usize = 12;
-/// The types that adapters are stored in; each value of the smaller ones is also an f32.
+/// Number of names that a message lists in full.
+const MAX_LISTED: usize = 12;
+/// Tensor types of adapters. Every F16 and BF16 value is exact in f32.
 const TYPES: [GgmlType; 3] = [GgmlType::F32, GgmlType::F16, GgmlType::BF16];
 
-/// Layer, module and half: what a tensor's name says.
+/// Layer, module and matrix to which a tensor belongs, as its name says.
 pub(super) type Place = (usize, Module, Half);
 
-/// A format's names, for messages.
+/// Names of a format, for messages.
 pub(super) struct Names<'a> {
-    /// What `A` and `B` are called.
+    /// Names of `A` and `B`.
     pub halves: [&'static str; 2],
-    /// What a module is called.
+    /// Name of a module.
     pub module: &'a dyn Fn(&Slot) -> String,
 }
 
 /// A tensor of an adapter file of any format.
 pub(super) struct Tensor<'a> {
     pub name: &'a str,
-    /// What the name says; `None` where it names nothing that a text layer has.
+    /// Place that the name means. `None` if it is not a LoRA matrix of a text layer.
     pub place: Option<Place>,
     pub shape: &'a [usize],
-    /// Name of the type: safetensors' and ggml's are the same.
+    /// Name of the type, which is equal in safetensors and ggml.
     pub ty: String,
     pub data: &'a [u8],
 }
 
-/// What one adapted matrix has of its own: formats allow a rank and a scale for each.
+/// Rank and scale of one adapted matrix. Some formats allow different ones per matrix.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) struct Spec {
+pub(super) struct RankScale {
     pub rank: usize,
     pub scale: f64,
 }
 
-impl Spec {
-    pub fn of(rank: usize, alpha: f64, rslora: bool) -> Spec {
-        Spec { rank, scale: lora::scale(rank, alpha, rslora) }
+impl RankScale {
+    pub fn of(rank: usize, alpha: f64, rslora: bool) -> RankScale {
+        RankScale { rank, scale: lora::scale(rank, alpha, rslora) }
     }
 }
 
-/// The adapter that `tensors` hold: `spec` says the rank and the scale of a slot, `alpha` and `rslora` are what the file says
-/// for all.
+/// Assembles the adapter in `tensors`. `spec` gives the rank and the scale of a slot; `alpha` and `rslora` are the file's
+/// defaults.
 ///
-/// `slots` are those that the caller wants, all of them; `None` takes what is there. F16 and BF16 become F32, exactly.
-/// Fails on tensors that fit no slot, slots that lack one, wrong shapes, other types, and values that are not finite, and
-/// names all of them.
+/// With `slots`, the file must have exactly these slots. With `None`, all slots in the file are read. F16 and BF16 are converted
+/// to F32, which is exact. Fails on tensors that fit no slot, missing tensors, wrong shapes, other types, and values that are
+/// not finite. The error lists all of them.
 pub(super) fn assemble(
     tensors: &[Tensor],
-    (layout, names): (Layout, &Names),
-    spec: &dyn Fn(&Slot) -> Spec,
+    (layout, names): (MatrixLayout, &Names),
+    spec: &dyn Fn(&Slot) -> RankScale,
     (alpha, rslora): (f64, bool),
     config: &Config,
     slots: Option<&[Slot]>,
@@ -90,35 +90,37 @@ pub(super) fn assemble(
         let module = (names.module)(slot);
         match (halves.remove(&(*slot, Half::A)), halves.remove(&(*slot, Half::B))) {
             (Some(Some(a)), Some(Some(b))) => drop(pairs.insert(*slot, Pair { a, b })),
-            // One of the two is among the misfits already.
+            // At least one of the two has been reported as a misfit.
             (Some(_), Some(_)) => {}
             (None, None) if slots.is_some() => misfits.add(Misfit::Missing, module),
             (None, None) => {}
             (a, _) => {
                 let [has, lacks] = if a.is_some() { [0, 1] } else { [1, 0] };
                 let (has, lacks) = (names.halves[has], names.halves[lacks]);
-                misfits.add(Misfit::Half, format!("{module} has a {has} and no {lacks}"));
+                misfits.add(Misfit::Half, format!("{module} has a {has} but no {lacks}"));
             }
         }
     }
     misfits.check(slots.is_some())?;
     if pairs.is_empty() {
-        return Err("holds no LoRA matrices; copy or export the adapter again".into());
+        return Err("contains no LoRA matrices; copy or export the adapter again".into());
     }
     unify(pairs, spec, alpha, rslora)
 }
 
-/// One adapter of pairs that may each have a rank and a scale of their own: smaller ranks are filled with zeros, which
-/// further training leaves at zero, and `B` takes up another scale, at the price of one rounding to f32.
+/// Makes one adapter of pairs with different ranks and scales.
+///
+/// Smaller ranks are padded with zeros, which further training leaves at zero. Different scales are multiplied into `B`, with
+/// one rounding to f32.
 fn unify(
     mut pairs: BTreeMap<Slot, Pair>,
-    spec: &dyn Fn(&Slot) -> Spec,
+    spec: &dyn Fn(&Slot) -> RankScale,
     alpha: f64,
     rslora: bool,
 ) -> Result<Adapter, String> {
-    let specs: Vec<Spec> = pairs.keys().map(spec).collect();
+    let specs: Vec<RankScale> = pairs.keys().map(spec).collect();
     let rank = specs.iter().map(|s| s.rank).max().unwrap_or_default();
-    let usual = Spec::of(rank, alpha, rslora);
+    let usual = RankScale::of(rank, alpha, rslora);
     if specs.iter().all(|s| *s == usual) {
         return Ok(Adapter { rank, alpha, rslora, pairs });
     }
@@ -137,7 +139,7 @@ fn unify(
         if pair.b.iter().any(|b| !b.is_finite()) {
             let (layer, module) = (slot.layer, slot.module.gguf_name());
             return Err(format!(
-                "the scale of blk.{layer}.{module} is {}, {scale} elsewhere: too far apart for f32; use one alpha for all",
+                "the scale of blk.{layer}.{module} is {}, and {scale} elsewhere, which is too far apart for f32; use one alpha for all",
                 own.scale
             ));
         }
@@ -145,7 +147,7 @@ fn unify(
     Ok(Adapter { rank, alpha: scale * rank as f64, rslora: false, pairs })
 }
 
-/// Refuses an adapter that has not exactly `slots`; for one whose tensors were read without asking.
+/// Rejects an adapter that does not have exactly `slots`.
 pub(in crate::adapter) fn check_slots(
     adapter: &Adapter,
     config: &Config,
@@ -163,7 +165,7 @@ pub(in crate::adapter) fn check_slots(
     misfits.check(true)
 }
 
-/// In which way a tensor does not fit.
+/// The reason why a tensor does not fit.
 #[derive(Clone, Copy, PartialEq)]
 enum Misfit {
     Unknown,
@@ -175,7 +177,7 @@ enum Misfit {
     Missing,
 }
 
-/// Everything that does not fit, in the file's order.
+/// All tensors that do not fit, in the order of the file.
 #[derive(Default)]
 struct Misfits(Vec<(Misfit, String)>);
 
@@ -184,7 +186,7 @@ impl Misfits {
         self.0.push((kind, what));
     }
 
-    /// One sentence for each kind; `trained`: the caller has wishes.
+    /// One sentence per kind of misfit. `trained`: the caller gave the slots to be trained.
     fn check(self, trained: bool) -> Result<(), String> {
         use Misfit::*;
         let mut sentences = Vec::new();
@@ -196,15 +198,15 @@ impl Misfits {
             }
             let names = list(&of_kind, if matches!(kind, Unknown | Twice | Missing) { ", " } else { "; " });
             sentences.push(match kind {
-                Unknown if trained => format!("tensors that fit nothing that is trained: {names}"),
-                Unknown => format!("tensors that fit nothing in this model: {names}"),
+                Unknown if trained => format!("tensors that match no trained module: {names}"),
+                Unknown => format!("tensors that match no module of this model: {names}"),
                 Shape => format!("{names}; use an adapter of this model and rank"),
                 Type => format!("{names}; convert the adapter"),
                 NotFinite => format!("{names}; use an adapter whose training did not diverge"),
-                Twice => format!("there twice, under two names: {names}; keep one"),
+                Twice => format!("present twice, under two names: {names}; keep one"),
                 Half => format!("{names}; export the adapter again"),
                 Missing => format!(
-                    "no tensors for {names}; leave these out of lora.target_modules, or use an adapter that has them"
+                    "no tensors for {names}; remove these from lora.target_modules, or use an adapter that has them"
                 ),
             });
         }
@@ -212,14 +214,14 @@ impl Misfits {
     }
 }
 
-/// Why the caller has no slot for a module.
+/// Why there is no slot for a module.
 fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
     let name = families::of(config).names.peft_name(module);
     let Some(found) = config.layers.get(layer) else {
-        return format!("the model has {} layers, the first is 0", config.layers.len());
+        return format!("the model has {} layers, numbered from 0", config.layers.len());
     };
     if module.shape(config, layer).is_some() {
-        return format!("the recipe does not train it; add {name} to lora.target_modules");
+        return format!("not trained by the recipe; add {name} to lora.target_modules");
     }
     match (module, found.kv_donor) {
         (Module::AttnK, Some(donor)) => {
@@ -228,7 +230,7 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
         (Module::AttnV, Some(donor)) => {
             format!("layer {layer} shares the values of layer {donor} and has no {name}")
         }
-        (Module::AttnV, None) => format!("the values of layer {layer} are its keys: it has no {name}"),
+        (Module::AttnV, None) => format!("layer {layer} uses its keys as values and has no {name}"),
         (Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps, _) => {
             format!("this model has no experts and no {name}")
         }
@@ -236,10 +238,10 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
     }
 }
 
-/// The values as F32 in our own layout, after the shape, the type and every value have been checked.
+/// Reads a tensor as F32 in the order in memory. Checks its shape, its type and every value.
 fn values(
     tensor: &Tensor,
-    layout: Layout,
+    layout: MatrixLayout,
     half: Half,
     rank: usize,
     slot: &Slot,
@@ -254,23 +256,23 @@ fn values(
         return Err((Misfit::Type, format!("is {}, expected F32, F16 or BF16", tensor.ty)));
     };
     let values = quant::dequantize(ty, tensor.data);
-    let columns = if layout == Layout::Gguf { expected[0] } else { expected[expected.len() - 1] };
+    let columns = if layout == MatrixLayout::Gguf { expected[0] } else { expected[expected.len() - 1] };
     if let Some(i) = values.iter().position(|v| !v.is_finite()) {
         let (row, column) = (i / columns, i % columns);
-        return Err((Misfit::NotFinite, format!("holds {} at [{row}, {column}]", values[i])));
+        return Err((Misfit::NotFinite, format!("contains {} at [{row}, {column}]", values[i])));
     }
     Ok(layout.read(half, values, columns, slot, config))
 }
 
-/// The layer and the rest of `3.self_attn.q_proj`; `None` for numbers that are spelled in another way.
+/// Splits `3.self_attn.q_proj` into the layer and the rest. `None` if the number is not in canonical form.
 pub(super) fn layer_and_rest(text: &str) -> Option<(usize, &str)> {
     let (number, rest) = text.split_once('.')?;
     let layer = number.parse().ok().filter(|layer: &usize| layer.to_string() == number)?;
     Some((layer, rest))
 }
 
-/// The first names, and how many more there are.
+/// Lists the first names and the number of the others.
 fn list(names: &[&str], separator: &str) -> String {
-    let shown = names[..names.len().min(LISTED)].join(separator);
-    if names.len() > LISTED { format!("{shown} and {} more", names.len() - LISTED) } else { shown }
+    let shown = names[..names.len().min(MAX_LISTED)].join(separator);
+    if names.len() > MAX_LISTED { format!("{shown} and {} more", names.len() - MAX_LISTED) } else { shown }
 }

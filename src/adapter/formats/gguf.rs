@@ -1,8 +1,10 @@
 //! GGUF LoRA files, as llama.cpp (`--lora`) and LM Studio load them.
 //!
-//! Tensors are called `<base tensor>.lora_a`, ne `[in, R]`, and `.lora_b`, ne `[R, out]`: the bytes of our own matrices.
-//! Of experts, those of each stand behind each other, `[in, R, E]` and `[R, out, E]`, and `B` of their down has the experts' scales in it.
-//! llama.cpp's scale is `adapter.lora.alpha / R` and knows nothing else, so rank-stabilised scaling is baked into alpha.
+//! Tensors are named `<base tensor>.lora_a`, ne `[in, R]`, and `<base tensor>.lora_b`, ne `[R, out]`. Their bytes equal the
+//! matrices in memory. The matrices of experts follow each other, `[in, R, E]` and `[R, out, E]`, and `B` of their down
+//! projections is multiplied by the experts' scales.
+//!
+//! llama.cpp always scales by `adapter.lora.alpha / R`, so rank-stabilised scaling is converted to another alpha.
 //! Source: llama.cpp `src/llama-adapter.cpp`; its converter `convert_lora_to_gguf.py` writes the same tensors.
 
 use std::collections::BTreeMap;
@@ -10,8 +12,8 @@ use std::path::Path;
 
 use half::f16;
 
-use super::assemble::{Names, Place, Spec, Tensor, assemble, layer_and_rest};
-use super::layout::{Half, Layout};
+use super::assemble::{Names, Place, RankScale, Tensor, assemble, layer_and_rest};
+use super::layout::{Half, MatrixLayout};
 use crate::adapter::lora::{Adapter, Slot};
 use crate::adapter::{Error, FINGERPRINT, Format, WriteOptions};
 use crate::base::Module;
@@ -24,18 +26,17 @@ use crate::files;
 const ALPHA: &str = "adapter.lora.alpha";
 const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module: &module };
 
-/// How the values are stored.
+/// Precision of stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Exactly.
+    /// Exact.
     F32,
-    /// Rounded to half the size.
+    /// Rounded, at half the size.
     F16,
 }
 
-/// Writes the file. Refuses an alpha that an f32 cannot hold, and in F16 values beyond ±65504.
-///
-/// Also refuses adapters of experts whose gate and up are two tensors of the base `config`.
+/// Writes the file. Fails if alpha does not fit an f32, if a value does not fit F16 (beyond ±65504), and for adapters of experts
+/// whose gate and up are separate tensors in the base `config`.
 pub fn write(
     path: &Path,
     adapter: &Adapter,
@@ -45,10 +46,10 @@ pub fn write(
 ) -> Result<(), Error> {
     let refuse = |problem: String| Err(Error::Adapter { problem });
     let alpha = adapter.plain_alpha() as f32;
-    // llama.cpp takes the scale 1 where alpha is 0.
+    // llama.cpp uses the scale 1 if alpha is 0.
     if !alpha.is_normal() {
         return refuse(format!(
-            "its alpha is {}, which a GGUF file holds as {alpha}; train with another alpha",
+            "its alpha is {}, which is {alpha} in a GGUF file; train with another alpha",
             adapter.plain_alpha()
         ));
     }
@@ -64,19 +65,22 @@ pub fn write(
     let mut metadata = metadata.map(|(key, value)| (key.to_string(), value)).to_vec();
     metadata.extend(options.fingerprint.map(|digests| (FINGERPRINT.to_string(), text(digests))));
 
-    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    let mut entries = Vec::new();
+    let mut data = Vec::new();
     for (slot, pair) in &adapter.pairs {
         if let Some(problem) = Format::GgufLora.lacks(slot, config) {
             return refuse(problem);
         }
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
-            let values = Layout::Gguf.store(half, values, adapter.rank, slot, config);
+            let values = MatrixLayout::Gguf.store(half, values, adapter.rank, slot, config);
             let name = format!("{}.{}", module(slot), NAMES.halves[half as usize]);
             let overflow = |v: &&f32| precision == Precision::F16 && !f16::from_f32(**v).is_finite();
             if let Some(value) = values.iter().find(overflow) {
-                return refuse(format!("{name} holds {value}, more than F16 can; export it as gguf-lora"));
+                return refuse(format!(
+                    "{name} contains {value}, which exceeds the range of F16; export it as gguf-lora"
+                ));
             }
-            let (shape, _) = Layout::Gguf.shape(half, adapter.rank, slot);
+            let (shape, _) = MatrixLayout::Gguf.shape(half, adapter.rank, slot);
             let ty = match precision {
                 Precision::F32 => GgmlType::F32,
                 Precision::F16 => GgmlType::F16,
@@ -96,15 +100,15 @@ pub fn write(
     })?)
 }
 
-/// Reads a GGUF LoRA for the model `config`; [`crate::adapter::read_any`] says what `slots` are and what is refused.
+/// Reads a GGUF LoRA for the model `config`. For `slots` and errors see [`read_any`](crate::adapter::read_any).
 ///
-/// Also refuses a file that is no adapter, one for another architecture, activated LoRA, and an alpha of 0, which llama.cpp
-/// would take for "scale 1". Each matrix may have a rank of its own.
+/// Also fails on files that are not adapters, on other architectures, on activated LoRA, and on an alpha of 0, which llama.cpp
+/// treats as a scale of 1. Each matrix may have a different rank.
 pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
     let gguf = Gguf::open(path)?;
     let refuse = |problem: String| Error::Config { path: path.into(), problem };
     for (key, expected, next) in [
-        ("general.type", "adapter", "name an adapter; this may be a model"),
+        ("general.type", "adapter", "use an adapter; this may be a model"),
         ("general.architecture", config.architecture, "use an adapter of this model"),
         ("adapter.type", "lora", "use a LoRA adapter"),
     ] {
@@ -114,7 +118,7 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
         }
     }
     if gguf.value("adapter.alora.invocation_tokens").is_some() {
-        return Err(refuse("is an activated LoRA, expected a plain one; use a plain LoRA adapter".into()));
+        return Err(refuse("is an activated LoRA; use a plain LoRA adapter".into()));
     }
     let alpha: f32 = gguf.require(ALPHA)?;
     if !alpha.is_finite() || alpha == 0.0 {
@@ -132,11 +136,11 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
     let (ranks, alpha) = (ranks(&tensors).map_err(refuse)?, f64::from(alpha));
     let rank = |slot: &Slot| ranks.get(&(slot.layer, slot.module)).copied().unwrap_or(1);
-    let spec = |slot: &Slot| Spec::of(rank(slot), alpha, false);
-    assemble(&tensors, (Layout::Gguf, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
+    let spec = |slot: &Slot| RankScale::of(rank(slot), alpha, false);
+    assemble(&tensors, (MatrixLayout::Gguf, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
 }
 
-/// The name of the base's tensor.
+/// Name of the tensor in the base.
 fn module(slot: &Slot) -> String {
     format!("blk.{}.{}.weight", slot.layer, slot.module.gguf_name())
 }
@@ -151,12 +155,12 @@ fn parse_name(name: &str) -> Option<Place> {
     Some((layer, module, half))
 }
 
-/// The rank of every adapted matrix: the file says it nowhere else.
+/// The rank of every adapted matrix. The file has it only in the shapes.
 fn ranks(tensors: &[Tensor]) -> Result<BTreeMap<(usize, Module), usize>, String> {
     let mut ranks: BTreeMap<(usize, Module), (usize, &str)> = BTreeMap::new();
     for tensor in tensors {
         let (Some((layer, module, half)), &[x, y, ..]) = (tensor.place, tensor.shape) else { continue };
-        let (name, rank) = (tensor.name, Layout::Gguf.rank(half, [x, y]));
+        let (name, rank) = (tensor.name, MatrixLayout::Gguf.rank(half, [x, y]));
         if rank == 0 {
             return Err(format!("{name} has rank 0; export the adapter again"));
         }
@@ -172,7 +176,7 @@ fn ranks(tensors: &[Tensor]) -> Result<BTreeMap<(usize, Module), usize>, String>
     }
     let names: Vec<&str> = tensors.iter().take(6).map(|t| t.name).collect();
     Err(format!(
-        "has no LoRA matrix of a text layer, only [{}]; use an adapter of this model",
+        "contains no LoRA matrix of a text layer, only [{}]; use an adapter of this model",
         names.join(", ")
     ))
 }

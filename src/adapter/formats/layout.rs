@@ -1,4 +1,4 @@
-//! How formats order the values of `A` and `B`.
+//! The order of values of `A` and `B` in each format.
 
 use std::borrow::Cow;
 
@@ -8,35 +8,37 @@ use crate::adapter::lora::Slot;
 use crate::base::Module;
 use crate::base::config::Config;
 
-/// Which matrix of a pair.
+/// One of the two matrices of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::adapter) enum Half {
     A,
     B,
 }
 
-/// How a format spells and orders the two matrices.
+/// Shapes and order of the two matrices in a format.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::adapter) enum Layout {
-    /// `A` `[r, in]` and `B` `[out, r]`, rows first; of experts `[E·r, in]` and `[out, r·E]`, as PEFT has them.
+pub(in crate::adapter) enum MatrixLayout {
+    /// `A` `[r, in]` and `B` `[out, r]`, row-major; for experts `[E·r, in]` and `[out, r·E]`, as in PEFT.
     Rows,
-    /// The same bytes, with sizes in GGUF's order, columns first; of experts with those of each behind the others'.
+    /// The bytes of [`MatrixLayout::Rows`] with sizes in GGUF's order, columns first. The matrices of experts follow each other.
     Gguf,
-    /// `A` `[in, r]` and `B` `[r, out]`, rows first: transposed; of experts `[E, r, in]` and `[E, out, r]`, as mlx-lm has them.
+    /// Transposed: `A` `[in, r]` and `B` `[r, out]`, row-major; for experts `[E, r, in]` and `[E, out, r]`, as in mlx-lm.
     Mlx,
 }
 
-impl Layout {
-    /// The sizes of a tensor as the file gives them, and what they stand for.
+impl MatrixLayout {
+    /// The shape of a tensor in the file, and the meaning of its sizes.
     pub fn shape(self, half: Half, rank: usize, slot: &Slot) -> (Vec<usize>, &'static str) {
-        let (input, output, experts) = (slot.in_features, slot.out_features, slot.experts);
+        let input = slot.in_features;
+        let output = slot.out_features;
+        let experts = slot.experts;
         match (self, half, experts) {
-            (Layout::Rows, Half::A, 1) => (vec![rank, input], "[r, in]"),
-            (Layout::Rows, Half::B, 1) => (vec![output, rank], "[out, r]"),
-            (Layout::Rows, Half::A, _) => (vec![experts * rank, input], "[E·r, in]"),
-            (Layout::Rows, Half::B, _) => (vec![output, rank * experts], "[out, r·E]"),
-            (Layout::Mlx, Half::A, 2..) => (vec![experts, rank, input], "[E, r, in]"),
-            (Layout::Mlx, Half::B, 2..) => (vec![experts, output, rank], "[E, out, r]"),
+            (MatrixLayout::Rows, Half::A, 1) => (vec![rank, input], "[r, in]"),
+            (MatrixLayout::Rows, Half::B, 1) => (vec![output, rank], "[out, r]"),
+            (MatrixLayout::Rows, Half::A, _) => (vec![experts * rank, input], "[E·r, in]"),
+            (MatrixLayout::Rows, Half::B, _) => (vec![output, rank * experts], "[out, r·E]"),
+            (MatrixLayout::Mlx, Half::A, 2..) => (vec![experts, rank, input], "[E, r, in]"),
+            (MatrixLayout::Mlx, Half::B, 2..) => (vec![experts, output, rank], "[E, out, r]"),
             (_, Half::A, 1) => (vec![input, rank], "[in, r]"),
             (_, Half::B, 1) => (vec![rank, output], "[r, out]"),
             (_, Half::A, _) => (vec![input, rank, experts], "[in, r, E]"),
@@ -44,7 +46,7 @@ impl Layout {
         }
     }
 
-    /// What a file of this layout holds of `values`, which are ours.
+    /// Converts values in memory to the order of the file.
     pub fn store<'a>(
         self,
         half: Half,
@@ -54,16 +56,16 @@ impl Layout {
         config: &Config,
     ) -> Cow<'a, [f32]> {
         match (self, half) {
-            (Layout::Mlx, _) if slot.experts > 1 => Cow::Borrowed(values),
-            (Layout::Mlx, Half::A) => Cow::Owned(transpose(values, slot.in_features)),
-            (Layout::Mlx, Half::B) => Cow::Owned(transpose(values, rank)),
-            (Layout::Rows, _) => Layout::store_rows(half, values, rank, slot),
-            (Layout::Gguf, Half::B) => scaled(values, slot, config, |b, scale| b * scale),
+            (MatrixLayout::Mlx, _) if slot.experts > 1 => Cow::Borrowed(values),
+            (MatrixLayout::Mlx, Half::A) => Cow::Owned(transpose(values, slot.in_features)),
+            (MatrixLayout::Mlx, Half::B) => Cow::Owned(transpose(values, rank)),
+            (MatrixLayout::Rows, _) => MatrixLayout::store_rows(half, values, rank, slot),
+            (MatrixLayout::Gguf, Half::B) => scaled(values, slot, config, |b, scale| b * scale),
             _ => Cow::Borrowed(values),
         }
     }
 
-    /// The same of [`Layout::Rows`], which needs no model: `B` of experts is `[out, r, E]` there.
+    /// Converts values in memory to [`MatrixLayout::Rows`], for which no model is needed. There, `B` of experts is `[out, r, E]`.
     pub fn store_rows<'a>(half: Half, values: &'a [f32], rank: usize, slot: &Slot) -> Cow<'a, [f32]> {
         match half {
             Half::B if slot.experts > 1 => Cow::Owned(transpose(values, slot.out_features * rank)),
@@ -71,7 +73,7 @@ impl Layout {
         }
     }
 
-    /// Our values from those of a file.
+    /// Converts values of a file to the order in memory.
     pub fn read(
         self,
         half: Half,
@@ -82,14 +84,14 @@ impl Layout {
     ) -> Vec<f32> {
         let undo = |b: f32, scale: f32| if scale == 0.0 { 0.0 } else { b / scale };
         match (self, half) {
-            (Layout::Mlx, _) if slot.experts == 1 => transpose(&values, columns),
-            (Layout::Rows, Half::B) if slot.experts > 1 => transpose(&values, slot.experts),
-            (Layout::Gguf, Half::B) => scaled(&values, slot, config, undo).into_owned(),
+            (MatrixLayout::Mlx, _) if slot.experts == 1 => transpose(&values, columns),
+            (MatrixLayout::Rows, Half::B) if slot.experts > 1 => transpose(&values, slot.experts),
+            (MatrixLayout::Gguf, Half::B) => scaled(&values, slot, config, undo).into_owned(),
             _ => values,
         }
     }
 
-    /// `values` as they are after they were stored, rounded to F16 where `rounded`, and read.
+    /// Values after storing and reading them, rounded to F16 if `rounded`.
     pub fn round_trip(
         self,
         half: Half,
@@ -102,20 +104,21 @@ impl Layout {
         if rounded {
             stored.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32());
         }
-        let columns = *self.shape(half, rank, slot).0.last().expect("a shape has sizes");
+        let columns = *self.shape(half, rank, slot).0.last().expect("a shape is not empty");
         self.read(half, stored, columns, slot, config)
     }
 
-    /// The rank in the first two sizes of a tensor.
+    /// The rank, given the first two sizes of a tensor.
     pub fn rank(self, half: Half, shape: [usize; 2]) -> usize {
-        let a_starts_with_rank = self == Layout::Rows;
+        let a_starts_with_rank = self == MatrixLayout::Rows;
         shape[usize::from((half == Half::A) != a_starts_with_rank)]
     }
 }
 
-/// `B` of the experts' down changed by `f` and its expert's scale, every other as it is.
+/// Applies `f` to each value of the `B` of the experts' down projections and the scale of its expert. Other matrices are unchanged.
 ///
-/// An expert's scale is a factor on its whole output. llama.cpp (`build_lora_mm_id`) adds the adapter's part behind it.
+/// An expert's scale is a factor on its whole output. llama.cpp (`build_lora_mm_id`) adds the adapter's output after the
+/// scaling.
 fn scaled<'a>(b: &'a [f32], slot: &Slot, config: &Config, f: impl Fn(f32, f32) -> f32) -> Cow<'a, [f32]> {
     if slot.module != Module::FfnDownExps {
         return Cow::Borrowed(b);

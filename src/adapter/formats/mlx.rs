@@ -1,9 +1,9 @@
 //! mlx-lm's adapter folders: `adapters.safetensors` and `adapter_config.json`, as `mlx_lm.lora` writes and loads them.
 //!
-//! Tensors are transposed, `lora_a` `[in, R]` and `lora_b` `[R, out]`, and the config holds the scale itself. Experts have gate, up and
-//! down apart, `lora_a` `[E, R, in]` and `lora_b` `[E, out, R]`: our `A` of gate and up stands there twice, and each has its half of `B`.
+//! Tensors are transposed, `lora_a` `[in, R]` and `lora_b` `[R, out]`, and the config contains the scale. Experts have separate gate,
+//! up and down, `lora_a` `[E, R, in]` and `lora_b` `[E, out, R]`: the joint `A` of gate and up is written twice, and `B` is split.
 //! Source: mlx-lm 0.32 `tuner/utils.py` (`load_adapters`), `tuner/lora.py` (`LoRALinear`, `LoRASwitchLinear`) and
-//! `models/gemma4_text.py` (`Experts`, `Model.sanitize`: the gate's rows stand before those of up).
+//! `models/gemma4_text.py` (`Experts`, `Model.sanitize`: the gate's rows come before those of up).
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use serde_json::{Map, Value, json};
 
-use super::assemble::{Names, Place, Spec, Tensor, assemble, layer_and_rest};
-use super::layout::{Half, Layout};
+use super::assemble::{Names, Place, RankScale, Tensor, assemble, layer_and_rest};
+use super::layout::{Half, MatrixLayout};
 use super::safetensors_file::{self, Matrix};
 use crate::adapter::lora::{Adapter, Slot};
 use crate::adapter::{Error, WriteOptions, read_file};
@@ -25,25 +25,25 @@ use crate::files;
 pub(in crate::adapter) const TENSORS: &str = "adapters.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
-/// What stands for both here; no tensor of a file has it.
+/// Stands for the joint matrix in names. No tensor of a file is named so.
 const GATE_UP_JOINED: &str = "gate and up";
-/// What `A` and `B` are called.
+/// Names of `A` and `B`.
 const HALVES: [&str; 2] = ["lora_a", "lora_b"];
 
-/// Writes the folder; see [`files::write_folder`] for what happens to an existing one.
+/// Writes the folder. Existing files of other names stay, see [`files::write_folder`].
 pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &WriteOptions) -> Result<(), Error> {
     let names = families::of(config).names;
     let mut tensors = Vec::new();
     for (slot, pair) in &adapter.pairs {
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
-            let (mut shape, _) = Layout::Mlx.shape(half, adapter.rank, slot);
+            let (mut shape, _) = MatrixLayout::Mlx.shape(half, adapter.rank, slot);
             let parts = match (slot.module, half) {
                 (Module::FfnGateUpExps, Half::A) => vec![values.into(), values.into()],
                 (Module::FfnGateUpExps, Half::B) => {
                     shape[1] /= 2;
                     halves(values, shape[1] * adapter.rank).map(Cow::Owned).into()
                 }
-                _ => vec![Layout::Mlx.store(half, values, adapter.rank, slot, config)],
+                _ => vec![MatrixLayout::Mlx.store(half, values, adapter.rank, slot, config)],
             };
             for (path, values) in (names.mlx)(slot.module).iter().zip(parts) {
                 let name = format!("{}.{}", in_layer(names, slot.layer, path), HALVES[half as usize]);
@@ -63,16 +63,16 @@ pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &WriteOpti
             "scale": adapter.scale(),
         },
         "model": options.base_model,
-        // All of them; a layer without tensors in the file keeps mlx-lm's start, which changes nothing.
+        // All layers. A layer without tensors in the file keeps mlx-lm's initial values, which have no effect.
         "num_layers": -1,
     });
     let config = serde_json::to_vec_pretty(&description).expect("an object with text keys is JSON");
     Ok(files::write_folder(dir, &[(TENSORS, &bytes), (CONFIG, &config)])?)
 }
 
-/// Reads a folder for the model `config`; [`crate::adapter::read_any`] says what `slots` are and what is refused.
+/// Reads a folder for the model `config`. For `slots` and errors see [`read_any`](crate::adapter::read_any).
 ///
-/// Also refuses what is not plain LoRA (`fine_tune_type` "dora" or "full"). The adapter's alpha is `scale·rank`.
+/// Also fails if the adapter is not a plain LoRA (`fine_tune_type` "dora" or "full"). Alpha becomes `scale·rank`.
 pub fn read(dir: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
     let path = dir.join(CONFIG);
     let (rank, scale) =
@@ -87,10 +87,10 @@ pub fn read(dir: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapt
         tensors.retain(|tensor| !joined.iter().any(|j| j.of.contains(&tensor.name)));
         tensors.extend(joined.iter().map(Joined::tensor));
         let alpha = scale * rank as f64;
-        let spec = |_: &Slot| Spec::of(rank, alpha, false);
+        let spec = |_: &Slot| RankScale::of(rank, alpha, false);
         let module = |slot: &Slot| module(names, slot);
         let names = Names { halves: HALVES, module: &module };
-        assemble(&tensors, (Layout::Mlx, &names), &spec, (alpha, false), config, slots)
+        assemble(&tensors, (MatrixLayout::Mlx, &names), &spec, (alpha, false), config, slots)
     });
     adapter.map_err(|problem| Error::Tensors { path, problem })
 }
@@ -122,12 +122,12 @@ fn module(names: &AdapterNames, slot: &Slot) -> String {
     in_layer(names, slot.layer, &(names.mlx)(slot.module).join(" and "))
 }
 
-/// Blocks of `values` in turn: those of gate, those of up.
+/// Splits `values` into the blocks of gate and those of up, which alternate.
 fn halves<T: Copy>(values: &[T], block: usize) -> [Vec<T>; 2] {
     [0, 1].map(|half| values.chunks_exact(block).skip(half).step_by(2).flatten().copied().collect())
 }
 
-/// A tensor of gate and up made of the two in the file.
+/// The joint tensor of gate and up, made of two tensors of the file.
 struct Joined<'a> {
     of: [&'a str; 2],
     place: Place,
@@ -143,7 +143,7 @@ impl Joined<'_> {
     }
 }
 
-/// Every `A` and `B` of gate and up whose two tensors are there. They must read alike: ours is one `A` for both.
+/// Joins every `A` and `B` of gate and up whose two tensors exist. Both `A` must be equal, because they become one matrix.
 fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Result<Vec<Joined<'a>>, String> {
     let &[gate_path, up_path] = (names.mlx)(Module::FfnGateUpExps) else { return Ok(Vec::new()) };
     let find = |wanted: &str| views.iter().find(|(name, _)| name == wanted);
@@ -151,7 +151,7 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
     for (gate_name, gate) in views {
         let Some((before, half)) = gate_name.split_once(gate_path) else { continue };
         let up_name = format!("{before}{}{half}", up_path);
-        // Alone it names nothing of ours, and is refused so.
+        // A gate without its up matches no module, and is reported as such.
         let Some((up_name, up)) = find(&up_name) else { continue };
         let Some((layer, module, half)) = parse_name(&gate_name.replace(gate_path, GATE_UP_JOINED), names)
         else {
@@ -160,7 +160,7 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
         if (gate.shape(), gate.dtype()) != (up.shape(), up.dtype()) {
             let [gate, up] = [gate, up].map(|view| format!("{} {:?}", view.dtype(), view.shape()));
             return Err(format!(
-                "{gate_name} is {gate}, {up_name} is {up}, expected the same; export the adapter again"
+                "{gate_name} is {gate} and {up_name} is {up}, expected equal types and shapes; export the adapter again"
             ));
         }
         let mut shape = gate.shape().to_vec();
@@ -168,7 +168,7 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
             (Half::A, _) if gate.data() == up.data() => gate.data().to_vec(),
             (Half::A, _) => {
                 return Err(format!(
-                    "{gate_name} and {up_name} differ, and are one matrix here; fuse the adapter in mlx-lm, or train gate and \
+                    "{gate_name} and {up_name} differ, but must be one matrix here; fuse the adapter in mlx-lm, or train gate and \
                      up with one A"
                 ));
             }
@@ -178,7 +178,7 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
                 let experts = gate.data().chunks(block).zip(up.data().chunks(block));
                 experts.flat_map(|(gate, up)| [gate, up].concat()).collect()
             }
-            (Half::B, _) => gate.data().to_vec(), // the shape is refused
+            (Half::B, _) => gate.data().to_vec(), // the shape is reported later
         };
         let (of, place, ty) =
             ([gate_name.as_str(), up_name.as_str()], (layer, module, half), gate.dtype().to_string());

@@ -1,4 +1,4 @@
-//! One module per file format, and what they share.
+//! One module per file format, and code that they share.
 
 pub(super) mod assemble;
 pub mod gguf;

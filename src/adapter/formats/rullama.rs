@@ -1,14 +1,14 @@
 //! `rullama-lora-v0`: the one safetensors file that rullama writes and loads.
 //!
-//! Tensors are called `lora.blk.N.attn_q.A` `[R, in]` and `.B` `[out, R]`; everything else is text in the metadata.
-//! The scale is `alpha / rank`, so rank-stabilised scaling is baked into alpha.
+//! Tensors are named `lora.blk.N.attn_q.A` `[R, in]` and `lora.blk.N.attn_q.B` `[out, R]`. Everything else is text in the
+//! metadata. The scale is `alpha / rank`, so rank-stabilised scaling is converted to another alpha.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use super::assemble::{Names, Place, Spec, assemble, layer_and_rest};
-use super::layout::{Half, Layout};
+use super::assemble::{Names, Place, RankScale, assemble, layer_and_rest};
+use super::layout::{Half, MatrixLayout};
 use super::safetensors_file::{self, Matrix};
 use crate::adapter::lora::{Adapter, Slot};
 use crate::adapter::{Error, WriteOptions, read_file};
@@ -22,24 +22,25 @@ pub(super) const FORMAT: &str = "rullama-lora-v0";
 pub(in crate::adapter) const BASE_MODEL: &str = "rullama_train.base_model";
 const NAMES: Names = Names { halves: ["A", "B"], module: &|slot| module(slot).unwrap_or_default() };
 
-/// Writes the file. Refuses the modules that rullama has no adapters for: `inp_gate`, `proj` and the experts.
+/// Writes the file. Fails on modules that rullama does not adapt: `inp_gate`, `proj` and the experts.
 ///
-/// The base's name, if there is one, stands in the metadata, where rullama itself skips it.
+/// The metadata contain the base's name, if known. rullama ignores it.
 pub fn write(path: &Path, adapter: &Adapter, options: &WriteOptions) -> Result<(), Error> {
     let refuse = |problem: String| Error::Adapter { problem };
-    let (mut tensors, mut modules) = (Vec::new(), BTreeSet::new());
+    let mut tensors = Vec::new();
+    let mut modules = BTreeSet::new();
     for (slot, pair) in &adapter.pairs {
         let (Some(module), Some(short)) = (module(slot), name(slot.module)) else {
             let present = |m: &Module| name(*m).is_none() && adapter.pairs.keys().any(|s| s.module == *m);
             let others: Vec<&str> = Module::ALL.into_iter().filter(present).map(Module::gguf_name).collect();
             return Err(refuse(format!(
-                "{FORMAT} has no place for {}; train without them in lora.target_modules, or choose another format",
+                "{FORMAT} cannot hold {}; remove them from lora.target_modules and train again, or choose another format",
                 others.join(" and ")
             )));
         };
         modules.insert(short);
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
-            let (shape, _) = Layout::Rows.shape(half, adapter.rank, slot);
+            let (shape, _) = MatrixLayout::Rows.shape(half, adapter.rank, slot);
             let name = format!("{module}.{}", NAMES.halves[half as usize]);
             tensors.push(Matrix { name, shape, values: Cow::Borrowed(values) });
         }
@@ -60,7 +61,7 @@ pub fn write(path: &Path, adapter: &Adapter, options: &WriteOptions) -> Result<(
     Ok(files::write_atomic(path, &bytes)?)
 }
 
-/// Reads a file for the model `config`; [`crate::adapter::read_any`] says what `slots` are and what is refused.
+/// Reads a file for the model `config`. For `slots` and errors see [`read_any`](crate::adapter::read_any).
 pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
     let bytes = read_file(path)?;
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
@@ -69,18 +70,18 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
         .map_err(|problem| Error::Config { path: path.into(), problem })?;
     let views = file.tensors();
     let tensors = safetensors_file::list(&views, parse_name);
-    let spec = |_: &Slot| Spec::of(rank, alpha, false);
-    assemble(&tensors, (Layout::Rows, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
+    let spec = |_: &Slot| RankScale::of(rank, alpha, false);
+    assemble(&tensors, (MatrixLayout::Rows, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
 }
 
 /// Rank and alpha.
 fn parse_metadata(metadata: &HashMap<String, String>) -> Result<(usize, f64), String> {
     let wrong = |key: &str, expected: &str| match metadata.get(key) {
-        Some(found) => format!("the metadata say {key} = {found:?}, expected {expected}"),
-        None => format!("the metadata say no {key}, expected {expected}"),
+        Some(found) => format!("metadata key `{key}` is {found:?}, expected {expected}"),
+        None => format!("metadata key `{key}` is missing, expected {expected}"),
     };
     if metadata.get("format").is_none_or(|found| found != FORMAT) {
-        return Err(wrong("format", &format!("{FORMAT:?}; name an adapter of rullama, or a PEFT folder")));
+        return Err(wrong("format", &format!("{FORMAT:?}; use an adapter of rullama, or a PEFT folder")));
     }
     let rank = metadata.get("rank").and_then(|r| r.parse().ok()).filter(|r: &usize| *r > 0);
     let rank = rank.ok_or_else(|| wrong("rank", "a whole number above 0"))?;
@@ -89,7 +90,7 @@ fn parse_metadata(metadata: &HashMap<String, String>) -> Result<(usize, f64), St
     Ok((rank, alpha.ok_or_else(|| wrong("alpha", "a number other than 0"))?))
 }
 
-/// rullama's name of a module; `None` where it has none: it adapts the seven matrices of attention and feed-forward.
+/// rullama's name of a module. `None` if rullama does not adapt it: it adapts the seven matrices of attention and feed-forward.
 pub fn name(module: Module) -> Option<&'static str> {
     match module {
         Module::InpGate | Module::Proj | Module::FfnGateUpExps | Module::FfnDownExps => None,

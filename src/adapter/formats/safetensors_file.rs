@@ -1,4 +1,4 @@
-//! safetensors files with their dangers checked, and written in one way.
+//! Safetensors files: checked when read, and written deterministically.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,23 +16,23 @@ use super::assemble::{Place, Tensor};
 use crate::adapter::Error;
 use crate::files;
 
-/// More bytes of header than this are no adapter's; the crate's own limit is the same.
-const MOST_HEADER: u64 = 100_000_000;
+/// Maximum size of a header in bytes. The crate has the same limit.
+const MAX_HEADER: u64 = 100_000_000;
 
-/// Opens the file that is `bytes`; a name that appears twice is refused, though the crate would take the last.
+/// Opens a file. Unlike the crate, which takes the last one, it rejects duplicate names.
 pub(super) fn open(bytes: &[u8]) -> Result<SafeTensors<'_>, String> {
     if bytes.starts_with(b"version https://git-lfs") {
-        return Err("is a pointer of Git LFS, expected the tensors; run `git lfs pull`".into());
+        return Err("is a Git LFS pointer, expected the tensors; run `git lfs pull`".into());
     }
     let file = SafeTensors::deserialize(bytes)
-        .map_err(|e| format!("not a whole safetensors file: {e}; copy or export the adapter again"))?;
-    let header = header(bytes).expect("the crate has read it");
+        .map_err(|e| format!("not a complete safetensors file: {e}; copy or export the adapter again"))?;
+    let header = header(bytes).expect("the crate has parsed the header");
     let _: UniqueNames = serde_json::from_slice(header)
         .map_err(|e| format!("the header is damaged: {e}; copy or export the adapter again"))?;
     Ok(file)
 }
 
-/// The text of `__metadata__`, empty where there is none.
+/// The contents of `__metadata__`; empty if there are none.
 pub(super) fn metadata(bytes: &[u8]) -> HashMap<String, String> {
     #[derive(Deserialize, Default)]
     struct Header {
@@ -43,12 +43,12 @@ pub(super) fn metadata(bytes: &[u8]) -> HashMap<String, String> {
     parsed.unwrap_or_default().__metadata__
 }
 
-/// The same of the file at `path`, of which no more than the header is read; empty where it is damaged.
+/// The contents of `__metadata__` of the file at `path`, of which only the header is read. Empty if the file is damaged.
 pub(in crate::adapter) fn read_metadata(path: &Path) -> Result<HashMap<String, String>, Error> {
     let read = |path: &Path| -> io::Result<Vec<u8>> {
         let length =
             files::read_start(path, 8)?.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
-        files::read_start(path, 8 + length.min(MOST_HEADER))
+        files::read_start(path, 8 + length.min(MAX_HEADER))
     };
     match read(path) {
         Ok(bytes) => Ok(metadata(&bytes)),
@@ -59,13 +59,13 @@ pub(in crate::adapter) fn read_metadata(path: &Path) -> Result<HashMap<String, S
     }
 }
 
-/// The JSON text behind the eight bytes that give its length; `None` where it is not there.
+/// The header: the JSON text after the eight bytes with its length. `None` if the file is too short.
 fn header(bytes: &[u8]) -> Option<&[u8]> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)
 }
 
-/// An object of any values whose names are all different.
+/// An object with unique names and any values.
 struct UniqueNames;
 
 impl<'de> Deserialize<'de> for UniqueNames {
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for UniqueNames {
     }
 }
 
-/// Name, shape and type of every tensor of `file`, by name; `place` reads a name.
+/// Lists all tensors, sorted by name. `place` parses a name.
 pub(super) fn list<'a>(
     views: &'a [(String, TensorView<'a>)],
     place: impl Fn(&str) -> Option<Place>,
@@ -108,24 +108,24 @@ pub(super) fn list<'a>(
     tensors
 }
 
-/// A matrix to be written.
+/// A matrix to write.
 pub(super) struct Matrix<'a> {
     pub name: String,
-    /// Rows and columns, of experts behind their number.
+    /// Rows and columns; for experts, preceded by their number.
     pub shape: Vec<usize>,
     pub values: Cow<'a, [f32]>,
 }
 
-/// A file of F32 matrices.
+/// Serializes F32 matrices.
 pub(super) fn serialize(matrices: &[Matrix], metadata: HashMap<String, String>) -> Result<Vec<u8>, String> {
     let views = matrices.iter().map(|Matrix { name, shape, values }| {
         let view = TensorView::new(Dtype::F32, shape.clone(), bytemuck::cast_slice(values));
-        (name, view.expect("a pair has the lengths that its slot and rank say"))
+        (name, view.expect("a pair has the lengths of its slot and rank"))
     });
     to_bytes(views, metadata)
 }
 
-/// A file of `views`, always the same bytes: the crate would write `metadata` in the random order of its map.
+/// Serializes `views` deterministically. The crate alone would write `metadata` in the random order of its map.
 pub(super) fn to_bytes<'a>(
     views: impl IntoIterator<Item = (impl AsRef<str> + Ord + fmt::Display, TensorView<'a>)>,
     metadata: HashMap<String, String>,
@@ -133,8 +133,8 @@ pub(super) fn to_bytes<'a>(
     let bytes = safetensors::serialize(views, (!metadata.is_empty()).then_some(metadata)).map_err(|_| {
         "it has too many matrices for one safetensors file; choose fewer target modules".to_string()
     })?;
-    let old = header(&bytes).expect("just written");
-    let mut entries: Map<String, Value> = serde_json::from_slice(old).expect("just written");
+    let old = header(&bytes).expect("the crate has just written it");
+    let mut entries: Map<String, Value> = serde_json::from_slice(old).expect("the crate has just written it");
     if let Some(Value::Object(metadata)) = entries.get_mut("__metadata__") {
         metadata.sort_keys();
     }

@@ -5,14 +5,15 @@ use crate::base::gguf_writer::Entry;
 use crate::base::value::Value;
 use crate::base::{GgmlType, Gguf};
 
-/// Says in the merged file what was done to it.
+/// Metadata key that describes the merge.
 const KEY: &str = "rullama_train.merged";
 
-/// The base's metadata, a note, and the file type that most matrices now have.
+/// The metadata of the base, with a description of the merge and an updated file type.
 pub(super) fn metadata(gguf: &Gguf, entries: &[Entry], adapter: &Adapter) -> Vec<(String, Value)> {
     let mut metadata: Vec<(String, Value)> = gguf.metadata().to_vec();
     metadata.retain(|(key, _)| key != KEY);
-    let (rank, matrices) = (adapter.rank, adapter.pairs.len());
+    let rank = adapter.rank;
+    let matrices = adapter.pairs.len();
     metadata.push((KEY.into(), Value::String(format!("LoRA of rank {rank} into {matrices} matrices"))));
     let before = most(gguf.tensors().iter().map(|t| (t.ty, &t.shape)));
     let after = most(entries.iter().map(|t| (t.ty, &t.shape)));
@@ -24,14 +25,14 @@ pub(super) fn metadata(gguf: &Gguf, entries: &[Entry], adapter: &Adapter) -> Vec
     metadata
 }
 
-/// The format that most matrices have, as llama.cpp guesses it where a file does not say.
+/// The type of most matrices, as llama.cpp guesses the file type.
 fn most<'a>(tensors: impl Iterator<Item = (GgmlType, &'a Vec<usize>)>) -> Option<GgmlType> {
     let matrices: Vec<GgmlType> = tensors.filter(|(_, shape)| shape.len() > 1).map(|(ty, _)| ty).collect();
     let count = |ty: &GgmlType| matrices.iter().filter(|t| *t == ty).count();
     GgmlType::SUPPORTED.into_iter().max_by_key(count).filter(|ty| count(ty) > 0)
 }
 
-/// `enum llama_ftype` in llama.h, "mostly" of a format.
+/// `enum llama_ftype` in llama.h: the file type "mostly" of a weight type.
 fn file_type(ty: GgmlType) -> Option<u32> {
     Some(match ty {
         GgmlType::F32 => 0,

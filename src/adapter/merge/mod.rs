@@ -1,4 +1,4 @@
-//! A whole model with the adapter in it: `W + scale·B·A` in the touched matrices, every other byte as in the base.
+//! Writes a model with an adapter merged into it: `W + scale·B·A` in the adapted matrices. All other bytes are those of the base.
 //!
 //! Rows are read, merged, quantized and written a few at a time, so that a large model needs little memory.
 
@@ -21,33 +21,35 @@ use rows::Job;
 
 pub use ty::MergeType;
 
-/// Bytes of an untouched tensor that are copied at a time.
-const BYTES_AT_A_TIME: usize = 16 << 20;
-/// What merging did to one matrix of the file.
+/// Bytes of an unchanged tensor that are copied at a time.
+const BYTES_PER_COPY: usize = 16 << 20;
+/// The effect of merging on one matrix of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergedTensor {
-    /// Name as in the file.
+    /// Name in the file.
     pub name: String,
-    /// Format in the base.
+    /// Weight type in the base.
     pub from: GgmlType,
-    /// Format in the merged file.
+    /// Weight type in the merged file.
     pub to: GgmlType,
-    /// Sum of squares of the base's values.
+    /// Sum of squares of the values in the base.
     pub base: f64,
     /// Sum of squares of `scale·B·A`.
     pub change: f64,
-    /// Sum of squares of what was lost when the sum was stored.
+    /// Sum of squares of the rounding error when the sum was stored.
     pub loss: f64,
-    /// Whether a byte differs from the base's, and from the matrix without the adapter stored in the same format: storing
-    /// decoded values anew may move bytes by itself.
+    /// Whether a byte differs both from the base and from the matrix without the adapter stored in the same type. Quantizing
+    /// dequantized values may change bytes by itself.
     pub changed: bool,
 }
 
 /// Writes `base` with `adapter` merged into it to `path`, as [`files::write_atomic_with`] writes.
 ///
-/// Metadata keep their order, types and values; the key `rullama_train.merged` is added and `general.file_type` follows
-/// the matrices where most of them change format. Fails where the adapter does not fit the base, where a merged value
-/// does not fit the format, and where the merged matrices are those of the base in every byte.
+/// Metadata keep their order, types and values. The key `rullama_train.merged` is added, and `general.file_type` is updated
+/// if most matrices change their type. `progress` is called with the name of each merged tensor.
+///
+/// Fails if the adapter does not fit the base, if a merged value does not fit the weight type, or if no byte of the merged
+/// matrices changes.
 pub fn write(
     path: &Path,
     base: &Base,
@@ -72,9 +74,9 @@ pub fn write(
             let tensor = &gguf.tensors()[index];
             let parts: Vec<&Part> = touched.iter().filter(|part| part.tensor == tensor.name).collect();
             if parts.is_empty() {
-                for (i, piece) in gguf.data(tensor).chunks(BYTES_AT_A_TIME).enumerate() {
+                for (i, piece) in gguf.data(tensor).chunks(BYTES_PER_COPY).enumerate() {
                     out.write_all(piece)?;
-                    let start = tensor.range.start + (i * BYTES_AT_A_TIME) as u64;
+                    let start = tensor.range.start + (i * BYTES_PER_COPY) as u64;
                     gguf.release(start..start + piece.len() as u64);
                 }
                 return Ok(());
@@ -93,11 +95,11 @@ pub fn write(
             return Ok(());
         }
         let problem = if merged.iter().all(|t| t.change == 0.0) {
-            "every product scale·B·A is zero, so that it would change nothing; train it first".to_string()
+            "every product scale·B·A is zero, so it has no effect; train it first".to_string()
         } else {
             format!(
-                "what it changes is too small for the format: every byte of {} matrices stayed the same; choose a \
-                 finer type, such as q8_0 or f16",
+                "its changes are too small for the weight type: no byte of {} matrices changes; choose a finer type, such as \
+                 q8_0 or f16",
                 merged.len()
             )
         };
@@ -109,7 +111,7 @@ pub fn write(
     }
 }
 
-/// Keeps the reason that is not the disk's, and ends the writing.
+/// Stores the reason, and returns an error that ends the writing.
 fn stop(refused: &mut Option<String>, problem: String) -> io::Error {
     *refused = Some(problem);
     io::Error::other("refused")

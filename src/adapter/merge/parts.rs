@@ -1,4 +1,4 @@
-//! The rows of the base's tensors to which each pair of an adapter belongs.
+//! Maps the pairs of an adapter to rows of the base's tensors.
 
 use std::ops::Range;
 
@@ -13,24 +13,28 @@ pub(super) struct Part<'a> {
     pub rows: Range<usize>,
     rank: usize,
     pair: &'a Pair,
-    /// Rows of one expert in the tensor and in `B`, and the one of `B` for the expert's first; of what is no expert, all of them.
+    /// Rows per expert in the tensor; all rows for dense matrices.
     expert_rows: usize,
+    /// Rows per expert in `B`; all rows for dense matrices.
     b_rows: usize,
+    /// Row of an expert's `B` that belongs to the expert's first row in the tensor.
     first_b_row: usize,
 }
 
 impl Part<'_> {
     /// The rows of `A` `[rank, cols]` and of `B` `[rank]` for a row of the tensor.
     pub fn of_row(&self, row: usize, cols: usize) -> (&[f32], &[f32]) {
-        let (expert, row) =
-            ((row - self.rows.start) / self.expert_rows, (row - self.rows.start) % self.expert_rows);
+        let row = row - self.rows.start;
+        let expert = row / self.expert_rows;
+        let row = row % self.expert_rows;
         let b_row = expert * self.b_rows + self.first_b_row + row;
-        let (a, b) = (expert * self.rank * cols, b_row * self.rank);
-        (&self.pair.a[a..a + self.rank * cols], &self.pair.b[b..b + self.rank])
+        let a = &self.pair.a[expert * self.rank * cols..][..self.rank * cols];
+        let b = &self.pair.b[b_row * self.rank..][..self.rank];
+        (a, b)
     }
 }
 
-/// Where each pair goes; refuses what does not fit the base.
+/// Finds the rows of each pair. Fails if the adapter does not fit the base.
 pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Part<'a>>, Error> {
     let refuse = |problem: String| Err(Error::Merge { problem });
     if adapter.pairs.is_empty() {
@@ -46,14 +50,14 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
             let name = format!("blk.{layer}.{name}");
             let Some((tensor, rows)) = base.location(&name) else {
                 return refuse(format!(
-                    "{} has or uses no matrix {name}; use the base that it was trained on",
+                    "{} does not have or use the matrix {name}; use the base that it was trained on",
                     base.name()
                 ));
             };
             let (height, width) = (rows.len(), tensor.shape[0]);
             if (height, width) != (experts * expert_rows, in_features) {
                 return refuse(format!(
-                    "{name} is [{height}, {width}] in {}, [{}, {in_features}] in the adapter; use the base that it was \
+                    "{name} is [{height}, {width}] in {}, but [{}, {in_features}] in the adapter; use the base that it was \
                      trained on",
                     base.name(),
                     experts * expert_rows,

@@ -9,9 +9,9 @@ use crate::base::quant::dequantize;
 use crate::base::quantize::{self, in_parallel, quantize, threads};
 use crate::base::{GgmlType, TensorInfo};
 
-/// Values that one thread merges at a time: its memory is about 16 bytes a value.
-const VALUES_AT_A_TIME: usize = 1 << 17;
-/// One tensor to merge.
+/// Values that one thread merges at a time. It needs about 16 bytes per value.
+const VALUES_PER_JOB: usize = 1 << 17;
+/// A tensor to merge.
 pub(super) struct Job<'a> {
     pub tensor: &'a TensorInfo,
     pub data: &'a [u8],
@@ -21,7 +21,7 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Writes the tensor. The outer error is the disk's; the inner one says why the values cannot be stored.
+    /// Writes the tensor. The outer error is an error of the disk; the inner one says why the values cannot be stored.
     pub fn run(&self, out: &mut dyn Write) -> io::Result<Result<MergedTensor, String>> {
         let TensorInfo { name, shape, ty, .. } = self.tensor;
         let (cols, rows) = (shape[0], shape[1..].iter().product::<usize>());
@@ -34,10 +34,10 @@ impl Job<'_> {
             loss: 0.0,
             changed: false,
         };
-        let height = (VALUES_AT_A_TIME / cols).max(1);
+        let height = (VALUES_PER_JOB / cols).max(1);
         let starts: Vec<usize> = (0..rows).step_by(height).collect();
         for wave in starts.chunks(threads()) {
-            // Once one byte is known to differ the others need no comparing.
+            // Once one byte is known to differ, the others need not be compared.
             let compare = !done.changed;
             let work = |&start: &usize| self.rows(start..(start + height).min(rows), compare);
             for result in in_parallel(wave.iter(), work) {
@@ -74,7 +74,7 @@ impl Job<'_> {
                     change.iter_mut().zip(a).for_each(|(sum, &a)| *sum += factor * f64::from(a));
                 }
             }
-            // Not even the sign of a zero changes where nothing is added.
+            // Where nothing is added, not even the sign of a zero may change.
             let sum = |(&w, &d): (&f32, &f64)| if d == 0.0 { w } else { (f64::from(w) + d) as f32 };
             merged.extend(values.iter().zip(&change).map(sum));
             block.base += squares(values.iter().map(|&w| f64::from(w)));
@@ -86,7 +86,7 @@ impl Job<'_> {
         }
         block.bytes = quantize(self.to, &merged).map_err(|e| self.refusal(e, rows.start))?;
         if self.to == own {
-            // Storing decoded values anew may move them; rows without a change keep their bytes.
+            // Quantizing dequantized values may change them. Rows without a change keep their bytes.
             for &row in &unchanged {
                 let bytes = row * row_bytes..(row + 1) * row_bytes;
                 block.bytes[bytes.clone()].copy_from_slice(&old[bytes]);
@@ -101,7 +101,7 @@ impl Job<'_> {
         Ok(block)
     }
 
-    /// Why the tensor cannot be stored: the position as row and column.
+    /// Describes why the tensor cannot be stored, with the row and column.
     fn refusal(&self, error: quantize::Error, first_row: usize) -> String {
         let (name, cols, ty) = (&self.tensor.name, self.tensor.shape[0], self.to.name());
         match error {
@@ -111,7 +111,7 @@ impl Job<'_> {
                 at % cols
             ),
             quantize::Error::OutOfRange { at, value, .. } => format!(
-                "row {}, column {} of {name} would be {value}, more than the {} that {ty} holds; choose f32",
+                "row {}, column {} of {name} would be {value}, beyond the limit {} of {ty}; choose f32",
                 first_row + at / cols,
                 at % cols,
                 quantize::limit(self.to)
@@ -121,7 +121,7 @@ impl Job<'_> {
     }
 }
 
-/// Merged rows.
+/// Merged rows, with sums of squares as in [`MergedTensor`].
 #[derive(Default)]
 struct Block {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! `adapter_config.json`: the rank and the scale, and what must be off.
+//! Reads and writes `adapter_config.json`.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::base::config::Config;
 use crate::families::{self, AdapterNames};
 use crate::files;
 
-/// What a PEFT folder says about its adapter without its tensors.
+/// The parts of `adapter_config.json` that are needed to read the tensors.
 pub(super) struct AdapterConfig {
     /// `r`.
     pub rank: usize,
@@ -22,14 +22,14 @@ pub(super) struct AdapterConfig {
     pub alpha: f64,
     /// `use_rslora`.
     pub rslora: bool,
-    /// Whether `target_parameters` has gate and up of experts, but not their down.
+    /// Whether `target_parameters` has gate and up of experts but not down.
     pub gate_up_alone: bool,
     rank_pattern: Vec<(Regex, usize)>,
     alpha_pattern: Vec<(Regex, f64)>,
 }
 
 impl AdapterConfig {
-    /// Rank and alpha of the module `name`: the first pattern that matches, else what holds for all.
+    /// Rank and alpha of the module `name`: of the first pattern that matches, otherwise the defaults.
     ///
     /// Source: PEFT `get_pattern_key`, `re.match(rf"(.*\.)?({key})$", name)`.
     pub fn of(&self, name: &str) -> (usize, f64) {
@@ -39,9 +39,9 @@ impl AdapterConfig {
     }
 }
 
-/// Keys of PEFT 0.21's `LoraConfig` that change what an adapter computes, and what each stands for.
+/// Keys of PEFT 0.21's `LoraConfig` that change what an adapter computes, with their meaning.
 ///
-/// Keys that only say where or how PEFT started or attached the matrices do not matter: the tensors tell.
+/// Keys about the initialisation or the choice of modules do not matter, because the tensors are in the file.
 const MUST_BE_OFF: [(&str, &str); 12] = [
     ("alora_invocation_tokens", "activated LoRA"),
     ("arrow_config", "Arrow routing"),
@@ -57,13 +57,13 @@ const MUST_BE_OFF: [(&str, &str); 12] = [
     ("use_qalora", "QA-LoRA"),
 ];
 
-/// Starts that also change the base, so that the matrices alone are not the adapter.
+/// Initialisations that also change the base, so that the matrices alone are not the adapter.
 const CHANGED_BASE: [&str; 5] = ["pissa", "corda", "olora", "loftq", "lora_ga"];
 
 /// Reads and checks `adapter_config.json`.
 ///
-/// Fails where the folder or the file is missing or damaged, where the adapter is not a plain LoRA, where `r` is not a
-/// count above 0, and where `lora_alpha` is not a finite number other than 0.
+/// Fails if the folder or the file is missing or damaged, if the adapter is not a plain LoRA, if `r` is not a positive
+/// integer, or if `lora_alpha` is not a finite number other than 0.
 pub(super) fn read_config(dir: &Path, config: &Config) -> Result<AdapterConfig, Error> {
     let bytes = read_file(dir, CONFIG)?;
     parse(&bytes, families::of(config).names)
@@ -114,7 +114,7 @@ fn parse(bytes: &[u8], names: &AdapterNames) -> Result<AdapterConfig, String> {
     Ok(AdapterConfig { rank, alpha, rslora, gate_up_alone, rank_pattern, alpha_pattern })
 }
 
-/// The experts' matrices in `target_parameters`; whatever else it may hold is no matrix of this model's.
+/// The modules in `target_parameters`, all of which must be matrices of experts.
 fn target_parameters(config: &Map<String, Value>, names: &AdapterNames) -> Result<Vec<Module>, String> {
     let key = "target_parameters";
     let entries = match config.get(key) {
@@ -139,7 +139,7 @@ fn target_parameters(config: &Map<String, Value>, names: &AdapterNames) -> Resul
     entries.iter().map(module).collect()
 }
 
-/// The values that modules have of their own, under regular expressions of their names, in the file's order.
+/// Reads values per module, with a regular expression of its name, in the order of the file.
 fn pattern<T>(
     config: &Map<String, Value>,
     key: &str,
@@ -171,16 +171,15 @@ fn is_off(value: &Value) -> bool {
     }
 }
 
-/// The file's text, with PEFT's layout: keys sorted, two spaces.
+/// Serializes the file as PEFT does: sorted keys, indented by two spaces.
 ///
-/// The keys are those that every PEFT since 0.8 knows, because older ones refuse what they do not know; the others have
-/// the value that PEFT takes where they are missing.
+/// It has only keys that every PEFT since 0.8 knows, because PEFT rejects unknown keys. The other keys have PEFT's defaults.
 pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &WriteOptions) -> Vec<u8> {
     let alpha = adapter.alpha;
     let parameters = naming.target_parameters(adapter.pairs.keys());
     let modules = naming.target_modules(adapter.pairs.keys());
     let only_parameters = adapter.pairs.keys().all(|slot| slot.module.of_experts());
-    // PEFT declares a whole number; a fraction is loaded all the same.
+    // PEFT declares an integer, but also loads a fraction.
     let whole = alpha.fract() == 0.0 && alpha.abs() < (1u64 << 53) as f64;
     let mut config = json!({
         "alpha_pattern": {},
@@ -193,7 +192,7 @@ pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &WriteOption
         "layers_pattern": null,
         "layers_to_transform": null,
         "lora_alpha": if whole { json!(alpha as i64) } else { json!(alpha) },
-        // PEFT has none on parameters.
+        // PEFT does not support dropout on parameters.
         "lora_dropout": if parameters.is_empty() { options.dropout } else { 0.0 },
         "modules_to_save": null,
         "peft_type": "LORA",
@@ -204,7 +203,7 @@ pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &WriteOption
         "task_type": "CAUSAL_LM",
         "use_rslora": adapter.rslora,
     });
-    // Older versions know no such key.
+    // Older versions do not know this key.
     if !parameters.is_empty() {
         config["target_parameters"] = json!(parameters);
         config.sort_all_objects();
@@ -218,18 +217,20 @@ pub(super) fn read_file(dir: &Path, name: &str) -> Result<Vec<u8>, Error> {
     files::read(&path).map_err(|source| {
         let refuse = |path: &Path, problem: String| Error::Read { path: path.into(), problem };
         if files::is_file(dir) {
-            refuse(dir, format!("is a file; name the folder that holds {CONFIG} and {TENSORS}"))
+            refuse(dir, format!("is a file; give the folder that contains {CONFIG} and {TENSORS}"))
         } else if source.kind() != ErrorKind::NotFound {
             refuse(&path, format!("{source}; check the path and its permissions"))
         } else if !files::exists(dir) {
-            refuse(dir, format!("does not exist; name a folder that holds {CONFIG} and {TENSORS}"))
+            refuse(dir, format!("does not exist; give a folder that contains {CONFIG} and {TENSORS}"))
         } else if files::exists(&dir.join("adapter_model.bin")) && name == TENSORS {
             refuse(
                 dir,
-                format!("holds adapter_model.bin, expected {TENSORS}; save it with safe_serialization=True"),
+                format!(
+                    "contains adapter_model.bin, expected {TENSORS}; save it with safe_serialization=True"
+                ),
             )
         } else {
-            refuse(dir, format!("has no {name}; a PEFT folder holds {CONFIG} and {TENSORS}"))
+            refuse(dir, format!("has no {name}; a PEFT folder contains {CONFIG} and {TENSORS}"))
         }
     })
 }

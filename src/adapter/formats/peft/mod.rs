@@ -1,9 +1,10 @@
 //! PEFT folders: `adapter_config.json` and `adapter_model.safetensors`, as PEFT 0.21 writes and loads them.
 //!
-//! Tensors are F32 and named `base_model.model.<module>.lora_A.weight` `[R, in]` and `.lora_B.weight` `[out, R]`. Experts' matrices
-//! are parameters without a module of their own (`target_parameters`): PEFT wraps `experts` for each, for down outside,
-//! so that their tensors are called `experts.lora_A` `[E·R, in]`, and those of gate and up `experts.base_layer.lora_A` where both are
-//! adapted. Source: PEFT `tuners/lora/layer.py` (`ParamWrapper`), `tuners/tuners_utils.py` (`_inject_parameters`).
+//! Tensors are F32 and named `base_model.model.<module>.lora_A.weight` `[R, in]` and `….lora_B.weight` `[out, R]`.
+//!
+//! The matrices of experts are parameters of the module `experts` (`target_parameters`), which PEFT wraps once per parameter,
+//! with the wrapper of down on the outside. So the tensors of down are named `experts.lora_A` `[E·R, in]`, and those of gate
+//! and up `experts.base_layer.lora_A` if both are adapted. Source: PEFT `tuners/lora/layer.py` (`ParamWrapper`), `tuners/tuners_utils.py` (`_inject_parameters`).
 
 mod config;
 mod tensors;
@@ -18,7 +19,7 @@ use config::{AdapterConfig, read_config};
 pub use tensors::read;
 pub(in crate::adapter) use tensors::read_slots;
 
-use super::layout::{Half, Layout};
+use super::layout::{Half, MatrixLayout};
 use super::safetensors_file;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::adapter::{Error, WriteOptions};
@@ -32,7 +33,7 @@ pub(in crate::adapter) const TENSORS: &str = "adapter_model.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
 
-/// Names of modules in a class of transformers' that the adapter is for.
+/// Names of modules in the transformers class that an adapter is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Naming {
     names: &'static AdapterNames,
@@ -62,7 +63,7 @@ impl Naming {
         format!("{}.{}.{}", self.layers, slot.layer, self.path(slot.module))
     }
 
-    /// Path of what carries a slot's tensors: of experts a wrapper around all of them; `nested` where one stands around it.
+    /// Path of the module that has a slot's tensors. For experts this is a wrapper; `nested`: it is inside another wrapper.
     fn wrapper(self, slot: &Slot, nested: bool) -> String {
         let path = match slot.module.of_experts() {
             true if nested => "experts.base_layer",
@@ -72,15 +73,15 @@ impl Naming {
         format!("{}.{}.{path}", self.layers, slot.layer)
     }
 
-    /// What `target_parameters` lists for those of `slots` that are experts' matrices.
+    /// The value of `target_parameters`: the slots that are matrices of experts.
     fn target_parameters<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> Vec<String> {
         slots.into_iter().filter(|s| s.module.of_experts()).map(|s| self.module(s)).collect()
     }
 
-    /// A regular expression for `target_modules` that matches, as a whole, the modules of `slots` and no others; experts' are none.
+    /// A regular expression for `target_modules` that fully matches the modules of `slots`, without experts, and no others.
     ///
-    /// Exact, because layers that share keys have no `k_proj`, and because the names alone also occur in the towers,
-    /// where PEFT cannot attach (transformers wraps those in another kind of layer).
+    /// It is exact because layers that share keys have no `k_proj`, and because bare names also match modules of the towers,
+    /// which PEFT cannot adapt (transformers wraps those in another kind of layer).
     pub fn target_modules<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> String {
         let mut by_layer: BTreeMap<usize, Vec<Module>> = BTreeMap::new();
         for slot in slots.into_iter().filter(|s| !s.module.of_experts()) {
@@ -102,18 +103,18 @@ impl Naming {
     }
 }
 
-/// Writes a PEFT folder for the class that `naming` says; see [`files::write_folder`] for what happens to an existing one.
+/// Writes a PEFT folder for the class of `naming`. Existing files of other names stay, see [`files::write_folder`].
 pub fn write(dir: &Path, adapter: &Adapter, naming: Naming, options: &WriteOptions) -> Result<(), Error> {
     let files = serialize(adapter, naming, options)?;
     Ok(files::write_folder(dir, &files.each_ref().map(|(name, bytes)| (*name, &bytes[..])))?)
 }
 
-/// The folder's files, names and contents; the same adapter always gives the same bytes.
+/// Serializes the folder's files, as names and contents. Equal adapters give equal bytes.
 ///
-/// Refuses an adapter without matrices, and one with values that are not finite.
+/// Fails if the adapter has no matrices, or values that are not finite.
 ///
-/// The fingerprint stands in the tensors' metadata, which every reader skips; an unknown key of the configuration would be
-/// refused by older ones.
+/// The fingerprint is in the metadata of the tensors, which all readers ignore. Older versions of PEFT reject unknown keys in
+/// the configuration.
 pub fn serialize(
     adapter: &Adapter,
     naming: Naming,
@@ -123,7 +124,7 @@ pub fn serialize(
     Ok([(TENSORS, tensors), (CONFIG, config::serialize(adapter, naming, options))])
 }
 
-/// Matrices, or their gradients, under PEFT's names as one safetensors file with `metadata`.
+/// Serializes matrices, or their gradients, under PEFT's names as a safetensors file with `metadata`.
 pub fn serialize_pairs(
     pairs: &BTreeMap<Slot, Pair>,
     rank: usize,
@@ -144,20 +145,20 @@ pub fn serialize_pairs(
         for (half, name, values) in [(Half::A, "lora_A", &pair.a), (Half::B, "lora_B", &pair.b)] {
             if let Some(value) = values.iter().find(|v| !v.is_finite()) {
                 return refuse(format!(
-                    "{name} of {module} holds {value}: training diverged; lower the learning rate"
+                    "{name} of {module} contains {value}: training diverged; lower the learning rate"
                 ));
             }
-            let (shape, _) = Layout::Rows.shape(half, rank, slot);
-            let values = Layout::store_rows(half, values, rank, slot);
+            let (shape, _) = MatrixLayout::Rows.shape(half, rank, slot);
+            let values = MatrixLayout::store_rows(half, values, rank, slot);
             stored.push((format!("base_model.model.{module}.{name}.weight"), shape, values));
         }
     }
     for (name, shape, values) in &stored {
         let view = TensorView::new(Dtype::F32, shape.clone(), bytemuck::cast_slice(values))
-            .expect("a pair has the lengths that its slot and rank say");
+            .expect("a pair has the lengths of its slot and rank");
         views.push((name, view));
     }
-    // As in PEFT's own files: the tensors are laid out as PyTorch's.
+    // PEFT's own files have this key.
     metadata.insert("format".into(), "pt".into());
     safetensors_file::to_bytes(views, metadata).or_else(refuse)
 }

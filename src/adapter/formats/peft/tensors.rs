@@ -1,26 +1,25 @@
-//! `adapter_model.safetensors`: every tensor must fit a slot, and every slot must have its two tensors.
+//! Reads `adapter_model.safetensors`.
 
 use std::path::Path;
 
 use super::config::read_file;
 use super::{AdapterConfig, Naming, TENSORS, read_config};
 use crate::adapter::Error;
-use crate::adapter::formats::assemble::{Names, Place, Spec, assemble, layer_and_rest};
-use crate::adapter::formats::layout::{Half, Layout};
+use crate::adapter::formats::assemble::{Names, Place, RankScale, assemble, layer_and_rest};
+use crate::adapter::formats::layout::{Half, MatrixLayout};
 use crate::adapter::formats::safetensors_file;
 use crate::adapter::lora::{Adapter, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
 
-/// Reads a PEFT folder for the model `config` and the slots that the caller trains, in any of [`Naming`]'s namings.
+/// Reads a PEFT folder with exactly `slots` for the model `config`, in any [`Naming`].
 ///
-/// F16 and BF16 become F32, exactly. Fails where the configuration is damaged or not of a plain LoRA, where the file is damaged, where a slot lacks a
-/// tensor, where a tensor fits no slot, and on wrong shapes, other types and values that are not finite.
+/// F16 and BF16 are converted to F32, which is exact. For errors see [`read_any`](crate::adapter::read_any).
 pub fn read(dir: &Path, config: &Config, slots: &[Slot]) -> Result<Adapter, Error> {
     read_slots(dir, config, Some(slots))
 }
 
-/// [`read`], where `None` takes the slots that are there.
+/// [`read`]; with `None`, all slots in the file are read.
 pub(in crate::adapter) fn read_slots(
     dir: &Path,
     config: &Config,
@@ -47,19 +46,19 @@ fn parse(
             }
         }
     }
-    // A pattern matches the name that the module has in its class.
+    // Patterns match the name of the module in its class.
     let inside = tensors.iter().any(|t| t.name.contains(".language_model."));
     let naming = if inside { Naming::conditional_generation(config) } else { Naming::causal_lm(config) };
     let spec = |slot: &Slot| {
         let (rank, alpha) = found.of(&naming.module(slot));
-        Spec::of(rank, alpha, found.rslora)
+        RankScale::of(rank, alpha, found.rslora)
     };
     let module = |slot: &Slot| Naming::causal_lm(config).module(slot);
     let names = Names { halves: ["lora_A", "lora_B"], module: &module };
-    assemble(&tensors, (Layout::Rows, &names), &spec, (found.alpha, found.rslora), config, slots)
+    assemble(&tensors, (MatrixLayout::Rows, &names), &spec, (found.alpha, found.rslora), config, slots)
 }
 
-/// What a key names, in either naming and with or without PEFT's adapter name `default`.
+/// The place that a key means, in either naming, with or without PEFT's adapter name `default`.
 fn parse_key(key: &str, config: &Config) -> Option<Place> {
     let layers = key.strip_prefix("base_model.model.model.")?;
     let layers = layers.strip_prefix("language_model.").unwrap_or(layers);
@@ -72,7 +71,7 @@ fn parse_key(key: &str, config: &Config) -> Option<Place> {
         None => (rest.strip_suffix(".lora_B")?, Half::B),
     };
     let module = match path {
-        // Wrapped once for each: see the head of `peft.rs`.
+        // Wrapped once per parameter: see the documentation of `peft`.
         "experts" => Module::FfnDownExps,
         "experts.base_layer" => Module::FfnGateUpExps,
         _ => Module::ALL.into_iter().find(|m| naming.path(*m) == path && !m.of_experts())?,

@@ -1,60 +1,63 @@
-//! The only way to files: reading them, and writing them so that a crash or a full disk never leaves half a file in the place
-//! of a good one.
+//! Files on disk. All reading and writing of files goes through here.
 //!
-//! Everything is written beside its place, flushed to the disk, and then renamed. Where there is no disk, `memory.rs` stands in
-//! for this module.
+//! Files are written to a temporary file in the same folder, flushed to disk, and renamed. A crash or a full disk never
+//! replaces a good file with an incomplete one.
+
+mod write;
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// What every temporary file and folder is called; something follows. One that is found later was left by a crash.
+pub use write::{beside, near, replace, write_atomic, write_atomic_with, write_folder};
+
+/// Prefix of temporary files and folders. A crash may leave some behind.
 const UNFINISHED: &str = ".unfinished-";
 
-/// Why something could not be written. What stood in its place still stands there.
+/// Why a file or folder could not be written. An existing one is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {source}; {}", .path.display(), next_step(.source))]
 pub struct Error {
     /// The path as the caller gave it.
     pub path: PathBuf,
-    /// The system's reason.
+    /// Error of the operating system.
     pub source: io::Error,
 }
 
-/// What the user can do about it.
+/// What the user can do about an error.
 fn next_step(source: &io::Error) -> &'static str {
     match source.kind() {
-        ErrorKind::PermissionDenied => "check who may write there, or choose another place",
-        ErrorKind::ReadOnlyFilesystem => "choose a place that can be written to",
+        ErrorKind::PermissionDenied => "check the permissions, or choose another place",
+        ErrorKind::ReadOnlyFilesystem => "choose a place that is writable",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space, or choose another disk",
         ErrorKind::FileTooLarge => "choose a disk or a limit that allows files of this size",
-        ErrorKind::IsADirectory => "it is a folder where a file is expected; choose another name",
+        ErrorKind::IsADirectory => "it is a folder, expected a file; choose another name",
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            "a file stands where a folder is expected; remove it or choose another name"
+            "it is a file, expected a folder; remove it or choose another name"
         }
         ErrorKind::InvalidFilename | ErrorKind::InvalidInput => "choose another name",
         _ => "check the disk and try again",
     }
 }
 
-/// Turns a system's reason into an [`Error`] at `path`.
+/// Converts an error of the operating system into an [`Error`] at `path`.
 fn at(path: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error { path: path.into(), source }
 }
 
-/// A whole file.
+/// Reads a whole file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// At most the first `most` bytes of a file.
+/// Reads at most the first `most` bytes of a file.
 pub fn read_start(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A whole file of text.
+/// Reads a whole text file.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
@@ -69,21 +72,21 @@ pub fn is_dir(path: &Path) -> bool {
     path.is_dir()
 }
 
-/// Whether anything is at `path`.
+/// Whether a file or folder is at `path`.
 pub fn exists(path: &Path) -> bool {
     path.exists()
 }
 
-/// What a folder holds, files and folders, by name.
+/// Lists the files and folders in a folder, sorted by name.
 pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     found.sort();
     Ok(found)
 }
 
-/// The files that match a pattern such as `data/*.jsonl`, by name.
+/// Lists the files that match a pattern such as `data/*.jsonl`, sorted by name.
 ///
-/// Fails with [`ErrorKind::InvalidInput`] where it is no pattern.
+/// Fails with [`ErrorKind::InvalidInput`] if the pattern is invalid.
 pub fn matching(pattern: &str) -> io::Result<Vec<PathBuf>> {
     let options = glob::MatchOptions { require_literal_leading_dot: true, ..Default::default() };
     let invalid = |e| io::Error::new(ErrorKind::InvalidInput, e);
@@ -92,99 +95,7 @@ pub fn matching(pattern: &str) -> io::Result<Vec<PathBuf>> {
     Ok(paths.into_iter().filter(|path| path.is_file()).collect())
 }
 
-/// Writes `bytes` to `path`: afterwards the file is whole, or what stood there still stands.
-///
-/// Missing folders are created. A symbolic link is followed. Devices and pipes are refused: a rename would replace them.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    write_atomic_with(path, |file| file.write_all(bytes))
-}
-
-/// [`write_atomic`] for contents that need not be in memory at once: `fill` writes them.
-pub fn write_atomic_with(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), Error> {
-    replace_file(path, fill).map_err(at(path))
-}
-
-fn replace_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let place = follow(path);
-    check_replaceable(&place)?;
-    let parent = create_parent(&place)?;
-    // Dropping the temporary file removes it: no failure below leaves it behind.
-    let temporary = builder(0o666).tempfile_in(&parent)?;
-    let mut writer = BufWriter::new(temporary.as_file());
-    fill(&mut writer)?;
-    writer.flush()?;
-    drop(writer);
-    temporary.as_file().sync_all()?;
-    temporary.persist(&place).map_err(|e| e.error)?;
-    sync_folder(&parent)
-}
-
-/// Puts the file `from`, which is on the same disk and flushed, in the place of `path`, as [`write_atomic`] does.
-pub fn replace(from: &Path, path: &Path) -> Result<(), Error> {
-    let place = follow(path);
-    check_replaceable(&place).map_err(at(path))?;
-    let parent = create_parent(&place).map_err(at(path))?;
-    fs::rename(from, &place).map_err(at(path))?;
-    sync_folder(&parent).map_err(at(path))
-}
-
-/// A folder beside `path`, for a file that must be looked at before it takes that place; removed when dropped.
-///
-/// Fails where nothing could be put at `path`.
-pub fn beside(path: &Path) -> Result<tempfile::TempDir, Error> {
-    let place = follow(path);
-    check_replaceable(&place).map_err(at(path))?;
-    let parent = create_parent(&place).map_err(at(path))?;
-    builder(0o700).tempdir_in(&parent).map_err(at(path))
-}
-
-/// A folder of our own where `dir` is or will be, for results that must be looked at first; removed when dropped.
-pub fn near(dir: &Path) -> Result<tempfile::TempDir, Error> {
-    let place = std::path::absolute(follow(dir)).map_err(at(dir))?;
-    let existing = place.ancestors().find(|p| p.is_dir()).unwrap_or(&place);
-    builder(0o700).tempdir_in(existing).map_err(at(dir))
-}
-
-/// Writes a folder of files, given as names and contents: all of them are on the disk before the first takes its place.
-///
-/// A new folder appears whole. In an existing one each file is replaced whole and other files stay; the last of `files`
-/// is away meanwhile, so that a crash between two replacements cannot pass for a mixture of old and new.
-pub fn write_folder(dir: &Path, files: &[(&str, &[u8])]) -> Result<(), Error> {
-    let place = follow(dir);
-    let exists = place.is_dir();
-    if place.exists() && !exists {
-        return Err(at(dir)(ErrorKind::NotADirectory.into()));
-    }
-    let parent = create_parent(&place).map_err(at(dir))?;
-    for (name, _) in files {
-        check_replaceable(&place.join(name)).map_err(at(&dir.join(name)))?;
-    }
-    // Inside an existing folder, because that is surely writable and on the same disk; its parent may be neither.
-    let staged = builder(0o777).tempdir_in(if exists { &place } else { &parent }).map_err(at(dir))?;
-    for (name, bytes) in files {
-        write_synced(&staged.path().join(name), bytes).map_err(at(&dir.join(name)))?;
-    }
-    sync_folder(staged.path()).map_err(at(dir))?;
-    if !exists {
-        fs::rename(staged.path(), &place).map_err(at(dir))?;
-        // It is no longer temporary.
-        let _ = staged.keep();
-        return sync_folder(&parent).map_err(at(dir));
-    }
-    if let Some((last, _)) = files.last().filter(|(last, _)| place.join(last).exists()) {
-        fs::remove_file(place.join(last)).map_err(at(&dir.join(last)))?;
-        sync_folder(&place).map_err(at(dir))?;
-    }
-    for (name, _) in files {
-        fs::rename(staged.path().join(name), place.join(name)).map_err(at(&dir.join(name)))?;
-    }
-    sync_folder(&place).map_err(at(dir))
-}
-
-/// Removes a folder and what is in it. A crash meanwhile leaves no part of it under its own name.
+/// Removes a folder with its contents. A crash meanwhile never leaves part of it under its name.
 pub fn remove_folder(dir: &Path) -> Result<(), Error> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let aside = dir.with_file_name(format!("{UNFINISHED}{name}"));
@@ -194,7 +105,7 @@ pub fn remove_folder(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes what interrupted writes left in the folder `dir`. Nobody else may be writing there.
+/// Removes what interrupted writes left in the folder `dir`. No other process may be writing there.
 pub fn remove_unfinished(dir: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -207,7 +118,7 @@ pub fn remove_unfinished(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails where [`write_folder`] would find no place to write: a check before long work. Nothing is left behind.
+/// Checks that [`write_folder`] can write to `dir`, before long work. Leaves nothing behind.
 pub fn check_folder(dir: &Path) -> Result<(), Error> {
     let place = std::path::absolute(follow(dir)).map_err(at(dir))?;
     let existing = place.ancestors().find(|p| p.exists()).unwrap_or(&place);
@@ -217,25 +128,19 @@ pub fn check_folder(dir: &Path) -> Result<(), Error> {
     builder(0o600).tempfile_in(existing).map(drop).map_err(|e| at(dir)(e.kind().into()))
 }
 
-/// Fails where [`write_atomic`] would find no place to write: a check before long work. Nothing is left behind.
+/// Checks that [`write_atomic`] can write to `path`, before long work. Leaves nothing behind.
 pub fn check_file(path: &Path) -> Result<(), Error> {
     check_replaceable(&follow(path)).map_err(at(path))?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     check_folder(parent).map_err(|e| at(path)(e.source))
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// What a path leads to, through symbolic links; the path itself where nothing is there yet.
+/// Follows symbolic links. Returns the path itself if nothing exists there.
 fn follow(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.into())
 }
 
-/// Fails where something other than a file stands at `place`.
+/// Fails if something other than a file is at `place`.
 fn check_replaceable(place: &Path) -> io::Result<()> {
     match fs::metadata(place) {
         Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
@@ -246,16 +151,7 @@ fn check_replaceable(place: &Path) -> io::Result<()> {
     }
 }
 
-fn create_parent(place: &Path) -> io::Result<PathBuf> {
-    let Some(parent) = place.parent() else {
-        return Ok(place.into()); // The root of a disk: it exists and cannot be renamed.
-    };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    fs::create_dir_all(parent)?;
-    Ok(parent.into())
-}
-
-/// Temporary files are private unless told otherwise; results get the user's usual permissions.
+/// A builder for temporary files with the given permissions. Results need the usual ones, as temporary files are private by default.
 fn builder(mode: u32) -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(UNFINISHED);
@@ -266,10 +162,10 @@ fn builder(mode: u32) -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// Makes renames inside `folder` survive a power cut; only Unix lets a folder be flushed.
+/// Flushes renames inside `folder` to disk. Only possible on Unix.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) {
-        // Some network disks cannot do it and say so; the files themselves are safe.
+        // Some network file systems do not support this. The files themselves are safe.
         match File::open(folder)?.sync_all() {
             Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
             result => result,
@@ -283,7 +179,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The names in a folder, hidden ones too: what a failure may not leave behind.
+    /// All names in a folder, including hidden ones.
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).expect("the folder exists");
         let mut names: Vec<String> =
@@ -324,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn places_that_are_no_files_are_refused() {
+    fn folders_and_devices_are_not_replaced() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let error = write_atomic(dir.path(), b"x").expect_err("a folder").to_string();
-        assert!(error.contains("it is a folder where a file is expected"), "{error}");
+        assert!(error.contains("it is a folder, expected a file"), "{error}");
         write_atomic(&dir.path().join("file"), b"x").expect("written");
         let error = write_atomic(&dir.path().join("file/inside"), b"x").expect_err("no folder").to_string();
-        assert!(error.contains("a file stands where a folder is expected"), "{error}");
+        assert!(error.contains("it is a file, expected a folder"), "{error}");
         let error = write_folder(&dir.path().join("file"), &[("a", b"x")]).expect_err("a file").to_string();
-        assert!(error.contains("a file stands where a folder is expected"), "{error}");
+        assert!(error.contains("it is a file, expected a folder"), "{error}");
         assert_eq!(names(dir.path()), ["file"]);
         #[cfg(unix)]
         {
@@ -354,11 +250,11 @@ mod tests {
         fs::write(dir.path().join("file"), "x").expect("written");
         for path in [dir.path().join("file"), dir.path().join("file/inside")] {
             let error = check_folder(&path).expect_err("a file").to_string();
-            assert!(error.contains("a file stands where a folder is expected"), "{error}");
+            assert!(error.contains("it is a file, expected a folder"), "{error}");
         }
         check_file(&dir.path().join("file")).expect("can be replaced");
         let error = check_file(dir.path()).expect_err("a folder").to_string();
-        assert!(error.contains("it is a folder where a file is expected"), "{error}");
+        assert!(error.contains("it is a folder, expected a file"), "{error}");
         assert_eq!(names(dir.path()), ["file"]);
     }
 

@@ -1,18 +1,18 @@
-//! Numbers, times and text as a page has them.
+//! Formats numbers, times and text for an HTML page.
 
 use crate::words;
 
-/// Text that cannot be taken for markup.
+/// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A value as a recipe would have it.
+/// Formats a number as in a recipe.
 pub fn setting(x: f64) -> String {
     if x != 0.0 && x.abs() < 1e-3 { format!("{x:e}") } else { x.to_string() }
 }
 
-/// Three or four digits that matter.
+/// Formats a number with three or four significant digits.
 pub fn number(x: f64) -> String {
     let text = match x.abs() {
         0.0 => return "0".into(),
@@ -25,7 +25,7 @@ pub fn number(x: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').into()
 }
 
-/// As a power of ten: `4e-3`.
+/// Formats a number in scientific notation: `4e-3`.
 pub fn small(x: f64) -> String {
     let text = format!("{x:.2e}");
     let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
@@ -33,23 +33,26 @@ pub fn small(x: f64) -> String {
     if power == "0" || x == 0.0 { digits.into() } else { format!("{digits}e{power}") }
 }
 
+/// Formats a fraction as a percentage.
 pub fn percent(share: f64) -> String {
     let text = format!("{:.1}", 100.0 * share);
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
 }
 
+/// Formats a duration in seconds.
 pub fn duration(seconds: f64) -> String {
     words::duration(seconds, 1)
 }
 
-/// Digits in groups of three, by a space that does not break.
+/// Formats a number with groups of three digits, separated by narrow no-break spaces.
 pub fn grouped(n: usize) -> String {
     words::grouped(n, '\u{202f}')
 }
 
-/// Seconds since 1970 as a day and a time of UTC. Howard Hinnant, "chrono-compatible low-level date algorithms".
+/// Formats seconds since 1970 as date and time in UTC. Algorithm: Howard Hinnant, "chrono-compatible low-level date algorithms".
 pub fn date(seconds: f64) -> String {
-    let (days, rest) = ((seconds / 86_400.0).floor() as i64, seconds.rem_euclid(86_400.0) as u32);
+    let days = (seconds / 86_400.0).floor() as i64;
+    let rest = seconds.rem_euclid(86_400.0) as u32;
     let shifted = days + 719_468; // from 1 March of year 0
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
@@ -76,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_the_calendars() {
+    fn dates_match_the_calendar() {
         assert_eq!(date(0.0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_827_696.0), "2000-02-29 12:34 UTC");
         assert_eq!(date(4_107_542_399.0), "2100-02-28 23:59 UTC");
