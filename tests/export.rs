@@ -1,6 +1,6 @@
-//! PEFT folders: what is written is what PEFT writes, what is read is what was written, and nothing wrong is accepted.
+//! PEFT folders: written as PEFT writes them, read back exactly, and rejected if something is wrong.
 //!
-//! The golden folders were written by PEFT 0.21.2 itself, on models of transformers' `Gemma4ForCausalLM`.
+//! The golden folders were written by PEFT 0.21.2, for models of transformers' `Gemma4ForCausalLM`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,7 +33,7 @@ fn config_of(name: &str) -> Config {
     Base::open(path.to_str().expect("UTF-8")).expect("the golden model opens").config().clone()
 }
 
-/// Four layers with every oddity: layer 1 has keys for values, layers 2 and 3 share those of 0 and 1.
+/// Four layers with special cases: layer 1 uses its keys as values, layers 2 and 3 share keys and values of layers 0 and 1.
 fn odd_config() -> Config {
     let layer = LayerConfig {
         window: Some(8),
@@ -67,7 +67,7 @@ fn odd_config() -> Config {
     }
 }
 
-/// Values in `B` too, among them the smallest, the largest, a negative zero and a subnormal.
+/// An adapter whose `B` has values too, among them the smallest, the largest, a negative zero and a subnormal.
 fn adapter(slots: &[Slot]) -> Adapter {
     let mut adapter = Adapter::init(slots, 3, 16.0, false, 7);
     for pair in adapter.pairs.values_mut() {
@@ -84,7 +84,7 @@ fn bits(adapter: &Adapter) -> BTreeMap<Slot, [Vec<u32>; 2]> {
     adapter.pairs.iter().map(|(slot, pair)| (*slot, [of(&pair.a), of(&pair.b)])).collect()
 }
 
-// --- what is written ---
+// --- writing ---
 
 #[test]
 fn a_round_trip_is_exact() {
@@ -104,8 +104,8 @@ fn a_round_trip_is_exact() {
 }
 
 #[test]
-fn golden_adapters_load_and_come_out_as_peft_wrote_them() {
-    // Modules that the golden adapters cover; k and v of sharing layers are in none of them.
+fn golden_adapters_are_written_as_peft_wrote_them() {
+    // Modules of the golden adapters. None has k and v of layers that share them.
     let text = &Module::ALL[..7];
     let cases: [(&str, Config, &[Module], [f64; 2]); 5] = [
         ("moe", config_of("moe"), &Module::ALL, [3.0, 6.0]),
@@ -135,7 +135,7 @@ fn golden_adapters_load_and_come_out_as_peft_wrote_them() {
 }
 
 #[test]
-fn the_configuration_says_what_peft_says() {
+fn the_configuration_equals_that_of_peft() {
     let config = odd_config();
     let adapter = adapter(&slots(&config, &[Module::AttnQ, Module::FfnDown]));
     let [_, (file, bytes)] = peft::serialize(&adapter, Naming::causal_lm(&config), &OPTIONS).expect("sound");
@@ -145,7 +145,7 @@ fn the_configuration_says_what_peft_says() {
     let path = golden("dense").join("adapter/adapter_config.json");
     let theirs: Map<String, Value> =
         serde_json::from_slice(&fs::read(path).expect("there")).expect("PEFT writes JSON");
-    // What this adapter has of its own; all else is as in a plain adapter that PEFT wrote.
+    // The keys in which this adapter differs from a plain adapter that PEFT wrote.
     let own = [
         ("base_model_name_or_path", json!("google/gemma-4-E2B-it")),
         ("lora_alpha", json!(16)),
@@ -162,7 +162,7 @@ fn the_configuration_says_what_peft_says() {
 }
 
 #[test]
-fn an_adapter_that_no_file_should_hold_is_not_written() {
+fn an_invalid_adapter_is_not_written() {
     let mut bad = adapter(&slots(&odd_config(), &[Module::Proj]));
     bad.pairs.values_mut().nth(2).expect("four layers").b[5] = f32::NAN;
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -204,7 +204,7 @@ const IN_LAYER: [&str; 20] = [
     ".post_per_layer_input_norm",
 ];
 
-/// Modules of `Gemma4ForConditionalGeneration` beside the text layers, `0` for each layer (transformers 5.23, printed
+/// Modules of `Gemma4ForConditionalGeneration` outside the text layers, `0` for each layer (transformers 5.23, printed
 /// by `named_modules`).
 const TOWERS: [&str; 34] = [
     "lm_head",
@@ -243,7 +243,7 @@ const TOWERS: [&str; 34] = [
     "model.vision_tower.encoder.layers.0.self_attn.v_proj.linear",
 ];
 
-/// Modules of the text model beside its layers.
+/// Modules of the text model outside its layers.
 const TEXT: [&str; 6] =
     ["", ".embed_tokens", ".embed_tokens_per_layer", ".layers", ".norm", ".per_layer_model_projection"];
 
@@ -262,7 +262,7 @@ fn every_module(layers: usize) -> BTreeSet<String> {
 
 #[test]
 fn target_modules_match_exactly_the_slots() {
-    // 24 layers, so that 1, 2, 12 and 21 can be confused; the last four share.
+    // 24 layers, so that 1, 2, 12 and 21 could be confused. The last four share keys and values.
     let mut config = odd_config();
     config.layers = (0..24).map(|i| config.layers[if i < 20 { i % 2 } else { 2 + i % 2 }].clone()).collect();
     let all = slots(&config, &Module::ALL);
@@ -299,9 +299,9 @@ fn target_modules_match_exactly_the_slots() {
     }
 }
 
-// --- what is refused ---
+// --- errors ---
 
-/// A sound folder, to be damaged: q and k of the odd model.
+/// A valid folder with q and k of the model with special cases, to be damaged.
 struct Folder {
     dir: tempfile::TempDir,
     config: Config,
@@ -589,7 +589,7 @@ fn damaged_files_are_refused() {
         fs::write(folder.path("adapter_model.safetensors"), bytes).expect("written");
         folder.assert_refused(&["adapter_model.safetensors: ", expected]);
     }
-    // A cut anywhere, and any single wrong byte of the header, gives an error or an adapter, never a panic.
+    // Truncation anywhere, and any wrong byte in the header, gives an error or an adapter, but never a panic.
     let folder = Folder::new();
     let end = 8 + u64::from_le_bytes(sound[..8].try_into().expect("eight bytes")) as usize;
     for i in (0..end).step_by(3) {
@@ -622,10 +622,10 @@ fn missing_files_are_named() {
     folder.assert_refused(&["has no adapter_config.json"]);
 }
 
-// --- what is accepted beside our own ---
+// --- folders written by other programs ---
 
 #[test]
-fn ranks_and_alphas_of_single_modules_become_one_adapter() {
+fn different_ranks_and_alphas_become_one_adapter() {
     let mut folder = Folder::new();
     let halves = folder.tensors.iter_mut().filter(|(name, _)| name.contains("lora_B"));
     halves
@@ -650,7 +650,7 @@ fn ranks_and_alphas_of_single_modules_become_one_adapter() {
     };
     folder
         .assert_refused(&["layers.1.self_attn.q_proj.lora_A.weight is [1, 16], expected [r, in] = [3, 16]"]);
-    // PEFT takes the first pattern that matches from a dot, or from the start, to the end.
+    // PEFT uses the first pattern that matches from the start, or from after a dot, to the end.
     let rank = json!({"attn.q_proj": 7, r"layers\.1\.self_attn\.q_proj": 1, "q_proj": 3});
     set(&[
         ("rank_pattern", rank),

@@ -1,4 +1,4 @@
-//! Recipes: what is read, what is refused and in which words, and that the shipped ones load.
+//! Recipes: values and error messages, and that the shipped recipes load.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,17 @@ use rullama_train::run::{self, Data, Frozen, Steps};
 
 const NONE: [(&str, &str); 0] = [];
 
-/// The three keys that every recipe needs; what follows them begins in line 4.
+/// The three required keys. Text after them starts in line 4.
 const REQUIRED: &str = "model.base = 'tiny'\ndata.train = 'a.jsonl'\noutput.dir = 'runs/a'\n";
 
 fn parse(text: &str, overrides: &[(&str, &str)]) -> Result<Recipe, RecipeError> {
     Recipe::parse(text, Syntax::Toml, "r.toml", overrides)
 }
 
-/// A valid recipe with `rest` as its line 4 and beyond.
+/// A valid recipe with `rest` from line 4 on.
 fn accept(rest: &str) -> Recipe {
-    parse(&format!("{REQUIRED}{rest}"), &NONE).unwrap_or_else(|error| panic!("{rest:?} was refused: {error}"))
+    parse(&format!("{REQUIRED}{rest}"), &NONE)
+        .unwrap_or_else(|error| panic!("{rest:?} was rejected: {error}"))
 }
 
 #[track_caller]
@@ -49,7 +50,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What the shipped recipes are for, and on what: four tasks on four bases, and samples of one's own.
+/// Tasks and bases of the shipped recipes: four tasks on four bases, and one for the user's own samples.
 const TASKS: [&str; 4] = ["chat", "labels", "stories", "tools"];
 const BASES: [(&str, &str); 4] = [
     ("", "tiny"),
@@ -78,7 +79,7 @@ fn shipped_recipes_load() {
     assert_eq!(names.len(), 17);
 }
 
-/// Everything that a run does before it touches a device, on the tiny base in place of those that are downloaded.
+/// Runs all steps that need no device, with the tiny base instead of bases that must be downloaded.
 #[test]
 fn shipped_recipes_plan_their_steps() {
     let mut planned = 0;
@@ -107,8 +108,8 @@ fn shipped_recipes_plan_their_steps() {
 }
 
 #[test]
-fn the_manual_gives_every_key_with_its_true_default() {
-    // A key of chat.toml is followed by `# default: VALUE`, also where it is commented out.
+fn the_manual_has_every_key_with_its_default() {
+    // In chat.toml, `# default: VALUE` follows each key, also if the key is commented out.
     let manual = std::fs::read_to_string(root().join("recipes/chat.toml")).expect("recipes/chat.toml");
     let (mut section, mut defaults, mut keys) = (String::new(), String::new(), 0);
     for line in manual.lines() {
@@ -193,7 +194,7 @@ kernels = "auto"
     assert_eq!(accept("").to_toml(), expected);
 }
 
-/// Every key, none at its default.
+/// A recipe with all keys, none at its default.
 const FULL: &str = r#"
 [model]
 base = "gemma4:e2b"
@@ -258,7 +259,7 @@ kernels = "f16"
 "#;
 
 #[test]
-fn toml_and_json_twins_are_equal_and_survive_to_toml() {
+fn toml_and_json_give_equal_recipes_that_survive_to_toml() {
     let recipe = parse(FULL, &NONE).expect("valid");
     let table: toml::Table = FULL.parse().expect("valid TOML");
     let json = serde_json::to_string_pretty(&table).expect("plain values");
@@ -279,7 +280,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 }
 
 #[test]
-fn values_arrive() {
+fn values_are_read() {
     let recipe = parse(FULL, &NONE).expect("valid");
     assert_eq!(recipe.lora.target_modules, TargetModules::Only(vec![Module::AttnQ, Module::FfnDown]));
     assert_eq!(recipe.lora.alpha, 20.0);
@@ -294,7 +295,7 @@ fn values_arrive() {
 }
 
 #[test]
-fn unknown_keys_name_the_nearest() {
+fn unknown_keys_suggest_the_most_similar() {
     refuse("lora.rnak = 8", "r.toml:4:6: unknown key `rnak` in [lora]; did you mean `rank`?");
     refuse(
         "[lora]\nrank = 8\n  dropuot = 0.1",
@@ -371,7 +372,7 @@ fn planned_keys_are_not_typos() {
 }
 
 #[test]
-fn wrong_types_name_both() {
+fn errors_name_both_types() {
     refuse("lora.rank = '16'", "r.toml:4:13: lora.rank: expected an integer, found the string \"16\"");
     refuse("lora.rank = 16.0", "r.toml:4:13: lora.rank: expected an integer, found the number 16");
     refuse("train.learning_rate = true", "r.toml:4:23: train.learning_rate: expected a number, found true");
@@ -405,7 +406,7 @@ fn wrong_types_name_both() {
 }
 
 #[test]
-fn out_of_range_names_the_range() {
+fn out_of_range_errors_name_the_range() {
     refuse("train.learning_rate = -1", "r.toml:4:23: train.learning_rate = -1: expected a number > 0");
     refuse("train.learning_rate = nan", "r.toml:4:23: train.learning_rate = NaN: expected a number > 0");
     refuse("lora.alpha = inf", "r.toml:4:14: lora.alpha = inf: expected a number > 0");
@@ -450,7 +451,7 @@ fn out_of_range_names_the_range() {
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn contradictions_are_rejected() {
     refuse(
         "data.valid = 'v.jsonl'\ndata.val_size = 0.1",
         "r.toml:5:17: data.val_size: `valid` already names the validation samples; remove one of the two",
@@ -471,7 +472,7 @@ fn contradictions_are_refused() {
 }
 
 #[test]
-fn changes_that_matter_are_named() {
+fn changes_that_affect_the_result_are_listed() {
     let (earlier, later) = (accept(""), parse(FULL, &NONE).expect("valid"));
     assert_eq!(earlier.changes_since(&earlier), []);
     let keys: Vec<String> = later.changes_since(&earlier).into_iter().map(|c| c.key).collect();
@@ -501,7 +502,7 @@ fn changes_that_matter_are_named() {
 }
 
 #[test]
-fn a_newer_version_is_named() {
+fn errors_name_a_newer_version() {
     let recipe = accept("");
     let resolved = recipe.to_resolved_toml();
     let own = env!("CARGO_PKG_VERSION");
@@ -527,7 +528,7 @@ fn a_newer_version_is_named() {
 }
 
 #[test]
-fn missing_keys_say_what_they_take() {
+fn errors_of_missing_keys_name_accepted_values() {
     let text = "data.train = 'a'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
@@ -547,7 +548,7 @@ fn missing_keys_say_what_they_take() {
 }
 
 #[test]
-fn overrides_win_and_are_named() {
+fn overrides_win_and_are_named_in_errors() {
     let overrides = [
         ("train.learning_rate", "2e-4"),
         ("model.base", "gemma4:e2b"),
@@ -609,14 +610,14 @@ fn hostile_files_are_errors() {
     assert!(Recipe::parse(&deep, Syntax::Json, "r.json", &NONE).is_err());
     let deep = format!("{REQUIRED}lora.rank = {}1{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(parse(&deep, &NONE).is_err());
-    // Cut anywhere, a recipe is read or refused, never a panic.
+    // Truncated anywhere, a recipe is read or rejected without a panic.
     for end in (0..FULL.len()).filter(|&end| FULL.is_char_boundary(end)) {
         let _ = parse(&FULL[..end], &NONE);
     }
 }
 
 #[test]
-fn files_that_do_not_exist_are_named_in_full() {
+fn missing_files_are_named_by_absolute_path() {
     let recipe = accept("");
     let expected = std::env::current_dir().expect("a working directory").join("a.jsonl");
     assert_eq!(
@@ -632,7 +633,7 @@ fn files_that_do_not_exist_are_named_in_full() {
 }
 
 #[test]
-fn sources_have_their_own_weight_and_shape() {
+fn sources_have_their_own_weight_and_format() {
     let text = "model.base = 'tiny'\noutput.dir = 'runs/a'\n[data]\nformat = 'messages'\n";
     let with = |sources: &str| parse(&format!("{text}{sources}"), &NONE);
     let recipe = with(
@@ -647,7 +648,7 @@ fn sources_have_their_own_weight_and_shape() {
         (0.5, DataFormat::Text, TrainOn::All)
     );
     assert_eq!(parse(&recipe.to_toml(), &NONE).expect("sound"), recipe);
-    // What stands in `train` is a source of weight 1.
+    // `train` is a source of weight 1.
     let plain = accept("data.train_on = 'all'");
     assert_eq!((plain.data.training()[0].weight, plain.data.training()[0].train_on), (1.0, TrainOn::All));
 

@@ -72,7 +72,8 @@ pub fn load(
 /// The notice for an adapter from `origin` on `base`, or an error if it must not be loaded.
 fn compare(path: &str, origin: &Origin, base: &Base, other_base: OtherBase) -> Result<Option<String>, Error> {
     let Some(text) = &origin.fingerprint else { return Ok(None) };
-    let (name, here) = (base.name(), Fingerprint::of(base));
+    let name = base.name();
+    let here = Fingerprint::of(base);
     let Ok(trained) = text.parse::<Fingerprint>() else {
         return Ok(Some(format!(
             "{path} has the base fingerprint {text}, which this version cannot compare with {name}"

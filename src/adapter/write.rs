@@ -103,9 +103,8 @@ pub fn check(adapter: &Adapter) -> Result<(), Error> {
         for (half, values) in [("A", &pair.a), ("B", &pair.b)] {
             if let Some(value) = values.iter().find(|v| !v.is_finite()) {
                 return refuse(format!(
-                    "{half} of blk.{}.{} contains {value}: training diverged; lower the learning rate",
-                    slot.layer,
-                    slot.module.gguf_name()
+                    "{half} of {} contains {value}: training diverged; lower the learning rate",
+                    slot.name()
                 ));
             }
         }
@@ -140,8 +139,7 @@ fn compare(written: &Adapter, read: &Adapter, format: Format, config: &Config) -
             let expected = expected(half, written, slot);
             let differs = expected.iter().zip(read).position(|(w, r)| w.to_bits() != r.to_bits());
             if let Some(i) = differs {
-                let name = format!("blk.{}.{}", slot.layer, slot.module.gguf_name());
-                return Err(format!("{} instead of {} in {half:?} of {name}", read[i], written[i]));
+                return Err(format!("{} instead of {} in {half:?} of {}", read[i], written[i], slot.name()));
             }
         }
     }

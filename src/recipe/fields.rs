@@ -274,7 +274,8 @@ impl Section<'_> {
         node: &Node,
         expected: &str,
     ) -> Result<T, RecipeError> {
-        let (place, path) = (self.source.place(node.origin), self.path(key));
+        let place = self.source.place(node.origin);
+        let path = self.path(key);
         let parsed = self.text_of(key, node, expected)?.parse();
         parsed.map_err(|message| RecipeError::Conflict { place, key: path, message })
     }
@@ -286,7 +287,8 @@ impl Section<'_> {
         expected: &str,
     ) -> Result<T, RecipeError> {
         let name = self.text_of(key, node, expected)?;
-        let (path, place) = (self.path(key), self.source.place(node.origin));
+        let path = self.path(key);
+        let place = self.source.place(node.origin);
         if PLANNED_VALUES.iter().any(|(planned, values)| *planned == path && values.contains(&name.as_str()))
         {
             return Err(RecipeError::NotSupported { place, what: format!("{path} = {name:?}") });

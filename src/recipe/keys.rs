@@ -121,7 +121,8 @@ pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
 }
 
 fn unknown(source: &Source, section: &str, entry: &Entry) -> RecipeError {
-    let (place, key) = (source.place(entry.origin), entry.key.as_str());
+    let place = source.place(entry.origin);
+    let key = entry.key.as_str();
     if PLANNED.iter().any(|(name, keys)| *name == section && keys.contains(&key)) {
         return RecipeError::NotSupported { place, what: format!("`{key}` in [{section}]") };
     }

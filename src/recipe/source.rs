@@ -128,7 +128,8 @@ impl<'a> Source<'a> {
     }
 
     fn json_node(&self, raw: &RawValue, depth: usize) -> Result<Node, RecipeError> {
-        let (text, start) = (raw.get(), self.offset(raw));
+        let text = raw.get();
+        let start = self.offset(raw);
         let syntax =
             |message: String| RecipeError::Syntax { place: self.place(Origin::Text(start)), message };
         let failed = |error: serde_json::Error| self.json_error(start, &error);

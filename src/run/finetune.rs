@@ -1,7 +1,7 @@
 //! Training from code: samples in memory, an adapter in memory, no recipe file and no output folder.
 //!
 //! [`Recipe::new`] has every default, to be changed field by field. What a run of the program does beyond this, it does with
-//! the same parts: [`crate::run`] plans, [`crate::train::trainer`] takes the steps, [`crate::export`] hands out.
+//! the same parts: [`crate::run`] plans, [`crate::train::trainer`] takes the steps, [`crate::verify`] exports.
 
 use crate::adapter::lora::Adapter;
 use crate::data::batch::Sample;

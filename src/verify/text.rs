@@ -63,7 +63,8 @@ impl HeldOut {
         for texts in BUILT_IN {
             let messages = [Role::User, Role::Assistant].into_iter().zip(texts);
             let messages = messages.map(|(role, text)| Message::new(role, text)).collect();
-            let (template, conversation) = (Template::Gemma4(layout), Conversation::new(messages));
+            let template = Template::Gemma4(layout);
+            let conversation = Conversation::new(messages);
             let rendered = template.render(tokenizer, &conversation, TrainOn::Assistant);
             let rendered = rendered.expect("plain questions and answers can be rendered");
             let pieces = rendered.ids.chunks(longest.max(2)).zip(rendered.labels.chunks(longest.max(2)));

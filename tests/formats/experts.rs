@@ -1,5 +1,5 @@
-//! Adapters of experts: an A and a B for each, in the layouts of PEFT's `target_parameters`, of llama.cpp's 3-D tensors and of mlx-lm's
-//! `LoRASwitchLinear`.
+//! Adapters of experts, with one A and one B per expert, in the layouts of PEFT's `target_parameters`, llama.cpp's 3-D tensors and
+//! mlx-lm's `LoRASwitchLinear`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ fn adapters_of_experts_are_read_as_they_were_written() {
     for modules in [&Module::ALL[..], &BOTH, &BOTH[..1], &BOTH[1..], &[Module::AttnQ, Module::FfnGateUpExps]]
     {
         let mut written = adapter(config, modules);
-        // Times an expert's scale, the largest f16 would be none.
+        // The largest f16 would overflow when multiplied by an expert's scale.
         written.pairs.values_mut().for_each(|pair| pair.b[0] = 1.5);
         for format in Format::ALL.into_iter().filter(|format| *format != Format::RullamaV0) {
             let dir = tempfile::tempdir().expect("a temporary folder");
@@ -45,7 +45,7 @@ fn adapters_of_experts_are_read_as_they_were_written() {
             let path = path.unwrap_or_else(|e| panic!("{format:?}: {e}"));
             let read = read_any(&path, config, None).unwrap_or_else(|e| panic!("{format:?}: {e}"));
             assert!(read.pairs.keys().eq(written.pairs.keys()), "{format:?} of {modules:?}");
-            // GGUF LoRA holds B of down times its expert's scale; F16 rounds everything.
+            // GGUF LoRA multiplies B of down by its expert's scale. F16 rounds everything.
             let tolerance = match format {
                 Format::GgufLora => 2.0 * f32::EPSILON,
                 Format::GgufLoraF16 => 1e-3,
@@ -56,7 +56,7 @@ fn adapters_of_experts_are_read_as_they_were_written() {
                 for (found, written) in [(&found.a, &pair.a), (&found.b, &pair.b)] {
                     let near = |(f, w): (&f32, &f32)| (f - w).abs() <= tolerance * w.abs() + 1e-7 * tolerance;
                     assert!(found.len() == written.len(), "{format:?}");
-                    // Numbers below the smallest f16 vanish there.
+                    // Values below the smallest f16 become zero.
                     let small = |w: &f32| format == Format::GgufLoraF16 && w.abs() < 1e-4;
                     assert!(
                         found.iter().zip(written).all(|(f, w)| small(w) || near((f, w))),
@@ -68,9 +68,9 @@ fn adapters_of_experts_are_read_as_they_were_written() {
     }
 }
 
-/// One value of an expert that is neither the first nor the last, where PEFT and llama.cpp look for it.
+/// Checks the position of a value of an expert that is neither the first nor the last.
 #[test]
-fn experts_lie_where_peft_and_llama_cpp_want_them() {
+fn values_of_experts_are_where_peft_and_llama_cpp_read_them() {
     let base = mixture();
     let config = base.config();
     let written = adapter(config, &BOTH);
@@ -115,10 +115,10 @@ fn experts_lie_where_peft_and_llama_cpp_want_them() {
     }
 }
 
-/// The same where mlx-lm looks for it: `LoRASwitchLinear` has `lora_a` `[E, r, in]` and `lora_b` `[E, out, r]`, and `Experts` of
-/// `gemma4_text` has gate, up and down apart.
+/// Checks the position of a value for mlx-lm: `LoRASwitchLinear` has `lora_a` `[E, r, in]` and `lora_b` `[E, out, r]`, and `Experts` of
+/// `gemma4_text` has separate gate, up and down.
 #[test]
-fn experts_lie_where_mlx_lm_wants_them() {
+fn values_of_experts_are_where_mlx_lm_reads_them() {
     let base = mixture();
     let config = base.config();
     let written = adapter(config, &Module::ALL);
@@ -153,7 +153,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
     assert_eq!(value("down_proj.lora_a", [8, RANK, k], [e, r, i]), down.a[(e * RANK + r) * k + i]);
     assert_eq!(value("down_proj.lora_b", [8, n, RANK], [e, o, r]), down.b[(e * n + o) * RANK + r]);
 
-    // What mlx-lm may have trained, and one adapter of gate and up cannot be.
+    // Different A for gate and up, which mlx-lm can train, cannot become one adapter.
     let change = |change: &dyn Fn(&mut BTreeMap<String, SafeTensor>), expected: &str| {
         let mut bad = file.clone();
         change(&mut bad.tensors);
@@ -187,7 +187,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
 }
 
 #[test]
-fn formats_without_a_place_for_experts_say_so() {
+fn formats_without_experts_reject_them() {
     let base = mixture();
     let text = json!({
         "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y", "export": ["peft"]},
@@ -225,7 +225,7 @@ fn formats_without_a_place_for_experts_say_so() {
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was written");
 }
 
-/// The adapter at `path` is refused in one line that says `expected`.
+/// Checks that the adapter at `path` is rejected with a one-line error that contains `expected`.
 fn refuse(path: &Path, config: &Config, expected: &str) {
     let error = read_any(path, config, None).expect_err(expected).to_string();
     assert!(error.contains(expected), "expected {expected:?} in: {error}");
@@ -249,7 +249,7 @@ fn malformed_adapters_of_experts_are_refused() {
         fs::write(&path, good.bytes()).expect("written");
     };
     change(&|t| drop(t.remove(a)), "model.layers.1.experts.down_proj has a lora_B but no lora_A");
-    // Seven experts' of eight.
+    // Tensors for seven of eight experts.
     change(
         &|t| {
             let (_, shape, data) = t.get_mut(a).expect("there");

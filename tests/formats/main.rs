@@ -1,5 +1,5 @@
-//! Every format of adapters: what is written is read back exactly, holds what its consumers expect, and nothing wrong
-//! is accepted. What PEFT's folders hold is in `export.rs`.
+//! All formats of adapters are read back exactly, have the contents that their consumers expect, and are rejected if something
+//! is wrong. The contents of PEFT folders are tested in `tests/export.rs`.
 
 mod experts;
 #[path = "../common/gguf_writer.rs"]
@@ -36,7 +36,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Eight layers, the last three with shared keys and values, per-layer embeddings.
+/// Eight layers with per-layer embeddings. The last three share keys and values.
 fn dense_base() -> Base {
     let path = golden("dense/model.gguf");
     Base::open(path.to_str().expect("UTF-8")).expect("the golden model opens")
@@ -51,7 +51,7 @@ fn modules(format: Format) -> &'static [Module] {
     if format == Format::RullamaV0 { &Module::ALL[..7] } else { &Module::ALL }
 }
 
-/// Values in `B` too, among them the largest f16, a negative zero and numbers that no f16 holds.
+/// An adapter whose `B` has values too, among them the largest f16, a negative zero and values beyond the precision of f16.
 fn adapter(config: &Config, modules: &[Module]) -> Adapter {
     let mut adapter = Adapter::init(&slots(config, modules), RANK, 16.0, false, 7);
     for pair in adapter.pairs.values_mut() {
@@ -68,7 +68,7 @@ fn bits(adapter: &Adapter, map: fn(f32) -> f32) -> BTreeMap<Slot, [Vec<u32>; 2]>
     adapter.pairs.iter().map(|(slot, pair)| (*slot, [of(&pair.a), of(&pair.b)])).collect()
 }
 
-/// A good adapter, written.
+/// Writes a valid adapter.
 fn written(format: Format) -> (TempDir, PathBuf, Config) {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = adapter(&config, modules(format));
@@ -76,13 +76,13 @@ fn written(format: Format) -> (TempDir, PathBuf, Config) {
     (dir, path, config)
 }
 
-// --- what is written ---
+// --- writing ---
 
 #[test]
 fn round_trips_are_exact() {
     let config = dense();
     for format in Format::ALL {
-        // 0.1 + 0.2 needs all 17 digits; a negative alpha is odd, but a scale like any other.
+        // 0.1 + 0.2 needs all 17 digits. A negative alpha is unusual but valid.
         for (alpha, rslora) in [(16.0, false), (16.0, true), (0.1 + 0.2, true), (-3.5, false)] {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let adapter = Adapter { alpha, rslora, ..adapter(&config, modules(format)) };
@@ -96,7 +96,7 @@ fn round_trips_are_exact() {
                 assert_eq!(bits(&read, |v| v), bits(&adapter, map), "{format:?}");
                 assert_eq!(read.rank, RANK);
                 let (found, expected) = (read.scale(), adapter.scale());
-                // One rounding to f32 where the file holds alpha as such; f64 arithmetic elsewhere.
+                // One rounding to f32 if the file stores alpha as f32; otherwise f64 arithmetic.
                 let tolerance = if detect(&path).expect("known") == Format::GgufLora { 6e-8 } else { 4e-16 };
                 assert!(
                     ((found - expected) / expected).abs() <= tolerance,
@@ -108,7 +108,7 @@ fn round_trips_are_exact() {
 }
 
 #[test]
-fn formats_are_told_apart_and_keep_their_names() {
+fn formats_are_detected_and_keep_their_names() {
     for format in Format::ALL {
         let (_dir, path, _) = written(format);
         let expected = match format {
@@ -132,7 +132,7 @@ fn formats_are_told_apart_and_keep_their_names() {
 #[test]
 fn the_same_adapter_gives_the_same_bytes() {
     let config = dense();
-    // Five metadata keys and more, in whose order a map's chance must not show.
+    // At least five metadata keys, whose order must not depend on a hash map.
     let options = WriteOptions { fingerprint: Some("v1:of some base"), ..OPTIONS };
     for format in Format::ALL {
         let adapter = adapter(&config, modules(format));
@@ -163,7 +163,7 @@ fn all_formats_share_one_folder() {
 }
 
 #[test]
-fn a_gguf_lora_holds_what_llama_cpp_wants() {
+fn a_gguf_lora_has_what_llama_cpp_reads() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL) };
     let path = adapter::write(dir.path(), Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
@@ -173,7 +173,7 @@ fn a_gguf_lora_holds_what_llama_cpp_wants() {
     {
         assert_eq!(gguf.require::<&str>(key).expect("there"), expected);
     }
-    // llama.cpp's scale is alpha / rank: 16·√3 / 3 is 16 / √3. It reads alpha as f32 and as nothing else.
+    // llama.cpp's scale is alpha / rank: 16·√3 / 3 is 16 / √3. It accepts alpha only as f32.
     assert_eq!(gguf.value("adapter.lora.alpha"), Some(&Value::F32(27.712812)));
     assert_eq!(gguf.tensors().len(), 2 * adapter.pairs.len());
     for (slot, pair) in &adapter.pairs {
@@ -190,7 +190,7 @@ fn a_gguf_lora_holds_what_llama_cpp_wants() {
 }
 
 #[test]
-fn an_mlx_folder_holds_transposes_and_the_scale() {
+fn an_mlx_folder_has_transposes_and_the_scale() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnQ, Module::FfnDown]) };
     let path = adapter::write(dir.path(), Format::Mlx, &adapter, &config, &OPTIONS).expect("written");
@@ -227,7 +227,7 @@ fn an_mlx_folder_holds_transposes_and_the_scale() {
 }
 
 #[test]
-fn a_rullama_file_holds_its_names_and_metadata() {
+fn a_rullama_file_has_its_names_and_metadata() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnOutput, Module::FfnUp]) };
     let path = adapter::write(dir.path(), Format::RullamaV0, &adapter, &config, &OPTIONS).expect("written");
@@ -238,7 +238,7 @@ fn a_rullama_file_holds_its_names_and_metadata() {
         ("alpha", "27.712812921102035"),
         ("target_modules", "attn_o,ffn_up"),
         ("dtype", "f32"),
-        // rullama skips what it does not know.
+        // rullama ignores unknown keys.
         ("rullama_train.base_model", OPTIONS.base_model),
     ];
     assert_eq!(file.metadata, expected.map(|(k, v)| (k.to_string(), v.to_string())).into());
@@ -250,7 +250,7 @@ fn a_rullama_file_holds_its_names_and_metadata() {
 }
 
 #[test]
-fn what_changes_nothing_or_diverged_is_not_written() {
+fn adapters_without_effect_or_that_diverged_are_not_written() {
     let config = dense();
     let good = adapter(&config, &Module::ALL);
     let refuse = |format: Format, change: &dyn Fn(&mut Adapter), expected: &str| {
@@ -287,7 +287,7 @@ fn what_changes_nothing_or_diverged_is_not_written() {
 }
 
 #[test]
-fn a_folder_of_another_format_is_left_alone() {
+fn a_folder_of_another_format_is_not_overwritten() {
     let (_dir, path, config) = written(Format::Mlx);
     let good = adapter(&config, &Module::ALL);
     let error =
@@ -309,10 +309,10 @@ fn an_adapter_too_small_for_f16_is_found_when_it_is_read_back() {
     assert!(error.to_string().contains("only zeros in every B"), "{error}");
 }
 
-// --- where adapters come in ---
+// --- adapters in recipes and on the command line ---
 
 #[test]
-fn a_warm_start_takes_every_format_and_compares_rank_and_scale() {
+fn training_starts_from_every_format_and_checks_rank_and_scale() {
     let (dir, base) = (tempfile::tempdir().expect("a temporary folder"), dense_base());
     let config = base.config().clone();
     let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL[..7]) };
@@ -367,7 +367,7 @@ fn the_program_exports_and_compares() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let export = |adapter: &Path, arguments: &[&str]| {
         let program = env!("CARGO_BIN_EXE_rullama-train");
-        // What it computes is compared in tests/cli.rs; this needs no device.
+        // Logits are compared in tests/cli. This test needs no device.
         let output =
             Command::new(program).arg("export").arg(adapter).args(arguments).arg("--unverified").output();
         let output = output.expect("it starts");
@@ -384,7 +384,7 @@ fn the_program_exports_and_compares() {
     let shown = export(&source, &all).expect("exported");
     assert!(shown.contains("66 matrices of ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
     assert_eq!(shown.matches("read back; logits were not compared").count(), 5, "{shown}");
-    // Exporting PEFT's own folder gives PEFT's own tensors, whichever way they went.
+    // Exporting a folder of PEFT gives the tensors of PEFT, through any intermediate format.
     let tensors = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).expect("there");
     for format in [Format::PeftConditionalGeneration, Format::GgufLora, Format::Mlx] {
         let (through, again) = (format.place(dir.path()), dir.path().join("again").join(format.name()));
@@ -393,7 +393,7 @@ fn the_program_exports_and_compares() {
         assert!(tensors(&again) == tensors(&source), "PEFT, {format:?}, PEFT changed a tensor");
     }
 
-    // Two halves are one adapter of twice the rank.
+    // The sum of two halves is one adapter of twice the rank.
     let half = |path: &Path| format!("{}=0.5", path.display());
     let halves = [half(&source), half(&source)];
     let sum = dir.path().join("sum");
@@ -425,7 +425,7 @@ fn the_program_exports_and_compares() {
 
 // --- adapters for a base, and several of them ---
 
-/// The dense model with one byte changed: of a norm, or of a matrix.
+/// The dense model with one byte changed in a norm or a matrix.
 fn relative_of_dense(tensor: &str) -> Base {
     let mut bytes = fs::read(golden("dense/model.gguf")).expect("there");
     let start = dense_base().gguf().tensor(tensor).expect("there").range.start;
@@ -470,7 +470,7 @@ fn an_adapter_knows_its_base() {
             "{notices:?}"
         );
     }
-    // From a version to come: said, not guessed.
+    // A fingerprint of a future version gives a notice.
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = WriteOptions { fingerprint: Some("v7:abc"), ..OPTIONS };
     let path = adapter::write(
@@ -560,7 +560,7 @@ fn several_adapters_are_loaded_as_one() {
     };
     refused(&[Module::AttnQ, Module::FfnUp], "blk.0.attn_k (not trained by the recipe; add k_proj to");
     refused(&Module::ALL, "no tensors for blk.0.attn_v, blk.0.attn_output, ");
-    // A warm start from them: the recipe's alpha, whatever theirs.
+    // Training that starts from a sum uses the alpha of the recipe.
     let warm = |rank: usize| {
         let init = paths.each_ref().map(ToString::to_string);
         let text = json!({

@@ -1,4 +1,4 @@
-//! Adapters with something wrong, each refused in one clear line; tests/export.rs has PEFT's.
+//! Malformed adapters, each rejected with a clear error of one line. Those of PEFT are in tests/export.rs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::gguf_writer::GgufWriter;
 use super::safe_file::{SafeFile, SafeTensor};
 use super::{OPTIONS, adapter, dense, golden, written};
 
-/// Every malformed adapter, so that none is lost from the list without notice: beside these, tests/export.rs has PEFT's.
+/// Runs all malformed adapters and checks their number, so that none is lost unnoticed.
 #[test]
 fn every_malformed_adapter_gives_one_clear_error() {
     for kind in [
@@ -35,11 +35,11 @@ fn every_malformed_adapter_gives_one_clear_error() {
 }
 
 thread_local! {
-    /// Adapters that [`refused`] has seen in this test.
+    /// Number of adapters that [`refused`] has seen in this test.
     static REFUSED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The error stands on one line, names the file or folder, and says `expected`.
+/// Checks that the error has one line, names the file or folder, and contains `expected`.
 fn refused(path: &Path, config: &Config, expected: &str) {
     REFUSED.set(REFUSED.get() + 1);
     let error = read_any(path, config, None).expect_err(&format!("expected {expected:?}")).to_string();
@@ -49,10 +49,10 @@ fn refused(path: &Path, config: &Config, expected: &str) {
     assert!(error.contains(name), "{name} is not named: {error}");
 }
 
-/// What is done to a good file, and what the error says.
+/// A change of a valid file, and the expected error.
 type Case<'a, T> = (&'a dyn Fn(&mut T), &'a str);
 
-/// The good file at `path` changed as bytes.
+/// Changes the bytes of the valid file at `path`.
 fn refuse_bytes(path: &Path, config: &Config, cases: &[Case<Vec<u8>>]) {
     let good = fs::read(path).expect("there");
     let adapter = match path.file_name().and_then(|n| n.to_str()) {
@@ -69,7 +69,7 @@ fn refuse_bytes(path: &Path, config: &Config, cases: &[Case<Vec<u8>>]) {
     read_any(adapter, config, None).expect("the file that all this was made from is sound");
 }
 
-/// Swaps two names of one length wherever they stand.
+/// Replaces all occurrences of a name by one of equal length.
 fn rename(from: &'static str, to: &'static str) -> impl Fn(&mut Vec<u8>) {
     assert_eq!(from.len(), to.len());
     move |bytes| {
@@ -144,7 +144,7 @@ fn damaged_bytes() {
 }
 
 fn duplicate_names() {
-    // Two entries of one name: what the crate's own map would merge without a word.
+    // Two entries with one name, which the crate's map would merge silently.
     let entry = r#""lora.blk.0.attn_q.A":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
     let header = format!(
         r#"{{"__metadata__":{{"format":"rullama-lora-v0","rank":"1","alpha":"1"}},{entry},{entry}}}"#
@@ -231,13 +231,13 @@ fn gguf_loras_that_do_not_fit() {
         fs::write(&path, file.bytes()).expect("written");
         refused(&path, &config, expected);
     }
-    // The other program's base: every tensor is of another size, the first is named.
+    // The base of another model: every tensor has another size, and the first is reported.
     fs::write(&path, good.bytes()).expect("written");
     let tiny = Base::tiny().expect("part of the program");
     refused(&path, tiny.config(), "use an adapter of this model and rank");
 }
 
-/// The changes of one tensor that each of the safetensors formats refuses; `a` and `b` name the first slot's.
+/// Changes of one tensor that each safetensors format rejects. `a` and `b` are the tensors of the first slot.
 fn refuse_tensors(path: &Path, file: &Path, config: &Config, (a, b): (&str, &str), a_shape: &str) {
     let good = SafeFile::read(file);
     let (ty, shape, data) = good.tensors[a].clone();
@@ -317,7 +317,7 @@ fn tensors_that_do_not_fit() {
     }
 }
 
-fn wrong_descriptions() {
+fn wrong_configurations() {
     let (_dir, path, config) = written(Format::RullamaV0);
     let good = SafeFile::read(&path);
     let cases: [(&str, Option<&str>, &str); 8] = [
@@ -387,7 +387,7 @@ fn no_adapters() {
 }
 
 #[test]
-fn what_is_wanted_and_missing_is_named() {
+fn missing_slots_are_reported() {
     let config = dense();
     for format in Format::ALL {
         let dir = tempfile::tempdir().expect("a temporary folder");

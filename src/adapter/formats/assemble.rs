@@ -137,9 +137,9 @@ fn unify(
             }
         }
         if pair.b.iter().any(|b| !b.is_finite()) {
-            let (layer, module) = (slot.layer, slot.module.gguf_name());
             return Err(format!(
-                "the scale of blk.{layer}.{module} is {}, and {scale} elsewhere, which is too far apart for f32; use one alpha for all",
+                "the scale of {} is {}, and {scale} elsewhere, which is too far apart for f32; use one alpha for all",
+                slot.name(),
                 own.scale
             ));
         }
@@ -154,13 +154,12 @@ pub(in crate::adapter) fn check_slots(
     slots: &[Slot],
 ) -> Result<(), String> {
     let mut misfits = Misfits::default();
-    let name = |slot: &Slot| format!("blk.{}.{}", slot.layer, slot.module.gguf_name());
     for slot in adapter.pairs.keys().filter(|slot| !slots.contains(slot)) {
         let reason = why_no_slot(config, slot.layer, slot.module);
-        misfits.add(Misfit::Unknown, format!("{} ({reason})", name(slot)));
+        misfits.add(Misfit::Unknown, format!("{} ({reason})", slot.name()));
     }
     for slot in slots.iter().filter(|slot| !adapter.pairs.contains_key(slot)) {
-        misfits.add(Misfit::Missing, name(slot));
+        misfits.add(Misfit::Missing, slot.name());
     }
     misfits.check(true)
 }

@@ -53,17 +53,7 @@ pub fn write(
             adapter.plain_alpha()
         ));
     }
-    let text = |text: &str| Value::String(text.into());
-    let metadata = [
-        ("general.architecture", text(config.architecture)),
-        ("general.type", text("adapter")),
-        ("adapter.type", text("lora")),
-        ("general.base_model.count", Value::U32(1)),
-        ("general.base_model.0.name", text(options.base_model)),
-        (ALPHA, Value::F32(alpha)),
-    ];
-    let mut metadata = metadata.map(|(key, value)| (key.to_string(), value)).to_vec();
-    metadata.extend(options.fingerprint.map(|digests| (FINGERPRINT.to_string(), text(digests))));
+    let metadata = metadata(alpha, config, options);
 
     let mut entries = Vec::new();
     let mut data = Vec::new();
@@ -100,6 +90,22 @@ pub fn write(
     })?)
 }
 
+/// The metadata of the file.
+fn metadata(alpha: f32, config: &Config, options: &WriteOptions) -> Vec<(String, Value)> {
+    let text = |text: &str| Value::String(text.into());
+    let metadata = [
+        ("general.architecture", text(config.architecture)),
+        ("general.type", text("adapter")),
+        ("adapter.type", text("lora")),
+        ("general.base_model.count", Value::U32(1)),
+        ("general.base_model.0.name", text(options.base_model)),
+        (ALPHA, Value::F32(alpha)),
+    ];
+    let mut metadata = metadata.map(|(key, value)| (key.to_string(), value)).to_vec();
+    metadata.extend(options.fingerprint.map(|digests| (FINGERPRINT.to_string(), text(digests))));
+    metadata
+}
+
 /// Reads a GGUF LoRA for the model `config`. For `slots` and errors see [`read_any`](crate::adapter::read_any).
 ///
 /// Also fails on files that are not adapters, on other architectures, on activated LoRA, and on an alpha of 0, which llama.cpp
@@ -134,7 +140,8 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     });
     let tensors: Vec<Tensor> = tensors.collect();
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
-    let (ranks, alpha) = (ranks(&tensors).map_err(refuse)?, f64::from(alpha));
+    let ranks = ranks(&tensors).map_err(refuse)?;
+    let alpha = f64::from(alpha);
     let rank = |slot: &Slot| ranks.get(&(slot.layer, slot.module)).copied().unwrap_or(1);
     let spec = |slot: &Slot| RankScale::of(rank(slot), alpha, false);
     assemble(&tensors, (MatrixLayout::Gguf, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
@@ -160,7 +167,8 @@ fn ranks(tensors: &[Tensor]) -> Result<BTreeMap<(usize, Module), usize>, String>
     let mut ranks: BTreeMap<(usize, Module), (usize, &str)> = BTreeMap::new();
     for tensor in tensors {
         let (Some((layer, module, half)), &[x, y, ..]) = (tensor.place, tensor.shape) else { continue };
-        let (name, rank) = (tensor.name, MatrixLayout::Gguf.rank(half, [x, y]));
+        let name = tensor.name;
+        let rank = MatrixLayout::Gguf.rank(half, [x, y]);
         if rank == 0 {
             return Err(format!("{name} has rank 0; export the adapter again"));
         }

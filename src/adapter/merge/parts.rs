@@ -45,7 +45,8 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
         let Slot { layer, module, out_features, in_features, experts } = *slot;
         let split = module == Module::FfnGateUpExps && base.config().layers[layer].experts_split;
         let tensors = if split { &["ffn_gate_exps", "ffn_up_exps"][..] } else { &[module.gguf_name()] };
-        let (rank, expert_rows) = (adapter.rank, out_features / tensors.len());
+        let rank = adapter.rank;
+        let expert_rows = out_features / tensors.len();
         for (i, name) in tensors.iter().enumerate() {
             let name = format!("blk.{layer}.{name}");
             let Some((tensor, rows)) = base.location(&name) else {
@@ -65,8 +66,15 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
             }
             let lengths = (slot.len_a(rank), slot.len_b(rank));
             assert_eq!((pair.a.len(), pair.b.len()), lengths, "a pair has the lengths of its slot and rank");
-            let (b_rows, first_b_row) = (out_features, i * expert_rows);
-            parts.push(Part { tensor: &tensor.name, rows, rank, pair, expert_rows, b_rows, first_b_row });
+            parts.push(Part {
+                tensor: &tensor.name,
+                rows,
+                rank,
+                pair,
+                expert_rows,
+                b_rows: out_features,
+                first_b_row: i * expert_rows,
+            });
         }
     }
     Ok(parts)

@@ -24,7 +24,8 @@ impl Job<'_> {
     /// Writes the tensor. The outer error is an error of the disk; the inner one says why the values cannot be stored.
     pub fn run(&self, out: &mut dyn Write) -> io::Result<Result<MergedTensor, String>> {
         let TensorInfo { name, shape, ty, .. } = self.tensor;
-        let (cols, rows) = (shape[0], shape[1..].iter().product::<usize>());
+        let cols = shape[0];
+        let rows = shape[1..].iter().product::<usize>();
         let mut done = MergedTensor {
             name: name.clone(),
             from: *ty,
@@ -57,7 +58,8 @@ impl Job<'_> {
 
     /// Merges some of the rows.
     fn rows(&self, rows: Range<usize>, compare: bool) -> Result<Block, String> {
-        let (cols, own) = (self.tensor.shape[0], self.tensor.ty);
+        let cols = self.tensor.shape[0];
+        let own = self.tensor.ty;
         let row_bytes = cols / own.block_len() * own.block_bytes();
         let old = &self.data[rows.start * row_bytes..rows.end * row_bytes];
         let before = dequantize(own, old);
@@ -103,7 +105,9 @@ impl Job<'_> {
 
     /// Describes why the tensor cannot be stored, with the row and column.
     fn refusal(&self, error: quantize::Error, first_row: usize) -> String {
-        let (name, cols, ty) = (&self.tensor.name, self.tensor.shape[0], self.to.name());
+        let name = &self.tensor.name;
+        let cols = self.tensor.shape[0];
+        let ty = self.to.name();
         match error {
             quantize::Error::NotFinite { at, value } => format!(
                 "row {}, column {} of {name} would be {value}, expected a finite number; check base and adapter",
