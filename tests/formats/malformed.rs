@@ -26,7 +26,7 @@ fn every_malformed_adapter_gives_one_clear_error() {
         duplicate_names,
         gguf_loras_that_do_not_fit,
         tensors_that_do_not_fit,
-        wrong_descriptions,
+        wrong_configurations,
         no_adapters,
     ] {
         kind();
