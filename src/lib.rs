@@ -14,6 +14,8 @@ pub mod files;
 pub mod base;
 pub mod data;
 
+pub mod families;
+
 pub mod adapter;
 
 pub mod gpu;

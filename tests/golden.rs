@@ -171,7 +171,7 @@ fn same_sample(
     let expected = g.tensor("loss.lora")[0];
     check("loss", (loss - expected).abs() / expected, tolerances(gpu)[1])?;
     let mut worst = (0.0, String::new());
-    for (name, found) in golden::by_name(&gradients) {
+    for (name, found) in golden::by_name(&gradients, g.base.config()) {
         let relative = gpu::relative(&found, g.tensor(&format!("grad.{name}")));
         if relative.is_nan() || relative > worst.0 {
             worst = (relative, name);
@@ -201,8 +201,10 @@ fn two_samples(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
         let expected = g.tensor("loss.batch")[0];
         check(&format!("{what}: loss"), (loss - expected).abs() / expected, tolerances(gpu)[1])?;
         let norm = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
-        let mut norms: Vec<_> =
-            golden::by_name(&gradients).into_iter().map(|(name, found)| (name, norm(&found))).collect();
+        let mut norms: Vec<_> = golden::by_name(&gradients, g.base.config())
+            .into_iter()
+            .map(|(name, found)| (name, norm(&found)))
+            .collect();
         norms.sort_by(|a, b| a.0.cmp(&b.0));
         for ((name, found), expected) in norms.iter().zip(g.tensor("gradnorm.batch")) {
             let relative = (found - expected).abs() / expected;

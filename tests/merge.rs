@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::base::Module;
 use rullama_train::base::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::export::merged::{self, MergeType};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rullama_train::adapter::lora::Module;
+use rullama_train::base::Module;
 use rullama_train::recipe::{
     DataFormat, Format, Recipe, RecipeError, TargetModules, TrainOn, split_override,
 };

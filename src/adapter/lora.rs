@@ -5,133 +5,8 @@ use std::collections::BTreeMap;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::base::Module;
 use crate::base::config::Config;
-
-/// A kind of matrix that can carry an adapter, named as GGUF names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Module {
-    /// Query projection, `[H·K, D]`.
-    AttnQ,
-    /// Key projection, `[G·K, D]`.
-    AttnK,
-    /// Value projection, `[G·K, D]`.
-    AttnV,
-    /// Attention output, `[D, H·K]`.
-    AttnOutput,
-    /// Feed-forward gate, `[F, D]`.
-    FfnGate,
-    /// Feed-forward up, `[F, D]`.
-    FfnUp,
-    /// Feed-forward down, `[D, F]`.
-    FfnDown,
-    /// Per-layer embedding gate, `[P, D]`.
-    InpGate,
-    /// Per-layer embedding projection, `[D, P]`.
-    Proj,
-    /// Router of a mixture of experts, `[E, D]`.
-    FfnGateInp,
-    /// Gate and up of every expert, `[E, 2·F, D]`: an expert's gate above its up.
-    FfnGateUpExps,
-    /// Down of every expert, `[E, D, F]`.
-    FfnDownExps,
-}
-
-impl Module {
-    /// Every module, in the order in which a layer uses them.
-    pub const ALL: [Module; 12] = [
-        Module::AttnQ,
-        Module::AttnK,
-        Module::AttnV,
-        Module::AttnOutput,
-        Module::FfnGate,
-        Module::FfnUp,
-        Module::FfnDown,
-        Module::InpGate,
-        Module::Proj,
-        Module::FfnGateInp,
-        Module::FfnGateUpExps,
-        Module::FfnDownExps,
-    ];
-
-    /// What `all-linear` means: every module but the router, whose choices an adapter makes unsteady, and the experts, whose
-    /// adapters are as many as they are.
-    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(9).0;
-
-    /// GGUF's name: the middle of `blk.N.attn_q.weight`.
-    pub fn gguf_name(self) -> &'static str {
-        match self {
-            Module::AttnQ => "attn_q",
-            Module::AttnK => "attn_k",
-            Module::AttnV => "attn_v",
-            Module::AttnOutput => "attn_output",
-            Module::FfnGate => "ffn_gate",
-            Module::FfnUp => "ffn_up",
-            Module::FfnDown => "ffn_down",
-            Module::InpGate => "inp_gate",
-            Module::Proj => "proj",
-            Module::FfnGateInp => "ffn_gate_inp",
-            Module::FfnGateUpExps => "ffn_gate_up_exps",
-            Module::FfnDownExps => "ffn_down_exps",
-        }
-    }
-
-    /// Path inside transformers' `Gemma4DecoderLayer`, as PEFT's keys spell it.
-    pub fn peft_path(self) -> &'static str {
-        match self {
-            Module::AttnQ => "self_attn.q_proj",
-            Module::AttnK => "self_attn.k_proj",
-            Module::AttnV => "self_attn.v_proj",
-            Module::AttnOutput => "self_attn.o_proj",
-            Module::FfnGate => "mlp.gate_proj",
-            Module::FfnUp => "mlp.up_proj",
-            Module::FfnDown => "mlp.down_proj",
-            Module::InpGate => "per_layer_input_gate",
-            Module::Proj => "per_layer_projection",
-            Module::FfnGateInp => "router.proj",
-            Module::FfnGateUpExps => "experts.gate_up_proj",
-            Module::FfnDownExps => "experts.down_proj",
-        }
-    }
-
-    /// What PEFT's `target_modules` lists: the last part of [`Module::peft_path`], or both of the router's, as `proj` alone
-    /// is another module's name in GGUF; of the experts, what `target_parameters` lists.
-    pub fn peft_name(self) -> &'static str {
-        let path = self.peft_path();
-        match self {
-            Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps => path,
-            _ => path.rsplit('.').next().unwrap_or(path),
-        }
-    }
-
-    /// The module that a user means by a GGUF or PEFT name.
-    pub fn from_name(name: &str) -> Option<Module> {
-        Module::ALL.into_iter().find(|m| m.gguf_name() == name || m.peft_name() == name)
-    }
-
-    /// Whether there is a matrix for every expert.
-    pub fn of_experts(self) -> bool {
-        matches!(self, Module::FfnGateUpExps | Module::FfnDownExps)
-    }
-
-    /// `(out, in)` of the matrix in layer `layer`, of experts of each; `None` where the layer has no such matrix or never uses it.
-    pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
-        let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
-        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        match self {
-            Module::AttnQ => Some((queries, d)),
-            Module::AttnK => l.kv_donor.is_none().then_some((keys, d)),
-            Module::AttnV => (l.kv_donor.is_none() && !l.k_eq_v).then_some((keys, d)),
-            Module::AttnOutput => Some((d, queries)),
-            Module::FfnGate | Module::FfnUp => Some((l.ffn_width, d)),
-            Module::FfnDown => Some((d, l.ffn_width)),
-            Module::InpGate => (p > 0).then_some((p, d)),
-            Module::Proj => (p > 0).then_some((d, p)),
-            Module::FfnGateInp => l.experts.map(|experts| (experts.count, d)),
-            Module::FfnGateUpExps => l.experts.map(|experts| (2 * experts.width, d)),
-            Module::FfnDownExps => l.experts.map(|experts| (d, experts.width)),
-        }
-    }
-}
 
 /// One adapted matrix: `y = W·x + scale·B·(A·x)` with `A` `[rank, in]` and `B` `[out, rank]`, or one for each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -166,9 +41,9 @@ impl Slot {
         self.experts * self.out_features * rank
     }
 
-    /// PEFT's key without `.lora_A.weight`, for `Gemma4ForCausalLM`.
-    pub fn peft_key(&self) -> String {
-        format!("base_model.model.model.layers.{}.{}", self.layer, self.module.peft_path())
+    /// Its name for messages, as GGUF names the matrix: `blk.3.attn_q`.
+    pub fn name(&self) -> String {
+        format!("blk.{}.{}", self.layer, self.module.gguf_name())
     }
 }
 

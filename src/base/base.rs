@@ -3,8 +3,7 @@
 #[cfg(feature = "native")]
 use super::ollama;
 use super::tensors::{Inventory, Stored, find};
-use super::{Error, Fingerprint, GgmlType, Gguf, Source, TensorInfo, hyperparameters, quant};
-use crate::adapter::lora::Module;
+use super::{Error, Fingerprint, GgmlType, Gguf, Module, Source, TensorInfo, hyperparameters, quant};
 use crate::base::config::{Config, Experts};
 use std::borrow::Cow;
 use std::collections::HashMap;

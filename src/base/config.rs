@@ -3,6 +3,8 @@
 /// A Gemma 4 text model. `L` is `layers.len()`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// `general.architecture`: the name of the model's family.
+    pub architecture: &'static str,
     /// Model width `D` (`gemma4.embedding_length`).
     pub width: usize,
     /// Vocabulary size `V` (rows of `token_embd.weight`).

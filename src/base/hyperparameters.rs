@@ -85,6 +85,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
     }
 
     Ok(Config {
+        architecture: "gemma4",
         width,
         vocab,
         per_layer_width,

@@ -10,6 +10,7 @@ pub mod fingerprint;
 pub mod gguf;
 pub mod gguf_writer;
 mod hyperparameters;
+pub mod module;
 #[cfg(feature = "native")]
 pub mod ollama;
 mod parse;
@@ -24,6 +25,7 @@ pub mod value;
 pub use base::{Base, Matrix, Tensor};
 pub use fingerprint::Fingerprint;
 pub use gguf::{Gguf, TensorInfo};
+pub use module::Module;
 pub use quant::GgmlType;
 pub use source::Source;
 

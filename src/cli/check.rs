@@ -56,7 +56,12 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
         ("loss".to_string(), format!("{loss:?}")),
         ("loss_tokens".to_string(), step.loss_tokens.to_string()),
     ]);
-    let bytes = peft::serialize_pairs(&pairs, initial.adapter.rank, peft::Naming::CausalLm, metadata)?;
+    let bytes = peft::serialize_pairs(
+        &pairs,
+        initial.adapter.rank,
+        peft::Naming::causal_lm(trainer.config()),
+        metadata,
+    )?;
     files::write_atomic(path, &bytes)?;
     show::text("");
     let tensors = 2 * pairs.len();

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::merged::MergeType;
 use super::{Error, HeldOut};
-use crate::adapter::lora::{self, Adapter, Module};
+use crate::adapter::lora::{self, Adapter};
+use crate::base::Module;
 use crate::base::{Base, GgmlType};
 use crate::data::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};

@@ -12,17 +12,16 @@ use half::f16;
 
 use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
 use super::{Error, FINGERPRINT, Format, Options};
-use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::lora::{Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::gguf_writer::{self, Entry};
 use crate::base::value::Value;
 use crate::base::{GgmlType, Gguf};
 use crate::files;
 
-/// What the base calls itself, and so what its adapters are for.
-const ARCHITECTURE: &str = "gemma4";
 const ALPHA: &str = "adapter.lora.alpha";
-const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module };
+const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module: &module };
 
 /// How the values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +53,7 @@ pub fn write(
     }
     let text = |text: &str| Value::String(text.into());
     let metadata = [
-        ("general.architecture", text(ARCHITECTURE)),
+        ("general.architecture", text(config.architecture)),
         ("general.type", text("adapter")),
         ("adapter.type", text("lora")),
         ("general.base_model.count", Value::U32(1)),
@@ -105,7 +104,7 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     let refuse = |problem: String| Error::Config { path: path.into(), problem };
     for (key, expected, next) in [
         ("general.type", "adapter", "name an adapter; this may be a model"),
-        ("general.architecture", ARCHITECTURE, "use an adapter of this model"),
+        ("general.architecture", config.architecture, "use an adapter of this model"),
         ("adapter.type", "lora", "use a LoRA adapter"),
     ] {
         let found: &str = gguf.require(key)?;

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::Error;
-use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::base::Module;
 use crate::base::gguf_writer::{self, Entry};
 use crate::base::quant::dequantize;
 use crate::base::quantize::{self, in_parallel, quantize, threads};

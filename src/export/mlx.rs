@@ -14,8 +14,10 @@ use serde_json::{Map, Value, json};
 use super::pairs::{Half, Layout, Names, Place, Spec, Tensor, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
 use super::{Error, Options, read_file};
-use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::lora::{Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
+use crate::families::{self, AdapterNames};
 use crate::files;
 
 /// File of the tensors.
@@ -24,10 +26,12 @@ pub(super) const TENSORS: &str = "adapters.safetensors";
 const CONFIG: &str = "adapter_config.json";
 /// What stands for both here; no tensor of a file has it.
 const GATE_UP_JOINED: &str = "gate and up";
-const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module };
+/// What `A` and `B` are called.
+const HALVES: [&str; 2] = ["lora_a", "lora_b"];
 
 /// Writes the folder; see [`files::write_folder`] for what happens to an existing one.
 pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) -> Result<(), Error> {
+    let names = families::of(config).names;
     let mut tensors = Vec::new();
     for (slot, pair) in &adapter.pairs {
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
@@ -40,8 +44,8 @@ pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) 
                 }
                 _ => vec![Layout::Mlx.store(half, values, adapter.rank, slot, config)],
             };
-            for (path, values) in paths(slot.module).iter().zip(parts) {
-                let name = format!("{}.{}", in_layer(slot.layer, path), NAMES.halves[half as usize]);
+            for (path, values) in (names.mlx)(slot.module).iter().zip(parts) {
+                let name = format!("{}.{}", in_layer(names, slot.layer, path), HALVES[half as usize]);
                 tensors.push(Matrix { name, shape: shape.clone(), values });
             }
         }
@@ -53,7 +57,7 @@ pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &Options) 
         "fine_tune_type": "lora",
         "lora_parameters": {
             "dropout": options.dropout,
-            "keys": present.flat_map(paths).collect::<Vec<_>>(),
+            "keys": present.flat_map(names.mlx).collect::<Vec<_>>(),
             "rank": adapter.rank,
             "scale": adapter.scale(),
         },
@@ -72,17 +76,20 @@ pub fn read(dir: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapt
     let path = dir.join(CONFIG);
     let (rank, scale) =
         parse_config(&read_file(&path)?).map_err(|problem| Error::Config { path: path.clone(), problem })?;
+    let names = families::of(config).names;
     let path = dir.join(TENSORS);
     let bytes = read_file(&path)?;
     let adapter = safetensors_file::open(&bytes).and_then(|file| {
         let views = file.tensors();
-        let joined = join(&views)?;
-        let mut tensors = safetensors_file::list(&views, parse_name);
+        let joined = join(&views, names)?;
+        let mut tensors = safetensors_file::list(&views, |name| parse_name(name, names));
         tensors.retain(|tensor| !joined.iter().any(|j| j.of.contains(&tensor.name)));
         tensors.extend(joined.iter().map(Joined::tensor));
         let alpha = scale * rank as f64;
         let spec = |_: &Slot| Spec::of(rank, alpha, false);
-        assemble(&tensors, (Layout::Mlx, &NAMES), &spec, (alpha, false), config, slots)
+        let module = |slot: &Slot| module(names, slot);
+        let names = Names { halves: HALVES, module: &module };
+        assemble(&tensors, (Layout::Mlx, &names), &spec, (alpha, false), config, slots)
     });
     adapter.map_err(|problem| Error::Tensors { path, problem })
 }
@@ -105,26 +112,13 @@ fn parse_config(bytes: &[u8]) -> Result<(usize, f64), String> {
     Ok((rank, scale.ok_or_else(|| wrong("scale", "a number other than 0"))?))
 }
 
-/// Gate and up of an expert.
-const GATE_UP: [&str; 2] = ["experts.switch_glu.gate_proj", "experts.switch_glu.up_proj"];
-const DOWN: [&str; 1] = ["experts.switch_glu.down_proj"];
-
-/// The modules of a layer that are a matrix of ours.
-fn paths(module: Module) -> Vec<&'static str> {
-    match module {
-        Module::FfnGateUpExps => GATE_UP.into(),
-        Module::FfnDownExps => DOWN.into(),
-        _ => vec![module.peft_path()],
-    }
+/// Path of a module in mlx-lm's model.
+fn in_layer(names: &AdapterNames, layer: usize, path: &str) -> String {
+    format!("{}.{layer}.{path}", names.mlx_layers)
 }
 
-/// Path in mlx-lm's `gemma4`, which has the text model inside.
-fn in_layer(layer: usize, path: &str) -> String {
-    format!("language_model.model.layers.{layer}.{path}")
-}
-
-fn module(slot: &Slot) -> String {
-    in_layer(slot.layer, &paths(slot.module).join(" and "))
+fn module(names: &AdapterNames, slot: &Slot) -> String {
+    in_layer(names, slot.layer, &(names.mlx)(slot.module).join(" and "))
 }
 
 /// Blocks of `values` in turn: those of gate, those of up.
@@ -149,15 +143,17 @@ impl Joined<'_> {
 }
 
 /// Every `A` and `B` of gate and up whose two tensors are there. They must read alike: ours is one `A` for both.
-fn join<'a>(views: &'a [(String, TensorView<'a>)]) -> Result<Vec<Joined<'a>>, String> {
+fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Result<Vec<Joined<'a>>, String> {
+    let &[gate_path, up_path] = (names.mlx)(Module::FfnGateUpExps) else { return Ok(Vec::new()) };
     let find = |wanted: &str| views.iter().find(|(name, _)| name == wanted);
     let mut joined = Vec::new();
     for (gate_name, gate) in views {
-        let Some((before, half)) = gate_name.split_once(GATE_UP[0]) else { continue };
-        let up_name = format!("{before}{}{half}", GATE_UP[1]);
+        let Some((before, half)) = gate_name.split_once(gate_path) else { continue };
+        let up_name = format!("{before}{}{half}", up_path);
         // Alone it names nothing of ours, and is refused so.
         let Some((up_name, up)) = find(&up_name) else { continue };
-        let Some((layer, module, half)) = parse_name(&gate_name.replace(GATE_UP[0], GATE_UP_JOINED)) else {
+        let Some((layer, module, half)) = parse_name(&gate_name.replace(gate_path, GATE_UP_JOINED), names)
+        else {
             continue;
         };
         if (gate.shape(), gate.dtype()) != (up.shape(), up.dtype()) {
@@ -191,17 +187,18 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)]) -> Result<Vec<Joined<'a>>, St
     Ok(joined)
 }
 
-/// What a key names, in mlx-lm's `gemma4` or its text model alone.
-fn parse_name(name: &str) -> Option<Place> {
-    let layers = name.strip_prefix("language_model.").unwrap_or(name).strip_prefix("model.layers.")?;
-    let (layer, rest) = layer_and_rest(layers)?;
+/// What a key names, in mlx-lm's whole model or its text model alone.
+fn parse_name(name: &str, names: &AdapterNames) -> Option<Place> {
+    let alone = names.mlx_layers.strip_prefix("language_model.").unwrap_or(names.mlx_layers);
+    let layers = name.strip_prefix(names.mlx_layers).or(name.strip_prefix(alone))?;
+    let (layer, rest) = layer_and_rest(layers.strip_prefix('.')?)?;
     let (path, half) = match rest.strip_suffix(".lora_a") {
         Some(path) => (path, Half::A),
         None => (rest.strip_suffix(".lora_b")?, Half::B),
     };
     let module = match path {
         GATE_UP_JOINED => Module::FfnGateUpExps,
-        _ => Module::ALL.into_iter().find(|m| *m != Module::FfnGateUpExps && paths(*m) == [path])?,
+        _ => Module::ALL.into_iter().find(|m| *m != Module::FfnGateUpExps && (names.mlx)(*m) == [path])?,
     };
     Some((layer, module, half))
 }

@@ -22,7 +22,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::lora::{self, Adapter, Module, Slot};
+use crate::adapter::lora::{self, Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::{self, Base};
 use crate::files;
@@ -46,9 +47,9 @@ const FINGERPRINT: &str = "rullama_train.base_fingerprint";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// PEFT's folder, for transformers' `Gemma4ForCausalLM`: the text model alone.
+    /// PEFT's folder, for transformers' class for the text model alone (`…ForCausalLM`).
     Peft,
-    /// PEFT's folder, for transformers' `Gemma4ForConditionalGeneration`: what Google's checkpoints load as.
+    /// PEFT's folder, for transformers' class with vision and audio towers (`…ForConditionalGeneration`), as which published checkpoints load.
     PeftConditionalGeneration,
     /// llama.cpp's and LM Studio's GGUF LoRA, in F32.
     GgufLora,
@@ -256,10 +257,11 @@ fn write_and_read(
     }
     let peft = |naming| peft::write(&path, adapter, naming, options);
     let read = match format {
-        Format::Peft => peft(peft::Naming::CausalLm).and_then(|()| peft::read_slots(&path, config, None)),
-        Format::PeftConditionalGeneration => {
-            peft(peft::Naming::ConditionalGeneration).and_then(|()| peft::read_slots(&path, config, None))
+        Format::Peft => {
+            peft(peft::Naming::causal_lm(config)).and_then(|()| peft::read_slots(&path, config, None))
         }
+        Format::PeftConditionalGeneration => peft(peft::Naming::conditional_generation(config))
+            .and_then(|()| peft::read_slots(&path, config, None)),
         Format::GgufLora => gguf::write(&path, adapter, gguf::Precision::F32, config, options)
             .and_then(|()| gguf::read(&path, config, None)),
         Format::GgufLoraF16 => gguf::write(&path, adapter, gguf::Precision::F16, config, options)

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use half::f16;
 
-use crate::adapter::lora::{self, Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{self, Adapter, Pair, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::{GgmlType, quant};
+use crate::families;
 
 /// How many names a message lists before it counts the rest.
 const LISTED: usize = 12;
@@ -116,11 +118,11 @@ impl Layout {
 }
 
 /// A format's names, for messages.
-pub(super) struct Names {
+pub(super) struct Names<'a> {
     /// What `A` and `B` are called.
     pub halves: [&'static str; 2],
     /// What a module is called.
-    pub module: fn(&Slot) -> String,
+    pub module: &'a dyn Fn(&Slot) -> String,
 }
 
 /// A tensor of an adapter file of any format.
@@ -308,7 +310,7 @@ impl Misfits {
 
 /// Why the caller has no slot for a module.
 fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
-    let name = module.peft_name();
+    let name = families::of(config).names.peft_name(module);
     let Some(found) = config.layers.get(layer) else {
         return format!("the model has {} layers, the first is 0", config.layers.len());
     };

@@ -10,7 +10,8 @@ use std::path::Path;
 use super::pairs::{Half, Layout, Names, Place, Spec, assemble, layer_and_rest};
 use super::safetensors_file::{self, Matrix};
 use super::{Error, Options, read_file};
-use crate::adapter::lora::{Adapter, Module, Slot};
+use crate::adapter::lora::{Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::files;
 
@@ -18,7 +19,7 @@ use crate::files;
 pub(super) const FORMAT: &str = "rullama-lora-v0";
 /// The base's name in the metadata.
 pub(super) const BASE_MODEL: &str = "rullama_train.base_model";
-const NAMES: Names = Names { halves: ["A", "B"], module: |slot| module(slot).unwrap_or_default() };
+const NAMES: Names = Names { halves: ["A", "B"], module: &|slot| module(slot).unwrap_or_default() };
 
 /// Writes the file. Refuses the modules that rullama has no adapters for: `inp_gate`, `proj` and the experts.
 ///

@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for UniqueNames {
 /// Name, shape and type of every tensor of `file`, by name; `place` reads a name.
 pub(super) fn list<'a>(
     views: &'a [(String, TensorView<'a>)],
-    place: fn(&str) -> Option<Place>,
+    place: impl Fn(&str) -> Option<Place>,
 ) -> Vec<Tensor<'a>> {
     let tensor = |(name, view): &'a (String, TensorView<'a>)| Tensor {
         name,

@@ -4,7 +4,7 @@ use super::activations::{Activations, Chunk};
 use super::forward::Pass;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
-use crate::adapter::lora::Module;
+use crate::base::Module;
 use crate::gpu::{GpuError, Recorder};
 use crate::ops::dropout::Mask;
 use crate::ops::gated as geglu;

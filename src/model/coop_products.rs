@@ -2,7 +2,7 @@
 
 use super::products::{Products, Projection};
 use super::trainable::{Group, Member};
-use crate::adapter::lora::Module;
+use crate::base::Module;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
 use crate::ops::View;

@@ -5,7 +5,7 @@ use super::plan::Kept;
 use super::products::Products;
 use super::trainable::{Input, Trainable};
 use super::{Inputs, Model};
-use crate::adapter::lora::Module;
+use crate::base::Module;
 use crate::gpu::{GpuError, Recorder};
 use crate::ops::Rows;
 use crate::ops::attention::Attention;

@@ -2,7 +2,7 @@
 
 use super::coop_products::Packs;
 use super::trainable::{Group, Trainable};
-use crate::adapter::lora::Module;
+use crate::base::Module;
 use crate::gpu::Recorder;
 use crate::ops::Rows;
 use crate::ops::Weight;

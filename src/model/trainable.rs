@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::experts::ExpertLora;
-use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::base::Module;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Param;
 use crate::ops::adamw::{self, Clip, Shard};

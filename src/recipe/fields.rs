@@ -11,8 +11,9 @@ use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
 use super::{Cache, Switch, TargetModules};
-use crate::adapter::lora::Module;
+use crate::base::Module;
 use crate::export::AdapterPath;
+use crate::families;
 
 /// Values that later versions are meant to take.
 const PLANNED_VALUES: [(&str, &[&str]); 1] = [("output.export", &["merged-gguf"])];
@@ -165,9 +166,8 @@ impl Section<'_> {
         let mut modules = Vec::new();
         for item in items {
             let name = self.text_of(key, item, "a list of module names")?;
-            let Some(module) = Module::from_name(&name) else {
-                let names = Module::ALL.iter().flat_map(|m| [m.gguf_name(), m.peft_name()]);
-                let expected = match nearest(&name, names) {
+            let Some(module) = families::module(&name) else {
+                let expected = match nearest(&name, families::module_names()) {
                     Some(known) => format!("the name of a module; did you mean \"{known}\"?"),
                     None => format!("one of {}", Module::ALL.map(Module::gguf_name).join(", ")),
                 };

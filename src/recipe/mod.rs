@@ -18,8 +18,8 @@ pub use changes::Change;
 pub use error::{Place, RecipeError};
 pub use source::Format;
 
-use crate::adapter::lora::Module;
 use crate::base::Fingerprint;
+use crate::base::Module;
 pub use crate::data::dataset::{Format as DataFormat, Invalid, Overlong};
 pub use crate::data::template::TrainOn;
 use crate::export::AdapterPath;

@@ -19,9 +19,10 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::lora::{Adapter, Pair, Slot};
-use crate::base::Fingerprint;
+use crate::base::Base;
 use crate::base::config::Config;
-use crate::export::{self, peft};
+use crate::export;
+use crate::export::peft::{self, Naming};
 use crate::files;
 use crate::recipe::{Format, Recipe};
 use crate::run::digest::{self, Identity};
@@ -121,20 +122,20 @@ struct Stored {
 impl Checkpoint {
     /// Writes `checkpoint-STEP` into the folder `dir`, which appears whole; one that is there already stays as it is.
     ///
-    /// `fingerprint` is the base's, which the adapter's file then holds.
-    pub fn write(&self, dir: &Path, fingerprint: &Fingerprint) -> Result<PathBuf, Error> {
+    /// The adapter's file holds the fingerprint of `base`.
+    pub fn write(&self, dir: &Path, base: &Base) -> Result<PathBuf, Error> {
         let path = dir.join(format!("{PREFIX}{}", self.step));
         if files::exists(&path) {
             return Ok(path);
         }
-        let fingerprint = fingerprint.to_string();
+        let fingerprint = base.fingerprint().to_string();
         let options = export::Options::of_run(&self.recipe, &fingerprint);
-        let naming = peft::Naming::CausalLm;
+        let naming = Naming::causal_lm(base.config());
         let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, naming, &options)?.into();
         let moments = [("exp_avg", &self.first), ("exp_avg_sq", &self.second)];
-        contents.push((OPTIMIZER, serialize(&moments, self.adapter.rank)));
+        contents.push((OPTIMIZER, serialize(&moments, self.adapter.rank, naming)));
         if let Some((_, Some(best))) = &self.best {
-            contents.push((BEST, serialize(&[("best", best)], self.adapter.rank)));
+            contents.push((BEST, serialize(&[("best", best)], self.adapter.rank, naming)));
         }
         contents.push((METRICS, self.metrics.clone().into()));
         contents.push((TIMING, self.timing.clone().into()));
@@ -193,8 +194,9 @@ impl Checkpoint {
         let slots = slots(&recipe).map_err(damaged)?;
         let adapter = peft::read(path, config, &slots).map_err(|e| damaged(e.to_string()))?;
         let rank = adapter.rank;
+        let naming = Naming::causal_lm(config);
         let group = |name: &str, group: &str| {
-            parse(content(name)?, group, rank, &slots).map_err(|e| damaged(format!("{name}: {e}")))
+            parse(content(name)?, group, rank, &slots, naming).map_err(|e| damaged(format!("{name}: {e}")))
         };
         Ok(Checkpoint {
             step: state.step,
@@ -288,11 +290,13 @@ pub fn prune(dir: &Path, keep: usize) -> Result<(), files::Error> {
 }
 
 /// Matrices as one safetensors file, each name led by that of its group.
-fn serialize(groups: &[(&str, &BTreeMap<Slot, Pair>)], rank: usize) -> Vec<u8> {
+fn serialize(groups: &[(&str, &BTreeMap<Slot, Pair>)], rank: usize, naming: Naming) -> Vec<u8> {
     let mut views = Vec::new();
     for (group, pairs) in groups {
         for (slot, pair) in *pairs {
-            for ((name, shape), values) in halves(group, slot, rank).into_iter().zip([&pair.a, &pair.b]) {
+            for ((name, shape), values) in
+                halves(group, slot, rank, naming).into_iter().zip([&pair.a, &pair.b])
+            {
                 let view = TensorView::new(Dtype::F32, shape.into(), bytemuck::cast_slice(values));
                 views.push((name, view.expect("a pair has the lengths that its slot and rank say")));
             }
@@ -302,8 +306,8 @@ fn serialize(groups: &[(&str, &BTreeMap<Slot, Pair>)], rank: usize) -> Vec<u8> {
 }
 
 /// Names and shapes of a slot's two matrices.
-fn halves(group: &str, slot: &Slot, rank: usize) -> [(String, [usize; 2]); 2] {
-    let key = slot.peft_key();
+fn halves(group: &str, slot: &Slot, rank: usize, naming: Naming) -> [(String, [usize; 2]); 2] {
+    let key = format!("base_model.model.{}", naming.module(slot));
     [
         (format!("{group}.{key}.lora_A.weight"), [slot.experts * rank, slot.in_features]),
         (format!("{group}.{key}.lora_B.weight"), [slot.experts * slot.out_features, rank]),
@@ -311,12 +315,18 @@ fn halves(group: &str, slot: &Slot, rank: usize) -> [(String, [usize; 2]); 2] {
 }
 
 /// A group of [`serialize`].
-fn parse(bytes: &[u8], group: &str, rank: usize, slots: &[Slot]) -> Result<BTreeMap<Slot, Pair>, String> {
+fn parse(
+    bytes: &[u8],
+    group: &str,
+    rank: usize,
+    slots: &[Slot],
+    naming: Naming,
+) -> Result<BTreeMap<Slot, Pair>, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
     let mut pairs = BTreeMap::new();
     for slot in slots {
         let mut pair = Pair { a: Vec::new(), b: Vec::new() };
-        let halves = halves(group, slot, rank);
+        let halves = halves(group, slot, rank, naming);
         for ((name, shape), values) in halves.into_iter().zip([&mut pair.a, &mut pair.b]) {
             let tensor = file.tensor(&name).map_err(|e| e.to_string())?;
             if tensor.dtype() != Dtype::F32 || tensor.shape() != shape {
@@ -335,8 +345,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::adapter::lora::{Module, slots};
-    use crate::base::Base;
+    use crate::adapter::lora::slots;
+    use crate::base::Module;
 
     const RECIPE: &str =
         "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\nlora.rank = 3\ntrain.learning_rate = 1e-3";
@@ -384,7 +394,7 @@ mod tests {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
         for step in [3, 4, 5] {
             let written = checkpoint(&base, step);
-            let path = written.write(dir.path(), &Fingerprint::of(&base)).expect("written");
+            let path = written.write(dir.path(), &base).expect("written");
             assert_eq!(path, dir.path().join(format!("checkpoint-{step}")));
             assert_eq!(read(&path, &base).expect("sound"), written);
             // Any checkpoint is an adapter that other programs load.
@@ -397,7 +407,7 @@ mod tests {
     fn the_newest_are_kept() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
         for step in [9, 4, 10, 100] {
-            checkpoint(&base, step).write(dir.path(), &Fingerprint::of(&base)).expect("written");
+            checkpoint(&base, step).write(dir.path(), &base).expect("written");
         }
         fs::create_dir(dir.path().join("checkpoint-mine")).expect("created");
         fs::create_dir(dir.path().join(".unfinished-x")).expect("created");
@@ -412,7 +422,7 @@ mod tests {
     #[test]
     fn damage_is_named() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
-        let path = checkpoint(&base, 5).write(dir.path(), &Fingerprint::of(&base)).expect("written");
+        let path = checkpoint(&base, 5).write(dir.path(), &base).expect("written");
         let damaged = |name: &str, change: &dyn Fn(&mut Vec<u8>), expected: &str| {
             let file = path.join(name);
             let sound = fs::read(&file).expect("there");
@@ -450,7 +460,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
-        let path = checkpoint(&base, 5).write(dir.path(), &Fingerprint::of(&base)).expect("written");
+        let path = checkpoint(&base, 5).write(dir.path(), &base).expect("written");
         fs::write(path.join(STATE), r#"{"format": 2, "version": "9.0.0", "anything": "else"}"#)
             .expect("written");
         let error = read(&path, &base).expect_err("newer").to_string();

@@ -1,6 +1,7 @@
 //! From a recipe to everything that a run needs before it touches a device.
 
-use crate::adapter::lora::{self, Adapter, Module, Slot};
+use crate::adapter::lora::{self, Adapter, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::{self, Base, Fingerprint};
 use crate::data::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};

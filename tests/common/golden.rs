@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rullama_train::adapter::lora::{Adapter, Pair, Slot};
+use rullama_train::base::config::Config;
 use rullama_train::base::gguf_writer::{self, Entry};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, Sample};
@@ -41,7 +42,7 @@ impl Golden {
         let adapter = export::read_any(&folder.join("adapter"), base.config(), None).expect("PEFT's adapter");
         let (rank, alpha) = (adapter.rank.to_string(), adapter.alpha.to_string());
         assert_eq!((&metadata["rank"], &metadata["alpha"]), (&rank, &alpha));
-        for (name, values) in by_name(&adapter.pairs) {
+        for (name, values) in by_name(&adapter.pairs, base.config()) {
             assert!(tensors[&format!("lora.{name}")] == values, "{name} is read as PEFT has it");
         }
         let sample = |suffix: &str| {
@@ -106,10 +107,11 @@ pub fn split_experts(gguf: &Gguf) -> Vec<u8> {
 }
 
 /// PEFT's name and the values of every matrix, as PEFT lays them out.
-pub fn by_name(pairs: &BTreeMap<Slot, Pair>) -> Vec<(String, Vec<f64>)> {
+pub fn by_name(pairs: &BTreeMap<Slot, Pair>, config: &Config) -> Vec<(String, Vec<f64>)> {
     let (slot, pair) = pairs.first_key_value().expect("some matrix");
     let rank = pair.a.len() / slot.in_features / slot.experts;
-    let bytes = peft::serialize_pairs(pairs, rank, Naming::CausalLm, Default::default()).expect("finite");
+    let bytes =
+        peft::serialize_pairs(pairs, rank, Naming::causal_lm(config), Default::default()).expect("finite");
     let file = SafeTensors::deserialize(&bytes).expect("just written");
     file.tensors().into_iter().map(|(name, view)| (name, values(view.dtype(), view.data()))).collect()
 }

@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use pollster::block_on;
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::base::Module;
 use rullama_train::base::gguf_writer::{self, Entry};
 use rullama_train::base::quant::dequantize;
 use rullama_train::base::value::Value;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use rullama_train::adapter::lora::{Adapter, Module, Pair, Slot};
+use rullama_train::adapter::lora::{Adapter, Pair, Slot};
+use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::{Base, Gguf};
 use rullama_train::export::{self, Format, Options, read_any};

@@ -14,11 +14,13 @@ use std::process::Command;
 
 use gguf_writer::GgufWriter;
 use half::f16;
-use rullama_train::adapter::lora::{Adapter, Module, Slot, slots};
+use rullama_train::adapter::lora::{Adapter, Slot, slots};
+use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::value::Value;
 use rullama_train::base::{Base, Fingerprint, Gguf};
 use rullama_train::export::{self, AdapterPath, Format, Options, OtherBase, check, detect, read_any};
+use rullama_train::families;
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
 use safe_file::SafeFile;
@@ -204,7 +206,11 @@ fn an_mlx_folder_holds_transposes_and_the_scale() {
     let file = SafeTensors::deserialize(&bytes).expect("sound");
     assert_eq!(file.len(), 2 * adapter.pairs.len());
     for (slot, pair) in &adapter.pairs {
-        let name = format!("language_model.model.layers.{}.{}", slot.layer, slot.module.peft_path());
+        let name = format!(
+            "language_model.model.layers.{}.{}",
+            slot.layer,
+            (families::of(&config).names.peft)(slot.module)
+        );
         for (half, rows, columns, ours) in
             [("lora_a", slot.in_features, RANK, &pair.a), ("lora_b", RANK, slot.out_features, &pair.b)]
         {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use rullama_train::adapter::lora::{Module, slots};
+use rullama_train::adapter::lora::slots;
+use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::value::{Array, Value};
 use rullama_train::base::{Base, Gguf};

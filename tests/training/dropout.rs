@@ -5,7 +5,8 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::adapter::lora::{Module, Slot};
+use rullama_train::adapter::lora::Slot;
+use rullama_train::base::Module;
 use rullama_train::data::batch::{MicroBatch, Step};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
@@ -125,7 +126,7 @@ fn compare(gpu: &Gpu, folder: &str) -> Result<(), Failed> {
         {
             let relative = gpu::relative(&widen(found), expected);
             if relative.is_nan() || relative > gradient_allowed {
-                check(&format!("gradient of {half} of {}", slot.peft_key()), relative, gradient_allowed)?;
+                check(&format!("gradient of {half} of {}", slot.name()), relative, gradient_allowed)?;
             }
         }
     }

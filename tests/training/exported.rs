@@ -3,8 +3,9 @@
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Base;
+use rullama_train::base::Module;
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::template::{Layout, Message, Role, render_prompt};
 use rullama_train::data::tokenizer::Tokenizer;
@@ -37,7 +38,7 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let dir = dir.path().join("adapter");
     let options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
-    peft::write(&dir, &first, peft::Naming::CausalLm, &options)?;
+    peft::write(&dir, &first, peft::Naming::causal_lm(config), &options)?;
     let adapter = peft::read(&dir, config, &all)?;
     check_that("reading, writing and reading changes nothing", adapter == first)?;
 

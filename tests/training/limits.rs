@@ -5,8 +5,9 @@ use std::path::Path;
 use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Base;
+use rullama_train::base::Module;
 use rullama_train::base::gguf::Gguf;
 use rullama_train::base::quant::GgmlType;
 use rullama_train::data::batch::{IGNORE, Sample, Step};
@@ -60,7 +61,7 @@ pub fn overflow(gpu: &Gpu) -> Result<(), Failed> {
         // Finite itself; its squares are not.
         let slot = *adapter.pairs.keys().find(|s| s.module == module).expect("it has the module");
         adapter.pairs.get_mut(&slot).expect("its own").b.fill(1e24);
-        let name = slot.peft_key();
+        let name = slot.name();
         let trainer = trainer(gpu, &model, &adapter, &[&step], Dropout::NONE, Recompute::Never);
         let found = block_on(trainer.evaluate(&step.micro_batches, |_| {}))?;
         println!("{name}: loss {:.4}, {} of {} not finite", found.loss(), found.not_finite, found.tokens);
@@ -164,7 +165,7 @@ pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
         let size = if slot.module == Module::FfnUp { SCALE } else { 1.0 };
         let found: Vec<f64> = scaled[slot].b.iter().map(|g| f64::from(size * g)).collect();
         let expected: Vec<f64> = pair.b.iter().map(|&g| f64::from(g)).collect();
-        check(&slot.peft_key(), super::gpu::relative(&found, &expected), tolerance)?;
+        check(&slot.name(), super::gpu::relative(&found, &expected), tolerance)?;
     }
     Ok(())
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::base::Module;
 use rullama_train::base::shapes::{SHAPES, Shape};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{Sample, Step};

@@ -2,7 +2,8 @@
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::adapter::lora::{Adapter, Module, slots};
+use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::base::Module;
 use rullama_train::base::shapes::{SHAPES, Shape};
 use rullama_train::data::batch::{Sample, Step};
 use rullama_train::gpu::Gpu;

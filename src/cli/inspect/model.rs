@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use rullama_train::adapter::lora::{self, Module};
+use rullama_train::adapter::lora;
+use rullama_train::base::Module;
 use rullama_train::base::{Base, Fingerprint, Gguf};
 use rullama_train::run::names;
 

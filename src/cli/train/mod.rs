@@ -251,7 +251,7 @@ impl Run<'_> {
     fn save(&mut self) -> Result<()> {
         let output = &self.course.recipe.output;
         let checkpoint = block_on(self.course.checkpoint())?;
-        let path = checkpoint.write(&output.dir, &self.course.frozen.fingerprint)?;
+        let path = checkpoint.write(&output.dir, &self.course.frozen.base)?;
         checkpoint::prune(&output.dir, output.save_total_limit)?;
         self.console.saved(checkpoint.step, &path);
         self.write_report(Status::Running, None)?;

@@ -7,8 +7,11 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use super::{CONFIG, Naming, TENSORS};
-use crate::adapter::lora::{Adapter, Module};
+use crate::adapter::lora::Adapter;
+use crate::base::Module;
+use crate::base::config::Config;
 use crate::export::{Error, Options};
+use crate::families::{self, AdapterNames};
 use crate::files;
 
 /// What a PEFT folder says about its adapter without its tensors.
@@ -61,12 +64,13 @@ const CHANGED_BASE: [&str; 5] = ["pissa", "corda", "olora", "loftq", "lora_ga"];
 ///
 /// Fails where the folder or the file is missing or damaged, where the adapter is not a plain LoRA, where `r` is not a
 /// count above 0, and where `lora_alpha` is not a finite number other than 0.
-pub(super) fn read_config(dir: &Path) -> Result<AdapterConfig, Error> {
+pub(super) fn read_config(dir: &Path, config: &Config) -> Result<AdapterConfig, Error> {
     let bytes = read_file(dir, CONFIG)?;
-    parse(&bytes).map_err(|problem| Error::Config { path: dir.join(CONFIG), problem })
+    parse(&bytes, families::of(config).names)
+        .map_err(|problem| Error::Config { path: dir.join(CONFIG), problem })
 }
 
-fn parse(bytes: &[u8]) -> Result<AdapterConfig, String> {
+fn parse(bytes: &[u8], names: &AdapterNames) -> Result<AdapterConfig, String> {
     let config: Map<String, Value> = serde_json::from_slice(bytes)
         .map_err(|e| format!("expected a JSON object: {e}; copy or export the adapter again"))?;
     let expect = |key: &str, expected: &str| match config.get(key) {
@@ -105,13 +109,13 @@ fn parse(bytes: &[u8]) -> Result<AdapterConfig, String> {
     let rank_pattern = pattern(&config, "rank_pattern", "a whole number above 0", count)?;
     let factor = |v: &Value| v.as_f64().filter(|a| a.is_finite() && *a != 0.0);
     let alpha_pattern = pattern(&config, "alpha_pattern", "a number other than 0", factor)?;
-    let parameters = target_parameters(&config)?;
+    let parameters = target_parameters(&config, names)?;
     let gate_up_alone = !parameters.is_empty() && !parameters.contains(&Module::FfnDownExps);
     Ok(AdapterConfig { rank, alpha, rslora, gate_up_alone, rank_pattern, alpha_pattern })
 }
 
 /// The experts' matrices in `target_parameters`; whatever else it may hold is no matrix of this model's.
-fn target_parameters(config: &Map<String, Value>) -> Result<Vec<Module>, String> {
+fn target_parameters(config: &Map<String, Value>, names: &AdapterNames) -> Result<Vec<Module>, String> {
     let key = "target_parameters";
     let entries = match config.get(key) {
         None => return Ok(Vec::new()),
@@ -121,11 +125,15 @@ fn target_parameters(config: &Map<String, Value>) -> Result<Vec<Module>, String>
     };
     let module = |entry: &Value| {
         let name = entry.as_str().unwrap_or_default();
-        let ends = |m: &Module| name == m.peft_path() || name.ends_with(&format!(".{}", m.peft_path()));
+        let ends = |m: &Module| {
+            let path = (names.peft)(*m);
+            name == path || name.ends_with(&format!(".{path}"))
+        };
         let found = Module::ALL.into_iter().filter(|m| m.of_experts()).find(ends);
         found.ok_or_else(|| {
-            let expected = "\"experts.gate_up_proj\" or \"experts.down_proj\"";
-            format!("{key} has {entry}, expected {expected}; use an adapter of a Gemma 4 model")
+            let experts = [Module::FfnGateUpExps, Module::FfnDownExps].map(names.peft);
+            let expected = experts.map(|path| format!("{path:?}")).join(" or ");
+            format!("{key} has {entry}, expected {expected}; use an adapter of this model")
         })
     };
     entries.iter().map(module).collect()

@@ -20,7 +20,10 @@ pub(super) use tensors::read_slots;
 
 use super::pairs::{Half, Layout};
 use super::{Error, Options, safetensors_file};
-use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::base::Module;
+use crate::base::config::Config;
+use crate::families::{self, AdapterNames};
 use crate::files;
 
 /// File of the tensors.
@@ -28,28 +31,34 @@ pub(super) const TENSORS: &str = "adapter_model.safetensors";
 /// File of everything else.
 const CONFIG: &str = "adapter_config.json";
 
-/// The class of transformers' that the adapter is for: it decides what the modules are called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Naming {
-    /// `Gemma4ForCausalLM`, the text model alone: `model.layers.N`.
-    #[default]
-    CausalLm,
-    /// `Gemma4ForConditionalGeneration`, with vision and audio towers: `model.language_model.layers.N`.
-    ConditionalGeneration,
+/// Names of modules in a class of transformers' that the adapter is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Naming {
+    names: &'static AdapterNames,
+    /// Path of the list of text layers.
+    layers: &'static str,
 }
 
 impl Naming {
-    /// Path of the list of text layers.
-    fn layers(self) -> &'static str {
-        match self {
-            Naming::CausalLm => "model.layers",
-            Naming::ConditionalGeneration => "model.language_model.layers",
-        }
+    /// Names in the class of the text model alone: `model.layers.N`.
+    pub fn causal_lm(config: &Config) -> Naming {
+        let names = families::of(config).names;
+        Naming { names, layers: names.causal_lm_layers }
+    }
+
+    /// Names in the class with vision and audio towers: `model.language_model.layers.N`.
+    pub fn conditional_generation(config: &Config) -> Naming {
+        let names = families::of(config).names;
+        Naming { names, layers: names.conditional_generation_layers }
+    }
+
+    fn path(self, module: Module) -> &'static str {
+        (self.names.peft)(module)
     }
 
     /// Path of an adapted module: `model.layers.3.self_attn.q_proj`.
     pub fn module(self, slot: &Slot) -> String {
-        format!("{}.{}.{}", self.layers(), slot.layer, slot.module.peft_path())
+        format!("{}.{}.{}", self.layers, slot.layer, self.path(slot.module))
     }
 
     /// Path of what carries a slot's tensors: of experts a wrapper around all of them; `nested` where one stands around it.
@@ -57,9 +66,9 @@ impl Naming {
         let path = match slot.module.of_experts() {
             true if nested => "experts.base_layer",
             true => "experts",
-            false => slot.module.peft_path(),
+            false => self.path(slot.module),
         };
-        format!("{}.{}.{path}", self.layers(), slot.layer)
+        format!("{}.{}.{path}", self.layers, slot.layer)
     }
 
     /// What `target_parameters` lists for those of `slots` that are experts' matrices.
@@ -70,7 +79,7 @@ impl Naming {
     /// A regular expression for `target_modules` that matches, as a whole, the modules of `slots` and no others; experts' are none.
     ///
     /// Exact, because layers that share keys have no `k_proj`, and because the names alone also occur in the towers,
-    /// where PEFT cannot attach (transformers wraps those in `Gemma4ClippableLinear`).
+    /// where PEFT cannot attach (transformers wraps those in another kind of layer).
     pub fn target_modules<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> String {
         let mut by_layer: BTreeMap<usize, Vec<Module>> = BTreeMap::new();
         for slot in slots.into_iter().filter(|s| !s.module.of_experts()) {
@@ -84,11 +93,11 @@ impl Naming {
         let alternatives: Vec<String> = by_modules
             .iter()
             .map(|(modules, layers)| {
-                let paths: Vec<&str> = modules.iter().map(|m| m.peft_path()).collect();
+                let paths: Vec<&str> = modules.iter().map(|m| self.path(*m)).collect();
                 format!("({}).({})", layers.join("|"), paths.join("|"))
             })
             .collect();
-        format!("{}.({})", self.layers(), alternatives.join("|")).replace('.', r"\.")
+        format!("{}.({})", self.layers, alternatives.join("|")).replace('.', r"\.")
     }
 }
 

@@ -1,6 +1,7 @@
 //! An adapter on the device as decoding applies it: unmerged, frozen, its scale inside `B`.
 
-use crate::adapter::lora::{Adapter, Module, Pair, Slot};
+use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::experts::ExpertLora;

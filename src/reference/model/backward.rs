@@ -1,7 +1,7 @@
 //! Backward pass, straight through in the reverse order of `forward.rs`.
 
 use super::{Activations, Gradients, Model, Pair};
-use crate::adapter::lora::Module;
+use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
     add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope, router,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Model;
-use crate::adapter::lora::{Module, Slot};
+use crate::adapter::lora::Slot;
+use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
     Routing, add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope,
@@ -283,6 +284,7 @@ mod tests {
             experts_split: false,
         };
         let config = Config {
+            architecture: "gemma4",
             width: 4,
             vocab: 2,
             per_layer_width: 4,

@@ -6,7 +6,8 @@ mod weights;
 
 use std::collections::BTreeMap;
 
-use crate::adapter::lora::{Module, Slot};
+use crate::adapter::lora::Slot;
+use crate::base::Module;
 use crate::base::config::Config;
 use crate::reference::experts;
 

@@ -395,6 +395,7 @@ mod tests {
             experts_split: false,
         };
         Config {
+            architecture: "gemma4",
             width: 3,
             vocab: 7,
             per_layer_width: 2,

@@ -41,7 +41,7 @@ pub async fn measure(
     let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
     let (loss, gradients) = trainer.gradients(&step, 1).await?;
     let logits = trainer.logits(&batch, &rows).await?;
-    let naming = peft::Naming::CausalLm;
+    let naming = peft::Naming::causal_lm(base.config());
     let gradients = peft::serialize_pairs(&gradients, adapter.rank, naming, HashMap::new())?;
     let logits = logits.into_iter().flat_map(f32::to_le_bytes).collect();
     Ok(Measured { loss, logits, gradients })

@@ -162,7 +162,7 @@ impl<'a> Course<'a> {
             return Ok(());
         }
         let (checkpoint, folder) = (self.course.checkpoint().await?, Path::new(CHECKPOINTS));
-        checkpoint.write(folder, &self.course.frozen.fingerprint).map_err(Problem::new)?;
+        checkpoint.write(folder, &self.course.frozen.base).map_err(Problem::new)?;
         (self.hear)(&Event::Checkpoint { step, files: tree::take(folder) });
         self.saved = Some(step);
         Ok(())

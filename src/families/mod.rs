@@ -1,0 +1,72 @@
+//! Model families: everything that one architecture has of its own, as a value.
+//!
+//! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
+
+pub mod gemma4;
+
+use crate::base::Module;
+use crate::base::config::Config;
+
+/// An architecture that the program trains.
+pub struct Family {
+    /// `general.architecture` of its GGUF files, and the prefix of its metadata keys.
+    pub name: &'static str,
+    /// What other programs call its modules.
+    pub names: &'static AdapterNames,
+}
+
+/// Every family.
+pub const ALL: [&Family; 1] = [&gemma4::FAMILY];
+
+/// What adapter files of other programs call a family's modules.
+#[derive(Debug)]
+pub struct AdapterNames {
+    /// A module's path inside transformers' decoder layer, as PEFT's keys spell it: `self_attn.q_proj`.
+    pub peft: fn(Module) -> &'static str,
+    /// A module's paths inside mlx-lm's decoder layer. mlx-lm has gate and up of experts apart: two paths.
+    pub mlx: fn(Module) -> &'static [&'static str],
+    /// Path of the decoder layers in transformers' class for the text model alone (`…ForCausalLM`).
+    pub causal_lm_layers: &'static str,
+    /// Path of the decoder layers in transformers' class with vision and audio towers (`…ForConditionalGeneration`).
+    pub conditional_generation_layers: &'static str,
+    /// Path of the decoder layers in mlx-lm's model.
+    pub mlx_layers: &'static str,
+}
+
+impl AdapterNames {
+    /// The name of a module in PEFT's `target_modules`: the last part of its path. The router and the experts keep the whole
+    /// path, because `proj` alone is another module's name in GGUF and experts are listed in `target_parameters`.
+    pub fn peft_name(&self, module: Module) -> &'static str {
+        let path = (self.peft)(module);
+        match module {
+            Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps => path,
+            _ => path.rsplit('.').next().unwrap_or(path),
+        }
+    }
+}
+
+/// The family called `name`, by its `general.architecture`.
+pub fn named(name: &str) -> Option<&'static Family> {
+    ALL.into_iter().find(|family| family.name == name)
+}
+
+/// The family of a model.
+///
+/// # Panics
+/// Where `config` was not read by a family.
+pub fn of(config: &Config) -> &'static Family {
+    named(config.architecture).expect("a family read the config")
+}
+
+/// The module that a user means by its name in GGUF, or in PEFT for any family.
+pub fn module(name: &str) -> Option<Module> {
+    let known = |module: &Module| ALL.iter().any(|family| family.names.peft_name(*module) == name);
+    let gguf = Module::ALL.into_iter().find(|module| module.gguf_name() == name);
+    gguf.or_else(|| Module::ALL.into_iter().find(known))
+}
+
+/// Every name that [`module`] knows.
+pub fn module_names() -> impl Iterator<Item = &'static str> {
+    let peft = ALL.iter().flat_map(|family| Module::ALL.map(|module| family.names.peft_name(module)));
+    Module::ALL.into_iter().map(Module::gguf_name).chain(peft)
+}
