@@ -20,7 +20,7 @@ use rullama_train::export::{self, Format, HeldOut, NoTokens, Options};
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
-use rullama_train::train::trainer::{Dropout, Trainer};
+use rullama_train::train::{Dropout, Trainer};
 
 /// What the device may be from PyTorch in f64, merged or not; see tests/golden/README.md.
 const LOGITS: f64 = 2e-5;

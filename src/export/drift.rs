@@ -12,7 +12,7 @@ use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
 use crate::model::plan::{self, Offload, Recompute};
 use crate::talk::sampling::likeliest;
-use crate::train::trainer::{Dropout, Trainer};
+use crate::train::{Dropout, Trainer};
 
 /// Logits that are read back at a time, in values.
 const LOGITS_AT_A_TIME: usize = 1 << 24;

@@ -3,7 +3,7 @@
 use crate::data::batch::{MicroBatch, Sample};
 use crate::data::template::{Conversation, Layout, Message, Role, Template, TrainOn};
 use crate::data::tokenizer::Tokenizer;
-use crate::train::trainer::Capacity;
+use crate::train::Capacity;
 
 /// Logits that are kept for a comparison, in values: 512 MiB, 512 tokens of a vocabulary of 262 144.
 const MOST_LOGITS: usize = 1 << 27;

@@ -30,7 +30,7 @@ use crate::files;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::plan::{Offload, Recompute};
 use crate::recipe::Recipe;
-use crate::train::trainer::{Dropout, Trainer};
+use crate::train::{Dropout, Trainer};
 use drift::Effect;
 use load::OTHER_BASE_SWITCH;
 use pairs::{Half, Layout};

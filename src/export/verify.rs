@@ -6,7 +6,7 @@ use super::drift::{Effect, logits_of};
 use super::{Error, Format, HeldOut};
 use crate::adapter::lora::Adapter;
 use crate::gpu::{GpuError, Tier};
-use crate::train::trainer::Trainer;
+use crate::train::Trainer;
 
 /// What rounding in the kernels may change, as a part of the logits' own norm: in f32, and with operands in f16.
 const ROUNDING: [f64; 2] = [1e-6, 2e-3];

@@ -25,6 +25,8 @@ pub use crate::data::template::TrainOn;
 use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::files;
+pub use crate::train::OptimizerKind;
+pub use crate::train::schedule::LrScheduler;
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -240,7 +242,7 @@ pub struct Train {
     /// Forward and backward passes in one optimizer step.
     pub gradient_accumulation_steps: usize,
     /// How gradients become updates.
-    pub optimizer: Optimizer,
+    pub optimizer: OptimizerKind,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// AdamW's decay of the first moment, in `[0, 1)`.
@@ -272,28 +274,6 @@ pub struct Train {
     pub offload_experts: Switch,
     /// Steps that may be left out because they are not finite, before the run stops.
     pub max_skipped_steps: usize,
-}
-
-/// How gradients become updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Optimizer {
-    /// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101), as `torch.optim.AdamW`.
-    Adamw,
-    /// Plain gradient descent, as `torch.optim.SGD` without momentum.
-    Sgd,
-}
-
-/// Shape of the learning rate after the warm-up. See [`crate::train::schedule`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LrScheduler {
-    /// Half a cosine from the peak to the minimum.
-    Cosine,
-    /// A straight line from the peak to the minimum.
-    Linear,
-    /// The peak.
-    Constant,
 }
 
 /// What the memory plan may decide, or not.

@@ -6,7 +6,7 @@ use super::error::RecipeError;
 use super::fields::Section;
 use super::{
     Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, Kernels, Lora, LrScheduler, Model,
-    Optimizer, Output, Overlong, Switch, Template, Train, TrainOn,
+    OptimizerKind, Output, Overlong, Switch, Template, Train, TrainOn,
 };
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
@@ -106,7 +106,7 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         max_steps: section.optional_count("max_steps", 1)?,
         batch_size: section.count("batch_size", 1, 1)?,
         gradient_accumulation_steps: section.count("gradient_accumulation_steps", 1, 1)?,
-        optimizer: section.choice("optimizer", Optimizer::Adamw)?,
+        optimizer: section.choice("optimizer", OptimizerKind::Adamw)?,
         learning_rate: positive("learning_rate", 1e-4)?,
         adam_beta1: beta("adam_beta1", 0.9)?,
         adam_beta2: beta("adam_beta2", 0.999)?,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase};
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::{Dropout, Trainer};
+use rullama_train::train::{Dropout, Trainer};
 
 use crate::engine::Stage;
 use crate::tree;

@@ -8,7 +8,7 @@ use rullama_train::export::{AdapterPath, OtherBase, load, peft};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use crate::source::{ByteSource, Ranges};
 use crate::tree;

@@ -5,9 +5,9 @@ use std::fmt::Display;
 use rullama_train::export::Error as ExportError;
 use rullama_train::gpu::GpuError;
 use rullama_train::recipe::RecipeError;
-use rullama_train::run::RunError;
+use rullama_train::run::{DriveError, RunError};
 use rullama_train::talk::generate::GenerateError;
-use rullama_train::train::trainer::TrainError;
+use rullama_train::train::TrainError;
 
 use crate::types::Problem;
 
@@ -70,6 +70,16 @@ impl From<ExportError> for Problem {
         match error {
             ExportError::Gpu(error) => error.into(),
             error => Problem::new(error),
+        }
+    }
+}
+
+impl From<DriveError> for Problem {
+    fn from(error: DriveError) -> Problem {
+        match error {
+            DriveError::Train(error) => error.into(),
+            DriveError::Generate(error) => error.into(),
+            DriveError::Export(error) => error.into(),
         }
     }
 }
