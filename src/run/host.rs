@@ -21,7 +21,7 @@ pub trait Host {
         Ok(())
     }
 
-    /// What the user has asked for since the last call. Called before each step; a host that is paused waits here.
+    /// Returns the user's requests since the last call. Called before each step; a paused host waits here.
     fn asked(&mut self, _run: &Run<'_>) -> impl Future<Output = Asked> {
         std::future::ready(Asked::Nothing)
     }
@@ -38,7 +38,7 @@ pub trait Host {
     }
 }
 
-/// What the user asks of a run between two steps.
+/// A request of the user, answered between two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Nothing: take the next step.

@@ -66,7 +66,7 @@ pub fn schedule(recipe: &Recipe, total_steps: usize) -> Schedule {
     }
 }
 
-/// What the files of an adapter record about it if `recipe` trained it on the base with this fingerprint.
+/// The metadata in the files of an adapter that `recipe` trained on the base with this fingerprint.
 pub fn write_options<'a>(recipe: &'a Recipe, fingerprint: &'a str) -> Options<'a> {
     Options {
         base_model: recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base),

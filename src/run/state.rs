@@ -156,7 +156,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What [`Watch`] needs of a step; `None` for skipped steps and values that are not finite.
+/// The values of a step that [`Watch`] observes; `None` if the step was skipped or they are not finite.
 pub(super) fn observed(metrics: &StepMetrics) -> Option<Observed> {
     let (false, Some(loss), Some(grad_norm)) = (metrics.skipped, metrics.loss, metrics.grad_norm) else {
         return None;

@@ -287,7 +287,7 @@ impl Trainer<'_> {
     }
 }
 
-/// What the trainer was made of.
+/// Its parts and settings.
 impl<'a> Trainer<'a> {
     /// The device.
     pub fn gpu(&self) -> &'a Gpu {

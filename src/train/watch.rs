@@ -21,7 +21,7 @@ const RISE_RATIO: f64 = 1.5;
 /// … and also this much above it.
 const RISE_BY: f64 = 0.3;
 
-/// What is observed of a step that updated the adapter.
+/// The observed values of a step that updated the adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observed {
     /// Optimizer step, from 1.
