@@ -11,9 +11,9 @@ use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use rullama_train::run::finetune::samples;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 /// What the losses are of.
 const TEXT: &str =
@@ -30,7 +30,7 @@ pub fn run(paths: &[String]) -> Result<()> {
     let paths = paths.iter().map(parse).collect::<Result<Vec<_>>>()?;
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 256;
-    let frozen = Frozen::open(&recipe)?;
+    let frozen = OpenBase::open(&recipe)?;
     // Shapes, names and the base's fingerprint are checked; what does not fit is named.
     let found = adapter::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
     found.notices.iter().for_each(|notice| println!("{notice}"));

@@ -16,8 +16,8 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, Frozen};
-use rullama_train::train::trainer::{Capacity, Trainer};
+use rullama_train::run::{self, OpenBase};
+use rullama_train::train::{Capacity, Trainer};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     // What the run resolved: the base, the rank and the modules that the adapter has.
     let overrides: [(&str, &str); 0] = [];
     let recipe = Recipe::read(&Path::new(dir).join("recipe.resolved.toml"), &overrides)?;
-    let frozen = Frozen::open(&recipe)?;
+    let frozen = OpenBase::open(&recipe)?;
     let config = frozen.base.config();
     let slots = run::slots(&recipe, config)?;
     let adapter = run::read_adapters(&[AdapterPath::whole(dir)], &frozen.base, &slots, &recipe)?.adapter;

@@ -6,7 +6,7 @@ use rullama_train::base::Module;
 use rullama_train::recipe::{
     DataFormat, Recipe, RecipeError, Syntax, TargetModules, TrainOn, split_override,
 };
-use rullama_train::run::{self, Data, Frozen, Steps};
+use rullama_train::run::{self, Data, OpenBase, Steps};
 
 const NONE: [(&str, &str); 0] = [];
 
@@ -92,7 +92,7 @@ fn shipped_recipes_plan_their_steps() {
             recipe.model.base = "tiny".into();
             recipe.data.train = recipe.data.train.iter().map(|file| root().join(file)).collect();
             recipe.check_files().unwrap_or_else(|error| panic!("{error}"));
-            let frozen = Frozen::open(&recipe).unwrap_or_else(|error| panic!("{error}"));
+            let frozen = OpenBase::open(&recipe).unwrap_or_else(|error| panic!("{error}"));
             let data = Data::read(&recipe, &frozen).unwrap_or_else(|error| panic!("{error}"));
             let notices: Vec<String> = data.notices.iter().map(ToString::to_string).collect();
             assert!(notices.is_empty(), "{}: {notices:?}", path.display());

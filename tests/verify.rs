@@ -18,7 +18,7 @@ use rullama_train::data::batch::Sample;
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
-use rullama_train::train::trainer::{Dropout, Trainer};
+use rullama_train::train::{Dropout, Trainer};
 use rullama_train::verify::{self, HeldOut, MergeCheck, NoTokens};
 
 /// Largest relative difference of logits from PyTorch in f64, merged or not; see tests/golden/README.md.

@@ -358,13 +358,14 @@ pub fn coop_geglu(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     })])
 }
 
-/// Logits, targets and losses of one chunk.
+/// Logits, targets, losses and coefficients of one chunk.
 struct Head {
     logits: Rows,
     rows: usize,
     vocab: usize,
     targets: wgpu::Buffer,
     losses: wgpu::Buffer,
+    coefficients: wgpu::Buffer,
 }
 
 impl Head {
@@ -377,6 +378,7 @@ impl Head {
             vocab,
             targets: gpu.upload("bench", &targets)?,
             losses: gpu.buffer("bench", 4 * rows as u64)?,
+            coefficients: gpu.upload("bench", &vec![1.0f32; rows])?,
         })
     }
 
@@ -397,7 +399,7 @@ pub fn cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let head = Head::new(gpu, size)?;
     Ok(vec![Timed::new(format!("[{}, {}], both ways", head.rows, head.vocab), &[], move |rec| {
         head.chunk().forward(rec);
-        head.chunk().backward(rec, 1.0);
+        head.chunk().backward(rec, &head.coefficients);
     })])
 }
 
@@ -408,7 +410,7 @@ pub fn coop_cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> 
     let verdicts = gpu.buffer("bench", (4 * head.rows) as u64)?;
     Ok(vec![Timed::new(format!("[{}, {}]", head.rows, head.vocab), &[], move |rec| {
         let verdicts = Verdicts { hidden: &hidden, buffer: (&verdicts, 0) };
-        coop_cross_entropy::backward(rec, &head.chunk(), &verdicts, &dlogits, 1.0);
+        coop_cross_entropy::backward(rec, &head.chunk(), &verdicts, &dlogits, &head.coefficients);
     })])
 }
 

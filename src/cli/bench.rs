@@ -17,8 +17,7 @@ use rullama_train::gpu::{Backend, Gpu, Kernels};
 use rullama_train::model::plan::{self, Kept, Offload, Offloaded, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::ops::adamw::AdamW;
-
-use rullama_train::train::trainer::{Capacity, Dropout, Optimizer, Trainer};
+use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 use serde_json::json;
 
 use super::ceilings::{self, Ceilings, attention_operations};

@@ -10,7 +10,7 @@ use rullama_train::adapter::formats::peft;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;
-use rullama_train::train::trainer::Trainer;
+use rullama_train::train::Trainer;
 
 use super::laps::Laps;
 use super::session::Session;

@@ -3,7 +3,7 @@
 use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::What;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::Prepared;
+use rullama_train::run::PreparedRun;
 
 use super::session::Session;
 use super::show;
@@ -74,7 +74,7 @@ fn packing(recipe: &Recipe, session: &Session) {
         return;
     }
     let (max_seq_len, batch_size) = (recipe.data.max_seq_len, recipe.train.batch_size);
-    let Prepared { data, steps, .. } = &session.prepared;
+    let PreparedRun { data, steps, .. } = &session.prepared;
     let lengths = |plan: &[usize]| plan.iter().map(|&i| data.train[i].ids.len()).sum::<usize>();
     let batches: Vec<&Vec<usize>> = steps.plans.iter().flatten().collect();
     let tokens: usize = batches.iter().map(|batch| lengths(batch)).sum();

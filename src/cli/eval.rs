@@ -11,8 +11,8 @@ use rullama_train::data::batch::Step;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::metrics::Scores;
-use rullama_train::run::{self, Data, Frozen, ValidationFile};
-use rullama_train::train::trainer::{Capacity, Evaluation, Trainer};
+use rullama_train::run::{self, Data, OpenBase, ValidationFile};
+use rullama_train::train::{Capacity, LossTotals, Trainer};
 use serde_json::{Value, json};
 
 use super::session::Session;
@@ -42,7 +42,7 @@ impl EvalArgs {
 
 /// Evaluates the base, and base and adapter where one is given.
 pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
-    let frozen = Frozen::open(recipe)?;
+    let frozen = OpenBase::open(recipe)?;
     let data = match (&args.data[..], &recipe.data.valid[..]) {
         ([], []) => Data::read(recipe, &frozen)?,
         ([], valid) => Data::read_validation(recipe, &frozen, valid)?,
@@ -115,14 +115,14 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
 /// What one model makes of the samples.
 struct Outcome {
     model: &'static str,
-    total: Evaluation,
+    total: LossTotals,
     /// By file.
-    parts: Vec<Evaluation>,
+    parts: Vec<LossTotals>,
 }
 
 impl Outcome {
     fn of(trainer: &Trainer, model: &'static str, files: &[ValidationFile]) -> Result<Outcome> {
-        let (mut total, mut parts) = (Evaluation::default(), Vec::new());
+        let (mut total, mut parts) = (LossTotals::default(), Vec::new());
         for file in files {
             let part = block_on(trainer.evaluate(&file.batches, |_| {}))?;
             total += part;
@@ -132,12 +132,12 @@ impl Outcome {
     }
 
     fn json(&self, files: &[ValidationFile]) -> Value {
-        let scores = |e: &Evaluation| {
+        let scores = |e: &LossTotals| {
             let mut object = serde_json::to_value(Scores::from(*e)).expect("plain values under text keys");
             object["not_finite"] = e.not_finite.into();
             object
         };
-        let part = |(file, e): (&ValidationFile, &Evaluation)| {
+        let part = |(file, e): (&ValidationFile, &LossTotals)| {
             let mut object = scores(e);
             object["source"] = file.name.as_str().into();
             object["samples"] = file.samples.into();
@@ -152,7 +152,7 @@ impl Outcome {
 
 /// One line a file and one for all, base and adapter side by side.
 fn table(results: &[Outcome], files: &[ValidationFile]) {
-    let mut rows: Vec<(String, usize, Vec<&Evaluation>)> = Vec::new();
+    let mut rows: Vec<(String, usize, Vec<&LossTotals>)> = Vec::new();
     if files.len() > 1 {
         for (i, file) in files.iter().enumerate() {
             rows.push((file.name.clone(), file.samples, results.iter().map(|r| &r.parts[i]).collect()));
@@ -164,7 +164,7 @@ fn table(results: &[Outcome], files: &[ValidationFile]) {
     for (name, samples, scores) in rows {
         let name = if files.len() > 1 { format!("{name:<width$}  ") } else { String::new() };
         let arrow =
-            |of: &dyn Fn(&Evaluation) -> String| scores.iter().map(|e| of(e)).collect::<Vec<_>>().join(" → ");
+            |of: &dyn Fn(&LossTotals) -> String| scores.iter().map(|e| of(e)).collect::<Vec<_>>().join(" → ");
         let loss = arrow(&|e| format!("{:.4}", e.loss()));
         let perplexity = arrow(&|e| format!("{:.2}", e.perplexity()));
         let accuracy = arrow(&|e| format!("{:.1} %", 100.0 * e.accuracy()));

@@ -11,7 +11,7 @@ use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::gpu::{Backend, Tier};
 use rullama_train::model::plan::{self, Offload};
 use rullama_train::recipe::{Recipe, Switch, Template};
-use rullama_train::run::{self, Data, Frozen};
+use rullama_train::run::{self, Data, OpenBase};
 use rullama_train::verify::HeldOut;
 
 use super::device::Device;
@@ -69,7 +69,7 @@ impl HeldOutArgs {
         if let Some(path) = &self.recipe {
             let recipe = Recipe::read(path, &[("model.base".to_string(), format!("{:?}", base.name()))])?;
             recipe.check_files()?;
-            let validation = Data::read(&recipe, &Frozen::open(&recipe)?)?.validation;
+            let validation = Data::read(&recipe, &OpenBase::open(&recipe)?)?.validation;
             if validation.is_empty() {
                 bail!(
                     "{} names no validation data: set data.valid or data.val_size, or use --data",

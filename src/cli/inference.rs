@@ -14,7 +14,7 @@ use rullama_train::gpu::Backend;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::model::{Model, plan};
 use rullama_train::recipe::Template;
-use rullama_train::run::{Frozen, RunError};
+use rullama_train::run::{OpenBase, RunError};
 use rullama_train::talk::generate::{CHUNK, Finish, Options, Reply};
 use rullama_train::talk::sampling::Sampling;
 
@@ -99,7 +99,7 @@ impl SamplingArgs {
 
 /// Everything but the weights on the device.
 pub struct Loaded {
-    pub frozen: Frozen,
+    pub frozen: OpenBase,
     /// All adapters as one.
     pub adapter: Option<Adapter>,
     /// Paths and weights.
@@ -119,7 +119,7 @@ impl Loaded {
     pub fn open(args: &ModelArgs) -> Result<Loaded> {
         let adapters = weights(&args.adapters)?;
         let template = Template::from_name(&args.template);
-        let frozen = Frozen::named(&args.base, &template).map_err(said_as_an_option)?;
+        let frozen = OpenBase::named(&args.base, &template).map_err(said_as_an_option)?;
         let config = frozen.base.config();
         let adapter = match adapters.is_empty() {
             true => None,

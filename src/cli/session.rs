@@ -9,8 +9,8 @@ use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
-use rullama_train::run::{self, Data, Frozen, Prepared};
-use rullama_train::train::trainer::Trainer;
+use rullama_train::run::{self, Data, OpenBase, PreparedRun};
+use rullama_train::train::Trainer;
 
 use super::device::Device;
 use super::laps::Laps;
@@ -21,8 +21,8 @@ const COPIED: usize = 4;
 
 /// Everything that lies on the host.
 pub struct Session {
-    pub frozen: Frozen,
-    pub prepared: Prepared,
+    pub frozen: OpenBase,
+    pub prepared: PreparedRun,
 }
 
 impl Session {
@@ -30,11 +30,11 @@ impl Session {
     pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
         // A place that cannot be written is better known before anything else.
         files::check_folder(&recipe.output.dir)?;
-        let frozen = Frozen::open(recipe)?;
+        let frozen = OpenBase::open(recipe)?;
         let wait = show::wait("reading the data");
         let data = Data::read(recipe, &frozen)?;
         wait.finish_and_clear();
-        let prepared = Prepared::plan(recipe, &frozen, data)?;
+        let prepared = PreparedRun::plan(recipe, &frozen, data)?;
         let initial = run::initial_adapter(recipe, &frozen.base)?;
         Ok((Session { frozen, prepared }, initial))
     }
@@ -57,7 +57,7 @@ impl Session {
 
     /// Uploads the base, as far as there is to be room for it.
     pub fn model(&self, recipe: &Recipe, gpu: &Gpu, adapter: &Adapter) -> Result<Model<'_>> {
-        let Prepared { capacity, positions, .. } = self.prepared;
+        let PreparedRun { capacity, positions, .. } = self.prepared;
         let base = &self.frozen.base;
         let loading = run::load(gpu, base, recipe, adapter, capacity, positions, |_| ());
         Ok(pollster::block_on(loading)?)
@@ -80,7 +80,7 @@ impl Session {
         }))
     }
 
-    /// [`Prepared::try_longest`] with kernels compiled ahead; in words, what it took.
+    /// [`PreparedRun::try_longest`] with kernels compiled ahead; in words, what it took.
     pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, laps: &mut Laps) -> Result<String> {
         let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
         let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;

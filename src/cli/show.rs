@@ -16,7 +16,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Plan;
 use rullama_train::model::plan::Offloaded;
 use rullama_train::recipe::{Recipe, Template as Setting, TrainOn};
-use rullama_train::run::{Source, names};
+use rullama_train::run::{SourceFile, names};
 use rullama_train::verify::{Exported, Written};
 use rullama_train::words;
 pub use rullama_train::words::bytes;
@@ -174,7 +174,7 @@ fn template_and_loss(recipe: &Recipe, s: &Session) -> String {
 const SOURCES: usize = 12;
 
 /// What a file of samples turned out to be.
-fn source(source: &Source) -> String {
+fn source(source: &SourceFile) -> String {
     let weight =
         if source.weight == 1.0 { String::new() } else { format!("; each {} times an epoch", source.weight) };
     found(&source.path, &source.found) + &weight

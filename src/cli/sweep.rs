@@ -15,7 +15,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::report::{Point, Sweep};
-use rullama_train::train::trainer::{Capacity, Dropout, Optimizer, Trainer};
+use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 use serde_json::json;
 
 use super::bench::random_step;

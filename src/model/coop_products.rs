@@ -117,13 +117,13 @@ impl Packs {
         chunk: &Chunk,
         verdicts: &Verdicts,
         w: &Weight,
-        factor: f32,
+        coefficients: &wgpu::Buffer,
     ) {
         if coop_cross_entropy::supports(chunk.vocab) {
-            coop_cross_entropy::backward(rec, chunk, verdicts, &self.dy, factor);
+            coop_cross_entropy::backward(rec, chunk, verdicts, &self.dy, coefficients);
         } else {
             verdict::rows(rec, chunk, verdicts);
-            chunk.backward(rec, factor);
+            chunk.backward(rec, coefficients);
             self.dy.pack(rec, chunk.logits.all(), w.rows, chunk.rows);
         }
         coop_linear::backward(rec, dx, &self.dy, w, 1.0, None, chunk.rows, false);

@@ -69,7 +69,9 @@ impl Head {
         }
     }
 
-    /// The losses, and `factor` times the gradient of their sum with respect to the last stream, in `acts`.
+    /// Computes the losses, and the gradient of `Σ coefficient·loss` with respect to the last stream, in `acts`.
+    ///
+    /// `coefficients`, f32, stand at the same places as the losses.
     pub fn backward<'a>(
         &self,
         rec: &mut Recorder<'a>,
@@ -77,7 +79,7 @@ impl Head {
         inputs: &Inputs,
         acts: &Activations,
         losses: &Losses,
-        factor: f32,
+        coefficients: &wgpu::Buffer,
     ) {
         rec.clear(&acts.dhidden.buffer, (inputs.tokens * acts.dhidden.stride * 4) as u64);
         for first in (0..inputs.loss_tokens).step_by(self.rows) {
@@ -87,10 +89,10 @@ impl Head {
                 (self.chunk(model, inputs, losses, first, rows), self.verdicts(losses, first));
             let (dnormed, matrix) = (self.dnormed.all(), model.head_matrix());
             match &self.packs {
-                Some(packs) => packs.head_backward(rec, dnormed, &chunk, &verdicts, matrix, factor),
+                Some(packs) => packs.head_backward(rec, dnormed, &chunk, &verdicts, matrix, coefficients),
                 None => {
                     verdict::rows(rec, &chunk, &verdicts);
-                    chunk.backward(rec, factor);
+                    chunk.backward(rec, coefficients);
                     linear::backward(rec, dnormed, self.logits.all(), matrix, 1.0, None, rows, false);
                 }
             }

@@ -6,13 +6,13 @@ use super::lending::Lent;
 use super::{Model, Trainable, offload};
 use crate::base::Base;
 use crate::base::config::{Config, Experts};
+use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::Weight;
 use crate::ops::attention::coop16 as coop_attention;
 use crate::ops::attention::coop16_backward as coop_attention_backward;
 use crate::ops::attention::coop16_backward::Left;
 use crate::ops::pack::packed_bytes;
-use crate::train::trainer::Capacity;
 
 /// Widths of one layer's buffers, in f32 per token.
 #[derive(Clone, Debug, Default)]

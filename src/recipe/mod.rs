@@ -14,7 +14,7 @@ mod values;
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 pub use changes::Change;
 pub use error::{Place, RecipeError};
@@ -27,6 +27,8 @@ use crate::base::Fingerprint;
 pub use crate::data::dataset::{Format as DataFormat, Invalid, Overlong};
 pub use crate::data::template::TrainOn;
 use crate::gpu::{Backend, Kernels};
+pub use crate::train::OptimizerKind;
+pub use crate::train::schedule::LrScheduler;
 
 /// The settings of a whole run, with every default filled in.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -156,7 +158,7 @@ pub struct Train {
     /// Forward and backward passes per optimizer step.
     pub gradient_accumulation_steps: usize,
     /// How gradients become updates.
-    pub optimizer: Optimizer,
+    pub optimizer: OptimizerKind,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// AdamW's decay of the first moment, in `[0, 1)`.
@@ -188,28 +190,6 @@ pub struct Train {
     pub offload_experts: Switch,
     /// Number of steps with an infinite loss or gradient that are skipped before the run stops.
     pub max_skipped_steps: usize,
-}
-
-/// How gradients become updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Optimizer {
-    /// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101), as `torch.optim.AdamW`.
-    Adamw,
-    /// Plain gradient descent, as `torch.optim.SGD` without momentum.
-    Sgd,
-}
-
-/// Shape of the learning rate after the warm-up. See [`crate::train::schedule`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LrScheduler {
-    /// Half a cosine from the peak to the minimum.
-    Cosine,
-    /// A straight line from the peak to the minimum.
-    Linear,
-    /// The peak.
-    Constant,
 }
 
 /// `[eval]`: evaluation during the run.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::error::RecipeError;
 use super::fields::Section;
 use super::{
-    Data, DataFormat, DataSource, Device, Eval, Invalid, Lora, LrScheduler, Model, Optimizer, Output,
+    Data, DataFormat, DataSource, Device, Eval, Invalid, Lora, LrScheduler, Model, OptimizerKind, Output,
     Overlong, Switch, Template, Train, TrainOn,
 };
 use crate::adapter::Format;
@@ -108,7 +108,7 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         max_steps: section.optional_count("max_steps", 1)?,
         batch_size: section.count("batch_size", 1, 1)?,
         gradient_accumulation_steps: section.count("gradient_accumulation_steps", 1, 1)?,
-        optimizer: section.choice("optimizer", Optimizer::Adamw)?,
+        optimizer: section.choice("optimizer", OptimizerKind::Adamw)?,
         learning_rate: positive("learning_rate", 1e-4)?,
         adam_beta1: beta("adam_beta1", 0.9)?,
         adam_beta2: beta("adam_beta2", 0.999)?,

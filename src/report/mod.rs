@@ -10,8 +10,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::recipe::Recipe;
-use crate::run::digest::Identity;
-use crate::run::metrics::{Evaluation, History, Scores, Step};
+use crate::run::metrics::{Evaluation, History, RunNotice, Scores, StepMetrics};
+use crate::run::{Identity, Run, Status, identity};
 use chart::{Chart, Series};
 use text::{date, duration, escape, grouped, number, percent, setting, small};
 
@@ -32,14 +32,14 @@ pub struct Report<'a> {
     pub recipe: &'a Recipe,
     /// Metrics of the run.
     pub history: &'a History,
-    /// `running`, `stopped` or `finished`.
-    pub status: &'a str,
+    /// Status of the run.
+    pub status: Status,
     /// Number of steps of the whole run.
     pub steps: usize,
     /// The step whose adapter was exported.
     pub kept: Option<usize>,
     /// Description of the device.
-    pub device: &'a str,
+    pub device: String,
     /// Name of the base.
     pub base: &'a str,
     /// Digests of the base, the tokenizer and the samples.
@@ -56,7 +56,27 @@ pub struct Report<'a> {
     pub validation_samples: usize,
 }
 
-impl Report<'_> {
+impl<'a> Report<'a> {
+    /// The report of a run in its current state. `kept`: the step whose adapter was exported; `adapter`: that file's bytes.
+    pub fn of(run: &'a Run<'_>, status: Status, kept: Option<usize>, adapter: Option<&[u8]>) -> Report<'a> {
+        let data = &run.prepared.data;
+        Report {
+            recipe: run.recipe,
+            history: &run.history,
+            status,
+            steps: run.steps(),
+            kept,
+            device: run.gpu().description(),
+            base: run.base.base.name(),
+            identity: run.identity,
+            adapter_digest: adapter.map(identity::sha256),
+            parameters: run.initial.parameters(),
+            planned_bytes: run.trainer.plan().total(),
+            train_samples: data.train.len(),
+            validation_samples: data.validation.len(),
+        }
+    }
+
     /// The report as an HTML page.
     pub fn html(&self) -> String {
         let dir = self.recipe.output.dir.display().to_string();
@@ -127,8 +147,8 @@ impl Report<'_> {
 
     fn charts(&self) -> String {
         let h = self.history;
-        let last_step = if self.status == "running" { self.steps } else { h.steps().count() } as f64;
-        let of = |value: fn(&Step) -> Option<f64>| -> Vec<(f64, f64)> {
+        let last_step = if self.status == Status::Running { self.steps } else { h.steps().count() } as f64;
+        let of = |value: fn(&StepMetrics) -> Option<f64>| -> Vec<(f64, f64)> {
             h.steps().filter_map(|s| Some((s.step as f64, value(s)?))).collect()
         };
         let scores = |value: fn(&Scores) -> f64| -> Vec<(f64, f64)> {
@@ -242,8 +262,7 @@ impl Report<'_> {
     }
 
     fn notices(&self) -> String {
-        let item =
-            |n: &crate::run::metrics::Notice| format!("<li><b>step {}</b>{}</li>", n.step, escape(&n.notice));
+        let item = |n: &RunNotice| format!("<li><b>step {}</b>{}</li>", n.step, escape(&n.notice));
         let items: String = self.history.notices().map(item).collect();
         match items.is_empty() {
             true => String::new(),
@@ -279,7 +298,7 @@ impl Report<'_> {
         let code = |text: &str| format!("<code>{text}</code>");
         let mebibytes = self.planned_bytes as f64 / f64::from(1 << 20);
         let mut facts = vec![
-            ("Device", escape(self.device)),
+            ("Device", escape(&self.device)),
             ("Device memory", format!("{} MiB planned", grouped(mebibytes.round() as usize))),
             ("Trainable parameters", grouped(self.parameters)),
             (

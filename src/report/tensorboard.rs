@@ -3,7 +3,7 @@
 //! Must match tensorflow's `core/lib/io/record_writer.cc` (frames, masked CRC-32C), `core/util/event.proto` and
 //! `core/framework/summary.proto`.
 
-use crate::run::metrics::{Evaluation, Event, Scores, Step};
+use crate::run::metrics::{Evaluation, MetricsEvent, Scores, StepMetrics};
 
 /// Name of the file. TensorBoard recognizes the prefix.
 pub const FILE: &str = "events.out.tfevents.rullama-train";
@@ -17,17 +17,17 @@ pub fn header(time: f64) -> Vec<u8> {
 }
 
 /// The records of an event. `time`: seconds since 1970.
-pub fn records(event: &Event, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
+pub fn records(event: &MetricsEvent, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
     match event {
-        Event::Step(step) => of_step(step, time, tokens_per_second),
-        Event::Evaluation(evaluation) => of_evaluation(evaluation, time),
-        Event::Notice(notice) => {
+        MetricsEvent::Step(step) => of_step(step, time, tokens_per_second),
+        MetricsEvent::Evaluation(evaluation) => of_evaluation(evaluation, time),
+        MetricsEvent::Notice(notice) => {
             summary(notice.step, time, &[("notices".into(), Content::Text(&notice.notice))])
         }
     }
 }
 
-fn of_step(step: &Step, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
+fn of_step(step: &StepMetrics, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
     let values = [
         ("train/loss", step.loss),
         ("train/accuracy", step.accuracy),
@@ -158,7 +158,7 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::metrics::{Notice, Reply};
+    use crate::run::metrics::{RunNotice, SampleReply};
 
     #[test]
     fn checksums_match_the_standard() {
@@ -184,16 +184,16 @@ mod tests {
     #[test]
     fn unknown_values_are_omitted() {
         let none = Evaluation { step: 3, scores: None, sources: vec![], replies: vec![] };
-        assert!(records(&Event::Evaluation(none.clone()), 0.0, None).is_empty());
-        let reply = Reply { prompt: "Hi?".into(), reply: "Ahoy!".into() };
-        let one = records(&Event::Evaluation(Evaluation { replies: vec![reply], ..none }), 0.0, None);
+        assert!(records(&MetricsEvent::Evaluation(none.clone()), 0.0, None).is_empty());
+        let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!".into() };
+        let one = records(&MetricsEvent::Evaluation(Evaluation { replies: vec![reply], ..none }), 0.0, None);
         assert!(one.windows(16).any(|w| w == b"**Hi?**\n\nAhoy!J\x08"), "{one:?}");
-        let skipped = Event::Step(Step::skipped(2, f64::NAN, f64::NAN, 1e-4, 7));
+        let skipped = MetricsEvent::Step(StepMetrics::skipped(2, f64::NAN, f64::NAN, 1e-4, 7));
         let text = String::from_utf8_lossy(&records(&skipped, 0.0, Some(9.0))).into_owned();
         assert!(
             !text.contains("loss") && text.contains("learning_rate") && text.contains("tokens_per_second")
         );
-        let notice = Event::Notice(Notice { step: 1, notice: "look".into() });
+        let notice = MetricsEvent::Notice(RunNotice { step: 1, notice: "look".into() });
         assert!(String::from_utf8_lossy(&records(&notice, 0.0, None)).contains("look"));
     }
 }

@@ -6,7 +6,7 @@ use super::{Effect, HeldOut, logits_of};
 use crate::adapter::lora::Adapter;
 use crate::adapter::{Error, Format};
 use crate::gpu::{GpuError, Tier};
-use crate::train::trainer::Trainer;
+use crate::train::Trainer;
 
 /// Rounding of f32 kernels, as a fraction of the norm of the logits.
 const ROUNDING_F32: f64 = 1e-6;

@@ -8,7 +8,7 @@ use crate::data::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
 use crate::model::plan::{self, Offload, Recompute};
-use crate::train::trainer::{Dropout, Trainer};
+use crate::train::{Dropout, Trainer};
 
 /// Values that are read back from the device at a time.
 const VALUES_PER_READ: usize = 1 << 24;

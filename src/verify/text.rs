@@ -3,7 +3,7 @@
 use crate::data::batch::{MicroBatch, Sample};
 use crate::data::template::{Conversation, Layout, Message, Role, Template, TrainOn};
 use crate::data::tokenizer::Tokenizer;
-use crate::train::trainer::Capacity;
+use crate::train::Capacity;
 
 /// Logits kept for a comparison, in values: 512 MiB, which is 512 tokens for a vocabulary of 262 144.
 const MAX_LOGITS: usize = 1 << 27;

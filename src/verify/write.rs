@@ -10,7 +10,7 @@ use crate::base::Base;
 use crate::files;
 use crate::gpu::Gpu;
 use crate::model::plan::{Offload, Recompute};
-use crate::train::trainer::{Dropout, Trainer};
+use crate::train::{Dropout, Trainer};
 
 /// The outcome of an export in several formats.
 #[derive(Debug)]

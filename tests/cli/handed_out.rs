@@ -72,7 +72,7 @@ pub fn handed_out(place: Place) {
     let wild = ["recipe.toml", "--set", "train.learning_rate=1", "--set", "output.dir=wild"];
     let output = place.command(&wild).output().expect("it starts");
     let (stdout, stderr) = texts(&output);
-    let expected = "error: the adapter was not written: its KL divergence from the base is …; what was trained is \
+    let expected = "error: the adapter was not written: its KL divergence from the base is …; the trained adapter is \
                     kept in wild/refused\n";
     assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
     let names = place.names("wild");

@@ -82,7 +82,7 @@ pub fn offload(place: Place) {
         ),
         (
             &["recipe.toml", "--set", "model.base=tiny", "--set", "train.offload_experts=true"],
-            "error: train.offload_experts is true, but tiny is no mixture of experts; remove that key\n",
+            "error: train.offload_experts is true, but tiny is not a mixture of experts; remove that key\n",
         ),
         (
             &["generate", "tiny", "--prompt", "Hello!", "--offload-experts"],

@@ -168,7 +168,7 @@ pub fn adapters(place: Place) {
     place.refused(
         &["recipe.toml", "--set", &format!("lora.init_from={rank8}")],
         &format!(
-            "{rank8} has rank = 8, alpha = 16, rslora = false; the recipe has rank = 4, alpha = 8, rslora = false; make them equal"
+            "{rank8} has rank = 8, alpha = 16, rslora = false, but the recipe has rank = 4, alpha = 8, rslora = false; make them equal"
         ),
     );
     place.refused(&["eval", "recipe.toml", "--adapter", "old"], "old…adapter_model.safetensors…");
@@ -211,7 +211,7 @@ pub fn no_validation(place: Place) {
 pub fn no_device(place: Place) {
     place.refused(
         &["check", "recipe.toml", "--set", "eval.samples=[\"Hi\"]", "--set", "eval.max_new_tokens=1020"],
-        "the longest of eval.samples needs … positions with its reply, tiny was trained for 1024; shorten it or lower eval.max_new_tokens",
+        "the longest of eval.samples needs … tokens with its reply, but tiny has a context of 1024; shorten it or lower eval.max_new_tokens",
     );
     let next = "Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` …";
     // An earlier run's files stay.

@@ -113,7 +113,7 @@ pub fn eval(place: Place) {
     );
     place.refused(
         &["run/recipe.resolved.toml", "--set", "model.base=other.gguf"],
-        "other.gguf has the fingerprint v1:…, model.fingerprint is v1:…; use the base that the recipe was written for, or \
+        "other.gguf has the fingerprint v1:…, but model.fingerprint is v1:…; use the base that the recipe was written for, or \
          remove that key",
     );
 

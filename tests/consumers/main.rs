@@ -28,7 +28,7 @@ use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
 use rullama_train::talk::sampling::likeliest;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use rullama_train::verify::{self, HeldOut};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;

@@ -204,7 +204,7 @@ fn formats_without_experts_reject_them() {
     refused(
         &base,
         &[("output.export", "['rullama-v0']")],
-        "\"rullama-v0\", which has no place for ffn_down_exps",
+        "\"rullama-v0\", which cannot store adapters of ffn_down_exps",
     );
     run::initial_adapter(&recipe(&[("lora.dropout", "0.1")]), &base)
         .map(drop)

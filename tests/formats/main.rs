@@ -354,7 +354,7 @@ fn a_format_that_cannot_hold_the_modules_is_refused_before_training() {
     let error =
         run::initial_adapter(&recipe(&[]), &dense_base()).map(|_| ()).expect_err("no place").to_string();
     assert!(
-        error.contains("\"rullama-v0\", which has no place for inp_gate, proj; leave these out"),
+        error.contains("\"rullama-v0\", which cannot store adapters of inp_gate, proj; remove these modules"),
         "{error}"
     );
     run::initial_adapter(&recipe(&[("lora.target_modules", "['attn_q', 'o_proj']")]), &dense_base())
@@ -573,7 +573,7 @@ fn several_adapters_are_loaded_as_one() {
     let start = warm(2 * RANK).unwrap_or_else(|e| panic!("{e}")).adapter;
     assert_eq!((start.alpha, &start), (5.0, &sum.adapter.rescaled(5.0, false)));
     let error = warm(RANK).map(drop).expect_err("the ranks add up").to_string();
-    assert!(error.contains("have rank 6 together; the recipe has rank = 3; make them equal"), "{error}");
+    assert!(error.contains("have rank 6 together, but the recipe has rank = 3; make them equal"), "{error}");
 }
 
 #[test]

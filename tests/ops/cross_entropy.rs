@@ -46,8 +46,18 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Runs forward, or backward with the factor; returns the losses and what is in place of the logits.
-    fn run(&self, gpu: &Gpu, factor: Option<f32>) -> Result<(Vec<f64>, Vec<f64>), libtest_mimic::Failed> {
+    /// One coefficient per row, around `factor`, of both signs.
+    fn coefficients(&self, factor: f32) -> Vec<f32> {
+        let of_row = |n: usize| if n % 5 == 4 { -factor } else { factor * (1.0 + 0.25 * (n % 3) as f32) };
+        (0..self.rows).map(of_row).collect()
+    }
+
+    /// Runs forward, or backward with `coefficients`; returns the losses and what then stands in place of the logits.
+    fn run(
+        &self,
+        gpu: &Gpu,
+        coefficients: Option<&[f32]>,
+    ) -> Result<(Vec<f64>, Vec<f64>), libtest_mimic::Failed> {
         let logits = Block::in_out(gpu, (0, 0), self.vocab, &self.logits);
         let targets: Vec<u32> = [u32::MAX; TARGETS_BEFORE].into_iter().chain(self.targets.clone()).collect();
         let targets = gpu.upload("targets", &targets)?;
@@ -61,9 +71,12 @@ impl Case {
             targets: (&targets, TARGETS_BEFORE),
             losses: (&losses.rows.buffer, LOSSES_BEFORE),
         };
-        run(gpu, |rec| match factor {
+        let before = [f32::NAN; LOSSES_BEFORE];
+        let coefficients = coefficients.map(|own| gpu.upload("coefficients", &[&before[..], own].concat()));
+        let coefficients = coefficients.transpose()?;
+        run(gpu, |rec| match &coefficients {
             None => chunk.forward(rec),
-            Some(factor) => chunk.backward(rec, factor),
+            Some(coefficients) => chunk.backward(rec, coefficients),
         })?;
         let found = losses.read(gpu, &self.name)?;
         let around = found[..LOSSES_BEFORE].iter().chain(&found[places..]);
@@ -96,7 +109,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     logits_check.done()
 }
 
-/// Losses, and `factor·∂loss/∂logits` in place.
+/// Losses, and `coefficient·∂loss/∂logits` in place.
 pub fn backward(gpu: &Gpu) -> Outcome {
     let mut loss_check = Check::new("cross_entropy backward, loss", LOSS);
     let mut check = Check::new("cross_entropy backward, dlogits", GRADIENT);
@@ -104,12 +117,13 @@ pub fn backward(gpu: &Gpu) -> Outcome {
         for factor in [1.0, 0.0125] {
             let name = format!("{} factor={factor}", c.name);
             let logits = wide(&c.logits);
-            let (losses, dlogits) = c.run(gpu, Some(factor))?;
+            let coefficients = c.coefficients(factor);
+            let (losses, dlogits) = c.run(gpu, Some(&coefficients))?;
             let expected = reference::cross_entropy::forward(&logits, &c.targets, c.softcap(), c.vocab);
             let size = logits.iter().fold(0.0, |m: f64, x| m.max(x.abs())).min(30.0);
             loss_check.close_to(&name, 1, &losses, &expected, size)?;
             let expected = reference::cross_entropy::backward(
-                f64::from(factor),
+                &wide(&coefficients),
                 &logits,
                 &c.targets,
                 c.softcap(),

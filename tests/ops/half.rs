@@ -199,10 +199,11 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
         let logits: Vec<f32> = values(1, height * vocab).iter().map(|x| 40.0 * x).collect();
         let targets: Vec<u32> = (0..height).map(|n| ((n * 77 + 1) * (vocab - 1) % vocab) as u32).collect();
         let cap = softcap.map(f64::from);
-        let (factor, wide_logits) = (0.25, wide(&logits));
+        let coefficients: Vec<f32> = (0..height).map(|n| 0.25 * (1.0 + (n % 3) as f32)).collect();
+        let wide_logits = wide(&logits);
         let losses_expected = reference::cross_entropy::forward(&wide_logits, &targets, cap, vocab);
         let expected =
-            reference::cross_entropy::backward(f64::from(factor), &wide_logits, &targets, cap, vocab);
+            reference::cross_entropy::backward(&wide(&coefficients), &wide_logits, &targets, cap, vocab);
         let logits = Block::input(gpu, (0, 0), vocab, &logits);
         let targets = gpu.upload("targets", &targets)?;
         let losses = Block::output(gpu, (0, 0), height.next_multiple_of(4), 1);
@@ -218,7 +219,8 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
         let hidden = Block::input(gpu, (0, 0), 4, &vec![1.0; 4 * height]);
         let verdicts = gpu.buffer("verdicts", (4 * height) as u64)?;
         let verdicts = Verdicts { hidden: &hidden.rows, buffer: (&verdicts, 0) };
-        run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &verdicts, &packed, factor))?;
+        let coefficients = gpu.upload("coefficients", &coefficients)?;
+        run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &verdicts, &packed, &coefficients))?;
         let found = losses.read(gpu, &name)?;
         check.close(&format!("loss {name}"), 1, &found[..height], &losses_expected)?;
         check.close(&name, vocab, &unpacked(gpu, &packed, vocab, height, &name)?, &expected)?;

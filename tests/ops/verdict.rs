@@ -33,7 +33,9 @@ fn alone(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, _: &Packed) {
 }
 
 fn with_gradients(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed) {
-    coop_cross_entropy::backward(rec, chunk, verdicts, dlogits, 1.0);
+    // The status of a row does not depend on its coefficient.
+    let coefficients = rec.gpu().buffer("coefficients", (4 * chunk.rows) as u64).expect("it is small");
+    coop_cross_entropy::backward(rec, chunk, verdicts, dlogits, &coefficients);
 }
 
 /// Puts something into the hidden states and logits.

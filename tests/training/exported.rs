@@ -15,7 +15,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::talk::sampling::likeliest;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use safetensors::SafeTensors;
 
 use super::chat::ADAPTER;

@@ -14,6 +14,7 @@ mod exported;
 mod library;
 mod limits;
 mod offload;
+mod run;
 mod shapes;
 mod splits;
 
@@ -26,11 +27,11 @@ use rullama_train::data::batch::Step;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 40] = [
+    let tests: [(&str, Test); 44] = [
         ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
         (
             "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
@@ -89,6 +90,10 @@ fn main() {
         ("shapes: sizes without weights", shapes::train),
         ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
         ("exported: every format gives the same replies", exported::replies),
+        ("run: every host sees the same events, the library included", run::events),
+        ("run: a stop comes before a due checkpoint", run::stops),
+        ("run: an adapter that the final check refuses is kept", run::refused),
+        ("run: steps that are not finite are skipped as often as allowed", run::skipped_steps),
         ("library: the examples run", library::examples),
         ("library: training without a recipe file", library::quick_path),
         ("library: a base that is read by ranges gives the same bits", library::streamed),

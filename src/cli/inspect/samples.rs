@@ -7,14 +7,14 @@ use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::{self, Invalid, Options, Overlong, files};
 use rullama_train::data::template::TrainOn;
 use rullama_train::recipe::Template;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 
 use super::super::{describe, show};
 
 /// Describes a file, a folder or a pattern of samples, in tokens of the base `named`, else of tiny.
 pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
     let base = named.unwrap_or("tiny");
-    let frozen = Frozen::named(base, &Template::Auto)?;
+    let frozen = OpenBase::named(base, &Template::Auto)?;
     let samples = read(path, &frozen)?;
     let tokens: usize = samples.iter().map(|sample| sample.ids.len()).sum();
     let loss: usize = samples.iter().map(Sample::loss_tokens).sum();
@@ -29,7 +29,7 @@ pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
 }
 
 /// Every sample of `path`, whole; says what its files are.
-pub fn read(path: &Path, frozen: &Frozen) -> Result<Vec<Sample>> {
+pub fn read(path: &Path, frozen: &OpenBase) -> Result<Vec<Sample>> {
     let options = Options {
         format: Default::default(),
         template: &frozen.template,

@@ -15,7 +15,6 @@ struct Params {
     target_offset: u32,
     loss_offset: u32,
     softcap: f32,
-    factor: f32,
 }
 
 /// One chunk of logits and where its targets and losses lie.
@@ -37,25 +36,29 @@ pub struct Chunk<'a> {
 impl Chunk<'_> {
     /// Losses only; the logits end up capped.
     pub fn forward(&self, rec: &mut Recorder) {
-        self.dispatch(rec, "forward", 0.0);
+        self.dispatch(rec, "forward", None);
     }
 
-    /// Losses, and `factor·∂loss/∂logits` in place of the logits.
-    pub fn backward(&self, rec: &mut Recorder, factor: f32) {
-        self.dispatch(rec, "backward", factor);
+    /// Losses, and `coefficient·∂loss/∂logits` in place of the logits.
+    ///
+    /// `coefficients`, f32, holds the gradient of the objective with respect to each row's loss, at the same places as
+    /// `losses`.
+    pub fn backward(&self, rec: &mut Recorder, coefficients: &wgpu::Buffer) {
+        self.dispatch(rec, "backward", Some(coefficients));
     }
 
-    fn dispatch(&self, rec: &mut Recorder, entry: &'static str, factor: f32) {
-        let params = self.params(factor);
-        let bindings = [
+    fn dispatch(&self, rec: &mut Recorder, entry: &'static str, coefficients: Option<&wgpu::Buffer>) {
+        let params = self.params();
+        let mut bindings = vec![
             self.logits.bind(1),
             Binding { index: 2, buffer: self.targets.0, range: None },
             Binding { index: 3, buffer: self.losses.0, range: None },
         ];
+        bindings.extend(coefficients.map(|buffer| Binding { index: 4, buffer, range: None }));
         rec.dispatch(Kernel::new("cross_entropy/plain", entry), &params, &bindings, [params.rows, 1, 1]);
     }
 
-    fn params(&self, factor: f32) -> Params {
+    fn params(&self) -> Params {
         Params {
             rows: self.rows as u32,
             vocab: self.vocab as u32,
@@ -63,7 +66,6 @@ impl Chunk<'_> {
             target_offset: self.targets.1 as u32,
             loss_offset: self.losses.1 as u32,
             softcap: self.softcap.unwrap_or(0.0),
-            factor,
         }
     }
 }
@@ -77,7 +79,6 @@ pub fn cap(rec: &mut Recorder, logits: &Rows, vocab: usize, softcap: f32, rows: 
         target_offset: 0,
         loss_offset: 0,
         softcap,
-        factor: 0.0,
     };
     rec.dispatch(Kernel::new("cross_entropy/plain", "cap"), &params, &[logits.bind(1)], [params.rows, 1, 1]);
 }

@@ -9,13 +9,13 @@ use rullama_train::base::Base;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::Model;
 use rullama_train::recipe::{Recipe, Syntax, Template};
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use serde::Serialize;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{future_to_promise, spawn_local};
 
+use crate::adapter;
 use crate::control::Control;
-use crate::export;
 use crate::measure;
 use crate::problem::DEVICE;
 use crate::source::{ByteSource, Ranges, text};
@@ -110,7 +110,7 @@ type Answer = Result<JsValue, Problem>;
 /// What jobs run on.
 pub struct Stage<'a> {
     pub gpu: &'a Gpu,
-    pub frozen: &'a Frozen,
+    pub frozen: &'a OpenBase,
     pub model: &'a Model<'a>,
 }
 
@@ -200,7 +200,7 @@ impl Job {
         Ok(Wanted { key, template, positions })
     }
 
-    async fn open(&mut self, wanted: &Wanted) -> Result<Frozen, Problem> {
+    async fn open(&mut self, wanted: &Wanted) -> Result<OpenBase, Problem> {
         let source = self.source.take().ok_or_else(|| Problem::new("the request names no base"))?;
         if let Some(Request::Check { files, .. } | Request::Train { files, .. }) = &self.request
             && let Template::File(_) = wanted.template
@@ -209,7 +209,7 @@ impl Job {
         }
         let name = source.name();
         let base = Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::new)?;
-        Ok(Frozen::of(base, &wanted.template)?)
+        Ok(OpenBase::of(base, &wanted.template)?)
     }
 
     async fn measure(mut self, gpu: &Gpu) -> Option<Job> {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::{Dropout, Trainer};
+use rullama_train::train::{Dropout, Trainer};
 use rullama_train::verify::{self, HeldOut};
 
 use crate::engine::Stage;

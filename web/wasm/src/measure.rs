@@ -9,7 +9,7 @@ use rullama_train::data::batch::{MicroBatch, Sample, Step};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use crate::source::{ByteSource, Ranges};
 use crate::tree;

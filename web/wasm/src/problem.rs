@@ -5,9 +5,9 @@ use std::fmt::Display;
 use rullama_train::adapter::Error as AdapterError;
 use rullama_train::gpu::GpuError;
 use rullama_train::recipe::RecipeError;
-use rullama_train::run::RunError;
+use rullama_train::run::{DriveError, RunError};
 use rullama_train::talk::generate::GenerateError;
-use rullama_train::train::trainer::TrainError;
+use rullama_train::train::TrainError;
 use rullama_train::verify::Error as VerifyError;
 
 use crate::types::Problem;
@@ -77,6 +77,16 @@ impl From<VerifyError> for Problem {
         match error {
             VerifyError::Gpu(error) => error.into(),
             error => Problem::new(error),
+        }
+    }
+}
+
+impl From<DriveError> for Problem {
+    fn from(error: DriveError) -> Problem {
+        match error {
+            DriveError::Train(error) => error.into(),
+            DriveError::Generate(error) => error.into(),
+            DriveError::Export(error) => error.into(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What goes in and out. TypeScript's types are made of these when `wasm-bindgen` writes its `.d.ts`.
 
 use rullama_train::model::Plan;
-use rullama_train::run::metrics::{self, Step, Timing};
+use rullama_train::run::metrics::{self, StepMetrics, Timing};
 use serde::{Deserialize, Serialize};
 use tsify::Tsify;
 
@@ -125,7 +125,7 @@ pub enum Event {
         #[serde(flatten)]
         check: Check,
     },
-    /// An optimizer step was taken, or left out where something in it was not finite.
+    /// An optimizer step was taken, or skipped because a value in it was not finite.
     Step {
         /// From 1.
         step: usize,
@@ -156,12 +156,12 @@ pub enum Event {
         prompt: String,
         reply: String,
     },
-    /// Something that the user should look at.
+    /// A warning about the run.
     Notice {
         step: usize,
         notice: String,
     },
-    /// The state after `step` steps, as files: `checkpoint-STEP/…`. Save them to go on later.
+    /// The state after `step` steps, as files: `checkpoint-STEP/…`. Save them to resume later.
     Checkpoint {
         step: usize,
         files: Vec<FileEntry>,
@@ -173,25 +173,28 @@ pub enum Event {
     Resumed {
         step: usize,
     },
-    /// The end.
+    /// The run is over.
     Done {
         step: usize,
-        /// The step whose adapter this is: with `eval.keep_best` not always the last.
+        /// The step whose adapter it is: with `eval.keep_best` not always the last.
         adapter_of_step: usize,
-        /// Whether it was stopped before its last step.
+        /// Whether the user stopped it before its last step.
         stopped: bool,
-        /// A PEFT folder; null where no step was taken.
+        /// Why the final check refused the adapter; null if it passed. `adapter` holds it all the same.
+        refused: Option<String>,
+        /// The adapter as a PEFT folder; null if it equals the initial one.
         adapter: Option<Vec<FileEntry>>,
         /// The output folder: every format of `output.export`, `report.html`, `metrics.jsonl`, `recipe.resolved.toml`.
         files: Vec<FileEntry>,
-        /// Seconds that the steps took.
+        /// Duration of all steps in seconds.
         seconds: f64,
     },
 }
 
 impl Event {
-    pub fn of_step(step: &Step, timing: &Timing, smoothed: Option<f64>) -> Event {
-        let &Step { step, loss, accuracy, grad_norm, update_ratio, learning_rate, tokens, skipped } = step;
+    pub fn of_step(step: &StepMetrics, timing: &Timing, smoothed: Option<f64>) -> Event {
+        let &StepMetrics { step, loss, accuracy, grad_norm, update_ratio, learning_rate, tokens, skipped } =
+            step;
         let &Timing { seconds, tokens_per_second, .. } = timing;
         Event::Step {
             step,

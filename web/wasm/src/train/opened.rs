@@ -1,4 +1,4 @@
-//! What a recipe names, opened: samples, steps, the adapter that training starts from, a checkpoint.
+//! Opening what a recipe names: samples, steps, the initial adapter, a checkpoint.
 
 use std::path::PathBuf;
 
@@ -11,17 +11,17 @@ use rullama_train::gpu::{Backend, GpuError};
 use rullama_train::model::Plan;
 use rullama_train::recipe::{Recipe, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
-use rullama_train::run::digest::Identity;
-use rullama_train::run::{self, Data, Prepared};
-use rullama_train::train::trainer::Trainer;
+use rullama_train::run::{self, Data, Identity, PreparedRun};
+use rullama_train::train::Trainer;
 use rullama_train::words::grouped;
 
 use crate::engine::Stage;
 use crate::tree;
 use crate::types::{Check, Counts, FileEntry, Problem};
 
+/// Everything that a run needs besides the base.
 pub struct Opened {
-    pub prepared: Prepared,
+    pub prepared: PreparedRun,
     pub loaded: Loaded,
     pub identity: Identity,
 }
@@ -34,12 +34,12 @@ impl Opened {
         check_files(recipe, &names)?;
         frozen.check(recipe)?;
         let data = Data::read(recipe, frozen)?;
-        let prepared = Prepared::plan(recipe, frozen, data)?;
+        let prepared = PreparedRun::plan(recipe, frozen, data)?;
         if prepared.positions > stage.model.positions() {
             return Err(Problem::of_key(
                 "eval.samples",
                 format!(
-                    "the longest of eval.samples needs {} positions with its reply, a browser has {}; shorten it or lower \
+                    "the longest of eval.samples needs {} tokens with its reply, but {} fit in a browser; shorten it or lower \
                      eval.max_new_tokens",
                     prepared.positions,
                     stage.model.positions()
@@ -47,11 +47,11 @@ impl Opened {
             ));
         }
         let loaded = run::initial_adapter(recipe, &frozen.base)?;
-        let identity = Identity::of(frozen, &prepared.data);
+        let identity = prepared.identity(frozen);
         Ok(Opened { prepared, loaded, identity })
     }
 
-    /// Allocates what training needs.
+    /// Allocates the buffers for training.
     pub fn trainer<'a>(&self, stage: &Stage<'a>, recipe: &Recipe) -> Result<Trainer<'a>, Problem> {
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
         let (adapter, capacity) = (&self.loaded.adapter, self.prepared.capacity);
@@ -60,7 +60,7 @@ impl Opened {
             GpuError::OverLimit { needed, limit } => Problem::of_key(
                 "train.memory_limit",
                 format!(
-                    "train.memory_limit is {limit} bytes, and {needed} are needed with every layer recomputed; lower \
+                    "train.memory_limit is {limit} bytes, but {needed} are needed with every layer recomputed; lower \
                      data.max_seq_len or train.batch_size, or raise the limit"
                 ),
             ),
@@ -68,7 +68,7 @@ impl Opened {
         })
     }
 
-    /// The newest checkpoint among `given`; `None` where nothing is given. Refuses one of another run.
+    /// Reads the newest checkpoint among `given`; `None` if nothing is given. Fails for a checkpoint of another run.
     pub fn resume(
         &self,
         stage: &Stage,
@@ -88,8 +88,8 @@ impl Opened {
         match changes.is_empty() {
             true => Ok(Some(checkpoint)),
             false => Err(Problem::new(format!(
-                "the checkpoint is of another run, which stopped after step {} of {}: {}. Set that back to go on, or start \
-                 anew without the checkpoint",
+                "the checkpoint was stopped after step {} of {}, and its run differs from this one: {}. Undo that to resume, or \
+                 start over without the checkpoint",
                 checkpoint.step,
                 checkpoint.steps,
                 changes.join("; ")
@@ -120,7 +120,7 @@ impl Opened {
     }
 }
 
-/// Refuses a recipe that names files which are not given.
+/// Fails if the recipe names files that are not among those given.
 fn check_files(recipe: &Recipe, given: &[String]) -> Result<(), Problem> {
     let data = recipe.data.train.iter().map(|path| ("data.train", path));
     let sources = recipe.data.sources.iter().map(|source| ("data.sources", &source.path));

@@ -1,38 +1,37 @@
-//! SHA-256 of what a run depends on, to tell whether it is still the same.
+//! Digests of what a run depends on, to refuse resuming with another base or other samples.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::base::Gguf;
 use crate::base::value::{Array, Value};
+use crate::base::{Base, Gguf};
 use crate::data::batch::Sample;
-use crate::run::{Data, Frozen};
 
-/// What the numbers of a run depend on beside its recipe, as digests.
+/// SHA-256 digests of everything that, besides the recipe, decides the results of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Of the base's weights: [`crate::base::Fingerprint`].
+    /// Digest of the base's weights: that of its [`crate::base::Fingerprint`].
     pub base: String,
-    /// Of its vocabulary.
+    /// Digest of the base's tokens and merges.
     pub tokenizer: String,
-    /// Of the training samples as ids and labels, and of how often an epoch shows each.
+    /// Digest of the training samples, as ids and labels, and of their weights.
     pub train: String,
-    /// The same of the validation samples.
+    /// Digest of the validation samples, as ids and labels.
     pub validation: String,
 }
 
 impl Identity {
-    /// Takes all four.
-    pub fn of(frozen: &Frozen, data: &Data) -> Identity {
+    /// The identity of a run on `base`. `weights` says how often an epoch shows each sample of `train`.
+    pub fn of(base: &Base, train: &[Sample], weights: &[f64], validation: &[Sample]) -> Identity {
         Identity {
-            base: frozen.fingerprint.weights.clone(),
-            tokenizer: tokenizer(frozen.base.gguf()),
-            train: samples(&data.train, &data.weights),
-            validation: samples(&data.validation, &[]),
+            base: base.fingerprint().weights,
+            tokenizer: tokenizer(base.gguf()),
+            train: samples(train, weights),
+            validation: samples(validation, &[]),
         }
     }
 
-    /// What is not the same as in `earlier`, as messages call it, with both digests shortened.
+    /// Describes each difference from `earlier`, with both digests shortened.
     pub fn changes_since(&self, earlier: &Identity) -> Vec<String> {
         let pairs = [
             ("the base", &earlier.base, &self.base),
@@ -42,23 +41,23 @@ impl Identity {
         ];
         let changed = pairs.into_iter().filter(|(_, was, is)| was != is);
         changed
-            .map(|(what, was, is)| format!("{what} had digest {} and has {}", short(was), short(is)))
+            .map(|(what, was, is)| format!("{what} had digest {} and now has {}", short(was), short(is)))
             .collect()
     }
 }
 
-/// Enough of a digest to tell two apart.
+/// The first characters of a digest, enough to tell two apart.
 pub fn short(digest: &str) -> &str {
     &digest[..digest.len().min(12)]
 }
 
-/// In hexadecimal.
-pub fn bytes(bytes: &[u8]) -> String {
+/// The SHA-256 of `bytes`, in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes).as_slice())
 }
 
-/// Of ids, labels and weights; where the samples come from does not count.
-pub fn samples(samples: &[Sample], weights: &[f64]) -> String {
+/// The digest of samples and weights. Where the samples come from does not count.
+fn samples(samples: &[Sample], weights: &[f64]) -> String {
     let mut hash = Sha256::new();
     for sample in samples {
         hash.update((sample.ids.len() as u64).to_le_bytes());
@@ -69,7 +68,7 @@ pub fn samples(samples: &[Sample], weights: &[f64]) -> String {
     hex(hash.finalize().as_slice())
 }
 
-/// Of the tokens, in their order, and of how they merge.
+/// The digest of the tokens, in order, and of the merges.
 fn tokenizer(gguf: &Gguf) -> String {
     let mut hash = Sha256::new();
     for key in ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
@@ -95,7 +94,7 @@ mod tests {
     #[test]
     fn sha_256_of_the_standard() {
         // FIPS 180-4, "abc".
-        assert_eq!(bytes(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
     #[test]
