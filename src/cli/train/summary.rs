@@ -2,7 +2,7 @@
 
 use rullama_train::adapter::{self, Format};
 use rullama_train::run::{Finished, Run};
-use rullama_train::verify::Written;
+use rullama_train::verify::{self, Written};
 use serde_json::{Value, json};
 
 use super::super::show;
