@@ -14,8 +14,8 @@ use serde::Serialize;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{future_to_promise, spawn_local};
 
-use crate::adapter;
 use crate::control::Control;
+use crate::export;
 use crate::measure;
 use crate::problem::DEVICE;
 use crate::source::{ByteSource, Ranges, text};

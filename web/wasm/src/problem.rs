@@ -87,6 +87,7 @@ impl From<DriveError> for Problem {
             DriveError::Train(error) => error.into(),
             DriveError::Generate(error) => error.into(),
             DriveError::Export(error) => error.into(),
+            DriveError::Verify(error) => error.into(),
         }
     }
 }
