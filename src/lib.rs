@@ -11,7 +11,7 @@
 //! use rullama_train::gpu::{Backend, Gpu};
 //! use rullama_train::recipe::Recipe;
 //! use rullama_train::run::finetune::{finetune, samples};
-//! use rullama_train::run::{Frozen, write_options};
+//! use rullama_train::run::{OpenBase, write_options};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // All settings with their defaults; "tiny" is the model that comes with the crate.
@@ -19,7 +19,7 @@
 //! recipe.lora.rank = 8;
 //! recipe.train.learning_rate = 1e-2;
 //!
-//! let base = Frozen::open(&recipe)?;
+//! let base = OpenBase::open(&recipe)?;
 //! let text = r#"{"prompt": "Hello!", "completion": "Ahoy!"}"#;
 //! let samples = samples(&base, &recipe, text, "samples.jsonl")?;
 //!
