@@ -32,7 +32,7 @@ struct Cli {
     #[command(flatten)]
     train: Option<RecipeArgs>,
     #[command(flatten)]
-    how: train::How,
+    how: train::TrainArgs,
 }
 
 #[derive(Subcommand)]

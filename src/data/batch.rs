@@ -120,6 +120,31 @@ pub struct Batching {
 /// The samples of one step, as indices: a list for each micro-batch.
 pub type StepPlan = Vec<Vec<usize>>;
 
+/// The largest micro-batch and step that a trainer must hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Capacity {
+    /// Tokens in a micro-batch.
+    pub tokens: usize,
+    /// Tokens of its longest sample; only the choice of what the memory plan keeps depends on it.
+    pub longest: usize,
+    /// Loss tokens in a micro-batch.
+    pub loss_tokens: usize,
+    /// Loss tokens in an optimizer step.
+    pub step_loss_tokens: usize,
+}
+
+impl Capacity {
+    /// Makes room for `step`.
+    pub fn include(&mut self, step: &Step) {
+        for batch in &step.micro_batches {
+            self.tokens = self.tokens.max(batch.len());
+            self.longest = self.longest.max(batch.longest());
+            self.loss_tokens = self.loss_tokens.max(batch.loss_rows.len());
+        }
+        self.step_loss_tokens = self.step_loss_tokens.max(step.loss_tokens);
+    }
+}
+
 /// Why an epoch cannot be planned.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {

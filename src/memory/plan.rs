@@ -5,12 +5,12 @@ use super::lend::Lent;
 use super::table::{self, Entry, LENT, Own, Saved, Span, Storages, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
 use crate::base::config::{Config, Experts, LayerConfig};
+use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::attention::coop16;
 use crate::ops::attention::coop16_backward::{self, ScoreScratch};
 use crate::ops::lora::PerInput;
 use crate::ops::pass::Operands;
-use crate::train::trainer::Capacity;
 
 /// Tokens that pass through a feed-forward block at a time. It does not depend on what layers keep, so that no plan changes the
 /// order of a sum.

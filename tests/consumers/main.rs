@@ -15,6 +15,8 @@ use std::sync::OnceLock;
 use libtest_mimic::{Arguments, Failed, Trial};
 use pollster::block_on;
 use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::adapter::merge::{self, MergeType};
+use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::base::Module;
 use rullama_train::base::gguf_writer::{self, Entry};
 use rullama_train::base::quant::dequantize;
@@ -23,18 +25,17 @@ use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::template::{Conversation, Layout, Message, Role, Template, TrainOn, render_prompt};
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::export::merged::{self, MergeType};
-use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase, drift};
 use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
 use rullama_train::talk::sampling::likeliest;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
+use rullama_train::verify::{self, HeldOut};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 
-const OPTIONS: Options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
+const OPTIONS: WriteOptions = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
 /// Maximum difference of llama.cpp on the quantized file, where it rounds activations.
 const QUANTIZED: f64 = 5e-2;
 /// Longest reply, in tokens.
@@ -143,7 +144,7 @@ fn prepare_mixture() -> PathBuf {
     // llama.cpp rounds activations, so that its router sometimes chooses another expert.
     let work = Work { gpu, base, folder, quantized: 0.5 };
     let in_f32 = work.in_f32();
-    let every = export::read_any(&golden.join("adapter"), work.base.config(), None).expect("PEFT's own");
+    let every = adapter::read_any(&golden.join("adapter"), work.base.config(), None).expect("PEFT's own");
     let alone = work.random(&[Module::FfnGateUpExps, Module::FfnDownExps], 2, 3.0, 4);
     let gate_up = Adapter { rslora: true, ..work.random(&[Module::FfnGateUpExps], 5, 2.0, 5) };
     let down = work.random(&[Module::FfnDownExps, Module::AttnQ], 1, 1.0, 6);
@@ -205,7 +206,7 @@ impl Work {
             .args(["recipes/chat.toml", "--set", &output, "--set", "eval.samples=[]"])
             .status();
         assert!(program.expect("the program starts").success(), "training failed");
-        let found = export::load(&[AdapterPath::whole(run)], &self.base, None, OtherBase::Refuse);
+        let found = adapter::load(&[AdapterPath::whole(run)], &self.base, None, OtherBase::Refuse);
         found.unwrap_or_else(|e| panic!("{e}")).adapter
     }
 
@@ -221,7 +222,7 @@ impl Work {
     fn patterns(&self) -> (Adapter, Json) {
         let folder = self.folder.join("patterns");
         let whole = self.random(&[Module::AttnQ, Module::FfnDown, Module::InpGate], 4, 8.0, 3);
-        export::write(&folder, Format::Peft, &whole, self.base.config(), &OPTIONS).expect("written");
+        adapter::write(&folder, Format::Peft, &whole, self.base.config(), &OPTIONS).expect("written");
         let edit = |name: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>| {
             let path = folder.join(name);
             std::fs::write(&path, change(std::fs::read(&path).expect("there"))).expect("written");
@@ -254,7 +255,7 @@ impl Work {
             });
             safetensors::serialize(views, Some([("format".into(), "pt".into())].into())).expect("sound")
         });
-        let found = export::load(&[AdapterPath::whole(&folder)], &self.base, None, OtherBase::Refuse);
+        let found = adapter::load(&[AdapterPath::whole(&folder)], &self.base, None, OtherBase::Refuse);
         (found.unwrap_or_else(|e| panic!("{e}")).adapter, json!("patterns"))
     }
 
@@ -271,12 +272,12 @@ impl Work {
         let dir = self.folder.join("cases").join(name);
         for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16]
         {
-            export::write(&dir, format, adapter, self.base.config(), &OPTIONS)
+            adapter::write(&dir, format, adapter, self.base.config(), &OPTIONS)
                 .unwrap_or_else(|e| panic!("{e}"));
         }
         let merge = |base: &Base, file: &str, ty: &str| {
             let ty = MergeType::from_name(ty).expect("a type");
-            merged::write(&dir.join(file), base, adapter, ty, |_| {}).unwrap_or_else(|e| panic!("{e}"))
+            merge::write(&dir.join(file), base, adapter, ty, |_| {}).unwrap_or_else(|e| panic!("{e}"))
         };
         merge(in_f32, "merged.gguf", "f32");
         merge(&self.base, "merged-q8_0.gguf", "q8_0");
@@ -285,8 +286,13 @@ impl Work {
         let sample = Sample { ids: ids.to_vec(), labels, origin: "a conversation".into() };
         let vocab = self.base.config().vocab;
         let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token has loss");
-        let found =
-            block_on(drift::logits(&self.gpu, &self.base, &[None, Some(adapter)], &held_out, Offload::Never));
+        let found = block_on(verify::logits(
+            &self.gpu,
+            &self.base,
+            &[None, Some(adapter)],
+            &held_out,
+            Offload::Never,
+        ));
         let [base, adapted] = &found.expect("it runs")[..] else { panic!("two were asked for") };
         let tokens: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
         let rows = |values: &'_ [f32]| vec![values.len() / vocab, vocab];

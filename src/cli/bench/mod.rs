@@ -19,7 +19,7 @@ use rullama_train::base::{Base, Module};
 use rullama_train::gpu::{Backend, KernelSetting};
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
-use rullama_train::train::trainer::Optimizer;
+use rullama_train::train::Optimizer;
 
 use super::refuse_renamed;
 use super::setup::device::Device;

@@ -12,7 +12,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::report::{Point, Sweep};
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use serde_json::{Value, json};
 
 use super::{OPTIMIZER, check_sequence, random, steps};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use rullama_train::export::AdapterPath;
+use rullama_train::adapter::AdapterPath;
 use rullama_train::talk::generate::Options;
 use rullama_train::talk::sampling::Sampling;
 
