@@ -180,6 +180,8 @@ pub enum Event {
         adapter_of_step: usize,
         /// Whether the run was stopped before its last step.
         stopped: bool,
+        /// Why the final check refused the adapter; null if it passed. `adapter` holds it all the same.
+        refused: Option<String>,
         /// The adapter as the files of a PEFT folder; null if no step was taken.
         adapter: Option<Vec<FileEntry>>,
         /// The output folder: every format of `output.export`, `report.html`, `metrics.jsonl`, `recipe.resolved.toml`.
