@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use pollster::block_on;
 use rullama_train::base::{Base, Gguf};
-use rullama_train::data::template::Layout;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::{self, AdapterPath, Exported, Format, HeldOut, Options, OtherBase, drift};
+use rullama_train::families;
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::plan::Offload;
 
@@ -27,7 +27,7 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
     let found = export::load(&[AdapterPath::whole(adapter)], &base, None, OtherBase::Refuse)?;
     let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
     let tokenizer = Tokenizer::from_gguf(base.gguf())?;
-    let held_out = HeldOut::built_in(&tokenizer, Layout::of(base.config()), 256, base.config().vocab);
+    let held_out = HeldOut::built_in(&tokenizer, families::template(base.config()), 256, base.config().vocab);
 
     let options =
         Options { base_model: "tiny", dropout: 0.0, fingerprint: found.origin.fingerprint.as_deref() };

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Module;
-use rullama_train::base::value::Value;
+use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::read_any;

@@ -45,12 +45,13 @@ pub struct GenerateArgs {
 
 /// Prints the reply to each prompt, each prompt on its own.
 pub fn run(args: &GenerateArgs) -> Result<()> {
-    let options = args.sampling.options()?;
+    args.sampling.check()?;
     let prompts = prompts(args)?;
     if prompts.is_empty() {
         bail!("there is no prompt; give one with --prompt, or a file with --file");
     }
     let loaded = Loaded::open(&args.model)?;
+    let options = args.sampling.options(loaded.frozen.base.config());
     let ids: Vec<Vec<u32>> =
         prompts.iter().map(|p| encode(args, &loaded.frozen, p)).collect::<Result<_>>()?;
     let model = loaded.model()?;

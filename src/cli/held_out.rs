@@ -6,9 +6,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use rullama_train::base::Base;
 use rullama_train::data::dataset::{Invalid, Options, Overlong, files};
-use rullama_train::data::template::{Layout, TrainOn};
+use rullama_train::data::template::TrainOn;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::HeldOut;
+use rullama_train::families;
 use rullama_train::gpu::{Backend, Tier};
 use rullama_train::model::plan::{self, Offload};
 use rullama_train::recipe::{Recipe, Switch, Template};
@@ -88,7 +89,7 @@ impl HeldOutArgs {
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let max_seq_len = config.context_length.min(2048);
         let held_out = match &self.data {
-            None => HeldOut::built_in(&tokenizer, Layout::of(config), max_seq_len, config.vocab),
+            None => HeldOut::built_in(&tokenizer, families::template(config), max_seq_len, config.vocab),
             Some(path) => {
                 let options = Options {
                     format: Default::default(),

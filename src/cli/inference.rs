@@ -9,7 +9,9 @@ use clap::Args;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::base::Base;
+use rullama_train::base::config::Config;
 use rullama_train::export::{self, AdapterPath};
+use rullama_train::families;
 use rullama_train::gpu::Backend;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::model::{Model, plan};
@@ -35,7 +37,7 @@ pub struct ModelArgs {
     /// Take adapters that were trained on another model than the base.
     #[arg(long)]
     allow_other_base: bool,
-    /// How conversations become text, as data.template in a recipe: auto, gguf, gemma4, or the path of a Jinja file.
+    /// How conversations become text, as data.template in a recipe: auto, gguf, a family's built-in layout, or the path of a Jinja file.
     #[arg(long, value_name = "TEMPLATE", default_value = "auto")]
     template: String,
     /// Most tokens of prompt and reply together; unset, 8192 or what the base was trained for.
@@ -49,23 +51,23 @@ pub struct ModelArgs {
     device: Option<String>,
 }
 
-/// How tokens are chosen; what Gemma's authors recommend unless set.
+/// How tokens are chosen. An option that is not given has the value that the model's authors recommend.
 #[derive(Args)]
 pub struct SamplingArgs {
-    /// Flattens (above 1) or sharpens (below 1) the choice; 0 takes the likeliest token.
-    #[arg(long, default_value_t = Sampling::GEMMA.temperature)]
-    temperature: f64,
-    /// Only so many of the likeliest tokens; 0: all.
-    #[arg(long, default_value_t = Sampling::GEMMA.top_k)]
-    top_k: usize,
-    /// Only the likeliest tokens that together have this probability; 1: all.
-    #[arg(long, default_value_t = Sampling::GEMMA.top_p)]
-    top_p: f64,
-    /// Only tokens with at least this part of the likeliest one's probability; 0: all.
-    #[arg(long, default_value_t = Sampling::GEMMA.min_p)]
+    /// Flattens (above 1) or sharpens (below 1) the choice; 0 takes the likeliest token [default: the model's].
+    #[arg(long)]
+    temperature: Option<f64>,
+    /// Choose from so many of the likeliest tokens; 0: all [default: the model's].
+    #[arg(long)]
+    top_k: Option<usize>,
+    /// Choose from the likeliest tokens that together have this probability; 1: all [default: the model's].
+    #[arg(long)]
+    top_p: Option<f64>,
+    /// Choose from tokens with at least this share of the likeliest one's probability; 0: all.
+    #[arg(long, default_value_t = Sampling::GREEDY.min_p)]
     min_p: f64,
     /// Makes tokens that occurred less likely; 1: not.
-    #[arg(long, default_value_t = Sampling::GEMMA.repetition_penalty)]
+    #[arg(long, default_value_t = Sampling::GREEDY.repetition_penalty)]
     repetition_penalty: f64,
     /// Decides every draw: the same seed, the same words.
     #[arg(long, default_value_t = 0)]
@@ -79,21 +81,32 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    pub fn options(&self) -> Result<Options> {
-        let sampling = Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            seed: self.seed,
-            ..Sampling::GEMMA
-        };
+    /// Refuses values out of range, before the model is opened.
+    pub fn check(&self) -> Result<()> {
+        let sampling = self.sampling(Sampling::GREEDY);
         sampling.check().map_err(|problem| anyhow::anyhow!("--{}", problem.replace('_', "-")))?;
         if self.max_tokens == 0 || self.stop.iter().any(String::is_empty) {
             bail!("--max-tokens starts at 1, and --stop is not empty");
         }
-        Ok(Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone() })
+        Ok(())
+    }
+
+    /// The options for a model.
+    pub fn options(&self, config: &Config) -> Options {
+        let sampling = self.sampling(Sampling::recommended(families::of(config).sampling));
+        Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone() }
+    }
+
+    fn sampling(&self, usual: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(usual.temperature),
+            top_k: self.top_k.unwrap_or(usual.top_k),
+            top_p: self.top_p.unwrap_or(usual.top_p),
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            ..usual
+        }
     }
 }
 

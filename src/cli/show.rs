@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use rullama_train::adapter::lora::{Adapter, Slot};
 use rullama_train::data::batch::{IGNORE, Sample};
 use rullama_train::data::dataset::Found;
-use rullama_train::data::template::{Layout, Template};
+use rullama_train::data::template::Template;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::{AdapterPath, Exported, Loaded, Written};
 use rullama_train::gpu::Gpu;
@@ -151,8 +151,7 @@ pub fn adapters(paths: &[AdapterPath]) -> String {
 /// What makes text of conversations, as `setting` wanted it.
 pub fn template(template: &Template, setting: &Setting) -> String {
     match (template, setting) {
-        (Template::Gemma4(Layout::Small), _) => "gemma4, built in, as small models have it".into(),
-        (Template::Gemma4(Layout::Large), _) => "gemma4, built in, as large models have it".into(),
+        (Template::BuiltIn(layout), _) => layout.to_string(),
         (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
         (Template::Jinja(_), _) => "the base file's own".into(),
     }

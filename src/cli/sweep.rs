@@ -9,7 +9,7 @@ use pollster::block_on;
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Base;
 use rullama_train::base::Module;
-use rullama_train::base::shapes::{Shape, TRIAL};
+use rullama_train::families::{self, Shape};
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
@@ -139,7 +139,7 @@ impl Series<'_> {
     }
 
     fn shape(&self) -> Result<Shape> {
-        let named = Shape::named(self.base).or((self.base == TRIAL.name).then_some(TRIAL));
+        let named = Shape::named(self.base).or_else(|| families::small_shape(self.base));
         named.ok_or_else(|| {
             anyhow!(
                 "--sweep {} varies a size of Gemma 4 with random weights: e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a trial; \

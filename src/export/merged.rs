@@ -9,10 +9,10 @@ use std::path::Path;
 use super::Error;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Module;
-use crate::base::gguf_writer::{self, Entry};
-use crate::base::quant::dequantize;
+use crate::base::formats::dequantize;
+use crate::base::gguf::value::Value;
+use crate::base::gguf::writer::{self, Entry};
 use crate::base::quantize::{self, in_parallel, quantize, threads};
-use crate::base::value::Value;
 use crate::base::{Base, GgmlType, Gguf, TensorInfo};
 use crate::files;
 
@@ -121,7 +121,7 @@ pub fn write(
     let mut merged = Vec::new();
     let mut refused = None;
     let written = files::write_atomic_with(path, |out| {
-        gguf_writer::write(out, &metadata, &entries, |index, out| {
+        writer::write(out, &metadata, &entries, |index, out| {
             let tensor = &gguf.tensors()[index];
             let parts: Vec<&Part> = touched.iter().filter(|part| part.tensor == tensor.name).collect();
             if parts.is_empty() {
@@ -238,9 +238,9 @@ fn metadata(gguf: &Gguf, entries: &[Entry], adapter: &Adapter) -> Vec<(String, V
     let before = most(gguf.tensors().iter().map(|t| (t.ty, &t.shape)));
     let after = most(entries.iter().map(|t| (t.ty, &t.shape)));
     if let Some((_, value)) = metadata.iter_mut().find(|(key, _)| key == "general.file_type")
-        && let Some(ty) = after.filter(|_| before != after).and_then(file_type)
+        && let Some(ty) = after.filter(|_| before != after).and_then(GgmlType::format)
     {
-        *value = Value::U32(ty);
+        *value = Value::U32(ty.file_type);
     }
     metadata
 }
@@ -250,22 +250,6 @@ fn most<'a>(tensors: impl Iterator<Item = (GgmlType, &'a Vec<usize>)>) -> Option
     let matrices: Vec<GgmlType> = tensors.filter(|(_, shape)| shape.len() > 1).map(|(ty, _)| ty).collect();
     let count = |ty: &GgmlType| matrices.iter().filter(|t| *t == ty).count();
     GgmlType::SUPPORTED.into_iter().max_by_key(count).filter(|ty| count(ty) > 0)
-}
-
-/// `enum llama_ftype` in llama.h, "mostly" of a format.
-fn file_type(ty: GgmlType) -> Option<u32> {
-    Some(match ty {
-        GgmlType::F32 => 0,
-        GgmlType::F16 => 1,
-        GgmlType::Q4_0 => 2,
-        GgmlType::Q8_0 => 7,
-        GgmlType::Q5_0 => 8,
-        GgmlType::Q4_K => 15,
-        GgmlType::Q5_K => 17,
-        GgmlType::Q6_K => 18,
-        GgmlType::BF16 => 32,
-        _ => return None,
-    })
 }
 
 /// One tensor to merge.

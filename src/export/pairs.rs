@@ -8,7 +8,7 @@ use half::f16;
 use crate::adapter::lora::{self, Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
-use crate::base::{GgmlType, quant};
+use crate::base::{GgmlType, formats};
 use crate::families;
 
 /// How many names a message lists before it counts the rest.
@@ -349,7 +349,7 @@ fn values(
     let Some(ty) = TYPES.into_iter().find(|ty| ty.name() == tensor.ty) else {
         return Err((Misfit::Type, format!("is {}, expected F32, F16 or BF16", tensor.ty)));
     };
-    let values = quant::dequantize(ty, tensor.data);
+    let values = formats::dequantize(ty, tensor.data);
     let columns = if layout == Layout::Gguf { expected[0] } else { expected[expected.len() - 1] };
     if let Some(i) = values.iter().position(|v| !v.is_finite()) {
         let (row, column) = (i / columns, i % columns);

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::{Gpu, shader};
-use crate::base::quant::GgmlType;
+use crate::base::formats::GgmlType;
 
 /// One entry point of one shader file, for its weight formats and one set of constants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

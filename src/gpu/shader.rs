@@ -17,7 +17,7 @@
 //! the readers of all its formats, in which everything of the first is called `weight_0`, `weight_rows_0`, `weight4_0` and
 //! so on, of the second `weight_1`; `{WEIGHTS}` is how many there are.
 
-use crate::base::quant::GgmlType;
+use crate::base::formats::GgmlType;
 
 /// Every file of `shaders/` by its path without `.wgsl`: the name that `#import` and [`super::Kernel`] use. The build lists them.
 pub const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shaders.rs"));

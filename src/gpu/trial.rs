@@ -2,7 +2,7 @@
 //! reports is what its driver says, not what comes out.
 
 use super::{Gpu, GpuError, Recorder, Tier};
-use crate::base::quant::GgmlType;
+use crate::base::formats::GgmlType;
 use crate::ops::Rows;
 use crate::ops::Weight;
 use crate::ops::attention::Attention;

@@ -42,9 +42,8 @@ impl<'b> Model<'b> {
         dropout: Option<Mask>,
     ) -> Result<(), GpuError> {
         let pass = Pass { inputs, adapter, dropout };
-        let d = self.config().width;
-        let root_d = (d as f64).sqrt() as f32;
-        embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, root_d, inputs.tokens);
+        let factor = self.config().embedding_scale;
+        embedding::forward(rec, acts.hidden(0), &inputs.ids, 0, &self.token_embd, 0, factor, inputs.tokens);
         acts.keep_embeddings(rec, inputs.tokens);
         for layer in 0..self.layers.len() {
             acts.restore_input(rec, layer, inputs.tokens);

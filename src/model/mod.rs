@@ -16,7 +16,7 @@ mod trainable;
 
 use crate::base::base::Base;
 use crate::base::config::Config;
-use crate::base::source::now;
+use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::Weight;
 use crate::ops::rms_norm::Norm;

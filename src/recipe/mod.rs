@@ -24,6 +24,7 @@ pub use crate::data::dataset::{Format as DataFormat, Invalid, Overlong};
 pub use crate::data::template::TrainOn;
 use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
+use crate::families;
 use crate::files;
 use source::Source;
 
@@ -175,8 +176,8 @@ pub enum Template {
     Auto,
     /// The base file's own (`tokenizer.chat_template`).
     Gguf,
-    /// The built-in layout.
-    Gemma4,
+    /// The built-in layout of a family, by the family's name.
+    BuiltIn(&'static str),
     /// A Jinja file.
     File(PathBuf),
 }
@@ -187,8 +188,10 @@ impl Template {
         match text {
             "auto" => Template::Auto,
             "gguf" => Template::Gguf,
-            "gemma4" => Template::Gemma4,
-            path => Template::File(path.into()),
+            text => match families::named(text) {
+                Some(family) => Template::BuiltIn(family.name),
+                None => Template::File(text.into()),
+            },
         }
     }
 }
@@ -198,7 +201,7 @@ impl Serialize for Template {
         match self {
             Template::Auto => serializer.serialize_str("auto"),
             Template::Gguf => serializer.serialize_str("gguf"),
-            Template::Gemma4 => serializer.serialize_str("gemma4"),
+            Template::BuiltIn(family) => serializer.serialize_str(family),
             Template::File(path) => path.serialize(serializer),
         }
     }

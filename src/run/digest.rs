@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::base::Gguf;
-use crate::base::value::{Array, Value};
+use crate::base::gguf::value::{Array, Value};
 use crate::data::batch::Sample;
 use crate::run::{Data, Frozen};
 

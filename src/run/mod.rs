@@ -6,9 +6,10 @@ use crate::base::config::Config;
 use crate::base::{self, Base, Fingerprint};
 use crate::data::batch::{BatchError, Batching, MicroBatch, Sample, Step, StepPlan, draw};
 use crate::data::dataset::DatasetError;
-use crate::data::template::{Conversation, Layout, Message, Role, Template, TemplateError};
+use crate::data::template::{BuiltIn, Conversation, Message, Role, Template, TemplateError};
 use crate::data::tokenizer::Tokenizer;
 use crate::export::{self, AdapterPath, Loaded, Origin};
+use crate::families;
 use crate::model::plan::{Offload, Recompute};
 use crate::recipe::{self, Recipe, Switch, TargetModules};
 use crate::train::schedule::Schedule;
@@ -61,7 +62,7 @@ pub struct Frozen {
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its built-in chat layout.
-    pub layout: Layout,
+    pub layout: &'static BuiltIn,
     /// What it is recognized by.
     pub fingerprint: Fingerprint,
     /// How conversations become text in this run.
@@ -133,7 +134,7 @@ impl Frozen {
                 config.vocab
             )));
         }
-        let layout = Layout::of(config);
+        let layout = families::template(config);
         let template = data::template(template, &base)?;
         Ok(Frozen { base, tokenizer, layout, template, fingerprint })
     }

@@ -3,7 +3,7 @@
 //! The built-in layout keeps what was said as it was said. A Jinja template may write the past in another way than the
 //! present (thoughts are dropped, for one), so it renders all messages anew; what is alike stays in the cache.
 
-use crate::data::template::{self, Layout, Message, Part, ReplyParts, Role, Template, TemplateError};
+use crate::data::template::{self, BuiltIn, Message, Part, ReplyParts, Role, Template, TemplateError};
 use crate::data::tokenizer::{Special, Tokenizer};
 
 /// The turns so far.
@@ -19,7 +19,7 @@ pub struct Conversation {
 pub struct Turn {
     /// All ids, up to the prompt for the reply.
     pub ids: Vec<u32>,
-    /// The same as later turns have it: [`Layout::Large`] opens only the turn that is to come with an empty thought.
+    /// All ids in the layout of earlier turns ([`BuiltIn::history`]).
     history: Vec<u32>,
     message: Message,
 }
@@ -54,20 +54,20 @@ impl Conversation {
             template::Conversation::new(before.iter().chain([&message]).cloned().collect())
         };
         let layout = match template {
-            Template::Gemma4(layout) => *layout,
+            Template::BuiltIn(layout) => *layout,
             Template::Jinja(_) => {
                 let ids = template.prompt(tokenizer, &after(&self.messages))?;
                 return Ok(Turn { ids, history: Vec::new(), message });
             }
         };
         let unsaid = if self.history.is_empty() { &self.messages[..] } else { &[] };
-        let with = |layout: Layout| -> Result<Vec<u32>, TemplateError> {
-            let ids = Template::Gemma4(layout).prompt(tokenizer, &after(unsaid))?;
+        let with = |layout: &'static BuiltIn| -> Result<Vec<u32>, TemplateError> {
+            let ids = Template::BuiltIn(layout).prompt(tokenizer, &after(unsaid))?;
             // <bos> stands in front of the first message only.
             let skipped = usize::from(!self.history.is_empty());
             Ok([&self.history, &ids[skipped..]].concat())
         };
-        let (ids, history) = (with(layout)?, with(Layout::Small)?);
+        let (ids, history) = (with(layout)?, with(layout.history.unwrap_or(layout))?);
         Ok(Turn { ids, history, message })
     }
 

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use crate::families::SamplingDefaults;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -45,8 +46,11 @@ impl Sampling {
         seed: 0,
     };
 
-    /// What Gemma's authors recommend: temperature 1, top-k 64, top-p 0.95.
-    pub const GEMMA: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
+    /// The settings that a family's authors recommend.
+    pub const fn recommended(by: SamplingDefaults) -> Sampling {
+        let SamplingDefaults { temperature, top_k, top_p } = by;
+        Sampling { temperature, top_k, top_p, ..Sampling::GREEDY }
+    }
 
     /// What is wrong with a value, by its name.
     pub fn check(&self) -> Result<(), String> {
@@ -220,6 +224,8 @@ pub fn likeliest(logits: &[f32]) -> usize {
 mod tests {
     use super::*;
 
+    const RANDOM: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
+
     /// The same by sorting everything.
     fn plain(logits: &[f32], s: &Sampling, point: f64) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -311,7 +317,7 @@ mod tests {
     #[test]
     fn a_seed_decides_and_another_decides_otherwise() {
         let draws = |seed: u64| -> Vec<u32> {
-            let mut sampler = Sampler::new(Sampling { seed, ..Sampling::GEMMA }, &[]);
+            let mut sampler = Sampler::new(Sampling { seed, ..RANDOM }, &[]);
             let logits = random_logits(1, 500, 3.0);
             (0..20).map(|_| sampler.next(&mut logits.clone()).expect("finite")).collect()
         };
@@ -346,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_no_choice() {
-        for s in [Sampling::GREEDY, Sampling::GEMMA] {
+        for s in [Sampling::GREEDY, RANDOM] {
             assert_eq!(Sampler::new(s, &[]).next(&mut [1.0, f32::NAN]), None);
             assert_eq!(Sampler::new(s, &[]).next(&mut [1.0, f32::INFINITY]), None);
             assert_eq!(Sampler::new(s, &[]).next(&mut [f32::NEG_INFINITY; 2]), None);
@@ -356,11 +362,11 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        let s = Sampling { top_p: 1.5, ..Sampling::GEMMA };
+        let s = Sampling { top_p: 1.5, ..RANDOM };
         assert_eq!(s.check().unwrap_err(), "top_p = 1.5: expected a number from 0 to 1");
         assert!(
             Sampling { temperature: f64::NAN, ..s }.check().unwrap_err().starts_with("temperature = NaN")
         );
-        assert_eq!(Sampling::GEMMA.check(), Ok(()));
+        assert_eq!(RANDOM.check(), Ok(()));
     }
 }

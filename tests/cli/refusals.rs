@@ -1,6 +1,6 @@
 //! What is refused, in which words, and that nothing is left behind.
 
-use rullama_train::base::value::Value;
+use rullama_train::base::gguf::value::Value;
 
 use super::gguf_writer::GgufWriter;
 use super::{DATA, Place, RECIPE};

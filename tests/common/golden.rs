@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rullama_train::adapter::lora::{Adapter, Pair, Slot};
 use rullama_train::base::config::Config;
-use rullama_train::base::gguf_writer::{self, Entry};
+use rullama_train::base::gguf::writer::{self, Entry};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, Sample};
 use rullama_train::export;
@@ -101,8 +101,7 @@ pub fn split_experts(gguf: &Gguf) -> Vec<u8> {
         }
     }
     let mut out = Vec::new();
-    gguf_writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i]))
-        .expect("memory");
+    writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i])).expect("memory");
     out
 }
 

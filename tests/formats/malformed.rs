@@ -8,7 +8,7 @@ use std::path::Path;
 use rullama_train::adapter::lora::slots;
 use rullama_train::base::Module;
 use rullama_train::base::config::Config;
-use rullama_train::base::value::{Array, Value};
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::export::{self, Format, read_any};
 use safetensors::Dtype;

@@ -1,6 +1,6 @@
 //! What stands between the products while decoding: heads, the ends of blocks, gates, per-layer inputs, the likeliest.
 
-use rullama_train::base::quant::GgmlType;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::Up;

@@ -3,8 +3,8 @@
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::config::Experts;
-use rullama_train::base::quant::dequantize;
-use rullama_train::base::value::{Array, Value};
+use rullama_train::base::formats::dequantize;
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Base, Error, GgmlType, Gguf};
 
 fn open(writer: &GgufWriter) -> Result<Base, Error> {

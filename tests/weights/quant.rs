@@ -1,7 +1,7 @@
 //! Block formats: values bit by bit, GPU planes, random blocks.
 
-use rullama_train::base::planes;
-use rullama_train::base::quant::{dequantize, random_blocks};
+use rullama_train::base::formats::planes;
+use rullama_train::base::formats::{dequantize, random_blocks};
 use rullama_train::base::{GgmlType, Gguf};
 
 #[test]
@@ -55,7 +55,7 @@ fn planes_hold_every_value() {
     let (rows, cols) = (3, 512);
     for ty in GgmlType::SUPPORTED {
         let blocks = random_blocks(ty, rows * cols / ty.block_len(), 7);
-        let packed = planes::pack(ty, rows, &blocks);
+        let packed = planes::to_planes(ty, rows, &blocks);
         let full = blocks.len().next_multiple_of(16);
         assert_eq!(packed.len(), full, "{ty:?}: no byte more than in the file, but for the end");
         let value = |row: usize, col: usize| {
@@ -116,7 +116,7 @@ fn rows_of_other_formats_stay_as_they_are() {
             let blocks = random_blocks(ty, n, 7);
             let mut expected = blocks.clone();
             expected.resize(blocks.len().next_multiple_of(16), 0);
-            assert_eq!(planes::pack(ty, 1, &blocks), expected, "{ty:?}, {n} blocks");
+            assert_eq!(planes::to_planes(ty, 1, &blocks), expected, "{ty:?}, {n} blocks");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! One block of each quantized format from its values. Twins: the decoders in `weights/quant.rs`.
+//! One block of each quantized format from its values. Twins: the decoders in `base/formats/`.
 
 use half::f16;
 
 use super::search::{affine, largest, nearest, symmetric};
-use crate::base::quant::{
-    BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0, f32_of, scale_min_k4,
+use crate::base::formats::{
+    BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0, f32_of, scale_min,
 };
 
 fn half_of(x: f32) -> [u8; 2] {
@@ -73,7 +73,7 @@ fn affine_block(x: &[f32; 256], top: f32, start: f32, steps: u8) -> Affine {
     // Rounded anew, to the scales as they are stored.
     let mut q = [0; 256];
     for (j, (run, q)) in runs.iter().zip(q.as_chunks_mut::<32>().0).enumerate() {
-        let (s, m) = scale_min_k4(j, &scales);
+        let (s, m) = scale_min(j, &scales);
         let (s, m) = (f32_of(d) * s, f32_of(dmin) * m);
         if s != 0.0 {
             *q = run.map(|v| nearest(((v + m) / s).clamp(0.0, top)) as u8);

@@ -81,7 +81,7 @@ impl Deltas {
 
     /// What the end adds, and why the reply ended.
     pub fn finish(mut self, finish: Finish, answer: &Answer) -> (Vec<Value>, &'static str) {
-        let parts = std::mem::take(&mut self.parts).finish();
+        let parts = self.parts.clone().finish();
         let deltas = parts.into_iter().map(|part| self.delta(part, answer)).collect();
         (deltas, finish_reason(finish, self.calls > 0))
     }

@@ -78,7 +78,7 @@ struct Served {
 
 /// Serves until Ctrl-C.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    let defaults = args.sampling.options()?;
+    args.sampling.check()?;
     let address = SocketAddr::new(args.host, args.port);
     // Before the weights are read: a port that is taken should show at once.
     let listener = TcpListener::bind(address)
@@ -86,6 +86,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let loaded = Loaded::open(&args.model)?;
+    let defaults = args.sampling.options(loaded.frozen.base.config());
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
     let base = model_name(loaded.frozen.base.name());

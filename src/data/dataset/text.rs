@@ -26,7 +26,7 @@ pub(super) fn sample(
     }
     let ends = |id: &u32| text.trim_end().as_bytes().ends_with(&tokenizer.token_bytes(*id));
     if !tokenizer.eos().iter().any(ends) {
-        ids.push(tokenizer.id("<eos>").unwrap_or(tokenizer.turn_end()));
+        ids.push(tokenizer.end_of_text());
     }
     let labels = ids.iter().map(|&id| id as i32).collect();
     Ok((Rendered { ids, labels, left_out: false }, tokenizer.find_special(text).is_some()))

@@ -56,7 +56,9 @@ pub enum TemplateError {
         token: String,
     },
     /// The template is no Jinja.
-    #[error("the chat template cannot be read: {0}; choose data.template = \"gemma4\", or another file")]
+    #[error(
+        "the chat template cannot be read: {0}; choose the built-in data.template = \"auto\", or another file"
+    )]
     Syntax(String),
     /// The template's own refusal, or a mistake in it.
     #[error("the chat template refuses the conversation: {0}")]

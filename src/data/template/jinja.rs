@@ -159,7 +159,7 @@ impl Jinja {
             tools => Value::from(Serde(tools)),
             documents => Value::from(()),
             add_generation_prompt,
-            bos_token => "<bos>",
+            bos_token => tokenizer.spec().bos,
             eos_token => eos,
             unk_token => named("<unk>"),
             pad_token => named("<pad>"),

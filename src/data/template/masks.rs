@@ -9,7 +9,7 @@ use super::jinja::GENERATION;
 use super::{Conversation, Jinja, Role, TemplateError, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 
-/// No control token of Gemma's has more bytes.
+/// Upper bound of the bytes of a control token.
 const LONGEST_TOKEN: usize = 48;
 
 /// The text of the whole conversation and what of it carries loss.
@@ -129,8 +129,8 @@ impl Rendering<'_> {
 
     /// What the assistant writes in message `index`: from the prompt for it to the token that ends it.
     ///
-    /// Where a prompt ends in a block of control tokens that history leaves out (the empty thought of large Gemma 4
-    /// models), the last answer gets it, because a program that asks for that answer sends it.
+    /// Where a prompt ends in a block of control tokens that history leaves out (such as an empty
+    /// thought), the last answer gets it, because a program that asks for that answer sends it.
     fn answer(&self, text: &mut String, index: usize) -> Result<Span, TemplateError> {
         let number = index + 1;
         let mut end =

@@ -1,29 +1,29 @@
-//! Conversations to token ids with labels: Gemma 4's chat layout as Ollama writes it, or any Jinja chat template.
+//! Conversations to token ids with labels: by a family's built-in chat layout, or by any Jinja chat template.
 //!
-//! Either way the loss mask is right token by token: the built-in layout knows who wrote each piece, and for a
-//! template the mask is proven from its own renderings ([`masks`](self)), or the sample is refused.
+//! Either way the loss mask is exact token by token. A built-in layout knows who wrote each piece. For a Jinja template the mask
+//! follows from its own renderings, and a sample without a provable mask is refused.
 
+mod built_in;
 mod encode;
 mod error;
-mod gemma4;
 mod jinja;
 mod masks;
 mod python;
 mod reply;
-mod tools;
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::base::config::Config;
 use crate::data::batch::IGNORE;
 use crate::data::tokenizer::Tokenizer;
 
+pub use built_in::{BuiltIn, Piece, Pieces};
 pub use error::TemplateError;
 pub use jinja::{Date, Jinja};
-pub use reply::{Part, ReplyParts};
+pub(crate) use python::float;
+pub use reply::{Part, ReplyParts, ReplySyntax};
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,22 +161,6 @@ pub enum TrainOn {
     All,
 }
 
-/// Which of the two layouts Gemma 4 has: they differ in what stands before an answer without thinking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// e2b and e4b: `<|turn>model\n`.
-    Small,
-    /// 12b, 26b and 31b: an empty thought channel follows, `<|turn>model\n<|channel>thought\n<channel|>`.
-    Large,
-}
-
-impl Layout {
-    /// The layout of a model: exactly the small ones have per-layer embeddings.
-    pub fn of(config: &Config) -> Layout {
-        if config.per_layer_width > 0 { Layout::Small } else { Layout::Large }
-    }
-}
-
 /// Token ids with one label under each, as in [`crate::data::batch::Sample`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rendered {
@@ -198,8 +182,8 @@ impl Rendered {
 
 /// How conversations become text.
 pub enum Template {
-    /// Built in: as Ollama's `gemma4` renderer writes it.
-    Gemma4(Layout),
+    /// A layout of the program.
+    BuiltIn(&'static BuiltIn),
     /// A chat template in Jinja, as transformers and llama.cpp run it.
     Jinja(Box<Jinja>),
 }
@@ -215,11 +199,11 @@ impl Template {
         error::check(tokenizer, conversation, &[Role::Assistant])?;
         let trained = conversation.trained(train_on);
         match self {
-            Template::Gemma4(layout) => {
-                gemma4::check(conversation)?;
-                let pieces = gemma4::pieces(*layout, conversation);
-                let rendered = gemma4::encode(tokenizer, &pieces, conversation, &trained, train_on);
-                Ok(Rendered { left_out: gemma4::hides_thoughts(conversation), ..rendered })
+            Template::BuiltIn(layout) => {
+                (layout.check)(conversation)?;
+                let pieces = (layout.pieces)(conversation);
+                let rendered = built_in::encode(tokenizer, &pieces, conversation, &trained, train_on);
+                Ok(Rendered { left_out: (layout.hides_thoughts)(conversation), ..rendered })
             }
             Template::Jinja(jinja) => {
                 let (text, loss) = masks::masks(jinja, tokenizer, conversation, &trained, train_on)?;
@@ -238,12 +222,12 @@ impl Template {
     ) -> Result<Vec<u32>, TemplateError> {
         error::check(tokenizer, conversation, &[Role::User, Role::Tool])?;
         match self {
-            Template::Gemma4(layout) => {
-                gemma4::check(conversation)?;
-                let mut pieces = gemma4::pieces(*layout, conversation);
-                pieces.extend(gemma4::answer_prompt(*layout, conversation));
+            Template::BuiltIn(layout) => {
+                (layout.check)(conversation)?;
+                let mut pieces = (layout.pieces)(conversation);
+                pieces.extend((layout.answer_prompt)(conversation));
                 let nothing = vec![false; conversation.messages.len()];
-                Ok(gemma4::encode(tokenizer, &pieces, conversation, &nothing, TrainOn::Assistant).ids)
+                Ok(built_in::encode(tokenizer, &pieces, conversation, &nothing, TrainOn::Assistant).ids)
             }
             Template::Jinja(jinja) => {
                 let text = jinja.render(tokenizer, conversation, conversation.messages.len(), true)?;
@@ -260,11 +244,11 @@ impl Template {
         prompt: bool,
     ) -> Result<String, TemplateError> {
         match self {
-            Template::Gemma4(layout) => {
-                gemma4::check(conversation)?;
-                let mut pieces = gemma4::pieces(*layout, conversation);
+            Template::BuiltIn(layout) => {
+                (layout.check)(conversation)?;
+                let mut pieces = (layout.pieces)(conversation);
                 if prompt {
-                    pieces.extend(gemma4::answer_prompt(*layout, conversation));
+                    pieces.extend((layout.answer_prompt)(conversation));
                 }
                 Ok(pieces.iter().map(|piece| &*piece.text).collect())
             }
@@ -277,7 +261,7 @@ impl Template {
     /// SHA-256 of everything that decides the rendering.
     pub fn digest(&self) -> [u8; 32] {
         match self {
-            Template::Gemma4(layout) => Sha256::digest(format!("gemma4 {layout:?} 1")).into(),
+            Template::BuiltIn(layout) => Sha256::digest(layout.version).into(),
             Template::Jinja(jinja) => jinja.digest(),
         }
     }
@@ -286,8 +270,8 @@ impl Template {
 /// Ids of messages in the built-in layout, followed by the prompt for the answer.
 pub fn render_prompt(
     tokenizer: &Tokenizer,
-    layout: Layout,
+    layout: &'static BuiltIn,
     messages: &[Message],
 ) -> Result<Vec<u32>, TemplateError> {
-    Template::Gemma4(layout).prompt(tokenizer, &Conversation::new(messages.to_vec()))
+    Template::BuiltIn(layout).prompt(tokenizer, &Conversation::new(messages.to_vec()))
 }

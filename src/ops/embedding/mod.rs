@@ -66,6 +66,6 @@ pub fn backward(
         scale: 1.0,
     };
     let ids = Binding { index: 2, buffer: ids, range: None };
-    let kernel = Kernel::new("embedding/plain", "backward").with_format(crate::base::quant::GgmlType::F32);
+    let kernel = Kernel::new("embedding/plain", "backward").with_format(crate::base::formats::GgmlType::F32);
     rec.dispatch(kernel, &params, &[ids, dy.bind(4), dx.bind(5)], grid(rows));
 }

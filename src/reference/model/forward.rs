@@ -282,10 +282,17 @@ mod tests {
             experts: None,
             expert_scales: Vec::new(),
             experts_split: false,
+            rope_factors: false,
+            qk_norm: true,
+            v_norm: true,
+            score_scale: 1.0,
+            post_norms: true,
+            activation: Default::default(),
         };
         let config = Config {
             architecture: "gemma4",
             width: 4,
+            embedding_scale: 4f32.sqrt(),
             vocab: 2,
             per_layer_width: 4,
             rms_eps: 18.75,

@@ -393,10 +393,17 @@ mod tests {
             experts: None,
             expert_scales: Vec::new(),
             experts_split: false,
+            rope_factors: false,
+            qk_norm: true,
+            v_norm: true,
+            score_scale: 1.0,
+            post_norms: true,
+            activation: Default::default(),
         };
         Config {
             architecture: "gemma4",
             width: 3,
+            embedding_scale: 3f32.sqrt(),
             vocab: 7,
             per_layer_width: 2,
             rms_eps: 1e-6,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::files as dataset_files;
-use rullama_train::data::template::{Layout, Template};
+use rullama_train::data::template::Template;
 use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::GpuError;
@@ -151,8 +151,7 @@ fn counts(samples: &[Sample]) -> Counts {
 
 fn template(template: &Template, setting: &Setting) -> String {
     match (template, setting) {
-        (Template::Gemma4(Layout::Small), _) => "gemma4, built in, as small models have it".into(),
-        (Template::Gemma4(Layout::Large), _) => "gemma4, built in, as large models have it".into(),
+        (Template::BuiltIn(layout), _) => layout.to_string(),
         (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
         (Template::Jinja(_), _) => "the base file's own".into(),
     }
