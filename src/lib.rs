@@ -1,4 +1,4 @@
-//! Trains LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
+//! Trains LoRA adapters on quantized GGUF models, on any GPU.
 //!
 //! [`finetune::finetune`] is the short way from samples to an adapter, [`export::load()`] and [`export::write_verified`] the
 //! ways in and out; `examples/` has a program for each. Everything that waits for the device is async.

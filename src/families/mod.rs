@@ -21,9 +21,9 @@ pub use shape::Shape;
 pub struct Family {
     /// `general.architecture` of its GGUF files, and the prefix of its metadata keys.
     pub name: &'static str,
-    /// Its name for people: `Gemma 4`.
+    /// Its name in messages.
     pub title: &'static str,
-    /// A model in Ollama's library, for error messages: `gemma4:e2b`.
+    /// A model in Ollama's library, for messages.
     pub example: &'static str,
     /// The shape of the model in a file; fails where the metadata make no sense.
     pub(crate) config: fn(&Gguf) -> Result<Config, Error>,

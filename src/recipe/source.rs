@@ -208,7 +208,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// A TOML value, or else the bare text: `gemma4:e2b` and `runs/a` need no quotes.
+    /// A TOML value, or else the bare text: `model:tag` and `runs/a` need no quotes.
     fn override_node(&self, index: usize, text: &str) -> Result<Node, RecipeError> {
         let origin = Origin::Override(index);
         match DeValue::parse(text) {

@@ -2,7 +2,7 @@
 //! Each matrix may carry an adapter of its own, as PEFT's `target_parameters` adapts them; dropout stands in front of its `A`, drawn for
 //! every choice anew, which PEFT refuses there.
 //!
-//! Source: transformers `Gemma4TextExperts`; a gate's rows stand before those of its up. Expert by expert and token by token.
+//! The rows of an expert's gate stand before those of its up. Runs expert by expert and token by token.
 
 use super::{Routing, add_scaled, dot, geglu, linear, lora, row, row_mut};
 

@@ -34,7 +34,9 @@ fn sizes_are_those_of_ggml() {
         (GgmlType::F16, 1, 2),
         (GgmlType::BF16, 1, 2),
         (GgmlType::Q4_0, 32, 18),
+        (GgmlType::Q4_1, 32, 20),
         (GgmlType::Q5_0, 32, 22),
+        (GgmlType::Q5_1, 32, 24),
         (GgmlType::Q8_0, 32, 34),
         (GgmlType::Q4_K, 256, 144),
         (GgmlType::Q5_K, 256, 176),
@@ -79,6 +81,14 @@ fn planes_hold_every_value() {
             let headers_end = sixteen * 16 + cols / 256 * rows * 16;
             match ty {
                 GgmlType::Q4_0 => half(sixteen * 16 + slice * 2) * (nibble as f32 - 8.0),
+                GgmlType::Q4_1 => {
+                    let factors = sixteen * 16 + slice * 4;
+                    half(factors) * nibble as f32 + half(factors + 2)
+                }
+                GgmlType::Q5_1 => {
+                    let factors = sixteen * 20 + slice * 4;
+                    half(factors) * (nibble | bit(sixteen * 16) << 4) as f32 + half(factors + 2)
+                }
                 GgmlType::Q5_0 => {
                     half(sixteen * 20 + slice * 2) * ((nibble | bit(sixteen * 16) << 4) as f32 - 16.0)
                 }

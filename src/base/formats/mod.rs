@@ -11,8 +11,10 @@ mod bf16;
 mod f16;
 mod f32;
 mod q4_0;
+mod q4_1;
 mod q4_k;
 mod q5_0;
+mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
@@ -24,8 +26,10 @@ pub use random::random_blocks;
 
 pub(super) use k_scales::scale_min;
 pub(super) use q4_0::BlockQ4_0;
+pub(super) use q4_1::BlockQ4_1;
 pub(super) use q4_k::BlockQ4K;
 pub(super) use q5_0::BlockQ5_0;
+pub(super) use q5_1::BlockQ5_1;
 pub(super) use q5_k::BlockQ5K;
 pub(super) use q6_k::BlockQ6K;
 pub(super) use q8_0::BlockQ8_0;
@@ -33,12 +37,14 @@ pub(super) use q8_0::BlockQ8_0;
 use planes::Writer;
 
 /// Every format with kernels and decoders.
-pub static FORMATS: [&Format; 9] = [
+pub static FORMATS: [&Format; 11] = [
     &f32::FORMAT,
     &f16::FORMAT,
     &bf16::FORMAT,
     &q4_0::FORMAT,
+    &q4_1::FORMAT,
     &q5_0::FORMAT,
+    &q5_1::FORMAT,
     &q8_0::FORMAT,
     &q4_k::FORMAT,
     &q5_k::FORMAT,

@@ -7,7 +7,9 @@
 //! | format | planes |
 //! |---|---|
 //! | Q4_0 | nibbles `[K/32, N]` of 16 bytes, d `[K/32, N]` of 2 |
+//! | Q4_1 | nibbles `[K/32, N]` of 16 bytes, d and m `[K/32, N]` of 4 |
 //! | Q5_0 | nibbles `[K/32, N]` of 16 bytes, high bits `[K/32, N]` of 4, d `[K/32, N]` of 2 |
+//! | Q5_1 | nibbles `[K/32, N]` of 16 bytes, high bits `[K/32, N]` of 4, d and m `[K/32, N]` of 4 |
 //! | Q8_0 | quants `[K/32, N]` of 32 bytes, d `[K/32, N]` of 2 |
 //! | Q4_K | nibbles `[K/32, N]` of 16 bytes, d, dmin and scales `[K/256, N]` of 16 |
 //! | Q5_K | nibbles and headers as Q4_K, high bits `[K/32, N]` of 4 bytes |

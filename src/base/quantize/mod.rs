@@ -1,6 +1,6 @@
 //! f32 → GGML's block formats: the published algorithms of llama.cpp's `quantize_row_*_ref`, without importance matrix.
 //!
-//! `search` finds scales, `blocks` packs them; [`super::quant`] decodes what is made here.
+//! `search` finds scales, `blocks` packs them; [`super::formats`] decodes what is made here.
 
 mod blocks;
 mod search;
@@ -50,6 +50,8 @@ pub fn quantize(ty: GgmlType, values: &[f32]) -> Result<Vec<u8>, Error> {
         GgmlType::F16 => each(values, &mut bytes, |[x]: &[f32; 1]| f16::from_f32(*x).to_le_bytes()),
         GgmlType::BF16 => each(values, &mut bytes, |[x]: &[f32; 1]| bf16::from_f32(*x).to_le_bytes()),
         GgmlType::Q4_0 => each(values, &mut bytes, blocks::q4_0),
+        GgmlType::Q4_1 => each(values, &mut bytes, blocks::q4_1),
+        GgmlType::Q5_1 => each(values, &mut bytes, blocks::q5_1),
         GgmlType::Q5_0 => each(values, &mut bytes, blocks::q5_0),
         GgmlType::Q8_0 => each(values, &mut bytes, blocks::q8_0),
         GgmlType::Q4_K => each(values, &mut bytes, blocks::q4_k),

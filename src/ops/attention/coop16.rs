@@ -20,7 +20,7 @@ struct Params {
     scale: f32,
 }
 
-/// Whether the kernels take heads of this size: what Gemma has, and small models.
+/// Whether the kernels take heads of this size: those of published models, and of small ones.
 pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }

@@ -1,4 +1,4 @@
-//! The whole Gemma 4 text model over one micro-batch: forward, loss, and every adapter gradient.
+//! The whole text model over one micro-batch: forward, loss, and every adapter gradient.
 
 mod backward;
 mod forward;
