@@ -27,13 +27,13 @@ pub struct Family {
     pub example: &'static str,
     /// The shape of the model in a file; fails where the metadata make no sense.
     pub(crate) config: fn(&Gguf) -> Result<Config, Error>,
-    /// What its tokenizers have in common.
+    /// Constants of its tokenizers.
     pub tokenizer: &'static TokenizerSpec,
     /// The built-in chat layout of a model.
     pub template: fn(&Config) -> &'static BuiltIn,
     /// How its authors recommend to choose tokens.
     pub sampling: SamplingDefaults,
-    /// What other programs call its modules.
+    /// Names of its modules in adapter files of other programs.
     pub names: &'static AdapterNames,
     /// Published sizes.
     pub shapes: &'static [Shape],
@@ -59,7 +59,7 @@ pub struct SamplingDefaults {
 /// Every family.
 pub const ALL: [&Family; 1] = [&gemma4::FAMILY];
 
-/// What adapter files of other programs call a family's modules.
+/// Names of a family's modules in adapter files of other programs.
 #[derive(Debug)]
 pub struct AdapterNames {
     /// A module's path inside transformers' decoder layer, as PEFT's keys spell it: `self_attn.q_proj`.

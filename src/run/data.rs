@@ -178,9 +178,9 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
     match setting {
         recipe::Template::BuiltIn(family) if *family == base.config().architecture => Ok(built_in),
         recipe::Template::BuiltIn(family) => Err(RunError::Conflict(format!(
-            "data.template = \"{family}\", but {} is a model of architecture {}; choose \"auto\" or a file",
+            "data.template = \"{family}\", but {} is a model of architecture {found}; choose \"{found}\" or a file",
             base.name(),
-            base.config().architecture
+            found = base.config().architecture
         ))),
         // Ollama renders by its own code, whatever its file says; the built-in model is part of this program.
         recipe::Template::Auto if base.is_file() => match own {
@@ -191,8 +191,9 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
         recipe::Template::Gguf => match own {
             Some(source) => jinja(source),
             None => Err(RunError::Conflict(format!(
-                "data.template = \"gguf\", but {} holds no tokenizer.chat_template; choose \"auto\" or a file",
-                base.name()
+                "data.template = \"gguf\", but {} holds no tokenizer.chat_template; choose \"{}\" or a file",
+                base.name(),
+                base.config().architecture
             ))),
         },
         recipe::Template::File(path) => match files::read_to_string(path) {

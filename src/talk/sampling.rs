@@ -2,7 +2,7 @@
 //!
 //! In transformers' order (`generation/utils.py`, `_get_logits_processor`): penalties on the logits, then temperature, then
 //! the cuts. Each cut keeps the head of the tokens sorted by logit, the smaller id first among equals; the draw is
-//! by inverse transform over what is left, with one number of ChaCha8 a token.
+//! by inverse transform over the rest, with one number of ChaCha8 per token.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 pub struct Sampling {
     /// Logits are divided by it; 0 takes the likeliest token.
     pub temperature: f64,
-    /// Only so many of the likeliest tokens; 0: all.
+    /// Number of the likeliest tokens to choose from; 0: all.
     pub top_k: usize,
     /// Only the likeliest tokens that together have this probability; 1: all.
     pub top_p: f64,
@@ -27,7 +27,7 @@ pub struct Sampling {
     pub repetition_penalty: f64,
     /// Taken off the logits of tokens that were generated (OpenAI's parameter).
     pub presence_penalty: f64,
-    /// The same for each time that they were.
+    /// Taken off these logits once for each time that the token was generated.
     pub frequency_penalty: f64,
     /// Decides every draw.
     pub seed: u64,
@@ -52,7 +52,7 @@ impl Sampling {
         Sampling { temperature, top_k, top_p, ..Sampling::GREEDY }
     }
 
-    /// What is wrong with a value, by its name.
+    /// Refuses values out of range, by their name.
     pub fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: f64, from: f64, to: f64| match (from..=to).contains(&value) {
             true => Ok(()),
@@ -226,7 +226,7 @@ mod tests {
 
     const RANDOM: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
 
-    /// The same by sorting everything.
+    /// The draw by sorting all logits.
     fn plain(logits: &[f32], s: &Sampling, point: f64) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));

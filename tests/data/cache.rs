@@ -81,7 +81,7 @@ fn a_damaged_entry_is_made_anew_with_a_word() {
         let again = read();
         assert_eq!(again.samples, fresh.samples);
         let word = again.notices.last().expect("a word").to_string();
-        assert!(word.contains("were damaged, and are made anew"), "{word}");
+        assert!(word.contains("were damaged and are rebuilt"), "{word}");
         assert_eq!(std::fs::read(&entry).expect("there"), sound, "and it is whole again");
     }
 }

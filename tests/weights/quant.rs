@@ -51,7 +51,7 @@ fn sizes_are_those_of_ggml() {
     assert_eq!(GgmlType::from_id(4), None, "Q4_2 was removed from ggml");
 }
 
-/// The packed matrix read back as src/weights/planes.rs describes it, value by value.
+/// The packed matrix read back as src/base/formats/planes.rs describes it, value by value.
 #[test]
 fn planes_hold_every_value() {
     let (rows, cols) = (3, 512);

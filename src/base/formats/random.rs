@@ -6,8 +6,8 @@ use super::GgmlType;
 
 /// Random valid blocks for tests and benchmarks. Every bit of quants and sub-scales is random.
 ///
-/// The f16 scales of quantized blocks (and F16 values) are finite: mostly ±2⁻⁸…2⁻⁵, sometimes subnormal (as real Q6_K scales
-/// are) or ±0. F32 and BF16 values are ±2⁻⁸…2⁻¹, sometimes ±0.
+/// The f16 scales of quantized blocks (and F16 values) are finite: mostly ±2⁻⁸…2⁻⁵, sometimes subnormal (as real Q6_K
+/// scales are) or ±0. F32 and BF16 values are ±2⁻⁸…2⁻¹, sometimes ±0.
 ///
 /// # Panics
 /// Where `ty` is not [`GgmlType::supported`].

@@ -97,7 +97,7 @@ fn affine_block(x: &[f32; 256], top: f32, start: f32, steps: u8) -> Affine {
         }
     }
     let (d, dmin) = (half_of(scale / 63.0), half_of(min / 63.0));
-    // Rounded anew, to the scales as they are stored.
+    // Rounded again, with the scales as they are stored.
     let mut q = [0; 256];
     for (j, (run, q)) in runs.iter().zip(q.as_chunks_mut::<32>().0).enumerate() {
         let (s, m) = scale_min(j, &scales);

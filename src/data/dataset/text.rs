@@ -1,4 +1,4 @@
-//! `{"text": "…"}`: a document, every token of which carries loss. `<bos>` stands before it and `<eos>` behind it, unless
+//! `{"text": "…"}`: a document, every token of which has loss. `<bos>` comes before it and `<eos>` after it, unless
 //! the text has them. Control tokens in the text are real, as transformers reads them: such data are often conversations
 //! that were rendered before.
 

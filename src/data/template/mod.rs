@@ -25,17 +25,17 @@ pub use jinja::{Date, Jinja};
 pub(crate) use python::float;
 pub use reply::{Part, ReplyParts, ReplySyntax};
 
-/// Who speaks.
+/// Author of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// Instructions, only as the first message; also called `developer`.
     System,
-    /// The one who asks.
+    /// The user.
     #[default]
     User,
-    /// The one who is trained.
+    /// The model, which is trained.
     Assistant,
-    /// What a function that the assistant called gave back.
+    /// Result of a function that the assistant called.
     Tool,
 }
 
@@ -51,7 +51,7 @@ impl Role {
         }
     }
 
-    /// The word for it in messages to people and in templates.
+    /// Its name in messages and templates.
     pub fn name(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -68,29 +68,29 @@ impl fmt::Display for Role {
     }
 }
 
-/// One message of a conversation. A field that is empty is not there.
+/// One message of a conversation. An empty field counts as missing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
-    /// Who speaks.
+    /// Author of a message.
     pub role: Role,
-    /// The words, untrimmed.
+    /// The text, untrimmed.
     pub content: String,
-    /// What the assistant thinks before it speaks.
+    /// Thought of the assistant before its text.
     pub thinking: String,
-    /// Functions that the assistant calls.
+    /// Function calls of the assistant.
     pub tool_calls: Vec<ToolCall>,
-    /// Of a tool: the function's name.
+    /// In a tool message: name of the function.
     pub name: String,
-    /// Of a tool: the call that it answers, by [`ToolCall::id`].
+    /// In a tool message: [`ToolCall::id`] of the call that it answers.
     pub tool_call_id: String,
-    /// Of a tool: a result that is no string; then `content` is empty.
+    /// In a tool message: a result that is not a string; then `content` is empty.
     pub result: Option<Value>,
-    /// Whether this message carries loss, whatever [`TrainOn`] says.
+    /// Whether this message has loss; overrides [`TrainOn`].
     pub train: Option<bool>,
 }
 
 impl Message {
-    /// A message of words alone.
+    /// A message with text only.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
         Message { role, content: content.into(), ..Message::default() }
     }
@@ -99,7 +99,7 @@ impl Message {
 /// A function call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolCall {
-    /// What results refer to; may be empty.
+    /// Id that results refer to; may be empty.
     pub id: String,
     /// The function's name.
     pub name: String,
@@ -107,27 +107,27 @@ pub struct ToolCall {
     pub arguments: Map<String, Value>,
 }
 
-/// What one sample renders.
+/// The content of one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     /// In order.
     pub messages: Vec<Message>,
     /// Functions that may be called, each `{"type": "function", "function": {…}}` with a JSON schema.
     pub tools: Vec<Value>,
-    /// Messages before this index are a prompt and carry no loss.
+    /// Messages before this index are a prompt without loss.
     pub trained_from: usize,
-    /// Variables for the template beside messages and tools; `enable_thinking` is known to all.
+    /// More variables for the template. Every template knows `enable_thinking`.
     pub kwargs: Map<String, Value>,
 }
 
 impl Conversation {
-    /// A conversation of messages alone.
+    /// A conversation with messages only.
     pub fn new(messages: Vec<Message>) -> Conversation {
         Conversation { messages, ..Conversation::default() }
     }
 
-    /// Whether the model is asked to think: as `enable_thinking` says, else where the answer to the last user message
-    /// shows thinking.
+    /// Whether the model should think: the value of `enable_thinking`, else whether the answer to the last user message
+    /// has a thought.
     pub fn thinks(&self) -> bool {
         let answer = self.messages.iter().rev().take_while(|m| m.role != Role::User);
         match self.kwargs.get("enable_thinking") {
@@ -136,7 +136,7 @@ impl Conversation {
         }
     }
 
-    /// Which messages carry loss.
+    /// Which messages have loss.
     fn trained(&self, train_on: TrainOn) -> Vec<bool> {
         let last = self.messages.iter().rposition(|m| m.role == Role::Assistant);
         let default = |(index, message): (usize, &Message)| match train_on {
@@ -148,16 +148,16 @@ impl Conversation {
     }
 }
 
-/// Which part of a conversation carries loss.
+/// Which part of a conversation has loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainOn {
-    /// Every message of the assistant: its words and the token that ends them.
+    /// Every message of the assistant: its text and the token that ends it.
     #[default]
     Assistant,
-    /// The last of them alone.
+    /// The assistant's last message only.
     LastAssistant,
-    /// Everything, the layout's own words included.
+    /// Everything, including the text of the layout.
     All,
 }
 
@@ -166,14 +166,14 @@ pub enum TrainOn {
 pub struct Rendered {
     /// Token ids, `[T]`.
     pub ids: Vec<u32>,
-    /// The ids that carry loss, [`IGNORE`] elsewhere, `[T]`.
+    /// The ids with loss, [`IGNORE`] elsewhere, `[T]`.
     pub labels: Vec<i32>,
-    /// Whether words or thoughts of some message stand nowhere in the text.
+    /// Whether the text of a message, or its thought, is missing in the rendering.
     pub left_out: bool,
 }
 
 impl Rendered {
-    /// Appends tokens that all carry loss, or none.
+    /// Appends tokens, all with loss or all without.
     fn push(&mut self, ids: &[u32], loss: bool) {
         self.labels.extend(ids.iter().map(|&id| if loss { id as i32 } else { IGNORE }));
         self.ids.extend(ids);
@@ -236,7 +236,7 @@ impl Template {
         }
     }
 
-    /// The rendered text, for people and tests; a sample's, or with `prompt` that of a conversation to be answered.
+    /// The rendered text of a sample, or with `prompt` of a conversation that is to be answered.
     pub fn text(
         &self,
         tokenizer: &Tokenizer,

@@ -1,4 +1,4 @@
-//! What Jinja templates see of Python: how it prints values, `json.dumps`, `str.strip`, `strftime`.
+//! The parts of Python that Jinja templates use: printed values, `json.dumps`, `str.strip`, `strftime`.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};

@@ -1,4 +1,4 @@
-//! What a tokenizer is made of: the metadata of a GGUF file, and what its family has in common.
+//! Inputs of a tokenizer: the metadata of a GGUF file, and the constants of its family.
 
 use sha2::{Digest, Sha256};
 
@@ -44,7 +44,7 @@ impl TokenizerData {
     }
 }
 
-/// What the tokenizers of a family have in common: byte-pair merges over characters with byte fallback.
+/// Constants of a family's tokenizers: byte-pair merges over characters with byte fallback.
 #[derive(Debug)]
 pub struct TokenizerSpec {
     /// Values of `tokenizer.ggml.model`, each with the program that writes it.

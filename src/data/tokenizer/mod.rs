@@ -166,7 +166,7 @@ impl Tokenizer {
         self.id(self.spec.end_of_text).unwrap_or(self.turn_end)
     }
 
-    /// What the family's tokenizers have in common.
+    /// The constants of the family's tokenizers.
     pub fn spec(&self) -> &'static TokenizerSpec {
         self.spec
     }
