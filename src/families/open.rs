@@ -3,7 +3,7 @@
 #[cfg(feature = "native")]
 use std::path::Path;
 
-use super::{ALL, Family, gemma4, named};
+use super::{ALL, Family, named};
 #[cfg(feature = "native")]
 use crate::base::ollama;
 use crate::base::{Base, Error, Gguf, Source};
@@ -32,7 +32,7 @@ impl Base {
     /// The model that is part of the program.
     #[cfg(feature = "native")]
     pub fn tiny() -> Result<Base, Error> {
-        Base::from_gguf(Gguf::from_static(gemma4::TINY, "tiny")?, "tiny")
+        Base::from_gguf(Gguf::from_static(super::gemma4::TINY, "tiny")?, "tiny")
     }
 
     /// The text model in a GGUF file. Messages call it `name`.
