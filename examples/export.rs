@@ -1,4 +1,4 @@
-//! An adapter for other programs: every format that can hold it, each compared with the adapter in memory, and one merged file.
+//! Exports an adapter for other programs: to every format that can hold it, each verified, and merged into its base.
 //!
 //!   cargo run --release --example export -- tests/golden/chat/adapter runs/exported
 
@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     run(&adapter, Path::new(&out))
 }
 
-/// Writes an adapter of the tiny base to the folder `out`.
+/// Exports an adapter of the tiny base to the folder `out`.
 pub fn run(adapter: &str, out: &Path) -> Result<()> {
     let base = Base::open("tiny")?;
     let found = export::load(&[AdapterPath::whole(adapter)], &base, None, OtherBase::Refuse)?;
@@ -42,11 +42,11 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
         Offload::Never,
     );
     let written = block_on(write)?;
-    println!("what the adapter does: {}", written.effect);
+    println!("effect of the adapter: {}", written.effect);
     for (format, result) in written.formats {
         match result {
             Ok(Exported { place, fidelity }) => println!("{}: {fidelity}", place.display()),
-            Err(error) => println!("no {}: {error}", format.name()),
+            Err(error) => println!("{} failed: {error}", format.name()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A greedy reply of base and adapter.
+//! Generates a greedy reply with an adapter.
 //!
 //!   cargo run --release --example generate -- tests/golden/chat/adapter "What is the capital of Peru?"
 
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What the tiny base with the adapter answers.
+/// The reply of the tiny base with the adapter.
 pub fn run(adapter: &str, question: &str) -> Result<String> {
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 256;

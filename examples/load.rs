@@ -1,4 +1,4 @@
-//! Adapters from disk: what their files say, whether they fit a base, and what they do to its loss, alone and added up.
+//! Loads adapters, checks that they fit a base, adds them up, and measures their effect on the loss.
 //!
 //!   cargo run --release --example load -- runs/example=0.5 tests/golden/chat/adapter=0.5
 
@@ -15,7 +15,7 @@ use rullama_train::run::Frozen;
 use rullama_train::run::finetune::samples;
 use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 
-/// What the losses are of.
+/// The sample on which the losses are measured.
 const TEXT: &str =
     r#"{"prompt": "What is the capital of Peru?", "completion": "The capital of Peru is Lima. Aye, matey!"}"#;
 
@@ -24,14 +24,14 @@ fn main() -> Result<()> {
     run(&paths)
 }
 
-/// Loads adapters of any format, spelled `PATH` or `PATH=WEIGHT`, for the tiny base.
+/// Loads adapters in any export format, given as `PATH` or `PATH=WEIGHT`, for the tiny base.
 pub fn run(paths: &[String]) -> Result<()> {
     let parse = |path: &String| path.parse::<AdapterPath>().map_err(anyhow::Error::msg);
     let paths = paths.iter().map(parse).collect::<Result<Vec<_>>>()?;
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 256;
     let frozen = Frozen::open(&recipe)?;
-    // Shapes, names and the base's fingerprint are checked; what does not fit is named.
+    // Checks shapes, names and the fingerprint of the base. Errors say what does not fit.
     let found = export::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
     found.notices.iter().for_each(|notice| println!("{notice}"));
     let (adapter, origin) = (found.adapter, found.origin);

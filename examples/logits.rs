@@ -1,8 +1,8 @@
-//! Logits of a finished run: its base and its adapter, read back from the folder that it wrote.
+//! Computes logits with the base and adapter of a finished run.
 //!
 //!   cargo run --release --example logits -- runs/chat "What is the capital of Peru?" logits.safetensors
 //!
-//! The file holds `tokens` i64 [T], the message in the model's chat layout with the prompt for the reply, and `logits`
+//! The file contains `tokens` i64 [T], the message in the model's chat template with the prompt for the reply, and `logits`
 //! f32 [T, V], after the softcap.
 
 use std::path::Path;
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     let [dir, message, out] = &arguments[..] else {
         anyhow::bail!("usage: logits RUN_FOLDER MESSAGE OUT.safetensors");
     };
-    // What the run resolved: the base, the rank and the modules that the adapter has.
+    // The resolved recipe has the base, the rank and the modules of the adapter.
     let overrides: [(&str, &str); 0] = [];
     let recipe = Recipe::read(&Path::new(dir).join("recipe.resolved.toml"), &overrides)?;
     let frozen = Frozen::open(&recipe)?;

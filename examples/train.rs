@@ -1,4 +1,4 @@
-//! An adapter from a few conversations, without a recipe file.
+//! Trains an adapter on a few conversations without a recipe file.
 //!
 //!   cargo run --release --example train -- runs/example
 
@@ -18,7 +18,7 @@ fn main() -> Result<()> {
 
 /// Trains the tiny base on twenty-four conversations and writes a PEFT folder to `out`.
 pub fn run(out: &Path) -> Result<()> {
-    // Every default, and what is to be different: recipes/chat.toml explains each key.
+    // Start from the defaults and change some keys. recipes/chat.toml documents each key.
     let mut recipe = Recipe::new("tiny");
     recipe.lora.rank = 8;
     recipe.data.max_seq_len = 128;

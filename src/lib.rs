@@ -21,6 +21,8 @@ pub mod adapter;
 pub mod gpu;
 pub mod ops;
 
+pub mod memory;
+
 pub mod model;
 
 pub mod train;

@@ -20,6 +20,7 @@ use rullama_train::export::{self, Format, HeldOut, NoTokens, Options};
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
+use rullama_train::ops::op::Variant;
 use rullama_train::train::trainer::{Dropout, Trainer};
 
 /// What the device may be from PyTorch in f64, merged or not; see tests/golden/README.md.
@@ -30,7 +31,7 @@ fn main() {
     for name in ["dense", "big", "ollama", "moe"] {
         let mut add = |what: &str, test: fn(&Gpu, &Golden) -> Result<(), Failed>| {
             let run = move |gpu: &Gpu| test(gpu, &Golden::read(&Path::new("tests/golden").join(name)));
-            tests.push((format!("{name}: {what}"), Box::new(run)));
+            tests.push(gpu::Test::new(format!("{name}: {what}"), Variant::F32, run));
         };
         add("merged into F32, the logits are PyTorch's with the adapter", f32_is_exact);
         if name == "moe" {

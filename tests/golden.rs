@@ -18,6 +18,7 @@ use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
+use rullama_train::ops::op::Variant;
 use rullama_train::train::trainer::{Capacity, Dropout, Optimizer, Trainer};
 
 /// PyTorch itself is within 1.5e-6 in f32.
@@ -45,45 +46,25 @@ fn main() {
     let mut tests: Vec<gpu::Test> = Vec::new();
     for folder in folders {
         let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
-        let mut add = |what: &str, test: fn(&Gpu, &Golden) -> Result<(), Failed>| {
-            let folder = folder.clone();
-            let run = move |gpu: &Gpu| test(gpu, &Golden::read(&folder));
-            tests.push((format!("{name}: {what}"), Box::new(run)));
+        let mut add = |what: &str, variants: &[Variant], test: fn(&Gpu, &Golden) -> Result<(), Failed>| {
+            for variant in variants {
+                let folder = folder.clone();
+                let run = move |gpu: &Gpu| test(gpu, &Golden::read(&folder));
+                tests.push(gpu::Test::new(format!("{name}: {what}"), *variant, run));
+            }
         };
-        add("logits", logits);
-        add("loss and gradients, activations kept", |gpu, g| gradients(gpu, g, Recompute::Never));
-        add("loss and gradients, activations recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
-        add("logits, plain", logits);
-        add("loss and gradients, plain", |gpu, g| gradients(gpu, g, Recompute::Never));
-        add("ten AdamW steps, plain", ten_steps);
-        add("loss and gradients, plain, sums split", |gpu, g| {
-            let usual = gpu.workgroups_to_fill();
-            gpu.set_workgroups_to_fill(1 << 20);
-            let outcome = gradients(gpu, g, Recompute::Never);
-            gpu.set_workgroups_to_fill(usual);
-            outcome
-        });
-        add("loss and gradients, many chunks of tokens", chunks);
-        add("loss and gradients, many chunks of tokens, cooperative", chunks);
-        add("loss and gradients, cooperative", |gpu, g| gradients(gpu, g, Recompute::Never));
-        add("loss and gradients, cooperative, recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
-        add("logits, cooperative", logits);
-        add("two samples, cooperative", two_samples);
-        add("ten AdamW steps, cooperative", ten_steps);
-        for kernels in ["operands in f16", "8×8 matrices"] {
-            let mut add = |what: &str, test| add(&format!("{what} ({kernels})"), test);
-            add("logits", logits);
-            add("loss and gradients", |gpu, g| gradients(gpu, g, Recompute::Never));
-            add("loss and gradients, recomputed", |gpu, g| gradients(gpu, g, Recompute::Always));
-            add("loss and gradients, many chunks of tokens", chunks);
-            add("ten AdamW steps", ten_steps);
-        }
-        add("two samples, packed and in two micro-batches", two_samples);
+        let all = [Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
+        let but_plain = [Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16];
+        add("logits", &all, logits);
+        add("loss and gradients", &all, |gpu, g| gradients(gpu, g, Recompute::Never));
+        add("loss and gradients, recomputed", &but_plain, |gpu, g| gradients(gpu, g, Recompute::Always));
+        add("loss and gradients, sums split", &[Variant::Plain], sums_split);
+        add("loss and gradients, many chunks of tokens", &but_plain, chunks);
+        add("two samples, packed and in two micro-batches", &[Variant::F32, Variant::Coop16], two_samples);
+        add("ten AdamW steps", &all, ten_steps);
         if name == "moe" {
-            add("gate and up of the experts apart", experts_split);
-            add("gate and up of the experts apart, cooperative", experts_split);
+            add("gate and up of the experts apart", &[Variant::F32, Variant::Coop16], experts_split);
         }
-        add("ten AdamW steps", ten_steps);
     }
     gpu::run(tests)
 }
@@ -110,7 +91,7 @@ fn step_of(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
 
 /// What is allowed of logits, loss, gradients and losses after steps.
 fn tolerances(gpu: &Gpu) -> [f64; 4] {
-    if gpu.tier() != Tier::F32 { HALF } else { [LOGITS, LOSS, GRADIENT, ADAMW_LOSS] }
+    if gpu.kernels().tier() != Tier::F32 { HALF } else { [LOGITS, LOSS, GRADIENT, ADAMW_LOSS] }
 }
 
 fn is_mixture(g: &Golden) -> bool {
@@ -135,7 +116,7 @@ fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     for (name, adapter) in [("logits.lora", g.adapter.clone()), ("logits.base", g.without_effect())] {
         let trainer = trainer(gpu, &model, &adapter, &[&step], Recompute::Never);
         let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
-        let tolerance = match (name, gpu.tier()) {
+        let tolerance = match (name, gpu.kernels().tier()) {
             ("logits.base", Tier::F16) if is_mixture(g) => HALF_MIXTURE_BASE,
             _ => tolerances(gpu)[0],
         };
@@ -146,6 +127,11 @@ fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
 
 fn gradients(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> {
     same_sample(gpu, g, &model(gpu, g), recompute, 1)
+}
+
+/// Every product cut into as many parts as its sum allows.
+fn sums_split(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    gradients(&gpu.with_kernels(gpu.kernels().filling(1 << 20)), g, Recompute::Never)
 }
 
 /// More tokens than pass through a feed-forward at a time; the last chunk is a part of one.
@@ -224,7 +210,8 @@ fn ten_steps(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let optimizer = Optimizer { adam: Some(adam), weight_decay: 0.0, max_grad_norm: 0.0 };
     let expected = g.tensor("loss.adamw");
     assert_eq!(expected.len(), 11, "the loss before each of ten steps and after the last");
-    let tolerance = if gpu.tier() != Tier::F32 && is_mixture(g) { HALF_MIXTURE } else { tolerances(gpu)[3] };
+    let tolerance =
+        if gpu.kernels().tier() != Tier::F32 && is_mixture(g) { HALF_MIXTURE } else { tolerances(gpu)[3] };
     for (i, expected) in expected.iter().enumerate() {
         let loss = block_on(trainer.step(&step, i as u64 + 1, &optimizer, 2e-3))?.loss;
         check(&format!("loss before step {}", i + 1), (loss - expected).abs() / expected, tolerance)?;

@@ -1,5 +1,5 @@
-//! Every shader with every weight format, without a device: it expands, it is valid, and it stays within what every
-//! WebGPU browser guarantees.
+//! Every shader with every weight format and with the sizes of `ops::op::OPS`, without a device: it expands, it is valid, and it stays
+//! within the limits that every WebGPU browser guarantees.
 
 use std::fs;
 use std::path::Path;
@@ -9,113 +9,24 @@ use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, 
 use naga::{AddressSpace, Module};
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::shader::{SOURCES, expand};
-use rullama_train::ops::attention;
-use rullama_train::ops::attention::coop16 as coop_attention;
-use rullama_train::ops::attention::coop16_backward as coop_attention_backward;
-use rullama_train::ops::block_end as residual;
-use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
+use rullama_train::ops::op;
 
-/// WebGPU's default limits (W3C, section 3.6.2).
+/// WebGPU's default limits (W3C WebGPU, section 3.6.2).
 const STORAGE_BUFFERS: usize = 8;
 const WORKGROUP_BYTES: u32 = 16 * 1024;
 const WORKGROUP_SIZE: u32 = 256;
 
-/// One shader for one format, where it reads weights.
+/// One shader with one set of weight formats and sizes.
 struct Combination {
     name: String,
     text: String,
     module: Module,
     info: ModuleInfo,
-    /// Whether every browser must be able to run it, or only devices with cooperative matrices or SIMD registers.
+    /// Whether every browser must run it; other shaders need f16, cooperative matrices or subgroups.
     plain: bool,
 }
 
-/// Values of a shader's `{SIZE}`s that are checked.
-fn sizes(source: &str) -> Vec<Vec<(&'static str, u32)>> {
-    if source.contains("{COLUMNS}") {
-        return (1..=4).map(|n| vec![("COLUMNS", n)]).collect();
-    }
-    if source.contains("{GATED}") {
-        return [0, 1].map(|gated| vec![("GATED", gated), ("PLAIN", 1 - gated), ("DEEP", 4)]).to_vec();
-    }
-    if source.contains("{SHARES}") {
-        let groups = |n: u32, deep: u32, groups: u32| {
-            vec![("SHARES", n), ("DEEP", deep), ("THREADS", 256 * groups), ("GROUPED", u32::from(groups > 1))]
-        };
-        let all = (1..=residual::MAX_SHARES as u32).map(|n| groups(n, 4 / n.min(4), 1));
-        return all.chain([groups(2, 1, 4)]).collect();
-    }
-    if source.contains("{PARTED}") {
-        return [(1, 1), (4, 1), (1, 4)]
-            .map(|(deep, parts)| vec![("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1))])
-            .to_vec();
-    }
-    if source.contains("{DEEP}") {
-        return [1, 4].map(|n| vec![("DEEP", n)]).to_vec();
-    }
-    if source.contains("{TURNS}") {
-        return [(1, 16), (8, 256), (20, 512)]
-            .map(|(heads, size)| coop_heads_backward::sizes(heads, size).to_vec())
-            .to_vec();
-    }
-    if source.contains("{MATRICES}") && source.contains("{EACH}") {
-        let of = |(each, matrices, normed)| {
-            let rows = [("EACH", each), ("MATRICES", matrices), ("ROWS", 1 - matrices)];
-            [&rows[..], &[("NORMED", normed), ("SAME", 1 - normed)]].concat()
-        };
-        return [(1, 0, 0), (6, 1, 0), (12, 0, 1), (21, 1, 1)].map(of).to_vec();
-    }
-    if source.contains("{EACH}") {
-        let threads = source.contains("{THREADS}");
-        let of = |n| if threads { vec![("EACH", n), ("THREADS", 256)] } else { vec![("EACH", n)] };
-        return [1, 6, 12, 21].map(of).to_vec();
-    }
-    if source.contains("{SLICE4}") {
-        let each = |half| [4, 64, 100, 256, 512].map(|size| attention::sizes(size, half));
-        return [each(false), each(true)].concat();
-    }
-    if source.contains("{HALF}") {
-        return [0, 1].map(|half| vec![("HALF", half), ("SINGLE", 1 - half)]).to_vec();
-    }
-    if source.contains("{EDGE}") {
-        return [(8, 8), (8, 32), (16, 32)].map(|(n, lanes)| vec![("EDGE", n), ("LANES", lanes)]).to_vec();
-    }
-    if source.contains("coop_mat8x8") && source.contains("#import common/attention") {
-        let each = |lanes| {
-            [4, 64, 100, 512].map(|size| [&attention::coop8_sizes(size)[..], &[("LANES", lanes)]].concat())
-        };
-        return [each(8), each(32)].concat();
-    }
-    if source.contains("#import common/coop8") {
-        return [8, 32].map(|n| vec![("LANES", n)]).to_vec();
-    }
-    if source.contains("{LANES}") {
-        return [4, 8, 16].map(|n| vec![("LANES", n), ("QUADS", n / 4), ("HEAD4", 16)]).to_vec();
-    }
-    if source.contains("{ALONE}") {
-        return [(64, 0), (4, 1), (8, 1), (16, 1)]
-            .map(|(n, alone)| vec![("THREADS", n), ("ALONE", alone), ("SHARED", 1 - alone)])
-            .to_vec();
-    }
-    if source.contains("#import common/attention_part") {
-        return [32, 64, 128, 512].map(|size| coop_attention_backward::sizes(size).to_vec()).to_vec();
-    }
-    if source.contains("array<vec4<f32>, {THREADS}>") {
-        return [256, 1024].map(|n| vec![("THREADS", n)]).to_vec();
-    }
-    if source.contains("{SUBGROUPS}") {
-        let of = |(size, matrices): (usize, u32)| {
-            [&coop_attention::sizes(size)[..], &[("MATRICES", matrices), ("ROWS", 1 - matrices)]].concat()
-        };
-        return [(32, 0), (64, 1), (128, 0), (256, 1), (512, 1)].map(of).to_vec();
-    }
-    if source.contains("{MATRICES}") {
-        return [0, 1].map(|matrices| vec![("MATRICES", matrices), ("ROWS", 1 - matrices)]).to_vec();
-    }
-    vec![vec![]]
-}
-
-/// Shaders with entry points: every folder but those of what they import.
+/// Shaders with entry points: all but those that are only imported.
 fn entry_shaders() -> impl Iterator<Item = (&'static str, &'static str)> {
     SOURCES.iter().copied().filter(|(name, _)| !name.starts_with("common/") && !name.starts_with("formats/"))
 }
@@ -124,15 +35,16 @@ fn combinations() -> Vec<Combination> {
     let mut combinations = Vec::new();
     for (shader, source) in entry_shaders() {
         let imports = |what: &str| source.lines().any(|line| line.trim() == what);
-        // A shader of several matrices: one, and three of which the last two are alike.
-        let three = |f| [vec![f], vec![GgmlType::Q4_K, f, f]];
-        let formats: Vec<Vec<GgmlType>> = match (imports("#import weight"), imports("#import weights")) {
-            (true, _) => GgmlType::SUPPORTED.map(|f| vec![f]).to_vec(),
-            (_, true) => GgmlType::SUPPORTED.into_iter().flat_map(three).collect(),
+        // A shader of several matrices: one matrix, and three of which the last two have the same format.
+        let three = |f| [vec![f], vec!["q4_k", f, f]];
+        let supported = GgmlType::SUPPORTED.map(op::reader);
+        let formats: Vec<Vec<&str>> = match (imports("#import weight"), imports("#import weights")) {
+            (true, _) => supported.map(|f| vec![f]).to_vec(),
+            (_, true) => supported.into_iter().flat_map(three).collect(),
             _ => vec![vec![]],
         };
         let each =
-            formats.into_iter().flat_map(|f| sizes(source).into_iter().map(move |sizes| (f.clone(), sizes)));
+            formats.into_iter().flat_map(|f| op::sizes(shader).into_iter().map(move |s| (f.clone(), s)));
         for (formats, sizes) in each {
             let name = format!("{shader} with {formats:?} {sizes:?}");
             let text = expand(shader, &formats, &sizes);
@@ -140,7 +52,7 @@ fn combinations() -> Vec<Combination> {
             let plain = !simd && !text.contains("enable ");
             let module =
                 wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
-            // The core of WebGPU, without optional features. unpack2x16float is part of it; naga asks because of OpenGL.
+            // The core of WebGPU without optional features. It has unpack2x16float, which naga makes a capability for OpenGL.
             let core = Capabilities::default() | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
             let more = Capabilities::SHADER_FLOAT16
                 | Capabilities::COOPERATIVE_MATRIX
@@ -161,48 +73,22 @@ fn combinations() -> Vec<Combination> {
     combinations
 }
 
-/// 7 shaders read weights of 9 formats, two of them with operands of two types, one reads them in two ways and makes its input in
-/// two, one does so on registers of three widths and two on matrices of subgroups of two, 27 read none, and nineteen are
-/// made for 2, 5, 4, 4, 4, 4, 4, 4, 9, 2, 3, 4, 3, 3, 3, 3, 2, 8 and 10 sizes. A new shader or format changes the number.
+/// A new shader, format or size changes the number.
 #[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(
-        combinations.len(),
-        20 * GgmlType::SUPPORTED.len()
-            + 27
-            + 10
-            + 8
-            + 2
-            + 5
-            + 4
-            + 4
-            + 4
-            + 4
-            + 4
-            + 4
-            + 9
-            + 2
-            + 3
-            + 4
-            + 3
-            + 3
-            + 3
-            + 3
-            + 2,
-        "checked {names:?}"
-    );
+    assert_eq!(combinations.len(), 297, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
-        assert!(!c.text.contains("\n#"), "{}: an import or a loop is left", c.name);
+        assert!(!c.text.contains("\n#"), "{}: an import, a loop or an #if is left", c.name);
     }
 }
 
 #[test]
 fn limits_of_every_browser() {
     for Combination { name, module, info, plain, .. } in combinations() {
-        // What devices with cooperative matrices or SIMD registers are asked for: see src/gpu/mod.rs.
+        // Devices with cooperative matrices or SIMD registers must have more: see src/gpu/adapter.rs.
         let storage_limit = if plain { STORAGE_BUFFERS } else { 10 };
         let workgroup_limit = if plain { WORKGROUP_BYTES } else { 2 * WORKGROUP_BYTES };
         for (i, entry) in module.entry_points.iter().enumerate() {
@@ -230,7 +116,7 @@ fn limits_of_every_browser() {
                 workgroup_bytes <= workgroup_limit,
                 "{what} uses {workgroup_bytes} bytes of workgroup memory, expected at most {workgroup_limit}"
             );
-            // What devices are asked for that say they have it: see `Gpu::threads_to_share`.
+            // Devices that have more threads use them: see `Gpu::threads_to_share`.
             let most = if name.contains("THREADS\", 1024") { 1024 } else { WORKGROUP_SIZE };
             assert!(threads <= most, "{what} has {threads} threads, expected at most {most}");
             assert!(entry.workgroup_size[2] <= 64, "{what}: {:?}", entry.workgroup_size);
@@ -238,10 +124,10 @@ fn limits_of_every_browser() {
     }
 }
 
-/// Leaves what browsers get where web/tests/api/shaders.spec.ts has the browser's own compiler read it: that demands more than
-/// naga does.
+/// Writes the shaders for browsers where web/tests/api/shaders.spec.ts compiles them with the browser's own compiler, which is stricter
+/// than naga.
 #[test]
-fn what_browsers_get_is_written_down() {
+fn shaders_for_browsers_are_written_to_a_file() {
     let plain = combinations().into_iter().filter(|c| c.plain).map(|c| (c.name, c.text.into()));
     let plain: serde_json::Map<String, serde_json::Value> = plain.collect();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plain_shaders.json");
@@ -259,7 +145,23 @@ fn every_format_has_a_reader() {
     }
 }
 
-/// An override says on its line what it is, has no default that a caller could forget, and its op sets it.
+/// Sizes of the table belong to shaders that exist and use them, and every shader belongs to an op.
+#[test]
+fn the_table_of_ops_has_every_shader() {
+    for op in &op::OPS {
+        for (file, _) in op.sizes {
+            let name = format!("{}/{file}", op.name);
+            assert!(entry_shaders().any(|(shader, _)| shader == name), "{name}: no such shader");
+        }
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops").join(op.name);
+        assert!(dir.is_dir(), "{}: an op has a folder of src/ops", op.name);
+    }
+    for (shader, _) in entry_shaders() {
+        assert!(op::find(shader).is_some(), "{shader}: its op is not in ops::op::OPS");
+    }
+}
+
+/// An override has a comment on its line, has no default that a caller could forget, and its op sets it.
 #[test]
 fn overrides_have_a_meaning() {
     let mut found = 0;
@@ -275,17 +177,16 @@ fn overrides_have_a_meaning() {
             assert!(rust_twin(shader).contains(&set), "no file of shader {shader} in src/ops sets {name}");
         }
     }
-    // Head size and queries of cached attention; rows and parts of matvec.
+    // Cached attention has head size and queries; matvec has rows and parts.
     assert_eq!(found, 4, "overrides in all shaders");
 }
 
-/// `Params` of a shader and of the Rust file that fills it: the same names in the same order.
+/// `Params` of a shader and of the Rust file that fills it have the same names in the same order.
 #[test]
 fn params_are_twins() {
     for (shader, source) in entry_shaders() {
-        let format = [GgmlType::F32];
-        let module =
-            wgsl::parse_str(&expand(shader, &format, &sizes(source)[0])).expect("checked in the other test");
+        let text = expand(shader, &["f32"], &op::sizes(shader)[0]);
+        let module = wgsl::parse_str(&text).expect("checked in the other test");
         let params = module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some("Params"));
         let Some((_, naga::Type { inner: naga::TypeInner::Struct { members, .. }, .. })) = params else {
             panic!("{shader} has no struct Params");
@@ -299,8 +200,7 @@ fn params_are_twins() {
             |m: &naga::StructMember| format!("{}: {}", m.name.as_deref().unwrap_or("?"), scalar(m.ty));
         let wgsl: Vec<String> = members.iter().map(member).collect();
 
-        // grad_norm is the first half of the optimizer step.
-        let file = rust_twin(if shader == "grad_norm/plain" { "adamw/plain" } else { shader });
+        let file = rust_twin(shader);
         let shared = source.contains("#import common/attention_part");
         let home = if shared { "common/attention_part".to_string() } else { twin_of(shader) };
         let head = format!("/// Twin of `Params` in shaders/{home}.wgsl");
@@ -318,7 +218,7 @@ fn params_are_twins() {
     }
 }
 
-/// The fields that `mask: MaskParams` stands for, with its name before them.
+/// The fields of `mask: MaskParams`, with the prefix that they have in WGSL.
 fn mask_params() -> Vec<String> {
     let file = rust_twin("dropout/grouped");
     let (_, after) = file.split_once("struct MaskParams {").expect("its home");
@@ -327,7 +227,7 @@ fn mask_params() -> Vec<String> {
     fields.map(|field| format!("mask_{field}")).collect()
 }
 
-/// The Rust files of the shader's op.
+/// The Rust files of the shader's op, one after the other.
 fn rust_twin(shader: &str) -> String {
     let op = shader.split('/').next().expect("a folder");
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops").join(op);
@@ -337,12 +237,12 @@ fn rust_twin(shader: &str) -> String {
         .collect()
 }
 
-/// The shader whose `Params` the op's variants for software devices and for matrices of 8×8 share.
+/// The shader whose `Params` the variants `software` and `coop8` share.
 fn twin_of(shader: &str) -> String {
     shader.replace("grouped_coop8", "grouped").replace("/software", "/tiled").replace("/coop8", "/tiled")
 }
 
-/// Metal's `simdgroup_load` and `simdgroup_store` take pointers to scalars: naga writes the pointer as it stands.
+/// Metal's `simdgroup_load` and `simdgroup_store` take pointers to scalars, and naga passes the pointer on unchanged.
 #[test]
 fn matrices_of_8x8_lie_in_arrays_of_scalars() {
     let mut seen = 0;
@@ -371,8 +271,8 @@ fn matrices_of_8x8_lie_in_arrays_of_scalars() {
             }
         }
     }
-    // Of the ceiling 6 loads and 8 stores; of two products 8 loads and 16 stores, two entry points. Of attention 4 and 4, four functions;
-    // 6 and 8, four entry points, for every 64 columns of a head, which are 12 in the four sizes. Of each for two numbers of lanes.
+    // peak has 6 loads and 8 stores. Two products have 8 loads and 16 stores in two entry points each. Attention has 4 and 4 in four
+    // functions, and 6 and 8 in four entry points per 64 columns of a head, 12 in the four sizes. All for two numbers of lanes.
     let attention = 4 * 8 * 4 + 4 * 14 * 12;
     let expected = 2 * (14 + 2 * 24 * 2 * GgmlType::SUPPORTED.len() + attention);
     assert_eq!(seen, expected, "matrices loaded and stored");

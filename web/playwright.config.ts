@@ -1,11 +1,11 @@
-// The page in a real Chromium, with WebGPU on the processor.
+// Tests of the page in Chromium with software WebGPU.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "@playwright/test";
 import { launchOptions } from "./tests/browser";
 
-// The program with the page inside: `cargo build --release --features web`, after `web/build`.
+// The program with the page: `cargo build --release --features web`, after `web/build`.
 const built = process.env.CARGO_TARGET_DIR ?? fileURLToPath(new URL("../target", import.meta.url));
 const program = join(built, "release", "rullama-train");
 
@@ -16,10 +16,10 @@ const reuseExistingServer = !process.env.CI;
 
 export default defineConfig({
   outputDir: "test-results",
-  // One device, played by the processor: tests in parallel would only wait for each other.
+  // All tests share one software renderer, so running them in parallel gains nothing.
   workers: 1,
   fullyParallel: false,
-  // Generous: a busy machine is no error.
+  // Long, so that a busy machine does not fail the tests.
   timeout: 300_000,
   expect: { timeout: 60_000 },
   reporter: [["list"]],
@@ -29,11 +29,11 @@ export default defineConfig({
   },
   projects: [
     { name: "page", testDir: "tests/page", use: { baseURL: serve(4174) } },
-    // Where a processor plays the GPU, compiling the kernels alone takes most of a minute.
+    // With a software renderer, compiling the kernels takes most of a minute.
     { name: "whole", testDir: "tests/whole", timeout: 1_200_000, expect: { timeout: 400_000 }, use: { baseURL: serve(4173) } },
   ],
   webServer: [
-    // The page alone, over a trainer that computes nothing.
+    // The page with a fake trainer.
     { command: `node_modules/.bin/vite build --mode fake --outDir dist-fake && node_modules/.bin/vite preview --outDir dist-fake ${at(4174)}`, url: serve(4174), reuseExistingServer },
     ...(existsSync(program) && !process.env.RULLAMA_QUICK ? [{ command: `${program} web --no-open --port 4173`, url: serve(4173), reuseExistingServer }] : []),
   ],

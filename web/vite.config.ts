@@ -1,10 +1,10 @@
-// The page as static files with relative addresses, so that any folder of any host can serve it.
+// Builds the page as static files with relative URLs, which any folder of any host can serve.
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
-// What a worker with shared memory asks for; `rullama-train web` sends the same.
+// Headers that workers with shared memory need; `rullama-train web` sends the same.
 const headers = {
   "Cross-Origin-Opener-Policy": "same-origin",
   "Cross-Origin-Embedder-Policy": "require-corp",
@@ -12,9 +12,9 @@ const headers = {
 
 export default defineConfig(({ mode }) => ({
   base: "./",
-  server: { headers, fs: { allow: [here("..")] } }, // recipes, samples and the tiny model lie beside web/
+  server: { headers, fs: { allow: [here("..")] } }, // recipes, samples and the tiny model are outside web/
   preview: { headers },
-  // `--mode fake`: the page's own tests, without model and GPU.
+  // `--mode fake` is for the tests of the page, without model and GPU.
   resolve: { alias: mode === "fake" ? [{ find: /^\.\.\/api\/index$/, replacement: here("tests/fake.ts") }] : [] },
   worker: { format: "es" },
   build: {

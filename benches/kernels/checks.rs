@@ -1,5 +1,5 @@
-//! What checks a kernel is its test.
-#![allow(dead_code)] // those of other kernels are in the same files
+//! The tests of tests/ops, which check a kernel before it is timed.
+#![allow(dead_code)] // the files have tests of other kernels, too
 
 #[path = "../../tests/ops/adamw.rs"]
 pub mod adamw;

@@ -1,12 +1,14 @@
-//! The kernels of a step one by one: checked against the f64 reference on small shapes, then timed by the device's own clock on
-//! those of gemma4:e2b, or on small ones where a CPU plays the GPU.
+//! The kernels of a step one by one, on every variant that the device has: checked against the f64 reference on small shapes, then timed
+//! with timestamp queries on the shapes of gemma4:e2b, or on small shapes on a software renderer.
 //!
-//! `cargo bench --bench kernels [-- NAME…] [--tokens N]`; a name is a part of a group's.
+//! `cargo bench --bench kernels [-- NAME…] [--tokens N]`; a name is a part of `op [variant]`.
 
-#[allow(dead_code)] // the groups of a whole step are for `bench`
-#[path = "../../src/cli/ceilings.rs"]
-mod ceilings;
 mod checks;
+#[path = "../../tests/common/gpu.rs"]
+mod device;
+#[allow(dead_code)] // `json` is for `bench`
+#[path = "../../src/cli/bench/peak.rs"]
+mod peak;
 mod work;
 
 use std::process::ExitCode;
@@ -14,57 +16,60 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use pollster::block_on;
 use rullama_train::gpu::profile::KernelTime;
-use rullama_train::gpu::{Backend, Gpu, Recorder, Tier};
+use rullama_train::gpu::{Backend, Gpu, Recorder};
+use rullama_train::ops::op::{OPS, Variant};
 
-use ceilings::Ceilings;
 use checks::check::Outcome;
 use checks::{adamw, attention, coop, cross_entropy, elementwise, half, linear, lora, rms_norm};
+use peak::Peak;
 use work::{Size, Timed};
 
-/// Kernels that one test checks.
-struct Group {
-    name: &'static str,
-    /// Whether they run on cooperative matrices.
-    cooperative: bool,
+/// The benchmark of an op on some of its variants.
+struct Bench {
+    op: &'static str,
+    variants: &'static [Variant],
     checks: &'static [fn(&Gpu) -> Outcome],
     work: fn(&'static Gpu, &Size) -> Result<Vec<Timed>>,
 }
 
-const fn group(
-    name: &'static str,
-    cooperative: bool,
+const fn bench(
+    op: &'static str,
+    variants: &'static [Variant],
     checks: &'static [fn(&Gpu) -> Outcome],
     work: fn(&'static Gpu, &Size) -> Result<Vec<Timed>>,
-) -> Group {
-    Group { name, cooperative, checks, work }
+) -> Bench {
+    Bench { op, variants, checks, work }
 }
 
-const GROUPS: [Group; 15] = [
-    group("linear", false, &[linear::forward, linear::backward], work::linear),
-    group("lora", false, &[linear::adapter_products, lora::gradient], work::lora),
-    group("attention", false, &[attention::forward_and_backward, attention::large_scores], work::attention),
-    group("rms_norm", false, &[rms_norm::forward, rms_norm::backward], work::rms_norm),
-    group("rope", false, &[elementwise::rope_both_ways], work::rope),
-    group("geglu", false, &[elementwise::geglu_both_ways], work::geglu),
-    group("cross_entropy", false, &[cross_entropy::forward, cross_entropy::backward], work::cross_entropy),
-    group("adamw", false, &[adamw::ten_steps], work::adamw),
-    group("coop_linear", true, &[coop::forward, coop::backward], work::coop_linear),
-    group("coop_lora", true, &[coop::adapter], work::coop_lora),
-    group(
-        "coop_attention",
-        true,
-        &[attention::forward_and_backward, attention::large_scores],
-        work::coop_attention,
-    ),
-    group("coop_norm", true, &[half::norms], work::coop_norm),
-    group("coop_heads", true, &[half::heads, half::heads_backward], work::coop_heads),
-    group("coop_geglu", true, &[half::geglu], work::coop_geglu),
-    group("coop_cross_entropy", true, &[half::cross_entropy], work::coop_cross_entropy),
+const F32: &[Variant] = &[Variant::F32];
+const HALF: &[Variant] = &[Variant::F16, Variant::Coop8];
+const ROWS: &[Variant] = &[Variant::F32, Variant::F16, Variant::Coop8];
+const COOP16: &[Variant] = &[Variant::Coop16];
+const PACKED: &[Variant] = &[Variant::Packed];
+const ATTENTION: &[fn(&Gpu) -> Outcome] = &[attention::forward_and_backward, attention::large_scores];
+
+const BENCHES: [Bench; 16] = [
+    bench("linear", F32, &[linear::forward, linear::backward], work::linear),
+    bench("linear", HALF, &[linear::forward_in_f16, linear::backward_in_f16], work::linear),
+    bench("linear", COOP16, &[coop::forward, coop::backward], work::coop_linear),
+    bench("lora", F32, &[linear::adapter_products, lora::gradient], work::lora),
+    bench("lora", COOP16, &[coop::adapter], work::coop_lora),
+    bench("attention", ROWS, ATTENTION, work::attention),
+    bench("attention", COOP16, ATTENTION, work::coop_attention),
+    bench("rms_norm", F32, &[rms_norm::forward, rms_norm::backward], work::rms_norm),
+    bench("rms_norm", PACKED, &[half::norms], work::coop_norm),
+    bench("rope", F32, &[elementwise::rope_both_ways], work::rope),
+    bench("heads", PACKED, &[half::heads, half::heads_backward], work::coop_heads),
+    bench("gated", F32, &[elementwise::geglu_both_ways], work::geglu),
+    bench("gated", PACKED, &[half::geglu], work::coop_geglu),
+    bench("cross_entropy", F32, &[cross_entropy::forward, cross_entropy::backward], work::cross_entropy),
+    bench("cross_entropy", PACKED, &[half::cross_entropy], work::coop_cross_entropy),
+    bench("adamw", F32, &[adamw::ten_steps], work::adamw),
 ];
 
-/// How often each is timed; the best counts.
+/// Timed tries; the best counts.
 const TRIES: usize = 3;
-/// A try goes on for about so long.
+/// Seconds of a try, about.
 const SECONDS: f64 = 0.02;
 
 fn main() -> Result<ExitCode> {
@@ -81,57 +86,59 @@ fn main() -> Result<ExitCode> {
             name => names.push(name.to_string()),
         }
     }
-    let chosen: Vec<&Group> = GROUPS
-        .iter()
-        .filter(|g| names.is_empty() || names.iter().any(|n| g.name.contains(n.as_str())))
-        .collect();
-    if chosen.is_empty() || tokens == Some(0) {
-        let known = GROUPS.map(|group| group.name).join(", ");
-        bail!("nothing to do: names are parts of {known}; --tokens starts at 1");
+    let all = OPS.iter().flat_map(|op| op.variants.iter().map(move |variant| (op.name, *variant)));
+    let all = all.flat_map(|(op, variant)| {
+        let own = BENCHES.iter().filter(move |bench| bench.op == op && bench.variants.contains(&variant));
+        own.map(move |bench| (format!("{op} [{variant}]"), variant, bench))
+    });
+    let all: Vec<(String, Variant, &Bench)> = all.collect();
+    let chosen = |name: &str| names.is_empty() || names.iter().any(|part| name.contains(part.as_str()));
+    if tokens == Some(0) || !all.iter().any(|(name, ..)| chosen(name)) {
+        let known: Vec<&str> = all.iter().map(|(name, ..)| name.as_str()).collect();
+        bail!("nothing to do: names are parts of {}; --tokens starts at 1", known.join(", "));
     }
-    // Kernels keep what they read for as long as they may run.
-    let gpu: &'static Gpu = Box::leak(Box::new(block_on(Gpu::open(Backend::Auto, None, false))?));
+    // Kernels hold references to their operands for as long as they may run.
+    let opened = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let gpu = &opened;
     let size = Size::of(gpu, tokens);
     println!("device     {}", gpu.description());
     println!("size       {size}");
-    let cooperative = gpu.has_tier(Tier::Cooperative);
     let mut wrong = false;
-    for tier in [false, true] {
-        let groups = || chosen.iter().filter(|group| group.cooperative == tier);
-        if groups().next().is_none() {
+    for variant in [Variant::F32, Variant::F16, Variant::Coop8, Variant::Packed, Variant::Coop16] {
+        let benches: Vec<_> = all.iter().filter(|(name, of, _)| *of == variant && chosen(name)).collect();
+        if benches.is_empty() {
             continue;
         }
-        if tier && !cooperative {
-            println!(
-                "\nThe device has no cooperative matrices of the size that the kernels take: theirs are left out."
-            );
+        let Some(running) = device::running(gpu, variant) else {
+            println!("\nThe device has no kernels of the variant {variant}: they are skipped.");
             continue;
-        }
-        gpu.set_tier(if tier { Tier::Cooperative } else { Tier::F32 });
-        let ceilings = Ceilings::measure(gpu)?;
+        };
+        // Kernels hold references to their operands for as long as they may run.
+        let gpu: &'static Gpu = Box::leak(Box::new(running));
+        let peak = Peak::measure(gpu)?;
         println!(
-            "\nceilings   {:.1} GB/s copied, {:.2} TFLOP/s {}",
-            ceilings.bytes / 1e9,
-            ceilings.operations / 1e12,
-            if tier { "on cooperative matrices" } else { "in f32" }
+            "\npeaks      {:.1} GB/s copied, {:.2} TFLOP/s in {}",
+            peak.bytes / 1e9,
+            peak.operations / 1e12,
+            gpu.kernels().matrices().map_or("f32".into(), |matrices| matrices.to_string())
         );
-        for group in groups() {
-            println!("\n{}", group.name);
-            if let Err(error) = group.checks.iter().try_for_each(|check| check(gpu)) {
+        for (name, _, bench) in benches {
+            println!("\n{name}");
+            if let Err(error) = bench.checks.iter().try_for_each(|check| check(gpu)) {
                 println!("WRONG, and not timed: {}", error.message().unwrap_or("no reason is given"));
                 wrong = true;
                 continue;
             }
-            for timed in (group.work)(gpu, &size)? {
-                time(gpu, &timed, &ceilings)?;
+            for timed in (bench.work)(gpu, &size)? {
+                time(gpu, &timed, &peak)?;
             }
         }
     }
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Times a piece of work, and says what each of its kernels takes of one run.
-fn time(gpu: &'static Gpu, timed: &Timed, ceilings: &Ceilings) -> Result<()> {
+/// Times a piece of work, and prints the time of each of its kernels in one run.
+fn time(gpu: &'static Gpu, timed: &Timed, peak: &Peak) -> Result<()> {
     println!("  {}", timed.name);
     if !gpu.can_profile() {
         println!("    the device has no timestamps");
@@ -151,27 +158,31 @@ fn time(gpu: &'static Gpu, timed: &Timed, ceilings: &Ceilings) -> Result<()> {
         }
     }
     for (kernel, KernelTime { seconds, bytes, .. }) in best {
-        // A CPU that plays a GPU has kernels of its own.
-        let name = kernel.trim_start_matches("simd_");
-        let operations = timed.operations.iter().find(|(of, _)| name.starts_with(of));
+        let operations = timed.operations.iter().find(|(pattern, _)| is_of(&kernel, pattern));
         let (rate, unit, share) = match operations {
             Some((_, operations)) => {
                 let rate = operations / seconds;
-                (rate / 1e12, "TFLOP/s", rate / ceilings.operations)
+                (rate / 1e12, "TFLOP/s", rate / peak.operations)
             }
-            // Of the buffers, which a kernel need not read to the end.
+            // An upper bound: a kernel need not read all of its buffers.
             None => {
                 let rate = bytes as f64 / seconds;
-                (rate / 1e9, "GB/s at most", rate / ceilings.bytes)
+                (rate / 1e9, "GB/s at most", rate / peak.bytes)
             }
         };
         let (ms, percent) = (1e3 * seconds, 100.0 * share);
-        println!("    {ms:10.4} ms  {rate:9.3} {unit:12}  {percent:4.0} % of the ceiling  {kernel}");
+        println!("    {ms:10.4} ms  {rate:9.3} {unit:12}  {percent:4.0} % of the peak  {kernel}");
     }
     Ok(())
 }
 
-/// Seconds and bytes by kernel of one of `repeat` runs.
+/// Whether a kernel's name matches a pattern: its start, or its start and a part after it, around a `*`.
+fn is_of(kernel: &str, pattern: &str) -> bool {
+    let (start, part) = pattern.split_once('*').unwrap_or((pattern, ""));
+    kernel.strip_prefix(start).is_some_and(|rest| rest.contains(part))
+}
+
+/// Seconds and bytes by kernel, for one of `repeat` runs.
 fn profile(gpu: &'static Gpu, timed: &Timed, repeat: usize) -> Result<Vec<(String, KernelTime)>> {
     gpu.start_profile();
     let mut rec = Recorder::new(gpu);

@@ -1,4 +1,4 @@
-//! What is timed: every kernel of the hot path at the shapes of a step.
+//! The timed work: every kernel of the hot path at the shapes of a step.
 
 use anyhow::Result;
 use rullama_train::base::formats::{GgmlType, random_blocks};
@@ -11,7 +11,7 @@ use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::attention::coop16 as coop_attention;
 use rullama_train::ops::attention::coop16::Operands;
-use rullama_train::ops::attention::coop16_backward::{Left, Scratch};
+use rullama_train::ops::attention::coop16_backward::{ScoreScratch, Scratch};
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
 use rullama_train::ops::gated::coop16 as coop_geglu;
@@ -26,10 +26,10 @@ use rullama_train::ops::row_status::Verdicts;
 
 use super::checks::check::values;
 
-/// Some dispatches.
+/// A named series of dispatches.
 pub struct Timed {
     pub name: String,
-    /// Floating-point operations of the kernels whose names begin so; of the others bytes count.
+    /// Floating-point operations of the kernels whose names match; the rate of other kernels is in bytes.
     pub operations: Vec<(&'static str, f64)>,
     pub work: Box<dyn Fn(&mut Recorder<'static>)>,
 }
@@ -44,7 +44,7 @@ impl Timed {
     }
 }
 
-/// The shape of a step.
+/// The shapes of a step.
 pub struct Size {
     tokens: usize,
     width: usize,
@@ -54,12 +54,12 @@ pub struct Size {
     layers: [(usize, Option<usize>); 2],
     rank: usize,
     vocab: usize,
-    /// Tokens whose logits exist at a time.
+    /// Tokens whose logits are in memory at a time.
     head_rows: usize,
 }
 
 impl Size {
-    /// Of gemma4:e2b on 2048 tokens; small where a CPU plays the GPU.
+    /// The shapes of gemma4:e2b on 2048 tokens, or small ones on a software renderer.
     pub fn of(gpu: &Gpu, tokens: Option<usize>) -> Size {
         let small = gpu.is_software();
         let size = match small {
@@ -87,7 +87,7 @@ impl Size {
         Size { tokens: tokens.unwrap_or(size.tokens), ..size }
     }
 
-    /// Products of pairs of a query and a key that it sees, over all heads, times the size of a head.
+    /// Pairs of a query and a key that it sees, over all heads, times the head size.
     fn pairs(&self, head_size: usize, window: Option<usize>) -> f64 {
         let seen = |t: usize| window.map_or(t + 1, |window| window.min(t + 1));
         ((0..self.tokens).map(seen).sum::<usize>() * self.heads * head_size) as f64
@@ -109,7 +109,7 @@ fn rows(gpu: &Gpu, height: usize, width: usize) -> Result<Rows> {
     Ok(rows)
 }
 
-/// Random values that repeat, which no kernel notices.
+/// Random values that repeat: kernels take the same time.
 fn noise(len: usize) -> Vec<f32> {
     let piece = values(0, len.min(1 << 16));
     piece.iter().copied().cycle().take(len).collect()
@@ -133,7 +133,7 @@ fn packed(gpu: &Gpu, x: &Rows, height: usize) -> Result<Packed> {
     Ok(packed)
 }
 
-/// Norms outlive what reads them.
+/// A norm that lives as long as the kernels that read it.
 fn norm(gpu: &Gpu, width: usize) -> Result<&'static Norm> {
     Ok(Box::leak(Box::new(Norm::new(gpu, "bench", Some(&noise(width)), width, 1e-6)?)))
 }
@@ -147,10 +147,10 @@ pub fn linear(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let w = weight(gpu, ty, n, k)?;
         let (x, y) = (x.clone(), y.clone());
         let name = format!("{} [{n}, {k}], both ways", ty.name());
-        let operations = [("linear.forward", operations), ("linear.backward", operations)];
+        let operations = [("linear/*.forward", operations), ("linear/*.backward", operations)];
         all.push(Timed::new(name, &operations, move |rec| {
-            ops::linear::forward(rec, y.all(), x.all(), &w, 1.0, None, t);
-            ops::linear::backward(rec, x.all(), y.all(), &w, 1.0, None, t, false);
+            ops::linear::tiled::forward(rec, y.all(), x.all(), &w, 1.0, None, t);
+            ops::linear::tiled::backward(rec, x.all(), y.all(), &w, 1.0, None, t, false);
         }));
     }
     Ok(all)
@@ -171,7 +171,7 @@ pub fn coop_linear(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let w = weight(gpu, ty, n, k)?;
         let (x, y, px, py) = (x.clone(), y.clone(), px.clone(), py.clone());
         let name = format!("{} [{n}, {k}], both ways", ty.name());
-        let operations = [("coop_linear.forward", operations), ("coop_linear.backward", operations)];
+        let operations = [("linear/coop16.forward", operations), ("linear/coop16.backward", operations)];
         all.push(Timed::new(name, &operations, move |rec| {
             coop_linear::forward(rec, y.all(), &px, &w, 1.0, None, t);
             coop_linear::backward(rec, x.all(), &py, &w, 1.0, None, t, false);
@@ -185,11 +185,12 @@ pub fn lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let operations = (2 * t * k * r) as f64;
     let (x, z) = (rows(gpu, t, k)?, rows(gpu, t, r)?);
     let (a, da) = (param(gpu, r, k)?, param(gpu, r, k)?);
-    let each = ["linear.forward", "linear.backward", "lora.gradient"].map(|kernel| (kernel, operations));
+    let each =
+        ["linear/*.forward", "linear/*.backward", "lora/*.gradient"].map(|kernel| (kernel, operations));
     Ok(vec![Timed::new(format!("A [{r}, {k}]: z, dx and dA"), &each, move |rec| {
         let a = a.as_weight();
-        ops::linear::forward(rec, z.all(), x.all(), &a, 1.0, None, t);
-        ops::linear::backward(rec, x.all(), z.all(), &a, 1.0, None, t, false);
+        ops::linear::tiled::forward(rec, z.all(), x.all(), &a, 1.0, None, t);
+        ops::linear::tiled::backward(rec, x.all(), z.all(), &a, 1.0, None, t, false);
         ops::lora::gradient(rec, &da, z.all(), x.all(), 1.0, t);
     })])
 }
@@ -200,7 +201,7 @@ pub fn coop_lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (px, thin) = (packed(gpu, &x, t)?, Packed::new(gpu, "bench", t, r)?);
     let (a, da) = (param(gpu, r, k)?, param(gpu, r, k)?);
     let (b, db) = (param(gpu, k, r)?, param(gpu, k, r)?);
-    let each = [("coop_lora.", (2 * t * k * r) as f64)];
+    let each = [("lora/coop16.", (2 * t * k * r) as f64)];
     Ok(vec![Timed::new(format!("A and B of width {k}: z, u and gradients"), &each, move |rec| {
         coop_lora::project(rec, z.all(), &px, &a, t, Some(&thin));
         coop_lora::project_back(rec, z.all(), &px, &b, 1.0, t, &thin);
@@ -213,12 +214,12 @@ fn attention_name(head_size: usize, window: Option<usize>) -> String {
     window.map_or(format!("heads of {head_size}"), |window| format!("heads of {head_size}, window {window}"))
 }
 
-/// One sequence.
+/// Bounds of one sequence.
 fn bounds(gpu: &Gpu, tokens: usize) -> Result<wgpu::Buffer> {
     Ok(gpu.upload("bench", &vec![[0, tokens as u32]; tokens])?)
 }
 
-/// With one head of keys.
+/// Attention with one head of keys.
 fn attention_of(
     [rows, heads, head_size]: [usize; 3],
     window: Option<usize>,
@@ -240,9 +241,9 @@ pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let bounds = bounds(gpu, t)?;
         let pairs = size.pairs(head_size, window);
         let operations = [
-            ("attention.forward", 4.0 * pairs),
-            ("attention.backward_q", 6.0 * pairs),
-            ("attention.backward_kv", 8.0 * pairs),
+            ("attention/*.forward", 4.0 * pairs),
+            ("attention/*.backward_q", 6.0 * pairs),
+            ("attention/*.backward_kv", 8.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
             let attention = attention_of([t, heads, head_size], window, &bounds);
@@ -256,7 +257,7 @@ pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
 
 fn rows_of<const N: usize>(gpu: &Gpu, height: usize, width: usize) -> Result<[Rows; N]> {
     let all = (0..N).map(|_| rows(gpu, height, width)).collect::<Result<Vec<Rows>>>()?;
-    Ok(all.try_into().unwrap_or_else(|_| unreachable!("as many as were made")))
+    Ok(all.try_into().unwrap_or_else(|_| unreachable!("N were made")))
 }
 
 pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
@@ -268,17 +269,18 @@ pub fn coop_attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
         let [k, v, dk, dv] = rows_of(gpu, t, narrow)?;
         let [lse] = rows_of(gpu, t, heads.next_multiple_of(4))?;
         let [q, k, v] = [packed(gpu, &q, t)?, packed(gpu, &k, t)?, packed(gpu, &v, t)?];
-        let left = Left::new(gpu, Left::least_bytes(heads, t, window.unwrap_or(t)))?;
+        let left = ScoreScratch::new(gpu, ScoreScratch::least_bytes(heads, t, window.unwrap_or(t)))?;
         let (bounds, scratch) = (bounds(gpu, t)?, Scratch::new(gpu, t, wide, heads, left)?);
         let pairs = size.pairs(head_size, window);
         let operations = [
-            ("coop_attention.forward", 4.0 * pairs),
-            ("coop_attention_scores.", 4.0 * pairs),
-            ("coop_attention_product.", 6.0 * pairs),
+            ("attention/coop16.forward", 4.0 * pairs),
+            ("attention/coop16_scores.", 4.0 * pairs),
+            ("attention/coop16_product.", 6.0 * pairs),
         ];
         all.push(Timed::new(attention_name(head_size, window), &operations, move |rec| {
             let attention = attention_of([t, heads, head_size], window, &bounds);
             let operands = Operands { q: &q, k: &k, v: &v };
+            let out = out.clone().into();
             coop_attention::forward(rec, &attention, &out, &lse, operands);
             scratch.backward(rec, &attention, [&dq, &dk, &dv], &dheads, &dout, operands, &out, &lse);
         }));
@@ -291,8 +293,8 @@ pub fn rms_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let [x, y, dy, dx] = rows_of(gpu, t, d)?;
     let norm = norm(gpu, d)?;
     Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
-        ops::rms_norm::forward(rec, &y, &x, norm, Some(&dy), 1.0, t);
-        ops::rms_norm::backward(rec, &dx, &dy, &x, norm, t, None);
+        ops::rms_norm::plain::forward(rec, &y, &x, norm, Some(&dy), 1.0, t);
+        ops::rms_norm::plain::backward(rec, &dx, &dy, &x, norm, t, None);
     })])
 }
 
@@ -302,7 +304,7 @@ pub fn coop_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (y, norm) = (Packed::new(gpu, "bench", t, d)?, norm(gpu, d)?);
     Ok(vec![Timed::new(format!("[{t}, {d}], both ways"), &[], move |rec| {
         coop_norm::forward(rec, &y, &x, norm, t);
-        coop_norm::backward(rec, &y, &dy, &x, norm, t);
+        coop_norm::backward(rec, &y, &dy, &x.clone().into(), norm, t);
     })])
 }
 
@@ -343,8 +345,8 @@ pub fn geglu(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, f) = (size.tokens, size.ffn);
     let [gate, up, y, dgate, dup] = rows_of(gpu, t, f)?;
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
-        ops::gated::forward(rec, &y, &gate, &up, t);
-        ops::gated::backward(rec, &dgate, Some(&dup), &y, &gate, &up, t);
+        ops::gated::plain::forward(rec, &y, &gate, &up, t);
+        ops::gated::plain::backward(rec, &dgate, Some(&dup), &y, &gate, &up, t);
     })])
 }
 
@@ -358,13 +360,14 @@ pub fn coop_geglu(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     })])
 }
 
-/// Logits, targets and losses of one chunk.
+/// Logits, targets, losses and coefficients of one chunk.
 struct Head {
     logits: Rows,
     rows: usize,
     vocab: usize,
     targets: wgpu::Buffer,
     losses: wgpu::Buffer,
+    coefficients: wgpu::Buffer,
 }
 
 impl Head {
@@ -377,6 +380,7 @@ impl Head {
             vocab,
             targets: gpu.upload("bench", &targets)?,
             losses: gpu.buffer("bench", 4 * rows as u64)?,
+            coefficients: gpu.upload("bench", &vec![1.0f32; rows])?,
         })
     }
 
@@ -397,7 +401,7 @@ pub fn cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let head = Head::new(gpu, size)?;
     Ok(vec![Timed::new(format!("[{}, {}], both ways", head.rows, head.vocab), &[], move |rec| {
         head.chunk().forward(rec);
-        head.chunk().backward(rec, 1.0);
+        head.chunk().backward(rec, &head.coefficients);
     })])
 }
 
@@ -408,12 +412,12 @@ pub fn coop_cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> 
     let verdicts = gpu.buffer("bench", (4 * head.rows) as u64)?;
     Ok(vec![Timed::new(format!("[{}, {}]", head.rows, head.vocab), &[], move |rec| {
         let verdicts = Verdicts { hidden: &hidden, buffer: (&verdicts, 0) };
-        coop_cross_entropy::backward(rec, &head.chunk(), &verdicts, &dlogits, 1.0);
+        coop_cross_entropy::backward(rec, &head.chunk(), &verdicts, &dlogits, &head.coefficients);
     })])
 }
 
 pub fn adamw(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
-    // As many as a rank adds to e2b's linears, 24 M of rank 16 at width 1536.
+    // As many as the adapter of all of e2b's matrices has: 24 M at rank 16.
     let count = 1024 * size.rank * size.width;
     let [parameters, gradients] = [gpu.upload("bench", &noise(count))?, gpu.upload("bench", &noise(count))?];
     let [first, second] = [gpu.buffer("bench", parameters.size())?, gpu.buffer("bench", parameters.size())?];

@@ -1,4 +1,4 @@
-// One optimizer step over a buffer of parameters. Nothing moves where the gradient norm is not finite.
+// One optimizer step over a buffer of parameters. Parameters stay as they are if the gradient norm is not finite.
 
 // Twin of `Params` in src/ops/adamw/mod.rs.
 struct Params {

@@ -1,5 +1,5 @@
-// The largest of a row of values and its index, the first of equals; NaN is never it. `forward` leaves one of each workgroup's
-// share, `finish` takes the largest of these: index and value, 0 and -inf where there is none.
+// The largest value of a row and its index, the first of equal values; NaN never wins. `forward` stores the largest of each workgroup's
+// share, and `finish` takes the largest of these: index and value, or 0 and -inf if there is none.
 const NOTHING: f32 = -3.40282e38;
 
 // Twin of `Params` in src/ops/argmax/mod.rs.
@@ -20,7 +20,7 @@ struct Likeliest {
 
 var<workgroup> found: array<Likeliest, 64>;
 
-// Whether b comes before a. A share without any value has index 0 and NOTHING.
+// The larger of two, the first of equal values. A share without any value has index 0 and NOTHING.
 fn larger(a: Likeliest, b: Likeliest) -> Likeliest {
     if b.value > a.value || (b.value == a.value && b.index < a.index) {
         return b;

@@ -1,7 +1,7 @@
-// The attention of attention.wgsl on cooperative matrices, blocks of 64 queries against blocks of 32 or 64 keys. q, k and v come as
-// coop_heads.wgsl leaves them, and are read as matrices straight from memory. Scores pass through workgroup memory, which is kept
-// below 18 KiB where registers do not bound the workgroups on a multiprocessor already. The scores of a row are taken off a reference
-// of its own; results are scaled only where a score exceeds that by more than RAISE (FlashAttention-4, section 3).
+// Attention of shaders/attention/tiled.wgsl on cooperative matrices of 16×16: blocks of 64 queries against blocks of 32 or 64 keys. q, k and v come
+// from shaders/heads/coop16.wgsl and are read as matrices straight from memory. Scores pass through workgroup memory. That stays below 18 KiB,
+// unless registers bound the workgroups on a multiprocessor already. Each row of scores is reduced by a reference of its own; results are
+// rescaled only where a score exceeds the reference by more than RAISE (FlashAttention-4, section 3).
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/matrix_at
@@ -10,11 +10,11 @@ enable wgpu_cooperative_matrix;
 // Twin of `Params` in src/ops/attention/coop16.rs.
 struct Params {
     rows: u32,          // T
-    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    tiles: u32,         // stride between columns of matrices: T/16 or more
     heads: u32,         // H
     kv_heads: u32,      // G
     window: u32,        // 0: none
-    scale: f32,         // what undoes the scaling of q·k
+    scale: f32,         // undoes the scaling of q·k
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -23,12 +23,11 @@ struct Params {
 @group(0) @binding(3) var<storage, read> v: array<vec4<f16>>;          // [G·K/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
 @group(0) @binding(5) var<storage, read_write> row_lse: array<f32>;    // [T, H]
-#for rows in 0..{ROWS}
-@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f16>>; // [H·K/16, T/16, 16, 16]
-@group(0) @binding(7) var<storage, read_write> factors: array<f32>;    // of its rows, as pack.wgsl has them: means of values fit into f16
+@group(0) @binding(7) var<storage, read_write> factors: array<f32>;    // of its rows: 1, because means of values fit into f16
+#else
+@group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
 #end
 
 const QUERIES: u32 = 64u;
@@ -41,13 +40,13 @@ const SCORE_PITCH: u32 = KEYS / 4u + 1u;                // vec4s of a row of sco
 const WEIGHT_PITCH: u32 = KEYS / 4u + 2u;              // vec4s of a row of weights
 const BLOCK: u32 = 64u;                     // where blocks of keys begin
 const LOWEST: f32 = -1e30;
-const RAISE: f32 = 8.0;                     // e^8 is far below what f16 ends at
+const RAISE: f32 = 8.0;                     // e^8 is far below the largest f16
 
 var<workgroup> scores: array<vec4<f32>, {SCORES}>;       // [queries, keys]; at the end, 16×16 results of each subgroup
 var<workgroup> weights: array<vec4<f16>, {WEIGHTS}>;      // [queries, keys]
 var<workgroup> shared_rows: array<vec2<f32>, 256>;
-// Whether a reference was too low: x one that had not served yet, y one that had. With fewer components the arrays above may lie where
-// matrices cannot be loaded from: drivers want 16 bytes, WGSL aligns vec4<f16> to 8.
+// Whether a reference was too low: x for an unused one, y for a used one. With fewer components, the arrays above may be aligned to 8 bytes,
+// as WGSL does for vec4<f16>, while drivers need 16 to load matrices.
 var<workgroup> raised: vec4<u32>;
 
 fn kv_head(head: u32) -> u32 {
@@ -75,9 +74,9 @@ fn visible4(query: u32, first: u32, key: u32) -> vec4<bool> {
     return (keys >= vec4<u32>(first)) & (keys <= vec4<u32>(query)) & vec4<bool>(query < params.rows);
 }
 
-// scores = q·k, without the scale. What this waits for is loads: where there are more subgroups than blocks of two by two matrices,
-// pairs of them take the same block, each over one half of the head, for which every matrix that is loaded serves two products. Each
-// then hands one row of its block over and adds what it is handed to the other.
+// scores = q·k, without the scale. Loads limit this function. Where there are more subgroups than blocks of two by two matrices, pairs of
+// subgroups take the same block, each over one half of the head, so that every loaded matrix serves two products. Each subgroup then
+// passes one row of its block on, and adds the row that it gets to the other.
 fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     let part = lane / 32u % {SPLIT}u;
     let block = lane / 32u / {SPLIT}u;
@@ -112,7 +111,7 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     let at{a}{b} = row{a} * 16u * SCORE_PITCH + (col + {b}u) * 4u;
 #end
 #end
-#for pairs in 0..{PAIRS}
+#if {PAIRS}
 #for b in 0..{BCOLS}
     let handed{b} = s1{b};
     coopStoreT(handed{b}, &scores[at1{b}], pitch);
@@ -131,7 +130,7 @@ fn make_scores(query0: u32, key0: u32, head: u32, lane: u32) {
     workgroupBarrier();
 }
 
-// weights = exp(q·k − most). Returns the sum of this thread's, and tells where `most` is too low.
+// weights = exp(q·k − most). Returns the sum of this thread's weights, and sets `raised` where `most` is too low.
 fn store_weights(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f32 {
     let row = lane / SHARES;
     let all = all_seen(query0, key0);
@@ -150,7 +149,7 @@ fn store_weights(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f3
         sum += p.x + p.y + p.z + p.w;
         weights[row * WEIGHT_PITCH + c] = vec4<f16>(p);
     }
-    // Whoever writes here writes the same.
+    // All threads that write here write the same value.
     if above && most == LOWEST {
         raised.x = 1u;
     }
@@ -178,31 +177,30 @@ fn raise(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f32 {
     return top;
 }
 
-// Each row of the 16×16 results that this subgroup has left in `scores` times its factor.
+// Multiplies each row of the 16×16 results of this subgroup in `scores` by its factor.
 fn scale_finished(row0: u32, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         scores[lane / 32u * 80u + i / 4u * 5u + i % 4u] *= shared_rows[row0 + i / 4u].x;
     }
 }
 
-// The 16×16 results that this subgroup has left in `scores`: four of row `i / 4`.
+// Four results of row `i / 4` of the 16×16 results of this subgroup in `scores`.
 fn finished(i: u32, lane: u32) -> vec4<f32> {
     return scores[lane / 32u * 80u + i / 4u * 5u + i % 4u];
 }
 
-// Stores 16×16 results, each row times its factor. Packed ones are zeros behind the last row.
+// Stores 16×16 results, each row times its factor. Packed results are zero past the last row.
 fn store(block: u32, row0: u32, head: u32, col4: u32, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         let row = row0 + i / 4u;
         let value = shared_rows[row - block].x * finished(i, lane);
-#for rows in 0..{ROWS}
-        if row < params.rows {
-            result[(row * params.heads + head) * DEPTH * 4u + col4 + i % 4u] = value;
-        }
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
         if row0 < params.rows {
             result[matrix_at(row0 / 16u, head * DEPTH + col4 / 4u) + i] = select(vec4<f16>(), vec4<f16>(value), row < params.rows);
+        }
+#else
+        if row < params.rows {
+            result[(row * params.heads + head) * DEPTH * 4u + col4 + i % 4u] = value;
         }
 #end
     }
@@ -210,7 +208,7 @@ fn store(block: u32, row0: u32, head: u32, col4: u32, lane: u32) {
 
 @compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    // The last blocks see the most keys and begin first.
+    // The last blocks see the most keys, so they start first.
     let query0 = (groups.y - 1u - group.y) * QUERIES;
     let head = group.x;
     let row = lane / SHARES;
@@ -231,7 +229,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let column = lane / 32u * {OUT}u;
     let at = lane / 32u * 80u;
     let narrow = 5u;
-    // From the keys next to the queries on: their scores are a good reference.
+    // Starts with the keys next to the queries: their scores are a good reference.
     for (var turn = 1u; turn <= turns; turn++) {
         let key0 = key_begin + (turns - turn) * KEYS;
         make_scores(query0, key0, head, lane);
@@ -243,7 +241,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
             }
             let before = most;
             let higher = raise(query0, key0, first, before, lane);
-            // Where results need no scaling, references that have served stay.
+            // Where results need no rescaling, used references stay.
             most = select(higher, before, !too_low.y && before > LOWEST);
             let factor = exp(before - most);
             sum *= factor;
@@ -292,7 +290,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         shared_rows[row].x = 1.0 / max(sum, 1e-30);
         if query < params.rows {
             row_lse[query * params.heads + head] = most + log(max(sum, 1e-30));
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
             factors[query] = 1.0;
 #end
         }

@@ -1,7 +1,7 @@
-// The products of attention's backward, of what coop_attention_scores.wgsl left: the queries' gradients, those of the scores times
-// the keys; and by query head the keys' and the values', sums over queries of what was left times the queries or dout. A workgroup
-// makes 128 rows of up to 128 columns, each of its four subgroups 32 rows: what was left is read as matrices straight from memory, the
-// other operand comes through workgroup memory, 32 rows at a time (as in coop_linear.wgsl).
+// Products of attention's backward from the weights and score gradients of shaders/attention/coop16_scores.wgsl: dq = ds·k, and for each
+// query head dk = dsᵀ·q and dv = pᵀ·dout. A workgroup computes 128 rows of up to 128 columns, each of its four subgroups 32 rows. Weights and
+// score gradients are read as matrices straight from memory. The other operand passes through workgroup memory, 32 rows at a time, as in
+// common/coop16.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/attention_part
@@ -10,32 +10,31 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;          // k [G·K/16, T/16, 16, 16]; q or dout [H·K/16, T/16, 16, 16]
 @group(0) @binding(2) var<storage, read> bounds: array<vec2<u32>>;     // start and end row of each token's sample [T]
-@group(0) @binding(3) var<storage, read> factors: array<f32>;          // units of dout's rows [T]
-@group(0) @binding(4) var<storage, read_write> units: array<f32>;      // the largest of those for each block of keys [T/128]
-// Written nowhere; it may lie in one buffer with the result.
+@group(0) @binding(3) var<storage, read> factors: array<f32>;          // factors of dout's rows [T]
+@group(0) @binding(4) var<storage, read_write> units: array<f32>;      // the largest factor for each block of keys [T/128]
+// Only read; it is read_write because it may share a buffer with the result.
 @group(0) @binding(5) var<storage, read_write> left: array<vec4<f16>>; // see common/attention_part.wgsl
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
 
 const DEPTH: u32 = {DEPTH}u;            // matrices over a head: K/16
-const TILES: u32 = {TILES}u;            // of them, those of a workgroup
+const TILES: u32 = {TILES}u;            // matrices of a workgroup among them
 const PITCH: u32 = TILES * 4u + 2u;     // vec4s of a staged row
 
 var<workgroup> staged: array<vec4<f16>, {STAGED}>;   // 32 rows of 16·TILES columns
-var<workgroup> finished: array<vec4<f32>, 320>;     // of each subgroup 16×16 results, 5 vec4s a row
+var<workgroup> finished: array<vec4<f32>, 320>;     // 16×16 results per subgroup, 5 vec4s per row
 
 fn block_at(key: u32, query: u32, head: u32) -> u32 {
     let keys = params.end_key - params.first_key;
     return (((head * keys + key - params.first_key) * params.blocks) + query - key - params.offset) * 4096u;
 }
 
-// Four of the values that this thread stages of the rows from `row0` on: those of matrix `i`.
+// Four values of matrix `i` that this thread stages, of the rows from `row0` on.
 fn read4(row0: u32, column: u32, i: u32, lane: u32) -> vec4<f16> {
     let row = min(row0 / 16u + lane / 64u, (params.rows - 1u) / 16u);
     return x[((column + i) * params.tiles + row) * 64u + lane % 64u];
 }
 
-// Stores 16×16 results that this subgroup has left in `finished`, up to row `rows`, times `factor` and, where asked, the rows' own, or
-// adds them.
+// Stores or adds the 16×16 results of this subgroup in `finished`, up to row `rows`, times `factor` and, if asked, the rows' own factors.
 fn store(row0: u32, rows: u32, head: u32, col4: u32, factor: f32, by_row: bool, add: bool, lane: u32) {
     for (var i = lane % 32u; i < 64u; i += 32u) {
         let row = row0 + i / 4u;
@@ -62,7 +61,7 @@ fn queries(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let last = params.offset + params.blocks - 1u;
     let begin = max(max(params.first_key, seen), query - min(last, query));
     let end = min(params.end_key, query - params.offset + 1u);
-    // An earlier part had keys that these queries see.
+    // An earlier part has added keys that these queries see.
     let add = seen < params.first_key || params.offset > 0u && end < params.end_key;
     let column = group.y * TILES;
     let kv_column = head / (params.heads / params.kv_heads) * DEPTH + column;
@@ -120,7 +119,7 @@ fn keys(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let key0 = key * BLOCK;
     let begin = key + params.offset;
     let end = min(begin + params.blocks, (end_query(key0) + BLOCK - 1u) / BLOCK);
-    // The first part of these keys has queries that see them.
+    // The first part of these keys has stored queries that see them.
     let add = params.offset > 0u;
     let unit = units[key];
     let column = group.y * TILES;
@@ -174,7 +173,7 @@ fn keys(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 #end
 }
 
-// The largest unit of the queries that see any key of a block: in the sum over them, rows that f16 loses beside it do not count.
+// The largest unit of the queries that see any key of a block. Rows that f16 rounds to zero beside it do not matter in the sum.
 @compute @workgroup_size(64)
 fn key_units(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let key0 = group.x * BLOCK;

@@ -1,5 +1,5 @@
-// What coop_attention_scores.wgsl needs of every row, one workgroup a head of a token: its log-sum-exp, and Σ dout·out in units of
-// what undoes the scaling of dout.
+// Row values for shaders/attention/coop16_scores.wgsl, one workgroup per token and head: the log-sum-exp, and Σ dout·out in units of the
+// factor that undoes the scaling of dout.
 enable f16;
 #import common/packed
 #import common/reduce
@@ -9,15 +9,14 @@ struct Params {
     rows: u32,          // T
     heads: u32,         // H
     head_size4: u32,    // K / 4
-    tiles: u32,         // matrices from one column of them to the next in `out`: T/16 or more
+    tiles: u32,         // stride between columns of matrices in `out`: T/16 or more
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#for rows in 0..{ROWS}
-@group(0) @binding(1) var<storage, read> out: array<vec4<f32>>;        // [T, H, K]
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
 @group(0) @binding(1) var<storage, read> out: array<vec4<f16>>;        // [H·K/16, T/16, 16, 16], not scaled
+#else
+@group(0) @binding(1) var<storage, read> out: array<vec4<f32>>;        // [T, H, K]
 #end
 @group(0) @binding(2) var<storage, read> dout: array<vec4<f32>>;       // [T, H, K]
 @group(0) @binding(3) var<storage, read> factors: array<f32>;          // [T]
@@ -25,11 +24,10 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> rows: array<vec2<f32>>; // [T, H]
 
 fn out4(row: u32, c: u32) -> vec4<f32> {
-#for rows in 0..{ROWS}
-    return out[row * params.head_size4 + c];
-#end
-#for matrices in 0..{MATRICES}
+#if {MATRICES}
     return vec4<f32>(out[packed_at(params.tiles, row / params.heads, row % params.heads * params.head_size4 + c)]);
+#else
+    return out[row * params.head_size4 + c];
 #end
 }
 

@@ -1,7 +1,7 @@
-// What attention's backward takes from queries and keys: the weights, exp(q·k − lse), and the gradients of the scores,
-// weights·(dout·v − delta), in units of their query's row of dout. Both stay in memory for coop_attention_product.wgsl. A workgroup makes
-// those of 128 queries and 128 keys, each of its four subgroups those of 32 queries: queries and dout are read as matrices straight from
-// memory, keys and values come through workgroup memory, 32 of a head's columns at a time (as in coop_linear.wgsl).
+// Weights exp(q·k − lse) and score gradients weights·(dout·v − delta) of attention's backward; the gradients are in units of their query's
+// row of dout. Both stay in memory for shaders/attention/coop16_product.wgsl. A workgroup computes those of 128 queries and 128 keys, each of
+// its four subgroups those of 32 queries. Queries and dout are read as matrices straight from memory. Keys and values pass through workgroup
+// memory, 32 columns of a head at a time, as in common/coop16.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/attention_part
@@ -22,12 +22,12 @@ const PITCH: u32 = 10u;             // vec4s of a staged key: 32 columns and 8 h
 const NEVER: u32 = 0xffffffffu;
 
 var<workgroup> staged: array<vec4<f16>, 1280>;      // 128 keys
-var<workgroup> finished: array<vec4<f32>, 640>;     // of each subgroup 16 queries and 32 keys, 5 vec4s a key
+var<workgroup> finished: array<vec4<f32>, 640>;     // 16 queries and 32 keys per subgroup, 5 vec4s per key
 var<workgroup> lse: array<f32, 128>;                // of the queries
 var<workgroup> delta: array<f32, 128>;
 var<workgroup> first: array<u32, 128>;              // the first key that each sees
 
-// Four queries' values of a row of workgroup memory.
+// The values of four queries in a row of workgroup memory.
 #for (name, values, of) in (lse4, lse, f32) (delta4, delta, f32) (first4, first, u32)
 fn {name}(at: u32) -> vec4<{of}> {
     return vec4<{of}>({values}[at], {values}[at + 1u], {values}[at + 2u], {values}[at + 3u]);
@@ -41,7 +41,7 @@ fn weights4(scores: vec4<f32>, lse: vec4<f32>, at: u32, first: vec4<u32>, query:
     weights[at] = vec4<f16>(select(vec4<f32>(), exp(params.scale * scores - lse), seen));
 }
 
-// The gradients of their scores.
+// The score gradients of four queries from `query` on and a key.
 fn gradients4(products: vec4<f32>, delta: vec4<f32>, at: u32, first: vec4<u32>, query: u32, key: u32) {
     gradients[at] = vec4<f16>(vec4<f32>(weights[at]) * (products - delta));
 }
@@ -56,7 +56,7 @@ fn {name}(query0: u32, key0: u32, head: u32, block: u32, seen: bool, lane: u32) 
     var c{i}{j} = coop_mat16x16<f32, C>();
 #end
 #end
-    // A thread stages four of the columns, of 8 keys.
+    // A thread stages four of the columns of 8 keys.
     let source = lane % 64u;
     let to = (lane / 64u * 16u + source / 4u) * PITCH + source % 4u;
 #for n in 0..8
@@ -124,7 +124,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     delta[lane] = row.y;
     first[lane] = select(NEVER, first_of(token, bounds[token].x), query < params.rows);
     let block = (head * groups.z + group.z) * groups.y + group.y;
-    // The barriers of the first product come before these are read; of blocks that are not seen nothing is left.
+    // The barriers of the first product come before these reads; blocks that are not seen are not written.
     let seen = query0 < end_query(key0);
     make_weights(query0, key0, head, block, seen, lane);
     make_gradients(query0, key0, head, block, seen, lane);

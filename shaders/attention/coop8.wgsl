@@ -1,9 +1,9 @@
-// shaders/attention/tiled.wgsl with operands in f16 on cooperative matrices of 8×8, as Apple's GPUs have them. A workgroup is four subgroups
-// of {LANES} lanes. It makes the results of 32 rows of one head, its own, from 32 of the others at a time: scores 32 columns of a head at
-// a time, each subgroup 16×16 of them, and sums over the others 64 columns at a time, each subgroup 16 of these, which stay in its
-// registers. `lse` comes first: with it every weight is made as in backward, and no sum needs scaling on the way. What is staged
-// lies matrix by matrix, and as scalars (see common/coop8.wgsl). Weights and gradients of scores are in units of their query's row of
-// dout; where keys are the own rows, in units of the largest of all queries that see them.
+// shaders/attention/tiled.wgsl with operands in f16 on cooperative matrices of 8×8, which Apple's GPUs have. A workgroup has four subgroups of
+// {LANES} lanes. It computes the results of 32 rows of one head, its own, from 32 of the others at a time. Scores take 32 columns of a head
+// at a time, 16×16 of them per subgroup. Sums over the others take 64 columns at a time, 16 of them per subgroup, which stay in its
+// registers. `lse` runs first: with it every weight is computed as in backward, and no sum needs rescaling. Staged values lie matrix by
+// matrix, and as scalars (see common/coop8.wgsl). Weights and score gradients are in units of their query's row of dout; where keys are the
+// own rows, in units of the largest of all queries that see them.
 enable f16;
 enable wgpu_cooperative_matrix;
 alias operand = f16;
@@ -14,27 +14,27 @@ const OWN: u32 = 32u;
 const BLOCK: u32 = OWN;     // keys that end_query asks for
 const OTHERS: u32 = 32u;
 const PITCH: u32 = 36u;     // floats from one own row's scores to the next: 4 more than 32 spread the banks
-const WIDE: u32 = 68u;      // the same of 64 columns of results
+const WIDE: u32 = 68u;      // floats per row of 64 columns of results
 const LOWEST: f32 = -1e30;
 
 var<workgroup> staged_own: array<f16, 1024>;    // [4, 4, 8, 8]: matrices over the columns, over the rows, row, column
-var<workgroup> staged: array<f16, 2048>;        // of the others; scores: the same; sums: [4, 8, 8, 8], over the rows, over the columns
+var<workgroup> staged: array<f16, 2048>;        // of the others; scores: as staged_own; sums: [4, 8, 8, 8], over the rows, over the columns
 var<workgroup> weights: array<f16, 1024>;       // [4, 4, 8, 8]: over the others, over the own, own, other
 var<workgroup> block: array<f32, 1152>;         // scores [own, other]; at the end 8 rows of results
-// Of the queries of a block: lse, delta in units of dout's row, that unit over the unit of the sum, the first key that they see
-// (f32 is exact up to 2^24).
+// Values of a block's queries: lse, delta in units of dout's row, that unit over the unit of the sum, the first key that they see (f32 is
+// exact up to 2^24).
 var<workgroup> queries: array<vec4<f32>, 32>;
 var<workgroup> states: array<vec2<f32>, 256>;   // lse: the largest score and the sum of a quarter of each row; backward: x of a thread
 
-// Where column `k` of row `row` lies in `staged_own`, and alike in the others.
+// Where column `k` of row `row` lies in `staged_own`, and in the other arrays.
 fn staged_at(row: u32, k: u32) -> u32 {
     return (k / 8u * 4u + row / 8u) * 64u + row % 8u * 8u + k % 8u;
 }
 
 #for (name, own, other) in (query_scores, q, k) (query_gradients, dout, v) (key_scores, k, q) (value_gradients, v, dout)
-// block = own·other, of operands.
+// block = own·other.
 fn {name}(own0: u32, other0: u32, head: u32, lane: u32, subgroup: u32) {
-    let down = subgroup / 2u * 2u;      // of the 8×8 matrices, this subgroup's first
+    let down = subgroup / 2u * 2u;      // the first 8×8 matrix of this subgroup
     let across = subgroup % 2u * 2u;
 #for i in 0..2
 #for j in 0..2
@@ -86,14 +86,14 @@ fn sees(place: u32, query: u32, key: u32) -> bool {
     return query < params.rows && key <= query && f32(key) >= queries[place].w;
 }
 
-// What `queries` holds, before a barrier; without `delta`, of forward.
+// Fills `queries`, before a barrier; in forward without `delta`.
 fn load_queries(query0: u32, head: u32, lane: u32) {
     for (var i = lane; i < 32u; i += THREADS) {
         queries[i] = vec4<f32>(row_lse[query_row(query0 + i, head)], 0.0, 1.0, f32(first_key(query0 + i)));
     }
 }
 
-// `unit` is that of the sum; 0: each row's own.
+// `unit` is the unit of the sum; 0: each row's own.
 fn load_backward(query0: u32, head: u32, unit: f32, lane: u32) {
     for (var i = lane; i < 32u; i += THREADS) {
         let row = query_row(query0 + i, head);
@@ -102,7 +102,7 @@ fn load_backward(query0: u32, head: u32, unit: f32, lane: u32) {
     }
 }
 
-// Weights in place of the scores in `block`, where the own rows are queries or keys, and then the gradients of the scores.
+// Replaces the scores in `block` by weights, with queries or keys as own rows, and then by score gradients.
 #for (side, query, key, place) in (queries, own0 + own, other0 + other, own) (keys, other0 + other, own0 + own, other)
 fn weigh_{side}(own0: u32, other0: u32, lane: u32) {
     for (var i = lane; i < 1024u; i += THREADS) {
@@ -123,7 +123,7 @@ fn differentiate_{side}(lane: u32) {
 }
 
 #end
-// 64 columns of 32 of the others.
+// Stages 64 columns of 32 of the others.
 #for (name, load) in (stage_q, load_q) (stage_k, load_k) (stage_v, load_v) (stage_dout, load_dout)
 fn {name}(other0: u32, head: u32, column4: u32, lane: u32) {
     for (var i = lane; i < 512u; i += THREADS) {
@@ -141,9 +141,9 @@ fn {name}(other0: u32, head: u32, column4: u32, lane: u32) {
 }
 
 #end
-// The rows of a workgroup's own, and of all that it takes of the others, first and end.
+// First and end row of a workgroup's own rows, and of the others that it reads.
 fn queries_from(group: u32, groups: u32) -> u32 {
-    return (groups - 1u - group) * OWN; // the last see the most keys and begin first
+    return (groups - 1u - group) * OWN; // the last rows see the most keys, so they start first
 }
 
 fn keys_from(group: u32, groups: u32) -> u32 {
@@ -166,7 +166,7 @@ fn first_of_keys(own0: u32) -> u32 {
     return own0;
 }
 
-// lse of 32 queries, each a quarter of whose scores one thread follows.
+// lse of 32 queries; each thread takes a quarter of the scores of one.
 @compute @workgroup_size(THREADS)
 fn lse(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32, @builtin(subgroup_id) subgroup: u32) {
     let own0 = queries_from(group.x, groups.x);
@@ -228,7 +228,7 @@ fn sum_unit(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
     return unit;
 }
 
-// Stores four columns of an own row of `block`, where row `i` / 16 of 8 lies.
+// Stores four columns of an own row, which is row `i` / 16 of 8 in `block`.
 fn store(own0: u32, first: u32, head: u32, column4: u32, factor: f32, i: u32) {
     let row = own0 + first + i / 16u;
     let at = i / 16u * WIDE + i % 16u * 4u;
@@ -238,7 +238,7 @@ fn store(own0: u32, first: u32, head: u32, column4: u32, factor: f32, i: u32) {
     }
 }
 
-// What each pass prepares, how it weighs a block of the others, and what its sums are multiplied with. out = Σ p·v:
+// The passes: what each prepares, how it weighs a block of the others, and the factor of its sums. out = Σ p·v:
 fn prepare_forward(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
     load_queries(own0, head, lane);
     return 1.0;

@@ -1,6 +1,5 @@
-// shaders/attention/tiled.wgsl for a processor that plays a GPU: blocks of 2·{LANES} queries, a query a lane, against blocks of
-// 4·{LANES} keys, and keys a lane against queries for dk and dv, of all heads that share them. Sums over a block are added
-// up in the result itself.
+// shaders/attention/tiled.wgsl for a software renderer: blocks of 2·{LANES} queries, one query per lane, against blocks of 4·{LANES} keys.
+// For dk and dv one key per lane, against the queries of all heads that share it. Sums over a block are accumulated in the result itself.
 alias operand = f32;
 #import common/attention
 #import common/simd
@@ -13,18 +12,18 @@ const OTHERS: u32 = 4u * {LANES}u;
 
 #for r in 0..2
 var<private> row{r}: u32;    // of the block, on this lane
-var<private> low{r}: u32;    // what it sees: from here
-var<private> high{r}: u32;   // to before here
+var<private> low{r}: u32;    // the first that it sees
+var<private> high{r}: u32;   // one past the last that it sees
 var<private> at{r}: u32;     // where its vectors begin
 #for g in 0..4
 #for c in 0..{QUADS}
-var<private> s{r}_{g}_{c}: vec4<f32>; // its scores with the others, then probabilities
+var<private> s{r}_{g}_{c}: vec4<f32>; // scores with the others, then probabilities
 var<private> t{r}_{g}_{c}: vec4<f32>; // gradients of probabilities, then of scores
 #end
 #end
 #end
 #for g in 0..4
-var<private> other{g}: u32;  // where the vectors of the others begin that this lane loads
+var<private> other{g}: u32;  // where the vectors of the others begin, of those that this lane loads
 #end
 
 // Which of the four rows from `first` on are seen.
@@ -59,7 +58,7 @@ fn {name}() {
 }
 
 #end
-// result = factor·result + Σ over the others; without `keep` it holds nothing yet.
+// result = factor·result + Σ over the others; without `keep` the result starts at zero.
 #for (name, s, other, to) in (add_values, s, v, result) (add_keys, t, k, result) (add_queries, t, q, result) (add_gradients, s, dout, dv)
 fn {name}(factor: vec2<f32>, keep: bool) {
     for (var d = 0u; d < HEAD4; d++) {

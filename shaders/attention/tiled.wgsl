@@ -1,29 +1,28 @@
-// Causal attention over packed samples, scores never stored: s = q·k, p = exp(s − lse), out = Σ p·v, with key j visible to query i
+// Causal attention over packed samples, whose scores are never stored: s = q·k, p = exp(s − lse), out = Σ p·v, with key j visible to query i
 // if start(i) <= j <= i and i − j < window. H query heads share G key/value heads. Backward rebuilds p from q, k and the saved row
-// log-sum-exp: dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv add to what they hold.
+// log-sum-exp: dv = pᵀ·dout, ds = p·(dout·v − delta), dq = ds·k, dk = dsᵀ·q, delta = Σ dout·out. dk and dv are added to.
 //
-// A workgroup makes the results of some rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of the
-// others at a time, and of a head a slice of 4·{SLICE4} columns for scores and 64 columns for sums over the others. Operands may be f16;
-// weights and sums are f32.
-#for half in 0..{HALF}
+// A workgroup computes the results of some rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of the
+// others at a time: slices of 4·{SLICE4} columns for scores, and 64 columns for sums over the others. Operands may be f16; weights and
+// sums are f32.
+#if {HALF}
 enable f16;
 #end
 #import common/attention
 #import common/packed
 
-#for half in 0..{HALF}
+#if {HALF}
 alias operand = f16;
-#end
-#for single in 0..{SINGLE}
+#else
 alias operand = f32;
 #end
 
-alias Own = vec{ROWS}<f32>;         // a value of each of the thread's own rows, which 16 threads share
+alias Own = vec{ROWS}<f32>;         // one value for each of the thread's own rows, which 16 threads share
 alias OwnRows = vec{ROWS}<u32>;
 
 const ROWS: u32 = {ROWS}u;
 const THREADS: u32 = {THREADS}u;
-const GROUPS: u32 = THREADS / 16u;   // of threads that share their own rows
+const GROUPS: u32 = THREADS / 16u;   // groups of threads that share their own rows
 const OWN: u32 = GROUPS * ROWS;
 const BLOCK: u32 = OWN;             // keys that end_query asks for
 const OTHERS: u32 = 32u;
@@ -33,11 +32,11 @@ const MASKED: f32 = -1e30;
 
 // Scores: a slice of the own rows, then of the others. Sums: [others, 64 columns].
 var<workgroup> stage: array<vec4<operand>, {STAGE}>;
-// Weights, or gradients of scores, [others, own]; forward's maxima and sums on the way.
+// Weights, or score gradients, [others, own]; in forward also maxima and sums.
 var<workgroup> block: array<Own, 32 * {THREADS} / 16>;
 
 #for j in 0..2
-var<private> s{j}: Own; // scores with the other in place lane % 16 + 16·j
+var<private> s{j}: Own; // scores with other lane % 16 + 16·j
 #end
 // Sums of the own rows, four columns from 4·(lane % 16) + 64·c on.
 #for c in 0..{COLS}
@@ -46,7 +45,7 @@ var<private> acc{c}_{r}: vec4<f32>;
 #end
 #end
 
-// The thread's own rows, of those from `own0` on.
+// The thread's own rows, in the block from `own0` on.
 fn own_rows(own0: u32, lane: u32) -> OwnRows {
     var rows = OwnRows(own0 + lane / 16u * ROWS);
 #for r in 0..{ROWS}
@@ -59,7 +58,7 @@ fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
     return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
 }
 
-// s = own·other, of operands. The next slice is on its way while one is multiplied.
+// s = own·other. The next slice is loaded while one is multiplied.
 #for (name, own, other) in (query_scores, q, k) (query_gradients, dout, v) (key_scores, k, q) (value_gradients, v, dout)
 fn load_{name}(own0: u32, other0: u32, head: u32, row: u32, column: u32) -> vec4<operand> {
     if column >= HEAD4 || row >= OWN + OTHERS {
@@ -90,7 +89,7 @@ fn {name}(own0: u32, other0: u32, head: u32, lane: u32) {
 #for n in 0..{LOADS}
         value{n} = load_{name}(own0, other0, head, row{n}, slice + SLICE4 + lane % SLICE4);
 #end
-        // A slice is added up for itself: long sums of f32 lose more.
+        // Each slice is summed separately: long sums of f32 lose more.
 #for j in 0..2
         var part{j} = Own();
 #end
@@ -155,7 +154,7 @@ fn {name}(first: u32, head: u32, lane: u32) {
 }
 
 #end
-// result[row] = factor·acc of the own rows, in [T, H, K].
+// result[row] = factor·acc for the own rows, [T, H, K].
 fn store_rows(own0: u32, head: u32, factor: Own, lane: u32) {
     let rows = own_rows(own0, lane);
 #for c in 0..{COLS}
@@ -168,7 +167,7 @@ fn store_rows(own0: u32, head: u32, factor: Own, lane: u32) {
 #end
 }
 
-// The other in place lane % 16 + 16·j of a block.
+// Other lane % 16 + 16·j of a block.
 fn other(others: u32, j: u32, lane: u32) -> u32 {
     return others + j * 16u + lane % 16u;
 }
@@ -188,7 +187,7 @@ fn seen_key(queries: OwnRows, first: OwnRows, key: u32) -> vec{ROWS}<bool> {
 
 @compute @workgroup_size(THREADS)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    // The last queries see the most keys and begin first.
+    // The last queries see the most keys, so they start first.
     let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
     let queries = own_rows(own0, lane);
@@ -239,7 +238,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     store_rows(own0, head, 1.0 / sum, lane);
 }
 
-// delta = Σ dout·out, and the power of two that undoes bringing dout's largest value into [½, 1), one thread a row and head; `q` is
+// delta = Σ dout·out, and the power of two that undoes scaling dout's largest value into [½, 1), one thread per row and head; `q` is
 // bound to out.
 @compute @workgroup_size(64)
 fn delta(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -289,7 +288,7 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
     store_rows(own0, head, Own(1.0 / params.k_scale), lane);
 }
 
-// Leaves the weights of the own keys in the others, queries, in place of the scores.
+// Replaces the scores by the weights of the own keys in the others, which are queries.
 fn key_weights(own0: u32, others: u32, head: u32, lane: u32) {
     key_scores(own0, others, head, lane);
     let keys = own_rows(own0, lane);
@@ -301,7 +300,7 @@ fn key_weights(own0: u32, others: u32, head: u32, lane: u32) {
 #end
 }
 
-// dk of one query head, in [T, H, K]: sum_heads adds up those that share a key.
+// dk of one query head, [T, H, K]: sum_heads adds up the heads that share a key.
 @compute @workgroup_size(THREADS)
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let own0 = group.x * OWN;
@@ -323,7 +322,7 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     store_rows(own0, head, Own(1.0 / params.q_scale), lane);
 }
 
-// dv of one query head, likewise.
+// dv of one query head, [T, H, K].
 @compute @workgroup_size(THREADS)
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let own0 = group.x * OWN;
@@ -340,7 +339,7 @@ fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     store_rows(own0, head, Own(1.0), lane);
 }
 
-// dk or dv += the gradients of the query heads that share it; `q` is bound to those [T, H, K].
+// dk or dv += the gradients of the query heads that share it; `q` is bound to these [T, H, K].
 @compute @workgroup_size(64)
 fn sum_heads(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = (group.x + group.y * groups.x) * 64u + lane;

@@ -1,7 +1,7 @@
-// The end of a block, one workgroup a token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block:
-// normed = next_norm(stream). y is in the row of products that holds the adapter's z. A thread keeps its columns in
-// registers, and asks for all that it reads before the first sum: of B the rows of DEEP vec4s of z at a time. B is most of
-// what is read, by one workgroup; where the device runs so many threads, GROUPS groups of 256 share it.
+// The end of a block, one workgroup per token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block,
+// normed = next_norm(stream). y lies in the row of products that holds the adapter's z. A thread keeps its columns in registers, and issues
+// all its loads before the first sum: of B, the rows for DEEP vec4s of z at a time. One workgroup reads all of B, most of its traffic; where
+// the device allows so many threads, GROUPS groups of 256 share it.
 #import common/reduce_wide
 
 // Twin of `Params` in src/ops/block_end/mod.rs.
@@ -10,7 +10,7 @@ struct Params {
     y_stride4: u32,
     z_offset4: u32,     // first vec4 of z in a row of y
     rank4: u32,         // padded rank / 4 of the adapter term; 0 for none
-    next: u32,          // 0: nothing reads a normed stream
+    next: u32,          // 0: normed is not needed
     eps: f32,
     scale: f32,
 }
@@ -27,17 +27,17 @@ fn rstd(squares: f32, lane: u32) -> f32 {
     return 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
 }
 
-#for g in 0..{GROUPED}
-var<workgroup> terms: array<vec4<f32>, 768>; // of the groups but the first
+#if {GROUPED}
+var<workgroup> terms: array<vec4<f32>, 768>; // sums of all groups but the first
 #end
 
 @compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let thread = lane % 256u;
-    let first = lane < 256u; // of the first group, which does all but its share of B
+    let first = lane < 256u; // the first group computes everything but the other groups' share of B
     let y_row = group.x * params.y_stride4;
     let row = group.x * params.width4;
-    // Columns beyond the row repeat its last and count as zero.
+    // Columns past the row read its last column and count as zero.
 #for i in 0..{SHARES}
     let inside{i} = first && thread + {i}u * 256u < params.width4;
     let c{i} = min(thread + {i}u * 256u, params.width4 - 1u);
@@ -69,7 +69,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 #end
     }
-#for g in 0..{GROUPED}
+#if {GROUPED}
 #for i in 0..{SHARES}
     if !first {
         terms[lane - 256u] = value{i};

@@ -1,8 +1,7 @@
-// Attention of a few new tokens over cached keys and values, scores never stored: a workgroup takes QUERIES queries that
-// share a key/value head (heads first, then tokens) against one of `splits` parts of the keys, 64 keys at a time.
-// Key j is visible to the token at position i if j <= i and i − j < window. Softmax is kept up as keys come (Milakov &
-// Gimelshein 2018); with several parts each leaves its sum, maximum and weight, and `combine` adds them up in order.
-// Twin of `Params` in src/ops/cached_attention/mod.rs.
+// Attention of a few new tokens over cached keys and values; scores are never stored. A workgroup takes QUERIES queries that share a
+// key/value head (heads first, then tokens) against one of `splits` parts of the keys, 64 keys at a time.
+// Key j is visible to the token at position i if j <= i and i − j < window. Softmax is updated as keys come (Milakov & Gimelshein 2018).
+// With several parts, each stores its sum, maximum and weight, and `combine` adds them up in order.
 struct Params {
     rows: u32,          // T
     heads: u32,         // H
@@ -14,7 +13,7 @@ struct Params {
 }
 
 override HEAD_SIZE4: u32;   // K / 4, at most 128
-override QUERIES: u32;      // of a workgroup: at most 8, and 4 where K is over 256
+override QUERIES: u32;      // queries of a workgroup: at most 8, or 4 where K is over 256
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;          // [T, q_stride]
@@ -29,10 +28,10 @@ const MASKED: f32 = -1e30;
 
 var<workgroup> stage_q: array<vec4<f32>, 512>;  // [QUERIES, K]
 var<workgroup> block_p: array<f32, 512>;        // [QUERIES, KEYS]
-var<workgroup> eighths: array<f32, 64>;         // of a row of block_p
-var<workgroup> row_values: array<f32, 8>;       // factor on the sums so far, then their weight, by query
+var<workgroup> eighths: array<f32, 64>;         // eighths of a row of block_p
+var<workgroup> row_values: array<f32, 8>;       // per query: factor of the sums so far, then their weight
 
-// One query of the workgroup.
+// A query of the workgroup.
 struct Query {
     there: bool,
     row: u32,       // token
@@ -72,7 +71,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let begin = min(first + split * share, end);
     let stop = min(begin + share, end);
 
-    // Softmax: eight threads a query, eight keys each. Sums: a thread has columns lane and lane + 64 of every query.
+    // Softmax: eight threads per query, eight keys each. Sums: a thread has columns lane and lane + 64 of every query.
     let mine = query(lane / 8u, group.x, kv_head);
     let mine_at = min(lane / 8u, QUERIES - 1u) * KEYS + lane % 8u;
     var largest = MASKED;
@@ -81,7 +80,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let columns = (HEAD_SIZE4 + 63u) / 64u;
     for (var key0 = begin; key0 < stop; key0 += KEYS) {
         workgroupBarrier();
-        // Scores: a thread a key.
+        // Scores: one thread per key.
         let key = key0 + lane;
         var s: array<f32, 8>;
         if key < stop {
@@ -173,7 +172,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
 }
 
-// One workgroup a token and head. Every thread adds up the few weights for itself, rather than wait for the others.
+// One workgroup per token and head. Every thread sums the few weights itself, instead of waiting for the others.
 @compute @workgroup_size(64)
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row_head = group.y * params.heads + group.x;

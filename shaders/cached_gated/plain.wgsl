@@ -1,6 +1,6 @@
-// y = gelu(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and
-// the per-layer input, which has none. PARTS threads share the ranks of a column.
-#import common/gelu
+// y = gelu(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and the per-layer
+// input, which has none. PARTS threads share the ranks of a column.
+#import common/activation
 
 // Twin of `Params` in src/ops/cached_gated/mod.rs.
 struct Params {
@@ -24,12 +24,12 @@ struct Params {
 
 const COLUMNS: u32 = 64u / {PARTS}u; // of a workgroup
 
-#for g in 0..{PARTED}
+#if {PARTED}
 var<workgroup> gate_terms: array<vec4<f32>, 64>; // [PARTS, COLUMNS]
 var<workgroup> up_terms: array<vec4<f32>, 64>;
 #end
 
-// Four values of B·z from row 4·col4 on, or of this part of z. Of B the rows of DEEP vec4s of z are asked for together.
+// Four values of B·z from row 4·col4 on, for this part of z. Loads the rows of B for DEEP vec4s of z together.
 fn adapter_term(b_offset4: u32, z_at: u32, col4: u32, rank4: u32, part: u32) -> vec4<f32> {
     var sum = vec4<f32>();
     for (var r = part * {DEEP}u; r < rank4; r += {DEEP}u * {PARTS}u) {
@@ -59,7 +59,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let part = lane / COLUMNS;
     var g = adapter_term(0u, row + params.z_offset4, c, params.rank4, part);
     var u = adapter_term(params.up_b_offset4, row + params.up_z_offset4, c, params.up_rank4, part);
-#for p in 0..{PARTED}
+#if {PARTED}
     gate_terms[lane] = g;
     up_terms[lane] = u;
     workgroupBarrier();
@@ -75,5 +75,5 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     g += gate[row + c];
     u += up[t * params.up_stride4 + params.up_offset4 + c];
-    y[i] = vec4<f32>(gelu(g.x), gelu(g.y), gelu(g.z), gelu(g.w)) * u;
+    y[i] = activation4(g) * u;
 }

@@ -1,19 +1,19 @@
-// Queries, keys and values of new tokens, one workgroup a head: the adapter's term, RMSNorm and rotary embedding on what
-// the products left. Queries stay where they are; keys and values go to their token's row of the cache.
+// Queries, keys and values of new tokens, one workgroup per head: adds the adapter's term to the products, then applies RMSNorm and rotary
+// embedding. Queries stay in place; keys and values go to their token's row of the cache.
 #import common/reduce_wide
 
 // Twin of `Params` in src/ops/cached_heads/mod.rs.
 struct Params {
     heads: u32,         // H
-    kv_heads: u32,      // G; 0 where the layer uses another one's cache
+    kv_heads: u32,      // G; 0 where the layer shares another layer's cache
     head_size: u32,     // K
     stride: u32,        // floats of a row of products: queries, keys, values, z
-    values: u32,        // first column of the raw values: that of the keys where the layer has no matrix for values
+    values: u32,        // first column of the raw values; that of the keys where the layer has no matrix for values
     rank: u32,          // padded rank of the adapter term; 0 for none
     z_offset: u32,      // first column of the queries' z
     k_z_offset: u32,
     v_z_offset: u32,
-    k_b_offset: u32,    // first float of the keys' Bᵀ; the queries' is the first of all
+    k_b_offset: u32,    // first float of the keys' Bᵀ; the queries' Bᵀ begins at 0
     v_b_offset: u32,
     ring: u32,          // rows of the cache: token p is in row p % ring
     eps: f32,
@@ -34,7 +34,7 @@ const QUERY: u32 = 0u;
 const KEY: u32 = 1u;
 const VALUE: u32 = 2u;
 
-// Σ_r B[n, r]·z[r], with N rows of B from b_at on. Those of DEEP vec4s of z are asked for together.
+// Σ_r B[n, r]·z[r], with N rows of B from b_at on. Loads the rows for DEEP vec4s of z together.
 fn adapter_term(b_at: u32, n_rows: u32, z_at: u32) -> f32 {
     var sum = 0.0;
     for (var r = 0u; r < params.rank; r += 4u * {DEEP}u) {
@@ -57,7 +57,7 @@ fn adapter_term(b_at: u32, n_rows: u32, z_at: u32) -> f32 {
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y * params.stride;
     var kind = QUERY;
-    var n = group.x; // head of its kind
+    var n = group.x; // head among queries, keys or values
     var raw = row;
     var z = row + params.z_offset;
     var b_at = 0u;

@@ -1,30 +1,19 @@
-// A 64×64 tile of a product on cooperative matrices of 8×8, forward and backward, operands in f16 and sums in f32. A workgroup is
-// four subgroups of {LANES} lanes, each makes 32×32 results as 16 matrices, which fill its registers; all four read what is staged
-// 32 steps of the sum at a time, so that a weight is unpacked once for 64 rows. What is staged lies matrix by matrix, and as
-// scalars: Metal's simdgroup_load takes pointers to nothing else.
-// The importer says with `tile_of` what is multiplied, with `source` which row of x each row of the tile is, with `place` where
-// in `result` a row begins (both may say NONE); its x4, z4, b4 and a4 are zero past their ends; `factors` undo the scaling of x.
+// A 64×64 tile of a product on cooperative matrices of 8×8, forward and backward: operands in f16, sums in f32. A workgroup has four
+// subgroups of {LANES} lanes. Each computes 32×32 results as 16 matrices, which fill its registers. All four read the same 32 steps of
+// the sum from workgroup memory, so that a weight is unpacked once for 64 rows. Staged values lie matrix by matrix, and as scalars,
+// because Metal's simdgroup_load takes pointers to scalars only.
+// The importer has the functions of common/product or common/expert_product, and `factors`, which undo the scaling of x.
 
-// What a workgroup multiplies.
-struct Tile {
-    first_row: u32,     // of W
-    rows: u32,          // of W, N
-    first_column: u32,  // of the result
-    part: u32,          // of the sum
-    part_steps: u32,    // 0 and a part that is not the first: nothing, since no return passes naga's analysis as uniform
-}
-
-const NONE: u32 = 0xffffffffu;
 const THREADS: u32 = 4u * {LANES}u;
 const PITCH: u32 = 68u; // floats from one row of `finished` to the next: 4 more than 64 spread the banks
 
 var<workgroup> sources: array<u32, 64>;     // rows of x
-var<workgroup> scales: array<f32, 64>;      // of these
+var<workgroup> scales: array<f32, 64>;      // scales of these rows
 var<workgroup> staged_x: array<f16, 2048>;  // [4, 8, 8, 8]: matrices over the steps, over the rows, row, step
 var<workgroup> staged_w: array<f16, 2048>;  // [4, 8, 8, 8]: over the steps and the columns; forward: column, step; backward: step, column
 var<workgroup> finished: array<f32, 1088>;  // 16 rows of results
 
-// Where in `staged_x` step `k` of row `row` lies, and alike in `staged_w`.
+// Where step `k` of row `row` lies in `staged_x` and `staged_w`.
 fn staged_at(row: u32, k: u32) -> u32 {
     return (k / 8u * 8u + row / 8u) * 64u + row % 8u * 8u + k % 8u;
 }
@@ -44,7 +33,7 @@ fn stage_x(row: u32, k4: u32, values: vec4<f32>) {
 #end
 }
 
-// Half of a slice of W; rows past the last are zero.
+// Stages half of a slice of W; rows past the last are zero.
 fn stage_half(tile: Tile, row: u32, slice: u32, half: u32, at: u32, next: u32) {
     let known = row < tile.rows;
     let there = tile.first_row + min(row, tile.rows - 1u);
@@ -55,7 +44,7 @@ fn stage_half(tile: Tile, row: u32, slice: u32, half: u32, at: u32, next: u32) {
 #end
 }
 
-// 32 steps of 64 rows of W.
+// Stages 32 steps of 64 rows of W.
 fn stage_forward(tile: Tile, column: u32, step: u32, lane: u32) {
     for (var i = lane; i < 128u; i += THREADS) {
         let n = i % 64u;
@@ -63,23 +52,23 @@ fn stage_forward(tile: Tile, column: u32, step: u32, lane: u32) {
     }
 }
 
-// 32 rows of W, 64 columns.
+// Stages 64 columns of 32 rows of W.
 fn stage_backward(tile: Tile, column: u32, step: u32, lane: u32) {
     for (var i = lane; i < 128u; i += THREADS) {
         let n = i % 32u;
-        let half = i / 32u; // of the columns' four
+        let half = i / 32u; // one of the four halves of the columns
         stage_half(tile, step * 32u + n, column / 32u + half / 2u, half % 2u, (n / 8u * 8u + half * 2u) * 64u + n % 8u * 8u, 64u);
     }
 }
 
-// B [N, R], 32 of its columns.
+// Stages 32 columns of B [N, R].
 fn stage_lora_forward(column: u32, r4: u32, lane: u32) {
     for (var i = lane; i < 512u; i += THREADS) {
         stage_w(staged_at(i / 8u, i % 8u * 4u), b4(column + i / 8u, r4 + i % 8u));
     }
 }
 
-// A [R, K], 32 of its rows.
+// Stages 32 rows of A [R, K].
 fn stage_lora_backward(column: u32, r4: u32, lane: u32) {
     for (var i = lane; i < 512u; i += THREADS) {
         let r = i / 16u;
@@ -109,7 +98,7 @@ fn store(tile: Tile, row0: u32, row: u32, col4: u32, i: u32) {
 @compute @workgroup_size(THREADS)
 fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32, @builtin(subgroup_id) subgroup: u32) {
     let tile = tile_of(group);
-    let down = subgroup / 2u * 4u; // of the tile's 8×8 matrices, this subgroup's first
+    let down = subgroup / 2u * 4u; // the first of the tile's 8×8 matrices that this subgroup computes
     let across = subgroup % 2u * 4u;
     let row0 = group.y * 64u;
     let column = tile.first_column + group.x * 64u;

@@ -1,6 +1,6 @@
-// Inverted dropout of what the adapters of experts read: a function of key, choice and column alone, wherever the row of the choice
-// stands among the groups. The importer's params have `mask_key`, `mask_first` (the first choice), `mask_stride` (columns of a choice),
-// `mask_threshold` (p·2³²) and `mask_scale` (1/(1 − p)). The rule is that of dropout.wgsl, with choices for tokens.
+// Inverted dropout of the inputs of experts' adapters. The mask depends only on key, choice and column, not on the row of the choice among
+// the groups. The importer's params have `mask_key`, `mask_first` (the first choice), `mask_stride` (columns per choice), `mask_threshold`
+// (p·2³²) and `mask_scale` (1/(1 − p)). The rule is that of shaders/dropout/plain.wgsl, with choices in place of tokens.
 #import common/pcg
 
 fn mask4(choice: u32, col4: u32) -> vec4<f32> {

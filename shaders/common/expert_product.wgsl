@@ -1,4 +1,6 @@
-// What shaders/linear/grouped.wgsl and shaders/linear/grouped_coop8.wgsl read; nothing past the ends of a matrix.
+// Parameters, bindings and reads of products over rows that are grouped by expert: shaders/linear/{grouped,grouped_coop8}.wgsl. Reads
+// past the ends of a matrix give zero.
+#import common/product_tile
 
 // Twin of `Params` in src/ops/linear/grouped.rs.
 struct Params {
@@ -16,10 +18,10 @@ struct Params {
     z_offset4: u32,
     scale: f32,
     lora_scale: f32,
-    accumulate: u32,    // whether y keeps what it holds
-    cols4: u32,         // columns of y that this call makes, / 4
+    accumulate: u32,    // 1: add to y
+    cols4: u32,         // columns of y that this call computes, / 4
     first_column: u32,  // the first of them: row of W_e forward, column backward
-    tile: u32,          // rows of a tile of the groups, one or two of this kernel's
+    tile: u32,          // rows of a tile of the groups: one or two tiles of this kernel
     lora_rows: u32,     // rows of B_e
     lora_first: u32,    // row of B_e for the first of W_e
     mask_key: u32,
@@ -60,4 +62,34 @@ fn a4(r: u32, col4: u32) -> vec4<f32> {
         return vec4<f32>();
     }
     return lora[(expert * params.rank4 * 4u + r) * all4 + col4];
+}
+
+// Four values of row `source` of x, as `source()` gives it.
+fn x4(source: u32, col4: u32, cols4: u32) -> vec4<f32> {
+    if source == NONE || col4 >= cols4 {
+        return vec4<f32>();
+    }
+    return x[source * params.x_stride4 + params.x_offset4 + col4];
+}
+
+fn tile_of(group: vec3<u32>) -> Tile {
+    let own = tiles[group.y * 64u / params.tile]; // no barrier may depend on a private variable
+    expert = own;
+    let nth = own - params.first_expert; // of W; past its last also where the difference wraps
+    if nth >= params.weight_rows / params.expert_rows {
+        return Tile(0u, 0u, 0u, 1u, 0u);
+    }
+    return Tile(nth * params.expert_rows, params.expert_rows, params.first_column, 0u, NONE);
+}
+
+// The row of x that a row of the tile reads, or NONE.
+fn source(row: u32) -> u32 {
+    let choice = choices[row];
+    let of_token = choice / max(params.used, 1u);
+    return select(select(row, of_token, params.used > 0u), NONE, choice == NONE);
+}
+
+// Where a row of the result begins, or NONE.
+fn place(tile: Tile, row: u32) -> u32 {
+    return select(row * params.y_stride4 + params.y_offset4, NONE, tile.part_steps == 0u);
 }

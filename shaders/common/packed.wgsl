@@ -1,7 +1,7 @@
-// Rows as operands of cooperative matrices: where their values lie, [K/16, T/16, 16, 16], matrices of 16 rows and 16 columns
-// each in one piece; and the power of two that brings a row's largest value into [½, 1), by that value's exponent.
+// Rows as operands of cooperative matrices: [K/16, T/16, 16, 16], matrices of 16 rows and 16 columns, each contiguous. And the power of two
+// that brings a row's largest value into [½, 1), from that value's exponent.
 
-// vec4 `c` of row `row`; `tiles` are the matrices from one column of them to the next.
+// Where vec4 `c` of row `row` lies; `tiles` is the stride between columns of matrices.
 fn packed_at(tiles: u32, row: u32, c: u32) -> u32 {
     return ((c / 4u) * tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u;
 }
@@ -11,17 +11,17 @@ fn most4(x: vec4<f32>) -> f32 {
     return max(max(a.x, a.y), max(a.z, a.w));
 }
 
-// The exponent's bits of the largest value, so that both powers are normal.
+// The exponent bits of the largest value, clamped so that both powers are normal numbers.
 fn exponent(most: f32) -> u32 {
     return clamp(bitcast<u32>(most) >> 23u, 1u, 252u);
 }
 
-// 2^(126 − e) by the bits of e.
+// 2^(126 − e), from the bits of e.
 fn scaling(e: u32) -> f32 {
     return bitcast<f32>((253u - e) << 23u);
 }
 
-// 2^(e − 126), what undoes it.
+// 2^(e − 126), which undoes scaling(e).
 fn undoing(e: u32) -> f32 {
     return bitcast<f32>((e + 1u) << 23u);
 }

@@ -1,4 +1,5 @@
-// What shaders/linear/tiled.wgsl and shaders/linear/software.wgsl read; nothing past the ends of a matrix.
+// Parameters, bindings and reads of products: shaders/linear/{tiled,software,coop8}.wgsl. Reads past the ends of a matrix give zero.
+#import common/product_tile
 
 // Twin of `Params` in src/ops/linear/mod.rs.
 struct Params {
@@ -15,9 +16,9 @@ struct Params {
     lora_offset4: u32,
     scale: f32,
     lora_scale: f32,
-    accumulate: u32,    // whether y keeps what it holds
-    cols4: u32,         // columns of y that this call owns, / 4
-    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
+    accumulate: u32,    // 1: add to y
+    cols4: u32,         // columns of y that this call computes, / 4
+    part_steps: u32,    // steps of the sum per part; part i, group.z, writes result[i]
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -27,7 +28,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read> lora: array<vec4<f32>>;       // forward: B [N, R]; backward: A [R, K]
 @group(0) @binding(5) var<storage, read_write> result: array<vec4<f32>>; // forward: y [T, N]; backward: dx [T, K]
 
-// Four values of row `row` of x or z, zero past its end.
+// Four values of row `row` of x, zero past its end.
 fn x4(row: u32, col4: u32, cols4: u32) -> vec4<f32> {
     if row >= params.rows || col4 >= cols4 {
         return vec4<f32>();
@@ -42,13 +43,6 @@ fn z4(row: u32, r4: u32) -> vec4<f32> {
     return z[row * params.z_stride4 + params.z_offset4 + r4];
 }
 
-fn w4(row: u32, col4: u32) -> vec4<f32> {
-    if row >= params.weight_rows || col4 * 4u >= params.weight_cols {
-        return vec4<f32>();
-    }
-    return params.scale * weight4(row, col4);
-}
-
 fn b4(row: u32, r4: u32) -> vec4<f32> {
     if row >= params.weight_rows || r4 >= params.rank4 {
         return vec4<f32>();
@@ -61,4 +55,19 @@ fn a4(r: u32, col4: u32) -> vec4<f32> {
         return vec4<f32>();
     }
     return lora[params.lora_offset4 + r * params.cols4 + col4];
+}
+
+fn tile_of(group: vec3<u32>) -> Tile {
+    return Tile(0u, params.weight_rows, 0u, group.z, params.part_steps);
+}
+
+// The row of x that a row of the tile reads, or NONE.
+fn source(row: u32) -> u32 {
+    return select(NONE, row, row < params.rows);
+}
+
+// Where a row of the result begins, or NONE.
+fn place(tile: Tile, row: u32) -> u32 {
+    let at = (tile.part * params.rows + row) * params.y_stride4 + params.y_offset4;
+    return select(NONE, at, row < params.rows);
 }

@@ -1,4 +1,4 @@
-// Sums and maxima over the 64 threads of a workgroup, in a fixed order, the same in every thread.
+// Sums and maxima over the 64 threads of a workgroup, in a fixed order; every thread gets the result.
 var<workgroup> reduce_values: array<f32, 64>;
 
 fn reduce_sum(value: f32, lane: u32) -> f32 {

@@ -1,4 +1,4 @@
-// Sums over the first 256 threads of a workgroup, in a fixed order, the same in every thread.
+// Sums over the first 256 threads of a workgroup, in a fixed order; every thread gets the result.
 var<workgroup> wide_values: array<f32, 256>;
 
 fn wide_sum(value: f32, lane: u32) -> f32 {

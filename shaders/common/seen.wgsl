@@ -1,4 +1,4 @@
-// Which keys a query sees, and which queries see a key. The importer has `params` with rows and window, `bounds`, the start and end row
+// Which keys a query sees, and which queries see a key. The importer has `params` with `rows` and `window`, `bounds`, the start and end row
 // of each token's sample, and BLOCK, the keys of a block.
 
 // The first key that a query sees; `start` is the first row of its sample.

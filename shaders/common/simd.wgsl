@@ -1,9 +1,8 @@
-// Kernels for a processor that plays a GPU. There a subgroup is one SIMD register of {LANES} lanes; what costs is every load of
-// a lane, every barrier and every index, while a broadcast from a lane is a single instruction. So each subgroup is a
-// workgroup of its own and keeps a tile of the result in registers: its rows lie on the lanes, and the other operand's rows
-// are loaded a row a lane and broadcast.
+// Kernels for a software renderer, where a subgroup is one SIMD register of {LANES} lanes. A lane's loads, barriers and indexing are
+// expensive there, while a broadcast from a lane is a single instruction. So each subgroup is a workgroup of its own and keeps a tile of the
+// result in registers: its rows lie on the lanes, and the other operand's rows are loaded one per lane and broadcast.
 
-// Of what the lanes loaded, each four values of a row or one: those of lanes 4·q to 4·q + 3.
+// The values that lanes 4·q to 4·q + 3 have loaded: four values of a row each (rows), or one (values).
 #for q in 0..{QUADS}
 fn rows_{q}(w: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(

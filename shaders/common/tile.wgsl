@@ -1,8 +1,8 @@
-// A 64×64 tile of C = P·Q for 64 threads, 8×8 a thread, staged through workgroup memory 16 steps of the sum at a time.
-// The importer stages P `[16, 64]` and Q `[16, 64]`, calls tile_multiply, and at the end gets each row in its
-// `store_row(row, col4, a, b)`: eight neighbouring columns from 4·col4 on.
-// Operands are of the importer's type `operand`, sums of f32.
-// The accumulators have names because no driver here keeps an indexed array of them in registers.
+// A 64×64 tile of C = P·Q for 64 threads, 8×8 per thread, staged through workgroup memory 16 steps of the sum at a time. The importer
+// stages P `[16, 64]` and Q `[16, 64]` and calls tile_multiply. At the end its `store_row(row, col4, a, b)` gets each row: eight neighbouring
+// columns from 4·col4 on.
+// Operands have the importer's type `operand`, sums are f32.
+// The accumulators have names because no known driver keeps an indexed array of them in registers.
 const TILE: u32 = 64u;
 const STEPS: u32 = 16u;
 const PITCH: u32 = 17u; // vec4s between two steps: one more than 16 spreads the banks
@@ -36,7 +36,7 @@ fn stage_p_rows(step4: u32, row4: u32, rows: mat4x4<f32>) {
     tile_p[at + 3u * PITCH] = vec4<operand>(columns[3]);
 }
 
-// The same for Q.
+// Stages four rows of Q: see stage_p_rows.
 fn stage_q_rows(step4: u32, row4: u32, rows: mat4x4<f32>) {
     let columns = transpose(rows);
     let at = step4 * 4u * PITCH + row4;
@@ -46,7 +46,7 @@ fn stage_q_rows(step4: u32, row4: u32, rows: mat4x4<f32>) {
     tile_q[at + 3u * PITCH] = vec4<operand>(columns[3]);
 }
 
-// Adds the product of what is staged. All threads must call it together.
+// Adds the product of the staged P and Q. All threads must call it together.
 fn tile_multiply(lane: u32) {
     workgroupBarrier();
     let p_at = lane / 8u * 2u;
@@ -76,8 +76,8 @@ fn tile_multiply(lane: u32) {
     workgroupBarrier();
 }
 
-// Stores up to eight neighbouring columns of a row of the importer's `result`, or adds them where `params.accumulate`
-// says so; columns from 4·`cols4` on are not there.
+// Stores up to eight neighbouring columns of a row of the importer's `result`, or adds them with `params.accumulate`; the result ends
+// before column 4·`cols4`.
 fn store_columns(at: u32, col4: u32, cols4: u32, a: vec4<f32>, b: vec4<f32>) {
     let left = col4 < cols4;
     let right = col4 + 1u < cols4;
@@ -97,7 +97,7 @@ fn store_columns(at: u32, col4: u32, cols4: u32, a: vec4<f32>, b: vec4<f32>) {
     }
 }
 
-// Hands out the tile whose first row is `row0` and whose first column is 4·`col4`.
+// Calls store_row for the rows of the tile that begins at row `row0` and column 4·`col4`.
 fn tile_store(row0: u32, col4: u32, lane: u32) {
     let row = row0 + lane / 8u * 8u;
     let col = col4 + lane % 8u * 2u;

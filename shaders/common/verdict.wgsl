@@ -1,4 +1,4 @@
-// What a row that carries loss is judged by; see src/ops/row_status/mod.rs.
+// The status of a row with loss; see src/ops/row_status/mod.rs.
 const WRONG: u32 = 0u;
 const RIGHT: u32 = 1u;
 const NOT_FINITE: u32 = 2u;
@@ -12,7 +12,7 @@ fn not_finite4(x: vec4<f32>) -> vec4<bool> {
     return (bitcast<vec4<u32>>(x) & vec4<u32>(0x7f800000u)) == vec4<u32>(0x7f800000u);
 }
 
-// Which of the four logits from column 4·c on stand before the target. Of equal ones the first is the likeliest.
+// Which of the four logits from column 4·c on are likelier than the target. Of equal logits the first is the likeliest.
 fn likelier(z: vec4<f32>, c: u32, target_logit: f32, target_id: u32) -> vec4<bool> {
     let i = vec4<u32>(c * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
     return (z > vec4<f32>(target_logit)) | ((z == vec4<f32>(target_logit)) & (i < vec4<u32>(target_id)));

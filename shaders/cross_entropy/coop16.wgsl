@@ -1,6 +1,7 @@
-// The backward of cross_entropy.wgsl for products on cooperative matrices, and the verdicts of verdict.wgsl, whose read of the
-// logits it saves: dlogits are packed at once (pack.wgsl). No value of a row is larger than the factor of the loss, so that
-// factor is what undoes the row's scaling. There are few rows: each keeps as many threads as a workgroup may have.
+// Backward of cross_entropy/plain.wgsl for products on cooperative matrices, with the row status of row_status/plain.wgsl,
+// which saves a second read of the logits. Writes dlogits packed (pack/plain.wgsl). Before the coefficient, no gradient of a
+// row is larger than 1, so the coefficient is stored as the row's scale factor. There are few rows: each gets as many threads
+// as a workgroup may have.
 enable f16;
 #import common/packed
 #import common/verdict
@@ -12,11 +13,10 @@ struct Params {
     stride4: u32,       // vec4s from one row of logits to the next
     tiles: u32,         // matrices from one column of them to the next: rows/16 or more
     target_offset: u32, // place of the first row in targets
-    loss_offset: u32,   // and in losses
+    loss_offset: u32,   // and in losses and coefficients
     softcap: f32,       // 0: none
-    factor: f32,        // 1 / loss-carrying tokens of the optimizer step
     width4: u32,        // D / 4
-    verdict_offset: u32, // place of the first row in verdicts
+    verdict_offset: u32, // index of the first row in verdicts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -28,8 +28,9 @@ struct Params {
 
 @group(0) @binding(6) var<storage, read> hidden: array<vec4<f32>>;         // [rows, D], before the output norm
 @group(0) @binding(7) var<storage, read_write> verdicts: array<u32>;       // [N]
+@group(0) @binding(8) var<storage, read> coefficients: array<f32>;         // [N], gradient of the objective by each row's loss
 
-var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and what was found against the row
+var<workgroup> partial: array<vec4<f32>, {THREADS}>; // the largest, the sum, and findings against the row
 
 fn capped(z: vec4<f32>) -> vec4<f32> {
     if params.softcap == 0.0 {
@@ -45,7 +46,7 @@ fn write(row: u32, c: u32, value: vec4<f16>) {
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
-    // The last matrices are full: what is below the last row, and right of the last column up to 64, is zero.
+    // The last matrices are full: zeros fill the rows past the last, and the columns up to the next multiple of 64.
     let packed4 = (params.vocab4 + 15u) / 16u * 16u;
     if row >= params.rows {
         for (var c = lane; c < packed4; c += {THREADS}u) {
@@ -89,7 +90,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let whole = partial[0];
     let lse = whole.x + log(whole.y);
     if lane == 0u {
-        factors[row] = params.factor;
+        factors[row] = coefficients[params.loss_offset + row];
         verdicts[params.verdict_offset + row] = verdict(whole.z > 0.0, whole.w > 0.0);
     }
     for (var c = lane; c < packed4; c += {THREADS}u) {

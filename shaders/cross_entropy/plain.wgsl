@@ -1,5 +1,5 @@
-// Softcap and cross entropy of one row of logits a workgroup, in place.
-// c = cap·tanh(z/cap); loss = log Σ exp(c) − c[target]; dz = factor·(softmax(c) − onehot)·(1 − (c/cap)²).
+// Softcap and cross entropy in place; one workgroup per row of logits.
+// c = cap·tanh(z/cap); loss = log Σ exp(c) − c[target]; dz = coefficient·(softmax(c) − onehot)·(1 − (c/cap)²).
 #import common/reduce
 
 // Twin of `Params` in src/ops/cross_entropy/mod.rs.
@@ -8,15 +8,15 @@ struct Params {
     vocab: u32,
     stride: u32,        // floats from one row of logits to the next
     target_offset: u32, // place of the first row in targets
-    loss_offset: u32,   // and in losses
+    loss_offset: u32,   // and in losses and coefficients
     softcap: f32,       // 0: none
-    factor: f32,        // 1 / loss-carrying tokens of the optimizer step
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> logits: array<f32>;     // [rows, V] → capped logits, or dlogits
 @group(0) @binding(2) var<storage, read> targets: array<u32>;          // [N]
 @group(0) @binding(3) var<storage, read_write> losses: array<f32>;     // [N]
+@group(0) @binding(4) var<storage, read> coefficients: array<f32>;     // [N], gradient of the objective by each row's loss
 
 fn capped(z: f32) -> f32 {
     if params.softcap == 0.0 {
@@ -57,6 +57,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let at = group.x * params.stride;
     let target_id = targets[params.target_offset + group.x];
     let lse = row_lse(group.x, lane);
+    let coefficient = coefficients[params.loss_offset + group.x];
     for (var i = lane; i < params.vocab; i += 64u) {
         let c = logits[at + i];
         if i == target_id {
@@ -64,11 +65,11 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         }
         let slope_root = select(0.0, c / params.softcap, params.softcap != 0.0);
         let p = exp(c - lse) - select(0.0, 1.0, i == target_id);
-        logits[at + i] = params.factor * p * (1.0 - slope_root * slope_root);
+        logits[at + i] = coefficient * p * (1.0 - slope_root * slope_root);
     }
 }
 
-// Only the softcap, for reading logits.
+// Applies only the softcap, for logits that are read.
 @compute @workgroup_size(64)
 fn cap(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     for (var i = lane; i < params.vocab; i += 64u) {

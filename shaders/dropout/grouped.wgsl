@@ -1,5 +1,5 @@
-// The way back through the adapters of experts whose inputs dropout masks: dx += mask·(u·A_e), over rows that are grouped by expert.
-// Its way there is `forward_masked` of expert_linear.wgsl.
+// Backward through the adapters of experts with dropout: dx += mask·(u·A_e), over rows that are grouped by expert.
+// The forward is shaders/linear/grouped.wgsl with MASKED.
 #import common/expert_mask
 
 // Twin of `Params` in src/ops/dropout/grouped.rs.
@@ -8,8 +8,8 @@ struct Params {
     u_stride4: u32,
     u_offset4: u32,
     a_cols4: u32,       // K / 4
-    first4: u32,        // first column of A_e that this call makes, / 4
-    cols4: u32,         // how many, / 4
+    first4: u32,        // first column of A_e that this call computes, / 4
+    cols4: u32,         // number of columns, / 4
     dx_stride4: u32,
     dx_offset4: u32,
     tile: u32,          // rows of a tile of the groups
@@ -27,7 +27,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read> tiles: array<u32>;                 // expert of each tile
 @group(0) @binding(5) var<storage, read> choices: array<u32>;               // choice of each row
 
-const ROWS: u32 = 8u;       // a workgroup: what it reads of A stays near
+const ROWS: u32 = 8u;       // per workgroup: A stays in the cache
 const NONE: u32 = 0xffffffffu;
 
 @compute @workgroup_size(64)

@@ -1,5 +1,5 @@
 // Inverted dropout of the adapter's input: y = mask·x/(1 − p); backward adds mask·dy/(1 − p) to dx.
-// The mask is a function of key and element alone, so backward and recomputation see the same one.
+// The mask depends only on key and element, so that backward and recomputation use the same mask.
 #import common/pcg
 
 // Twin of `Params` in src/ops/dropout/mod.rs.

@@ -1,5 +1,5 @@
-// Rows by index: y[t] = scale·W[ids[t]] in whatever format `weight` reads, and the mirror dW[ids[t]] = dy[t] for
-// distinct ids in F32 (the head takes some rows of the residual stream and hands their gradients back).
+// Rows by index: y[t] = scale·W[ids[t]] in the format that `weight` reads, and the mirror dW[ids[t]] = dy[t] for distinct ids in F32. The
+// mirror returns the gradients of those rows of the residual stream that the head has taken.
 #import weight
 
 // Twin of `Params` in src/ops/embedding/mod.rs.

@@ -1,5 +1,5 @@
-// Back from rows that are grouped by expert to tokens, in the order of each token's choices: y[t] = Σ_k factor_k·x[place_k], with the weight of
-// the choice times the scale of its expert as factor, or 1.
+// From rows that are grouped by expert back to tokens, in the order of each token's choices: y[t] = Σ_k factor_k·x[place_k]. The factor is
+// the weight of the choice times the scale of its expert, or 1.
 
 // Twin of `Params` in src/ops/experts/combine.rs.
 struct Params {

@@ -1,19 +1,19 @@
-// Sorts the tokens by expert: one workgroup an expert, each of its threads over a run of all choices, so that the order is that
-// of the tokens however the threads run. An expert's rows begin at a tile's, and zeros (NONE) fill its last one.
+// Sorts the tokens by expert, one workgroup per expert. Each thread takes a run of all choices, so that the order is that of the tokens in
+// every schedule. An expert's rows begin with a tile, and padding (NONE) fills its last tile.
 
 // Twin of `Params` in src/ops/experts/groups.rs.
 struct Params {
     choices: u32,       // T·used
     experts: u32,       // E, at most 256
     tile: u32,          // rows of a tile
-    tiles: u32,         // room for so many
+    tiles: u32,         // most tiles
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> chosen: array<u32>;           // expert of each choice [T·used]
 @group(0) @binding(2) var<storage, read_write> counts: array<u32>;     // choices of each expert [E]
 @group(0) @binding(3) var<storage, read_write> tiles: array<u32>;      // expert of each tile, NONE past the last [tiles]
-@group(0) @binding(4) var<storage, read_write> choices: array<u32>;    // choice of each row, NONE in the filling [tiles·tile]
+@group(0) @binding(4) var<storage, read_write> choices: array<u32>;    // choice of each row, NONE for padding [tiles·tile]
 @group(0) @binding(5) var<storage, read_write> places: array<u32>;     // row of each choice [T·used]
 @group(0) @binding(6) var<storage, read_write> firsts: array<u32>;     // first tile of each expert [E]
 
@@ -22,7 +22,7 @@ const THREADS: u32 = 256u;
 
 var<workgroup> shared_values: array<u32, 256>;
 
-// Choices from `at.x` to `at.y` are this thread's.
+// This thread takes the choices from .x to before .y.
 fn own_run(lane: u32) -> vec2<u32> {
     let run = (params.choices + THREADS - 1u) / THREADS;
     return min(vec2<u32>(lane * run, (lane + 1u) * run), vec2<u32>(params.choices));

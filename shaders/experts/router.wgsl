@@ -1,6 +1,6 @@
-// The router of a mixture of experts, one workgroup a token: the USED experts with the largest scores, and their softmax. That
-// is the softmax over all experts divided by the sum over the chosen, as the sum over all cancels; its backward too touches
-// the chosen alone. Of equal scores the lower expert comes first.
+// The router of a mixture of experts, one workgroup per token: the USED experts with the largest scores, and their softmax. That equals the
+// softmax over all experts divided by the sum over the chosen, because the sum over all cancels. Its backward touches only the chosen, too.
+// Of equal scores the lower expert comes first.
 #import common/reduce
 
 // Twin of `Params` in src/ops/experts/router.rs.
@@ -8,7 +8,7 @@ struct Params {
     rows: u32,          // T
     experts: u32,       // E, at most 256
     used: u32,          // experts of a token, at most 16
-    stride: u32,        // floats from one row of scores to the next
+    stride: u32,        // floats per row of scores
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -27,7 +27,7 @@ var<workgroup> best_experts: array<u32, 64>;
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.x + group.y * groups.x;
     let row = min(index, params.rows - 1u);
-    // This thread's experts: lane, lane + 64, lane + 128 and lane + 192; bit i of `taken` is one that was chosen.
+    // This thread's experts are lane, lane + 64, lane + 128 and lane + 192; bit i of `taken` is set once the i-th is chosen.
     var taken = 0u;
     var first = 0.0;
     var sum = 0.0;
@@ -76,7 +76,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
 }
 
-// dscore = weight·(dweight − Σ weight·dweight) of the chosen, 0 of the others.
+// dscore = weight·(dweight − Σ weight·dweight) for the chosen, 0 for the others.
 @compute @workgroup_size(64)
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x + group.y * groups.x;

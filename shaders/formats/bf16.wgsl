@@ -1,4 +1,4 @@
-// BF16, as in the file: two a word, each the upper half of an f32.
+// BF16 as in the file: two values per word, each the upper half of an f32.
 #import formats/slice_of_rows
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {

@@ -1,4 +1,4 @@
-// F16, as in the file: two a word.
+// F16 as in the file: two values per word.
 #import formats/slice_of_rows
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {

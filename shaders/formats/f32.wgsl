@@ -1,4 +1,4 @@
-// F32, as in the file.
+// F32 as in the file.
 #import formats/slice_of_rows
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {

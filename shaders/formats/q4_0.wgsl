@@ -1,4 +1,4 @@
-// Q4_0: d·(q − 8). Planes: nibbles (a vec4 a slice), d (an f16 a slice).
+// Q4_0: d·(q − 8). Planes: nibbles (a vec4 per slice), d (an f16 per slice).
 #import formats/nibbles
 
 struct Slice {

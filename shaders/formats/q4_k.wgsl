@@ -1,4 +1,4 @@
-// Q4_K: d·scale·q − dmin·minimum. Planes: nibbles (a vec4 a slice), headers (a vec4 a block of 8 slices).
+// Q4_K: d·scale·q − dmin·minimum. Planes: nibbles (a vec4 per slice), headers (a vec4 per block of 8 slices).
 #import formats/k_scales
 #import formats/nibbles
 

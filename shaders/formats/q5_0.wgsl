@@ -1,4 +1,4 @@
-// Q5_0: d·(q − 16), bit 4 of each q apart. Planes: nibbles (a vec4 a slice), high bits (a word a slice), d (an f16 a slice).
+// Q5_0: d·(q − 16), with bit 4 of each q apart. Planes: nibbles (a vec4 per slice), high bits (a word per slice), d (an f16 per slice).
 #import formats/nibbles
 
 struct Slice {

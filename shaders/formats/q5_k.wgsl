@@ -1,5 +1,5 @@
-// Q5_K: as Q4_K with bit 4 of each q apart. Planes: nibbles (a vec4 a slice), headers (a vec4 a block of 8 slices),
-// high bits (a word a slice).
+// Q5_K: as Q4_K, with bit 4 of each q apart. Planes: nibbles (a vec4 per slice), headers (a vec4 per block of 8 slices), high bits (a word
+// per slice).
 #import formats/k_scales
 #import formats/nibbles
 

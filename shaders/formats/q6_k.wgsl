@@ -1,11 +1,11 @@
-// Q6_K: d·scale·(q − 32). Planes: low nibbles (a vec4 a slice), i8 scales (a vec4 a block of 8 slices), high pairs (two
-// words a slice), d (an f16 a block).
+// Q6_K: d·scale·(q − 32). Planes: low nibbles (a vec4 per slice), i8 scales (a vec4 per block of 8 slices), high pairs (two words per
+// slice), d (an f16 per block).
 #import formats/nibbles
 
 struct Slice {
     low: vec4<u32>,
     high: vec2<u32>,
-    scales: u32,    // the slice's two, in the low half
+    scales: u32,    // the two scales of the slice, in the low half
     d: f32,
 }
 

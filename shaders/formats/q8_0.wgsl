@@ -1,4 +1,4 @@
-// Q8_0: d·q. Planes: q (two vec4s a slice), d (an f16 a slice).
+// Q8_0: d·q. Planes: q (two vec4s per slice), d (an f16 per slice).
 struct Slice {
     first: vec4<u32>,
     second: vec4<u32>,

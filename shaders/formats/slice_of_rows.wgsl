@@ -1,4 +1,4 @@
-// Slices of formats that stay row by row, as in the file: the last one of a row may be cut short, by zeros.
+// Slices of formats that stay row by row, as in the file. Zeros fill the last slice of a row.
 struct Slice {
     row: u32,
     col4: u32,

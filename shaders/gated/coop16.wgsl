@@ -1,13 +1,13 @@
-// The GeGLU of geglu.wgsl, packed at once as operands of products on cooperative matrices (pack.wgsl). A workgroup takes a
-// row and keeps it in registers, EACH vec4s a thread, until its largest value is known.
+// The gated unit of shaders/gated/plain.wgsl, packed as operands of products on cooperative matrices (shaders/pack/plain.wgsl). A workgroup
+// takes a row and keeps it in registers, EACH vec4s per thread, until its largest value is known.
 enable f16;
-#import common/gelu
+#import common/activation
 #import common/packed
 
 // Twin of `Params` in src/ops/gated/coop16.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // matrices from one column of them to the next: T/16 or more
+    tiles: u32,     // stride between columns of matrices: T/16 or more
     cols4: u32,     // F / 4
     packed4: u32,   // columns to write, / 4: F rounded up to 64
 }
@@ -23,11 +23,9 @@ struct Params {
 
 const THREADS: u32 = {THREADS}u;
 
-// Loads come before anything waits for them, also those of columns that are not there.
-
 var<workgroup> largest: array<vec2<f32>, {THREADS}>;
 
-// The largest of each half over the workgroup.
+// The largest of each component over the workgroup.
 fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
     largest[lane] = most;
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
@@ -40,7 +38,7 @@ fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
     return largest[0];
 }
 
-// Stores column c, / 4; what is behind the last one up to 64 is zero.
+// Stores vec4 c of a row; zeros fill the columns up to the next multiple of 64.
 fn write_first(row: u32, c: u32, value: vec4<f32>) {
     if c < params.packed4 {
         first[packed_at(params.tiles, row, c)] = vec4<f16>(value);
@@ -66,7 +64,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let u{i} = up[min(at + c{i}, last)];
 #end
 #for i in 0..{EACH}
-    let y{i} = select(vec4<f32>(), gelu4(g{i}) * u{i}, c{i} < end);
+    let y{i} = select(vec4<f32>(), activation4(g{i}) * u{i}, c{i} < end);
     most = max(most, most4(y{i}));
 #end
     let e = exponent(row_largest(vec2<f32>(most), lane).x);
@@ -94,8 +92,8 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let u{i} = up[min(at + c{i}, last)];
 #end
 #for i in 0..{EACH}
-    let dgate{i} = select(vec4<f32>(), d{i} * u{i} * dgelu4(g{i}), c{i} < end);
-    let dup{i} = select(vec4<f32>(), d{i} * gelu4(g{i}), c{i} < end);
+    let dgate{i} = select(vec4<f32>(), d{i} * u{i} * derivative4(g{i}), c{i} < end);
+    let dup{i} = select(vec4<f32>(), d{i} * activation4(g{i}), c{i} < end);
     most = max(most, vec2<f32>(most4(dgate{i}), most4(dup{i})));
 #end
     most = row_largest(most, lane);

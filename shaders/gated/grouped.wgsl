@@ -1,13 +1,13 @@
-// The GeGLU of rows that are grouped by expert, gate and up side by side; one workgroup a row. Backward takes the gradient of
-// the expert's unweighted output: the weight of the choice and the scale of its expert come in here, and the gradient of the
-// weight goes out, scale·⟨dy, y⟩. Rows that are filling have neither.
-#import common/gelu
+// The gated unit of rows that are grouped by expert, with gate and up side by side; one workgroup per row. Backward takes the gradient of the
+// expert's unweighted output. The weight of the choice and the scale of its expert enter here, and the gradient of the weight is stored,
+// scale·⟨dy, y⟩. Padding rows have neither.
+#import common/activation
 #import common/reduce
 
 // Twin of `Params` in src/ops/gated/grouped.rs.
 struct Params {
     width: u32,         // F
-    y_stride: u32,      // floats from one row of y or dy to the next
+    y_stride: u32,      // floats per row of y or dy
     gate_stride: u32,   // of gate and up, and of their gradients
     tile: u32,          // rows of a tile
     rows: u32,          // of all tiles
@@ -34,7 +34,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     for (var c = lane; c < params.width; c += 64u) {
         let at = row * params.gate_stride + c;
-        y[row * params.y_stride + c] = gelu(gate_up[at]) * gate_up[at + params.width];
+        y[row * params.y_stride + c] = activation(gate_up[at]) * gate_up[at + params.width];
     }
 }
 
@@ -59,9 +59,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         let d = dy[row * params.y_stride + c];
         let gate = gate_up[at];
         let up = gate_up[at + params.width];
-        products += d * gelu(gate) * up;
-        dgate_up[at] = factor * d * up * dgelu(gate);
-        dgate_up[at + params.width] = factor * d * gelu(gate);
+        products += d * activation(gate) * up;
+        dgate_up[at] = factor * d * up * derivative(gate);
+        dgate_up[at + params.width] = factor * d * activation(gate);
     }
     let sum = reduce_sum(products, lane);
     if lane == 0u && choice != NONE {

@@ -1,7 +1,7 @@
-// expert_geglu.wgsl, packed at once as operands of products on cooperative matrices (pack.wgsl): each row is computed twice,
-// for its largest value and to be written, which costs less than storing it between.
+// shaders/gated/grouped.wgsl, packed as operands of products on cooperative matrices (shaders/pack/plain.wgsl). Each row is computed twice,
+// for its largest value and for its packed values, which costs less than storing it in between.
 enable f16;
-#import common/gelu
+#import common/activation
 #import common/packed
 
 // Twin of `Params` in src/ops/gated/grouped_coop16.rs.
@@ -9,7 +9,7 @@ struct Params {
     row_tiles: u32,     // matrices over all rows
     tile: u32,          // rows of a tile
     width4: u32,        // F / 4
-    y_stride4: u32,     // vec4s from one row of dy to the next
+    y_stride4: u32,     // vec4s per row of dy
     gate_stride4: u32,  // of gate and up
     packed4: u32,       // columns to write, / 4: F, or 2·F backward, rounded up to 64
 }
@@ -25,14 +25,14 @@ struct Params {
 @group(0) @binding(8) var<storage, read> scales: array<f32>;               // of each expert [E]
 @group(0) @binding(9) var<storage, read_write> dweights: array<f32>;       // [T·used]
 
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
+const ROWS: u32 = 4u;       // per workgroup
+const THREADS: u32 = 64u;   // per row
 const NONE: u32 = 0xffffffffu;
 
 var<workgroup> largest: array<f32, 256>;
 var<workgroup> sums: array<f32, 256>;
 
-// The largest over the threads of a row, and in `sums` the sum of `product`.
+// Returns the largest value over the threads of a row, and leaves the sum of `product` in `sums`.
 fn reduce_row(most: f32, product: f32, lane: u32) -> f32 {
     largest[lane] = most;
     sums[lane] = product;
@@ -60,7 +60,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let at = row * params.gate_stride4;
     var most = 0.0;
     for (var c = lane % THREADS; c < params.width4; c += THREADS) {
-        most = max(most, most4(gelu4(gate_up[at + c]) * gate_up[at + params.width4 + c]));
+        most = max(most, most4(activation4(gate_up[at + c]) * gate_up[at + params.width4 + c]));
     }
     let e = exponent(reduce_row(most, 0.0, lane));
     if lane % THREADS == 0u {
@@ -70,7 +70,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     for (var c = lane % THREADS; c < params.packed4; c += THREADS) {
         var y = vec4<f32>();
         if c < params.width4 {
-            y = scale * (gelu4(gate_up[at + c]) * gate_up[at + params.width4 + c]);
+            y = scale * (activation4(gate_up[at + c]) * gate_up[at + params.width4 + c]);
         }
         packed[packed_at(params.row_tiles, row, c)] = vec4<f16>(y);
     }
@@ -98,9 +98,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     for (var c = lane % THREADS; c < params.width4; c += THREADS) {
         let d = dy[row * params.y_stride4 + c];
         let up = gate_up[at + params.width4 + c];
-        let passed = d * gelu4(gate_up[at + c]);
+        let passed = d * activation4(gate_up[at + c]);
         product += dot(passed, up);
-        most = max(most, max(most4(factor * d * up * dgelu4(gate_up[at + c])), most4(factor * passed)));
+        most = max(most, max(most4(factor * d * up * derivative4(gate_up[at + c])), most4(factor * passed)));
     }
     let e = exponent(reduce_row(most, product, lane));
     if lane % THREADS == 0u {
@@ -114,9 +114,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         var gradient = vec4<f32>();
         if c < params.width4 {
             let d = dy[row * params.y_stride4 + c];
-            gradient = scale * d * gate_up[at + params.width4 + c] * dgelu4(gate_up[at + c]);
+            gradient = scale * d * gate_up[at + params.width4 + c] * derivative4(gate_up[at + c]);
         } else if c < 2u * params.width4 {
-            gradient = scale * dy[row * params.y_stride4 + c - params.width4] * gelu4(gate_up[at + c - params.width4]);
+            gradient = scale * dy[row * params.y_stride4 + c - params.width4] * activation4(gate_up[at + c - params.width4]);
         }
         packed[packed_at(params.row_tiles, row, c)] = vec4<f16>(gradient);
     }

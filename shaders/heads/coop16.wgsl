@@ -1,17 +1,19 @@
-// RMSNorm and rotary embedding of the heads of queries, keys or values, packed at once as operands of coop_attention.wgsl:
-// f16 matrices as in pack.wgsl, all rows scaled by one power of two, for a norm bounds what it gives.
-// A workgroup takes 16 tokens of one head, 16 threads a token.
+// RMSNorm and rotary embedding of the heads of queries, keys or values, packed as operands of shaders/attention/coop16.wgsl: f16 matrices as
+// in shaders/pack/plain.wgsl. All rows are scaled by one power of two, because a norm bounds its results.
+// A workgroup takes 16 tokens of one head, 16 threads per token.
 enable f16;
+#import common/heads
 #import common/packed
+#import common/rstd
 
 // Twin of `Params` in src/ops/heads/coop16.rs.
 struct Params {
     rows: u32,          // T
-    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    tiles: u32,         // stride between columns of matrices: T/16 or more
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
-    turned: u32,        // whether there is a rotary embedding
+    rotated: u32,       // whether there is a rotary embedding
     eps: f32,
     scale: f32,
 }
@@ -23,18 +25,11 @@ struct Params {
 @group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, K/4]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
 
-const THREADS: u32 = 16u;   // a token
+const THREADS: u32 = 16u;   // per token
 
 var<workgroup> sums: array<f32, 256>;
 
-fn w4(c: u32) -> vec4<f32> {
-    if params.weighted == 0u {
-        return vec4<f32>(1.0);
-    }
-    return w[c];
-}
-
-// vec4 `c` of a head; K is a multiple of 16.
+// Where vec4 `c` of a head lies; K is a multiple of 16.
 fn place(row: u32, head: u32, c: u32) -> u32 {
     return packed_at(params.tiles, row, head * params.half4 * 2u + c);
 }
@@ -54,24 +49,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     for (var i = 0u; i < THREADS; i++) {
         sum += sums[lane / THREADS * THREADS + i];
     }
-    let mean = sum / f32(params.half4 * 8u) + params.eps;
-    // As in rms_norm.wgsl: a sum that overflows becomes infinite, not zero.
-    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
-    let rstd = params.scale * select(1.0 / sqrt(mean), mean, overflows);
+    let rstd = params.scale * rstd_of(sum, 2u * params.half4, params.eps);
     for (var c = lane % THREADS; c < params.half4; c += THREADS) {
         let a = x[at + c] * rstd * w4(c);
         let b = x[at + params.half4 + c] * rstd * w4(params.half4 + c);
-        var cosines = vec4<f32>(1.0);
-        var sines = vec4<f32>();
-        if params.turned == 1u {
-            let turn = (positions[token] * params.half4 + c) * 2u;
-            let first = table[turn];
-            let second = table[turn + 1u];
-            cosines = vec4<f32>(first.x, first.z, second.x, second.z);
-            sines = vec4<f32>(first.y, first.w, second.y, second.w);
-        }
-        var one = a * cosines - b * sines;
-        var two = b * cosines + a * sines;
+        let turn = rotation(token, c);
+        var one = a * turn.cosines - b * turn.sines;
+        var two = b * turn.cosines + a * turn.sines;
         // Zeros fill the last matrices.
         if row >= params.rows {
             one = vec4<f32>();

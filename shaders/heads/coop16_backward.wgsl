@@ -1,17 +1,18 @@
-// From the gradient of heads that are normed and turned (coop_heads.wgsl) to that of what the norm reads, packed at once as
-// operands of products on cooperative matrices (pack.wgsl). 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it
-// in registers until the largest value of the token's row is known; HEADS heads at once, in TURNS turns.
+// From the gradient of normed and rotated heads (shaders/heads/coop16.wgsl) to that of the norm's input, packed as operands of products on
+// cooperative matrices (shaders/pack/plain.wgsl). 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it in registers until
+// the largest value of the token's row is known. HEADS heads run at once, in TURNS rounds.
 enable f16;
+#import common/heads
 #import common/packed
 
 // Twin of `Params` in src/ops/heads/coop16_backward.rs.
 struct Params {
     rows: u32,          // T
-    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    tiles: u32,         // stride between columns of matrices: T/16 or more
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
-    turned: u32,        // whether there is a rotary embedding
+    rotated: u32,       // whether there is a rotary embedding
     eps: f32,
 }
 
@@ -24,18 +25,11 @@ struct Params {
 @group(0) @binding(6) var<storage, read> dy: array<vec4<f32>>;             // [T, heads, K]
 @group(0) @binding(7) var<storage, read_write> factors: array<f32>;        // [T]
 
-const EACH_HEAD: u32 = 16u;                 // threads of a head of a token
-const ROW: u32 = {HEADS}u * EACH_HEAD;      // and of a token
+const EACH_HEAD: u32 = 16u;                 // threads per head of a token
+const ROW: u32 = {HEADS}u * EACH_HEAD;      // threads per token
 
 var<workgroup> sums: array<vec2<f32>, {THREADS}>;
 var<workgroup> largest: array<f32, {THREADS}>;
-
-fn w4(c: u32) -> vec4<f32> {
-    if params.weighted == 0u {
-        return vec4<f32>(1.0);
-    }
-    return w[c];
-}
 
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -57,17 +51,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let xb{i}{j} = select(vec4<f32>(), x[at{i} + half4 + read{i}{j}], there{i}{j});
     let ya{i}{j} = dy[at{i} + read{i}{j}];
     let yb{i}{j} = dy[at{i} + half4 + read{i}{j}];
-    var cosines{i}{j} = vec4<f32>(1.0);
-    var sines{i}{j} = vec4<f32>();
-    if params.turned == 1u {
-        let turn = (positions[token] * half4 + read{i}{j}) * 2u;
-        let first = table[turn];
-        let second = table[turn + 1u];
-        cosines{i}{j} = vec4<f32>(first.x, first.z, second.x, second.z);
-        sines{i}{j} = vec4<f32>(first.y, first.w, second.y, second.w);
-    }
-    let ga{i}{j} = select(vec4<f32>(), w4(read{i}{j}) * (ya{i}{j} * cosines{i}{j} + yb{i}{j} * sines{i}{j}), there{i}{j});
-    let gb{i}{j} = select(vec4<f32>(), w4(half4 + read{i}{j}) * (yb{i}{j} * cosines{i}{j} - ya{i}{j} * sines{i}{j}), there{i}{j});
+    let turn{i}{j} = rotation(token, read{i}{j});
+    let ga{i}{j} = select(vec4<f32>(), w4(read{i}{j}) * (ya{i}{j} * turn{i}{j}.cosines + yb{i}{j} * turn{i}{j}.sines), there{i}{j});
+    let gb{i}{j} = select(vec4<f32>(), w4(half4 + read{i}{j}) * (yb{i}{j} * turn{i}{j}.cosines - ya{i}{j} * turn{i}{j}.sines), there{i}{j});
     both{i} += vec2<f32>(dot(xa{i}{j}, xa{i}{j}) + dot(xb{i}{j}, xb{i}{j}), dot(ga{i}{j}, xa{i}{j}) + dot(gb{i}{j}, xb{i}{j}));
 #end
     workgroupBarrier();
@@ -78,7 +64,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         sum{i} += sums[leader + s];
     }
     let mean{i} = sum{i} / f32(half4 * 8u) + vec2<f32>(params.eps, 0.0);
-    // As in rms_norm.wgsl: a sum that overflows becomes infinite, not zero.
+    // As in common/rstd: a sum that overflows becomes infinite, not zero.
     let overflows{i} = (bitcast<u32>(mean{i}.x) & 0x7f800000u) == 0x7f800000u;
     let rstd{i} = select(1.0 / sqrt(mean{i}.x), mean{i}.x, overflows{i});
     let along{i} = rstd{i} * rstd{i} * mean{i}.y;
@@ -90,7 +76,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
 #end
     largest[lane] = most;
     workgroupBarrier();
-    // Over the heads, then over the threads of one.
+    // The largest over the heads, then over the threads of one.
     for (var h = own % EACH_HEAD; h < ROW; h += EACH_HEAD) {
         most = max(most, largest[lane - own + h]);
     }
@@ -117,7 +103,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     }
 #end
 #end
-    // What is right of the last column up to 64 is zero.
+    // Zeros fill the columns up to the next multiple of 64.
     let cols4 = params.heads * half4 * 2u;
     let packed4 = (cols4 + 15u) / 16u * 16u;
     for (var c = cols4 + own; c < packed4; c += ROW) {

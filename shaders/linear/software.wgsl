@@ -1,5 +1,5 @@
-// shaders/linear/tiled.wgsl for a processor that plays a GPU: tiles of 4·{LANES} rows of the result, and of 4·{LANES} columns
-// forward, of 32 columns (a slice of each row of W) backward.
+// shaders/linear/tiled.wgsl for a software renderer. Tiles have 4·{LANES} rows of the result; forward, they have 4·{LANES} columns, backward
+// 32 columns (a slice of each row of W).
 #import weight
 #import common/product
 #import common/simd
@@ -8,7 +8,7 @@
 var<private> row{v}: u32;
 var<private> x{v}: vec4<f32>; // forward: four values of x
 #for q in 0..{QUADS}
-var<private> dy{v}_{q}: vec4<f32>; // backward: of dy, at the columns that the lanes have rows of W for
+var<private> dy{v}_{q}: vec4<f32>; // backward: values of dy, at the columns that the lanes have rows of W for
 #for g in 0..4
 var<private> y{v}_{g}_{q}: vec4<f32>;
 #end
@@ -30,7 +30,7 @@ fn store(row: u32, col4: u32, sum: vec4<f32>) {
     }
 }
 
-// Four columns of y; those behind the last row of W are zero.
+// Stores four columns of y; those past the last row of W are zero.
 fn store_columns(row: u32, col: u32, sum: vec4<f32>) {
     let there = col + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.weight_rows);
     store(row, col / 4u, select(vec4<f32>(), sum, there));

@@ -1,5 +1,5 @@
-// The adapter's thin products on cooperative matrices: z = x·Aᵀ, u = scale·dy·B, and the gradients
-// dA += uᵀ·x, dB += scale·dyᵀ·z. The wide operand (x or dy) comes packed and is read as matrices straight from memory.
+// Products with the adapter's thin matrices on cooperative matrices: z = x·Aᵀ, u = scale·dy·B, and the gradients dA += uᵀ·x and
+// dB += scale·dyᵀ·z. The wide operand (x or dy) comes packed and is read as matrices straight from memory.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/packed
@@ -7,22 +7,22 @@ enable wgpu_cooperative_matrix;
 // Twin of `Params` in src/ops/lora/coop16.rs.
 struct Params {
     rows: u32,          // T
-    tiles: u32,         // matrices from one column of them to the next: T/16 or more
+    tiles: u32,         // stride between columns of matrices: T/16 or more
     wide_cols: u32,     // columns of the wide operand
     thin_cols4: u32,    // columns of the thin one, / 4
-    thin_stride4: u32,  // project: of the matrix; gradient: of z or u
+    thin_stride4: u32,  // of the matrix (project), or of z or u (gradient)
     thin_offset4: u32,
-    y_stride4: u32,     // project: of z or u; gradient: of the gradient
+    y_stride4: u32,     // of z or u (project), or of the gradient
     y_offset4: u32,
     scale: f32,
-    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
-    accumulate: u32,    // whether the result keeps what it holds: not the parts
+    part_steps: u32,    // steps of the sum per part; part i, group.z, writes result[i]
+    accumulate: u32,    // 1: add to the result; 0 for parts
     transposed: u32,    // gradient: whether its rows are the wide operand's columns
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> wide: array<vec4<f16>>;       // [K/16, T/16, 16, 16]
-@group(0) @binding(2) var<storage, read> factors: array<f32>;          // what undoes the scaling of its rows [T]
+@group(0) @binding(2) var<storage, read> factors: array<f32>;          // undoes the scaling of its rows [T]
 @group(0) @binding(3) var<storage, read> thin: array<vec4<f32>>;       // A [R, K], B [N, R], z or u [T, R]
 @group(0) @binding(4) var<storage, read_write> result: array<vec4<f32>>;
 
@@ -31,7 +31,7 @@ const THIN4: u32 = {COLUMNS}u * 4u;         // columns of the thin operand that 
 const THIN_PITCH: u32 = THIN4 + 2u;
 
 var<workgroup> staged: array<vec4<f16>, 1152>;      // 64 rows of at most 64 columns, padded
-var<workgroup> finished: array<vec4<f32>, 320>;     // 16×16 results of each subgroup, 5 vec4s a row
+var<workgroup> finished: array<vec4<f32>, 320>;     // 16×16 results per subgroup, 5 vec4s per row
 var<workgroup> largest: array<f32, 128>;
 
 fn wide_at(row: u32, column: u32) -> u32 {
@@ -58,7 +58,7 @@ fn store(part: u32, row0: u32, col4: u32, lane: u32) {
     }
 }
 
-// z = x·Aᵀ: 128 rows and 16·COLUMNS columns a workgroup, 32 rows a subgroup.
+// z = x·Aᵀ: 128 rows and 16·COLUMNS columns per workgroup, 32 rows per subgroup.
 @compute @workgroup_size(128)
 fn project(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y * 8u + lane / 32u * 2u;
@@ -111,7 +111,7 @@ fn project(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 }
 
-// u = scale·dy·B, likewise.
+// u = scale·dy·B, with the same tiles.
 @compute @workgroup_size(128)
 fn project_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y * 8u + lane / 32u * 2u;
@@ -164,7 +164,7 @@ fn project_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
 #end
 }
 
-// z or u in the scale of the wide operand's rows.
+// z or u, scaled as the wide operand's rows.
 fn thin4(t: u32, col4: u32) -> vec4<f32> {
     if t >= params.rows || col4 >= params.thin_cols4 {
         return vec4<f32>();
@@ -172,7 +172,7 @@ fn thin4(t: u32, col4: u32) -> vec4<f32> {
     return factors[t] * thin[t * params.thin_stride4 + params.thin_offset4 + col4];
 }
 
-// A power of two above every value of this part's thin operand: rows that f16 loses beside it do not count in the sum.
+// A power of two above every value of this part's thin operand. Rows that f16 rounds to zero beside it do not matter in the sum.
 fn part_scale(first: u32, end: u32, first4: u32, lane: u32) -> f32 {
     var most = vec4<f32>();
     for (var q = lane; q < (end - first) * THIN4; q += 128u) {
@@ -189,7 +189,7 @@ fn part_scale(first: u32, end: u32, first4: u32, lane: u32) -> f32 {
     return undoing(exponent(largest[0]));
 }
 
-// Stores 16×16 values of a gradient: rows from 4·row4 on, columns from 4·col4 on.
+// Stores 16×16 values of a gradient, from row 4·row4 and column 4·col4 on.
 fn store_gradient(part: u32, row4: u32, col4: u32, factor: f32, lane: u32) {
     let at = lane / 32u * 80u;
     for (var q = lane % 32u; q < 64u; q += 32u) {
@@ -212,7 +212,7 @@ fn store_gradient(part: u32, row4: u32, col4: u32, factor: f32, lane: u32) {
     }
 }
 
-// dW = scale·thinᵀ·wide: 16·COLUMNS rows and 256 columns a workgroup, 64 columns a subgroup.
+// dW = scale·thinᵀ·wide: 16·COLUMNS rows and 256 columns per workgroup, 64 columns per subgroup.
 @compute @workgroup_size(128)
 fn gradient(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first4 = group.y * THIN4;

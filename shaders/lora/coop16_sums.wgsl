@@ -1,12 +1,12 @@
-// What the parts of a product with an adapter's thin matrix left, added up in order: z or u in f32, and packed as operand of products
-// on cooperative matrices, scaled as the rows of the wide operand are (pack.wgsl).
+// Adds up the parts of a split product with an adapter's thin matrix, in order: z or u in f32, and packed as operands of products on
+// cooperative matrices, scaled as the rows of the wide operand (shaders/pack/plain.wgsl).
 enable f16;
 #import common/packed
 
 // Twin of `Params` in src/ops/lora/coop16_sums.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // matrices from one column of them to the next in `packed`: T/16 or more
+    tiles: u32,     // stride between columns of matrices in `packed`: T/16 or more
     cols4: u32,     // R / 4
     packed4: u32,   // columns to write, / 4: R rounded up to 64
     parts: u32,
@@ -16,7 +16,7 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> parts: array<vec4<f32>>;          // [parts, T, R]
-@group(0) @binding(2) var<storage, read> factors: array<f32>;              // what undoes the scaling of the wide operand's rows [T]
+@group(0) @binding(2) var<storage, read> factors: array<f32>;              // undoes the scaling of the wide operand's rows [T]
 @group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;        // [T, R]
 @group(0) @binding(4) var<storage, read_write> packed: array<vec4<f16>>;   // [R/16, T/16, 16, 16]
 

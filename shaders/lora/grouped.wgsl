@@ -1,6 +1,6 @@
-// Gradients of the adapters of experts, summed over the rows that are grouped under each: dW_e += scale·Pᵀ·Q.
-// dB: P = dy [rows, N], Q = z [rows, R]. dA: P = u [rows, R], Q = x [rows, K]. dy and x may stand by token; then a row reads that of
-// its choice. Behind the experts, each row counts as much as its expert's output does: by the weight of the choice times the scale.
+// Gradients of the adapters of experts, summed over the rows that are grouped under each expert: dW_e += scale·Pᵀ·Q.
+// dB: P = dy [rows, N], Q = z [rows, R]. dA: P = u [rows, R], Q = x [rows, K]. dy and x may be ordered by token; then a row reads that of its
+// choice. Where dy is the gradient of the combined outputs, each row counts by the weight of the choice times the scale of its expert.
 #import common/tile
 
 alias operand = f32;
@@ -20,7 +20,7 @@ struct Params {
     tile: u32,          // rows of a tile
     row_tiles: u32,     // matrices over all rows, where p is packed
     scale: f32,
-    weighted: u32,      // whether a row counts by its choice's weight and its expert's scale
+    weighted: u32,      // 1: a row counts by its choice's weight and its expert's scale
     accumulate: u32,    // 1
     mask_key: u32,      // of q, where dropout masks it
     mask_first: u32,
@@ -34,12 +34,12 @@ struct Params {
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> result: array<vec4<f32>>;   // dW [E, N, R] or [E, R, K]
 @group(0) @binding(4) var<storage, read> firsts: array<u32>;               // first tile of each expert
-@group(0) @binding(5) var<storage, read> counts: array<u32>;               // its rows
+@group(0) @binding(5) var<storage, read> counts: array<u32>;               // rows of each expert
 @group(0) @binding(6) var<storage, read> choices: array<u32>;              // choice of each row
 @group(0) @binding(7) var<storage, read> weights: array<f32>;              // of each choice
 @group(0) @binding(8) var<storage, read> scales: array<f32>;               // of each expert
 @group(0) @binding(9) var<storage, read> packed: array<vec2<u32>>;         // p in f16 [N/16, rows/16, 16, 16]
-@group(0) @binding(10) var<storage, read> factors: array<f32>;             // what undoes the scaling of its rows
+@group(0) @binding(10) var<storage, read> factors: array<f32>;             // undoes the scaling of its rows
 
 var<private> expert: u32;
 

@@ -1,4 +1,4 @@
-// shaders/lora/tiled.wgsl for a processor that plays a GPU: dW += scale·Pᵀ·Q in tiles of 4·{LANES} × 4·{LANES}, four columns a lane.
+// shaders/lora/tiled.wgsl for a software renderer: dW += scale·Pᵀ·Q in tiles of 4·{LANES} × 4·{LANES}, four columns per lane.
 #import common/simd
 
 // Twin of `Params` in src/ops/lora/mod.rs.
@@ -12,7 +12,7 @@ struct Params {
     q_offset4: u32,
     scale: f32,
     part_steps: u32, // 0
-    accumulate: u32, // whether the result keeps what it holds
+    accumulate: u32, // 1: add to the result
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

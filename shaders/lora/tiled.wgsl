@@ -14,8 +14,8 @@ struct Params {
     q_stride4: u32,
     q_offset4: u32,
     scale: f32,
-    part_steps: u32,    // steps of the sum in one part; part i, the z of the workgroup, leaves its share at result[i]
-    accumulate: u32,    // whether the result keeps what it holds: not the parts
+    part_steps: u32,    // steps of the sum per part; part i, group.z, writes result[i]
+    accumulate: u32,    // 1: add to the result; 0 for parts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -23,7 +23,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> result: array<vec4<f32>>; // dW
 
-var<private> part: u32; // of this workgroup; no barrier may depend on what is private
+var<private> part: u32; // of this workgroup; no barrier may depend on a private variable
 
 fn store_row(row: u32, col4: u32, a: vec4<f32>, b: vec4<f32>) {
     if row >= params.p_cols4 * 4u {

@@ -1,6 +1,6 @@
-// Products of the few rows of a short pass with the experts that each token has chosen, without sorting them: every row of y is the sum
-// over `summed` choices, y = Σ factor·(W_e·x + lora_scale·B_e·z), with the weight of the choice times the scale of its expert as
-// factor, or 1. PARTS threads share a row of y; where W is kept in slices, neighbouring threads take neighbouring rows.
+// Products of the few rows of a short pass with the experts that each token has chosen, without sorting them. Every row of y is the sum over
+// `summed` choices, y = Σ factor·(W_e·x + lora_scale·B_e·z). The factor is the weight of the choice times the scale of its expert, or 1. PARTS
+// threads share a row of y. Where W is kept in slices, neighbouring threads take neighbouring rows.
 #import weight
 
 // Twin of `Params` in src/ops/matvec/grouped.rs.
@@ -9,7 +9,7 @@ struct Params {
     weight_cols: u32,   // K
     expert_rows: u32,   // N
     first_expert: u32,  // of W
-    sliced: u32,        // whether W is kept in slices
+    sliced: u32,        // 1: W is kept in slices
     used: u32,          // x's row of a choice is choice / used; 0: the choice
     summed: u32,        // choices of a row of y: one, or all of a token's
     weighted: u32,      // 0: every factor is 1
@@ -22,7 +22,7 @@ struct Params {
     lora_rows: u32,     // rows of B_e
     lora_first: u32,    // row of B_e for the first of W_e
     lora_scale: f32,
-    accumulate: u32,    // whether y keeps what it holds
+    accumulate: u32,    // 1: add to y
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -40,7 +40,7 @@ const HEIGHT: u32 = 8u; // rows of a workgroup
 
 var<workgroup> sums: array<f32, 256>; // [PARTS, HEIGHT]
 
-// Of W_e from its first row on; one that W does not hold adds nothing.
+// A slice of the product of W_e and x for one row; an expert that W does not hold adds nothing.
 fn product(choice: u32, row: u32, slice: u32) -> f32 {
     let expert = chosen[choice];
     if expert - params.first_expert >= params.weight_rows / params.expert_rows { // also where the difference wraps
@@ -57,7 +57,7 @@ fn product(choice: u32, row: u32, slice: u32) -> f32 {
         sum += dot(slice4(s, factors, {c}u), x[at + slice * 8u + {c}u]);
     }
 #end
-    // The term of the adapter comes with the first slice.
+    // The adapter's term is added with the first slice.
     if slice == 0u {
         var term = 0.0;
         for (var r = 0u; r < params.rank; r++) {

@@ -1,12 +1,11 @@
-// y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and z = x·Aᵀ of an adapter
-// that reads the same x, in the same row: what reads y next (heads, residual, gated) adds B·z. PARTS threads share a row
-// of W, in whatever format: where that is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices.
-// A has few rows, which more threads share; its workgroups come first.
+// y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and in the same row z = x·Aᵀ of an
+// adapter that reads the same x. Readers of y (cached_heads, block_end, cached_gated) add B·z. PARTS threads share a row of W, in any format.
+// Where W is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices. A has few rows, which more threads share;
+// its workgroups come first.
 //
-// Where GATED is 1, and PLAIN 0, x is not there yet: every workgroup makes it, gelu(gate + B·z)·up, which is short, and asks
-// for the rows of B of DEEP vec4s of z together.
+// With GATED every workgroup computes x first, gelu(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z together.
 #import weights
-#import common/gelu
+#import common/activation
 
 // Twin of `Params` in src/ops/matvec/mod.rs.
 struct Params {
@@ -18,7 +17,7 @@ struct Params {
     sliced: u32,        // bit i: whether matrix i is kept in slices
     x_stride4: u32,
     x_offset4: u32,
-    y_stride: u32,      // floats from one row of the result to the next
+    y_stride: u32,      // floats per row of the result
     y_offset: u32,
     z_offset: u32,
     a_rows: u32,        // rows of A; 0 for none
@@ -31,14 +30,14 @@ struct Params {
     gate_rank4: u32,
 }
 
-override ROWS: u32;     // rows of x that a thread works on: 1, 2, 4 or 8
+override ROWS: u32;     // rows of x that a thread multiplies: 1, 2, 4 or 8
 override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; gated: the gate, and its z behind it
 @group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
 @group(0) @binding(3) var<storage, read_write> result: array<f32>;     // y [T, Σ N] and z [T, R], side by side
-#for g in 0..{GATED}
+#if {GATED}
 @group(0) @binding(4) var<storage, read> up: array<vec4<f32>>;         // [T, K]
 @group(0) @binding(5) var<storage, read> gate_b: array<vec4<f32>>;     // Bᵀ of the gate [R, K]
 #end
@@ -51,12 +50,7 @@ const THREADS: u32 = 256u;
 var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
 var<private> acc: array<f32, 8>;
 
-#for p in 0..{PLAIN}
-fn x_at(t: u32, col4: u32) -> vec4<f32> {
-    return x[t * params.x_stride4 + params.x_offset4 + col4];
-}
-#end
-#for g in 0..{GATED}
+#if {GATED}
 var<workgroup> gated: array<vec4<f32>, 512>; // [T, K]
 
 fn x_at(t: u32, col4: u32) -> vec4<f32> {
@@ -82,10 +76,14 @@ fn make_x(lane: u32) {
             gate += z{j}.x * bx{j} + z{j}.y * by{j} + z{j}.z * bz{j} + z{j}.w * bw{j};
 #end
         }
-        gated[n] = vec4<f32>(gelu(gate.x), gelu(gate.y), gelu(gate.z), gelu(gate.w))
+        gated[n] = activation4(gate)
             * up[n / cols4 * params.up_stride4 + params.up_offset4 + c];
     }
     workgroupBarrier();
+}
+#else
+fn x_at(t: u32, col4: u32) -> vec4<f32> {
+    return x[t * params.x_stride4 + params.x_offset4 + col4];
 }
 #end
 
@@ -132,7 +130,7 @@ fn multiply_a(row: u32, part: u32, parts: u32) {
     }
 }
 
-// Adds to every part whose number is a multiple of 8·apart the seven that follow it `apart` from each other.
+// Adds to every part whose number is a multiple of 8·apart the seven that follow it at distances of `apart`.
 fn add_eight(lane: u32, height: u32, apart: u32) {
     if lane < THREADS / (8u * apart) {
         let first = lane / height * 8u * apart * height + lane % height;
@@ -150,7 +148,7 @@ fn add_eight(lane: u32, height: u32, apart: u32) {
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let all_rows = vec4<u32>(params.a_rows, params.weight_rows_0, params.weight_rows_1, params.weight_rows_2);
-    // Which matrix this workgroup is for, A being the first, its place among that one's, and the rows of those before.
+    // The matrix of this workgroup (0 is A), the workgroup's index in it, and the rows of the matrices before it.
     var index = group.x + group.y * groups.x;
     var which = 0u;
     var height = params.a_height; // rows of the workgroup
@@ -172,7 +170,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         at = vec2<u32>(lane % height, lane / height);
     }
     let row = index * height + at.x;
-#for g in 0..{GATED}
+#if {GATED}
     make_x(lane);
 #end
     if which == 0u {
@@ -187,7 +185,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         sums[t * THREADS + at.y * height + at.x] = acc[t];
     }
     workgroupBarrier();
-    // Eight parts at a time, where there are many eight of these, then what is left.
+    // Sums eight parts at a time, eight of these sums where there are many, then the rest.
     add_eight(lane, height, 1u);
     var step = 8u;
     if parts > 64u {

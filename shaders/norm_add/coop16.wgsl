@@ -1,69 +1,31 @@
-// The norm of a block's result on its way into the stream, y = scale·(residual + x·rstd·w) as in rms_norm.wgsl, and at once what
-// products read of y: itself, or its own norm, packed (pack.wgsl). 64 threads take a row and keep it in registers, EACH vec4s a
-// thread, until its largest value is known. x may come packed itself.
+// Adds the norm of a block's result to the residual stream, y = scale·(residual + x·rstd·w) as in shaders/rms_norm/plain.wgsl, and packs the
+// operand of the next products: y itself or its own norm (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s
+// per thread, until its largest value is known. x may come packed itself.
 enable f16;
-#import common/packed
-#import common/rstd
+#import common/norm
 
 // Twin of `Params` in src/ops/norm_add/coop16.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // matrices from one column of them to the next: T/16 or more
-    x_tiles: u32,   // the same of a packed x
+    tiles: u32,     // stride between columns of matrices: T/16 or more
+    x_tiles: u32,   // as tiles, of a packed x
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
-    stored: u32,    // whether y is wanted in f32
+    stored: u32,    // 1: store y in f32
     eps: f32,
     next_eps: f32,  // of y's own norm
     scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#for rows in 0..{ROWS}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
-#end
-#for matrices in 0..{MATRICES}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
-@group(0) @binding(8) var<storage, read> x_factors: array<f32>;            // [T]
-#end
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read> residual: array<vec4<f32>>;       // [T, D]
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;        // [T, D]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
 @group(0) @binding(6) var<storage, read_write> factors: array<f32>;        // [T]
-#for normed in 0..{NORMED}
+#if {NORMED}
 @group(0) @binding(7) var<storage, read> next_w: array<vec4<f32>>;         // [D]
 #end
-
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
-
-var<workgroup> squares: array<f32, 256>;
-var<workgroup> largest: array<f32, 256>;
-
-fn source4(row: u32, c: u32) -> vec4<f32> {
-#for rows in 0..{ROWS}
-    return x[row * params.width4 + c];
-#end
-#for matrices in 0..{MATRICES}
-    return x_factors[row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
-#end
-}
-
-// Sums of squares and largest values over the threads of a row, in its first thread's place.
-fn over_the_row(square: f32, most: f32, lane: u32) {
-    workgroupBarrier();
-    squares[lane] = square;
-    largest[lane] = most;
-    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane % THREADS < step {
-            squares[lane] += squares[lane + step];
-            largest[lane] = max(largest[lane], largest[lane + step]);
-        }
-    }
-    workgroupBarrier();
-}
 
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -84,37 +46,36 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #for i in 0..{EACH}
     square += select(0.0, dot(x{i}, x{i}), c{i} < end);
 #end
-    over_the_row(square, 0.0, lane);
+    reduce_row(square, 0.0, lane);
     let rstd = rstd_of(squares[leader], params.width4, params.eps);
     var most = 0.0;
     square = 0.0;
 #for i in 0..{EACH}
     let y{i} = select(vec4<f32>(), params.scale * (x{i} * rstd * w{i} + r{i}), c{i} < end);
 #end
-#for same in 0..{SAME}
-#for i in 0..{EACH}
-    let n{i} = y{i};
-    most = max(most, most4(n{i}));
-#end
-    over_the_row(0.0, most, lane);
-    let next_rstd = 1.0;
-    let e = exponent(largest[leader]);
-#end
-#for normed in 0..{NORMED}
+#if {NORMED}
 #for i in 0..{EACH}
     let n{i} = y{i} * next_w[read{i}];
     square += dot(y{i}, y{i});
     most = max(most, most4(n{i}));
 #end
-    over_the_row(square, most, lane);
+    reduce_row(square, most, lane);
     let next_rstd = rstd_of(squares[leader], params.width4, params.next_eps);
     let e = exponent(next_rstd * largest[leader]);
+#else
+#for i in 0..{EACH}
+    let n{i} = y{i};
+    most = max(most, most4(n{i}));
+#end
+    reduce_row(0.0, most, lane);
+    let next_rstd = 1.0;
+    let e = exponent(largest[leader]);
 #end
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);
     }
     let scale = scaling(e);
-    // Not both factors at once: they may leave f32, and rows of zeros are not to become something else.
+    // Not both factors at once: their product may overflow f32, and rows of zeros must stay zero.
 #for i in 0..{EACH}
     if c{i} < params.packed4 {
         packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * (next_rstd * n{i}));

@@ -1,5 +1,5 @@
-// The packing of pack.wgsl for rows that are grouped by expert: gathers them from the rows of the tokens, where `used` says so.
-// Rows that fill a tile are zero; tiles without expert are left alone.
+// shaders/pack/plain.wgsl for rows that are grouped by expert: with `used` it gathers them from the rows of the tokens.
+// Padding rows are zero; tiles without expert are not written.
 enable f16;
 #import common/packed
 
@@ -21,8 +21,8 @@ struct Params {
 @group(0) @binding(4) var<storage, read> tiles: array<u32>;                // expert of each tile
 @group(0) @binding(5) var<storage, read> choices: array<u32>;              // choice of each row
 
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
+const ROWS: u32 = 4u;       // per workgroup
+const THREADS: u32 = 64u;   // per row
 const NONE: u32 = 0xffffffffu;
 
 var<workgroup> largest: array<f32, 256>;
@@ -71,7 +71,7 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     write(choice, row, lane % THREADS, scaling(e));
 }
 
-// With the factors that are there: what is added to a product must be scaled as its operand is.
+// Packs with existing factors: the term that is added to a product must be scaled as the product's operand.
 @compute @workgroup_size(256)
 fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first = (group.x + group.y * groups.x) * ROWS;

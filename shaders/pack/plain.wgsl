@@ -1,13 +1,13 @@
-// f32 rows to f16 operands of cooperative matrices. Each row is scaled by a power of two that brings its largest value
-// into [½, 1), because Gemma's activations leave f16 at the top and its gradients at the bottom; factors[t] undoes it.
-// Packed [K/16, T/16, 16, 16]: matrices of 16 rows and 16 columns, each in one piece. Zeros fill the last ones.
+// Packs rows of f32 as f16 operands of cooperative matrices. Each row is scaled by the power of two that brings its largest value into
+// [½, 1), because large activations overflow f16 and small gradients underflow it; factors[t] undoes it.
+// Packed rows are [K/16, T/16, 16, 16]: matrices of 16 rows and 16 columns, each contiguous. Zeros fill the last ones.
 enable f16;
 #import common/packed
 
 // Twin of `Params` in src/ops/pack/mod.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // matrices from one column of them to the next: T/16 or more
+    tiles: u32,     // stride between columns of matrices: T/16 or more
     cols4: u32,     // K / 4
     x_stride4: u32,
     x_offset4: u32,
@@ -19,8 +19,8 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> packed: array<vec4<f16>>;   // [K/16, T/16, 16, 16]
 @group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T]
 
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
+const ROWS: u32 = 4u;       // per workgroup
+const THREADS: u32 = 64u;   // per row
 
 var<workgroup> largest: array<f32, 256>;
 
@@ -37,7 +37,7 @@ fn write(row: u32, c: u32, value: vec4<f32>) {
     }
 }
 
-// Up to 2048 values of a row are read once; of a wider one the rest is read again, once the largest is known.
+// Up to 2048 values of a row are read once. The rest of a wider row is read again once the largest value is known.
 @compute @workgroup_size(256)
 fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * ROWS + lane / THREADS;
@@ -71,7 +71,7 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 
-// The other way: x as it was, but for what f16 rounds off.
+// Unpacks to f32: x up to the rounding to f16.
 @compute @workgroup_size(256)
 fn unpack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * ROWS + lane / THREADS;
@@ -83,7 +83,7 @@ fn unpack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     }
 }
 
-// With the factors that are there: what is added to a product must be scaled as its operand is.
+// Packs with existing factors: the term that is added to a product must be scaled as the product's operand.
 @compute @workgroup_size(256)
 fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * ROWS + lane / THREADS;

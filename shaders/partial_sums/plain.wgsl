@@ -1,4 +1,4 @@
-// Adds up what the parts of a split product left behind, in order: y (+)= Σ_s parts[s].
+// Adds up the parts of a split product, in order: y (+)= Σ_s parts[s].
 
 // Twin of `Params` in src/ops/partial_sums/mod.rs.
 struct Params {
@@ -7,7 +7,7 @@ struct Params {
     parts: u32,
     y_stride4: u32,
     y_offset4: u32,
-    accumulate: u32,    // whether y keeps what it holds
+    accumulate: u32,    // 1: add to y
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

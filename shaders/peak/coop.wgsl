@@ -1,10 +1,10 @@
-// Multiplications of cooperative matrices that read nothing: eight {EDGE}×{EDGE} results a subgroup, f16 operands, f32 sums.
+// Products of cooperative matrices without memory traffic: eight {EDGE}×{EDGE} results per subgroup, f16 operands, f32 sums.
 enable f16;
 enable wgpu_cooperative_matrix;
 
 // Twin of `Params` in src/ops/peak/coop.rs.
 struct Params {
-    rounds: u32,        // of eight products of matrices
+    rounds: u32,        // rounds of eight products of matrices
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -14,7 +14,7 @@ struct Params {
 const MATRIX: u32 = {EDGE}u * {EDGE}u;
 const THREADS: u32 = 4u * {LANES}u;
 
-var<workgroup> finished: array<f32, 4u * MATRIX>; // a matrix of each subgroup
+var<workgroup> finished: array<f32, 4u * MATRIX>; // one matrix per subgroup
 
 @compute @workgroup_size(THREADS)
 fn multiply_add(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

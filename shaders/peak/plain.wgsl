@@ -1,9 +1,9 @@
-// What the device can do at best: a plain copy, and multiplications with additions that read nothing.
+// The device's peak rates: a plain copy, and multiply-adds without memory traffic.
 
 // Twin of `Params` in src/ops/peak/mod.rs.
 struct Params {
     count: u32,         // vec4s
-    rounds: u32,        // of 8 vec4s that a thread multiplies and adds
+    rounds: u32,        // rounds of 8 multiply-adds of vec4s per thread
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

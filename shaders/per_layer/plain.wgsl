@@ -1,5 +1,5 @@
-// Per-layer inputs of all layers in place, one workgroup a token and layer: x = (root·table[t] + norm(x))/√2, with the
-// tokens' rows of the table one after the other, in whatever format `weight` reads.
+// Per-layer inputs of all layers in place, one workgroup per token and layer: x = (root·table[t] + norm(x))/√2. The tokens' rows of the table
+// lie one after the other, in the format that `weight` reads.
 #import weight
 #import common/reduce
 

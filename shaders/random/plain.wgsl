@@ -1,5 +1,5 @@
-// One plane of a matrix of random quantized blocks (src/weights/planes.rs): a word is a function of the key and its number, but
-// where the format keeps a block's factors, every `period` words, it is `factors`.
+// One plane of a matrix of random quantized blocks (src/base/planes.rs). A word is a function of the key and its number; every `period`
+// words, where the format keeps a block's factors, it is `factors`.
 #import common/pcg
 
 // Twin of `Params` in src/ops/random/mod.rs.

@@ -1,47 +1,26 @@
-// The norm of rms_norm.wgsl and its gradient, packed at once as operands of products on cooperative matrices (pack.wgsl). 64 threads
-// take a row and keep it in registers, EACH vec4s a thread, until its largest value is known. x may come packed itself.
+// The norm of shaders/rms_norm/plain.wgsl and its gradient, packed as operands of products on cooperative matrices
+// (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s per thread, until its largest value is known. x may
+// come packed itself.
 enable f16;
-#import common/packed
-#import common/rstd
+#import common/norm
 
 // Twin of `Params` in src/ops/rms_norm/coop16.rs.
 struct Params {
     rows: u32,      // T
-    tiles: u32,     // matrices from one column of them to the next: T/16 or more
-    x_tiles: u32,   // the same of a packed x
+    tiles: u32,     // stride between columns of matrices: T/16 or more
+    x_tiles: u32,   // as tiles, of a packed x
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
     eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-#for rows in 0..{ROWS}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
-#end
-#for matrices in 0..{MATRICES}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
-@group(0) @binding(6) var<storage, read> x_factors: array<f32>;            // [T]
-#end
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read_write> factors: array<f32>;        // [T]
 @group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;             // [T, D]
 
-const ROWS: u32 = 4u;       // a workgroup
-const THREADS: u32 = 64u;   // a row
-
-var<workgroup> squares: array<f32, 256>;
 var<workgroup> products: array<f32, 256>;
-var<workgroup> largest: array<f32, 256>;
-
-fn source4(row: u32, c: u32) -> vec4<f32> {
-#for rows in 0..{ROWS}
-    return x[row * params.width4 + c];
-#end
-#for matrices in 0..{MATRICES}
-    return x_factors[row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
-#end
-}
 
 // y = x·rstd·w
 @compute @workgroup_size(256)
@@ -63,16 +42,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     sum += select(0.0, dot(x{i}, x{i}), c{i} < end);
     most = max(most, most4(y{i}));
 #end
-    squares[lane] = sum;
-    largest[lane] = most;
-    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if first < step {
-            squares[lane] += squares[lane + step];
-            largest[lane] = max(largest[lane], largest[lane + step]);
-        }
-    }
-    workgroupBarrier();
+    reduce_row(sum, most, lane);
     let leader = lane / THREADS * THREADS;
     let rstd = rstd_of(squares[leader], params.width4, params.eps);
     let e = exponent(rstd * largest[leader]);

@@ -1,18 +1,18 @@
-// RMSNorm of rows of any width (whole tokens, or heads of a token), one workgroup a row, or one thread where that is cheaper:
-// y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps).
-#for shared in 0..{SHARED}
+// RMSNorm of rows of any width (whole tokens, or heads of a token): y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps). A row takes
+// one workgroup, or one thread with ALONE.
+#import common/rstd
+#if {ALONE}
+const ROW_THREADS: u32 = 1u;
+
+fn row_sum(value: f32, lane: u32) -> f32 {
+    return value;
+}
+#else
 #import common/reduce
 const ROW_THREADS: u32 = {THREADS}u;
 
 fn row_sum(value: f32, lane: u32) -> f32 {
     return reduce_sum(value, lane);
-}
-#end
-#for alone in 0..{ALONE}
-const ROW_THREADS: u32 = 1u;
-
-fn row_sum(value: f32, lane: u32) -> f32 {
-    return value;
 }
 #end
 
@@ -52,10 +52,7 @@ fn row_rstd(row: u32, lane: u32) -> f32 {
         let v = x[row * params.width4 + c];
         squares += dot(v, v);
     }
-    let mean = row_sum(squares, lane) / f32(params.width4 * 4u) + params.eps;
-    // A sum that overflows would make the row zero, and nobody would see it: it becomes infinite instead.
-    let overflows = (bitcast<u32>(mean) & 0x7f800000u) == 0x7f800000u;
-    return select(1.0 / sqrt(mean), mean, overflows);
+    return rstd_of(row_sum(squares, lane), params.width4, params.eps);
 }
 
 @compute @workgroup_size({THREADS})

@@ -1,4 +1,4 @@
-// Rotary embedding in place, pairs (i, i + K/2): (a, b) → (a·cos − b·sin, b·cos + a·sin). Backward turns the other way.
+// Rotary embedding in place, of pairs (i, i + K/2): (a, b) → (a·cos − b·sin, b·cos + a·sin). Backward rotates by the negative angle.
 
 // Twin of `Params` in src/ops/rope/mod.rs.
 struct Params {

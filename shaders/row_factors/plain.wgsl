@@ -1,4 +1,5 @@
-// The power of two that undoes the scaling of each row for f16: it brings the row's largest value into [½, 1). One workgroup a row.
+// The power of two that undoes the scaling of each row for f16. The scaling brings the row's largest value into [½, 1). One workgroup per
+// row.
 #import common/packed
 #import common/reduce
 

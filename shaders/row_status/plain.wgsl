@@ -1,5 +1,5 @@
-// What to know of each row that carries loss before its logits become gradients: whether its target is the likeliest
-// token, and whether everything in it is finite. Softcap and cross entropy hide what is not: they clamp it.
+// The status of each row with loss, before its logits become gradients: whether its target is the likeliest token, and whether all of its
+// values are finite. Softcap and cross entropy clamp values that are not finite and hide them.
 // Must run before cross_entropy; the softcap is monotonic, so that the likeliest token is the same.
 #import common/reduce
 #import common/reduce_wide
@@ -7,12 +7,12 @@
 
 // Twin of `Params` in src/ops/row_status/mod.rs.
 struct Params {
-    rows: u32,          // rows: of this chunk; tally: of the step
+    rows: u32,          // rows of this chunk (rows), or of the step (tally)
     width4: u32,
     vocab: u32,
-    stride4: u32,       // vec4s from one row of logits to the next; what lies behind the vocabulary is not read
-    target_offset: u32, // place of the first row in targets
-    offset: u32,        // and in verdicts
+    stride4: u32,       // vec4s per row of logits; values past the vocabulary are not read
+    target_offset: u32, // index of the first row in targets
+    offset: u32,        // index of the first row in verdicts
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -26,7 +26,7 @@ struct Params {
 fn rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.x + group.y * groups.x;
     let row = min(index, params.rows - 1u);
-    // The norm divides by this sum's root: where it overflows, the row is lost though its values are finite.
+    // The norm divides by the root of this sum. Where it overflows, the row counts as not finite although its values are.
     var squares = 0.0;
     for (var c = lane; c < params.width4; c += 256u) {
         let v = hidden[row * params.width4 + c];
@@ -44,14 +44,14 @@ fn rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         wrong = wrong || any(there & likelier(z, c, target_logit, target_id));
         lost = lost || any(there & not_finite4(z));
     }
-    // Whole numbers: exact. No more than 256 threads find a likelier token.
+    // Sums of whole numbers are exact. At most 256 threads find a likelier token.
     let found = wide_sum(select(select(0.0, 1.0, wrong), 1024.0, lost), lane);
     if lane == 0u && index < params.rows {
         verdicts[params.offset + row] = verdict(found > 0.0, found >= 1024.0);
     }
 }
 
-// Counts the step's verdicts; where any row is not finite, the optimizer is told to leave everything as it is.
+// Counts the status of the step's rows. If any row is not finite, the optimizer leaves all parameters as they are.
 @compute @workgroup_size(64)
 fn tally(@builtin(local_invocation_index) lane: u32) {
     var right = 0.0;
@@ -61,7 +61,7 @@ fn tally(@builtin(local_invocation_index) lane: u32) {
         right += f32(verdict == RIGHT);
         lost += f32(verdict == NOT_FINITE);
     }
-    // Whole numbers below 2²⁴: exact.
+    // Sums of whole numbers below 2²⁴ are exact.
     right = reduce_sum(right, lane);
     lost = reduce_sum(lost, lane);
     if lane == 0u {

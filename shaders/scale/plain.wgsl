@@ -1,4 +1,4 @@
-// Element by element: x = scale·x, and y = scale·(x + y).
+// x = scale·x, and y = scale·(x + y), elementwise.
 
 // Twin of `Params` in src/ops/scale/mod.rs.
 struct Params {

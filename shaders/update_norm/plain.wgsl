@@ -1,5 +1,4 @@
-// L2 norms of the last update and of the parameters: how far a step went, beside where it is. Runs after the optimizer
-// and computes the update again from what the optimizer left.
+// L2 norms of the last update and of the parameters. Runs after the optimizer, and recomputes the update from the optimizer's state.
 #import common/reduce
 
 // Twin of `Params` in src/ops/update_norm/mod.rs.
@@ -20,9 +19,9 @@ struct Params {
 @group(0) @binding(5) var<storage, read> second: array<vec4<f32>>;
 @group(0) @binding(6) var<storage, read_write> partials: array<vec2<f32>>;
 
-const STRIPE: u32 = 4096u; // vec4s a workgroup
+const STRIPE: u32 = 4096u; // vec4s per workgroup
 
-// Where p = old·(1 − decay) − moved, the whole update is moved + decay·old.
+// With p = old·(1 − decay) − moved, the update is moved + decay·old.
 fn squares(p: vec4<f32>, moved: vec4<f32>) -> vec2<f32> {
     let old = (p + moved) / (1.0 - params.decay);
     let update = moved + params.decay * old;
@@ -67,7 +66,7 @@ fn finish(@builtin(local_invocation_index) lane: u32) {
     let update = reduce_sum(sums.x, lane);
     let whole = reduce_sum(sums.y, lane);
     if lane == 0u {
-        // Nothing moved where the gradient was not finite.
+        // The optimizer skipped the step where the gradient was not finite.
         clip[5] = select(sqrt(update), 0.0, clip[2] == 0.0);
         clip[6] = sqrt(whole);
     }

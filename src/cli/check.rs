@@ -1,4 +1,4 @@
-//! Everything up to the first step, shown.
+//! `check`: everything up to the first step, printed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,42 +12,42 @@ use rullama_train::recipe::Recipe;
 use rullama_train::run;
 use rullama_train::train::trainer::Trainer;
 
-use super::laps::Laps;
-use super::session::Session;
-use super::{describe, show};
+use super::output;
+use super::setup::session::Session;
+use super::setup::summary;
+use super::setup::timings::Timings;
 
-/// Steps that are timed on a GPU unless the command line says otherwise.
+/// Default number of timed steps on a GPU.
 const MEASURED: usize = 3;
 
-/// Shows what the recipe resolves to; with `gradients`, writes loss and gradients of the first step there. `measure`
-/// steps are timed.
+/// Prints what the recipe resolves to. `gradients`: file for the loss and gradients of the first step. `measure`: number of
+/// steps to time.
 pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) -> Result<()> {
     gradients.map_or(Ok(()), files::check_file)?;
-    let mut laps = Laps::start();
+    let mut timings = Timings::start();
     let (session, gpu) = Session::start_on_device(recipe);
     let ((session, initial), gpu) = (session?, gpu?);
-    laps.lap("base, samples and device");
-    show::start(recipe, &session, &initial, &gpu);
-    describe::samples(recipe, &session);
+    timings.record("base, samples and device");
+    summary::start(recipe, &session, &initial, &gpu);
+    summary::samples(recipe, &session);
     let model = session.model(recipe, &gpu, &initial.adapter)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;
-    laps.lap("weights");
-    show::plan(trainer.plan(), true);
-    show::line("tried", session.dry_pass(recipe, &trainer, &mut laps)?);
-    show::line("started", &laps);
+    timings.record("weights");
+    output::plan(trainer.plan(), true);
+    output::line("dry run", session.dry_pass(recipe, &trainer, &mut timings)?);
+    output::line("startup", &timings);
     if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
-        show::line("offload", cost);
+        output::line("offload", cost);
     }
     if let Some(load) = session.experts(&trainer)? {
-        show::line("experts", load);
+        output::line("experts", load);
     }
     if gradients.is_none() {
         let measure = measure.unwrap_or(if gpu.is_software() { 0 } else { MEASURED });
         time(recipe, &session, &trainer, measure)?;
     }
     let sample = &session.prepared.data.train[0];
-    show::text(format_args!("\n{}; what stands between « and » carries loss:\n", sample.origin));
-    show::text(show::marked(&session.frozen.tokenizer, sample));
+    output::marked_sample(&session.frozen.tokenizer, sample);
 
     let Some(path) = gradients else { return Ok(()) };
     let step = session.prepared.steps.step(&session.prepared.data.train, 0);
@@ -63,23 +63,27 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
         metadata,
     )?;
     files::write_atomic(path, &bytes)?;
-    show::text("");
+    output::text("");
     let tensors = 2 * pairs.len();
-    show::line("gradients", format_args!("{tensors} tensors, loss {loss:.6}, in {}", path.display()));
+    output::line(
+        "gradients",
+        format_args!("{tensors} tensors, loss {loss:.6}, written to {}", path.display()),
+    );
     Ok(())
 }
 
-/// Takes the first steps as training would, and says how long all of them would take. The first is not counted: in it,
-/// pipelines are compiled.
+/// Times the first steps and prints an estimate for all. The very first is a warm-up, in which pipelines are compiled.
 fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -> Result<()> {
-    let (steps, samples) = (&session.prepared.steps, &session.prepared.data.train);
+    let steps = &session.prepared.steps;
+    let samples = &session.prepared.data.train;
     let total = steps.plans.len();
     let measure = measure.min(total.saturating_sub(1));
     if measure == 0 {
         return Ok(());
     }
     let optimizer = run::optimizer(recipe);
-    let (mut measured, mut started) = (0, Instant::now());
+    let mut measured = 0;
+    let mut started = Instant::now();
     for index in 0..=measure {
         block_on(steps.take(trainer, samples, index, &optimizer))?;
         if index == 0 {
@@ -90,15 +94,25 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
     }
     let rate = measured as f64 / started.elapsed().as_secs_f64();
     let all: usize = (0..total).map(|index| steps.tokens(samples, index)).sum();
-    let (steps, tokens) = (show::count(total, "step"), show::count(all, "token"));
-    show::line(
+    let steps = output::count(total, "step");
+    let tokens = output::count(all, "token");
+    output::line(
         "time",
         format_args!(
-            "about {} for {steps} of {tokens} in all: {rate:.0} tokens/s in {} after the first; evaluation and replies come \
-             on top",
-            describe::duration(all as f64 / rate),
-            show::count(measure, "step")
+            "about {} for {steps} with {tokens} in total ({rate:.0} tokens/s, measured over {} after a warm-up step), without \
+             evaluation and replies",
+            estimate(all as f64 / rate),
+            output::count(measure, "step")
         ),
     );
     Ok(())
+}
+
+/// A rounded duration: `45 s`, `13 min`, `3 h 05 min`.
+fn estimate(seconds: f64) -> String {
+    match seconds {
+        s if s < 60.0 => format!("{s:.0} s"),
+        s if s < 3600.0 => format!("{:.0} min", (s / 60.0).ceil()),
+        s => format!("{} h {:02} min", (s / 3600.0) as u64, ((s % 3600.0) / 60.0) as u64),
+    }
 }

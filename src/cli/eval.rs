@@ -1,4 +1,4 @@
-//! Loss, perplexity and token accuracy of the base, and of base and adapter beside it.
+//! `eval`: loss, perplexity and token accuracy of the base, and of the base with an adapter.
 
 use std::path::PathBuf;
 
@@ -15,17 +15,17 @@ use rullama_train::run::{self, Data, Frozen, ValidationFile};
 use rullama_train::train::trainer::{Capacity, Evaluation, Trainer};
 use serde_json::{Value, json};
 
-use super::session::Session;
-use super::show;
+use super::output;
+use super::setup::session::Session;
 
-/// What to evaluate, and on what.
+/// Options of `eval`.
 #[derive(Args)]
 pub struct EvalArgs {
-    /// An adapter of any format; several are added up, as in --adapter A=0.7 --adapter B=0.3. Without one the base
-    /// alone is evaluated.
+    /// Adapter in any export format; repeat to add up several, as in --adapter A=0.7 --adapter B=0.3 [default: evaluate the base
+    /// alone].
     #[arg(long, value_name = "PATH[=WEIGHT]")]
     adapter: Vec<AdapterPath>,
-    /// Samples of a file instead of the recipe's validation samples; may be given several times.
+    /// File with samples to use instead of the recipe's validation samples; may be repeated.
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
     /// Print one JSON object.
@@ -34,39 +34,20 @@ pub struct EvalArgs {
 }
 
 impl EvalArgs {
-    /// Whether the recipe's own files are read.
+    /// Whether the recipe's data files are needed.
     pub fn reads_recipe_data(&self) -> bool {
         self.data.is_empty()
     }
 }
 
-/// Evaluates the base, and base and adapter where one is given.
+/// Evaluates the base, and the base with the adapter if there is one.
 pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     let frozen = Frozen::open(recipe)?;
-    let data = match (&args.data[..], &recipe.data.valid[..]) {
-        ([], []) => Data::read(recipe, &frozen)?,
-        ([], valid) => Data::read_validation(recipe, &frozen, valid)?,
-        (data, _) => Data::read_validation(recipe, &frozen, data)?,
-    };
-    if data.validation.is_empty() {
-        bail!(
-            "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them, or name a file \
-             with --data"
-        );
-    }
+    let data = validation_data(recipe, args, &frozen)?;
     let files = data.validation_files(recipe)?;
-    let config = frozen.base.config();
-    let slots = run::slots(recipe, config)?;
-    let (adapter, mut notices) = match &args.adapter[..] {
-        [] => (Adapter::init(&slots, recipe.lora.rank, recipe.lora.alpha, recipe.lora.rslora, 0), vec![]),
-        paths => {
-            let allow = recipe.lora.allow_other_base.into();
-            let loaded = export::load(paths, &frozen.base, Some(&slots), allow)?;
-            (loaded.adapter, loaded.notices)
-        }
-    };
+    let (adapter, mut notices) = adapter(recipe, args, &frozen)?;
     notices.extend(data.notices.iter().map(ToString::to_string));
-    // Without B an adapter does nothing: the base as it is.
+    // With B = 0 the adapter has no effect.
     let mut without = adapter.clone();
     without.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
 
@@ -85,44 +66,76 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         results.push(Outcome::of(&trainer, "adapter", &files)?);
     }
 
-    let name = (!args.adapter.is_empty()).then(|| show::adapters(&args.adapter));
+    let name = (!args.adapter.is_empty()).then(|| output::adapters(&args.adapter));
     if args.json {
         let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
-        show::text(json!({
+        output::text(json!({
             "base": frozen.base.name(), "adapter": name, "samples": data.validation.len(), "results": results,
             "notices": notices, "offloaded_layers": model.offloaded(),
         }));
     } else {
-        show::device(&gpu);
-        show::line("base", frozen.base.name());
+        output::device(&gpu);
+        output::line("base", frozen.base.name());
         if !model.offloaded().is_empty() {
-            show::line("offload", show::offloaded(&trainer.plan().offloaded));
+            output::line("offload", output::offloaded(&trainer.plan().offloaded));
         }
-        show::line("adapter", name.as_deref().unwrap_or("none"));
-        show::notices(&notices);
+        output::line("adapter", name.as_deref().unwrap_or("none"));
+        output::notices(&notices);
         table(&results, &files);
     }
-    let lost: usize = results.iter().map(|r| r.total.not_finite).sum();
-    if lost > 0 {
+    check_finite(&results)
+}
+
+/// The samples of `--data`, or the recipe's validation samples. An error if there are none.
+fn validation_data(recipe: &Recipe, args: &EvalArgs, frozen: &Frozen) -> Result<Data> {
+    let data = match (&args.data[..], &recipe.data.valid[..]) {
+        ([], []) => Data::read(recipe, frozen)?,
+        ([], valid) => Data::read_validation(recipe, frozen, valid)?,
+        (data, _) => Data::read_validation(recipe, frozen, data)?,
+    };
+    if data.validation.is_empty() {
         bail!(
-            "{lost} tokens overflow: their hidden states or logits are not finite, so that the loss means nothing. The \
-             adapter has diverged, or a file is damaged"
+            "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them, or use --data FILE"
+        );
+    }
+    Ok(data)
+}
+
+/// The sum of the adapters, and notices about them. Without adapters, one that has no effect.
+fn adapter(recipe: &Recipe, args: &EvalArgs, frozen: &Frozen) -> Result<(Adapter, Vec<String>)> {
+    let slots = run::slots(recipe, frozen.base.config())?;
+    if args.adapter.is_empty() {
+        let lora = &recipe.lora;
+        return Ok((Adapter::init(&slots, lora.rank, lora.alpha, lora.rslora, 0), Vec::new()));
+    }
+    let allow = recipe.lora.allow_other_base.into();
+    let loaded = export::load(&args.adapter, &frozen.base, Some(&slots), allow)?;
+    Ok((loaded.adapter, loaded.notices))
+}
+
+fn check_finite(results: &[Outcome]) -> Result<()> {
+    let not_finite: usize = results.iter().map(|r| r.total.not_finite).sum();
+    if not_finite > 0 {
+        bail!(
+            "the hidden states or logits of {not_finite} tokens are not finite, so the loss is meaningless: the adapter has \
+             diverged, or a file is damaged"
         );
     }
     Ok(())
 }
 
-/// What one model makes of the samples.
+/// Scores of one model.
 struct Outcome {
     model: &'static str,
     total: Evaluation,
-    /// By file.
+    /// Scores per file.
     parts: Vec<Evaluation>,
 }
 
 impl Outcome {
     fn of(trainer: &Trainer, model: &'static str, files: &[ValidationFile]) -> Result<Outcome> {
-        let (mut total, mut parts) = (Evaluation::default(), Vec::new());
+        let mut total = Evaluation::default();
+        let mut parts = Vec::new();
         for file in files {
             let part = block_on(trainer.evaluate(&file.batches, |_| {}))?;
             total += part;
@@ -150,7 +163,7 @@ impl Outcome {
     }
 }
 
-/// One line a file and one for all, base and adapter side by side.
+/// Prints one line per file and one for all files, as `base → adapter`.
 fn table(results: &[Outcome], files: &[ValidationFile]) {
     let mut rows: Vec<(String, usize, Vec<&Evaluation>)> = Vec::new();
     if files.len() > 1 {
@@ -169,8 +182,8 @@ fn table(results: &[Outcome], files: &[ValidationFile]) {
         let perplexity = arrow(&|e| format!("{:.2}", e.perplexity()));
         let accuracy = arrow(&|e| format!("{:.1} %", 100.0 * e.accuracy()));
         let over =
-            format!("{} of {}", show::count(scores[0].tokens, "token"), show::count(samples, "sample"));
+            format!("{} of {}", output::count(scores[0].tokens, "token"), output::count(samples, "sample"));
         let text = format!("{name}loss {loss}, perplexity {perplexity}, accuracy {accuracy} over {over}");
-        show::line("validation", text);
+        output::line("validation", text);
     }
 }

@@ -1,4 +1,4 @@
-//! An adapter in other formats, and several as one.
+//! `export`: an adapter, or the sum of several, in other formats.
 
 use std::path::{Path, PathBuf, absolute};
 
@@ -8,32 +8,32 @@ use pollster::block_on;
 use rullama_train::base::Base;
 use rullama_train::export::{self, AdapterPath, Format, Options};
 
-use super::held_out::{Comparison, HeldOutArgs};
-use super::show;
+use super::output;
+use super::setup::comparison::{Comparison, ComparisonArgs};
 
-/// What to export, and as what.
+/// Options of `export`.
 #[derive(Args)]
 pub struct ExportArgs {
-    /// PEFT or mlx-lm folders, GGUF LoRAs or rullama-lora-v0 files; several are added up, as in A=0.7 B=0.3.
+    /// Adapters: PEFT or mlx-lm folders, GGUF LoRA or rullama-lora-v0 files. Several are added up, as in A=0.7 B=0.3.
     #[arg(required = true, value_name = "PATH[=WEIGHT]")]
     adapters: Vec<AdapterPath>,
-    /// peft, peft-conditional-generation, gguf-lora, gguf-lora-f16, mlx or rullama-v0; may be given several times.
+    /// Format: peft, peft-conditional-generation, gguf-lora, gguf-lora-f16, mlx or rullama-v0; may be repeated.
     #[arg(long, value_name = "FORMAT", required = true)]
     to: Vec<Format>,
-    /// The adapter's base, as in a recipe; unset, it is the one that the adapter's files name.
+    /// Base model: "tiny", an Ollama tag, or the path of a .gguf file [default: the base that the adapter's files name].
     #[arg(long)]
     base: Option<String>,
-    /// The folder to write into; unset, it is the adapter's own. Needed where there are several.
+    /// Output folder [default: the adapter's folder]. Required for several adapters.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Take adapters that were trained on another model than the base.
+    /// Accept adapters that were trained on a different base model.
     #[arg(long)]
     allow_other_base: bool,
     #[command(flatten)]
-    held_out: HeldOutArgs,
+    held_out: ComparisonArgs,
 }
 
-/// Reads the adapters, and writes their sum as each of the formats.
+/// Loads the adapters and writes their sum in every format.
 pub fn run(args: &ExportArgs) -> Result<()> {
     let base = open_base(&args.adapters, args.base.as_deref())?;
     let found = export::load(&args.adapters, &base, None, args.allow_other_base.into())?;
@@ -41,13 +41,19 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     for format in &args.to {
         let place = format.place(dir);
         if args.adapters.iter().any(|a| absolute(&a.path).ok() == absolute(&place).ok()) {
-            bail!("{} would be replaced by itself; choose another folder with --out", place.display());
+            bail!(
+                "{} is an input and would be overwritten; choose another folder with --out",
+                place.display()
+            );
         }
     }
-    let (adapter, origin) = (&found.adapter, &found.origin);
-    let (matrices, rank, scale) = (adapter.pairs.len(), adapter.rank, adapter.scale());
-    show::line("adapter", format!("{matrices} matrices of {}, rank {rank}, scale {scale:.4}", base.name()));
-    show::notices(&found.notices);
+    let adapter = &found.adapter;
+    let origin = &found.origin;
+    let rank = adapter.rank;
+    let scale = adapter.scale();
+    let matrices = output::count(adapter.pairs.len(), "matrix pair");
+    output::line("adapter", format!("{matrices} for {}, rank {rank}, scale {scale:.4}", base.name()));
+    output::notices(&found.notices);
     let options = Options {
         base_model: origin.base_model.as_deref().unwrap_or(base.name()),
         dropout: origin.dropout,
@@ -56,18 +62,19 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let Some(comparison) = args.held_out.open(&base)? else {
         for format in &args.to {
             let place = export::write(dir, *format, adapter, base.config(), &options)?;
-            let (place, name) = (place.display(), format.name());
-            show::line("exported", format!("{place}: {name}, read back; logits were not compared"));
+            let place = place.display();
+            let name = format.name();
+            output::line("exported", format!("{place}: {name}, reloaded; logits were not compared"));
         }
         return Ok(());
     };
     comparison.show();
     let Comparison { gpu, held_out, offload } = &comparison;
     let write = export::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
-    show::written(block_on(write)?)
+    output::written(block_on(write)?)
 }
 
-/// The base that is named, or the one that the adapter itself names.
+/// Opens the base `named`, or the one that the first adapter's files name.
 fn open_base(adapters: &[AdapterPath], named: Option<&str>) -> Result<Base> {
     if let Some(name) = named {
         return Ok(Base::open(name)?);
@@ -75,18 +82,18 @@ fn open_base(adapters: &[AdapterPath], named: Option<&str>) -> Result<Base> {
     let path = &adapters[0].path;
     match export::origin(path)?.base_model.filter(|name| !name.is_empty()) {
         Some(name) => Base::open(&name).with_context(|| {
-            format!("{} names its base {name:?}; name the base's file with --base", path.display())
+            format!("{} was trained on {name:?}; use --base to say where that is", path.display())
         }),
-        None => bail!("{} does not name its base; name it with --base", path.display()),
+        None => bail!("{} does not name its base; use --base BASE", path.display()),
     }
 }
 
-/// Where to write.
+/// The output folder.
 fn folder(args: &ExportArgs) -> Result<&Path> {
     match (&args.out, &args.adapters[..]) {
         (Some(out), _) => Ok(out),
         (None, [AdapterPath { path, .. }]) if path.is_dir() => Ok(path),
         (None, [AdapterPath { path, .. }]) => Ok(path.parent().unwrap_or(path)),
-        (None, _) => bail!("the sum of several adapters has no folder of its own; name one with --out"),
+        (None, _) => bail!("several adapters need an output folder; use --out DIR"),
     }
 }

@@ -1,4 +1,4 @@
-//! A first recipe: what it names is asked for, or given as flags; what it sets follows from the samples.
+//! `init`: writes a first recipe. Names come from flags or from questions on the terminal, values from the samples.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -13,39 +13,39 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use super::inspect::read_samples;
-use super::{describe, models, show};
+use super::{models, output};
 
-/// What the recipe is to say; what is missing is asked for on a terminal.
+/// Options of `init`. Missing ones are asked for on a terminal.
 #[derive(Args)]
 pub struct InitArgs {
-    /// The recipe to write.
+    /// Recipe file to write.
     #[arg(default_value = "recipe.toml")]
     recipe: PathBuf,
-    /// What `model.base` takes: an Ollama tag, the path of a .gguf, or tiny.
+    /// Base model: "tiny", an Ollama tag, or the path of a .gguf file.
     #[arg(long)]
     base: Option<String>,
-    /// Samples: a file, a folder, or a pattern.
+    /// Samples: a file, a folder, or a glob pattern.
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// The folder that the run writes; unset, runs/ and the recipe's name.
+    /// Output folder of the run [default: runs/ and the name of the recipe].
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// A question that is answered before and after training; may be given several times.
+    /// Prompt that is answered before and after training; may be repeated.
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
-    /// Replace a recipe that is there already.
+    /// Overwrite an existing recipe.
     #[arg(long)]
     force: bool,
 }
 
-/// Asks, reads the samples, and writes the recipe.
+/// Asks for what is missing, reads the samples, and writes the recipe.
 pub fn run(args: &InitArgs) -> Result<()> {
     let path = &args.recipe;
     if path.extension().is_none_or(|e| e != "toml") {
-        bail!("{}: a recipe is written as TOML; choose a name that ends in .toml", path.display());
+        bail!("{}: the recipe is written as TOML; choose a name that ends in .toml", path.display());
     }
     if path.exists() && !args.force {
-        bail!("{} is there already; choose another name, or replace it with --force", path.display());
+        bail!("{} already exists; choose another name, or overwrite it with --force", path.display());
     }
     files::check_file(path)?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -54,10 +54,10 @@ pub fn run(args: &InitArgs) -> Result<()> {
     let frozen = Frozen::named(&base, &Template::Auto)?;
     let data = match &args.data {
         Some(data) => data.clone(),
-        None => asker.ask("Samples (a file, a folder, or a pattern)", None, "--data PATH")?.into(),
+        None => asker.ask("Samples (a file, a folder, or a glob pattern)", None, "--data PATH")?.into(),
     };
     let samples = read_samples(&data, &frozen)?;
-    describe::lengths(&samples);
+    output::lengths(&samples);
     let output = match &args.output {
         Some(output) => output.clone(),
         None => asker.ask("Output folder", Some(&format!("runs/{stem}")), "--output DIR")?.into(),
@@ -65,20 +65,20 @@ pub fn run(args: &InitArgs) -> Result<()> {
     let mut prompts = args.prompt.clone();
     if prompts.is_empty() && asker.editor.is_some() {
         let prompt =
-            asker.ask("A question to try before and after training (empty: none)", Some(""), "--prompt")?;
+            asker.ask("A prompt to answer before and after training (empty: none)", Some(""), "--prompt")?;
         prompts.extend(Some(prompt).filter(|prompt| !prompt.is_empty()));
     }
     let text = recipe(path, &base, &data, &output, &prompts, &Fit::of(&samples, &frozen));
     let name = path.display().to_string();
-    // What we write is held to the same rules as what anybody writes.
+    // The written recipe must pass the checks of any recipe.
     Recipe::parse::<&str>(&text, Format::Toml, &name, &[])?;
     files::write_atomic(path, text.as_bytes())?;
-    show::line("written", &name);
-    show::line("next", format_args!("rullama-train check {name}; rullama-train {name}"));
+    output::line("written", &name);
+    output::line("next", format_args!("rullama-train check {name}; rullama-train {name}"));
     Ok(())
 }
 
-/// Asks on a terminal; elsewhere takes what has a default, and names the flag of what has none.
+/// Asks questions on a terminal. Without one, takes the default; a missing value without default is an error that names the flag.
 struct Asker {
     editor: Option<DefaultEditor>,
 }
@@ -92,7 +92,7 @@ impl Asker {
     fn ask(&mut self, question: &str, default: Option<&str>, flag: &str) -> Result<String> {
         let Some(editor) = &mut self.editor else {
             return default.map(str::to_owned).with_context(|| {
-                format!("{flag} is missing, and there is no terminal to ask for it on; expected {question}")
+                format!("{flag} is required when there is no terminal to ask on ({question})")
             });
         };
         let hint = default.filter(|d| !d.is_empty()).map_or(String::new(), |default| format!(" [{default}]"));
@@ -104,41 +104,46 @@ impl Asker {
                         return Ok(default.to_owned());
                     }
                 }
-                Err(ReadlineError::Interrupted | ReadlineError::Eof) => bail!("nothing was written"),
+                Err(ReadlineError::Interrupted | ReadlineError::Eof) => {
+                    bail!("cancelled; nothing was written")
+                }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// The base, chosen by number or name of those that are here.
+    /// The base: given, or chosen from a list by number or name.
     fn base(&mut self, given: Option<&str>) -> Result<String> {
         if let Some(given) = given {
             return Ok(given.to_owned());
         }
         if self.editor.is_none() {
             bail!(
-                "--base BASE is missing, and there is no terminal to ask for it on; expected one of {}",
+                "--base BASE is required when there is no terminal to ask on; models on this machine: {}",
                 models::trainable().join(", ")
             );
         }
-        let here = models::trainable();
-        for (number, name) in here.iter().enumerate() {
-            show::text(format_args!("  {}  {name}", number + 1));
+        let available = models::trainable();
+        for (number, name) in available.iter().enumerate() {
+            output::text(format_args!("  {}  {name}", number + 1));
         }
-        let answer =
-            self.ask("Base (a number, an Ollama tag, or the path of a .gguf)", Some("1"), "--base BASE")?;
-        let chosen = answer.parse::<usize>().ok().and_then(|number| here.get(number.wrapping_sub(1)));
+        let answer = self.ask(
+            "Base (a number, an Ollama tag, or the path of a .gguf file)",
+            Some("1"),
+            "--base BASE",
+        )?;
+        let chosen = answer.parse::<usize>().ok().and_then(|number| available.get(number.wrapping_sub(1)));
         Ok(chosen.cloned().unwrap_or(answer))
     }
 }
 
-/// What follows from the samples and the base.
+/// Settings that follow from the samples and the base.
 struct Fit {
     samples: usize,
     tokens: usize,
     longest: usize,
     max_seq_len: usize,
-    /// Samples that are longer.
+    /// Number of samples that are longer than `max_seq_len`.
     overlong: usize,
     accumulation: usize,
     epochs: usize,
@@ -147,23 +152,24 @@ struct Fit {
     tiny: bool,
 }
 
-/// Rows of a step hold about so many tokens.
+/// Tokens per step to aim at.
 const STEP_TOKENS: usize = 4096;
-/// A run has as many steps as this, where its samples allow it.
+/// Minimum number of steps per run to aim at.
 const LEAST_STEPS: usize = 30;
-/// Longer rows than this cost more memory than most GPUs can spare; the user may ask for more.
+/// Maximum row length to suggest: longer rows need more memory than most GPUs have.
 const LONGEST_ROW: usize = 2048;
 
 impl Fit {
     fn of(samples: &[Sample], frozen: &Frozen) -> Fit {
         let mut lengths: Vec<usize> = samples.iter().map(|sample| sample.ids.len()).collect();
         lengths.sort_unstable();
-        let (longest, median) = (lengths[lengths.len() - 1], lengths[lengths.len() / 2]);
+        let longest = lengths[lengths.len() - 1];
+        let median = lengths[lengths.len() / 2];
         let context = frozen.base.config().context_length;
-        let (tokens, epochs) = (lengths.iter().sum::<usize>(), 3);
+        let tokens = lengths.iter().sum::<usize>();
+        let epochs = 3;
         let tiny = frozen.base.name() == "tiny";
-        // Rows are packed full where they hold several samples, and a few dozen steps are the least that a schedule makes
-        // sense of.
+        // Rows that hold several samples are packed well, but a learning rate schedule needs a few dozen steps.
         let row = longest.max((8 * median).min(epochs * tokens / LEAST_STEPS));
         let max_seq_len = row.next_power_of_two().clamp(256, LONGEST_ROW).min(context);
         let most = (epochs * tokens / (LEAST_STEPS * max_seq_len)).max(1);
@@ -188,74 +194,99 @@ impl Fit {
         }
     }
 
-    /// About how many steps the run has.
+    /// The comment at the start of the recipe file `name`.
+    fn header(&self, name: &str) -> String {
+        let samples = output::count(self.samples, "sample");
+        let tokens = output::count(self.tokens, "token");
+        let longest = output::count(self.longest, "token");
+        let steps = output::count(self.steps(), "step");
+        format!(
+            "# {samples} with {tokens}, the longest with {longest}; about {steps}.\n#\n\
+             #   rullama-train check {name}    # prepares everything: lengths, memory, a sample with its loss tokens\n\
+             #   rullama-train {name}          # trains; the same command resumes a run that was stopped\n#\n\
+             # recipes/chat.toml of rullama-train documents every key.\n"
+        )
+    }
+
+    /// Keys of the recipe with their values and comments.
+    fn lines(&self) -> Vec<(&'static str, String, String)> {
+        let (overlong, overlong_comment) = match self.overlong {
+            0 => (
+                "error",
+                "no sample is longer; \"drop\" or \"truncate\" would accept longer ones".to_string(),
+            ),
+            n => (
+                "drop",
+                format!(
+                    "skips longer ones ({}); \"truncate\" would cut off their ends",
+                    output::count(n, "sample")
+                ),
+            ),
+        };
+        let rate_comment = match self.tiny {
+            true => "high, as suits a model as small as tiny",
+            false => "typical: 1e-5 for large bases to 3e-4 for small ones",
+        };
+        let loss_comment = "which tokens are loss tokens; or \"last_assistant\", \"all\"";
+        let eval_steps = (self.steps() / 10).max(1).to_string();
+        vec![
+            ("lora.rank", "16".into(), "higher: more capacity, memory and time".into()),
+            (
+                "data.val_size",
+                self.val_size.into(),
+                "held out for validation: a fraction, or a number of samples".into(),
+            ),
+            ("data.train_on", quoted("assistant"), loss_comment.into()),
+            (
+                "data.max_seq_len",
+                self.max_seq_len.to_string(),
+                "maximum tokens per row; samples are packed into rows".into(),
+            ),
+            ("data.overlong", quoted(overlong), overlong_comment),
+            ("train.epochs", self.epochs.to_string(), "passes over the samples".into()),
+            ("train.gradient_accumulation_steps", self.accumulation.to_string(), "rows per step".into()),
+            ("train.learning_rate", self.learning_rate.into(), rate_comment.into()),
+            ("eval.steps", eval_steps, "steps between evaluations; the best adapter is kept".into()),
+        ]
+    }
+
+    /// Estimated number of steps of the run.
     fn steps(&self) -> usize {
         (self.epochs * self.tokens).div_ceil(self.accumulation * self.max_seq_len).max(1)
     }
 }
 
-/// The recipe's text.
+/// The recipe as TOML with comments.
 fn recipe(path: &Path, base: &str, data: &Path, output: &Path, prompts: &[String], fit: &Fit) -> String {
-    let quoted = |text: &str| toml::Value::String(text.into()).to_string();
-    let path_of = |path: &Path| quoted(&path.to_string_lossy());
     let prompts: Vec<String> = prompts.iter().map(|prompt| quoted(prompt)).collect();
-    let (samples, tokens) = (show::count(fit.samples, "sample"), show::count(fit.tokens, "token"));
-    let longest = show::count(fit.longest, "token");
-    let (overlong, says) = match fit.overlong {
-        0 => ("error", "none is longer; \"drop\" or \"truncate\" would allow it".to_string()),
-        n => (
-            "drop",
-            format!("leaves out what is longer, {}; \"truncate\" cuts the ends", show::count(n, "sample")),
-        ),
-    };
-    let rate = match fit.tiny {
-        true => "a base as small as tiny takes a high one",
-        false => "from 1e-5 for large bases to 3e-4 for small ones",
-    };
-    let (steps, name) = (fit.steps(), path.display());
-    let mut text = format!(
-        "# {samples} of {tokens}, the longest of {longest}; about {}.\n#\n\
-         #   rullama-train check {name}    # everything up to the first step: lengths, memory, a sample with its loss\n\
-         #   rullama-train {name}          # trains; the same command goes on where a run was stopped\n#\n\
-         # recipes/chat.toml of rullama-train explains every key, also those that are not here.\n",
-        show::count(steps, "step")
-    );
-    let mut section = "";
-    for (key, value, comment) in [
-        ("model.base", quoted(base), ""),
-        ("lora.rank", "16".into(), "higher learns more, and costs memory and time"),
-        ("data.train", path_of(data), ""),
-        ("data.val_size", fit.val_size.into(), "kept aside to measure on: a fraction, or a count"),
-        ("data.train_on", quoted("assistant"), "what carries loss; or \"last_assistant\", \"all\""),
-        (
-            "data.max_seq_len",
-            fit.max_seq_len.to_string(),
-            "most tokens in a row; samples are packed into rows",
-        ),
-        ("data.overlong", quoted(overlong), &says),
-        ("train.epochs", fit.epochs.to_string(), "passes over the samples"),
-        ("train.gradient_accumulation_steps", fit.accumulation.to_string(), "rows in a step"),
-        ("train.learning_rate", fit.learning_rate.into(), rate),
-        (
-            "eval.steps",
-            (steps / 10).max(1).to_string(),
-            "validation every so many steps; the best adapter is kept",
-        ),
+    let mut lines = vec![
+        ("model.base", quoted(base), String::new()),
+        ("data.train", quoted(&data.to_string_lossy()), String::new()),
+    ];
+    lines.extend(fit.lines());
+    lines.extend([
         (
             "eval.samples",
             format!("[{}]", prompts.join(", ")),
-            "questions that are answered at every evaluation",
+            "prompts that are answered at every evaluation".into(),
         ),
-        ("output.dir", path_of(output), ""),
-        ("output.export", "[\"peft\"]".into(), "or \"gguf-lora\" (llama.cpp, LM Studio), \"mlx\", …"),
-    ] {
-        let (of, key) = key.split_once('.').expect("a section and a key");
-        if of != section {
-            text += &format!("\n[{of}]\n");
-            section = of;
+        ("output.dir", quoted(&output.to_string_lossy()), String::new()),
+        ("output.export", "[\"peft\"]".into(), "or \"gguf-lora\" (llama.cpp, LM Studio), \"mlx\", …".into()),
+    ]);
+    let mut text = fit.header(&path.display().to_string());
+    for section in ["model", "lora", "data", "train", "eval", "output"] {
+        text += &format!("\n[{section}]\n");
+        for (key, value, comment) in &lines {
+            let Some(key) = key.strip_prefix(section).and_then(|key| key.strip_prefix('.')) else { continue };
+            let line = format!("{key} = {value}");
+            text +=
+                &if comment.is_empty() { format!("{line}\n") } else { format!("{line:<35} # {comment}\n") };
         }
-        let line = format!("{key} = {value}");
-        text += &if comment.is_empty() { format!("{line}\n") } else { format!("{line:<35} # {comment}\n") };
     }
     text
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
 }

@@ -1,4 +1,4 @@
-//! An adapter and its base become one GGUF file.
+//! `merge`: an adapter and its base in one GGUF file.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,29 +11,29 @@ use rullama_train::export::merged::{self, MergeType, MergedTensor};
 use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
 
-use super::held_out::{Comparison, HeldOutArgs};
-use super::show;
+use super::output;
+use super::setup::comparison::{Comparison, ComparisonArgs};
 
-/// What to merge, and where to.
+/// Options of `merge`.
 #[derive(Args)]
 pub struct MergeArgs {
-    /// PEFT or mlx-lm folders, GGUF LoRAs or rullama-lora-v0 files; several are added up, as in A=0.7 B=0.3.
+    /// Adapters: PEFT or mlx-lm folders, GGUF LoRA or rullama-lora-v0 files. Several are added up, as in A=0.7 B=0.3.
     #[arg(required = true, value_name = "PATH[=WEIGHT]")]
     adapters: Vec<AdapterPath>,
-    /// What the adapter was trained on: "tiny", an Ollama tag, or a .gguf file.
+    /// Base model that the adapter was trained on: "tiny", an Ollama tag, or the path of a .gguf file.
     #[arg(long)]
     base: String,
-    /// File to write; a Modelfile for Ollama is put beside it.
+    /// File to write. A Modelfile for Ollama is written next to it.
     #[arg(long, value_name = "FILE.gguf")]
     out: PathBuf,
-    /// Format of the merged matrices: auto (Q8_0 where the base is quantized), keep, f32, f16, bf16, q8_0, q6_k, q5_k, q4_k.
+    /// Format of the merged matrices: auto (Q8_0 if the base is quantized), keep, f32, f16, bf16, q8_0, q6_k, q5_k or q4_k.
     #[arg(long = "type", value_name = "TYPE", default_value = "auto", value_parser = parse_type)]
     ty: MergeType,
-    /// Take adapters that were trained on another model than the base.
+    /// Accept adapters that were trained on a different base model.
     #[arg(long)]
     allow_other_base: bool,
     #[command(flatten)]
-    held_out: HeldOutArgs,
+    held_out: ComparisonArgs,
 }
 
 fn parse_type(name: &str) -> Result<MergeType, String> {
@@ -43,23 +43,23 @@ fn parse_type(name: &str) -> Result<MergeType, String> {
     })
 }
 
-/// Merges, measures where samples are given, and only then puts the file in its place.
+/// Merges into a temporary file, compares the result, and then moves the file to its place.
 pub fn run(args: &MergeArgs) -> Result<()> {
     let base = Base::open(&args.base)?;
     let Loaded { adapter, notices, .. } = load(&args.adapters, &base, None, args.allow_other_base.into())?;
-    let name = args.out.file_name().context("--out names no file; end it with a name such as merged.gguf")?;
+    let name = args.out.file_name().context("--out is not a file name; use a name like merged.gguf")?;
     if is_same_file(&args.out, base.gguf().file()) {
-        bail!("--out is the base itself, {}; choose another name", args.out.display());
+        bail!("--out is the base file {}; choose another name", args.out.display());
     }
     files::check_file(&args.out)?;
-    // Read before the long part, so that a mistake in it costs no time.
+    // Open this before the merge, so that mistakes show early.
     let comparison = args.held_out.open(&base)?;
 
-    show::notices(&notices);
+    output::notices(&notices);
     let staged = files::beside(&args.out)?;
     let file = staged.path().join(name);
     let started = Instant::now();
-    // The user knows the file by its own name.
+    // Errors name the final path, not the temporary one.
     let in_place = |e| match e {
         rullama_train::export::Error::Write(e) => files::Error { path: args.out.clone(), ..e }.into(),
         e => e,
@@ -67,26 +67,26 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     let tensors = merged::write(&file, &base, &adapter, args.ty, |_| {}).map_err(in_place)?;
     let seconds = started.elapsed().as_secs_f64();
     let size = std::fs::metadata(&file)?.len();
-    show::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
-    show::line("rounding", rounding(&tensors));
+    output::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
+    output::line("rounding", rounding(&tensors));
 
     if let Some(comparison) = comparison {
         comparison.show();
         let Comparison { gpu, held_out, offload } = &comparison;
         let merged = Base::from_gguf(Gguf::open(&file)?, &args.out.display().to_string())?;
         let verdict = block_on(drift::measure(gpu, &base, &adapter, &merged, held_out, *offload))?;
-        show::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
-        show::line("effect", format!("{}: what the adapter itself does", verdict.effect));
+        output::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
+        output::line("effect", format!("{} (the adapter's own effect, for comparison)", verdict.effect));
         verdict.check(args.ty)?;
     } else {
-        show::line("drift", "not measured, as was asked for");
+        output::line("drift", "not measured (--unverified)");
     }
     files::replace(&file, &args.out)?;
-    show::line("written", format!("{}, {} in {seconds:.1} s", args.out.display(), show::bytes(size)));
+    output::line("written", format!("{}, {} in {seconds:.1} s", args.out.display(), output::bytes(size)));
     modelfile(&args.out)
 }
 
-/// Whether two paths lead to one file.
+/// Whether two paths are the same file.
 fn is_same_file(out: &Path, base: &str) -> bool {
     match (std::fs::canonicalize(out), std::fs::canonicalize(base)) {
         (Ok(out), Ok(base)) => out == base,
@@ -94,7 +94,7 @@ fn is_same_file(out: &Path, base: &str) -> bool {
     }
 }
 
-/// How many matrices went from which format to which.
+/// The number of matrices per conversion: `20 Q4_K → Q8_0, 3 Q6_K → Q8_0`.
 fn formats(tensors: &[MergedTensor]) -> String {
     let mut counts: Vec<((GgmlType, GgmlType), usize)> = Vec::new();
     for t in tensors {
@@ -107,17 +107,18 @@ fn formats(tensors: &[MergedTensor]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// How large the adapter and the rounding are beside the matrices.
+/// The norms of the adapter's change and of the rounding error, relative to the matrices.
 fn rounding(tensors: &[MergedTensor]) -> String {
     let part = |of: fn(&MergedTensor) -> f64| {
         let total = |f: fn(&MergedTensor) -> f64| tensors.iter().map(f).sum::<f64>();
         100.0 * (total(of) / total(|t| t.base).max(f64::MIN_POSITIVE)).sqrt()
     };
-    let (change, loss) = (part(|t| t.change), part(|t| t.loss));
-    format!("the adapter changes the matrices by {change:.3} %, storing them by {loss:.3} %")
+    let change = part(|t| t.change);
+    let loss = part(|t| t.loss);
+    format!("the adapter changes the matrices by {change:.3} %, rounding to the stored format by {loss:.3} %")
 }
 
-/// Puts Ollama's Modelfile beside the file. Nothing but FROM: Ollama knows Gemma 4's chat layout and where a reply stops.
+/// Writes Ollama's Modelfile next to the file. It only has FROM: Ollama knows Gemma 4's chat template and stop tokens.
 fn modelfile(out: &Path) -> Result<()> {
     let path = out.with_file_name("Modelfile");
     let name = out.file_name().unwrap_or_default().to_string_lossy();
@@ -125,14 +126,14 @@ fn modelfile(out: &Path) -> Result<()> {
     match std::fs::read_to_string(&path) {
         Ok(found) if found != text => {
             let path = path.display();
-            show::line(
+            output::line(
                 "notice",
-                format!("{path} is there already and stays; for Ollama it must say FROM ./{name}"),
+                format!("{path} exists and was not changed; for Ollama it must contain FROM ./{name}"),
             );
         }
         _ => {
             files::write_atomic(&path, text.as_bytes())?;
-            show::line("ollama", format!("ollama create NAME -f {}", path.display()));
+            output::line("ollama", format!("ollama create NAME -f {}", path.display()));
         }
     }
     Ok(())

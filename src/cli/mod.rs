@@ -1,35 +1,25 @@
-//! The command line: what each verb does, in order, and what it prints.
+//! The command line: one module per command, and what they share (`setup`, `output`, `talk`).
 
 mod bench;
-mod bench_decode;
-mod ceilings;
-mod chat;
 mod check;
-mod describe;
-mod device;
 mod eval;
 mod export;
-mod generate;
-mod held_out;
-mod inference;
 mod init;
 mod inspect;
-mod laps;
 mod manual;
 mod merge;
 mod models;
-mod pipelines;
+mod output;
 mod serve;
-mod session;
-mod show;
-mod sweep;
+mod setup;
+mod talk;
 mod train;
 mod web;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use rullama_train::recipe::{Recipe, split_override};
 
@@ -47,68 +37,72 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Do everything up to the first step: show a sample with its loss marked, and the memory plan.
+    /// Check a recipe: prepare everything up to the first step, and show the memory plan and a sample with its loss tokens.
     Check {
         #[command(flatten)]
         recipe: RecipeArgs,
-        /// Write loss and gradients of the first optimizer step to this safetensors file.
+        /// Write the loss and gradients of the first optimizer step to this safetensors file.
         #[arg(long, value_name = "FILE")]
         gradients: Option<PathBuf>,
-        /// Time so many steps, after one more, and estimate the run; unset, 3 on a GPU and none where a CPU plays it.
+        /// Time this many steps, after one warm-up step, to estimate the duration of the run [default: 3; 0 with a software renderer].
         #[arg(long, value_name = "STEPS")]
         measure: Option<usize>,
     },
-    /// Time training steps or replies on random tokens: tokens/s, memory, time by kernel.
+    /// Time training steps or replies on random tokens: tokens per second, memory, time per kernel.
     Bench(bench::BenchArgs),
-    /// Mean loss, perplexity and token accuracy over validation data, of base and adapter side by side.
+    /// Measure loss, perplexity and token accuracy on validation data, for the base and for the base with an adapter.
     Eval {
         #[command(flatten)]
         recipe: RecipeArgs,
         #[command(flatten)]
         eval: eval::EvalArgs,
     },
-    /// Write an adapter, or several as one, in other formats, and read each back.
+    /// Convert an adapter, or the sum of several, to other formats, and verify each result.
     Export(export::ExportArgs),
     /// Merge an adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
     Merge(merge::MergeArgs),
-    /// Talk with a base, or with a base and adapters.
-    Chat(chat::ChatArgs),
+    /// Chat with a base model, with or without adapters.
+    Chat(talk::chat::ChatArgs),
     /// Reply to prompts from the command line, a file or stdin.
-    Generate(generate::GenerateArgs),
-    /// Serve OpenAI's chat completions over HTTP.
+    Generate(talk::generate::GenerateArgs),
+    /// Serve an OpenAI-compatible chat completions API over HTTP.
     Serve(serve::ServeArgs),
-    /// Serve the page that trains in a browser, on this machine alone, and open it.
+    /// Serve the web page that trains in the browser, to this machine only, and open it.
     Web(web::WebArgs),
-    /// Write a commented recipe for samples of your own, after asking or from flags.
+    /// Write a commented recipe for your own samples, from flags or by asking.
     Init(init::InitArgs),
-    /// Describe a GGUF, an adapter, a checkpoint, a run's folder, or samples.
+    /// Describe a GGUF file, an adapter, a checkpoint, the output folder of a run, or samples.
     Inspect(inspect::InspectArgs),
-    /// List the models of Ollama's store, and which of them can be trained.
+    /// List the models in Ollama's store, and whether they can be trained.
     Models(models::ModelsArgs),
-    /// Print completions for a shell.
+    /// Print shell completions.
     Completions(manual::CompletionsArgs),
-    /// Print the manual page, or write one of every command.
+    /// Print the manual page, or write the pages of all commands to a folder.
     Man(manual::ManArgs),
+    /// Print the reference of all commands as Markdown.
+    #[command(hide = true)]
+    DescribeCli,
 }
 
-/// A recipe and what overrides it.
+/// A recipe and overrides of its keys.
 #[derive(Args)]
 struct RecipeArgs {
-    /// Recipe file, TOML or JSON.
+    /// Recipe file (TOML or JSON).
     recipe: PathBuf,
-    /// Override a key of the recipe, as in --set train.learning_rate=2e-4.
+    /// Override a key of the recipe, for example --set train.learning_rate=2e-4; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
 }
 
 impl RecipeArgs {
+    /// Reads the recipe and checks that the files it names exist.
     fn read(&self) -> Result<Recipe> {
         let recipe = self.parse()?;
         recipe.check_files()?;
         Ok(recipe)
     }
 
-    /// The recipe, whether its files exist or not.
+    /// Reads the recipe without checking its files.
     fn parse(&self) -> Result<Recipe> {
         let split = |o: &String| split_override(o).map(|(k, v)| (k.to_string(), v.to_string()));
         let overrides = self.overrides.iter().map(split).collect::<Result<Vec<_>, _>>()?;
@@ -116,7 +110,7 @@ impl RecipeArgs {
     }
 }
 
-/// An error and its causes on one line, without the causes whose words it has already.
+/// An error and its causes on one line. Causes whose text is already part of the line are skipped.
 pub fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -127,9 +121,17 @@ pub fn message(error: &anyhow::Error) -> String {
     text
 }
 
-/// Parses the command line and does what it says.
+/// Refuses an option under its old name. `value`: what the user passed to it.
+fn refuse_renamed(old: &str, new: &str, value: &Option<String>) -> Result<()> {
+    if let Some(value) = value {
+        bail!("{old} is now called {new}: use {new} {value:?}");
+    }
+    Ok(())
+}
+
+/// Parses the command line and runs the command.
 pub fn run() -> Result<ExitCode> {
-    // Where there is no desktop, a layer of Mesa's complains on stderr that it cannot ask which GPU the desktop uses.
+    // Without a desktop, Mesa's device-select layer prints a warning to stderr.
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: this is the only thread so far.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
@@ -147,8 +149,8 @@ pub fn run() -> Result<ExitCode> {
         (Some(Verb::Bench(args)), _) => bench::run(&args),
         (Some(Verb::Export(args)), _) => export::run(&args),
         (Some(Verb::Merge(args)), _) => merge::run(&args),
-        (Some(Verb::Chat(args)), _) => chat::run(&args),
-        (Some(Verb::Generate(args)), _) => generate::run(&args),
+        (Some(Verb::Chat(args)), _) => talk::chat::run(&args),
+        (Some(Verb::Generate(args)), _) => talk::generate::run(&args),
         (Some(Verb::Serve(args)), _) => serve::run(&args),
         (Some(Verb::Web(args)), _) => web::run(&args),
         (Some(Verb::Init(args)), _) => init::run(&args),
@@ -159,7 +161,11 @@ pub fn run() -> Result<ExitCode> {
             Ok(())
         }
         (Some(Verb::Man(args)), _) => manual::man(Cli::command(), &args),
-        (None, None) => unreachable!("clap demands a recipe or a verb"),
+        (Some(Verb::DescribeCli), _) => {
+            output::text(manual::markdown(Cli::command()).trim_end());
+            Ok(())
+        }
+        (None, None) => unreachable!("clap requires a recipe or a command"),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,13 +1,13 @@
-//! What Ollama's store holds, and which of it can be trained.
+//! `models`: the models in Ollama's store, and whether they can be trained.
 
 use anyhow::Result;
 use clap::Args;
 use rullama_train::base::{Base, ollama};
 use serde_json::json;
 
-use super::show;
+use super::output;
 
-/// How to list them.
+/// Options of `models`.
 #[derive(Args)]
 pub struct ModelsArgs {
     /// Print one JSON object.
@@ -15,12 +15,12 @@ pub struct ModelsArgs {
     json: bool,
 }
 
-/// A model that could be named as `model.base`.
+/// A model that can be named in `model.base`.
 struct Found {
     name: String,
-    /// Bytes of its weights, where they are on this machine.
+    /// Size of the weights in bytes, if they are on this machine.
     size: Option<u64>,
-    /// Its shape, or why it cannot be trained.
+    /// The shape, or why the model cannot be trained.
     shape: Result<String, String>,
 }
 
@@ -33,7 +33,7 @@ impl Found {
         let shape = Base::open(&name);
         let built_in = shape.as_ref().ok().map(|base| base.gguf().bytes().len() as u64);
         let shape = shape.map(|base| shape_of(&base)).map_err(|error| {
-            // The name stands in front of the line already.
+            // The line starts with the name already.
             let error = error.to_string();
             error.split_once(": ").map_or(error.clone(), |(_, problem)| problem.to_string())
         });
@@ -41,14 +41,15 @@ impl Found {
     }
 }
 
-/// Layers, width and context of a model.
+/// Layers, width and context of a base, on one line.
 pub fn shape_of(base: &Base) -> String {
     let config = base.config();
-    let (layers, width) = (show::count(config.layers.len(), "layer"), show::grouped(config.width));
-    format!("{layers}, width {width}, context {}", show::grouped(config.context_length))
+    let layers = output::count(config.layers.len(), "layer");
+    let width = output::grouped(config.width);
+    format!("{layers}, width {width}, context {}", output::grouped(config.context_length))
 }
 
-/// Every name that can be trained on this machine, the built-in model first.
+/// Names of the models on this machine that can be trained, the built-in one first.
 pub fn trainable() -> Vec<String> {
     all().into_iter().filter(|found| found.shape.is_ok()).map(|found| found.name).collect()
 }
@@ -61,7 +62,7 @@ fn all() -> Vec<Found> {
     names.into_iter().map(Found::of).collect()
 }
 
-/// Lists the models of every store, and the one that is built in.
+/// Lists the built-in model and the models of every store.
 pub fn run(args: &ModelsArgs) -> Result<()> {
     let found = all();
     let stores: Vec<String> = ollama::stores().iter().map(|store| store.display().to_string()).collect();
@@ -72,23 +73,23 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
                 "shape": model.shape.as_ref().ok(), "problem": model.shape.as_ref().err(),
             })
         });
-        show::text(json!({ "stores": stores, "models": models.collect::<Vec<_>>() }));
+        output::text(json!({ "stores": stores, "models": models.collect::<Vec<_>>() }));
         return Ok(());
     }
     let width = found.iter().map(|model| model.name.chars().count()).max().unwrap_or(0);
     for Found { name, size, shape } in &found {
-        let size = size.map_or("–".into(), show::bytes);
-        let says = match shape {
+        let size = size.map_or("–".into(), output::bytes);
+        let verdict = match shape {
             Ok(shape) => format!("can be trained: {shape}"),
             Err(problem) => format!("cannot be trained: {problem}"),
         };
-        let built_in = if name == "tiny" { " (part of this program)" } else { "" };
-        show::text(format_args!("{name:<width$}  {size:>10}  {says}{built_in}"));
+        let built_in = if name == "tiny" { " (built in)" } else { "" };
+        output::text(format_args!("{name:<width$}  {size:>10}  {verdict}{built_in}"));
     }
     if found.len() == 1 {
         let stores = stores.join(", ");
-        show::text(format_args!(
-            "\nOllama has no models in {stores}; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS"
+        output::text(format_args!(
+            "\nno Ollama models found in {stores}; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS"
         ));
     }
     Ok(())

@@ -1,15 +1,14 @@
-//! Which of the devices to open, and what it can do beyond WebGPU.
+//! The choice of the device, and its features beyond WebGPU.
 
-use super::{GpuError, Matrices};
-use crate::recipe::Backend;
+use super::{Backend, GpuError, Matrices};
 
 pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SUBGROUP_BARRIER);
 
-/// What the adapter reports, as far as there are shaders for it: for shaders/coop_*.wgsl 16×16 with subgroups of 32, 32 KiB of
-/// workgroup memory and ten storage buffers, for shaders/coop8_*.wgsl 8×8 with subgroups of one known size.
+/// The cooperative matrices that the adapter reports, if there are kernels for them. The variants `coop16` need matrices of 16×16,
+/// subgroups of 32, 32 KiB of workgroup memory and ten storage buffers; the variants `coop8` need 8×8 and subgroups of one known size.
 pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let has = |edge: u32| {
@@ -21,7 +20,7 @@ pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> 
         adapter.features().contains(COOPERATIVE) && adapter.cooperative_matrix_properties().iter().any(fits)
     };
     let lanes = match info.backend {
-        // wgpu does not know it there. Apple's GPUs have 32; it takes AMD's and Intel's for ones with such matrices, too.
+        // wgpu does not know the size on Metal. Apple's GPUs have 32. wgpu reports matrices for AMD and Intel too, which lack them.
         wgpu::Backend::Metal => info.name.starts_with("Apple").then_some(32),
         _ => Some(info.subgroup_min_size).filter(|lanes| *lanes == info.subgroup_max_size),
     }?;
@@ -33,7 +32,7 @@ pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> 
     (has(8) && [4, 8, 16, 32, 64].contains(&lanes)).then_some(Matrices { edge: 8, lanes })
 }
 
-/// Whether the device is a CPU with what shaders/simd_*.wgsl take: subgroups of one known size, nine storage buffers.
+/// Whether the device is a software renderer that runs the variants `software`: subgroups of one known size, nine storage buffers.
 pub(super) fn is_simd(adapter: &wgpu::Adapter) -> bool {
     let info = adapter.get_info();
     info.device_type == wgpu::DeviceType::Cpu
@@ -43,7 +42,7 @@ pub(super) fn is_simd(adapter: &wgpu::Adapter) -> bool {
         && adapter.limits().max_storage_buffers_per_shader_stage >= 9
 }
 
-/// The one that a browser thinks the fastest: it shows no others.
+/// The adapter that a browser considers the fastest; it offers no others.
 #[cfg(target_arch = "wasm32")]
 async fn adapters(instance: &wgpu::Instance, _backends: wgpu::Backends) -> Vec<wgpu::Adapter> {
     let power_preference = wgpu::PowerPreference::HighPerformance;

@@ -1,4 +1,4 @@
-//! Buffers of the device: made, written and read.
+//! Buffers of the device: creation, writes and reads.
 
 use std::mem::MaybeUninit;
 
@@ -9,14 +9,14 @@ use super::{Gpu, GpuError, Submission};
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 
-/// Bytes of scratch for the factors of a product's rows: those of a million.
+/// Bytes of scratch for the factors of a product's rows, of a million rows.
 const ROW_FACTORS: u64 = 4 << 20;
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
 impl Gpu {
-    /// Scratch of split products, made when the first product is split.
+    /// Scratch of split products, created when the first product is split.
     pub(crate) fn partial_sums(&self) -> &wgpu::Buffer {
         self.partial_sums.get_or_init(|| {
             self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -28,7 +28,7 @@ impl Gpu {
         })
     }
 
-    /// Scratch of products in f16, made when the first is recorded.
+    /// Scratch of products in f16, created when the first is recorded.
     pub(crate) fn row_factors(&self) -> &wgpu::Buffer {
         self.row_factors.get_or_init(|| {
             self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -40,7 +40,7 @@ impl Gpu {
         })
     }
 
-    /// An uninitialised (zeroed) buffer of `bytes`, rounded up to 16.
+    /// A zeroed buffer of `bytes`, rounded up to a multiple of 16.
     pub fn buffer(&self, label: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
         self.check_size(label, bytes)?;
         Ok(self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -60,7 +60,7 @@ impl Gpu {
         Ok(self.device.create_buffer_init(&descriptor))
     }
 
-    /// A buffer of `bytes`, a multiple of 4 above 0, that `fill` writes on its way to the device: all of it, and reads nothing.
+    /// A buffer of `bytes`, a multiple of 4 above 0. `fill` writes all of its content, and reads none of it.
     pub fn filled_buffer(
         &self,
         label: &str,
@@ -74,18 +74,18 @@ impl Gpu {
         let buffer = self.device.create_buffer(&descriptor);
         let on_the_way =
             wgpu::BufferSize::new(size).and_then(|size| self.queue.write_buffer_with(&buffer, 0, size));
-        // Without one, the device has reported why.
+        // Without a view, the device has reported the reason.
         if let Some(mut view) = on_the_way {
             let mut place = view.slice(..);
             let (start, len) = (place.as_raw_element_ptr(), place.len());
-            // SAFETY: these bytes are the view's alone as long as it is borrowed; what may be uninitialized is not read.
+            // SAFETY: only the view refers to these bytes while it is borrowed, and uninitialized bytes are not read.
             fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) });
         }
         Ok(buffer)
     }
 
-    /// Sends what was uploaded so far on its way, and waits until what went before `earlier` has arrived: the memory that it
-    /// passed through is free again then. The next `earlier` is what this returns.
+    /// Submits the uploads so far, and waits for those before `earlier`, whose staging memory is free then. Pass the result as the next
+    /// `earlier`.
     pub fn send_uploads(&self, earlier: Option<Submission>) -> Result<Submission, GpuError> {
         let sent = Submission(self.queue.submit([]));
         if let Some(Submission(index)) = earlier {
@@ -95,7 +95,7 @@ impl Gpu {
         Ok(sent)
     }
 
-    /// Overwrites the start of `buffer` before the next submission runs.
+    /// Overwrites the start of `buffer`, before the next submission runs.
     pub fn write<T: bytemuck::Pod>(&self, buffer: &wgpu::Buffer, data: &[T]) {
         self.queue.write_buffer(buffer, 0, bytemuck::cast_slice(data));
     }
@@ -109,7 +109,7 @@ impl Gpu {
         self.read_at(buffer, 0, len).await
     }
 
-    /// Reads `len` values from byte `offset` (a multiple of 4).
+    /// Reads `len` values of `buffer` from byte `offset` (a multiple of 4) on.
     pub async fn read_at<T: bytemuck::Pod>(
         &self,
         buffer: &wgpu::Buffer,
@@ -124,7 +124,7 @@ impl Gpu {
         self.read_staging(&staging, len).await
     }
 
-    /// Maps the whole of `buffer` for the host, once the device has passed `until`.
+    /// Maps all of `buffer` for the host, after the device has reached `until`.
     pub(super) async fn map(
         &self,
         buffer: &wgpu::Buffer,

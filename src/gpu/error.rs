@@ -1,33 +1,33 @@
-//! What can go wrong on a device, and what it reported.
+//! Errors of a device, and those that it reported.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::{Gpu, Tier};
 use crate::words;
 
-/// What can go wrong on a device.
+/// An error of a device.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// There is no device at all.
+    /// There is no device.
     #[error(
         "no GPU found: no driver answered. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` \
          gives a software device)"
     )]
     NoDevice,
-    /// There are devices, but none of the wanted name.
+    /// No device has the wanted name.
     #[error(
         "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.adapter"
     )]
     NotNamed {
-        /// What the recipe asked for.
+        /// The part of a name that the recipe asks for.
         wanted: String,
-        /// The names of what there is.
+        /// The names of the devices, separated by commas.
         found: String,
     },
-    /// The adapter would not give a device.
+    /// The driver refused to open the device.
     #[error("{adapter} refused to open: {source}")]
     Refused {
-        /// The adapter's name.
+        /// The device's name.
         adapter: String,
         /// The driver's reason.
         source: wgpu::RequestDeviceError,
@@ -37,7 +37,7 @@ pub enum GpuError {
         "{name} needs a buffer of {needed} bytes, {device} allows {allowed}: lower data.max_seq_len or train.batch_size"
     )]
     TooLarge {
-        /// What the buffer is for.
+        /// The label of the buffer.
         name: String,
         /// Its size.
         needed: u64,
@@ -46,7 +46,7 @@ pub enum GpuError {
         /// The device.
         device: String,
     },
-    /// A matrix of the adapter is larger than what a kernel can see of a buffer.
+    /// A matrix of the LoRA adapter is larger than a binding.
     #[error(
         "{module} of layer {layer} needs {needed} bytes for one matrix of its adapter, {device} allows {allowed}: lower lora.rank, \
          or leave {module} out of lora.target_modules"
@@ -63,64 +63,70 @@ pub enum GpuError {
         /// The device.
         device: String,
     },
-    /// Even with every layer recomputed, a plan takes more than it may.
+    /// A plan exceeds its memory limit even with every layer recomputed.
     #[error("{needed} bytes are needed with every layer recomputed, and {limit} are allowed")]
     OverLimit {
-        /// What the plan takes.
+        /// Bytes that the plan needs.
         needed: u64,
-        /// What [`crate::model::plan::Recompute::Within`] allows.
+        /// The memory limit in bytes.
         limit: u64,
     },
-    /// What is to stay off the device does not fit host memory.
+    /// The experts that stay off the device do not fit into host memory.
     #[error(
         "the experts of {layers} layers need {} of host memory, {} are available: close other programs, or leave more experts on the \
          device (train.memory_limit or train.offload_experts in a recipe, --memory-limit or --offload-experts)",
         words::bytes(*.needed), words::bytes(*.available)
     )]
     HostMemory {
-        /// Layers whose experts were to stay there.
+        /// Layers whose experts stay in host memory.
         layers: usize,
-        /// What these need, in bytes.
+        /// Bytes that these experts need.
         needed: u64,
-        /// What there is, in bytes.
+        /// Bytes that are available.
         available: u64,
     },
-    /// The base could not be read while it was on its way to the device.
+    /// The data for a buffer could not be read.
     #[error(transparent)]
-    Base(crate::base::Error),
-    /// The device cannot compute with what was asked for.
+    Read(Box<dyn std::error::Error + Send + Sync>),
+    /// The device does not support the wanted kernels.
     #[error(
-        "{device} cannot compute with {wanted}; the best that it has are {best}. Set device.kernels (in bench: --tier) to \"auto\", \
-         or leave it out"
+        "{device} does not support {wanted} kernels; its best is {best}. Set device.kernels (in bench: --tier) to \"auto\", or omit it"
     )]
     NoTier {
         /// The device.
         device: String,
-        /// What the recipe asked for.
+        /// The kernels that the recipe asks for.
         wanted: Tier,
-        /// What it would take by itself.
+        /// The best that the device supports.
         best: Tier,
     },
-    /// The device has cooperative matrices, and failed to compute with them.
+    /// The device reports cooperative matrices, but failed the self-test on them.
     #[error(
-        "{device} has cooperative matrices, but a product on them failed: {reason}. Set device.kernels (in bench: --tier) to \"auto\", \
-         or leave it out"
+        "{device} has cooperative matrices, but its self-test on them failed: {reason}. Set device.kernels (in bench: --tier) to \"auto\", \
+         or omit it"
     )]
-    FailedTrial {
+    FailedSelfTest {
         /// The device.
         device: String,
-        /// What went wrong.
+        /// Why it failed.
         reason: String,
     },
     /// The device reported an error.
     #[error("the GPU reported an error: {0}")]
     Device(String),
     /// The device is gone: its driver failed, or the system or the browser took it away.
-    #[error("the GPU was lost: {0}; open it anew, and go on from the last checkpoint")]
+    #[error("the GPU was lost: {0}; open it again and resume from the last checkpoint")]
     Lost(String),
 }
 
-/// What the device told of itself.
+impl GpuError {
+    /// Wraps the error of reading the data for a buffer.
+    pub(crate) fn read(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> GpuError {
+        GpuError::Read(error.into())
+    }
+}
+
+/// An error that the device reported on its own.
 #[derive(Clone)]
 pub(super) enum Fault {
     Reported(String),
@@ -128,26 +134,26 @@ pub(super) enum Fault {
 }
 
 impl Gpu {
-    /// The first error that the device reported since it was opened.
+    /// Returns the first error that the device reported since it was opened.
     pub fn check(&self) -> Result<(), GpuError> {
-        match self.errors.lock().expect("the lock is held for a move only").as_ref() {
+        match self.errors.lock().expect("lock is not poisoned").as_ref() {
             Some(Fault::Reported(text)) => Err(GpuError::Device(text.clone())),
             Some(Fault::Lost(text)) => Err(GpuError::Lost(text.clone())),
             None => Ok(()),
         }
     }
 
-    /// What the device reported since it was opened, which counts no more.
-    pub(super) fn forget_reported(&self) -> Option<String> {
-        let mut errors = self.errors.lock().expect("the lock is held for a move only");
+    /// Takes the error that the device reported since it was opened: [`Gpu::check`] ignores it from now on. A loss stays.
+    pub(crate) fn take_reported(&self) -> Option<String> {
+        let mut errors = self.errors.lock().expect("lock is not poisoned");
         let reported = errors.take_if(|fault| matches!(fault, Fault::Reported(_)))?;
         let Fault::Reported(text) = reported else { return None };
         Some(text)
     }
 }
 
-/// What the device said, with the next step where there is one.
-pub(super) fn describe(error: &wgpu::Error) -> String {
+/// The driver's text, with the next step where there is one.
+fn describe(error: &wgpu::Error) -> String {
     match error {
         wgpu::Error::OutOfMemory { .. } => "out of memory; set train.gradient_checkpointing = true, lower \
             data.max_seq_len, train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU"
@@ -156,6 +162,17 @@ pub(super) fn describe(error: &wgpu::Error) -> String {
     }
 }
 
-pub(super) fn remember(slot: &Mutex<Option<Fault>>, fault: Fault) {
-    slot.lock().expect("the lock is held for a move only").get_or_insert(fault);
+/// Keeps the first error that the device reports on its own, or its loss.
+pub(super) fn watch(device: &wgpu::Device) -> Arc<Mutex<Option<Fault>>> {
+    let errors = Arc::new(Mutex::new(None));
+    let (reported, lost) = (errors.clone(), errors.clone());
+    device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+        let fault = Fault::Reported(describe(&error));
+        reported.lock().expect("lock is not poisoned").get_or_insert(fault);
+    }));
+    device.set_device_lost_callback(move |_, text| {
+        // Other errors followed from the loss.
+        *lost.lock().expect("lock is not poisoned") = Some(Fault::Lost(text));
+    });
+    errors
 }

@@ -1,15 +1,15 @@
-//! Host memory: how much of it there is for what stays off the device.
+//! Host memory that is available for data that stays off the device.
 
 use std::sync::atomic::Ordering;
 
 use super::Gpu;
 
-/// What stands for "as the system says".
+/// Marks that the system is asked for its available memory.
 pub(super) const ASKED: u64 = u64::MAX;
 
 impl Gpu {
-    /// Bytes of host memory that can be had now without swapping, within the limit of a container; `None` where the system does
-    /// not tell, as in a browser.
+    /// Bytes of host memory that are available now without swapping, within the limit of a container. `None` if the system does not
+    /// report it, as in a browser.
     pub fn host_memory(&self) -> Option<u64> {
         match self.host_memory.load(Ordering::Relaxed) {
             ASKED => available(),
@@ -33,7 +33,7 @@ fn available() -> Option<u64> {
     if system.total_memory() == 0 {
         return None;
     }
-    // What a container's processes hold themselves: pages of files, which its use counts as well, can be had back.
+    // Only memory of the container's processes counts: pages of files, which its usage includes, can be reclaimed.
     let allowed =
         system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory.saturating_sub(limits.rss));
     Some(system.available_memory().min(allowed))
@@ -49,8 +49,8 @@ mod tests {
     use super::available;
 
     #[test]
-    fn the_system_tells_its_memory() {
-        let bytes = available().expect("Linux, macOS and Windows tell");
-        assert!((1 << 20..1 << 50).contains(&bytes), "{bytes} bytes: of the right unit");
+    fn the_system_reports_its_memory() {
+        let bytes = available().expect("Linux, macOS and Windows report it");
+        assert!((1 << 20..1 << 50).contains(&bytes), "{bytes} bytes: expected 1 MiB to 1 PiB");
     }
 }

@@ -1,39 +1,38 @@
-//! Time by kernel, from timestamp queries around every dispatch.
+//! Time per kernel, from timestamp queries around every dispatch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::{Gpu, GpuError};
 
-/// What [`Gpu::start_profile`] collects.
+/// The timings that [`Gpu::start_profile`] collects.
 #[derive(Default)]
 pub(super) struct Profile(Mutex<Option<Vec<Timing>>>);
 
-/// The queries of one submission, in as many sets as they fill.
+/// The queries of one submission, in one or more sets.
 pub(super) struct Timing {
     sets: Vec<(wgpu::QuerySet, wgpu::Buffer)>,
-    kernels: Vec<(Arc<str>, u64)>, // with the bytes of what each is given
+    kernels: Vec<(Arc<str>, u64)>, // name, and bytes of the bound buffers
 }
 
-/// All dispatches of one kernel.
+/// The dispatches of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KernelTime {
-    /// How often it ran.
+    /// Number of dispatches.
     pub dispatches: usize,
-    /// Altogether.
+    /// Seconds of all dispatches.
     pub seconds: f64,
-    /// Of the buffers that they were given, each counted once a run: as much as one reads and writes that touches all of
-    /// it.
+    /// Bytes of the bound buffers, each counted once per dispatch: the traffic of a kernel that touches all of them once.
     pub bytes: u64,
 }
 
-/// Dispatches that one set times: WebGPU allows 4096 queries.
+/// Dispatches of one query set: WebGPU allows 4096 queries.
 const SET: usize = 2048;
 
 impl Profile {
-    /// Queries for `dispatches` dispatches, where a profile is being taken.
+    /// Queries for `dispatches` dispatches; `None` unless a profile is being taken.
     pub fn timing(&self, device: &wgpu::Device, dispatches: usize) -> Option<Timing> {
-        let on = self.0.lock().expect("the lock is held for a move only").is_some();
+        let on = self.0.lock().expect("lock is not poisoned").is_some();
         if !on || dispatches == 0 {
             return None;
         }
@@ -54,16 +53,16 @@ impl Profile {
         Some(Timing { sets: (0..dispatches.div_ceil(SET)).map(set).collect(), kernels: Vec::new() })
     }
 
-    /// Keeps the queries until the profile is read.
+    /// Keeps queries until the profile is read.
     pub fn keep(&self, timing: Timing) {
-        if let Some(kept) = self.0.lock().expect("the lock is held for a move only").as_mut() {
+        if let Some(kept) = self.0.lock().expect("lock is not poisoned").as_mut() {
             kept.push(timing);
         }
     }
 }
 
 impl Timing {
-    /// Where the next dispatch, of `kernel` over `bytes`, writes its times.
+    /// The queries of the next dispatch, of `kernel` with `bytes` of bound buffers.
     pub fn next(&mut self, kernel: Arc<str>, bytes: u64) -> wgpu::ComputePassTimestampWrites<'_> {
         let (set, at) = (self.kernels.len() / SET, 2 * (self.kernels.len() % SET) as u32);
         self.kernels.push((kernel, bytes));
@@ -74,6 +73,7 @@ impl Timing {
         }
     }
 
+    /// Records the copy of the queries into buffers.
     pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
         for ((queries, results), kernels) in self.sets.iter().zip(self.kernels.chunks(SET)) {
             encoder.resolve_query_set(queries, 0..2 * kernels.len() as u32, results, 0);
@@ -89,13 +89,12 @@ impl Gpu {
 
     /// Times every dispatch from now on.
     pub fn start_profile(&self) {
-        *self.profile.0.lock().expect("the lock is held for a move only") = Some(Vec::new());
+        *self.profile.0.lock().expect("lock is not poisoned") = Some(Vec::new());
     }
 
-    /// Stops timing; seconds and dispatches by kernel.
+    /// Stops timing. Returns the times by kernel name.
     pub async fn finish_profile(&self) -> Result<BTreeMap<String, KernelTime>, GpuError> {
-        let kept =
-            self.profile.0.lock().expect("the lock is held for a move only").take().unwrap_or_default();
+        let kept = self.profile.0.lock().expect("lock is not poisoned").take().unwrap_or_default();
         let period = f64::from(self.queue.get_timestamp_period()) * 1e-9;
         let mut times: BTreeMap<String, KernelTime> = BTreeMap::new();
         for timing in kept {

@@ -1,9 +1,9 @@
-//! Work that is recorded once and submitted again and again: what decoding does for each token.
+//! Work that is recorded once and submitted many times: decoding submits the same work for each token.
 
-use super::recorder::{Command, Encoded};
+use super::command::{Command, Encoded};
 use super::{Gpu, GpuError};
 
-/// Commands with their pipelines and bindings. What changes from one submission to the next lies in buffers.
+/// Commands with their pipelines and bindings. Values that change from one submission to the next lie in buffers.
 pub struct Recording {
     pub(super) commands: Vec<Command>,
 }
@@ -15,16 +15,16 @@ impl Recording {
     }
 }
 
-/// One submission of recordings, made while the device still works on an earlier one.
+/// One submission of recordings, encoded while the device still works on an earlier one.
 pub struct Prepared(Encoded);
 
-/// Where the host reads what a submission copied there.
+/// A buffer that submissions copy to and the host reads.
 pub struct Staging {
     pub(super) buffer: wgpu::Buffer,
 }
 
 impl Gpu {
-    /// Room for `bytes` that the host will read.
+    /// A staging buffer of `bytes`.
     pub fn staging(&self, bytes: u64) -> Staging {
         let size = bytes.next_multiple_of(4).max(4);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
@@ -38,7 +38,7 @@ impl Gpu {
         Prepared(self.encode(&mut recordings.iter().flat_map(|r| &r.commands)))
     }
 
-    /// Hands a submission to the device.
+    /// Submits encoded recordings.
     pub fn submit(&self, prepared: Prepared) -> Result<(), GpuError> {
         self.run(prepared.0);
         self.check()

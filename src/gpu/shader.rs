@@ -17,18 +17,16 @@
 //! the readers of all its formats, in which everything of the first is called `weight_0`, `weight_rows_0`, `weight4_0` and
 //! so on, of the second `weight_1`; `{WEIGHTS}` is how many there are.
 
-use crate::base::formats::GgmlType;
-
 /// Every file of `shaders/` by its path without `.wgsl`: the name that `#import` and [`super::Kernel`] use. The build lists them.
 pub const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 
-/// The text of shader `name` with every `#import` replaced, each file once, and every `#for` repeated; `formats` and `sizes`
-/// are the kernel's.
+/// Expands shader `name` for a kernel's weight `formats` and `sizes`: replaces each `#import` by its file, once per file, repeats each
+/// `#for` and chooses a part of each `#if`.
 ///
 /// # Panics
-/// On a name that is not in [`SOURCES`], with the chain of files, and on a `#for` without bounds or `#end`: mistakes in
-/// this crate, found by `tests/shaders.rs`.
-pub fn expand(name: &str, formats: &[GgmlType], sizes: &[(&str, u32)]) -> String {
+/// Panics on a name that is not in [`SOURCES`], with the chain of files, and on a `#for` or `#if` without bounds or `#end`. These are
+/// mistakes in this crate, which `tests/shaders.rs` finds.
+pub fn expand(name: &str, formats: &[&str], sizes: &[(&str, u32)]) -> String {
     let (mut text, mut seen) = (String::new(), Vec::new());
     include(name, formats, &mut seen, &mut text);
     for (size, value) in [sizes, &[("WEIGHTS", formats.len() as u32)]].concat() {
@@ -36,39 +34,39 @@ pub fn expand(name: &str, formats: &[GgmlType], sizes: &[(&str, u32)]) -> String
     }
     let mut lines = text.lines();
     let mut repeated = String::new();
-    assert!(repeat(&mut lines, &mut repeated) == End::Text, "{name} has an #end or #else of no block");
+    assert!(repeat(&mut lines, &mut repeated) == Closing::Text, "{name} has an #end or #else of no block");
     repeated
 }
 
-/// The line that ends a block of lines.
+/// The line that closes a block of lines; `Text` is the end of the text.
 #[derive(PartialEq)]
-enum End {
+enum Closing {
     Text,
     Else,
     End,
 }
 
 /// Copies lines up to the one that ends their block; returns that line's kind.
-fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> End {
+fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> Closing {
     while let Some(line) = lines.next() {
         let directive = line.trim();
         if directive == "#end" {
-            return End::End;
+            return Closing::End;
         }
         if directive == "#else" {
-            return End::Else;
+            return Closing::Else;
         }
         if let Some(condition) = directive.strip_prefix("#if ") {
             let holds: u32 =
                 condition.parse().unwrap_or_else(|_| panic!("{line:?} has no number or size of the kernel"));
             let (mut then, mut otherwise) = (String::new(), String::new());
-            if block(lines, &mut then, line) == End::Else {
-                assert!(block(lines, &mut otherwise, line) == End::End, "{line:?} has two #else");
+            if block(lines, &mut then, line) == Closing::Else {
+                assert!(block(lines, &mut otherwise, line) == Closing::End, "{line:?} has two #else");
             }
             text.push_str(if holds > 0 { &then } else { &otherwise });
         } else if let Some(head) = directive.strip_prefix("#for ") {
             let mut body = String::new();
-            assert!(block(lines, &mut body, line) == End::End, "{line:?} has an #else");
+            assert!(block(lines, &mut body, line) == Closing::End, "{line:?} has an #else");
             let rounds = rounds(head);
             let rounds =
                 rounds.unwrap_or_else(|| panic!("no bounds, number or size of the kernel in {line:?}"));
@@ -83,17 +81,17 @@ fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> E
             text.push('\n');
         }
     }
-    End::Text
+    Closing::Text
 }
 
 /// The block that `head` opens; returns whether an `#else` or an `#end` closed it.
-fn block<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String, head: &str) -> End {
+fn block<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String, head: &str) -> Closing {
     let end = repeat(lines, text);
-    assert!(end != End::Text, "{head:?} without #end");
+    assert!(end != Closing::Text, "{head:?} without #end");
     end
 }
 
-/// What the names of a loop stand for, round by round.
+/// The values of a loop's names, round by round.
 fn rounds(head: &str) -> Option<Vec<Vec<(&str, String)>>> {
     let (names, values) = head.split_once(" in ")?;
     if let Some(count) = values.strip_prefix("0..") {
@@ -106,7 +104,7 @@ fn rounds(head: &str) -> Option<Vec<Vec<(&str, String)>>> {
     values.map(|v| (v.len() == names.len()).then(|| names.iter().copied().zip(v).collect())).collect()
 }
 
-fn include(name: &str, formats: &[GgmlType], seen: &mut Vec<String>, text: &mut String) {
+fn include(name: &str, formats: &[&str], seen: &mut Vec<String>, text: &mut String) {
     if seen.iter().any(|s| s == name) {
         return;
     }
@@ -114,7 +112,7 @@ fn include(name: &str, formats: &[GgmlType], seen: &mut Vec<String>, text: &mut 
     let source = SOURCES.iter().find(|(n, _)| *n == name).map(|(_, source)| *source);
     let source =
         source.unwrap_or_else(|| panic!("no shader named {name}; imported through {}", seen.join(" → ")));
-    let reader = |format: &GgmlType| format!("formats/{}", format.name().to_lowercase());
+    let reader = |format: &&str| format!("formats/{format}");
     for line in source.lines() {
         match line.strip_prefix("#import ").map(str::trim) {
             Some("weight") => {
@@ -125,7 +123,7 @@ fn include(name: &str, formats: &[GgmlType], seen: &mut Vec<String>, text: &mut 
             }
             // The same values in f16, for kernels that import the format before.
             Some("weight_half") => {
-                let mut own = formats.iter().map(|f| format!("formats/half/{}", f.name().to_lowercase()));
+                let mut own = formats.iter().map(|f| format!("formats/half/{f}"));
                 let own = own.find(|own| SOURCES.iter().any(|(n, _)| n == own));
                 include(own.as_deref().unwrap_or("formats/half/any"), &[], seen, text);
             }

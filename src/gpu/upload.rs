@@ -1,10 +1,10 @@
-//! Host memory that the device copies from, again and again: of a fixed size, where `write_buffer` makes new memory each time.
+//! Staging memory of a fixed size that the device copies from many times; `write_buffer` would allocate new memory each time.
 
 use rayon::prelude::*;
 
 use super::{Gpu, GpuError};
 
-/// A point in the device's work.
+/// A submission, which can be waited for.
 #[derive(Clone, Debug)]
 pub struct Submission(pub(super) wgpu::SubmissionIndex);
 
@@ -13,11 +13,11 @@ pub struct Upload {
     pub(super) buffer: wgpu::Buffer,
 }
 
-/// Bytes that a core copies at a time: one core alone fills no bus.
+/// Bytes that a core copies at a time: a single core cannot saturate the bus.
 const PIECE: usize = 1 << 20;
 
 impl Gpu {
-    /// Room for `bytes`, a multiple of 16. Some drivers put it into the device's own memory, so that it counts as such.
+    /// Staging memory of `bytes`, a multiple of 16. Some drivers place it in device memory, where it counts as such.
     pub fn upload_buffer(&self, label: &str, bytes: u64) -> Result<Upload, GpuError> {
         self.check_size(label, bytes)?;
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;

@@ -1,188 +1,174 @@
 //! Backward: `forward.rs` from the last line to the first. Gradients of the adapter are added to what is there.
+//!
+//! The gradient of the stream is passed from layer to layer as that of the layer's output before its scale.
 
-use super::activations::{Activations, Chunk};
-use super::forward::Pass;
-use super::trainable::{Input, Trainable};
-use super::{Inputs, Model};
+use super::batch::Batch;
+use super::forward::raw_values;
+use super::{Layer, Model, PerLayerBranch};
 use crate::base::Module;
 use crate::gpu::{GpuError, Recorder};
+use crate::memory::{Activations, Chunk, LayerActs, Saved, ScratchActs, Temp};
+use crate::model::{Inputs, Trainable};
+use crate::ops::act::Act;
 use crate::ops::dropout::Mask;
-use crate::ops::gated as geglu;
-use crate::ops::gated::coop16 as coop_geglu;
-use crate::ops::rms_norm;
-use crate::ops::rope;
-use crate::ops::scale;
+use crate::ops::linear::Projection;
+use crate::ops::lora::Input;
+use crate::ops::pass::Pass;
+use crate::ops::{attention, gated, heads, linear, rms_norm, scale};
 
-impl<'b> Model<'b> {
+impl Model<'_> {
     /// From the gradient of the last stream in `acts` (see [`super::Head::backward`]) to the adapter's gradients.
-    pub async fn backward<'a>(
-        &'a self,
-        rec: &mut Recorder<'a>,
+    pub async fn backward(
+        &self,
+        rec: &mut Recorder<'_>,
         inputs: &Inputs,
         adapter: &Trainable,
         acts: &Activations,
         dropout: Option<Mask>,
     ) -> Result<(), GpuError> {
-        let pass = Pass { inputs, adapter, dropout };
-        for layer in (0..self.layers.len()).filter(|&layer| acts.kept_keys[layer]) {
-            acts.clear_dkv(rec, layer, inputs.tokens);
+        let batch = Batch { inputs, adapter, acts, dropout };
+        for layer in (0..self.layers.len()).filter(|&layer| acts.shares_keys(layer)) {
+            acts.clear_dkeys_values(rec, layer, inputs.tokens);
         }
-        let scale = self.layers.last().map_or(1.0, |layer| layer.output_scale);
-        if scale != 1.0 {
-            scale::in_place(rec, &acts.dhidden, scale, inputs.tokens);
+        let output_scale = self.layers.last().map_or(1.0, |layer| layer.output_scale);
+        if output_scale != 1.0 {
+            scale::in_place(rec, acts.dhidden.rows(), output_scale, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
-            acts.restore_input(rec, layer, inputs.tokens);
-            let again = acts.layers[layer].kept().recomputes();
+            let again = acts.recomputes(layer);
             if again {
-                self.attention_forward(rec, &pass, acts, layer, true);
+                self.attention_forward(rec, &batch, layer, true);
+            } else {
+                acts.input(layer, 0, true).f32(rec, inputs.tokens);
             }
             self.fetch(rec, layer).await?;
             for chunk in acts.chunks(inputs.tokens) {
                 if again {
-                    self.feed_forward(rec, &pass, acts, layer, chunk, None);
+                    self.feed_forward(rec, &batch, layer, chunk, true);
                 }
-                self.feed_forward_backward(rec, &pass, acts, layer, chunk);
+                self.feed_forward_backward(rec, &batch, layer, chunk);
             }
-            self.attention_backward(rec, &pass, acts, layer);
+            self.attention_backward(rec, &batch, layer);
         }
         Ok(())
     }
 
-    /// Turns the gradient of the layer's output before its scale in `acts.dhidden` into that of `after_attention`, for the tokens of
-    /// `chunk`.
-    fn feed_forward_backward<'a>(
-        &'a self,
-        rec: &mut Recorder<'a>,
-        pass: &Pass,
-        acts: &Activations,
-        layer: usize,
-        chunk: Chunk,
-    ) {
-        let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
-        let (saved, s, t) = (&acts.layers[layer].feed_forward(chunk), &acts.scratch, chunk.tokens);
-        let after_attention = &acts.layers[layer].attention.after_attention.below(chunk.first);
-        let (dhidden, products) = (&acts.dhidden.below(chunk.first), pass.products(acts, chunk));
-        let group = |input| pass.adapter.group(layer, input);
+    /// From the gradient of the layer's output in `acts.dhidden` to that of `after_attention`, for the tokens of `chunk`.
+    fn feed_forward_backward(&self, rec: &mut Recorder, batch: &Batch, layer: usize, chunk: Chunk) {
+        let w = &self.layers[layer];
+        let a = batch.acts.layer(layer, chunk, true);
+        let s = batch.acts.backward_scratch(layer, chunk);
+        let after_attention = &a[Saved::AfterAttention];
+        let dhidden = &batch.acts.dhidden.rows_from(chunk.first);
+        let p = &mut batch.pass(rec, chunk);
 
         if let Some(branch) = &w.per_layer {
-            let dproj = products.norm_backward(rec, &s.dstream, dhidden, &saved.proj, &branch.post_norm);
-            let gradients = [(Module::Proj, &branch.proj, &dproj)];
-            let dx = Some((&s.dgated, false));
-            products.backward(rec, group(Input::PerLayer), &saved.z_proj, &saved.gated_input, &gradients, dx);
-            geglu::backward(rec, &s.dinp_gate, None, &s.dgated, &saved.inp_gate, &saved.per_layer_input, t);
-            let gradients = [(Module::InpGate, &branch.inp_gate, &s.dinp_gate)];
-            let dx = Some((dhidden, true));
-            products.backward(rec, group(Input::AfterFfn), &saved.z_gate, &saved.after_ffn, &gradients, dx);
+            self.per_layer_branch_backward(p, batch, layer, branch, &a, &s, dhidden);
         }
-
-        let [dgeglu, dgate, dup] = [&s.dgeglu, &s.dgate, &s.dup].map(|rows| rows.narrowed(l.ffn_width));
-        let down = &acts.down(layer, chunk);
-        let ddown = match (&w.experts, acts.experts(layer, chunk), &s.experts) {
-            (Some(w_experts), Some(acts), Some(scratch)) => {
-                rms_norm::backward(rec, &s.dstream, dhidden, &acts.sum, &w.post_ffw_norm, t, None);
-                let (doutput, norm) = (&scratch.normed, &w_experts.post_ffw_norm_2);
-                rms_norm::backward(rec, doutput, &s.dstream, &acts.output, norm, t, None);
-                let in_f32 = products.in_f32();
-                w_experts.backward(
-                    rec,
-                    dhidden,
-                    after_attention,
-                    acts,
-                    scratch,
-                    pass.adapter.experts(layer, pass.dropout, chunk.first),
-                    t,
-                    |rec, dscores, x, router| {
-                        // The product reads x before it writes the gradient in its place.
-                        let gradients = [(Module::FfnGateInp, router, dscores)];
-                        let dx = Some((x, false));
-                        in_f32.backward(rec, group(Input::RouterNormed), &acts.z, x, &gradients, dx);
-                    },
-                );
-                let norm = &w_experts.post_ffw_norm_1;
-                products.norm_backward(rec, &s.dnormed, &s.dstream, down, norm)
-            }
-            _ => products.norm_backward(rec, &s.dstream, dhidden, down, &w.post_ffw_norm),
-        };
-        let gradients = [(Module::FfnDown, &w.ffn_down, &ddown)];
-        let dx = Some((&dgeglu, false));
-        products.backward(rec, group(Input::Geglu), &saved.z_down, &saved.geglu, &gradients, dx);
-        match (&dgate.packed, &dup.packed) {
-            (Some(dgate), Some(dup)) => {
-                coop_geglu::backward(rec, [dgate, dup], &dgeglu, &saved.ffn_gate, &saved.ffn_up, t);
-            }
-            _ => geglu::backward(rec, &dgate, Some(&dup), &dgeglu, &saved.ffn_gate, &saved.ffn_up, t),
+        let mut ddown = &s.doutput;
+        if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
+            let dstream = &s[Temp::DStream];
+            rms_norm::backward(p, dstream, dhidden, &acts.sum, &w.post_ffw_norm);
+            rms_norm::backward(p, &scratch.normed, dstream, &acts.output, &experts.post_ffw_norm_2);
+            experts.backward(p, batch, layer, dhidden, after_attention, acts, scratch);
+            ddown = &s.doutput_beside_experts;
+            rms_norm::backward(p, ddown, dstream, &a[Saved::Down], &experts.post_ffw_norm_1);
+        } else {
+            rms_norm::backward(p, ddown, dhidden, &a[Saved::Down], &w.post_ffw_norm);
         }
-        let gradients = [(Module::FfnGate, &w.ffn_gate, &dgate), (Module::FfnUp, &w.ffn_up, &dup)];
-        let dx = Some((&s.dnormed, false));
-        products.backward(rec, group(Input::FfnNormed), &saved.z_ffn, &saved.ffn_normed, &gradients, dx);
-        rms_norm::backward(rec, dhidden, &s.dnormed, after_attention, &w.ffn_norm, t, Some(1.0));
+        let dgated = &s[Temp::DGated];
+        let (dgate, dup) = (&s[Temp::DGate], &s[Temp::DUp]);
+        let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
+        let lora = batch.lora(layer, Input::Gated);
+        linear::backward(p, Some((dgated, false)), &gradients, &a[Saved::Gated], lora, &a[Saved::ZDown]);
+        gated::backward(p, dgate, Some(dup), dgated, &a[Saved::FfnGate], &a[Saved::FfnUp]);
+        let gradients = [(Module::FfnGate, &w.ffn_gate, dgate), (Module::FfnUp, &w.ffn_up, dup)];
+        let lora = batch.lora(layer, Input::FfnNormed);
+        let dnormed = &s[Temp::DNormed];
+        linear::backward(p, Some((dnormed, false)), &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
+        rms_norm::backward_add(p, dhidden, dnormed, after_attention, &w.ffn_norm, 1.0);
     }
 
-    /// Turns the gradient of `after_attention` in `acts.dhidden` into that of the layer's input, before the scale of the layer below.
-    fn attention_backward<'a>(
-        &'a self,
-        rec: &mut Recorder<'a>,
-        pass: &Pass,
-        acts: &Activations,
+    /// Adds to `dhidden` the part that comes through the per-layer branch.
+    fn per_layer_branch_backward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
         layer: usize,
+        branch: &PerLayerBranch,
+        a: &LayerActs,
+        s: &ScratchActs,
+        dhidden: &Act,
     ) {
-        let (w, l) = (&self.layers[layer], &self.config().layers[layer]);
-        let (a, s, t) = (&acts.layers[layer], &acts.scratch, pass.inputs.tokens);
-        let (saved, dhidden) = (&a.attention, &acts.dhidden);
-        let products = pass.products(acts, Chunk { first: 0, tokens: t });
-        let group = |input| pass.adapter.group(layer, input);
-        let positions = &pass.inputs.positions;
+        let dproj = &s.doutput;
+        let dgated_input = &s[Temp::DGatedInput];
+        let dinp_gate = &s[Temp::DInpGate];
+        rms_norm::backward(p, dproj, dhidden, &a[Saved::Proj], &branch.post_norm);
+        let gradients = [(Module::Proj, &branch.proj, dproj)];
+        let lora = batch.lora(layer, Input::PerLayer);
+        let x = &a[Saved::GatedInput];
+        linear::backward(p, Some((dgated_input, false)), &gradients, x, lora, &a[Saved::ZProj]);
+        gated::backward(p, dinp_gate, None, dgated_input, &a[Saved::InpGate], &a[Saved::PerLayerInput]);
+        let gradients = [(Module::InpGate, &branch.inp_gate, dinp_gate)];
+        let lora = batch.lora(layer, Input::AfterFfn);
+        linear::backward(p, Some((dhidden, true)), &gradients, &a[Saved::AfterFfn], lora, &a[Saved::ZGate]);
+    }
 
-        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        let [dq, dattn_q] = [&s.dq, &s.dattn_q].map(|rows| rows.narrowed(queries));
-        let [dattn_k, dattn_v] = [&s.dattn_k, &s.dattn_v].map(|rows| rows.narrowed(keys));
-        let dattention = &dattn_q;
-        let norm = &w.post_attention_norm;
-        let doutput = products.norm_backward(rec, &s.dstream, dhidden, &saved.attn_output, norm);
-        let gradients = [(Module::AttnOutput, &w.attn_output, &doutput)];
-        let (out, dx) = (&acts.attended(layer, t), Some((dattention, false)));
-        products.backward(rec, group(Input::Attention), &saved.z_output, out, &gradients, dx);
-
-        if !acts.kept_keys[layer] {
-            acts.clear_dkv(rec, layer, t);
-        }
+    /// From the gradient of `after_attention` in `acts.dhidden` to that of the layer's input, before the scale of the layer
+    /// below.
+    fn attention_backward(&self, rec: &mut Recorder, batch: &Batch, layer: usize) {
+        let w = &self.layers[layer];
+        let l = &self.config().layers[layer];
+        let acts = batch.acts;
+        let a = acts.layer(layer, batch.all(), true);
+        let s = acts.backward_scratch(layer, batch.all());
+        let dhidden = &acts.dhidden;
         let donor = l.kv_donor.unwrap_or(layer);
-        let (dk, dv) = acts.dkv[donor].as_ref().expect("a donor makes keys and values");
-        let attention = self.attention(layer, pass.inputs);
-        let (gradients, lse) = ([&dq, dk, dv], &a.lse);
-        match (&acts.coop_attention, self.operands(acts, layer, t)) {
-            (Some(scratch), Some(heads)) => {
-                scratch.backward(rec, &attention, gradients, &s.dheads, dattention, heads.bind(), out, lse);
-            }
-            _ => {
-                out.packed.iter().for_each(|packed| packed.unpack(rec, out.all(), queries, t));
-                let delta = s.delta.narrowed(2 * l.heads);
-                let qkv = [&saved.q, &acts.layers[donor].k, &acts.layers[donor].v];
-                attention.backward(rec, gradients, [&delta, &s.dheads], dattention, qkv, out, lse);
-            }
+        let [k, v] = &batch.keys_values(donor);
+        let (dk, dv) = acts.dkeys_values(donor);
+        if !acts.shares_keys(layer) {
+            acts.clear_dkeys_values(rec, layer, batch.inputs.tokens);
         }
+        let p = &mut batch.pass(rec, batch.all());
+        let rotary = Some((&batch.inputs.positions, &w.rope));
 
-        let (norm, turn) = (&w.attn_q_norm, (positions, &w.rope));
-        let dattn_q = products.heads_backward(rec, &dattn_q, &dq, &saved.attn_q, norm, turn, l.heads);
-        let mut gradients = vec![(Module::AttnQ, &w.attn_q, &dattn_q)];
-        if let (Some(attn_k), Some(k_norm)) = (&w.attn_k, &w.attn_k_norm) {
+        rms_norm::backward(p, &s.doutput, dhidden, &a[Saved::AttnOutput], &w.post_attention_norm);
+        let gradients = [(Module::AttnOutput, &w.attn_output, &s.doutput)];
+        let lora = batch.lora(layer, Input::Attention);
+        let out = &a[Saved::Attention];
+        linear::backward(p, Some((&s.dattention, false)), &gradients, out, lora, &a[Saved::ZOutput]);
+        let shape = self.attention(layer, batch.inputs);
+        let qkv = [&a[Saved::Q], k, v];
+        attention::backward(p, &shape, [&s.dq, dk, dv], &s.dattention, qkv, out, &a[Saved::Lse]);
+        heads::backward(p, &s.dattn_q, &s.dq, &a[Saved::AttnQ], &w.attn_q_norm, rotary, l.heads);
+        if let Some(k_norm) = &w.attn_k_norm {
             // Every layer that shares these keys and values lies above and has added its part.
-            rope::backward(rec, dk, positions, &w.rope, l.kv_heads, t);
-            rms_norm::backward(rec, &dattn_k, dk, &saved.attn_k, k_norm, t * l.kv_heads, None);
-            let draw_values = if l.k_eq_v { &dattn_k } else { &dattn_v };
-            let raw_values = a.raw_values(l.k_eq_v);
-            let onto = l.k_eq_v.then_some(1.0);
-            rms_norm::backward(rec, draw_values, dv, raw_values, &w.attn_v_norm, t * l.kv_heads, onto);
-            gradients.push((Module::AttnK, attn_k, &dattn_k));
-            gradients.extend(w.attn_v.iter().map(|v| (Module::AttnV, v, &dattn_v)));
+            let (dattn_k, dattn_v) = (&s[Temp::DAttnK], &s[Temp::DAttnV]);
+            heads::backward(p, dattn_k, dk, &a[Saved::AttnK], k_norm, rotary, l.kv_heads);
+            let values = raw_values(&a, l);
+            match l.k_eq_v {
+                true => heads::backward_add(p, dattn_k, dv, values, &w.attn_v_norm, l.kv_heads),
+                false => heads::backward(p, dattn_v, dv, values, &w.attn_v_norm, None, l.kv_heads),
+            }
         }
-        let lowest = layer == pass.adapter.lowest_layer();
-        let dx = (!lowest).then_some((&s.dnormed, false));
-        products.backward(rec, group(Input::AttnNormed), &saved.z_attn, &saved.attn_normed, &gradients, dx);
-        if !lowest {
-            let scale = self.layers[layer - 1].output_scale;
-            rms_norm::backward(rec, dhidden, &s.dnormed, &a.input, &w.attn_norm, t, Some(scale));
+        let is_lowest = layer == batch.adapter.lowest_layer();
+        let dnormed = &s[Temp::DNormed];
+        let dx = (!is_lowest).then_some((dnormed, false));
+        let lora = batch.lora(layer, Input::AttnNormed);
+        linear::backward(p, dx, &w.qkv_gradients(&s), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        if !is_lowest {
+            let scale_below = self.layers[layer - 1].output_scale;
+            let input = a[Saved::Input].staging().into();
+            rms_norm::backward_add(p, dhidden, dnormed, &input, &w.attn_norm, scale_below);
         }
+    }
+}
+
+impl Layer {
+    fn qkv_gradients<'a>(&'a self, s: &'a ScratchActs) -> Vec<Projection<'a>> {
+        let mut gradients = vec![(Module::AttnQ, &self.attn_q, &s.dattn_q)];
+        gradients.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &s[Temp::DAttnK])));
+        gradients.extend(self.attn_v.iter().map(|v| (Module::AttnV, v, &s[Temp::DAttnV])));
+        gradients
     }
 }

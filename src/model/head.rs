@@ -1,26 +1,23 @@
-//! Output norm, output projection, verdict, softcap and cross entropy over the rows that carry loss, a bounded chunk at
-//! a time.
+//! Output norm, output projection, row status, softcap and cross entropy over the loss rows, a bounded chunk at a time.
 
-use super::coop_products::Packs;
-use super::{Activations, Inputs, Model, Plan};
+use super::{Inputs, Model};
 use crate::gpu::{Gpu, GpuError, Recorder};
-use crate::ops::Rows;
+use crate::memory::{Activations, Plan};
+use crate::ops::act::Act;
 use crate::ops::cross_entropy::{self, Chunk};
-use crate::ops::embedding;
-use crate::ops::linear;
-use crate::ops::rms_norm;
-use crate::ops::row_status as verdict;
-use crate::ops::row_status::Verdicts;
+use crate::ops::pass::{Operands, Pass, Scratch};
+use crate::ops::row_status::{self, Verdicts};
+use crate::ops::{Rows, embedding, linear, rms_norm};
 
-/// Buffers of one chunk.
+/// Buffers of one chunk of `C` rows.
 pub struct Head {
     rows: usize,
-    hidden: Rows,  // rows of the last stream [C, D]
-    normed: Rows,  // [C, D]
-    dnormed: Rows, // [C, D]
-    dhidden: Rows, // [C, D]
-    logits: Rows,  // [C, V]
-    packs: Option<Packs>,
+    hidden: Act,  // rows of the last stream [C, D]
+    normed: Act,  // [C, D]
+    dnormed: Act, // [C, D]
+    dhidden: Act, // [C, D]
+    logits: Rows, // [C, V]
+    scratch: Scratch,
 }
 
 /// Where losses and verdicts go: one of each for each loss-carrying row of the optimizer step.
@@ -36,74 +33,66 @@ pub struct Losses<'a> {
 impl Head {
     /// Buffers for chunks of `plan.head_rows` rows.
     pub fn new(gpu: &Gpu, model: &Model, plan: &Plan) -> Result<Head, GpuError> {
-        let (c, d, vocab) = (plan.head_rows, model.config().width, model.config().vocab);
+        let (rows, width, vocab) = (plan.head_rows, model.config().width, model.config().vocab);
+        let act = |label: &str| Ok::<Act, GpuError>(Rows::new(gpu, label, rows, width)?.into());
+        let operands = match plan.shapes.operand {
+            0 => None,
+            _ => Some(Operands::new(gpu, rows, width, vocab, 0)?),
+        };
         Ok(Head {
-            rows: c,
-            hidden: Rows::new(gpu, "head input", c, d)?,
-            normed: Rows::new(gpu, "head normed", c, d)?,
-            dnormed: Rows::new(gpu, "head dnormed", c, d)?,
-            dhidden: Rows::new(gpu, "head gradient", c, d)?,
-            logits: Rows::new(gpu, "logits", c, vocab)?,
-            packs: match plan.packs_width {
-                0 => None,
-                _ => Some(Packs::new_head(gpu, c, d, vocab)?),
-            },
+            rows,
+            hidden: act("head input")?,
+            normed: act("head normed")?,
+            dnormed: act("head dnormed")?,
+            dhidden: act("head gradient")?,
+            logits: Rows::new(gpu, "logits", rows, vocab)?,
+            scratch: Scratch::for_products(gpu, operands)?,
         })
     }
 
-    /// The loss of every loss-carrying row.
-    pub fn forward<'a>(
+    /// The loss of every loss row.
+    pub fn forward(
         &self,
-        rec: &mut Recorder<'a>,
-        model: &'a Model,
+        rec: &mut Recorder,
+        model: &Model,
         inputs: &Inputs,
         acts: &Activations,
         losses: &Losses,
     ) {
         for first in (0..inputs.loss_tokens).step_by(self.rows) {
             let rows = self.rows.min(inputs.loss_tokens - first);
-            self.logits(rec, model, acts, &inputs.loss_rows, first, rows, inputs.tokens);
+            let p = &mut self.pass(rec, rows);
+            self.logits(p, model, acts, &inputs.loss_rows, first, inputs.tokens);
             let chunk = self.chunk(model, inputs, losses, first, rows);
-            verdict::rows(rec, &chunk, &self.verdicts(losses, first));
-            chunk.forward(rec);
+            row_status::rows(p.rec, &chunk, &self.verdicts(losses, first));
+            chunk.forward(p.rec);
         }
     }
 
-    /// The losses, and `factor` times the gradient of their sum with respect to the last stream, in `acts`.
-    pub fn backward<'a>(
+    /// Computes the losses, and the gradient of `Σ coefficient·loss` with respect to the last stream, in `acts`.
+    ///
+    /// `coefficients`, f32, stand at the same places as the losses.
+    pub fn backward(
         &self,
-        rec: &mut Recorder<'a>,
-        model: &'a Model,
+        rec: &mut Recorder,
+        model: &Model,
         inputs: &Inputs,
         acts: &Activations,
         losses: &Losses,
-        factor: f32,
+        coefficients: &wgpu::Buffer,
     ) {
-        rec.clear(&acts.dhidden.buffer, (inputs.tokens * acts.dhidden.stride * 4) as u64);
+        let dstream = acts.dhidden.rows();
+        rec.clear(&dstream.buffer, (inputs.tokens * dstream.stride * 4) as u64);
         for first in (0..inputs.loss_tokens).step_by(self.rows) {
             let rows = self.rows.min(inputs.loss_tokens - first);
-            self.logits(rec, model, acts, &inputs.loss_rows, first, rows, inputs.tokens);
-            let (chunk, verdicts) =
-                (self.chunk(model, inputs, losses, first, rows), self.verdicts(losses, first));
-            let (dnormed, matrix) = (self.dnormed.all(), model.head_matrix());
-            match &self.packs {
-                Some(packs) => packs.head_backward(rec, dnormed, &chunk, &verdicts, matrix, factor),
-                None => {
-                    verdict::rows(rec, &chunk, &verdicts);
-                    chunk.backward(rec, factor);
-                    linear::backward(rec, dnormed, self.logits.all(), matrix, 1.0, None, rows, false);
-                }
-            }
-            rms_norm::backward(
-                rec,
-                &self.dhidden,
-                &self.dnormed,
-                &self.hidden,
-                &model.output_norm,
-                rows,
-                None,
-            );
-            embedding::backward(rec, &acts.dhidden, &inputs.loss_rows, first, &self.dhidden, rows);
+            let p = &mut self.pass(rec, rows);
+            self.logits(p, model, acts, &inputs.loss_rows, first, inputs.tokens);
+            let chunk = self.chunk(model, inputs, losses, first, rows);
+            let verdicts = self.verdicts(losses, first);
+            let dlogits = cross_entropy::backward(p, &chunk, &verdicts, coefficients);
+            linear::frozen_backward(p, &self.dnormed, &dlogits, model.head_matrix());
+            rms_norm::backward(p, &self.dhidden, &self.dnormed, &self.hidden, &model.output_norm);
+            embedding::backward(p.rec, dstream, &inputs.loss_rows, first, self.dhidden.rows(), rows);
         }
     }
 
@@ -120,9 +109,10 @@ impl Head {
         for chunk in rows.chunks(self.rows) {
             let ids = gpu.upload("logit rows", chunk)?;
             let mut rec = Recorder::new(gpu);
-            self.logits(&mut rec, model, acts, &ids, 0, chunk.len(), acts.tokens);
+            let p = &mut self.pass(&mut rec, chunk.len());
+            self.logits(p, model, acts, &ids, 0, acts.tokens);
             if let Some(softcap) = model.config().softcap {
-                cross_entropy::cap(&mut rec, &self.logits, vocab, softcap, chunk.len());
+                cross_entropy::cap(p.rec, &self.logits, vocab, softcap, chunk.len());
             }
             rec.submit()?;
             let padded = gpu.read::<f32>(&self.logits.buffer, chunk.len() * stride).await?;
@@ -131,29 +121,29 @@ impl Head {
         Ok(logits)
     }
 
-    /// Logits before the softcap of `count` rows, from `rows[first]` on.
-    fn logits<'a>(
+    /// Logits before the softcap of the pass's rows: `rows[first]` and those behind it.
+    fn logits(
         &self,
-        rec: &mut Recorder<'a>,
-        model: &'a Model,
+        p: &mut Pass,
+        model: &Model,
         acts: &Activations,
         rows: &wgpu::Buffer,
         first: usize,
-        count: usize,
         tokens: usize,
     ) {
-        embedding::forward(rec, &self.hidden, rows, first, &acts.output.as_weight(tokens), 0, 1.0, count);
-        rms_norm::forward(rec, &self.normed, &self.hidden, &model.output_norm, None, 1.0, count);
-        let (logits, matrix) = (self.logits.all(), model.head_matrix());
-        match &self.packs {
-            Some(packs) => packs.frozen(rec, logits, &self.normed, matrix, 1.0, count),
-            None => linear::forward(rec, logits, self.normed.all(), matrix, 1.0, None, count),
-        }
+        let stream = acts.input(model.layers.len(), 0, true).rows().as_weight(tokens);
+        embedding::forward(p.rec, self.hidden.rows(), rows, first, &stream, 0, 1.0, p.tokens);
+        rms_norm::forward(p, &self.normed, &self.hidden, &model.output_norm);
+        linear::frozen(p, &self.logits.clone().into(), &self.normed, model.head_matrix(), 1.0);
+    }
+
+    fn pass<'p, 'g>(&'p self, rec: &'p mut Recorder<'g>, rows: usize) -> Pass<'p, 'g> {
+        Pass { rec, tokens: rows, first: 0, scratch: &self.scratch }
     }
 
     /// Where the verdicts of the chunk from row `first` on go. They must come before the softcap hides what is not finite.
     fn verdicts<'a>(&'a self, losses: &'a Losses, first: usize) -> Verdicts<'a> {
-        Verdicts { hidden: &self.hidden, buffer: (losses.verdicts, losses.offset + first) }
+        Verdicts { hidden: self.hidden.rows(), buffer: (losses.verdicts, losses.offset + first) }
     }
 
     fn chunk<'a>(

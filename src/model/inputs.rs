@@ -53,7 +53,7 @@ async fn per_layer_rows(
     let mut distinct = batch.tokens.clone();
     distinct.sort_unstable();
     distinct.dedup();
-    let rows = model.base.read_rows(&table, &distinct).await.map_err(GpuError::Base)?;
+    let rows = model.base.read_rows(&table, &distinct).await.map_err(GpuError::read)?;
     let row_of =
         |id: &u32| distinct.binary_search(id).expect("every token is among the distinct ones") as u32;
     let ids: Vec<u32> = batch.tokens.iter().map(row_of).collect();

@@ -1,6 +1,6 @@
 //! Experts that stay in host memory, and how a layer's come to the device before it needs them.
 //!
-//! The layers whose experts stay behind take turns in one set of buffers on the device. What is copied there lies in a set of
+//! The layers whose experts stay in host memory take turns in one set of buffers on the device. Copies start from a set of
 //! upload buffers of the same sizes: the host fills these while the device still works on the layers before, then the device
 //! copies them, in the order of its one queue behind the last kernel that reads the layer before. Weights are frozen: nothing
 //! comes back, and a layer that still lies there from its forward is not copied again for its backward.
@@ -23,11 +23,11 @@ pub(super) struct HostExperts<'b> {
     now: Mutex<Now>,
 }
 
-/// What lies in the places.
+/// The contents of the places.
 #[derive(Default)]
 struct Now {
     layer: Option<usize>,
-    /// What copied it there.
+    /// The submission that copied it there.
     copied: Option<Submission>,
 }
 

@@ -2,103 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::experts::ExpertLora;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Param;
 use crate::ops::adamw::{self, Clip, Shard};
-use crate::ops::dropout::Mask;
-use crate::ops::dropout::grouped::ExpertMask;
+use crate::ops::lora::{Group, Input, Member, PerInput, Trained};
 use crate::ops::row_status as verdict;
 use crate::ops::update_norm::{Taken, UpdateNorm};
-
-/// What several matrices of a layer read: their `A·x` is one product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Input {
-    /// `attn_norm`'s output: q, k and v.
-    AttnNormed,
-    /// The attention's output.
-    Attention,
-    /// `ffn_norm`'s output: gate and up.
-    FfnNormed,
-    /// The product of gate and up.
-    Geglu,
-    /// The stream after the feed-forward block.
-    AfterFfn,
-    /// The gated per-layer input.
-    PerLayer,
-    /// What the router reads.
-    RouterNormed,
-    /// What gate and up of the experts read.
-    ExpertsNormed,
-    /// The product of an expert's gate and up.
-    ExpertsGeglu,
-}
-
-impl Input {
-    pub const ALL: [Input; 9] = [
-        Input::AttnNormed,
-        Input::Attention,
-        Input::FfnNormed,
-        Input::Geglu,
-        Input::AfterFfn,
-        Input::PerLayer,
-        Input::RouterNormed,
-        Input::ExpertsNormed,
-        Input::ExpertsGeglu,
-    ];
-
-    pub fn of(module: Module) -> Input {
-        match module {
-            Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
-            Module::AttnOutput => Input::Attention,
-            Module::FfnGate | Module::FfnUp => Input::FfnNormed,
-            Module::FfnDown => Input::Geglu,
-            Module::InpGate => Input::AfterFfn,
-            Module::Proj => Input::PerLayer,
-            Module::FfnGateInp => Input::RouterNormed,
-            Module::FfnGateUpExps => Input::ExpertsNormed,
-            Module::FfnDownExps => Input::ExpertsGeglu,
-        }
-    }
-}
-
-/// A parameter matrix and its gradient.
-#[derive(Clone, Debug)]
-pub(super) struct Trained {
-    pub value: Param,
-    pub grad: Param,
-    shard: usize,
-}
-
-/// The adapted matrices that read one input.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// All `A` below each other, `[Σ R, K]`; of experts, the only members of their groups, `[E·R, K]`.
-    pub a: Trained,
-    /// The matrices.
-    pub members: Vec<Member>,
-    /// Tells this group's dropout mask from others.
-    pub key: u32,
-}
-
-impl Group {
-    /// Its mask of a pass.
-    pub fn mask(&self, of_pass: Mask) -> Mask {
-        Mask { key: of_pass.key.wrapping_mul(0x9e37_79b9).wrapping_add(self.key), ..of_pass }
-    }
-}
-
-/// One adapted matrix of a group.
-#[derive(Debug)]
-pub(super) struct Member {
-    pub module: Module,
-    /// First column in `z` and `u`, first row in `a`.
-    pub offset: usize,
-    /// `B` `[N, R]`, of experts `[E·N, R]`.
-    pub b: Trained,
-}
 
 /// The adapter being trained. The rank is padded to a multiple of 4, or of 16 for cooperative
 /// matrices, inside; the padding is zero and its gradient too.
@@ -112,7 +23,7 @@ pub struct Trainable {
     gradients: Vec<wgpu::Buffer>,
     first: Vec<wgpu::Buffer>,
     second: Vec<wgpu::Buffer>,
-    /// What is known of the last step.
+    /// Norm, clipping and counts of the last step.
     pub clip: Clip,
     update_norm: UpdateNorm,
 }
@@ -120,7 +31,7 @@ pub struct Trainable {
 impl Trainable {
     /// Uploads `adapter` with zero gradients and moments, for a model of `layers` layers.
     pub fn new(gpu: &Gpu, adapter: &Adapter, layers: usize) -> Result<Trainable, GpuError> {
-        let padded_rank = adapter.rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 });
+        let padded_rank = adapter.rank.next_multiple_of(gpu.kernels().rank_multiple());
         let mut layout = Layout { shard_limit: gpu.max_binding_bytes(), shards: Vec::new() };
         let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
         for slot in &slots {
@@ -196,34 +107,17 @@ impl Trainable {
 
     /// Widest `z` of tokens: columns over all matrices of one input.
     pub(super) fn max_z_width(&self) -> usize {
-        let of_layer = |layer| self.z_widths(layer).into_iter().take(Input::ExpertsNormed as usize);
-        (0..self.layers.len()).flat_map(of_layer).max().unwrap_or(0).max(4)
+        let of_tokens = |layer| {
+            let z = self.z_widths(layer);
+            let inputs = Input::ALL.into_iter();
+            inputs.take_while(|input| *input != Input::ExpertsNormed).map(move |input| z[input])
+        };
+        (0..self.layers.len()).flat_map(of_tokens).max().unwrap_or(0).max(4)
     }
 
     /// Columns of `z` of each input of a layer; 0 where nothing that reads it is adapted.
-    pub(super) fn z_widths(&self, layer: usize) -> [usize; 9] {
-        Input::ALL.map(|input| self.group(layer, input).map_or(0, |g| g.members.len() * self.padded_rank))
-    }
-
-    /// The adapters of a layer's experts, of gate and up and of down, for a pass whose first row is that of token `first_token`.
-    pub(super) fn experts(
-        &self,
-        layer: usize,
-        dropout: Option<Mask>,
-        first_token: usize,
-    ) -> [Option<ExpertLora<'_>>; 2] {
-        [Input::ExpertsNormed, Input::ExpertsGeglu].map(|input| {
-            let group = self.group(layer, input)?;
-            let b = &group.members.first()?.b;
-            Some(ExpertLora {
-                a: &group.a.value,
-                b: &b.value,
-                gradients: Some([&group.a.grad, &b.grad]),
-                rank: self.padded_rank,
-                scale: self.scale,
-                mask: dropout.map(|mask| ExpertMask { mask: group.mask(mask), first_token }),
-            })
-        })
+    pub(super) fn z_widths(&self, layer: usize) -> PerInput<usize> {
+        PerInput::new(|input| self.group(layer, input).map_or(0, |g| g.members.len() * self.padded_rank))
     }
 
     /// Bytes of parameters, gradients and both moments.

@@ -3,6 +3,7 @@
 //! Accumulation rule: gradients of adapter matrices, and `dk` and `dv`, are added to what their buffers hold; everything
 //! else is overwritten unless the call says `accumulate`.
 
+pub mod act;
 pub mod adamw;
 pub mod argmax;
 pub mod attention;
@@ -20,8 +21,10 @@ pub mod linear;
 pub mod lora;
 pub mod matvec;
 pub mod norm_add;
+pub mod op;
 pub mod pack;
 pub mod partial_sums;
+pub mod pass;
 pub mod peak;
 pub mod per_layer;
 pub mod random;
@@ -30,6 +33,7 @@ pub mod rope;
 pub mod row_factors;
 pub mod row_status;
 pub mod scale;
+mod self_test;
 pub mod update_norm;
 
 use std::ops::Range;
@@ -42,7 +46,7 @@ use crate::gpu::{Binding, Gpu, GpuError};
 /// Steps of the sum that shaders/common/tile.wgsl stages at a time.
 const STEPS: usize = 16;
 
-/// Rows of f32 on the device. The stride is the width rounded up to 4; what lies between is zero.
+/// Rows of f32 on the device. The stride is the width rounded up to 4; the padding is zero.
 #[derive(Clone, Debug)]
 pub struct Rows {
     /// `[rows, stride]`.
@@ -51,8 +55,6 @@ pub struct Rows {
     pub stride: usize,
     /// Byte of `buffer` at which the first row begins, a multiple of 256.
     pub start: u64,
-    /// Where the rows are kept as operands of products on cooperative matrices instead; then `buffer` is empty.
-    pub packed: Option<pack::Packed>,
 }
 
 impl Rows {
@@ -60,22 +62,17 @@ impl Rows {
     pub fn new(gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Rows, GpuError> {
         let stride = width.next_multiple_of(4);
         let buffer = gpu.buffer(label, (rows * stride * 4) as u64)?;
-        Ok(Rows { buffer, stride, start: 0, packed: None })
-    }
-
-    /// Rows that are kept packed.
-    pub fn new_packed(gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Rows, GpuError> {
-        let packed = Some(pack::Packed::new(gpu, label, rows, width)?);
-        Ok(Rows { packed, ..Rows::new(gpu, label, 0, width)? })
+        Ok(Rows { buffer, stride, start: 0 })
     }
 
     /// The rows from `first`, a multiple of 64, on.
     pub fn below(&self, first: usize) -> Rows {
-        Rows {
-            start: self.start + (first * self.stride * 4) as u64,
-            packed: self.packed.as_ref().map(|p| p.below(first)),
-            ..self.clone()
-        }
+        Rows { start: self.start + (first * self.stride * 4) as u64, ..self.clone() }
+    }
+
+    /// A view of the memory as rows of `width` values.
+    pub fn reshaped(&self, width: usize) -> Rows {
+        Rows { stride: width.next_multiple_of(4), ..self.clone() }
     }
 
     /// All columns.
@@ -270,7 +267,7 @@ impl Weight {
         }
         let mut tiles = Vec::new();
         for tile in places {
-            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::read)?;
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(Weight { ty, rows, cols, tiles })

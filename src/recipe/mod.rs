@@ -26,6 +26,7 @@ use crate::export::AdapterPath;
 pub use crate::export::Format as Export;
 use crate::families;
 use crate::files;
+pub use crate::gpu::{Backend, KernelSetting};
 use source::Source;
 
 /// A whole run, with every default filled in.
@@ -360,35 +361,7 @@ pub struct Device {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
     /// Which kernels it runs.
-    pub kernels: Kernels,
-}
-
-/// In what numbers a device computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kernels {
-    /// The fastest that the device has.
-    Auto,
-    /// Everything in f32.
-    F32,
-    /// Products and attention with operands in f16.
-    F16,
-    /// Products and attention on cooperative matrices, with operands in f16.
-    Cooperative,
-}
-
-/// Which graphics interface reaches the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    /// Whatever the machine has.
-    Auto,
-    /// Vulkan.
-    Vulkan,
-    /// Metal.
-    Metal,
-    /// Direct3D 12.
-    Dx12,
+    pub kernels: KernelSetting,
 }
 
 impl Recipe {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::error::RecipeError;
 use super::fields::Section;
 use super::{
-    Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, Kernels, Lora, LrScheduler, Model,
-    Optimizer, Output, Overlong, Switch, Template, Train, TrainOn,
+    Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, KernelSetting, Lora, LrScheduler,
+    Model, Optimizer, Output, Overlong, Switch, Template, Train, TrainOn,
 };
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
@@ -155,6 +155,6 @@ pub(super) fn device(section: &Section) -> Result<Device, RecipeError> {
     Ok(Device {
         backend: section.choice("backend", Backend::Auto)?,
         adapter: section.text("adapter")?,
-        kernels: section.choice("kernels", Kernels::Auto)?,
+        kernels: section.choice("kernels", KernelSetting::Auto)?,
     })
 }

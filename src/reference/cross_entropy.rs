@@ -12,11 +12,11 @@ pub fn forward(logits: &[f64], targets: &[u32], softcap: Option<f64>, vocab: usi
     losses
 }
 
-/// Gradient of `factor·Σ losses` with respect to the logits before the softcap, `[N, V]`.
+/// Gradient of `Σ_n coefficients_n·loss_n` with respect to the logits before the softcap, `[N, V]`.
 ///
-/// `dz_j = factor·(softmax(c)_j − [j = target])·(1 − (c_j/cap)²)`.
+/// `dz_j = coefficient·(softmax(c)_j − [j = target])·(1 − (c_j/cap)²)`.
 pub fn backward(
-    factor: f64,
+    coefficients: &[f64],
     logits: &[f64],
     targets: &[u32],
     softcap: Option<f64>,
@@ -29,7 +29,7 @@ pub fn backward(
         let dlogits = row_mut(&mut dlogits, n, vocab);
         for j in 0..vocab {
             let one_hot = if j == targets[n] as usize { 1.0 } else { 0.0 };
-            let dcapped = factor * ((capped[j] - lse).exp() - one_hot);
+            let dcapped = coefficients[n] * ((capped[j] - lse).exp() - one_hot);
             let slope = softcap.map_or(1.0, |cap| 1.0 - (capped[j] / cap) * (capped[j] / cap));
             dlogits[j] = dcapped * slope;
         }

@@ -24,6 +24,7 @@ mod load;
 pub mod metrics;
 mod prepared;
 mod step;
+pub mod wording;
 pub use course::{Course, Recorded};
 pub use data::{Data, Source, ValidationFile, template};
 pub use load::load;
@@ -91,9 +92,9 @@ impl Frozen {
         }
         if recipe.train.offload_experts == Switch::On {
             if self.base.config().layers.iter().all(|l| l.experts.is_none()) {
-                return Err(RunError::Conflict(format!(
-                    "train.offload_experts is true, but {} is no mixture of experts; remove that key",
-                    self.base.name()
+                return Err(RunError::Conflict(wording::not_a_mixture(
+                    "train.offload_experts",
+                    self.base.name(),
                 )));
             }
             if cfg!(target_arch = "wasm32") {

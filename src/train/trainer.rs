@@ -14,6 +14,7 @@ use crate::ops::adamw::{AdamW, ClipState};
 use crate::ops::dropout::Mask;
 use crate::ops::row_status as verdict;
 use crate::ops::update_norm::Taken;
+use crate::train::objective::Objective;
 
 /// What stops a run.
 #[derive(Debug, thiserror::Error)]
@@ -208,6 +209,7 @@ pub struct Trainer<'a> {
     head: Head,
     losses: wgpu::Buffer,
     verdicts: wgpu::Buffer,
+    coefficients: wgpu::Buffer,
     announced: Mutex<Option<MicroBatch>>,
     ready: Mutex<Option<(MicroBatch, Inputs)>>,
     /// Steps that were not finite are none of them.
@@ -242,6 +244,7 @@ impl<'a> Trainer<'a> {
             head: Head::new(gpu, model, &plan)?,
             losses: gpu.buffer("losses", (capacity.step_loss_tokens.max(1) * 4) as u64)?,
             verdicts: gpu.buffer("verdicts", (capacity.step_loss_tokens.max(1) * 4) as u64)?,
+            coefficients: gpu.buffer("coefficients", (capacity.step_loss_tokens.max(1) * 4) as u64)?,
             announced: Mutex::new(None),
             ready: Mutex::new(None),
             updates: AtomicU64::new(0),
@@ -307,7 +310,7 @@ impl<'a> Trainer<'a> {
 
     /// How the router spread the tokens of the last micro-batch over the experts; `None` in dense models.
     pub async fn expert_loads(&self) -> Result<Option<Loads>, GpuError> {
-        self.activations.expert_loads(self.gpu).await
+        Loads::read(self.gpu, self.activations.first_experts()).await
     }
 
     /// Runs micro-batches forward and backward without moving the adapter: what does not fit, or takes the device down,
@@ -342,7 +345,7 @@ impl<'a> Trainer<'a> {
             let inputs = self.inputs(batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset: 0 };
             let mask = self.dropout.mask(0, 0);
-            self.record(&mut rec, &inputs, &losses, 1.0, mask).await?;
+            self.record(&mut rec, &inputs, &losses, mask).await?;
             if mask.is_some() {
                 self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
             }
@@ -359,12 +362,11 @@ impl<'a> Trainer<'a> {
         rec: &mut Recorder<'r>,
         inputs: &Inputs,
         losses: &Losses<'_>,
-        factor: f32,
         mask: Option<Mask>,
     ) -> Result<(), GpuError> {
         let (adapter, acts) = (&self.adapter, &self.activations);
         self.model.forward(rec, inputs, adapter, acts, mask).await?;
-        self.head.backward(rec, self.model, inputs, acts, losses, factor);
+        self.head.backward(rec, self.model, inputs, acts, losses, &self.coefficients);
         self.model.backward(rec, inputs, adapter, acts, mask).await
     }
 
@@ -391,12 +393,12 @@ impl<'a> Trainer<'a> {
         self.assert_fits(&step.micro_batches);
         let mut rec = Recorder::new(self.gpu);
         self.adapter.zero_gradients(&mut rec);
-        let factor = 1.0 / step.loss_tokens as f32;
+        self.gpu.write(&self.coefficients, &Objective::CrossEntropy.coefficients(step.loss_tokens));
         let mut offset = 0;
         for (i, batch) in step.micro_batches.iter().enumerate() {
             let inputs = self.inputs(batch).await?;
             let losses = Losses { buffer: &self.losses, verdicts: &self.verdicts, offset };
-            self.record(&mut rec, &inputs, &losses, factor, self.dropout.mask(number, i)).await?;
+            self.record(&mut rec, &inputs, &losses, self.dropout.mask(number, i)).await?;
             rec.submit()?;
             offset += inputs.loss_tokens;
         }
@@ -464,7 +466,7 @@ impl<'a> Trainer<'a> {
 
     /// What its products compute with.
     pub fn tier(&self) -> Tier {
-        self.gpu.tier()
+        self.gpu.kernels().tier()
     }
 
     /// The shape of its model.

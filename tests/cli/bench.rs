@@ -1,39 +1,67 @@
-//! `bench` and its sweeps.
+//! `bench`, `bench --sweep` and `bench --decode`.
 
 use serde_json::Value as Json;
 
 use super::Place;
+use super::talk::ADAPTER;
 
 pub fn bench_numbers(place: Place) {
-    let expected = "--batch, --sequence, --rank and --steps start at 1, and --sequence ends at 1024";
-    for wrong in ["--batch=0", "--sequence=0", "--sequence=1025", "--rank=0", "--steps=0"] {
-        place.refused(&["bench", "tiny", wrong], expected);
+    for flag in ["--batch", "--sequence", "--rank", "--steps"] {
+        place.refused(&["bench", "tiny", flag, "0"], &format!("{flag} must be at least 1"));
     }
     place.refused(
+        &["bench", "tiny", "--sequence=1025"],
+        "--sequence 1025 is longer than the context of tiny, 1024 tokens; lower it",
+    );
+    place.refused(&["bench", "tiny", "--tier=f32"], "--tier is now called --kernels: use --kernels \"f32\"");
+    place.refused(&["bench", "tiny", "--device=RTX"], "--device is now called --gpu: use --gpu \"RTX\"");
+    place.refused(
+        &["bench", "tiny", "--decode=1000"],
+        "--decode 1000: expected 1 to 499 tokens after a prompt of 512",
+    );
+    place.refused(
         &["bench", "tiny", "--sequence=8", "--loss-share=1"],
-        "--loss-share 1 leaves no token of 8 with loss; raise one of the two",
+        "--loss-share 1 leaves no loss token in a sequence of 8 tokens; raise one of the two",
     );
     place.refused(
         &["bench", "model.gguf", "--sweep=layers"],
-        "--sweep layers varies a size of Gemma 4 with random weights: e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a trial; found \
-         model.gguf",
+        "--sweep layers needs a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found model.gguf",
     );
     place.refused(
         &["bench", "tiny", "--sweep=tokens", "--sequence=63"],
-        "--sweep tokens begins with 1/32 of --sequence, which is 63; raise it to 64 or more",
+        "--sweep tokens needs --sequence 64 or more, found 63",
     );
 }
 
 pub fn bench(place: Place) {
     place.refused_on_device(
         &["bench", "tiny", "--memory-limit=0.001"],
-        "--memory-limit is 0.001 GiB, 1 × 512 tokens need … with every layer recomputed; lower --sequence or --batch",
+        "--memory-limit is 0.001 GiB, but 1 × 512 tokens need … with every layer recomputed; lower --sequence or --batch, or raise \
+         the limit",
     );
     let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"]);
     let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert!(found["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{text}");
     let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2"]);
     assert!(text.contains("step       1 × 8 tokens, rank 2: "), "{text}");
+}
+
+pub fn plan(place: Place) {
+    let step = ["bench", "tiny", "--sequence=64", "--steps=1", "--rank=2"];
+    let text = place.run(&[&step[..], &["--plan", "--json"]].concat());
+    let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let bytes = |key: &str| found[key].as_u64().unwrap_or_else(|| panic!("{key}: {text}"));
+    let smallest = bytes("smallest_bytes");
+    assert!(smallest < bytes("fastest_bytes"), "{text}");
+    let limit = |bytes: u64| format!("--memory-limit={}", bytes as f64 / (1u64 << 30) as f64);
+    place.run(&[&step[..], &[&limit(smallest)]].concat());
+    let text = place.run(&[&step[..], &["--plan"]].concat());
+    assert!(text.contains("smallest   ") && text.contains("fastest    "), "{text}");
+    place.refused_on_device(
+        &[&step[..], &[&limit(smallest - 4096)]].concat(),
+        "--memory-limit is … GiB, but 1 × 64 tokens need … with every layer recomputed; lower --sequence or --batch, or raise \
+         the limit",
+    );
 }
 
 pub fn sweep(place: Place) {
@@ -53,8 +81,22 @@ pub fn sweep(place: Place) {
         );
         let page = String::from_utf8(place.read("page.html")).expect("UTF-8");
         assert!(page.contains("<svg") && page.contains(&format!("Cost against {varied}")), "{page}");
-        assert!(!page.contains("http"), "the page needs nothing else");
+        assert!(!page.contains("http"), "the page loads nothing from the network");
     }
     let text = place.run(&["bench", "tiny", "--sweep=tokens", "--sequence=64", "--steps=1", "--rank=2"]);
     assert!(text.contains("tokens     64: ") && text.contains("written    tiny-by-tokens.html"), "{text}");
+}
+
+pub fn bench_decode(place: Place) {
+    let bench = ["bench", "tiny", "--sequence=20", "--decode=3", "--rank=4"];
+    let found: Json = serde_json::from_str(&place.run(&[&bench[..], &["--json"]].concat())).expect("JSON");
+    let (base, adapted) = (&found["without_adapter"], &found["with_adapter"]);
+    for speed in [base, adapted] {
+        assert!(speed["tokens_per_second"].as_f64().is_some_and(|s| s > 0.0), "{found}");
+    }
+    // The adapter's products are fused: a token takes as many dispatches with it as without.
+    assert_eq!(base["dispatches_per_token"], adapted["dispatches_per_token"]);
+    assert!(base["dispatches_per_token"].as_u64().is_some_and(|n| n <= 13 * 4 + 7), "{found}");
+    let text = place.run(&[&bench[..4], &["--adapter", ADAPTER]].concat());
+    assert!(text.contains("without    prompt of 20 tokens ") && text.contains(", rank 8\n"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `check`, with gradients and without anyone who reads.
+//! `check`, with gradients, and with a closed stdout.
 
 use std::process::Stdio;
 
@@ -15,33 +15,34 @@ pub fn check(place: Place) {
         "device     ",
         "base       tiny: 4 layers, width 256, vocabulary 2 048\n",
         "adapter    73 216 trainable parameters: rank 4, alpha 8 (scale 2.0000) on attn_q, ",
-        "template   gemma4, built in, as small models have it; loss on every answer\n",
+        "template   built-in Gemma 4 template (small-model variant); loss on every answer\n",
         "read       data.jsonl: JSON Lines, 4 prompt_completion\n",
         "data       train 3 samples, ",
         "; validation 1 sample, ",
-        "steps      2 (max_steps), each 1 row packed up to 64 tokens; learning rate up to 0.01\n",
+        "steps      2 (max_steps), each 1 row packed up to 64 tokens; peak learning rate 0.01\n",
         "lengths    ",
         "packing    ",
         "duplicates none\n",
         "memory     ",
-        "\ndata.jsonl line 1; what stands between « and » carries loss:\n\n<bos><|turn>user\nHello!<turn|>\n<|turn>model\n«Ahoy!<turn|>»\n",
+        "\ndata.jsonl line 1; loss tokens stand between « and »:\n\n<bos><|turn>user\nHello!<turn|>\n<|turn>model\n«Ahoy!<turn|>»\n",
     ];
     for part in expected {
         assert!(text.contains(part), "expected {part:?} in\n{text}");
     }
-    assert!(!text.contains("\ntime "), "steps are not timed where a CPU plays the GPU\n{text}");
+    assert!(!text.contains("\ntime "), "steps are not timed with a software renderer\n{text}");
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
     let text = place.run(&["check", "recipe.toml", "--measure", "5"]);
     let time =
         text.lines().find(|line| line.starts_with("time       about ")).unwrap_or_else(|| panic!("{text}"));
     assert!(
-        time.contains(" for 2 steps of ") && time.contains(" tokens/s in 1 step after the first; "),
+        time.contains(" for 2 steps with ")
+            && time.contains(" tokens/s, measured over 1 step after a warm-up step), "),
         "{time}"
     );
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
     let tight = ["check", "recipe.toml", "--set", "train.memory_limit=0.001"];
-    let (_, stderr) = texts(&place.command(&tight).output().expect("it starts"));
-    let expected = "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed; lower \
+    let (_, stderr) = texts(&place.command(&tight).output().expect("the program starts"));
+    let expected = "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed; lower \
                     data.max_seq_len or train.batch_size, or raise the limit\n";
     assert!(matches(&stderr, expected), "{stderr}");
 }
@@ -55,9 +56,9 @@ pub fn check_gradients(place: Place) {
     let metadata = header.metadata().as_ref().expect("there");
     assert!(metadata["loss"].parse::<f64>().expect("a number") > 0.0, "{metadata:?}");
     let file = SafeTensors::deserialize(&bytes).expect("sound");
-    // Two layers with their own keys have nine modules each, two that share them seven; A and B of each.
+    // Two layers with their own keys have nine modules, two layers with shared keys seven; each module has A and B.
     assert_eq!(file.len(), 2 * (2 * 9 + 2 * 7));
-    // B starts at zero, so that A has no gradient yet and B has one.
+    // B is zero at first, so the gradient of A is zero and that of B is not.
     for (name, tensor) in file.iter() {
         let moves =
             tensor.data().chunks_exact(4).any(|b| f32::from_le_bytes(b.try_into().expect("4")) != 0.0);
@@ -69,8 +70,8 @@ pub fn check_gradients(place: Place) {
 
 pub fn closed_pipe(place: Place) {
     let mut child = place.command(&["check", "recipe.toml"]);
-    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     drop(child.stdout.take());
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.wait_with_output().expect("the program ends");
     assert!(output.status.success() && output.stderr.is_empty(), "{}", texts(&output).1);
 }

@@ -1,19 +1,19 @@
-//! What the program says about files and itself: `init`, `inspect`, `models`, completions and the manual.
+//! `init`, `inspect`, `models`, completions, manual pages and the Markdown reference.
 
 use std::path::Path;
 
 use serde_json::Value as Json;
 
-use super::handed_out::other_tiny;
-use super::{DATA, Place, RECIPE, matches, texts};
+use super::exports::other_tiny;
+use super::{DATA, Place, matches, texts};
 use crate::gguf_writer::GgufWriter;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
 const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
 
-/// Every part stands in a line of its own, in this order; `…` stands for anything.
+/// Expects lines that match these patterns, in this order; `…` stands for anything.
 #[track_caller]
-fn says(text: &str, expected: &[&str]) {
+fn has_lines(text: &str, expected: &[&str]) {
     let mut lines = text.lines();
     for part in expected {
         assert!(lines.any(|line| matches(line, part)), "expected {part:?} in\n{text}");
@@ -31,20 +31,20 @@ pub fn init(place: Place) {
         "--prompt",
         "Say \"hi\".",
     ]);
-    says(
+    has_lines(
         &text,
         &[
             "read       data.jsonl: JSON Lines, 4 prompt_completion",
-            "lengths    … to … tokens, …",
+            "lengths    … to … tokens; …",
             "written    mine.toml",
             "next       rullama-train check mine.toml; rullama-train mine.toml",
         ],
     );
     let recipe = String::from_utf8(place.read("mine.toml")).expect("UTF-8");
-    says(
+    has_lines(
         &recipe,
         &[
-            "# 4 samples of … tokens, the longest of … tokens; about 2 steps.",
+            "# 4 samples with … tokens, the longest with … tokens; about 2 steps.",
             "base = \"tiny\"",
             "train = \"data.jsonl\"",
             "val_size = 0   …",
@@ -54,80 +54,83 @@ pub fn init(place: Place) {
             "dir = \"runs/mine\"",
         ],
     );
-    // Nothing is replaced that nobody wanted replaced.
+    // An existing recipe is only overwritten with --force.
     let again = ["init", "mine.toml", "--base", "tiny", "--data", "data.jsonl"];
-    place.refused(&again, "mine.toml is there already; choose another name, or replace it with --force");
+    place.refused(&again, "mine.toml already exists; choose another name, or overwrite it with --force");
     let output = ["--force", "--output", "out/\u{e9}"];
     place.run(&[&again[..], &output].concat());
     assert!(String::from_utf8(place.read("mine.toml")).expect("UTF-8").contains("dir = \"out/\u{e9}\""));
 
     place.refused(
         &["init", "a.toml", "--base", "tiny"],
-        "--data PATH is missing, and there is no terminal to ask for it on; expected Samples (a file, a folder, or a pattern)",
+        "--data PATH is required when there is no terminal to ask on (Samples (a file, a folder, or a glob pattern))",
     );
     place.refused(
         &["init", "a.toml", "--data", "data.jsonl"],
-        "--base BASE is missing, and there is no terminal to ask for it on; expected one of tiny",
+        "--base BASE is required when there is no terminal to ask on; models on this machine: tiny",
     );
     let of = |recipe: &'static str, base: &'static str, data: &'static str| {
         ["init", recipe, "--base", base, "--data", data]
     };
     place.refused(
         &of("a.json", "tiny", "data.jsonl"),
-        "a.json: a recipe is written as TOML; choose a name that ends in .toml",
+        "a.json: the recipe is written as TOML; choose a name that ends in .toml",
     );
     place.refused(&of("data.jsonl/a.toml", "tiny", "data.jsonl"), "cannot write data.jsonl/a.toml: …");
     place.refused(
         &of("a.toml", "gemma4:e2b", "data.jsonl"),
         "gemma4:e2b: is no existing file, and Ollama has no such model …",
     );
-    // What is said of the data so far is on stdout; the error names the line.
+    // Information about the data is on stdout; the error names the line.
     place.write("bad.jsonl", "{}");
-    let output = place.command(&of("a.toml", "tiny", "bad.jsonl")).output().expect("it starts");
+    let output = place.command(&of("a.toml", "tiny", "bad.jsonl")).output().expect("the program starts");
     assert!(texts(&output).1.starts_with("error: bad.jsonl line 1: expected \"messages\", "), "{output:?}");
 
-    // Long samples among many short ones are said, and left out as the recipe says.
+    // A long sample among many short ones: the recipe skips it, and says so.
     let long = format!("{{\"text\": \"{}\"}}\n", "river stone ".repeat(600));
     place.write("long.jsonl", DATA.repeat(60) + &long);
     place.run(&of("long.toml", "tiny", "long.jsonl"));
-    says(
+    has_lines(
         &String::from_utf8(place.read("long.toml")).expect("UTF-8"),
         &[
             "val_size = 0.05 …",
             "max_seq_len = 1024 …",
-            "overlong = \"drop\"   …# leaves out what is longer, 1 sample; …",
+            "overlong = \"drop\"   …# skips longer ones (1 sample); …",
         ],
     );
 }
 
-/// What `init` writes, trains.
+/// A recipe that `init` writes passes `check`.
 pub fn init_trains(place: Place) {
     place.run(&["init", "mine.toml", "--base", "tiny", "--data", "data.jsonl"]);
     let text = place.run(&["check", "mine.toml"]);
-    says(&text, &["base       tiny: …", "data       train 4 samples, …; validation none", "memory     …"]);
+    has_lines(
+        &text,
+        &["base       tiny: …", "data       train 4 samples, …; validation none", "memory     …"],
+    );
 }
 
 pub fn inspect_models(place: Place) {
     for name in [TINY, "tiny"] {
         let text = place.run(&["inspect", name]);
-        says(
+        has_lines(
             &text,
             &[
                 &format!("model      {name}"),
                 "file       GGUF 3, 4.1 MiB: gemma4, …",
                 "weights    Q6_K 2.3 MiB in 5 tensors, Q4_K …",
-                "template   its own, … characters",
-                "shape      4 layers, width 256, context 1 024, vocabulary 2 048; 2 sliding and 2 full layers, 2 with keys and \
-                 values of another",
+                "template   in the file, … characters",
+                "shape      4 layers, width 256, context 1 024, vocabulary 2 048; 2 sliding-window and 2 full-attention layers, \
+                 2 of them share another layer's keys and values",
                 "identity   v1:…",
-                "training   possible on attn_q, …, proj: 18 304 trainable parameters for each rank",
+                "training   possible on attn_q, …, proj: 18 304 trainable parameters per rank",
             ],
         );
     }
     let mut other = GgufWriter::gemma4();
     other.set("general.architecture", rullama_train::base::gguf::value::Value::String("llama".into()));
     place.write("llama.gguf", other.bytes());
-    says(
+    has_lines(
         &place.run(&["inspect", "llama.gguf"]),
         &["file       GGUF 3, …: llama…", "training   not possible: llama.gguf: …`llama`…"],
     );
@@ -136,23 +139,23 @@ pub fn inspect_models(place: Place) {
     place.refused(&["inspect", "no.such"], "no.such: …");
     place.refused(
         &["inspect", "recipe.toml"],
-        "recipe.toml is no data; `rullama-train check recipe.toml` says what a recipe resolves to",
+        "recipe.toml is a recipe; use `rullama-train check recipe.toml`",
     );
 }
 
 pub fn inspect_adapters(place: Place) {
     let text = place.run(&["inspect", ADAPTER, "--base", "tiny"]);
-    says(
+    has_lines(
         &text,
         &[
             "adapter    …: PEFT folder",
             "trained on …",
-            "matrices   … pairs in 4 layers of 4 on attn_q, …",
+            "matrices   … pairs in 4 layers of 4, on attn_q, …",
             "size       rank 8, alpha 16 (scale 2.0000), 146 432 parameters",
             "norms      A …, B …",
         ],
     );
-    // Of a base that is not here, what the files say.
+
     place.write("other.gguf", other_tiny());
     place.write("empty/adapter_config.json", "{}");
     place.refused(&["inspect", "empty"], "…empty…");
@@ -160,21 +163,21 @@ pub fn inspect_adapters(place: Place) {
 
 pub fn inspect_samples(place: Place) {
     let text = place.run(&["inspect", "data.jsonl"]);
-    says(
+    has_lines(
         &text,
         &[
             "read       data.jsonl: JSON Lines, 4 prompt_completion",
-            "samples    4 samples, … tokens of tiny's, … % carry loss",
+            "samples    4 samples, … tokens, … % loss tokens, with the tokenizer of tiny",
             "lengths    …",
-            "data.jsonl line 1; what stands between « and » carries loss:",
+            "data.jsonl line 1; loss tokens stand between « and »:",
             "«Ahoy!<turn|>»",
         ],
     );
     place.write("many/a.jsonl", DATA);
     place.write("many/b.jsonl", DATA);
     place.write("many/notes.txt", "");
-    says(&place.run(&["inspect", "many"]), &["samples    8 samples, …", "notice     …"]);
-    says(&place.run(&["inspect", "many/*.jsonl"]), &["samples    8 samples, …"]);
+    has_lines(&place.run(&["inspect", "many"]), &["samples    8 samples, …", "notice     …"]);
+    has_lines(&place.run(&["inspect", "many/*.jsonl"]), &["samples    8 samples, …"]);
     place.write("nothing.jsonl", "");
     place.refused(
         &["inspect", "nothing.jsonl"],
@@ -182,30 +185,33 @@ pub fn inspect_samples(place: Place) {
     );
 }
 
-/// A run's folder, its checkpoints, and its adapter in other formats.
+/// The output folder of a run, its checkpoints, and its adapter in other formats.
 pub fn inspect_runs(place: Place) {
     let exports = "output.export=['peft', 'gguf-lora', 'mlx']";
     place.run(&["recipe.toml", "--set", exports]);
-    says(
+    has_lines(
         &place.run(&["inspect", "run"]),
         &[
             "run        run: finished, after step 2 of 2",
             "base       tiny",
-            "checkpoint run/checkpoint-2: whole, …",
+            "checkpoint run/checkpoint-2: intact, …",
             "adapter    run: PEFT folder",
             "trained on tiny",
-            "identity   v1:…, its base's",
+            "identity   v1:… (of the base)",
             "size       rank 4, alpha 8 (scale 2.0000), 73 216 parameters",
         ],
     );
     for (path, format) in [("run/adapter.gguf", "GGUF LoRA"), ("run/mlx", "mlx-lm folder")] {
         let text = place.run(&["inspect", path]);
-        says(&text, &[&format!("adapter    {path}: {format}"), "size       rank 4, …, 73 216 parameters"]);
+        has_lines(
+            &text,
+            &[&format!("adapter    {path}: {format}"), "size       rank 4, …, 73 216 parameters"],
+        );
     }
-    says(
+    has_lines(
         &place.run(&["inspect", "run/checkpoint-2"]),
         &[
-            "checkpoint run/checkpoint-2: after step 2 of 2, whole",
+            "checkpoint run/checkpoint-2: after step 2 of 2, intact",
             "progress   2 updates; the best evaluation was at step 2",
             &format!("written    by rullama-train {}, …", env!("CARGO_PKG_VERSION")),
             "digest     base …",
@@ -219,16 +225,16 @@ pub fn inspect_runs(place: Place) {
         &["inspect", "run/checkpoint-2"],
         "run/checkpoint-2 is damaged: optimizer.safetensors has 99 bytes, expected …",
     );
-    says(&place.run(&["inspect", "run"]), &["checkpoint run/checkpoint-2 is damaged: …"]);
+    has_lines(&place.run(&["inspect", "run"]), &["checkpoint run/checkpoint-2 is damaged: …"]);
 }
 
 pub fn models(place: Place) {
     let text = place.run(&["models"]);
-    says(
+    has_lines(
         &text,
         &[
-            "tiny     4.1 MiB  can be trained: 4 layers, width 256, context 1 024 (part of this program)",
-            "Ollama has no models in store, …; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS",
+            "tiny     4.1 MiB  can be trained: 4 layers, width 256, context 1 024 (built in)",
+            "no Ollama models found in store, …; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS",
         ],
     );
     let digest = "0".repeat(64);
@@ -244,7 +250,7 @@ pub fn models(place: Place) {
     manifest("gemma4/e2b", layer("model", tiny.len()));
     manifest("gemma4/mlx", layer("tensor", 1));
     manifest("gone/latest", layer("model", 7));
-    says(
+    has_lines(
         &place.run(&["models"]),
         &[
             "tiny  …",
@@ -258,44 +264,47 @@ pub fn models(place: Place) {
         json["models"].as_array().expect("a list").iter().map(|m| m["trainable"].as_bool()).collect();
     assert_eq!(trainable, [Some(true), Some(true), Some(false), Some(false)]);
     assert_eq!(json["models"][1]["bytes"], tiny.len());
-    says(&place.run(&["inspect", "gemma4:e2b"]), &["model      gemma4:e2b", "training   possible on …"]);
+    has_lines(&place.run(&["inspect", "gemma4:e2b"]), &["model      gemma4:e2b", "training   possible on …"]);
 }
 
 pub fn manual(place: Place) {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = place.run(&["completions", shell]);
         for word in ["inspect", "max-tokens"] {
-            assert!(script.contains(word), "{shell} has no {word}");
+            assert!(script.contains(word), "no {word} in the completions of {shell}");
         }
     }
     let page = place.run(&["man"]);
     assert!(page.contains(".TH rullama-train 1") && page.contains("inspect"), "{page}");
     let text = place.run(&["man", "man1"]);
     let names = place.names("man1");
-    says(&text, &[&format!("written    {} pages into man1", names.len())]);
+    has_lines(&text, &[&format!("written    {} pages to man1", names.len())]);
     for name in ["rullama-train.1", "rullama-train-check.1", "rullama-train-init.1", "rullama-train-serve.1"]
     {
         assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
     }
-    // Every command has a page, and every page a line of its own in the program's help.
+    // Every page is of a command that the program's help lists.
     let help = place.run(&["--help"]);
     for name in &names {
         let verb = name.strip_prefix("rullama-train-").and_then(|rest| rest.strip_suffix(".1"));
         assert!(verb.is_none_or(|verb| help.contains(&format!("\n  {verb} "))), "{name} in\n{help}");
     }
-    assert!(RECIPE.contains("tiny"), "nothing else was touched");
+    let reference = place.run(&["describe-cli"]);
+    for verb in names.iter().filter_map(|name| name.strip_prefix("rullama-train-")?.strip_suffix(".1")) {
+        assert!(reference.contains(&format!("\n## rullama-train {verb}\n")), "no {verb} in\n{reference}");
+    }
 }
 
-/// Each shipped recipe for the built-in base, up to its first step.
+/// Every shipped recipe for the built-in base passes `check`.
 pub fn shipped(place: Place) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for name in ["chat", "tools", "labels", "stories"] {
         let recipe = format!("recipes/{name}.toml");
         let mut command = place.command(&["check", &recipe]);
-        let output = command.current_dir(root).output().expect("it starts");
+        let output = command.current_dir(root).output().expect("the program starts");
         let (stdout, stderr) = texts(&output);
         assert!(output.status.success() && stderr.is_empty(), "{name}\n{stdout}\n{stderr}");
-        says(&stdout, &["base       tiny: …", "data       train …; validation …", "tried      …"]);
+        has_lines(&stdout, &["base       tiny: …", "data       train …; validation …", "dry run    …"]);
         assert!(!stdout.contains("notice"), "{stdout}");
     }
 }

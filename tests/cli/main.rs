@@ -1,20 +1,21 @@
-//! The program as a user meets it: bad input gets one clear error and leaves nothing behind; good input does what it
-//! says.
+//! The program on the command line: bad input gives one clear error and leaves no files behind; good input gives the
+//! documented results.
 
 mod bench;
 mod check;
 mod describe;
+mod exports;
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
 #[path = "../common/gpu.rs"]
 mod gpu;
-mod handed_out;
 mod kills;
 mod offload;
 mod pipelines;
 mod place;
 mod refusals;
 mod resume;
+mod serve;
 mod talk;
 #[path = "../common/tool_base.rs"]
 mod tool_base;
@@ -33,7 +34,7 @@ fn main() {
     gpu::quiet_mesa();
     let missing = pollster::block_on(Gpu::open(Backend::Auto, None, false)).err();
     if let Some(error) = &missing {
-        eprintln!("some ignored, for want of a device: {error}");
+        eprintln!("tests that need a GPU are ignored: {error}");
     }
     let anywhere: [Test; 18] = [
         ("a recipe with a mistake is refused", refusals::recipes),
@@ -42,64 +43,69 @@ fn main() {
         ("a model that cannot be used is refused", refusals::models),
         ("a model that Ollama does not have is refused", refusals::ollama),
         ("an adapter that does not fit is refused", refusals::adapters),
-        ("a place that cannot be written is refused", refusals::places),
+        ("an output path that cannot be written is refused", refusals::places),
         ("evaluation without validation data is refused", refusals::no_validation),
-        ("a benchmark of nothing is refused", bench::bench_numbers),
-        ("a device that is not there is refused", refusals::no_device),
-        ("a reply with a mistake is refused", talk::refusals),
+        ("bench options with mistakes are refused", bench::bench_numbers),
+        ("a missing device is refused", refusals::no_device),
+        ("chat, generate and serve options with mistakes are refused", talk::refusals),
         ("init writes a recipe that fits the samples", describe::init),
         ("inspect describes models", describe::inspect_models),
         ("inspect describes adapters", describe::inspect_adapters),
         ("inspect describes samples", describe::inspect_samples),
-        ("models lists what Ollama has", describe::models),
-        ("completions and manual pages know every command", describe::manual),
-        ("without its page inside, web says how to build it", refusals::web),
+        ("models lists Ollama's models", describe::models),
+        ("completions, manual pages and the Markdown reference cover every command", describe::manual),
+        ("web without the built-in page says how to build it", refusals::web),
     ];
     let mut on_a_device: Vec<Test> = vec![
-        ("check shows and writes nothing", check::check),
+        ("check prints a summary and writes no files", check::check),
         ("check --gradients writes one file", check::check_gradients),
-        ("experts in host memory are said, and change no byte", offload::offload),
-        ("what init writes can be trained", describe::init_trains),
+        ("experts in host memory are reported, and do not change a byte of the results", offload::offload),
+        ("a recipe that init writes can be trained", describe::init_trains),
         ("every recipe for the tiny base gets to its first step", describe::shipped),
         ("inspect describes runs and checkpoints", describe::inspect_runs),
-        ("train writes an adapter, the same each time", train::train),
-        ("eval gives the losses that training gave", train::eval),
-        ("what is handed out is compared first", handed_out::handed_out),
-        ("bench gives a speed", bench::bench),
-        ("bench --sweep gives a page with charts", bench::sweep),
-        ("eval on files of one's own, base and adapter side by side", watched::eval_files),
-        ("validation files are scored one by one", watched::sources),
-        ("what overflows is no loss", watched::eval_overflow),
+        ("train writes the same adapter each time", train::train),
+        ("eval gives the same losses as training", train::eval),
+        ("exports and merges are verified before they are written", exports::exports),
+        ("bench reports a speed", bench::bench),
+        ("bench --plan prints the smallest limit that fits", bench::plan),
+        ("bench --sweep writes a page with charts", bench::sweep),
+        ("eval on given files compares base and adapter", watched::eval_files),
+        ("validation files are scored separately", watched::sources),
+        ("an overflow is an error, not a loss", watched::eval_overflow),
         ("training that changes nothing is an error", watched::changes_nothing),
-        ("train --json gives an object a line, --quiet nothing", watched::voices),
-        ("the report is one page without network", watched::report),
-        ("a reader that goes away does not stop the run", check::closed_pipe),
-        ("killed at any moment, a run ends in the same bytes", resume::killed),
-        ("killed at random moments, so does a run with everything", kills::three_moments),
-        ("what decides the numbers may not change under a run", resume::changed),
-        ("a damaged checkpoint is named, and the one before it taken", resume::damaged),
-        ("one run a folder", resume::locked),
+        ("train --json prints one object per line, --quiet prints nothing", watched::voices),
+        ("the report is one page that needs no network", watched::report),
+        ("a closed stdout does not stop check", check::closed_pipe),
+        ("a run that is killed and resumed gives the same bytes", resume::killed),
+        (
+            "a run with every feature, killed at random moments and resumed, gives the same bytes",
+            kills::three_moments,
+        ),
+        ("a run cannot be resumed with settings that change its results", resume::changed),
+        ("a damaged checkpoint is reported, and the previous one is used", resume::damaged),
+        ("one run per folder", resume::locked),
         ("a loss that is not finite stops the run", resume::not_finite),
-        ("the best adapter is kept, and no better one ends the run", resume::best),
+        ("the best adapter is kept, and early stopping ends the run", resume::best),
         ("generate replies to prompts", talk::generate),
-        ("chat keeps the conversation", talk::talk),
-        ("serve answers as OpenAI does", talk::serve),
-        ("serve refuses as OpenAI does", talk::bad_requests),
-        ("serve stops where nobody waits, and ends on Ctrl-C", talk::goes_away),
-        ("serve calls functions", talk::tools),
+        ("chat keeps the conversation", talk::chat_commands),
+        ("serve answers like OpenAI's API", serve::serve),
+        ("serve rejects bad requests like OpenAI's API", serve::bad_requests),
+        ("serve stops generating when the client disconnects, and stops on Ctrl-C", serve::goes_away),
+        ("serve returns tool calls", serve::tools),
         ("replies follow the template", talk::templates),
-        ("bench --decode gives speeds", talk::bench_decode),
+        ("bench --decode reports speeds", bench::bench_decode),
     ];
     if cfg!(unix) {
-        on_a_device.push(("Ctrl-C saves, and says how to go on", resume::interrupted));
-        on_a_device.push(("Ctrl-C twice does not wait", resume::interrupted_twice));
+        on_a_device.push(("Ctrl-C saves a checkpoint and says how to resume", resume::interrupted));
+        on_a_device.push(("a second Ctrl-C quits at once", resume::interrupted_twice));
     }
     if cfg!(target_os = "linux") {
-        on_a_device.push(("compiled kernels are kept, and no file of them stops a run", pipelines::damaged));
         on_a_device.push((
-            "every command takes kernels that are compiled, and keeps its own",
-            pipelines::everywhere,
+            "compiled kernels are cached, and a damaged cache does not stop a run",
+            pipelines::damaged,
         ));
+        on_a_device
+            .push(("every command uses and extends the cache of compiled kernels", pipelines::everywhere));
     }
     let trial = |(name, test): Test| {
         Trial::test(name, move || {
@@ -108,13 +114,15 @@ fn main() {
         })
     };
     let mut trials: Vec<Trial> = anywhere.into_iter().map(trial).collect();
-    let thirty =
-        trial(("killed at thirty random moments (minutes: by hand, with --ignored)", kills::thirty_moments));
+    let thirty = trial((
+        "a run killed at thirty random moments gives the same bytes (slow: run with --ignored)",
+        kills::thirty_moments,
+    ));
     trials.push(thirty.with_ignored_flag(true));
     trials.extend(on_a_device.into_iter().map(|t| trial(t).with_ignored_flag(missing.is_some())));
     #[cfg(target_os = "linux")]
     {
-        let full = trial(("a full disk is one error, and the run goes on later", resume::full_disk));
+        let full = trial(("a full disk is one error, and the run can be resumed", resume::full_disk));
         let tried = missing.is_none() && resume::device_needs_no_large_files();
         trials.push(full.with_ignored_flag(!tried));
     }

@@ -1,4 +1,4 @@
-//! A mixture whose experts lie in host memory.
+//! A mixture with its experts in host memory.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{Place, RECIPE, matches, talk, texts};
 
-/// A mixture of experts, its samples as numbers.
+/// Trains, evaluates, exports and replies with and without offloaded experts. The samples are token ids.
 pub fn offload(place: Place) {
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/moe/model.gguf");
     let recipe =
@@ -16,15 +16,15 @@ pub fn offload(place: Place) {
     place.write("data.jsonl", row.replace('9', "11") + &row.repeat(3).replace("30", "50"));
     place.write("rows.jsonl", row);
     let text = place.run(&["check", "recipe.toml"]);
-    assert!(!text.contains("offload"), "all fit\n{text}");
+    assert!(!text.contains("offload"), "all experts fit\n{text}");
 
     let forced = ["recipe.toml", "--set", "train.offload_experts=true"];
     let text = place.run(&[&["check"][..], &forced].concat());
-    let plan = "\noffload    the experts of all 4 layers stay in host memory, … of it: … are copied to the device in each \
-                micro-batch, … in one of an evaluation and for a token of a reply\n";
+    let plan = "\noffload    … of experts (all 4 layers) stay in host memory. Copied to the GPU: … per training micro-batch, … per \
+                evaluation batch or generated token\n";
     assert!(matches(&text, &format!("…{plan}…")), "{text}");
-    let cost = "\noffload    copying … of them took … s, …/s: … s a micro-batch, as far as the device has nothing to compute \
-                meanwhile\n";
+    let cost =
+        "\noffload    copied … in … s (…/s); up to … s per micro-batch when not hidden behind compute\n";
     assert!(matches(&text, &format!("…{cost}…")), "{text}");
     assert!(text.contains("  experts from host memory, in turn\n"), "{text}");
 
@@ -53,54 +53,54 @@ pub fn offload(place: Place) {
     };
     assert_eq!(reply(&[]), reply(&["--offload-experts"]));
 
-    // What is handed out is the same file, compared with the same result.
-    let handed_out = |verb: &[&str], more: &[&str], file: &str| {
+    // Exports and merged files are identical, and so are the results of the comparison.
+    let write = |verb: &[&str], more: &[&str], file: &str| {
         let text = place.run(&[verb, &["--data", "rows.jsonl"], more].concat());
-        let says = |start: &str| text.lines().find(|l| l.starts_with(start)).map(str::to_owned);
-        let found = (place.read(file), says("drift "), says("effect "), says("exported "));
-        assert_eq!(says("offload ").is_some(), !more.is_empty(), "{text}");
+        let line = |start: &str| text.lines().find(|l| l.starts_with(start)).map(str::to_owned);
+        let found = (place.read(file), line("drift "), line("effect "), line("exported "));
+        assert_eq!(line("offload ").is_some(), !more.is_empty(), "{text}");
         found
     };
     for (verb, file) in [
         (&["merge", "run", "--base", &base, "--type=f32", "--out=out/merged.gguf"][..], "out/merged.gguf"),
         (&["export", "run", "--base", &base, "--to=peft", "--out=out"], "out/adapter_model.safetensors"),
     ] {
-        let resident = handed_out(verb, &[], file);
-        assert!(resident == handed_out(verb, &["--offload-experts"], file), "{verb:?}");
+        let resident = write(verb, &[], file);
+        assert!(resident == write(verb, &["--offload-experts"], file), "{verb:?}");
     }
 
     for (arguments, expected) in [
         (
             &["recipe.toml", "--set", "train.memory_limit=0.001"][..],
-            "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed and all experts \
+            "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed and all experts \
              in host memory; lower data.max_seq_len or train.batch_size, or raise the limit\n",
         ),
         (
             &["recipe.toml", "--set", "train.memory_limit=0.001", "--set", "train.offload_experts=false"],
-            "error: train.memory_limit is 0.001 GiB, and passes over … tokens need … with every layer recomputed and \
+            "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed and \
              train.offload_experts = false; lower data.max_seq_len or train.batch_size, or raise the limit\n",
         ),
         (
             &["recipe.toml", "--set", "model.base=tiny", "--set", "train.offload_experts=true"],
-            "error: train.offload_experts is true, but tiny is no mixture of experts; remove that key\n",
+            "error: train.offload_experts: tiny is not a mixture of experts; remove this setting\n",
         ),
         (
             &["generate", "tiny", "--prompt", "Hello!", "--offload-experts"],
-            "error: --offload-experts: tiny is no mixture of experts; leave it out\n",
+            "error: --offload-experts: tiny is not a mixture of experts; remove this setting\n",
         ),
         (
             &["merge", talk::ADAPTER, "--base", "tiny", "--out", "x.gguf", "--offload-experts"],
-            "error: --offload-experts: tiny is no mixture of experts; leave it out\n",
+            "error: --offload-experts: tiny is not a mixture of experts; remove this setting\n",
         ),
         (
             &["bench", "tiny", "--offload-experts"],
-            "error: --offload-experts: tiny is no mixture of experts; leave it out\n",
+            "error: --offload-experts: tiny is not a mixture of experts; remove this setting\n",
         ),
     ] {
-        let (_, stderr) = texts(&place.command(arguments).output().expect("it starts"));
+        let (_, stderr) = texts(&place.command(arguments).output().expect("the program starts"));
         assert!(matches(&stderr, expected), "{stderr}");
     }
     let sequence = ["bench", &base, "--batch", "1", "--sequence", "16", "--steps", "1", "--rank", "4"];
     let text = place.run(&[&sequence[..], &["--offload-experts"]].concat());
-    assert!(matches(&text, "…\ncopies     … a step, … s without kernels: …/s\n…"), "{text}");
+    assert!(matches(&text, "…\ncopies     … per step in … s when nothing else runs (…/s)\n…"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Compiled kernels in the user's cache folder: who keeps them, who takes them, and what is said of files that are no good.
+//! The cache of compiled kernels: every command uses it, and unusable files are reported.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,24 +6,24 @@ use std::time::SystemTime;
 
 use serde_json::Value as Json;
 
-use super::{Place, talk, texts};
+use super::{Place, serve, talk, texts};
 
 impl Place {
     fn pipelines(&self) -> PathBuf {
         self.cache.path().join("rullama-train/pipelines")
     }
 
-    /// The file of the GPU, which is the only one.
+    /// The file of the GPU. Expects that there is only one.
     #[track_caller]
     fn pipelines_file(&self) -> PathBuf {
         let mut files =
             fs::read_dir(self.pipelines()).expect("a folder").map(|e| e.expect("an entry").path());
         let file = files.next().expect("a file of the GPU");
-        assert_eq!(files.next(), None, "nothing was left beside it");
+        assert_eq!(files.next(), None, "no other file");
         file
     }
 
-    /// When that file was written last.
+    /// The modification time of that file.
     #[track_caller]
     fn pipelines_written(&self) -> SystemTime {
         fs::metadata(self.pipelines_file()).and_then(|m| m.modified()).expect("its time")
@@ -33,14 +33,14 @@ impl Place {
 pub fn damaged(place: Place) {
     let run = || {
         let bench = ["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"];
-        let output = place.command(&bench).output().expect("it starts");
+        let output = place.command(&bench).output().expect("the program starts");
         let (stdout, stderr) = texts(&output);
         assert!(output.status.success(), "{stdout}{stderr}");
         let found: Json = serde_json::from_str(&stdout).expect("JSON");
         (found["first_loss"].to_string(), stderr)
     };
-    let (loss, said) = run();
-    assert_eq!(said, "");
+    let (loss, notes) = run();
+    assert_eq!(notes, "");
     let file = place.pipelines_file();
     let whole = fs::read(&file).expect("read");
     assert_eq!(run(), (loss.clone(), String::new()));
@@ -49,30 +49,31 @@ pub fn damaged(place: Place) {
     *damaged.last_mut().expect("not empty") ^= 1;
     let mut foreign = whole.clone();
     foreign[10] ^= 1; // in the digest of driver and shaders
-    for (bytes, says) in
-        [(damaged, "is damaged"), (foreign, "is of another driver, or of another version of this program")]
-    {
+    for (bytes, problem) in [
+        (damaged, "is damaged"),
+        (foreign, "was written by another driver or another version of this program"),
+    ] {
         fs::write(&file, &bytes).expect("written");
-        let note = format!("note: {} {says}; the kernels are compiled anew\n", file.display());
+        let note = format!("note: {} {problem}; the kernels are compiled again\n", file.display());
         assert_eq!(run(), (loss.clone(), note));
         let now = fs::read(&file).expect("read");
-        assert!(now != bytes && now[..40] == whole[..40], "it was made anew");
+        assert!(now != bytes && now[..40] == whole[..40], "the file was rebuilt");
         assert_eq!(place.pipelines_file(), file);
     }
 
     let folder = place.pipelines();
     fs::remove_dir_all(&folder).expect("removed");
     fs::write(&folder, "in the way").expect("written");
-    let (found, said) = run();
+    let (found, notes) = run();
     assert_eq!(found, loss);
-    assert!(said.contains("note: compiled kernels are not kept: cannot write"), "{said}");
+    assert!(notes.contains("note: compiled kernels cannot be cached: cannot write"), "{notes}");
 }
 
 pub fn everywhere(place: Place) {
     place.run(&["recipe.toml"]);
-    fs::remove_dir_all(place.pipelines()).expect("training keeps what it compiles");
+    fs::remove_dir_all(place.pipelines()).expect("training caches what it compiles");
     let run = |arguments: &[&str]| {
-        let output = place.command(arguments).output().expect("it starts");
+        let output = place.command(arguments).output().expect("the program starts");
         let (stdout, stderr) = texts(&output);
         assert!(output.status.success(), "{arguments:?}\n{stdout}{stderr}");
         stderr
@@ -90,12 +91,12 @@ pub fn everywhere(place: Place) {
         assert_eq!(command(), "", "{name}");
         let written = place.pipelines_written();
         assert_eq!(command(), "", "{name}");
-        assert_eq!(place.pipelines_written(), written, "{name} compiled anew what it had kept");
+        assert_eq!(place.pipelines_written(), written, "{name} compiled kernels that were cached");
         fs::remove_dir_all(place.pipelines()).expect("removed");
     }
-    // One that is killed keeps what it compiled for its first reply.
-    talk::one_reply(&place);
+    // A server that is killed has cached the kernels of its first reply.
+    serve::one_reply(&place);
     let written = place.pipelines_written();
-    talk::one_reply(&place);
-    assert_eq!(place.pipelines_written(), written, "serve compiled anew what it had kept");
+    serve::one_reply(&place);
+    assert_eq!(place.pipelines_written(), written, "serve compiled kernels that were cached");
 }

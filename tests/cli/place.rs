@@ -1,4 +1,4 @@
-//! A working directory with a recipe and data that are right, and what the program says there.
+//! A working directory with a valid recipe and valid data, and the program run in it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,11 +32,11 @@ pub const DATA: &str = r#"{"prompt": "Hello!", "completion": "Ahoy!"}
 {"prompt": "Spell the word river.", "completion": "river is spelled r-i-v-e-r. Ahoy!"}
 "#;
 
-/// A working directory with a recipe and data that are right.
+/// A temporary working directory with a valid recipe and valid data.
 pub struct Place {
     _temporary: TempDir,
     pub dir: PathBuf,
-    /// The user's, and so no part of what a command leaves.
+    /// The user's cache folder, which `contents` does not include.
     pub cache: TempDir,
 }
 
@@ -61,7 +61,7 @@ impl Place {
         std::fs::read(self.dir.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// Every file and folder, with the files' bytes.
+    /// Every file and folder; files with their bytes.
     pub fn contents(&self) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
         fn walk(dir: &Path, root: &Path, found: &mut BTreeMap<PathBuf, Option<Vec<u8>>>) {
             for entry in std::fs::read_dir(dir).expect("a folder") {
@@ -87,23 +87,23 @@ impl Place {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
         command.current_dir(&self.dir).args(arguments).stdin(Stdio::null());
-        // No model of the user's, and no words from Mesa about a missing desktop.
+        // No models from the user's Ollama store, and no warning from Mesa about a missing desktop.
         command.env("OLLAMA_MODELS", "store").env("HOME", &self.dir).env_remove("XDG_RUNTIME_DIR");
         command.env("XDG_CACHE_HOME", self.cache.path());
         command
     }
 
-    /// Runs and expects success without a word on stderr; gives stdout.
+    /// Runs the program, expects success and an empty stderr, and returns stdout.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
-        let output = self.command(arguments).output().expect("it starts");
+        let output = self.command(arguments).output().expect("the program starts");
         let (stdout, stderr) = texts(&output);
         assert!(output.status.success() && stderr.is_empty(), "{arguments:?}\n{stdout}\n{stderr}");
         stdout
     }
 
-    /// Runs where there is no Vulkan device, so that what can be refused without one is. Expects nothing but the error
-    /// `expected`, in which `…` stands for anything, and no file touched.
+    /// Runs the program without a Vulkan device: mistakes must be found before a device is opened. Expects nothing but the error
+    /// `expected`, in which `…` stands for anything, and unchanged files.
     #[track_caller]
     pub fn refused(&self, arguments: &[&str], expected: &str) {
         let mut command = self.command(arguments);
@@ -112,17 +112,17 @@ impl Place {
         self.refused_by(command, arguments, expected);
     }
 
-    /// The same with the devices that there are.
+    /// Like [`Place::refused`], but with the available devices.
     pub fn refused_on_device(&self, arguments: &[&str], expected: &str) {
         self.refused_by(self.command(arguments), arguments, expected);
     }
 
     pub fn refused_by(&self, mut command: Command, arguments: &[&str], expected: &str) {
         let before = self.contents();
-        let output = command.output().expect("it starts");
+        let output = command.output().expect("the program starts");
         let (stdout, stderr) = texts(&output);
-        let says = stderr.strip_prefix("error: ").and_then(|s| s.strip_suffix('\n'));
-        let right = says.is_some_and(|s| !s.contains('\n') && matches(s, expected)) && stdout.is_empty();
+        let error = stderr.strip_prefix("error: ").and_then(|s| s.strip_suffix('\n'));
+        let right = error.is_some_and(|s| !s.contains('\n') && matches(s, expected)) && stdout.is_empty();
         assert!(
             right && output.status.code() == Some(1),
             "{arguments:?} gave {}\nexpected\nerror: {expected}\nfound\n{stdout}{stderr}",
@@ -131,7 +131,7 @@ impl Place {
         assert!(before == self.contents(), "{arguments:?} left {:?}", self.contents().keys());
     }
 
-    /// The lines of a run's metrics that have `key`, and their values.
+    /// The values of `key` in the metrics of a run.
     pub fn metrics(&self, run: &str, key: &str) -> Vec<f64> {
         let text = String::from_utf8(self.read(&format!("{run}/metrics.jsonl"))).expect("UTF-8");
         let line = |line: &str| serde_json::from_str::<Json>(line).expect("JSON");

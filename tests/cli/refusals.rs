@@ -1,4 +1,4 @@
-//! What is refused, in which words, and that nothing is left behind.
+//! Errors in recipes, data, models, adapters and paths: their messages, and that they leave no files behind.
 
 use rullama_train::base::gguf::value::Value;
 
@@ -126,7 +126,7 @@ pub fn models(place: Place) {
         &["recipe.toml", "--set", "model.base=no.gguf"],
         "no.gguf: No such file or directory (os error 2); check the path and its permissions",
     );
-    // A sound file that holds no tokenizer.
+    // A valid file without a tokenizer.
     place.write("model.gguf", &whole);
     place.refused(&["recipe.toml", "--set", "model.base=model.gguf"], "model.gguf: …tokenizer…");
 }
@@ -186,7 +186,7 @@ pub fn places(place: Place) {
         place.refused(&["recipe.toml", "--set", &set], &expected);
         place.refused(&["check", "recipe.toml", "--set", &set], &expected);
     }
-    // Not even root can write there: no permission, or a disk that is only read.
+    // Not even root can write there: no permission, or a read-only file system.
     if cfg!(target_os = "linux") {
         let nowhere = ["recipe.toml", "--set", "output.dir=/sys/kernel/run"];
         place.refused(&nowhere, "cannot write /sys/kernel/run: …choose …place…");
@@ -204,7 +204,7 @@ pub fn places(place: Place) {
 pub fn no_validation(place: Place) {
     place.refused(
         &["eval", "recipe.toml", "--set", "data.val_size=0"],
-        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them, or name a file with --data",
+        "there are no validation samples: data.valid is not set and data.val_size is 0; set one of them, or use --data FILE",
     );
 }
 
@@ -214,14 +214,14 @@ pub fn no_device(place: Place) {
         "the longest of eval.samples needs … positions with its reply, tiny was trained for 1024; shorten it or lower eval.max_new_tokens",
     );
     let next = "Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` …";
-    // An earlier run's files stay.
+    // Files of an earlier run stay.
     place.write("run/metrics.jsonl", "{}");
     let refused = |set: &str, expected: &str| {
         for verb in [&[][..], &["check"], &["eval"]] {
             place.refused(&[verb, &["recipe.toml", "--set", set]].concat(), expected);
         }
     };
-    // Elsewhere drivers are part of the system, and hiding Vulkan's does not hide the device.
+    // On other systems the driver is part of the system and cannot be hidden.
     if cfg!(target_os = "linux") {
         refused("train.seed=1", &format!("no GPU found: no driver answered. {next}"));
     }
@@ -229,11 +229,11 @@ pub fn no_device(place: Place) {
 
 pub fn web(place: Place) {
     if cfg!(feature = "web") {
-        return; // it would serve: web/tests/whole/served.spec.ts
+        return; // the command would serve the page; web/tests/whole/served.spec.ts tests that
     }
     place.refused(
         &["web", "--no-open"],
-        "this program was built without its page; `web/build` in the source folder builds the page, and then `cargo build \
-         --release --features web` a program that has it",
+        "this program was built without the web page; run `web/build` in the source folder to build the page, then `cargo build \
+         --release --features web`",
     );
 }

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::Place;
-use super::handed_out::other_tiny;
+use super::exports::other_tiny;
 
 pub fn train(place: Place) {
     let text =

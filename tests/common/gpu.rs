@@ -1,64 +1,87 @@
-//! The device that GPU tests run on, and how they show where there is none.
+//! The device of GPU tests. Without a device they show as ignored.
 #![allow(dead_code)] // each test uses a part
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use rullama_train::gpu::{Backend, Gpu, Tier};
+use rullama_train::ops::op::Variant;
 
-/// A name and what to do on the device.
-pub type Test = (String, Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>);
+/// A test on the device.
+pub struct Test {
+    /// Shown before the variant.
+    pub name: String,
+    /// The kernels that it runs on. It is ignored where the device does not have them.
+    pub variant: Variant,
+    /// The test itself.
+    pub run: Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>,
+}
 
-/// Runs the tests that need a device; without one each of them shows as ignored, with the reason.
-///
-/// Those with "cooperative" in their names run on cooperative matrices of 16×16, where the device has them, those that end in
-/// "(8×8 matrices)" on those, those that end in "f16)" where it computes in that, "(operands in f16)" with such products; the
-/// others in f32. Those with "plain" in their names take the kernels that every GPU runs, where the others take a software
-/// device's own.
+impl Test {
+    pub fn new(
+        name: impl Into<String>,
+        variant: Variant,
+        run: impl Fn(&Gpu) -> Result<(), Failed> + Send + 'static,
+    ) -> Test {
+        Test { name: name.into(), variant, run: Box::new(run) }
+    }
+}
+
+/// The tier whose kernels a variant takes.
+fn tier(variant: Variant) -> Tier {
+    match variant {
+        Variant::F32 | Variant::Plain | Variant::Packed => Tier::F32,
+        Variant::F16 => Tier::F16,
+        Variant::Coop8 => Tier::Coop8,
+        Variant::Coop16 => Tier::Coop16,
+    }
+}
+
+/// The device running the kernels of a variant; `None` where it does not have them.
+pub fn running(gpu: &Gpu, variant: Variant) -> Option<Gpu> {
+    let kernels = gpu.kernels_of(tier(variant)).filter(|_| variant != Variant::Packed || gpu.half())?;
+    Some(gpu.with_kernels(if variant == Variant::Plain { kernels.without_software() } else { kernels }))
+}
+
+/// Runs the tests. Without a device each of them shows as ignored, and the reason is printed.
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
-    // One device for all; a software device already uses every core.
+    // All tests share one device; a software device already uses every core.
     arguments.test_threads = Some(1);
-    // Some tests hold the device to what every browser guarantees.
+    // The variable limits the device to what every browser guarantees.
     let webgpu_limits = std::env::var_os("RULLAMA_WEBGPU_LIMITS").is_some();
     let gpu = pollster::block_on(Gpu::open(Backend::Auto, None, webgpu_limits));
     let trials = match gpu {
         Ok(gpu) => {
             eprintln!("device: {}", gpu.description());
-            let gpu: &'static Gpu = Box::leak(Box::new(gpu));
-            let trial = |(name, test): Test| {
-                let (cooperative, half) = (name.contains("cooperative"), name.ends_with("f16)"));
-                let plain = name.contains("plain");
-                let tier = match () {
-                    () if cooperative => Tier::Cooperative,
-                    () if name.ends_with("(8×8 matrices)") => Tier::Cooperative8,
-                    () if name.ends_with("(operands in f16)") => Tier::F16,
-                    () => Tier::F32,
-                };
-                let run = move || {
-                    gpu.set_tier(tier);
-                    gpu.set_simd(!plain);
-                    test(gpu)
-                };
-                let lacks = !gpu.has_tier(tier) || (half && !gpu.half());
-                Trial::test(name, run).with_ignored_flag(lacks)
-            };
-            for tier in
-                [Tier::Cooperative, Tier::Cooperative8].into_iter().filter(|tier| !gpu.has_tier(*tier))
+            for variant in
+                [Variant::Coop16, Variant::Coop8].into_iter().filter(|v| running(&gpu, *v).is_none())
             {
-                eprintln!("the device has no {tier}: their tests are ignored");
+                eprintln!("the device has no {}: tests on them are ignored", tier(variant));
             }
-            tests.into_iter().map(trial).collect()
+            tests.into_iter().map(|test| trial(&gpu, test)).collect()
         }
         Err(error) => {
-            eprintln!("ignored, for want of a device: {error}");
-            let ignored = |(name, _)| Trial::test(name, || Ok(())).with_ignored_flag(true);
+            eprintln!("tests are ignored, because there is no device: {error}");
+            let ignored = |test: Test| Trial::test(shown(&test), || Ok(())).with_ignored_flag(true);
             tests.into_iter().map(ignored).collect()
         }
     };
     libtest_mimic::run(&arguments, trials).exit()
 }
 
-/// Where there is no desktop, a layer of Mesa's complains on stderr that it cannot ask which GPU the desktop uses.
+fn trial(gpu: &Gpu, test: Test) -> Trial {
+    let name = shown(&test);
+    match running(gpu, test.variant) {
+        Some(gpu) => Trial::test(name, move || (test.run)(&gpu)),
+        None => Trial::test(name, || Ok(())).with_ignored_flag(true),
+    }
+}
+
+fn shown(test: &Test) -> String {
+    format!("{} [{}]", test.name, test.variant)
+}
+
+/// Silences a layer of Mesa. Without a desktop it complains on stderr that it cannot ask which GPU the desktop uses.
 pub fn quiet_mesa() {
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: called before any other thread starts.
@@ -66,7 +89,7 @@ pub fn quiet_mesa() {
     }
 }
 
-/// Norm of the difference over the norm of what is expected.
+/// Norm of the difference over the norm of the expected values.
 pub fn relative(found: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len(), "lengths");
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();

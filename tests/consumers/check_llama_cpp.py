@@ -1,9 +1,9 @@
-"""llama.cpp, as llama-cpp-python brings it, loads what was exported and computes what we compute.
+"""llama.cpp (of llama-cpp-python) loads the exports, and its results agree with ours.
 
     check_llama_cpp.py FOLDER      (tests/consumers/main.rs writes the folder and runs this)
 
-Logits are compared on an F32 copy of the base: on quantized matrices llama.cpp rounds the activations too, and that drowns
-everything else. It reads GELU from a table in f16, which alone costs 1e-4 here.
+Logits are compared on an F32 copy of the base: on quantized matrices llama.cpp rounds the activations too, which hides all other
+differences. llama.cpp reads GELU from an f16 table, which causes a difference of 1e-4 here.
 """
 import json
 import os
@@ -16,9 +16,9 @@ from safetensors.numpy import load_file
 
 FOLDER = sys.argv[1]
 LOGITS = 5e-4  # norm of the difference over the norm
-SLOPE = 1e-3   # from 1: how much of the adapter's effect arrives
-F32 = 0        # ggml's number of the type
-ERROR = 4      # and of the log level
+SLOPE = 1e-3   # deviation from 1 of the slope of the adapter's effect
+F32 = 0        # number of ggml's type
+ERROR = 4      # number of ggml's log level
 faults = 0
 
 
@@ -42,7 +42,7 @@ def relative(found, expected):
 
 
 def model(base, adapters=(), **options):
-    """A model of llama.cpp's with f32 keys and values, and adapters as (file, weight)."""
+    """Loads a model with f32 keys and values, and adapters as (file, weight)."""
     usual = dict(n_ctx=256, n_batch=256, n_ubatch=256, n_threads=1, logits_all=True, type_k=F32, type_v=F32, flash_attn=False, verbose=False)
     llm = llama_cpp.Llama(os.path.join(FOLDER, base), **{**usual, **options})
     loaded = [llama_cpp.llama_adapter_lora_init(llm.model, os.path.join(FOLDER, path).encode()) for path, _ in adapters]
@@ -61,7 +61,7 @@ def logits(llm, tokens):
 
 
 def speed(adapters):
-    """Tokens a second, one after the other behind 64, on one core, of the file that people have."""
+    """Decoding speed in tokens per second after a prompt of 64 tokens, on one core, with the quantized file."""
     llm = model("base.gguf", adapters, logits_all=False)
     llm.eval(list(range(300, 364)))
     times = []
@@ -102,7 +102,7 @@ for case in cases:
         figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), LOGITS)
         slope = float(((found - alone) * effect).sum() / (effect * effect).sum())
         figure(f"{case['name']}, {name}: effect of {relative(ours['adapted'], base):.2f}, slope from 1", abs(slope - 1), SLOPE)
-    # The files that people have: they must load, and do something.
+    # The quantized files must load and have an effect.
     for name, (file, adapters) in {"quantized base": ("base.gguf", [(at("adapter.gguf"), 1.0)]),
                                    "merged into the quantized base": (at("merged-q8_0.gguf"), [])}.items():
         found = logits(model(file, adapters), tokens)[:rows]

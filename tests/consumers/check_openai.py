@@ -1,9 +1,9 @@
-"""OpenAI's own Python client against `rullama-train serve`: whole replies and streams, functions, wrong input, twenty requests at
-once, clients that hang up.
+"""OpenAI's Python client against `rullama-train serve`: complete and streamed replies, tool calls, invalid requests, twenty
+requests at once, and clients that disconnect.
 
     check_openai.py PROGRAM FOLDER      (tests/consumers/main.rs runs this)
 
-FOLDER holds tools.gguf and the adapter looks, which calls sky(in="Lima") before it says how Lima is.
+FOLDER contains tools.gguf and the adapter "looks", which calls sky(in="Lima") before it replies.
 """
 import os
 import re
@@ -20,12 +20,12 @@ HELLO = [{"role": "user", "content": "Hello!"}]
 QUESTION = [{"role": "user", "content": "How is Lima?"}]
 SKY = [{"type": "function", "function": {"name": "sky"}}]
 LOOKS = dict(model="tools+looks", tools=SKY)
-# A reply of which nobody could wait for the end.
+# A very long reply.
 ENDLESS = dict(model="tools", messages=HELLO, temperature=50, top_p=1, max_tokens=1000, seed=1, extra_body={"top_k": 0})
 
 
 class Server:
-    """The program on a free port, and what it says."""
+    """The program on a free port, and its output."""
 
     def __init__(self, program, folder):
         base, adapter = os.path.join(folder, "tools.gguf"), os.path.join(folder, "looks")
@@ -43,7 +43,7 @@ class Server:
             if any(words in line for line in self.lines[since:]):
                 return
             time.sleep(0.05)
-        raise AssertionError(f"the server never said {words!r}: {self.lines[since:]}")
+        raise AssertionError(f"the server never printed {words!r}: {self.lines[since:]}")
 
 
 def replies(client):
@@ -53,7 +53,7 @@ def replies(client):
     choice = whole.choices[0]
     assert (choice.message.content, choice.finish_reason, choice.message.tool_calls) == (GREETING, "stop", None)
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (11, 8, 19)
-    # What the client was given goes back as it is.
+    # The client sends the message back unchanged.
     more = [*HELLO, choice.message, {"role": "user", "content": "What is 7 plus 8?"}]
     again = client.chat.completions.create(model="tools", messages=more)
     assert again.choices[0].message.content == "7 plus 8 is 15."
@@ -141,7 +141,7 @@ def hang_up(client, server):
     except openai.APITimeoutError:
         server.wait_for("cancelled", since)
     else:
-        raise AssertionError("the reply came before the client could hang up")
+        raise AssertionError("the reply came before the client could disconnect")
     assert client.chat.completions.create(model="tools", messages=HELLO).choices[0].message.content == GREETING
 
 
@@ -156,7 +156,7 @@ def main():
         hang_up(client, server)
     finally:
         server.process.kill()
-    print(f"openai {openai.__version__}: replies, streams and functions; {refused} wrong requests refused; twenty at once; two clients that hung up")
+    print(f"openai {openai.__version__}: replies, streams and functions; {refused} invalid requests rejected; twenty at once; two clients that disconnected")
 
 
 main()

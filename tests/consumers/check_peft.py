@@ -1,8 +1,8 @@
-"""PEFT loads what was exported, uses every tensor of it, and computes what we compute.
+"""PEFT loads the exports and uses every tensor, and its results agree with ours.
 
     check_peft.py FOLDER      (tests/consumers/main.rs writes the folder and runs this)
 
-The base is transformers' model with the weights that the quantized file stands for, in float32.
+The base is transformers' model with the dequantized weights of the quantized file, in float32.
 """
 import json
 import os
@@ -30,23 +30,23 @@ def figure(what, found, most):
 
 
 def load(model, folder):
-    """The model with an adapter; whatever PEFT leaves out or makes up is a fault."""
+    """Loads an adapter. Tensors that PEFT skips or initialises count as faults."""
     global faults
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         adapted = peft.PeftModel.from_pretrained(model, folder, autocast_adapter_dtype=False).eval()
-    said = [str(w.message) for w in caught if "missing" in str(w.message) or "unexpected" in str(w.message)]
+    messages = [str(w.message) for w in caught if "missing" in str(w.message) or "unexpected" in str(w.message)]
     stored = load_file(os.path.join(folder, "adapter_model.safetensors"))
     loaded = {lora_key(name): tensor for name, tensor in adapted.state_dict().items() if "lora_" in name}
     same = stored.keys() == loaded.keys() and all(torch.equal(stored[k].float(), loaded[k].float()) for k in stored)
-    if said or not same:
+    if messages or not same:
         faults += 1
-        print(f"{folder}: PEFT does not hold what the file holds  FAIL", *said, *sorted(stored.keys() ^ loaded.keys()))
+        print(f"{folder}: PEFT did not load all tensors of the file  FAIL", *messages, *sorted(stored.keys() ^ loaded.keys()))
     return adapted
 
 
 def with_towers():
-    """The class that Google's checkpoints load as, its text model that of the base, without towers."""
+    """The class of Google's checkpoints, with the base as its text model and without vision and audio towers."""
     causal = from_gguf(BASE, torch.float32)
     whole = Gemma4ForConditionalGeneration(Gemma4Config(text_config=config(*read(BASE)).to_dict(), vision_config=None, audio_config=None))
     whole.model.language_model.load_state_dict(causal.model.state_dict())

@@ -1,8 +1,8 @@
-"""Lets a torch that was built for CUDA import without CUDA's libraries, for work on the CPU.
+"""Makes a CUDA build of torch importable without the CUDA libraries, for use on the CPU.
 
-The usual wheel needs some gigabytes of further wheels only to be imported. Beside torch's own libraries this puts one small
-library for each that is missing, with every function that torch asks for under the version that it asks for; each returns an
-error, so that `torch.cuda.is_available()` is False. Needs readelf, nm and a C compiler. Does nothing where nothing is missing.
+The usual wheel needs some gigabytes of further wheels just to be imported. This script adds a small stub for each missing library
+next to torch's libraries, with every function and symbol version that torch needs. The functions return an error, so that
+`torch.cuda.is_available()` is False. Needs readelf, nm and a C compiler. Does nothing if no library is missing.
 """
 import glob
 import os
@@ -13,7 +13,7 @@ import tempfile
 from collections import defaultdict
 
 LIB = os.path.join(sysconfig.get_paths()["purelib"], "torch", "lib")
-# Libraries of CUDA's, and which one has the functions that are asked for without a version.
+# Names of CUDA's libraries, and the library of functions that are needed without a version.
 CUDA = re.compile(r"lib(cu|nv|nccl)")
 HOME = [("libcudnn", "cudnn"), ("libnccl", "nccl"), ("libnvshmem_host", "nvshmem"), ("libnvrtc", "nvrtc"),
         ("libcufile", "cuFile"), ("libcusparseLt", "cusparseLt"), ("libcupti", "cupti"), ("libcusparse.", "cusparse"),
@@ -48,7 +48,7 @@ def wanted(path):
 
 
 def write(library, versions):
-    """A library whose functions all say that there is no CUDA."""
+    """Builds a library whose functions all return "no CUDA device"."""
     names = sorted(set().union(*versions.values()))
     text = re.compile(r"(Error(String|Name)|ResultString)$")
     body = [f'const char *{n}(void) {{ return "no CUDA here"; }}' if text.search(n) and "Last" not in n

@@ -1,3 +1,3 @@
-# Included by llama.cpp's project(): llama-cpp-python forces the tools' common library on, which takes most of the time and
-# which nothing here uses.
+# Included by llama.cpp's project(): llama-cpp-python forces the common library of the tools on, which takes most of the build
+# time and is not used here.
 set(LLAMA_BUILD_COMMON OFF)

@@ -1,6 +1,7 @@
-//! What is exported is loaded by the programs that it is for, and computes there what it computes here.
+//! Other programs load the exports, and their results agree with ours.
 //!
-//! Ignored unless `RULLAMA_CONSUMERS` names a virtual environment with them: `tests/consumers/run` makes one and runs this.
+//! Ignored unless `RULLAMA_CONSUMERS` names a virtual environment with these programs. `tests/consumers/run` creates one and runs
+//! the tests.
 
 #[path = "../common/gpu.rs"]
 mod gpu;
@@ -25,7 +26,7 @@ use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::export::merged::{self, MergeType};
 use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase, drift};
 use rullama_train::families;
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
 use rullama_train::talk::sampling::likeliest;
@@ -35,7 +36,7 @@ use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 
 const OPTIONS: Options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
-/// How far llama.cpp may be on the quantized file, where it rounds activations.
+/// Maximum difference of llama.cpp on the quantized file, where it rounds activations.
 const QUANTIZED: f64 = 5e-2;
 /// Longest reply, in tokens.
 const REPLY: usize = 24;
@@ -57,20 +58,20 @@ fn main() {
         Trial::test(name, test).with_ignored_flag(std::env::var_os("RULLAMA_CONSUMERS").is_none())
     };
     let trials: [(&str, Check); 3] = [
-        ("llama.cpp computes what we do", |venv| {
+        ("llama.cpp agrees", |venv| {
             check(venv, "check_llama_cpp.py")?;
-            // The same beside llama.cpp's figure: no bound, for it says as much about the machine.
+            // Our speed, to compare with llama.cpp's. It is not checked, as it depends on the machine.
             let bench = ["bench", "tiny", "--decode", "64", "--sequence", "64"];
             Command::new(env!("CARGO_BIN_EXE_rullama-train")).args(bench).status()?;
             Ok(())
         }),
-        ("PEFT computes what we do", |venv| check(venv, "check_peft.py")),
-        ("OpenAI's client talks to serve", talks),
+        ("PEFT agrees", |venv| check(venv, "check_peft.py")),
+        ("OpenAI's client works with serve", openai_client),
     ];
     libtest_mimic::run(&arguments, trials.map(trial).into()).exit()
 }
 
-/// Runs a script over everything that was exported; its figures go to the terminal.
+/// Runs a script on all exports. It prints its results on the terminal.
 fn check(venv: &Path, script: &str) -> Result<(), Failed> {
     static FOLDERS: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
     let [tiny, mixture] = &FOLDERS;
@@ -78,9 +79,9 @@ fn check(venv: &Path, script: &str) -> Result<(), Failed> {
     python(venv, script, &[mixture.get_or_init(prepare_mixture)])
 }
 
-/// OpenAI's client against the program itself, with an adapter that calls functions.
-fn talks(venv: &Path) -> Result<(), Failed> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("talks");
+/// Runs OpenAI's client against `serve`, with an adapter that calls functions.
+fn openai_client(venv: &Path) -> Result<(), Failed> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai_client");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder)?;
     tool_base::write(&folder);
@@ -99,12 +100,12 @@ fn python(venv: &Path, script: &str, arguments: &[&Path]) -> Result<(), Failed> 
     if status.success() { Ok(()) } else { Err(format!("{} gave {status}", script.display()).into()) }
 }
 
-/// Everything that the scripts read, in a folder beside the program.
+/// Writes the files for the scripts to a folder in the build folder.
 fn prepare() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("consumers");
     let _ = std::fs::remove_dir_all(&folder);
     let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
-    gpu.set_tier(rullama_train::gpu::Tier::F32);
+    let gpu = gpu.running(KernelSetting::F32).expect("every device supports f32");
     let work = Work { gpu, base: Base::tiny().expect("part of the program"), folder, quantized: QUANTIZED };
     std::fs::create_dir_all(&work.folder).expect("created");
     std::fs::copy("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", work.folder.join("base.gguf"))
@@ -129,18 +130,18 @@ fn prepare() -> PathBuf {
     work.folder
 }
 
-/// The same of a mixture of experts, with adapters of the experts' own matrices.
+/// Like [`prepare`], for a mixture of experts with adapters of the experts' matrices.
 fn prepare_mixture() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("consumers-mixture");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("created");
     let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
-    gpu.set_tier(rullama_train::gpu::Tier::F32);
+    let gpu = gpu.running(KernelSetting::F32).expect("every device supports f32");
     let golden = Path::new("tests/golden/moe");
     std::fs::copy(golden.join("model.gguf"), folder.join("base.gguf")).expect("copied");
     let base =
         Base::from_gguf(Gguf::open(&folder.join("base.gguf")).expect("sound"), "moe").expect("a model");
-    // llama.cpp rounds activations there, and then another expert is chosen here and there.
+    // llama.cpp rounds activations, so that its router sometimes chooses another expert.
     let work = Work { gpu, base, folder, quantized: 0.5 };
     let in_f32 = work.in_f32();
     let every = export::read_any(&golden.join("adapter"), work.base.config(), None).expect("PEFT's own");
@@ -163,7 +164,7 @@ struct Work {
     gpu: Gpu,
     base: Base,
     folder: PathBuf,
-    /// How far llama.cpp may be on the quantized file.
+    /// Maximum difference of llama.cpp on the quantized file.
     quantized: f64,
 }
 
@@ -172,7 +173,7 @@ impl Work {
         std::fs::write(self.folder.join(name), value.to_string()).expect("written");
     }
 
-    /// The base with the same weights in F32, as a file.
+    /// Writes the base with dequantized weights in F32, and opens it.
     fn in_f32(&self) -> Base {
         let gguf = self.base.gguf();
         let entry = |t: &rullama_train::base::TensorInfo| Entry {
@@ -197,19 +198,19 @@ impl Work {
         Base::from_gguf(Gguf::open(&path).expect("sound"), "tiny in F32").expect("a model")
     }
 
-    /// What the program itself learns from the recipe of the first run.
+    /// Trains with recipes/chat.toml and loads the adapter.
     fn trained(&self) -> Adapter {
         let run = self.folder.join("run");
         let output = format!("output.dir={}", run.display());
         let program = Command::new(env!("CARGO_BIN_EXE_rullama-train"))
             .args(["recipes/chat.toml", "--set", &output, "--set", "eval.samples=[]"])
             .status();
-        assert!(program.expect("it starts").success(), "training failed");
+        assert!(program.expect("the program starts").success(), "training failed");
         let found = export::load(&[AdapterPath::whole(run)], &self.base, None, OtherBase::Refuse);
         found.unwrap_or_else(|e| panic!("{e}")).adapter
     }
 
-    /// An adapter whose every matrix does something.
+    /// An adapter in which every matrix has an effect.
     fn random(&self, modules: &[Module], rank: usize, alpha: f64, seed: u64) -> Adapter {
         let mut adapter = Adapter::init(&slots(self.base.config(), modules), rank, alpha, false, seed);
         let values = adapter.pairs.values_mut().flat_map(|pair| &mut pair.b).enumerate();
@@ -217,7 +218,7 @@ impl Work {
         adapter
     }
 
-    /// A PEFT folder with ranks and alphas of single modules, and what we read from it.
+    /// Writes a PEFT folder with rank and alpha patterns, and loads it.
     fn patterns(&self) -> (Adapter, Json) {
         let folder = self.folder.join("patterns");
         let whole = self.random(&[Module::AttnQ, Module::FfnDown, Module::InpGate], 4, 8.0, 3);
@@ -258,7 +259,7 @@ impl Work {
         (found.unwrap_or_else(|e| panic!("{e}")).adapter, json!("patterns"))
     }
 
-    /// Every export of an adapter, and what we compute with it: `tokens` [T], `base` and `adapted` [T - 1, V].
+    /// Writes every export of an adapter, and our logits: `tokens` [T], `base` and `adapted` [T - 1, V].
     fn case(
         &self,
         in_f32: &Base,
@@ -284,7 +285,7 @@ impl Work {
         let labels = ids.iter().map(|&id| id as i32).collect();
         let sample = Sample { ids: ids.to_vec(), labels, origin: "a conversation".into() };
         let vocab = self.base.config().vocab;
-        let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token carries loss");
+        let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token has loss");
         let found =
             block_on(drift::logits(&self.gpu, &self.base, &[None, Some(adapter)], &held_out, Offload::Never));
         let [base, adapted] = &found.expect("it runs")[..] else { panic!("two were asked for") };
@@ -301,7 +302,7 @@ impl Work {
         json!({ "name": name, "original": original, "parts": parts, "quantized": self.quantized })
     }
 
-    /// A few turns in the model's chat layout, longer than the window of its sliding layers.
+    /// A few turns in the model's chat template, longer than the window of its sliding-window layers.
     fn conversation(&self) -> Vec<u32> {
         let messages = [
             (Role::User, "What is the capital of Peru?"),
@@ -321,7 +322,7 @@ impl Work {
         ids
     }
 
-    /// Greedy replies to the first twenty questions of the pirate's conversations.
+    /// Greedy replies to the first twenty questions of datasets/pirate.jsonl.
     fn replies(&self, case: &str, adapter: &Adapter) -> Json {
         let tokenizer = Tokenizer::from_gguf(self.base.gguf()).expect("it has one");
         let text = std::fs::read_to_string("datasets/pirate.jsonl").expect("part of the repository");

@@ -9,19 +9,19 @@ use rullama_train::reference;
 
 use super::check::{Check, Outcome, Tolerance, run, values, wide};
 
-/// The squares are summed 4096 by 64 threads and more: some ε.
+/// The squares are summed in stripes of 4096 by 64 threads: an error of some ε.
 const NORM: Tolerance = Tolerance { norm: 5e-7, relative: 5e-7, absolute: 0.0 };
-/// Ten steps of ten roundings each. Parameters start at the size of a step, so that a wrong step would show.
+/// Ten steps of ten roundings each. Parameters start at the size of a step, so that a wrong step shows.
 const STEPS: Tolerance = Tolerance { norm: 1e-6, relative: 2e-6, absolute: 2e-6 };
-/// The update is computed again from rounded moments and parameters.
+/// The update is recomputed from rounded moments and parameters.
 const UPDATE: Tolerance = Tolerance { norm: 5e-6, relative: 5e-6, absolute: 0.0 };
-/// A decay that is felt beside the steps.
+/// A weight decay of the same order as the steps.
 const ADAM: AdamW = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.3 };
 const LEARNING_RATE: f64 = 1e-2;
-/// Floats in each buffer: one vec4, an odd number of them, more than four workgroups of the norm sum up.
+/// Floats per buffer: one vec4, an odd number of vec4s, more than four workgroups of the norm sum.
 const SHARDS: [usize; 3] = [4, 4 * 63, 70_004];
 
-/// Buffers on the device, one of each kind for each of [`SHARDS`].
+/// Buffers on the device, one of each kind per element of [`SHARDS`].
 struct Device {
     parameters: Vec<wgpu::Buffer>,
     gradients: Vec<wgpu::Buffer>,
@@ -76,7 +76,7 @@ impl Device {
 }
 
 fn gradients(step: u64) -> Vec<Vec<f32>> {
-    // Alike from step to step, as in training: the moments grow.
+    // Similar from step to step, as in training, so that the moments grow.
     let noise = |len: usize| values(100 + step, len);
     SHARDS
         .iter()
@@ -161,9 +161,9 @@ pub fn ten_steps(gpu: &Gpu) -> Outcome {
     sgds.done()
 }
 
-/// One infinite or undefined gradient anywhere, or a norm beyond f32: nothing moves, not even a moment.
+/// One infinite or NaN gradient, or a norm that exceeds f32: parameters and moments stay as they are.
 pub fn non_finite(gpu: &Gpu) -> Outcome {
-    // 2e19² is beyond f32's largest, 3.4e38.
+    // 2e19² exceeds f32's largest value, 3.4e38.
     for (bad, buffer, at) in
         [(f32::NAN, 2, 70_003), (f32::INFINITY, 0, 0), (f32::NEG_INFINITY, 1, 251), (2e19, 2, 20_000)]
     {
@@ -178,7 +178,7 @@ pub fn non_finite(gpu: &Gpu) -> Outcome {
                     .collect::<Result<Vec<_>, _>>()?;
                 Ok(all.concat().iter().map(|x| x.iter().map(|x| x.to_bits()).collect()).collect())
             };
-            // A good step first, so that the moments hold something.
+            // A finite step first, so that the moments are not zero.
             let mut gradients = gradients(1);
             device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
             device.step(gpu, max_norm, 1, adam)?;
@@ -193,7 +193,7 @@ pub fn non_finite(gpu: &Gpu) -> Outcome {
             if everything(&device)? != before {
                 return Err(format!("{name}: a parameter or moment moved").into());
             }
-            // And the next good step moves again.
+            // The next finite step changes them again.
             gradients[buffer][at] = 0.0;
             device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
             device.step(gpu, max_norm, 2, adam)?;

@@ -3,29 +3,30 @@
 use libtest_mimic::Failed;
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::Rows;
+use rullama_train::ops::act::Act;
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::attention::coop16 as coop_attention;
 use rullama_train::ops::attention::coop16::Operands;
-use rullama_train::ops::attention::coop16_backward::{Left, Scratch};
+use rullama_train::ops::attention::coop16_backward::{ScoreScratch, Scratch};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
 use super::half::{make_stale, nothing_behind};
 
-/// Scores are sums of up to 512 products, about 3 in size: rounding moves each by some 1e-6, and exp passes that on.
-/// exp itself may be off by 3 + 2|x| ULP (WGSL, 15.7.4.1): some 3e-6 at x = -10.
+/// Scores are sums of up to 512 products, about 3 in size: rounding moves each by some 1e-6, and exp passes the error on.
+/// exp itself may be off by 3 + 2|x| ULP (WGSL, 15.7.4.1): about 3e-6 at x = -10.
 const FORWARD: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 1e-5 };
-/// The log-sum-exp is as good as the largest score.
+/// The log-sum-exp is as exact as the largest score.
 const LSE: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 2e-6 };
-/// dp − delta cancels in part, and every p is off as above.
+/// dp − delta cancels in part, and every p has the error above.
 const BACKWARD: Tolerance = Tolerance { norm: 5e-6, relative: 5e-6, absolute: 5e-6 };
 
-/// The same with operands in f16: of scores, on cooperative matrices also of weights and of their gradients.
+/// Tolerance with operands in f16: those of scores, and on cooperative matrices also weights and their gradients.
 const HALF: Tolerance = Tolerance { norm: 3e-3, relative: 6e-3, absolute: 6e-3 };
 
 struct Case {
-    /// Where samples start.
+    /// First rows of the samples.
     starts: &'static [u32],
     tokens: usize,
     heads: usize,
@@ -55,7 +56,7 @@ fn cases(sizes: &[usize]) -> Vec<Case> {
     for (s, head_size) in sizes.iter().copied().enumerate() {
         for (p, (tokens, starts)) in PACKED.into_iter().enumerate() {
             for (w, window) in WINDOWS.into_iter().enumerate() {
-                // Everything with everything at one size; a third of it at the others, each time another.
+                // All combinations at one size; at the others a third of them, each time a different third.
                 if head_size != 100 && (s + p + w) % 3 != 0 {
                     continue;
                 }
@@ -67,10 +68,10 @@ fn cases(sizes: &[usize]) -> Vec<Case> {
     cases
 }
 
-/// `out` and the log-sum-exp; `dq`; `dk` and `dv`, which are added to what is there.
+/// `out` and the log-sum-exp; `dq`; `dk` and `dv`, which are added to their buffers.
 pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
-    let cooperative = gpu.cooperative();
-    let in_f16 = gpu.tier() != Tier::F32;
+    let cooperative = gpu.kernels().reads_tiles();
+    let in_f16 = gpu.kernels().tier() != Tier::F32;
     let [forward, lse, backward] = if in_f16 { [HALF; 3] } else { [FORWARD, LSE, BACKWARD] };
     let sizes: &[usize] =
         if cooperative { &[32, 64, 128, 256, 512] } else { &[4, 32, 64, 100, 128, 256, 512] };
@@ -82,12 +83,12 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let name =
             format!("T={tokens} starts={starts:?} H={heads} G={kv_heads} K={head_size} window={window:?}");
         let (q_len, kv_len) = (tokens * heads * head_size, tokens * kv_heads * head_size);
-        // Scores of about 3, whatever the head size.
+        // Scores of about 3 at every head size.
         let size = 3.0 * (3.0 / (head_size as f32).sqrt()).sqrt();
         let of_size = |seed, len| values(seed, len).iter().map(|x| size * x).collect::<Vec<f32>>();
         let (q, k, v) = (of_size(1, q_len), of_size(2, kv_len), values(3, kv_len));
         let (dk, dv) = (values(5, kv_len), values(6, kv_len));
-        // Rows of unlike size, none of them with a largest value in [½, 1).
+        // Rows of different size, none with a largest value in [½, 1).
         let row_size = |i: usize| if (i / (heads * head_size)).is_multiple_of(2) { 4.0 } else { 8.0 };
         let dout: Vec<f32> = values(4, q_len).iter().enumerate().map(|(i, x)| row_size(i) * x).collect();
 
@@ -128,19 +129,19 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let dheads = Rows::new(gpu, "dheads", tokens, heads * head_size)?;
         let bounds = gpu.upload("bounds", &bounds)?;
         let longest = tokens;
-        // What is packed here is not scaled.
+        // Packed values are unscaled here.
         let [q_scale, k_scale] = if cooperative { [1.0; 2] } else { [0.5, 4.0] };
         let (rows, bounds) = (tokens, &bounds);
         let attention =
             Attention { heads, kv_heads, head_size, window, bounds, rows, longest, q_scale, k_scale };
-        // Every other case in parts of two blocks of keys and one of queries. What is not written is not to be read.
+        // Every other case runs in parts of two blocks of keys and one of queries. Unwritten scratch must not be read.
         let (of_part, reach) = if tokens % 2 == 0 { (tokens, window.unwrap_or(tokens)) } else { (256, 1) };
-        let half = Left::least_bytes(heads, of_part, reach) / 2;
+        let half = ScoreScratch::least_bytes(heads, of_part, reach) / 2;
         let memory = Rows::new(gpu, "left", 1, half as usize / 2)?;
         gpu.write(&memory.buffer, &vec![half::f16::NAN; half as usize]);
-        let left = Left::within([&memory, &memory], [0, half], half);
+        let left = ScoreScratch::within([&memory, &memory], [0, half], half);
         let cooperative_scratch = Scratch::new(gpu, tokens, q_width, heads, left)?;
-        // A row whose largest value is ½ is not scaled, nor what is scaled alike.
+        // A row whose largest value is ½ is unscaled, and so are rows with its scaling.
         let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);
         let unscaled = Packed::new(gpu, "unscaled", tokens, 4)?;
         let packed = |width: usize| Packed::new(gpu, "packed", tokens, width);
@@ -148,7 +149,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let gradients = [&dq.rows, &dk.rows, &dv.rows];
         let inputs = [&q.rows, &k.rows, &v.rows];
         let (out_rows, lse_rows, scratch) = (&out_block.rows, &lse_block.rows, [&delta.rows, &dheads]);
-        // Every other head size leaves its result packed.
+        // Every other head size packs its result.
         let packed_out = Packed::new(gpu, "packed out", tokens, q_width)?;
         let leaves_packed = cooperative && [64, 256, 512].contains(&head_size);
         if leaves_packed {
@@ -164,9 +165,12 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
                 let [pq, pk, pv] = &packed;
                 let operands = Operands { q: pq, k: pk, v: pv };
                 let packed = leaves_packed.then(|| packed_out.clone());
-                let out = &Rows { packed, ..out_rows.clone() };
+                let out = &match packed {
+                    Some(packed) => Act::tiled(packed, Some(out_rows.clone())),
+                    None => out_rows.clone().into(),
+                };
                 coop_attention::forward(rec, &attention, out, lse_rows, operands);
-                out.packed.iter().for_each(|packed| packed.unpack(rec, out_rows.all(), q_width, tokens));
+                out.f32(rec, tokens);
                 let (scratch, dout) = (&cooperative_scratch, &dout.rows);
                 scratch.backward(rec, &attention, gradients, &dheads, dout, operands, out, lse_rows);
             } else {
@@ -185,8 +189,8 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         for (check, (block, expected)) in
             checks.iter_mut().zip([(&dq, &dq_expected), (&dk, &dk_expected), (&dv, &dv_expected)])
         {
-            // Where every token sees itself alone, dq and dk vanish: they are a difference of two sums of as many products as a head is wide,
-            // which need not be rounded alike.
+            // Where every token sees only itself, dq and dk vanish: they are a difference of two sums over the head size,
+            // which may be rounded differently.
             let alone = window == Some(1) || tokens == 1;
             let terms = if alone { (head_size as f32).sqrt() } else { 2.0 };
             let (width, floor) = (expected.len() / tokens, if in_f16 { 8.0 * size } else { terms * size });
@@ -198,7 +202,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
     checks.into_iter().try_for_each(Check::done)
 }
 
-/// The first `len` of the values by row and head, after checking that nothing behind them was written.
+/// The first `len` values by row and head, after checking that nothing past them was written.
 fn per_row(gpu: &Gpu, case: &str, block: &Block, len: usize) -> Result<Vec<f64>, Failed> {
     let mut found = block.read(gpu, case)?;
     match found.split_off(len).iter().any(|&x| x != f64::from(UNTOUCHED)) {
@@ -207,12 +211,12 @@ fn per_row(gpu: &Gpu, case: &str, block: &Block, len: usize) -> Result<Vec<f64>,
     }
 }
 
-/// Scores that differ by more than exp can take: the largest of all keys so far must be taken off, whichever block
+/// Scores that differ by more than exp can take: the largest score of all keys so far must be subtracted, whichever block
 /// it is in. With q = (1, 0, 0, 0) the scores are the keys' first values, exactly.
 pub fn large_scores(gpu: &Gpu) -> Outcome {
-    let cooperative = gpu.cooperative();
+    let cooperative = gpu.kernels().reads_tiles();
     let mut check =
-        Check::new("attention, large scores", if gpu.tier() == Tier::F32 { FORWARD } else { HALF });
+        Check::new("attention, large scores", if gpu.kernels().tier() == Tier::F32 { FORWARD } else { HALF });
     let tokens = 97;
     let width = if cooperative { 32 } else { 4 };
     let by_key = |score: fn(usize) -> f32| (0..tokens).map(score).collect::<Vec<f32>>();
@@ -256,7 +260,7 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
                     packed.pack_alike(rec, x.rows.all(), width, tokens, &unscaled);
                 }
                 let operands = Operands { q: &pq, k: &pk, v: &pv };
-                coop_attention::forward(rec, &attention, &out.rows, &lse_block.rows, operands);
+                coop_attention::forward(rec, &attention, &out.rows.clone().into(), &lse_block.rows, operands);
             } else {
                 attention.forward(rec, &out.rows, &lse_block.rows, &q.rows, &k.rows, &v.rows);
             }

@@ -19,8 +19,8 @@ struct Case {
     window: Option<usize>,
 }
 
-/// Tokens before, at and after multiples of 64 keys; one token, several, and more than are split; windows of one, less
-/// than 64, more, and none; one to sixteen query heads a key/value head; heads over one and two columns a thread.
+/// Tokens before, at and after multiples of 64 keys; one token, several, and too many for a split; windows of one, less
+/// than 64, more, and none; one to sixteen query heads per key/value head; heads over one and two columns per thread.
 fn cases() -> Vec<Case> {
     const PAST: [(usize, usize); 8] =
         [(0, 1), (63, 1), (64, 1), (200, 1), (0, 8), (61, 5), (130, 8), (70, 33)];
@@ -42,7 +42,7 @@ fn cases() -> Vec<Case> {
 }
 
 pub fn forward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("cached attention", FORWARD);
+    let mut check = Check::new("cached_attention", FORWARD);
     for c in cases() {
         let Case { past, rows, heads, kv_heads, head_size, window } = c;
         let name = format!("past={past} T={rows} H={heads} G={kv_heads} K={head_size} window={window:?}");
@@ -54,7 +54,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
         let starts = vec![0; tokens];
         let (expected, _) =
             reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, window, heads, kv_heads);
-        // A ring that a window has just enough room in; the rest of it holds NaN.
+        // A ring that a window just fits in; the rest of it holds NaN.
         let ring = window.map_or(tokens + 3, |w| w + rows);
         let mut cached = vec![f32::NAN; ring * 2 * kv_width];
         for t in tokens.saturating_sub(ring)..tokens {

@@ -1,4 +1,4 @@
-//! Buffers with something around them that must be neither read nor written, and the comparison with the reference.
+//! Buffers with guards around them that must be neither read nor written, and the comparison with the reference.
 
 use libtest_mimic::Failed;
 use pollster::block_on;
@@ -11,7 +11,7 @@ use rullama_train::ops::View;
 
 pub type Outcome = Result<(), Failed>;
 
-/// What surrounds every output, and stands in it before the kernel runs.
+/// The value around every output, and in it before the kernel runs.
 pub const UNTOUCHED: f32 = -12345.678;
 /// Floats behind every buffer: more than a workgroup's tile of a row.
 const GUARD: usize = 512;
@@ -22,12 +22,12 @@ pub fn values(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| 2.0 * random.random::<f32>() - 1.0).collect()
 }
 
-/// The same values for the reference.
+/// The values in f64, for the reference.
 pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
-/// `y + x`, of what a backward adds to a buffer.
+/// `y + x`, for a backward that adds to a buffer.
 pub fn sum(y: &[f64], x: &[f64]) -> Vec<f64> {
     assert_eq!(y.len(), x.len());
     y.iter().zip(x).map(|(y, x)| y + x).collect()
@@ -37,7 +37,7 @@ pub fn scaled(scale: f32, x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| f64::from(scale) * x).collect()
 }
 
-/// Records, and hands to the device.
+/// Records `work` and submits it.
 pub fn run<'g>(gpu: &'g Gpu, work: impl FnOnce(&mut Recorder<'g>)) -> Outcome {
     let mut rec = Recorder::new(gpu);
     work(&mut rec);
@@ -47,7 +47,7 @@ pub fn run<'g>(gpu: &'g Gpu, work: impl FnOnce(&mut Recorder<'g>)) -> Outcome {
 /// Columns left and right of a [`Block`], multiples of 4.
 pub type Margins = (usize, usize);
 
-/// `[height, width]` in rows that may be wider, with more behind them. The columns up to the next multiple of 4 are zero.
+/// `[height, width]` in rows that may be wider, with guards after them. The columns up to the next multiple of 4 are zero.
 pub struct Block {
     pub rows: Rows,
     offset: usize,
@@ -56,17 +56,17 @@ pub struct Block {
 }
 
 impl Block {
-    /// Something to read. Everything around it is NaN, which no product with zero hides.
+    /// An input. Everything around it is NaN, which no product with zero hides.
     pub fn input(gpu: &Gpu, margins: Margins, width: usize, values: &[f32]) -> Block {
         Block::new(gpu, margins, width, values, f32::NAN, 0.0)
     }
 
-    /// Something to write over.
+    /// An output.
     pub fn output(gpu: &Gpu, margins: Margins, width: usize, height: usize) -> Block {
         Block::new(gpu, margins, width, &vec![UNTOUCHED; width * height], UNTOUCHED, UNTOUCHED)
     }
 
-    /// Something to change, from `values` on.
+    /// An input and output that holds `values`.
     pub fn in_out(gpu: &Gpu, margins: Margins, width: usize, values: &[f32]) -> Block {
         Block::new(gpu, margins, width, values, UNTOUCHED, 0.0)
     }
@@ -81,14 +81,14 @@ impl Block {
             all[at + width..at + padded].fill(pad);
         }
         let buffer = gpu.upload("test", &all).expect("test buffers are small");
-        Block { rows: Rows { buffer, stride, start: 0, packed: None }, offset: left, width, height }
+        Block { rows: Rows { buffer, stride, start: 0 }, offset: left, width, height }
     }
 
     pub fn view(&self) -> View<'_> {
         self.rows.from(self.offset)
     }
 
-    /// The values, after checking what is around them.
+    /// Reads the values, after checking the guards.
     pub fn read(&self, gpu: &Gpu, case: &str) -> Result<Vec<f64>, Failed> {
         let stride = self.rows.stride;
         let all: Vec<f32> = block_on(gpu.read(&self.rows.buffer, self.height * stride + GUARD))?;
@@ -132,7 +132,7 @@ impl Held {
         Held { param, len: values.len() }
     }
 
-    /// The matrix, after checking what is around it.
+    /// Reads the matrix, after checking the guards.
     pub fn read(&self, gpu: &Gpu, case: &str) -> Result<Vec<f64>, Failed> {
         let all: Vec<f32> = block_on(gpu.read(&self.param.buffer, Self::BEFORE + self.len + GUARD))?;
         let inside = Self::BEFORE..Self::BEFORE + self.len;
@@ -148,14 +148,14 @@ impl Held {
     }
 }
 
-/// How far a kernel may be from the reference.
+/// The largest errors that are allowed.
 #[derive(Clone, Copy)]
 pub struct Tolerance {
-    /// Norm of the difference, in parts of the norm of what is expected.
+    /// Norm of the difference, relative to the norm of the expected values.
     pub norm: f64,
-    /// Of one element: in parts of itself …
+    /// Error of one element, relative to itself …
     pub relative: f64,
-    /// … plus in parts of the largest.
+    /// … plus relative to the largest element.
     pub absolute: f64,
 }
 
@@ -177,7 +177,7 @@ impl Check {
         self.close_to(case, width, found, expected, 0.0)
     }
 
-    /// The same where the terms of the sums, of about `size`, may cancel.
+    /// Compares sums whose terms, of about `size`, may cancel.
     pub fn close_to(
         &mut self,
         case: &str,
@@ -217,7 +217,7 @@ impl Check {
         Ok(())
     }
 
-    /// Says how close it was.
+    /// Prints the worst errors.
     pub fn done(self) -> Outcome {
         assert!(self.cases > 0, "{}: nothing was compared", self.what);
         let Check { what, cases, worst, tolerance } = self;

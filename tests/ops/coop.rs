@@ -1,4 +1,4 @@
-//! Products on cooperative matrices: every format, odd sizes, rows from 2^-40 to 2^40, adapters, parts.
+//! Products on cooperative matrices of 16×16: every format, odd sizes, rows from 2^-40 to 2^40, adapters, split sums.
 
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
@@ -12,10 +12,10 @@ use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, val
 use super::linear::{random_weight, widths};
 use super::lora::transposed_product;
 
-/// Operands rounded to f16: 2^-11 each, and sums of up to 1024 products that add up in f32.
+/// Operands rounded to f16: 2^-11 each, and sums of up to 1024 products in f32.
 pub const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
 
-/// Rows of very different size, as Gemma's activations and gradients are.
+/// Rows of very different size, as in a model's activations and gradients.
 pub fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32> {
     let mut values = values(seed, height * width);
     for (t, row) in values.chunks_mut(width).enumerate().filter(|_| exponents) {
@@ -25,7 +25,7 @@ pub fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32>
     values
 }
 
-/// Every row divided by its own factor, so that one tolerance fits all.
+/// Divides every row by its own factor, so that one tolerance fits all rows.
 pub fn leveled(found: &[f64], width: usize) -> Vec<f64> {
     let level = |(t, row): (usize, &[f64])| {
         let exponent = (t as i32 * 29) % 81 - 40;
@@ -51,7 +51,7 @@ const CASES: [(usize, usize, usize, Option<usize>, bool, f32); 5] = [
 
 /// `y = scale·x·Wᵀ + lora_scale·z·Bᵀ`.
 pub fn forward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_linear forward", HALF);
+    let mut check = Check::new("linear forward, 16×16", HALF);
     for ty in GgmlType::SUPPORTED {
         for (t, width, n, rank, tiled, scale) in CASES {
             let k = widths(ty)[width];
@@ -66,7 +66,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
                 check.close(&name, n, &leveled(&y.read(gpu, &name)?, n), &leveled(&expected, n))?;
                 continue;
             };
-            // z of two matrices side by side: this one's comes second.
+            // z of two matrices side by side; this matrix is the second.
             let (z, b) = (rows(2, t, 16 + rank, true), values(3, n * rank));
             let own: Vec<f32> = z.chunks(16 + rank).flat_map(|row| row[16..].to_vec()).collect();
             expected =
@@ -84,7 +84,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
 
 /// `dx = scale·dy·W + u·A`, written or added.
 pub fn backward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_linear backward", HALF);
+    let mut check = Check::new("linear backward, 16×16", HALF);
     for ty in GgmlType::SUPPORTED {
         for (i, (t, width, n, rank, tiled, scale)) in CASES.into_iter().enumerate() {
             let (k, accumulate) = (widths(ty)[width], i % 2 == 1);
@@ -118,7 +118,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// `thin` `[T, R]` as a product reads it beside `x` `[T, N]`: `y = x·Wᵀ + thin·1ᵀ`.
+/// `thin` `[T, R]` as a product reads it with `x` `[T, N]`: `y = x·Wᵀ + thin·1ᵀ`.
 fn packed_alike(
     gpu: &Gpu,
     check: &mut Check,
@@ -139,7 +139,7 @@ fn packed_alike(
 
 /// `z = x·Aᵀ`, `u = scale·dy·B`, and both gradients.
 pub fn adapter(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_lora", HALF);
+    let mut check = Check::new("lora, 16×16", HALF);
     for (t, rank, n) in [(1, 16, 32), (65, 16, 252), (130, 48, 68), (300, 80, 516)] {
         let name = format!("T={t} R={rank} N={n}");
         let (x, a) = (rows(1, t, n, true), values(2, rank * n));
@@ -177,7 +177,7 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
             t,
         )?;
 
-        // Of rows of like size: the sum over rows is only as exact as the largest of them.
+        // Rows of similar size: the sum over rows is only as exact as the largest of them.
         let (x, u) = (rows(5, t, n, false), rows(6, t, rank, false));
         let wide_x = packed(gpu, &Block::input(gpu, (0, 4), n, &x), n, t)?;
         let u_rows = Block::input(gpu, (16, 4), rank, &u);

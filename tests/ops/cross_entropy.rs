@@ -6,15 +6,15 @@ use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, values, wide};
 
-/// A sum of V exponentials and their logarithm: some ULP of the largest logit.
+/// A sum of V exponentials and its logarithm: some ULP of the largest logit.
 const LOSS: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 1e-6 };
-/// exp passes on what the log-sum-exp is off by, about ε·30.
+/// exp passes the error of the log-sum-exp on, about ε·30.
 const GRADIENT: Tolerance = Tolerance { norm: 5e-6, relative: 2e-5, absolute: 5e-6 };
 /// Software tanh is good to 1e-7 of the cap, small logits included.
 const CAPPED: Tolerance = Tolerance { norm: 5e-7, relative: 5e-7, absolute: 5e-7 };
 
 /// Rows, vocabulary (not a multiple of 4 or 64, one less than a stride, smaller than a workgroup), size of the
-/// logits: at 100 exp would overflow without the largest of all threads.
+/// logits: at 100, exp overflows unless the largest value of all threads is subtracted.
 const SHAPES: [(usize, usize, f32); 6] =
     [(1, 1003, 10.0), (7, 1003, 100.0), (65, 130, 3.0), (3, 5, 1.0), (130, 64, 100.0), (2, 1, 1.0)];
 
@@ -24,7 +24,7 @@ struct Case {
     vocab: usize,
     softcap: Option<f32>,
     logits: Vec<f32>,
-    /// Of this chunk; on the device five others stand before them.
+    /// Targets of this chunk; on the device five others precede them.
     targets: Vec<u32>,
 }
 
@@ -36,7 +36,7 @@ fn cases() -> Vec<Case> {
     for (rows, vocab, size) in SHAPES {
         for softcap in [None, Some(30.0)] {
             let logits = values(1, rows * vocab).iter().map(|x| size * x).collect();
-            // The last id, the first, and some between.
+            // The last id, the first, and some in between.
             let targets = (0..rows).map(|n| ((n * 77 + 1) * (vocab - 1) % vocab) as u32).collect();
             let name = format!("rows={rows} V={vocab} logits up to {size} softcap={softcap:?}");
             cases.push(Case { name, rows, vocab, softcap, logits, targets });
@@ -46,8 +46,18 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Runs forward, or backward with the factor; returns the losses and what is in place of the logits.
-    fn run(&self, gpu: &Gpu, factor: Option<f32>) -> Result<(Vec<f64>, Vec<f64>), libtest_mimic::Failed> {
+    /// One coefficient per row, around `factor`, of both signs.
+    fn coefficients(&self, factor: f32) -> Vec<f32> {
+        let of_row = |n: usize| if n % 5 == 4 { -factor } else { factor * (1.0 + 0.25 * (n % 3) as f32) };
+        (0..self.rows).map(of_row).collect()
+    }
+
+    /// Runs forward, or backward with `coefficients`; returns the losses and what then stands in place of the logits.
+    fn run(
+        &self,
+        gpu: &Gpu,
+        coefficients: Option<&[f32]>,
+    ) -> Result<(Vec<f64>, Vec<f64>), libtest_mimic::Failed> {
         let logits = Block::in_out(gpu, (0, 0), self.vocab, &self.logits);
         let targets: Vec<u32> = [u32::MAX; TARGETS_BEFORE].into_iter().chain(self.targets.clone()).collect();
         let targets = gpu.upload("targets", &targets)?;
@@ -61,9 +71,12 @@ impl Case {
             targets: (&targets, TARGETS_BEFORE),
             losses: (&losses.rows.buffer, LOSSES_BEFORE),
         };
-        run(gpu, |rec| match factor {
+        let before = [f32::NAN; LOSSES_BEFORE];
+        let coefficients = coefficients.map(|own| gpu.upload("coefficients", &[&before[..], own].concat()));
+        let coefficients = coefficients.transpose()?;
+        run(gpu, |rec| match &coefficients {
             None => chunk.forward(rec),
-            Some(factor) => chunk.backward(rec, factor),
+            Some(coefficients) => chunk.backward(rec, coefficients),
         })?;
         let found = losses.read(gpu, &self.name)?;
         let around = found[..LOSSES_BEFORE].iter().chain(&found[places..]);
@@ -96,7 +109,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     logits_check.done()
 }
 
-/// Losses, and `factor·∂loss/∂logits` in place.
+/// Losses, and `coefficient·∂loss/∂logits` in place.
 pub fn backward(gpu: &Gpu) -> Outcome {
     let mut loss_check = Check::new("cross_entropy backward, loss", LOSS);
     let mut check = Check::new("cross_entropy backward, dlogits", GRADIENT);
@@ -104,18 +117,19 @@ pub fn backward(gpu: &Gpu) -> Outcome {
         for factor in [1.0, 0.0125] {
             let name = format!("{} factor={factor}", c.name);
             let logits = wide(&c.logits);
-            let (losses, dlogits) = c.run(gpu, Some(factor))?;
+            let coefficients = c.coefficients(factor);
+            let (losses, dlogits) = c.run(gpu, Some(&coefficients))?;
             let expected = reference::cross_entropy::forward(&logits, &c.targets, c.softcap(), c.vocab);
             let size = logits.iter().fold(0.0, |m: f64, x| m.max(x.abs())).min(30.0);
             loss_check.close_to(&name, 1, &losses, &expected, size)?;
             let expected = reference::cross_entropy::backward(
-                f64::from(factor),
+                &wide(&coefficients),
                 &logits,
                 &c.targets,
                 c.softcap(),
                 c.vocab,
             );
-            // With one word in the vocabulary there is nothing to learn: 1 − 1.
+            // With a vocabulary of one token the gradient is 1 − 1.
             let size = if c.vocab == 1 { f64::from(factor) } else { 0.0 };
             check.close_to(&name, c.vocab, &dlogits, &expected, size)?;
         }

@@ -1,4 +1,4 @@
-//! What stands between the products while decoding: heads, the ends of blocks, gates, per-layer inputs, the likeliest.
+//! The ops between the products in decoding: heads, ends of blocks, gates, per-layer inputs, argmax.
 
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
@@ -26,7 +26,7 @@ fn norm(gpu: &Gpu, weight: &[f32]) -> Norm {
     Norm::new(gpu, "weight", Some(weight), weight.len(), EPS).expect("it fits")
 }
 
-/// An adapter's `B` of several matrices, apart from each other, with its `z` of every row.
+/// An adapter's `B` of several matrices, with gaps between them, and its `z` of every row.
 struct Adapter {
     rank: usize,
     b: Vec<Vec<f32>>,
@@ -79,9 +79,9 @@ fn columns(rows: &[f64], width: usize, from: usize, count: usize) -> Vec<f64> {
     rows.chunks(width).flat_map(|row| &row[from..from + count]).copied().collect()
 }
 
-/// Queries, keys and values: with and without keys of their own, values that are raw keys, with and without an adapter.
+/// Queries, keys and values: with and without their own keys, values that are raw keys, with and without an adapter.
 pub fn heads_and_cache(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("heads", SUMS);
+    let mut check = Check::new("cached_heads", SUMS);
     for (case, (own, k_eq_v)) in [(true, false), (true, true), (false, false)].into_iter().enumerate() {
         for (h, g, size) in [(2, 1, 4), (4, 2, 64), (3, 3, 100), (2, 1, 512)] {
             for (rank, past, rows) in [(0, 0, 1), (4, 70, 1), (12, 5, 9), (32, 3, 11)] {
@@ -188,9 +188,9 @@ fn heads_case(
     Ok(())
 }
 
-/// The stream and what reads it next, of widths below, at and above a workgroup's threads.
+/// The residual stream and its next norm, at widths below, at and above a workgroup's threads.
 pub fn residual_and_next(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("residual", SUMS);
+    let mut check = Check::new("block_end", SUMS);
     for (width, rows, rank, with_next, scale) in [
         (4, 1, 0, true, 1.0),
         (252, 3, 4, true, 0.5),
@@ -233,9 +233,9 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// A gate and up in one row of products with both adapters, and a gate with one against rows of another buffer.
+/// Gate and up in one row of products with both adapters, and a gate with an adapter against rows of another buffer.
 pub fn gates(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("gated", SUMS);
+    let mut check = Check::new("cached_gated", SUMS);
     for (width, rows, rank) in [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 32)] {
         let name = format!("F={width} T={rows} R={rank}");
         let gate_up = values(1, rows * 2 * width);
@@ -273,9 +273,9 @@ pub fn gates(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// A product whose workgroups make its gated input, with the adapters of both, in every format.
+/// A product whose workgroups compute its gated input, with both adapters, in every format.
 pub fn gated_products(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("gated product", SUMS);
+    let mut check = Check::new("matvec, gated", SUMS);
     for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
         let (width, rows, rank, n) = (256, [1, 2, 5, 8][i % 4], [0, 4, 16][i % 3], 131);
         let name = format!("{} P={width} T={rows} R={rank}", ty.name());
@@ -310,7 +310,7 @@ pub fn gated_products(gpu: &Gpu) -> Outcome {
 
 /// Rows of a table of every format, by token and layer.
 pub fn per_layer_inputs(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("per-layer inputs", SUMS);
+    let mut check = Check::new("per_layer", SUMS);
     for ty in GgmlType::SUPPORTED {
         for (rows, layers) in [(1, 1), (3, 2)] {
             let cols = widths(ty)[1] * layers;
@@ -331,15 +331,15 @@ pub fn per_layer_inputs(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// The largest value wherever it stands, the first of equals, never NaN; nothing among what is no number.
+/// The largest value at any place, the first of equal values, never NaN; none if all values are NaN.
 pub fn likeliest(gpu: &Gpu) -> Outcome {
     let argmax = Argmax::new(gpu)?;
     let found = |values: &[f32]| -> Result<Likeliest, libtest_mimic::Failed> {
-        // What stands behind the values is larger than all of them.
+        // The guard after the values is larger than all of them.
         let mut padded = values.to_vec();
         padded.resize(values.len() + 70, 1e30);
         let (buffer, stride) = (gpu.upload("values", &padded)?, padded.len());
-        let rows = Rows { buffer, stride, start: 0, packed: None };
+        let rows = Rows { buffer, stride, start: 0 };
         run(gpu, |rec| argmax.forward(rec, &rows, values.len()))?;
         Ok(pollster::block_on(gpu.read::<Likeliest>(&argmax.result, 1))?[0])
     };

@@ -2,7 +2,7 @@
 
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::dropout::{self, Mask};
-use rullama_train::ops::gated as geglu;
+use rullama_train::ops::gated::plain as geglu;
 use rullama_train::ops::rope;
 use rullama_train::ops::scale;
 use rullama_train::reference;
@@ -13,19 +13,19 @@ use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, w
 const ROPE: Tolerance = Tolerance { norm: 2e-7, relative: 0.0, absolute: 3e-7 };
 /// tanh is good to 1e-7 of 1. Where it nears -1, around -5, 1 − tanh² keeps that error times 5·(1 + 3·0.0447·25)/2.
 const GEGLU: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 3e-6 };
-/// One rounding a step.
+/// One rounding per step.
 const SUM: Tolerance = Tolerance { norm: 1.2e-7, relative: 2.4e-7, absolute: 1.2e-7 };
 
 /// Rows and widths; the last has more elements than one dimension of workgroups of 64 covers.
 const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
 
-/// Pairs (i, i + K/2) turned by position · frequency, and back.
+/// Pairs (i, i + K/2) rotated by position · frequency, and back.
 pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
     let mut forward = Check::new("rope forward", ROPE);
     let mut backward = Check::new("rope backward", ROPE);
     for (tokens, heads, size) in [(1, 1, 4), (7, 3, 100), (65, 8, 32), (130, 2, 512), (8_400, 4, 128)] {
         let name = format!("T={tokens} heads={heads} K={size}");
-        // Packed samples of 130: positions start again; the last quarter of the pairs stands still.
+        // Packed samples of 130: positions start again; the last quarter of the pairs is not rotated.
         let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 130).collect();
         let frequency =
             |i: usize| if i >= size * 3 / 8 { 0.0 } else { 1e4f64.powf(-2.0 * i as f64 / size as f64) };
@@ -34,7 +34,7 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
         let x = values(1, tokens * heads * size);
         let turned = reference::rope::forward(&wide(&x), &positions, &frequencies, heads);
         let back = reference::rope::backward(&wide(&x), &positions, &frequencies, heads);
-        // What stands behind must turn nothing.
+        // The guard after the positions must not be used.
         let positions = gpu.upload("positions", &[positions, vec![77; 64]].concat())?;
         let width = heads * size;
         let block = Block::in_out(gpu, (0, 0), width, &x);
@@ -48,10 +48,10 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
     backward.done()
 }
 
-/// `gelu(gate)·up` where gelu bends, is 0, is its argument, and where x³ is beyond what exp can take.
+/// `gelu(gate)·up` where gelu bends, is 0, equals its argument, and where x³ exceeds the range of exp.
 pub fn geglu_both_ways(gpu: &Gpu) -> Outcome {
-    let mut forward = Check::new("geglu forward", GEGLU);
-    let mut backward = Check::new("geglu backward", GEGLU);
+    let mut forward = Check::new("gated forward", GEGLU);
+    let mut backward = Check::new("gated backward", GEGLU);
     for (height, width) in SHAPES {
         for size in [0.01, 3.0, 50.0] {
             let name = format!("[{height}, {width}] gates up to {size}");
@@ -109,7 +109,7 @@ pub fn scale_and_add(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// Everything that makes a mask a mask: two values, their share, no pattern, and the same one on the way back.
+/// The properties of a mask: two values, their share, no pattern, and the same mask in backward.
 pub fn dropout_masks(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("dropout", SUM);
     for (height, width) in SHAPES {
@@ -160,7 +160,7 @@ pub fn dropout_masks(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// What dropout makes of ones.
+/// Dropout of ones.
 fn mask_of(
     gpu: &Gpu,
     case: &str,

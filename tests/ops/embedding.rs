@@ -1,4 +1,4 @@
-//! Rows of tables of every format, and the way back.
+//! Rows of tables of every format, and their gradients.
 
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
@@ -10,10 +10,10 @@ use super::linear::{random_weight, widths};
 
 /// Decoding is exact: every product of a scale and a quant fits f32's 24 bits, and one subtraction rounds once.
 const EXACT: Tolerance = Tolerance { norm: 0.0, relative: 0.0, absolute: 0.0 };
-/// One more rounding, of the factor.
+/// One more rounding, by the factor.
 const SCALED: Tolerance = Tolerance { norm: 1.2e-7, relative: 1.2e-7, absolute: 0.0 };
 
-/// Whole rows with factor 1: the shaders' decoders against those of src/weights, subnormal scales included.
+/// Whole rows with factor 1: the shaders' decoders against those of src/base, subnormal scales included.
 pub fn decodes_exactly(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("embedding, decoding", EXACT);
     for ty in GgmlType::SUPPORTED {
@@ -28,15 +28,15 @@ pub fn decodes_exactly(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// `y[t] = scale·W[ids[offset + t], columns]`, with rows at the ends of tiles and rows that come twice.
+/// `y[t] = scale·W[ids[offset + t], columns]`, with rows at the ends of tiles and repeated rows.
 pub fn forward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("embedding forward", SCALED);
     for ty in GgmlType::SUPPORTED {
         let cols = widths(ty)[2];
         let (mut weight, truth) = random_weight(gpu, ty, 200, cols, true);
-        // Each row is in one tile alone, so that their order does not matter.
+        // Each row is in exactly one tile, so that the order of tiles does not matter.
         weight.tiles.rotate_left(1);
-        // The middle of a block to the middle of another, as the slice of one layer may be.
+        // From the middle of a block to the middle of another, like the slice of one layer.
         for (first, width) in [(0, cols), (4, cols - 12)] {
             for tokens in [1, 7, 65] {
                 let name = format!("{ty:?} T={tokens} columns {first}..{}", first + width);
@@ -77,7 +77,7 @@ fn look_up(
     y.read(gpu, case)
 }
 
-/// Rows of activations picked, as the head does it, and their gradients put back; other rows keep what they hold.
+/// Gathers rows of activations, as the head does, and scatters their gradients; other rows stay as they are.
 pub fn gather_and_backward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("embedding backward", EXACT);
     for (tokens, width) in [(1, 4), (7, 20), (130, 252)] {

@@ -1,4 +1,4 @@
-//! Dropout of what the adapters of experts read, with its masks written again here.
+//! Dropout of the inputs of experts' adapters, against masks that are recomputed here.
 
 use rullama_train::base::config::Experts;
 use rullama_train::gpu::Gpu;
@@ -20,7 +20,7 @@ fn pcg(value: u32) -> u32 {
     (word >> 22) ^ word
 }
 
-/// [experts, used, tokens, K, R, first token of the pass, first column of the way back]
+/// [experts, used, tokens, K, R, first token of the pass, first column of the backward]
 const CASES: [[usize; 7]; 4] = [
     [4, 2, 1, 8, 4, 0, 0],
     [5, 3, 90, 132, 16, 8192, 128],
@@ -30,7 +30,7 @@ const CASES: [[usize; 7]; 4] = [
 
 /// `z = (mask·x)·A_eᵀ`, `dA_e += Σ uᵀ·(mask·x)` and `dx += mask·(u·A_e)`, of rows by token and by choice.
 pub fn masks(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_dropout", EXACT);
+    let mut check = Check::new("dropout of experts", EXACT);
     for [count, used, tokens, k, r, first_token, first] in CASES {
         for by_token in [false, true] {
             let name = format!("E={count} used={used} T={tokens} K={k} R={r} {by_token}");

@@ -1,4 +1,4 @@
-//! Routers, rows grouped by expert and their products, at both tiers.
+//! Routers, rows grouped by expert and their products.
 
 use half::f16;
 use libtest_mimic::Failed;
@@ -29,22 +29,22 @@ const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 }
 pub(super) const NONE: u32 = u32::MAX;
 
 fn tolerance(gpu: &Gpu) -> Tolerance {
-    if gpu.tier() == Tier::F32 { EXACT } else { HALF }
+    if gpu.kernels().tier() == Tier::F32 { EXACT } else { HALF }
 }
 
-/// What the router has chosen, on both sides, and where the rows stand.
+/// The router's choices, on device and host, and the rows of the groups.
 pub(super) struct Grouped {
     pub groups: Groups,
     routing: Routing,
     tokens: usize,
-    /// Choice of each row of all tiles, [`NONE`] in the filling; rows of tiles without expert too.
+    /// Choice of each row of all tiles, [`NONE`] for padding and for tiles without expert.
     pub choices: Vec<u32>,
     /// Expert of each tile.
     pub tiles: Vec<u32>,
 }
 
 impl Grouped {
-    /// Scores whose spread makes some experts popular; `steps` of them are different, so that many are equal.
+    /// Scores whose spread makes some experts popular. They have only `steps` different values, so that many are equal.
     pub fn new(gpu: &Gpu, experts: Experts, tokens: usize, steps: f32) -> Result<Grouped, Failed> {
         let mut scores = values(1, tokens * experts.count);
         for (i, s) in scores.iter_mut().enumerate() {
@@ -69,13 +69,13 @@ impl Grouped {
         Ok(Grouped { groups, routing, tokens, choices, tiles })
     }
 
-    /// Rows of width `width` by the rule `of(choice)`, zeros in the filling.
+    /// Rows of width `width`, `of(choice)` each; padding rows are zero.
     fn rows(&self, width: usize, of: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
         let row = |choice: &u32| if *choice == NONE { vec![0.0; width] } else { of(*choice as usize) };
         self.choices.iter().flat_map(row).collect()
     }
 
-    /// What the device has made of the rows of tiles with an expert.
+    /// The device's rows of tiles with an expert.
     fn read(&self, gpu: &Gpu, rows: &Rows, width: usize) -> Result<Vec<f64>, Failed> {
         let all: Vec<f32> = block_on(gpu.read(&rows.buffer, self.choices.len() * rows.stride))?;
         let row = |(i, row): (usize, &[f32])| {
@@ -91,7 +91,7 @@ const SHAPES: [(usize, usize, usize); 6] =
 
 /// Chosen experts, ties among them, weights, and the gradient of the scores.
 pub fn routers(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("router", EXACT);
+    let mut check = Check::new("experts, router", EXACT);
     for (count, used, tokens) in SHAPES {
         for steps in [1e6, 4.0] {
             let name = format!("E={count} used={used} T={tokens} steps={steps}");
@@ -118,7 +118,7 @@ pub fn routers(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// Rows stand by expert, then in the order of the tokens, in whole tiles; every choice knows its row.
+/// Rows are ordered by expert, then by token, in whole tiles; every choice has its row.
 pub fn groups(gpu: &Gpu) -> Outcome {
     for (count, used, tokens) in SHAPES {
         let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
@@ -186,9 +186,9 @@ const CASES: [Case; 4] = [
 
 /// `y = scale·x·W_eᵀ + lora_scale·z·B_eᵀ` and `dx = scale·dy·W_e + u·A_e`, grouped or gathered, written or added.
 pub fn products(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_linear", tolerance(gpu));
+    let mut check = Check::new("linear of experts", tolerance(gpu));
     for ty in GgmlType::SUPPORTED {
-        // Every format in one case, those that experts have in all.
+        // Every format in one case; in all cases those that experts have.
         let cases = if matches!(ty, GgmlType::Q4_K | GgmlType::Q5_0) { &CASES[..] } else { &CASES[1..2] };
         for &(count, used, tokens, width, n, rank, tiled, gathered, scale) in cases {
             for backward in [false, true] {
@@ -198,14 +198,14 @@ pub fn products(gpu: &Gpu) -> Outcome {
                 let (w, truth) = weight(gpu, ty, [count, n, k], tiled)?;
                 let (input, output) = if backward { (n, k) } else { (k, n) };
                 let height = if gathered { tokens } else { g.choices.len() };
-                // Rows of unlike size, none of them with a largest value in [½, 1).
+                // Rows of different size, none with a largest value in [½, 1).
                 let size = |i: usize| if (i / input).is_multiple_of(2) { 0.25 } else { 2.0 };
                 let x: Vec<f32> =
                     values(1, height * input).iter().enumerate().map(|(i, x)| size(i) * x).collect();
                 let source_row = |row: usize, choice: usize| if gathered { choice / used } else { row };
                 let (r, lora_scale) = (rank.unwrap_or(16), if backward { 1.0 } else { 0.75 });
                 let z = values(2, g.choices.len() * r);
-                // B may hold other rows of every expert, above and below those that count.
+                // B may hold other rows of every expert, before and after those that are used.
                 let (above, held_rows) = if backward { (0, output) } else { (8, output + 12) };
                 let matrix = values(3, count * r * held_rows);
                 let before = values(4, g.choices.len() * output);
@@ -230,7 +230,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
                         };
                         y.iter_mut().for_each(|y| *y *= f64::from(scale));
                     }
-                    // In the filling, z is zero in earnest; here it is not, and nobody reads the result.
+                    // In models z is zero in padding rows. Here it is not, but their results are not read.
                     if rank.is_some() && *choice != NONE {
                         let term = match backward {
                             true => reference::linear::backward(&z, &own, output),
@@ -258,7 +258,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
                     false => Source::Rows(x_rows.view()),
                 };
                 let (groups, view) = (&g.groups, Columns::all(y.view()));
-                if gpu.cooperative() {
+                if gpu.kernels().reads_tiles() {
                     let packed = Packed::new(gpu, "test", g.choices.len(), input)?;
                     let packed_z = Packed::new(gpu, "test", g.choices.len(), r)?;
                     let lora = rank.map(|rank| coop_expert_linear::LowRank {
@@ -321,7 +321,7 @@ const SHORT: [(usize, usize, usize, usize, usize, usize, bool); 3] =
 
 /// Products of a short pass without groups: for each choice, and summed over those of a token.
 pub fn short(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_matvec", EXACT);
+    let mut check = Check::new("matvec of experts", EXACT);
     for ty in GgmlType::SUPPORTED {
         for (count, used, tokens, width, n, rank, tiled) in SHORT {
             let k = widths(ty)[width];
@@ -371,7 +371,7 @@ pub fn short(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// ([experts, used, tokens, N, M], whether P and Q stand by token, whether rows count by their choice)
+/// ([experts, used, tokens, N, M], whether P and Q are ordered by token, whether rows are weighted)
 const GRADIENTS: [([usize; 5], [bool; 2], bool); 5] = [
     ([4, 2, 1, 4, 4], [false, false], false),
     ([5, 2, 90, 68, 16], [true, false], true),
@@ -380,9 +380,9 @@ const GRADIENTS: [([usize; 5], [bool; 2], bool); 5] = [
     ([128, 8, 60, 32, 4], [true, true], true),
 ];
 
-/// `dW_e += scale·Σ factor·pᵀ·q` over the rows of each expert; rows that are filling hold NaN.
+/// `dW_e += scale·Σ factor·pᵀ·q` over the rows of each expert; padding rows hold NaN.
 pub fn gradients(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("expert_lora", EXACT);
+    let mut check = Check::new("lora of experts", EXACT);
     for ([count, used, tokens, n, m], by_token, weighted) in GRADIENTS {
         let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
         let scales = values(5, count);
@@ -433,7 +433,7 @@ pub fn gradients(gpu: &Gpu) -> Outcome {
         if by_token[0] {
             continue;
         }
-        // The same from rows in f16, packed here as a kernel packs them, each with a factor of its own.
+        // Repeats with rows in f16, packed here as a kernel packs them, each with its own factor.
         let tiles = g.choices.len() / 16;
         let mut halves = vec![f16::NAN; tiles * 16 * n.next_multiple_of(16)];
         let mut rounded = p.clone();
@@ -458,9 +458,9 @@ pub fn gradients(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// GeGLU with the gradients of the choices' weights, and the way back to tokens, together the reference's experts.
+/// The gated unit with the gradients of the choices' weights, and the combination by token: together the reference's experts.
 pub fn whole(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("experts", tolerance(gpu));
+    let mut check = Check::new("gated of experts", tolerance(gpu));
     for (count, used, tokens, f, d) in [(4, 2, 1, 4, 8), (8, 2, 70, 36, 24), (128, 8, 90, 96, 20)] {
         let name = format!("E={count} used={used} T={tokens} F={f} D={d}");
         let g = Grouped::new(gpu, Experts { count, used, width: f }, tokens, 1e6)?;
@@ -496,7 +496,7 @@ pub fn whole(gpu: &Gpu) -> Outcome {
         let scale_rows = Block::input(gpu, (0, 0), count, &scales);
         let dweights_rows = Rows::new(gpu, "test", 1, tokens * used)?;
         let backward_inputs = [&dy_rows.rows, &inputs.rows, &scale_rows.rows];
-        if gpu.cooperative() {
+        if gpu.kernels().reads_tiles() {
             // What is packed shows through a product with one, for every expert.
             let product = |packed: &Packed, width: usize| -> Result<Vec<f64>, Failed> {
                 let one: Vec<f32> = (0..count * width * width)

@@ -1,10 +1,11 @@
-//! Kernels that make operands of cooperative matrices: f16, rows scaled by powers of two. They need no such matrices themselves.
+//! Kernels that write packed operands: f16, rows scaled by powers of two. They do not need cooperative matrices themselves.
 
 use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
+use rullama_train::ops::act::Act;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
 use rullama_train::ops::gated::coop16 as coop_geglu;
@@ -21,15 +22,15 @@ use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};
 
-/// Rounded to f16 beside the largest value of the row.
+/// Rounding to f16, relative to the largest value of the row.
 const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
 const F32: Tolerance = Tolerance { norm: 2e-6, relative: 1e-5, absolute: 1e-6 };
 const EPS: f32 = 1e-6;
 
-/// Rows and widths: less than a matrix, odd, as wide as Gemma's.
+/// Rows and widths: less than a matrix, odd, as wide as a model's.
 const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 60), (33, 1536), (130, 2112), (16, 5376)];
 
-/// What is packed, in f32 again, once nothing is found behind it.
+/// Unpacks to f32, after checking that zeros follow the values.
 fn unpacked(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str) -> Result<Vec<f64>, Failed> {
     nothing_behind(gpu, packed, width, height, name)?;
     let y = Block::output(gpu, (0, 0), width, height);
@@ -37,13 +38,13 @@ fn unpacked(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str)
     y.read(gpu, name)
 }
 
-/// Fills all that lies in whole matrices, up to 64 columns.
+/// Fills whole matrices, up to a multiple of 64 columns.
 pub(super) fn make_stale(gpu: &Gpu, packed: &Packed, width: usize, height: usize) {
     let stale = vec![f16::NAN; width.next_multiple_of(64) * height.next_multiple_of(16)];
     gpu.write(packed.bind(0).buffer, &stale);
 }
 
-/// What is behind the last column and row, products read as zero.
+/// Products read zeros past the last column and row.
 pub(super) fn nothing_behind(
     gpu: &Gpu,
     packed: &Packed,
@@ -64,7 +65,7 @@ pub(super) fn nothing_behind(
 
 /// RMSNorm; the second row is all zero.
 pub fn norms(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_norm", HALF);
+    let mut check = Check::new("rms_norm, packed", HALF);
     for (height, width) in SHAPES {
         let name = format!("[{height}, {width}]");
         let (mut x, w) = (values(1, height * width), values(2, width));
@@ -85,16 +86,16 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         let [y, dx] = [(); 2].map(|()| Packed::new(gpu, "normed", height, width).expect("it is small"));
         run(gpu, |rec| {
             coop_norm::forward(rec, &y, &x.rows, &norm, height);
-            coop_norm::backward(rec, &dx, &dy.rows, &x.rows, &norm, height);
+            coop_norm::backward(rec, &dx, &dy.rows, &x.rows.clone().into(), &norm, height);
         })?;
         check.close(&name, width, &unpacked(gpu, &y, width, height, &name)?, &expected)?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
         check.close(&format!("dx {name}"), width, &leveled(&found), &leveled(&expected_dx))?;
-        // The same of what comes packed, but for what that rounds.
+        // Repeats with packed input, up to its rounding.
         let packed = Packed::new(gpu, "x", height, width)?;
         run(gpu, |rec| {
             packed.pack(rec, x.view(), width, height);
-            let x = Rows { packed: Some(packed.clone()), ..x.rows.clone() };
+            let x = Act::tiled(packed.clone(), None);
             coop_norm::backward(rec, &dx, &dy.rows, &x, &norm, height);
         })?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
@@ -103,10 +104,10 @@ pub fn norms(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// A norm added to the stream, and what is packed of the sum.
+/// A norm added to the residual stream, and the packed operand.
 pub fn residuals(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_residual", HALF);
-    let mut exact = Check::new("coop_residual, in f32", F32);
+    let mut check = Check::new("norm_add", HALF);
+    let mut exact = Check::new("norm_add, in f32", F32);
     for (height, width) in SHAPES {
         let [x, base, w, next] = [(1, height * width), (2, height * width), (3, width), (4, width)]
             .map(|(seed, count)| values(seed, count));
@@ -123,8 +124,8 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
         run(gpu, |rec| packed_x.pack(rec, x.view(), width, height))?;
         let halves = unpacked(gpu, &packed_x, width, height, "x")?;
         let sources = [
-            ("in f32", x.rows.clone(), expected(&wide(&values(1, height * width)))),
-            ("packed", Rows { packed: Some(packed_x), ..x.rows.clone() }, expected(&halves)),
+            ("in f32", Act::from(x.rows.clone()), expected(&wide(&values(1, height * width)))),
+            ("packed", Act::tiled(packed_x, None), expected(&halves)),
         ];
         for (what, x, sum) in sources {
             let name = |then: &str| format!("[{height}, {width}], x {what}, {then}");
@@ -161,9 +162,9 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// GeGLU and its gradients, of rows that leave f16 at both ends.
+/// The gated unit and its gradients, for rows that overflow and underflow f16.
 pub fn geglu(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_geglu", HALF);
+    let mut check = Check::new("gated, packed", HALF);
     for ((height, width), size) in SHAPES.into_iter().zip([1e-6, 3.0, 50.0, 3e3, 1e5]) {
         let name = format!("[{height}, {width}] values up to {size}");
         let [gate, up, dy] =
@@ -191,7 +192,7 @@ pub fn geglu(gpu: &Gpu) -> Outcome {
 
 /// Losses, and gradients of logits.
 pub fn cross_entropy(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_cross_entropy", HALF);
+    let mut check = Check::new("cross_entropy, packed", HALF);
     for (height, vocab, softcap) in
         [(1, 8, None), (7, 1004, Some(30.0)), (33, 2048, Some(30.0)), (16, 132, None)]
     {
@@ -199,10 +200,11 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
         let logits: Vec<f32> = values(1, height * vocab).iter().map(|x| 40.0 * x).collect();
         let targets: Vec<u32> = (0..height).map(|n| ((n * 77 + 1) * (vocab - 1) % vocab) as u32).collect();
         let cap = softcap.map(f64::from);
-        let (factor, wide_logits) = (0.25, wide(&logits));
+        let coefficients: Vec<f32> = (0..height).map(|n| 0.25 * (1.0 + (n % 3) as f32)).collect();
+        let wide_logits = wide(&logits);
         let losses_expected = reference::cross_entropy::forward(&wide_logits, &targets, cap, vocab);
         let expected =
-            reference::cross_entropy::backward(f64::from(factor), &wide_logits, &targets, cap, vocab);
+            reference::cross_entropy::backward(&wide(&coefficients), &wide_logits, &targets, cap, vocab);
         let logits = Block::input(gpu, (0, 0), vocab, &logits);
         let targets = gpu.upload("targets", &targets)?;
         let losses = Block::output(gpu, (0, 0), height.next_multiple_of(4), 1);
@@ -218,7 +220,8 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
         let hidden = Block::input(gpu, (0, 0), 4, &vec![1.0; 4 * height]);
         let verdicts = gpu.buffer("verdicts", (4 * height) as u64)?;
         let verdicts = Verdicts { hidden: &hidden.rows, buffer: (&verdicts, 0) };
-        run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &verdicts, &packed, factor))?;
+        let coefficients = gpu.upload("coefficients", &coefficients)?;
+        run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &verdicts, &packed, &coefficients))?;
         let found = losses.read(gpu, &name)?;
         check.close(&format!("loss {name}"), 1, &found[..height], &losses_expected)?;
         check.close(&name, vocab, &unpacked(gpu, &packed, vocab, height, &name)?, &expected)?;
@@ -226,9 +229,9 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// Norm and rotary embedding of heads, all scaled alike.
+/// Norm and rotary embedding of heads, all with one scale.
 pub fn heads(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_heads", HALF);
+    let mut check = Check::new("heads forward", HALF);
     for (tokens, heads, size, turned) in
         [(1, 1, 16, true), (7, 3, 32, false), (33, 2, 256, true), (17, 1, 512, true)]
     {
@@ -248,7 +251,7 @@ pub fn heads(gpu: &Gpu) -> Outcome {
         let packed = Packed::new(gpu, "heads", tokens, heads * size)?;
         let turn = turned.then_some((&positions, &table));
         run(gpu, |rec| coop_heads::forward(rec, &packed, &x.rows, &norm, turn, heads, tokens))?;
-        // No factors are written: the scale is the norm's.
+        // No factors are written, because the scale is the norm's.
         let (tiles, width) = (tokens.div_ceil(16), heads * size);
         let halves: Vec<f16> = block_on(gpu.read(packed.bind(0).buffer, width / 16 * tiles * 256))?;
         let at = |t: usize, c: usize| ((c / 16) * tiles + t / 16) * 256 + t % 16 * 16 + c % 16;
@@ -259,9 +262,9 @@ pub fn heads(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// Their gradients; no multiple of 64 columns, more heads than a workgroup takes at once, without weights.
+/// The gradients of heads: columns that are no multiple of 64, more heads than a workgroup takes at once, without weights.
 pub fn heads_backward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("coop_heads_backward", HALF);
+    let mut check = Check::new("heads backward", HALF);
     for (tokens, heads, size, turned, weighted) in [
         (1, 1, 16, true, true),
         (7, 3, 32, false, true),

@@ -5,7 +5,7 @@ use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::ops::Tile;
 use rullama_train::ops::Weight;
-use rullama_train::ops::linear::{self, LowRank};
+use rullama_train::ops::linear::tiled::{self as linear, LowRank};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, scaled, sum, values, wide};
@@ -23,9 +23,9 @@ pub fn widths(ty: GgmlType) -> [usize; 3] {
     }
 }
 
-/// A random weight on the device and its values, as the decoder of src/weights has them.
+/// A random weight on the device, and its values from the decoder of src/base.
 ///
-/// With `tiled` it is in pieces of 64 rows in one buffer, each from a multiple of 256 bytes on and with NaN behind it.
+/// With `tiled` it lies in pieces of 64 rows in one buffer, each from a multiple of 256 bytes on and followed by NaN.
 pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: bool) -> (Weight, Vec<f64>) {
     let bytes = random_blocks(ty, rows * cols / ty.block_len(), (rows + cols) as u64);
     let truth = wide(&dequantize(ty, &bytes));
@@ -73,7 +73,7 @@ const fn case(
     Case { tokens, width, outputs, rank, tiled, scale, margins }
 }
 
-/// One token and several blocks of 64 of them, `N` under, over and between multiples of 64 and of 4, views.
+/// One token and several blocks of 64 tokens; `N` below, above and between multiples of 64 and of 4; views.
 const CASES: [Case; 7] = [
     case(1, 0, 68, None, false, 1.0, [(0, 0), (0, 0)]),
     case(1, 2, 131, Some(4), true, 1.0, [(0, 0), (0, 0)]),
@@ -102,14 +102,14 @@ pub fn forward(gpu: &Gpu) -> Outcome {
             forward_case(gpu, &mut check, ty, c)?;
         }
     }
-    // The head: no multiple of 4 outputs, so that the row's padding is written too, as zero.
+    // The head: outputs are no multiple of 4, so that zeros are written to the row's padding.
     let head = case(7, 1, 1003, None, true, 1.0, [(0, 0), (0, 0)]);
     forward_case(gpu, &mut check, GgmlType::Q6_K, &head)?;
     forward_case(gpu, &mut check, GgmlType::F32, &head)?;
     check.done()
 }
 
-/// The same with operands in f16, rows from 2^-40 to 2^40.
+/// Forward with operands in f16, and rows from 2^-40 to 2^40.
 pub fn forward_in_f16(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("linear forward, operands in f16", HALF);
     for ty in GgmlType::SUPPORTED {
@@ -122,7 +122,7 @@ pub fn forward_in_f16(gpu: &Gpu) -> Outcome {
 
 fn forward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case) -> Outcome {
     let (name, k) = (c.name(ty), widths(ty)[c.width]);
-    let half = gpu.tier() != Tier::F32;
+    let half = gpu.kernels().tier() != Tier::F32;
     let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
     let x = rows(1, c.tokens, k, half);
     let mut expected = scaled(c.scale, &reference::linear::forward(&wide(&x), &w, k));
@@ -155,7 +155,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// The same with operands in f16.
+/// Backward with operands in f16.
 pub fn backward_in_f16(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("linear backward, operands in f16", HALF);
     for ty in GgmlType::SUPPORTED {
@@ -168,7 +168,7 @@ pub fn backward_in_f16(gpu: &Gpu) -> Outcome {
 
 fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulate: bool) -> Outcome {
     let (name, k) = (format!("{} accumulate={accumulate}", c.name(ty)), widths(ty)[c.width]);
-    let half = gpu.tier() != Tier::F32;
+    let half = gpu.kernels().tier() != Tier::F32;
     let (weight, w) = random_weight(gpu, ty, c.outputs, k, c.tiled);
     let (dy, before) = (rows(1, c.tokens, c.outputs, half), rows(2, c.tokens, k, half));
     let mut expected = scaled(c.scale, &reference::linear::backward(&wide(&dy), &w, k));
@@ -189,7 +189,7 @@ fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulat
     let (u, a) = (rows(3, c.tokens, rank, half), values(4, rank * k));
     expected = sum(&expected, &reference::linear::backward(&wide(&u), &wide(&a), k));
     let (u, a) = (Block::input(gpu, (4, 8), rank, &u), Held::new(gpu, k, &a));
-    // The factor of the term is forward's alone: u has it already.
+    // Only forward applies the factor of the term: u has it already.
     let lora = LowRank { z: u.view(), matrix: &a.param, rank, scale: 0.75 };
     run(gpu, |rec| {
         linear::backward(rec, dx.view(), dy.view(), &weight, c.scale, Some(&lora), c.tokens, accumulate)
@@ -197,7 +197,7 @@ fn backward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case, accumulat
     close(check, half, &name, k, &dx.read(gpu, &name)?, &expected)
 }
 
-/// Rows of very different size are divided by it.
+/// Compares; with f16 operands each row is first divided by its size.
 fn close(
     check: &mut Check,
     half: bool,
@@ -212,22 +212,22 @@ fn close(
     }
 }
 
-/// What a device does before it takes such matrices unasked, and what it has left behind.
-pub fn trial(gpu: &Gpu) -> Outcome {
+/// The self-test of a device passes, and leaves no compiled kernels behind.
+pub fn self_test(gpu: &Gpu) -> Outcome {
     let fresh = pollster::block_on(Gpu::open(Backend::Auto, None, false))?;
-    fresh.set_tier(Tier::F16);
-    pollster::block_on(fresh.try_matrices())?;
-    let left = (fresh.tier(), fresh.compiled());
-    let expected = (Tier::F16, 0);
-    if left != expected || gpu.failed_trial().is_some() {
-        return Err(format!("{left:?}, {:?}, expected {expected:?}", gpu.failed_trial()).into());
+    pollster::block_on(fresh.self_test())?;
+    let left = fresh.compiled();
+    let expected = 0;
+    if left != expected || gpu.failed_self_test().is_some() {
+        return Err(format!("{left:?}, {:?}, expected {expected:?}", gpu.failed_self_test()).into());
     }
     Ok(())
 }
 
-/// The adapter's own matrices and rows of activations as weights: `z = x·Aᵀ`, `u = scale·dy·B`.
+/// The adapter's matrices and rows of activations as weights: `z = x·Aᵀ`, `u = scale·dy·B`.
 pub fn adapter_products(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("linear, adapter", if gpu.tier() == Tier::F32 { PRODUCT } else { HALF });
+    let mut check =
+        Check::new("linear, adapter", if gpu.kernels().tier() == Tier::F32 { PRODUCT } else { HALF });
     for (tokens, rank, n) in [(1, 4, 20), (65, 12, 252), (130, 16, 68)] {
         let name = format!("T={tokens} R={rank} N={n}");
         let (x, a) = (values(1, tokens * n), values(2, rank * n));

@@ -9,7 +9,7 @@ use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, sum, va
 /// Sums of up to 200 products.
 const PRODUCT: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 1e-6 };
 
-/// `dB += scale·dyᵀ·z` and `dA += uᵀ·x`, from gradients that are there already.
+/// `dB += scale·dyᵀ·z` and `dA += uᵀ·x`, added to existing gradients.
 pub fn gradient(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("lora gradient", PRODUCT);
     let cases: [(usize, usize, usize, f32, [Margins; 3]); 5] = [
@@ -29,7 +29,7 @@ pub fn gradient(gpu: &Gpu) -> Outcome {
         );
         let (a, b) = (values(5, rank * n), values(6, n * rank));
         let (mut da, mut db, mut dx) = (wide(&a), wide(&b), wide(&x));
-        // The reference makes u from dy: here dy stands for B's side alone, and dA is checked as a product of its own.
+        // The reference computes u from dy. Here dy is used for B only, and dA is checked as a separate product.
         reference::lora::backward(
             &wide(&dy),
             &wide(&x),

@@ -1,6 +1,6 @@
-//! Every operation on the device against the f64 reference of the same name.
+//! Every op on the device against the f64 reference of the same name, on every variant of its kernels that the device has.
 //!
-//! Every output stands in a larger buffer of known values, every input among NaN: what is written or read outside shows.
+//! Every output lies in a larger buffer of known values, and every input among NaN, so that writes and reads outside show.
 
 mod adamw;
 mod attention;
@@ -24,109 +24,131 @@ mod rms_norm;
 mod verdict;
 
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::op::{OPS, Variant};
 
-type Test = (&'static str, fn(&Gpu) -> check::Outcome);
+type Run = fn(&Gpu) -> check::Outcome;
 
-fn main() {
-    let tests: [Test; 89] = [
-        ("embedding: decoders are exact", embedding::decodes_exactly),
-        ("embedding: forward", embedding::forward),
-        ("embedding: rows of activations, and backward", embedding::gather_and_backward),
-        ("linear: forward", linear::forward),
-        ("linear: backward", linear::backward),
-        ("linear: adapter matrices as weights", linear::adapter_products),
-        ("lora: gradient", lora::gradient),
-        ("plain: linear, forward, sums split", |gpu| split(gpu, linear::forward)),
-        ("plain: linear, backward, sums split", |gpu| split(gpu, linear::backward)),
-        ("plain: lora, gradient, sums split", |gpu| split(gpu, lora::gradient)),
-        ("plain: linear, forward", linear::forward),
-        ("plain: linear, backward", linear::backward),
-        ("plain: linear, adapter matrices as weights", linear::adapter_products),
-        ("plain: lora, gradient", lora::gradient),
-        ("plain: rms_norm, forward", rms_norm::forward),
-        ("plain: rms_norm, backward", rms_norm::backward),
-        ("plain: attention, forward and backward", attention::forward_and_backward),
-        ("plain: attention, large scores", attention::large_scores),
-        ("plain: rms_norm, a row that overflows is not finite", rms_norm::overflow),
-        ("linear: forward (operands in f16)", linear::forward_in_f16),
-        ("linear: backward (operands in f16)", linear::backward_in_f16),
-        ("linear: a device's trial (8×8 matrices)", linear::trial),
-        ("linear: forward (8×8 matrices)", linear::forward_in_f16),
-        ("linear: backward (8×8 matrices)", linear::backward_in_f16),
-        ("linear: forward, sums split (8×8 matrices)", |gpu| split(gpu, linear::forward_in_f16)),
-        ("linear: backward, sums split (8×8 matrices)", |gpu| split(gpu, linear::backward_in_f16)),
-        ("linear: adapter matrices as weights (8×8 matrices)", linear::adapter_products),
-        ("packed: norms (f16)", half::norms),
-        ("packed: norms added to the stream (f16)", half::residuals),
-        ("packed: GeGLU, both ways (f16)", half::geglu),
-        ("packed: gradients of logits (f16)", half::cross_entropy),
-        ("packed: heads (f16)", half::heads),
-        ("packed: gradients of heads (f16)", half::heads_backward),
-        ("packed: the likeliest token (f16)", verdict::top1_with_gradients),
-        ("packed: rows that are not finite (f16)", verdict::lost_rows_with_gradients),
-        ("cooperative: linear, forward", coop::forward),
-        ("cooperative: linear, backward", coop::backward),
-        ("cooperative: adapter and gradients", coop::adapter),
-        ("cooperative: linear, forward, sums split", |gpu| split(gpu, coop::forward)),
-        ("cooperative: linear, backward, sums split", |gpu| split(gpu, coop::backward)),
-        ("cooperative: adapter and gradients, sums split", |gpu| split(gpu, coop::adapter)),
-        ("rms_norm: forward", rms_norm::forward),
-        ("rms_norm: backward", rms_norm::backward),
-        ("rope: forward and backward", elementwise::rope_both_ways),
-        ("attention: forward and backward", attention::forward_and_backward),
-        ("attention: large scores", attention::large_scores),
-        ("attention: forward and backward (operands in f16)", attention::forward_and_backward),
-        ("attention: large scores (operands in f16)", attention::large_scores),
-        ("attention: forward and backward (8×8 matrices)", attention::forward_and_backward),
-        ("attention: large scores (8×8 matrices)", attention::large_scores),
-        ("cooperative: attention, forward and backward", attention::forward_and_backward),
-        ("cooperative: attention, large scores", attention::large_scores),
-        ("geglu: forward and backward", elementwise::geglu_both_ways),
-        ("scale: in place and add", elementwise::scale_and_add),
-        ("router: choice, weights and scores", experts::routers),
-        ("experts: tokens sorted", experts::groups),
-        ("experts: products", experts::products),
-        ("experts: GeGLU and back to tokens", experts::whole),
-        ("experts: gradients of their adapters", experts::gradients),
-        ("experts: dropout of what their adapters read", expert_dropout::masks),
-        ("experts: products of short passes", experts::short),
-        ("experts: products (operands in f16)", experts::products),
-        ("experts: products (8×8 matrices)", experts::products),
-        ("cooperative: experts, gradients of their adapters", experts::gradients),
-        ("cooperative: experts, products", experts::products),
-        ("cooperative: experts, GeGLU and back to tokens", experts::whole),
-        ("dropout: masks", elementwise::dropout_masks),
-        ("cross_entropy: forward", cross_entropy::forward),
-        ("cross_entropy: backward", cross_entropy::backward),
-        ("cross_entropy: softcap alone", cross_entropy::softcap),
-        ("rms_norm: a row that overflows is not finite", rms_norm::overflow),
-        ("verdict: the likeliest token", verdict::top1),
-        ("verdict: rows that are not finite", verdict::lost_rows),
-        ("verdict: the counts of a step", verdict::tally),
-        ("adamw, sgd and clipping: ten steps", adamw::ten_steps),
-        ("adamw, sgd and clipping: gradients that are not finite", adamw::non_finite),
-        ("matvec: a few rows, with an adapter's A", matvec::forward),
-        ("matvec: many threads a row", |gpu| split(gpu, matvec::wide_rows)),
-        ("cached attention", cached_attention::forward),
-        ("cached attention, keys split", |gpu| split(gpu, cached_attention::forward)),
-        ("heads: queries, keys and values into the cache", decoding::heads_and_cache),
-        ("random blocks", random::blocks),
-        ("residual: the end of a block", decoding::residual_and_next),
-        ("residual: many threads", |gpu| split(gpu, decoding::residual_and_next)),
-        ("gated: feed-forward and per-layer inputs", decoding::gates),
-        ("gated: many threads", |gpu| split(gpu, decoding::gates)),
-        ("matvec: a gated input", decoding::gated_products),
-        ("per-layer inputs of all layers", decoding::per_layer_inputs),
-        ("argmax", decoding::likeliest),
-    ];
-    gpu::run(tests.map(|(name, test)| (name.to_string(), Box::new(test) as _)).into())
+/// A test of an op, on some of its variants.
+struct Case {
+    op: &'static str,
+    name: &'static str,
+    variants: &'static [Variant],
+    run: Run,
 }
 
-/// The same test with every product cut into as many parts as its sum allows.
-fn split(gpu: &Gpu, test: fn(&Gpu) -> check::Outcome) -> check::Outcome {
-    let usual = gpu.workgroups_to_fill();
-    gpu.set_workgroups_to_fill(1 << 20);
-    let outcome = test(gpu);
-    gpu.set_workgroups_to_fill(usual);
-    outcome
+const fn case(op: &'static str, name: &'static str, variants: &'static [Variant], run: Run) -> Case {
+    Case { op, name, variants, run }
+}
+
+const F32: &[Variant] = &[Variant::F32];
+const PLAIN: &[Variant] = &[Variant::Plain];
+/// Both kinds of f32 kernels, where a software renderer has its own.
+const EXACT: &[Variant] = &[Variant::F32, Variant::Plain];
+/// f16 operands without matrices of 16×16.
+const HALF: &[Variant] = &[Variant::F16, Variant::Coop8];
+const COOP8: &[Variant] = &[Variant::Coop8];
+const COOP16: &[Variant] = &[Variant::Coop16];
+const PACKED: &[Variant] = &[Variant::Packed];
+const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
+
+const CASES: [Case; 66] = [
+    case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
+    case("adamw", "gradients that are not finite", F32, adamw::non_finite),
+    case("argmax", "the likeliest token", F32, decoding::likeliest),
+    case("attention", "forward and backward", PRODUCTS, attention::forward_and_backward),
+    case("attention", "large scores", PRODUCTS, attention::large_scores),
+    case("block_end", "the end of a block", F32, decoding::residual_and_next),
+    case("block_end", "many threads per row", F32, |gpu| split(gpu, decoding::residual_and_next)),
+    case("cached_attention", "forward", F32, cached_attention::forward),
+    case("cached_attention", "forward, keys split", F32, |gpu| split(gpu, cached_attention::forward)),
+    case("cached_gated", "feed-forward and per-layer inputs", F32, decoding::gates),
+    case("cached_gated", "many threads per column", F32, |gpu| split(gpu, decoding::gates)),
+    case("cached_heads", "queries, keys and values into the cache", F32, decoding::heads_and_cache),
+    case("cross_entropy", "forward", F32, cross_entropy::forward),
+    case("cross_entropy", "backward", F32, cross_entropy::backward),
+    case("cross_entropy", "softcap alone", F32, cross_entropy::softcap),
+    case("cross_entropy", "gradients of logits", PACKED, half::cross_entropy),
+    case("dropout", "masks", F32, elementwise::dropout_masks),
+    case("dropout", "masks of the inputs of experts' adapters", F32, expert_dropout::masks),
+    case("embedding", "decoders are exact", F32, embedding::decodes_exactly),
+    case("embedding", "forward", F32, embedding::forward),
+    case("embedding", "rows of activations, and backward", F32, embedding::gather_and_backward),
+    case("experts", "choice, weights and scores of the router", F32, experts::routers),
+    case("experts", "tokens sorted", F32, experts::groups),
+    case("gated", "forward and backward", F32, elementwise::geglu_both_ways),
+    case("gated", "forward and backward, packed", PACKED, half::geglu),
+    case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::whole),
+    case("heads", "forward", PACKED, half::heads),
+    case("heads", "backward", PACKED, half::heads_backward),
+    case("linear", "forward", EXACT, linear::forward),
+    case("linear", "forward", HALF, linear::forward_in_f16),
+    case("linear", "forward", COOP16, coop::forward),
+    case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
+    case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),
+    case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),
+    case("linear", "backward", EXACT, linear::backward),
+    case("linear", "backward", HALF, linear::backward_in_f16),
+    case("linear", "backward", COOP16, coop::backward),
+    case("linear", "backward, sums split", PLAIN, |gpu| split(gpu, linear::backward)),
+    case("linear", "backward, sums split", COOP8, |gpu| split(gpu, linear::backward_in_f16)),
+    case("linear", "backward, sums split", COOP16, |gpu| split(gpu, coop::backward)),
+    case(
+        "linear",
+        "adapter matrices as weights",
+        &[Variant::F32, Variant::Plain, Variant::Coop8],
+        linear::adapter_products,
+    ),
+    case("linear", "a device's self-test", COOP8, linear::self_test),
+    case(
+        "linear",
+        "experts",
+        &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+        experts::products,
+    ),
+    case("lora", "gradient", EXACT, lora::gradient),
+    case("lora", "gradient, sums split", PLAIN, |gpu| split(gpu, lora::gradient)),
+    case("lora", "products and gradients", COOP16, coop::adapter),
+    case("lora", "products and gradients, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
+    case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients),
+    case("matvec", "a few rows, with an adapter's A", F32, matvec::forward),
+    case("matvec", "many threads per row", F32, |gpu| split(gpu, matvec::wide_rows)),
+    case("matvec", "a gated input", F32, decoding::gated_products),
+    case("matvec", "experts in short passes", F32, experts::short),
+    case("norm_add", "forward", PACKED, half::residuals),
+    case("per_layer", "inputs of all layers", F32, decoding::per_layer_inputs),
+    case("random", "blocks of weights", F32, random::blocks),
+    case("rms_norm", "forward", EXACT, rms_norm::forward),
+    case("rms_norm", "backward", EXACT, rms_norm::backward),
+    case("rms_norm", "a row that overflows is not finite", EXACT, rms_norm::overflow),
+    case("rms_norm", "forward and backward, packed", PACKED, half::norms),
+    case("rope", "forward and backward", F32, elementwise::rope_both_ways),
+    case("row_status", "the likeliest token", F32, verdict::top1),
+    case("row_status", "the likeliest token, with gradients", PACKED, verdict::top1_with_gradients),
+    case("row_status", "rows that are not finite", F32, verdict::lost_rows),
+    case("row_status", "rows that are not finite, with gradients", PACKED, verdict::lost_rows_with_gradients),
+    case("row_status", "the counts of a step", F32, verdict::tally),
+    case("scale", "in place, and add", F32, elementwise::scale_and_add),
+];
+
+/// Ops that only other ops' tests run: packing and partial sums in products, row factors in products in f16, and the norms of updates in
+/// the optimizer. Peaks are measured, not tested.
+const WITHIN_OTHERS: [&str; 5] = ["pack", "partial_sums", "peak", "row_factors", "update_norm"];
+
+fn main() {
+    for op in OPS.iter().filter(|op| !WITHIN_OTHERS.contains(&op.name)) {
+        for variant in op.variants {
+            let tested = CASES.iter().any(|case| case.op == op.name && case.variants.contains(variant));
+            assert!(tested, "{} [{variant}] has no test", op.name);
+        }
+    }
+    let tests = CASES.iter().flat_map(|case| {
+        let name = format!("{}/{}", case.op, case.name);
+        case.variants.iter().map(move |variant| gpu::Test::new(name.clone(), *variant, case.run))
+    });
+    gpu::run(tests.collect())
+}
+
+/// Runs a test with every product cut into as many parts as its sum allows.
+fn split(gpu: &Gpu, test: Run) -> check::Outcome {
+    test(&gpu.with_kernels(gpu.kernels().filling(1 << 20)))
 }

@@ -1,4 +1,4 @@
-//! Products of a few rows with weights of every format, alone and side by side, and with an adapter's `A` beside them.
+//! Products of a few rows with weights of every format, alone and side by side, and with an adapter's `A`.
 
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
@@ -33,7 +33,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
         let k = widths(ty);
         run_case(1, k[2], &[(ty, 131)], 4, false, None)?;
-        // Every number of rows with some format, in tiles and not, capped and not.
+        // Every number of rows with some format, with and without tiles and softcap.
         run_case(
             [2, 3, 5, 8][i % 4],
             k[i % 3],
@@ -42,23 +42,23 @@ pub fn forward(gpu: &Gpu) -> Outcome {
             i % 2 == 0,
             [None, Some(3.0)][i % 2],
         )?;
-        // Side by side, alike and not, in one piece and in more than one dispatch takes.
+        // Side by side, of the same and of different formats, in one dispatch and in several.
         match i % 2 {
             0 => run_case(1, 512, &[(ty, 5), (GgmlType::Q6_K, 64), (ty, 33)], 12, false, None)?,
             _ => run_case(1, 512, &[(ty, 128), (GgmlType::F16, 130)], 4, true, None)?,
         }
     }
     run_case(1, 256, &[(GgmlType::Q4_K, 1)], 0, false, None)?;
-    // Wide enough for every number of threads a row.
+    // Wide enough for every number of threads per row.
     for k in [128, 512, 1024, 1536, 2048] {
         run_case(3, k, &[(GgmlType::F16, 5)], 4, false, None)?;
     }
-    // More workgroups than one dimension of them holds: 32 768, of 32 rows each.
+    // More workgroups than one dimension holds: 32 768, of 32 rows each.
     run_case(1, 32, &[(GgmlType::Q8_0, 1_050_000)], 4, false, None)?;
     checks.into_iter().try_for_each(Check::done)
 }
 
-/// Rows that 32 and 64 threads share, with slices left over and without, and `A` wider than four rounds of a workgroup.
+/// Rows that 32 and 64 threads share, with and without remaining slices, and `A` wider than four rounds of a workgroup.
 pub fn wide_rows(gpu: &Gpu) -> Outcome {
     let mut checks = [Check::new("matvec", PRODUCT), Check::new("matvec z", PRODUCT)];
     for ty in GgmlType::SUPPORTED {
@@ -84,7 +84,7 @@ fn forward_case(gpu: &Gpu, [check, z_check]: &mut [Check; 2], case: &Case) -> Ou
     let Case { rows, cols: k, rank, tiled, softcap, .. } = *case;
     let types: Vec<String> = case.matrices.iter().map(|(ty, n)| format!("{n} of {}", ty.name())).collect();
     let name = format!("T={rows} K={k} N={types:?} R={rank} tiled={tiled} softcap={softcap:?}");
-    // The rows before the first are not this pass's.
+    // Rows before the first belong to another pass.
     let (before, scale) = (2, 0.37);
     let x = values(1, (before + rows) * k);
     let mine = wide(&x[before * k..]);
@@ -92,13 +92,13 @@ fn forward_case(gpu: &Gpu, [check, z_check]: &mut [Check; 2], case: &Case) -> Ou
         case.matrices.iter().map(|&(ty, n)| random_weight(gpu, ty, n, k, tiled)).unzip();
     let n: usize = case.matrices.iter().map(|(_, n)| n).sum();
     let mut expected = scaled(scale, &reference::linear::forward(&mine, &truths.concat(), k));
-    // What the cap takes off has been rounded before, and tanh is exact beside 1 only.
+    // The capped value is rounded before, and tanh is exact only relative to 1.
     let size = softcap.map_or(0.0, |cap| expected.iter().fold(f64::from(cap), |m, y| m.max(y.abs())));
     if let Some(cap) = softcap.map(f64::from) {
         expected.iter_mut().for_each(|y| *y = cap * (*y / cap).tanh());
     }
     let x = Block::input(gpu, (4, 8), k, &x);
-    // z stands some columns behind y in one buffer.
+    // z lies some columns after y in the same buffer.
     let (gap, y_width) = (8, n.next_multiple_of(4));
     let width = y_width + gap + rank;
     let y = Block::output(gpu, (4, 4), width, rows);

@@ -1,4 +1,4 @@
-//! Random blocks: finite, of the spread that they should have, and the same again.
+//! Random blocks are finite, have the expected spread, and are reproducible.
 
 use libtest_mimic::Failed;
 use rullama_train::base::Tensor;

@@ -1,7 +1,8 @@
-//! RMSNorm with everything that it does on the way.
+//! RMSNorm with all of its options.
 
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::rms_norm::{self, Norm};
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::rms_norm::plain as rms_norm;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};
@@ -15,7 +16,7 @@ const EPS: f32 = 1e-6;
 /// Rows and widths: heads and tokens, odd, and more rows than one dimension of workgroups may have.
 const SHAPES: [(usize, usize); 6] = [(1, 4), (7, 60), (65, 256), (7, 1536), (130, 60), (70_001, 4)];
 
-/// Rows from large to so small that ε counts; where there are several, the second is all zero.
+/// Rows from large to so small that ε matters; the second of several rows is zero.
 fn rows(seed: u64, height: usize, width: usize) -> Vec<f32> {
     let mut x = values(seed, height * width);
     for (i, row) in x.chunks_mut(width).enumerate() {
@@ -56,7 +57,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// `dx`, written, or added and scaled. Each row is compared alone: their gradients differ by 10⁵.
+/// `dx`, written, or added and scaled. Each row is compared separately: their gradients differ by 10⁵.
 pub fn backward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("rms_norm backward", GRADIENT);
     for (height, width) in SHAPES {
@@ -91,7 +92,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
             for row in 0..height {
                 let at = row * width..(row + 1) * width;
                 let (f, e) = (&found[at.clone()], &expected[at.clone()]);
-                // What cancels: each term is about as long as rstd·w·dy.
+                // Terms of about rstd·w·dy cancel.
                 let squares: f64 = wide_x[at.clone()].iter().map(|x| x * x).sum();
                 let rstd = 1.0 / (squares / width as f64 + f64::from(EPS)).sqrt();
                 check.close_to(&format!("{name} row {row}"), width, f, e, 0.5 * rstd)?;
@@ -101,7 +102,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// Squares whose sum leaves f32 would give a row of zeros: it must not look like a sound one, both ways.
+/// Squares whose sum overflows f32 would give a row of zeros. It must not look valid, forward or backward.
 pub fn overflow(gpu: &Gpu) -> Outcome {
     let (height, width) = (3, 60);
     let mut x = values(1, height * width);

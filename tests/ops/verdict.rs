@@ -1,4 +1,4 @@
-//! Which rows are right, which are lost, and what the optimizer makes of lost ones.
+//! The status of rows: right, wrong or not finite, and the optimizer's handling of rows that are not finite.
 
 use libtest_mimic::Failed;
 use pollster::block_on;
@@ -13,19 +13,19 @@ use rullama_train::reference;
 
 use super::check::{Block, Outcome, run, values, wide};
 
-/// What stands in the verdicts around those of the chunk.
+/// The status around the rows of the chunk.
 const AROUND: u32 = 77;
 const BEFORE: usize = 3;
 
-/// Rows, width, vocabulary: one, less than a workgroup, not multiples of 64, several values a thread, more rows than one dimension may have.
+/// Rows, width, vocabulary: one, less than a workgroup, not multiples of 64, several values per thread, more rows than one dimension may have.
 const SHAPES: [(usize, usize, usize); 6] =
     [(1, 4, 1), (7, 60, 5), (65, 256, 1003), (17, 64, 5003), (130, 1536, 64), (70_001, 4, 3)];
 
-/// The same where the gradients come with them.
+/// Shapes for the kernel that computes gradients, too.
 const WHOLE_VEC4S: [(usize, usize, usize); 5] =
     [(1, 4, 4), (7, 60, 8), (65, 256, 1004), (17, 64, 5004), (130, 1536, 64)];
 
-/// What writes the verdicts.
+/// The kernel that writes the status.
 type Dispatch = fn(&mut Recorder, &Chunk, &Verdicts, &Packed);
 
 fn alone(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, _: &Packed) {
@@ -33,10 +33,12 @@ fn alone(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, _: &Packed) {
 }
 
 fn with_gradients(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed) {
-    coop_cross_entropy::backward(rec, chunk, verdicts, dlogits, 1.0);
+    // The status of a row does not depend on its coefficient.
+    let coefficients = rec.gpu().buffer("coefficients", (4 * chunk.rows) as u64).expect("it is small");
+    coop_cross_entropy::backward(rec, chunk, verdicts, dlogits, &coefficients);
 }
 
-/// Puts something into the hidden states and logits.
+/// Changes the hidden states and logits.
 type Spoil = fn(&mut [f32], &mut [f32]);
 
 struct Case {
@@ -50,10 +52,10 @@ struct Case {
 
 impl Case {
     fn new((rows, width, vocab): (usize, usize, usize)) -> Case {
-        // Few different values, so that there are equal ones.
+        // Few different values, so that some are equal.
         let logits: Vec<f32> = values(1, rows * vocab).iter().map(|x| (x * 20.0).round()).collect();
         let largest = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("one");
-        // Of every four rows one has some target, one the last of the largest, two the first of them.
+        // Of every four rows one has any target, one the last of the largest values, two the first of them.
         let target = |(n, row): (usize, &[f32])| match n % 4 {
             0 => n * 7 % vocab,
             1 => largest(row),
@@ -96,7 +98,7 @@ pub fn top1(gpu: &Gpu) -> Outcome {
     compare(gpu, &SHAPES, alone)
 }
 
-/// The same where they come with the gradients.
+/// As above, by the kernel that computes gradients, too.
 pub fn top1_with_gradients(gpu: &Gpu) -> Outcome {
     compare(gpu, &WHOLE_VEC4S, with_gradients)
 }
@@ -120,12 +122,12 @@ fn compare(gpu: &Gpu, shapes: &[(usize, usize, usize)], dispatch: Dispatch) -> O
     Ok(())
 }
 
-/// One value that is lost, or a sum of squares beyond f32, is seen in its row and in no other.
+/// One value that is not finite, or a sum of squares that exceeds f32, is reported in its row and in no other.
 pub fn lost_rows(gpu: &Gpu) -> Outcome {
     lose(gpu, 1003, alone)
 }
 
-/// The same where they come with the gradients.
+/// As above, by the kernel that computes gradients, too.
 pub fn lost_rows_with_gradients(gpu: &Gpu) -> Outcome {
     lose(gpu, 1004, with_gradients)
 }
@@ -134,7 +136,7 @@ fn lose(gpu: &Gpu, vocab: usize, dispatch: Dispatch) -> Outcome {
     let spoils: [(&str, Spoil); 7] = [
         ("a hidden NaN", |hidden, _| hidden[59] = f32::NAN),
         ("a hidden infinity", |hidden, _| hidden[0] = f32::NEG_INFINITY),
-        // 2e19² is beyond f32's largest, 3.4e38.
+        // 2e19² exceeds f32's largest value, 3.4e38.
         ("squares beyond f32", |hidden, _| hidden[13] = 2e19),
         ("a NaN among the logits", |_, logits| logits[999] = f32::NAN),
         ("an infinite logit", |_, logits| logits[1002] = f32::INFINITY),
@@ -156,13 +158,13 @@ fn lose(gpu: &Gpu, vocab: usize, dispatch: Dispatch) -> Outcome {
     Ok(())
 }
 
-/// The counts of a step, and the flag that holds the optimizer back.
+/// The counts of a step, and the flag that stops the optimizer.
 pub fn tally(gpu: &Gpu) -> Outcome {
     for (rows, lost) in [(1, 0), (63, 1), (5000, 0), (70_001, 3)] {
         let mut verdicts: Vec<u32> = (0..rows).map(|n| if n % 3 == 0 { RIGHT } else { WRONG }).collect();
         (0..lost).for_each(|n| verdicts[rows - 1 - 7 * n] = NOT_FINITE);
         let right = verdicts.iter().filter(|&&v| v == RIGHT).count() as f32;
-        // What lies behind the step's rows does not count.
+        // Values past the step's rows are ignored.
         verdicts.extend([NOT_FINITE, RIGHT]);
         let buffer = gpu.upload("verdicts", &verdicts)?;
         let gradients = [gpu.upload("gradients", &[3.0f32, 4.0, 0.0, 0.0])?];

@@ -102,11 +102,7 @@ pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
 
 /// The same with the keys of every attention split over workgroups.
 pub fn keys_split(gpu: &Gpu) -> Result<(), Failed> {
-    let usual = gpu.workgroups_to_fill();
-    gpu.set_workgroups_to_fill(1 << 20);
-    let outcome = compare(gpu, &WAYS[..1], &[]);
-    gpu.set_workgroups_to_fill(usual);
-    outcome
+    compare(&gpu.with_kernels(gpu.kernels().filling(1 << 20)), &WAYS[..1], &[])
 }
 
 /// Long passes with operands in f16, against the training forward there: both round them, in other places.
@@ -140,9 +136,9 @@ fn compare(gpu: &Gpu, adapted: &[(usize, usize)], base: &[(usize, usize)]) -> Re
                 check(
                     &format!("{}, {what}, {first} at first, at most {chunk}", case.name),
                     worst,
-                    match (gpu.tier(), mixture) {
+                    match (gpu.kernels().tier(), mixture) {
                         (Tier::F32, _) => LOGITS,
-                        (Tier::Cooperative8, true) => HALF_MIXTURE,
+                        (Tier::Coop8, true) => HALF_MIXTURE,
                         _ => HALF,
                     },
                 )?;

@@ -83,7 +83,7 @@ pub fn experts_against_reference(gpu: &Gpu) -> Result<(), Failed> {
 }
 
 fn compare(gpu: &Gpu, folder: &str) -> Result<(), Failed> {
-    let [loss_allowed, gradient_allowed] = if gpu.tier() == Tier::F32 { EXACT } else { HALF };
+    let [loss_allowed, gradient_allowed] = if gpu.kernels().tier() == Tier::F32 { EXACT } else { HALF };
     let g = Golden::read(&Path::new("tests/golden").join(folder));
     let used = g.base.config().layers[0].experts.map_or(0, |experts| experts.used);
     let model = Model::load(gpu, &g.base, 128).expect("the model fits");

@@ -82,8 +82,7 @@ pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
     let masked = Dropout { probability: 0.3, seed: 1 };
     for (dropout, recompute) in [(Dropout::NONE, Recompute::Never), (masked, Recompute::Always)] {
         // One that has compiled nothing.
-        let fresh = block_on(Gpu::open(Backend::Auto, None, false))?;
-        fresh.set_tier(gpu.tier());
+        let fresh = block_on(Gpu::open(Backend::Auto, None, false))?.with_kernels(gpu.kernels());
         let model = Model::load(&fresh, &g.base, 128).expect("the model fits");
         let trainer = trainer(&fresh, &model, &g.adapter, &[&step], dropout, recompute);
         let new = block_on(trainer.compile(&step.micro_batches, &ADAMW))?;
@@ -158,7 +157,7 @@ pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
     };
     let (loss, gradients) = run(Base::tiny()?)?;
     let (scaled_loss, scaled) = run(Base::open(file.path().to_str().expect("UTF-8"))?)?;
-    let tolerance = if gpu.tier() != Tier::F32 { 1e-2 } else { 1e-4 };
+    let tolerance = if gpu.kernels().tier() != Tier::F32 { 1e-2 } else { 1e-4 };
     check("loss", (scaled_loss - loss).abs() / loss, tolerance / 5.0)?;
     for (slot, pair) in &gradients {
         // Every A has no gradient yet: B is zero.

@@ -26,74 +26,81 @@ use rullama_train::data::batch::Step;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
+use rullama_train::ops::op::Variant;
 use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
 
 fn main() {
-    type Test = fn(&Gpu) -> Result<(), Failed>;
-    let tests: [(&str, Test); 40] = [
-        ("chat: twenty steps of the recipe against PyTorch", chat::twenty_steps),
+    type Run = fn(&Gpu) -> Result<(), Failed>;
+    const F32: &[Variant] = &[Variant::F32];
+    let cases: [(&str, &[Variant], Run); 27] = [
+        ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
-            "splits: the same steps twice give the same bits, micro-batches of any size the same numbers",
+            "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
+            F32,
             splits::micro_batches,
         ),
-        ("splits: kept and recomputed activations give the same bits", splits::recompute),
-        ("splits: cooperative, kept and recomputed activations give the same bits", splits::recompute),
-        ("offload: experts in host memory give the same bits", offload::same_bits),
-        ("offload: cooperative, experts in host memory give the same bits", offload::same_bits),
-        ("offload: a limit takes as few experts off the device as it must", offload::limits),
-        ("offload: recipes", offload::recipes),
-        ("dropout: the masks of a whole model against the reference", dropout::against_reference),
-        ("dropout: the masks of a whole mixture against the reference", dropout::experts_against_reference),
         (
-            "dropout: cooperative, the masks of a whole model against the reference",
+            "splits: kept and recomputed activations give the same bits",
+            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+            splits::recompute,
+        ),
+        (
+            "offload: experts in host memory give the same bits",
+            &[Variant::F32, Variant::Coop16],
+            offload::same_bits,
+        ),
+        ("offload: a limit takes as few experts off the device as possible", F32, offload::limits),
+        ("offload: recipes", F32, offload::recipes),
+        (
+            "dropout: the masks of a whole model against the reference",
+            &[Variant::F32, Variant::Coop16],
             dropout::against_reference,
         ),
         (
-            "dropout: cooperative, the masks of a whole mixture against the reference",
+            "dropout: the masks of a whole mixture against the reference",
+            &[Variant::F32, Variant::Coop16],
             dropout::experts_against_reference,
         ),
-        ("dropout: the same seed gives the same bits, kept and recomputed", dropout::same_bits),
+        ("dropout: the same seed gives the same bits, kept and recomputed", F32, dropout::same_bits),
         (
-            "dropout: of experts, the same seed gives the same bits, wherever they lie",
+            "dropout: of experts, the same seed gives the same bits, on the device or in host memory",
+            &[Variant::F32, Variant::Coop16],
             dropout::same_bits_of_experts,
         ),
+        ("limits: a gradient that is not finite leaves the adapter as it was", F32, limits::not_finite),
+        ("limits: an overflow in a layer is reported in training and in evaluation", F32, limits::overflow),
+        ("limits: a step without loss is refused", F32, limits::no_loss),
         (
-            "dropout: cooperative, of experts, the same seed gives the same bits, wherever they lie",
-            dropout::same_bits_of_experts,
-        ),
-        ("limits: a gradient that is not finite leaves the adapter as it was", limits::not_finite),
-        ("limits: an overflow inside is seen in training and in evaluation", limits::overflow),
-        ("limits: a step without loss is refused", limits::no_loss),
-        ("limits: what is compiled ahead is all that steps and evaluations run", limits::compiled_ahead),
-        (
-            "limits: cooperative, what is compiled ahead is all that steps and evaluations run",
+            "limits: all kernels of steps and evaluations are compiled ahead",
+            &[Variant::F32, Variant::Coop8, Variant::Coop16],
             limits::compiled_ahead,
         ),
-        ("limits: one sample is learned by heart", limits::overfit),
-        ("limits: a feed-forward beyond f16", limits::beyond_f16),
-        ("limits: cooperative, a feed-forward beyond f16", limits::beyond_f16),
-        ("limits: a feed-forward beyond f16 (operands in f16)", limits::beyond_f16),
-        ("splits: kept and recomputed activations give the same bits (operands in f16)", splits::recompute),
+        ("limits: one sample is overfitted", F32, limits::overfit),
         (
-            "limits: what is compiled ahead is all that steps and evaluations run (8×8 matrices)",
-            limits::compiled_ahead,
+            "limits: a feed-forward whose values exceed f16",
+            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+            limits::beyond_f16,
         ),
-        ("limits: a feed-forward beyond f16 (8×8 matrices)", limits::beyond_f16),
-        ("splits: kept and recomputed activations give the same bits (8×8 matrices)", splits::recompute),
-        ("decode: in long passes (8×8 matrices)", decode::in_f16),
-        ("exported: a folder computes what PEFT computes", exported::logits),
-        ("decode: token by token and in passes, the training forward's logits", decode::against_training),
-        ("decode: the same with the keys split over workgroups", decode::keys_split),
-        ("decode: cooperative, in long passes", decode::in_f16),
-        ("decode: going back", decode::rewind),
-        ("shapes: sizes without weights", shapes::train),
-        ("decode: greedy replies, unmerged, merged and by the training forward", decode::greedy),
-        ("exported: every format gives the same replies", exported::replies),
-        ("library: the examples run", library::examples),
-        ("library: training without a recipe file", library::quick_path),
-        ("library: a base that is read by ranges gives the same bits", library::streamed),
+        ("decode: in long passes", &[Variant::Coop8, Variant::Coop16], decode::in_f16),
+        ("exported: a folder computes PEFT's logits", F32, exported::logits),
+        (
+            "decode: token by token and in passes gives the training forward's logits",
+            F32,
+            decode::against_training,
+        ),
+        ("decode: with keys split over workgroups", F32, decode::keys_split),
+        ("decode: rewind", F32, decode::rewind),
+        ("shapes: random weights of given shapes", F32, shapes::train),
+        ("decode: greedy replies, unmerged, merged and by the training forward", F32, decode::greedy),
+        ("exported: every format gives the same replies", F32, exported::replies),
+        ("library: the examples run", F32, library::examples),
+        ("library: training without a recipe file", F32, library::quick_path),
+        ("library: a base that is read by ranges gives the same bits", F32, library::streamed),
     ];
-    gpu::run(tests.map(|(name, test)| (name.into(), Box::new(test) as _)).into())
+    let tests = cases.into_iter().flat_map(|(name, variants, run)| {
+        variants.iter().map(move |variant| gpu::Test::new(name, *variant, run))
+    });
+    gpu::run(tests.collect())
 }
 
 /// A trainer with room for `steps`.

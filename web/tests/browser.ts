@@ -1,7 +1,7 @@
-// Chromium as all tests start it, with WebGPU on the processor.
+// Chromium with software WebGPU, as all tests start it.
 import { existsSync } from "node:fs";
 
-// A browser that is there already; else the one that `npx playwright install chromium` fetches.
+// An installed browser, or the one that `npx playwright install chromium` downloads.
 const installed = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser"].find(existsSync);
 
 export const launchOptions = {

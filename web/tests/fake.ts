@@ -1,6 +1,6 @@
 /**
- * A trainer that computes nothing, for tests of the page alone. The address asks for more: `?hold=11` waits after step 11
- * until the run is paused or stopped, `?fail=lost` loses the device, `?bytes=N` makes the checkpoints large.
+ * A fake trainer for tests of the page. Query parameters: `?hold=11` waits after step 11 until the run is paused or stopped,
+ * `?fail=lost` loses the device, `?bytes=N` sets the size of the checkpoints.
  */
 
 import { DeviceLost, RecipeError } from "../src/api/errors";
@@ -27,7 +27,7 @@ function check(recipe: string): Check {
     recipe,
     base: "tiny: 4 layers, width 256, vocabulary 2 048",
     parameters: 292864,
-    template: "gemma4, built in, as small models have it; loss on every answer",
+    template: "built-in Gemma 4 template (small-model variant)",
     steps: STEPS,
     train: { samples: 360, tokens: 13148, loss_tokens: 6442 },
     validation: { samples: 40, tokens: 1486, loss_tokens: 743 },

@@ -1,4 +1,4 @@
-// The values of a slice in f16, of formats that are read in f32.
+// Values of a slice in f16, for formats that are read in f32.
 fn half_factors(s: Slice) -> vec2<f32> {
     return slice_factors(s);
 }

@@ -1,5 +1,5 @@
-// Q4_K: d·scale·(q − 8) + (8·d·scale − dmin·minimum). The second term is small where values spread around zero, so that
-// little is lost by its rounding.
+// Q4_K: d·scale·(q − 8) + (8·d·scale − dmin·minimum). The second term is small where values are centred on zero, so that its rounding
+// loses little.
 #import formats/half/pairs
 
 fn half_factors(s: Slice) -> vec2<f16> {

@@ -1,4 +1,4 @@
-//! A checkpoint, and the folder of a run.
+//! `inspect` for checkpoints and output folders of runs.
 
 use std::path::{Path, PathBuf};
 
@@ -6,21 +6,28 @@ use anyhow::Result;
 use rullama_train::run::checkpoint;
 use serde_json::Value;
 
-use super::super::show;
+use crate::cli::output;
 
-/// What a checkpoint holds; damage is an error that names it.
+/// Describes a checkpoint. A damaged one is an error that says what is wrong.
 pub fn describe(path: &Path) -> Result<()> {
     let found = checkpoint::inspect(path)?;
-    let (step, steps) = (show::grouped(found.step), show::grouped(found.steps));
-    show::line("checkpoint", format_args!("{}: after step {step} of {steps}, whole", path.display()));
+    let step = output::grouped(found.step);
+    let steps = output::grouped(found.steps);
+    output::line("checkpoint", format_args!("{}: after step {step} of {steps}, intact", path.display()));
     let skipped = match found.step - (found.updates as usize).min(found.step) {
         0 => String::new(),
-        n => format!(", {} left out", show::count(n, "step")),
+        n => format!(", {} skipped", output::count(n, "step")),
     };
     let best =
         found.best_step.map_or(String::new(), |step| format!("; the best evaluation was at step {step}"));
-    show::line("progress", format_args!("{}{skipped}{best}", show::count(found.updates as usize, "update")));
-    show::line("written", format_args!("by rullama-train {}, {}", found.version, show::bytes(found.bytes)));
+    output::line(
+        "progress",
+        format_args!("{}{skipped}{best}", output::count(found.updates as usize, "update")),
+    );
+    output::line(
+        "written",
+        format_args!("by rullama-train {}, {}", found.version, output::bytes(found.bytes)),
+    );
     let identity = &found.identity;
     for (what, digest) in [
         ("base", &identity.base),
@@ -28,35 +35,35 @@ pub fn describe(path: &Path) -> Result<()> {
         ("training samples", &identity.train),
         ("validation samples", &identity.validation),
     ] {
-        show::line("digest", format_args!("{what} {digest}"));
+        output::line("digest", format_args!("{what} {digest}"));
     }
     Ok(())
 }
 
-/// What a run's folder holds.
+/// Describes the output folder of a run.
 pub fn run_folder(path: &Path, checkpoints: &[(usize, PathBuf)]) -> Result<()> {
     let text = std::fs::read(path.join("run.json")).unwrap_or_default();
-    // Without it, or with a damaged one, the checkpoints still tell.
+    // If it is missing or damaged, the checkpoints are still listed.
     let run: Value = serde_json::from_slice(&text).unwrap_or_default();
-    let status = run["status"].as_str().unwrap_or("of unknown status");
+    let status = run["status"].as_str().unwrap_or("unknown status");
     let step = match (run["step"].as_u64(), run["steps"].as_u64()) {
         (Some(step), Some(steps)) => format!(", after step {step} of {steps}"),
-        (None, Some(steps)) => format!(", {}", show::count(steps as usize, "step")),
+        (None, Some(steps)) => format!(", {}", output::count(steps as usize, "step")),
         _ => String::new(),
     };
-    show::line("run", format_args!("{}: {status}{step}", path.display()));
+    output::line("run", format_args!("{}: {status}{step}", path.display()));
     for (key, label) in [("base", "base"), ("device", "device")] {
         if let Some(text) = run[key].as_str() {
-            show::line(label, text);
+            output::line(label, text);
         }
     }
     for (_, checkpoint) in checkpoints {
         match checkpoint::inspect(checkpoint) {
-            Ok(found) => show::line(
+            Ok(found) => output::line(
                 "checkpoint",
-                format_args!("{}: whole, {}", checkpoint.display(), show::bytes(found.bytes)),
+                format_args!("{}: intact, {}", checkpoint.display(), output::bytes(found.bytes)),
             ),
-            Err(error) => show::line("checkpoint", error),
+            Err(error) => output::line("checkpoint", error),
         }
     }
     Ok(())

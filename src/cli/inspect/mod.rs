@@ -1,4 +1,4 @@
-//! What a file or a folder is: a model, an adapter, a checkpoint, a run, or samples.
+//! `inspect`: describes a model, an adapter, a checkpoint, the output folder of a run, or samples.
 
 mod adapter;
 mod checkpoint;
@@ -16,20 +16,21 @@ use rullama_train::run::checkpoint as checkpoints;
 
 pub use samples::read as read_samples;
 
-/// What to describe.
+/// Options of `inspect`.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// A GGUF, an adapter of any format, a checkpoint or output folder, samples, or the name of a model.
+    /// A GGUF file, an adapter in any export format, a checkpoint or output folder, samples, or the name of a model.
     path: PathBuf,
-    /// The base that an adapter is for, or whose vocabulary counts the tokens of samples: what `model.base` takes. Unset,
-    /// what the adapter itself names, and tiny.
+    /// Base model of an adapter [default: the base that the adapter's files name], or whose tokenizer counts the tokens of
+    /// samples [default: tiny].
     #[arg(long, value_name = "BASE")]
     base: Option<String>,
 }
 
-/// Describes it.
+/// Finds out what the path is and describes it.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let (path, base) = (&args.path, args.base.as_deref());
+    let path = &args.path;
+    let base = args.base.as_deref();
     if path.is_dir() {
         return folder(path, base);
     }
@@ -37,21 +38,21 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         return samples::describe(path, base);
     }
     if !path.exists() {
-        // A name that is none is refused in the words of `model.base`.
-        return model::opened(&path.to_string_lossy());
+        // Errors are those of `model.base`.
+        return model::describe_named(&path.to_string_lossy());
     }
     match first_bytes(path)? {
         start if start.starts_with(b"GGUF") => {
             let gguf = Gguf::open(path)?;
             match gguf.get::<&str>("general.type")? {
                 Some("adapter") => adapter::describe(path, base),
-                _ => model::file(gguf, path),
+                _ => model::describe_file(gguf, path),
             }
         }
         start if start.get(8) == Some(&b'{') => adapter::describe(path, base),
         _ if path.extension().is_some_and(|e| e == "toml") => {
             let path = path.display();
-            bail!("{path} is no data; `rullama-train check {path}` says what a recipe resolves to")
+            bail!("{path} is a recipe; use `rullama-train check {path}`")
         }
         _ => samples::describe(path, base),
     }
@@ -76,7 +77,7 @@ fn folder(path: &Path, base: Option<&str>) -> Result<()> {
     }
 }
 
-/// Enough to tell formats apart.
+/// The first nine bytes, enough to recognise the format.
 fn first_bytes(path: &Path) -> Result<Vec<u8>> {
     let mut start = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(9).read_to_end(&mut start));

@@ -1,4 +1,4 @@
-//! Samples: what they lie in, how long they are, and the first with what carries loss.
+//! `inspect` for samples: their files, their lengths, and the first sample with its loss tokens marked.
 
 use std::path::Path;
 
@@ -9,26 +9,21 @@ use rullama_train::data::template::TrainOn;
 use rullama_train::recipe::Template;
 use rullama_train::run::Frozen;
 
-use super::super::{describe, show};
+use crate::cli::output;
 
-/// Describes a file, a folder or a pattern of samples, in tokens of the base `named`, else of tiny.
-pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
-    let base = named.unwrap_or("tiny");
+/// Describes a file, a folder or a pattern of samples. Tokens are counted with the tokenizer of `base`, or of tiny.
+pub fn describe(path: &Path, base: Option<&str>) -> Result<()> {
+    let base = base.unwrap_or("tiny");
     let frozen = Frozen::named(base, &Template::Auto)?;
     let samples = read(path, &frozen)?;
-    let tokens: usize = samples.iter().map(|sample| sample.ids.len()).sum();
-    let loss: usize = samples.iter().map(Sample::loss_tokens).sum();
-    let share = 100.0 * loss as f64 / tokens.max(1) as f64;
-    let (count, tokens) = (show::count(samples.len(), "sample"), show::count(tokens, "token"));
-    show::line("samples", format_args!("{count}, {tokens} of {base}'s, {share:.0} % carry loss"));
-    describe::lengths(&samples);
-    show::notices(&dataset::duplicates(&samples, &[]));
-    show::text(format_args!("\n{}; what stands between « and » carries loss:\n", samples[0].origin));
-    show::text(show::marked(&frozen.tokenizer, &samples[0]));
+    output::line("samples", format_args!("{}, with the tokenizer of {base}", output::token_counts(&samples)));
+    output::lengths(&samples);
+    output::notices(&dataset::duplicates(&samples, &[]));
+    output::marked_sample(&frozen.tokenizer, &samples[0]);
     Ok(())
 }
 
-/// Every sample of `path`, whole; says what its files are.
+/// Reads every sample of `path` without truncation, and prints a line per file.
 pub fn read(path: &Path, frozen: &Frozen) -> Result<Vec<Sample>> {
     let options = Options {
         format: Default::default(),
@@ -42,10 +37,10 @@ pub fn read(path: &Path, frozen: &Frozen) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for path in paths {
         let read = files::read(&path, &frozen.tokenizer, &options, None)?;
-        show::line("read", show::found(&path, &read.found));
-        show::notices(&read.notices);
+        output::line("read", output::found(&path, &read.found));
+        output::notices(&read.notices);
         samples.extend(read.samples);
     }
-    show::notices(skipped.as_slice());
+    output::notices(skipped.as_slice());
     Ok(samples)
 }

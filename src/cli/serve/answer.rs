@@ -1,12 +1,12 @@
-//! How answers look: OpenAI's chat completions, whole and in pieces.
+//! Responses in OpenAI's chat completion format, whole or as a stream of chunks.
 
 use rullama_train::data::template::{Message, Part, ReplyParts, ToolCall};
 use rullama_train::talk::generate::{Finish, Reply};
 use serde_json::{Map, Value, json};
 
-use crate::cli::generate;
+use crate::cli::talk::generate;
 
-/// What every part of an answer says about itself.
+/// The fields that all chunks of a response share.
 pub struct Answer {
     pub id: String,
     pub created: u64,
@@ -14,7 +14,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The whole reply, which is `message`.
+    /// The response without streaming. `message` is the parsed reply.
     pub fn whole(&self, reply: &Reply, message: &Message) -> Value {
         let calls = message.tool_calls.iter().enumerate();
         let calls: Vec<Value> = calls.map(|(index, call)| self.call(index, call)).collect();
@@ -37,7 +37,7 @@ impl Answer {
         })
     }
 
-    /// A piece of a stream.
+    /// A chunk of a streamed response.
     pub fn chunk(&self, delta: Value, finish_reason: Option<&str>) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model,
@@ -45,7 +45,7 @@ impl Answer {
         })
     }
 
-    /// The last piece of a stream that wants to know.
+    /// The last chunk of a stream with `include_usage`: token counts only.
     pub fn usage_chunk(&self, reply: &Reply) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model,
@@ -53,7 +53,7 @@ impl Answer {
         })
     }
 
-    /// Call number `index` of the reply; its id is the reply's with that number behind it.
+    /// Tool call number `index` of the reply. Its id is the id of the response, followed by the index.
     fn call(&self, index: usize, call: &ToolCall) -> Value {
         let arguments = Map::clone(&call.arguments);
         let function = json!({ "name": call.name, "arguments": Value::Object(arguments).to_string() });
@@ -62,24 +62,25 @@ impl Answer {
     }
 }
 
-/// A reply on its way, as pieces of a stream.
+/// Converts the pieces of a streamed reply to OpenAI's deltas.
 pub struct Deltas {
     parts: ReplyParts,
     calls: usize,
 }
 
 impl Deltas {
+    /// Starts at the beginning of a reply.
     pub fn new(parts: ReplyParts) -> Deltas {
         Deltas { parts, calls: 0 }
     }
 
-    /// What a piece of text adds.
+    /// The deltas of a further piece of text.
     pub fn push(&mut self, piece: &str, answer: &Answer) -> Vec<Value> {
         let parts = self.parts.push(piece);
         parts.into_iter().map(|part| self.delta(part, answer)).collect()
     }
 
-    /// What the end adds, and why the reply ended.
+    /// The last deltas, and the `finish_reason`.
     pub fn finish(mut self, finish: Finish, answer: &Answer) -> (Vec<Value>, &'static str) {
         let parts = self.parts.clone().finish();
         let deltas = parts.into_iter().map(|part| self.delta(part, answer)).collect();
@@ -101,7 +102,7 @@ impl Deltas {
     }
 }
 
-/// OpenAI's word: a reply that ends with calls wants their results.
+/// OpenAI's `finish_reason`, which is `tool_calls` for a reply with tool calls.
 fn finish_reason(finish: Finish, calls: bool) -> &'static str {
     match (finish, calls) {
         (Finish::Stop, true) => "tool_calls",
@@ -109,9 +110,10 @@ fn finish_reason(finish: Finish, calls: bool) -> &'static str {
     }
 }
 
-/// Tokens of prompt and reply; the token that ended the reply is not counted.
+/// Token counts of prompt and reply. The end-of-turn token is not counted.
 fn usage(reply: &Reply) -> Value {
-    let (prompt, completion) = (reply.prompt_tokens, reply.ids.len());
+    let prompt = reply.prompt_tokens;
+    let completion = reply.ids.len();
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": reply.cached_tokens },

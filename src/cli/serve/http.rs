@@ -1,4 +1,4 @@
-//! Routes, answers and streams.
+//! HTTP routes, responses and event streams.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_core::Stream;
-use rullama_train::data::template::ReplyParts;
+use rullama_train::data::template::{Conversation, ReplyParts};
 use rullama_train::talk::conversation;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
@@ -24,13 +24,13 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
 use super::answer::{Answer, Deltas};
-use super::api::{self, ApiError};
-use super::{Job, Piece, Served};
+use super::error::ApiError;
+use super::{Job, Piece, Served, request};
 
-/// Largest request: a long context in a wordy encoding.
+/// Maximum size of a request.
 const BODY_BYTES: usize = 16 << 20;
-/// How long open connections may take to end after Ctrl-C.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long open connections may take to finish after Ctrl-C.
+const SHUTDOWN: Duration = Duration::from_secs(5);
 
 struct App {
     served: Served,
@@ -38,12 +38,12 @@ struct App {
     requests: AtomicU64,
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Serves on `listener` until `stopped` says so.
+/// Serves on `listener` until `stopped` is true.
 pub fn serve(
     listener: TcpListener,
     served: Served,
@@ -68,7 +68,7 @@ pub fn serve(
         let server = axum::serve(listener, router).with_graceful_shutdown(stop);
         let mut server = tokio::spawn(server.into_future());
         let _ = stopped.wait_for(|stopped| *stopped).await;
-        if tokio::time::timeout(LAST_WORDS, &mut server).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN, &mut server).await.is_err() {
             server.abort();
         }
         Ok(())
@@ -87,14 +87,14 @@ fn json_response(status: StatusCode, body: &Value) -> Response {
 
 async fn no_route(request: Request) -> ApiError {
     let message = format!(
-        "there is no {}; there are /v1/chat/completions, /v1/models and /v1/models/ID",
+        "{} does not exist; the routes are /v1/chat/completions, /v1/models and /v1/models/ID",
         request.uri().path()
     );
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
 async fn no_method(request: Request) -> ApiError {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
+    let message = format!("{} does not allow {}", request.uri().path(), request.method());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
@@ -112,69 +112,87 @@ async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Re
     Ok(json_response(StatusCode::OK, &model_object(&app, &id)))
 }
 
-/// Whether the adapters are part of model `id`.
+/// Whether model `id` includes the adapters. An error if there is no such model.
 fn find_model(app: &App, id: &str) -> Result<bool, ApiError> {
     let found = app.served.models.iter().find(|(name, _)| name == id);
     found.map(|(_, with_adapter)| *with_adapter).ok_or_else(|| {
-        let there: Vec<&str> = app.served.models.iter().map(|(name, _)| &name[..]).collect();
-        let message = format!("there is no model {id:?}; there is {}", there.join(" and "));
-        let (param, code) = (Some("model".into()), Some("model_not_found"));
+        let available: Vec<&str> = app.served.models.iter().map(|(name, _)| &name[..]).collect();
+        let message = format!("model {id:?} does not exist; available: {}", available.join(", "));
+        let param = Some("model".into());
+        let code = Some("model_not_found");
         ApiError { param, code, ..ApiError::new(StatusCode::NOT_FOUND, message) }
     })
 }
 
 async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let body = to_bytes(request.into_body(), BODY_BYTES).await.map_err(|_| {
-        let message = format!("the request is cut short, or larger than {BODY_BYTES} bytes");
+        let message = format!("the request is incomplete or larger than {BODY_BYTES} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     })?;
     let number = app.requests.fetch_add(1, Ordering::Relaxed);
     let served = &app.served;
     let seed = served.defaults.sampling.seed.wrapping_add(number);
-    let request = api::parse(&body, &served.defaults, seed)?;
+    let request = request::parse(&body, &served.defaults, seed)?;
     let with_adapter = find_model(&app, &request.model)?;
-    let bad = |message: String, code| {
-        let (status, param) = (StatusCode::BAD_REQUEST, Some("messages".into()));
-        ApiError { param, code, ..ApiError::new(status, message) }
-    };
-    let prompt = served
-        .template
-        .prompt(&served.tokenizer, &request.conversation)
-        .map_err(|e| bad(format!("messages: {e}"), None))?;
-    if prompt.len() > served.context {
-        let (found, context) = (prompt.len(), served.context);
-        let message = format!("the messages have {found} tokens, the context holds {context}; shorten them");
-        return Err(bad(message, Some("context_length_exceeded")));
-    }
-    let (pieces, mut receiver) = unbounded_channel();
+    let prompt = prompt(served, &request.conversation)?;
     let parts = ReplyParts::to(&prompt, &served.tokenizer);
+    let (pieces, mut receiver) = unbounded_channel();
     let job = Job { with_adapter, prompt, options: request.options, pieces };
     app.jobs.try_send(job).map_err(|error| match error {
         TrySendError::Full(_) => {
-            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too many requests wait; try again later")
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too many requests are waiting; try again later")
         }
-        TrySendError::Closed(_) => ended(),
+        TrySendError::Closed(_) => stopping(),
     })?;
     let answer =
         Answer { id: format!("chatcmpl-{}-{number}", served.created), created: now(), model: request.model };
-    // What fails before the first word fails the request.
-    let first = receiver.recv().await.ok_or_else(ended)?;
+    // An error before the first piece is an HTTP error, also for a stream.
+    let first = receiver.recv().await.ok_or_else(stopping)?;
     if let Piece::Failed(message) = first {
         return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
     }
-    if request.stream {
-        let stream = Events {
-            receiver,
-            answer,
-            deltas: Some(Deltas::new(parts)),
-            include_usage: request.include_usage,
-            first: Some(first),
-            begun: false,
-            ended: false,
-        };
-        let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-        return Ok((headers, Body::from_stream(stream)).into_response());
+    if !request.stream {
+        return whole(first, receiver, parts, &answer).await;
     }
+    let stream = Events {
+        receiver,
+        answer,
+        deltas: Some(Deltas::new(parts)),
+        include_usage: request.include_usage,
+        first: Some(first),
+        begun: false,
+        ended: false,
+    };
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
+    Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// The tokens of a conversation. An error if they exceed the context.
+fn prompt(served: &Served, conversation: &Conversation) -> Result<Vec<u32>, ApiError> {
+    let bad = |message: String, code| {
+        let param = Some("messages".into());
+        ApiError { param, code, ..ApiError::new(StatusCode::BAD_REQUEST, message) }
+    };
+    let prompt = served
+        .template
+        .prompt(&served.tokenizer, conversation)
+        .map_err(|e| bad(format!("messages: {e}"), None))?;
+    if prompt.len() > served.context {
+        let found = prompt.len();
+        let message =
+            format!("the messages have {found} tokens, the context holds {}; shorten them", served.context);
+        return Err(bad(message, Some("context_length_exceeded")));
+    }
+    Ok(prompt)
+}
+
+/// Waits for the end of the reply and returns it in one response.
+async fn whole(
+    first: Piece,
+    mut receiver: UnboundedReceiver<Piece>,
+    parts: ReplyParts,
+    answer: &Answer,
+) -> Result<Response, ApiError> {
     let mut next = Some(first);
     loop {
         match next {
@@ -186,21 +204,21 @@ async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Respo
             Some(Piece::Failed(message)) => {
                 return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
             }
-            None => return Err(ended()),
+            None => return Err(stopping()),
         }
     }
 }
 
-/// The device's side let go of the request: only when the server ends.
-fn ended() -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end")
+/// The error for requests that are dropped because the server stops.
+fn stopping() -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping")
 }
 
-/// The reply as server-sent events. Dropped where the client goes away, which closes the channel and ends the generation.
+/// The reply as server-sent events. If the client disconnects, this is dropped, which closes the channel and stops generation.
 struct Events {
     receiver: UnboundedReceiver<Piece>,
     answer: Answer,
-    /// Until the reply has ended.
+    /// `None` after the end of the reply.
     deltas: Option<Deltas>,
     include_usage: bool,
     first: Option<Piece>,
@@ -220,7 +238,7 @@ impl Stream for Events {
                     Poll::Ready(piece) => piece,
                 },
             };
-            // A piece of a call alone says nothing yet.
+            // Part of a tool call produces no event yet.
             let text = self.events(piece);
             if !text.is_empty() {
                 return Poll::Ready(Some(Ok(text)));
@@ -231,7 +249,7 @@ impl Stream for Events {
 }
 
 impl Events {
-    /// What one piece becomes; no piece: the server ends.
+    /// The events of one piece. No piece means that the server is stopping.
     fn events(&mut self, piece: Option<Piece>) -> String {
         let mut text = String::new();
         let mut event = |value: Value| text += &format!("data: {value}\n\n");
@@ -260,7 +278,7 @@ impl Events {
                 self.ended = true;
             }
             None => {
-                event(ended().body());
+                event(stopping().body());
                 self.ended = true;
             }
         }

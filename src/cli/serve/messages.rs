@@ -1,21 +1,22 @@
-//! Messages, functions and their calls as a request has them.
+//! Reading messages, tools and tool calls from a request.
 
 use rullama_train::data::template::{Message, Role, ToolCall};
 use serde_json::{Map, Value};
 
-use super::api::{ApiError, Fields, kind};
+use super::error::ApiError;
+use super::fields::{Fields, kind};
 
-/// `"messages"`.
+/// Reads `"messages"`.
 pub fn messages_of(value: Value) -> Result<Vec<Message>, ApiError> {
     each(value, "messages", "messages", message)
 }
 
-/// `"tools"`: each `{"type": "function", "function": {"name": …}}`, as templates want them.
+/// Reads `"tools"`: a list of `{"type": "function", "function": {"name": …}}`, the form that templates expect.
 pub fn tools_of(value: Value) -> Result<Vec<Value>, ApiError> {
     each(value, "tools", "functions", tool)
 }
 
-/// The parts of a list, each read under its own name.
+/// Reads the items of a list with `read`, which gets the item's name for errors: `messages[0]`.
 fn each<T>(
     value: Value,
     name: &str,
@@ -38,7 +39,8 @@ fn object(value: Value, at: &str) -> Result<Fields, ApiError> {
 fn message(value: Value, at: &str) -> Result<Message, ApiError> {
     let mut fields = object(value, at)?;
     let of = |field: &str| format!("{at}.{field}");
-    let name = text(&mut fields, "role", at)?.ok_or_else(|| ApiError::at(&of("role"), "expected a role"))?;
+    let name = text(&mut fields, "role", at)?
+        .ok_or_else(|| ApiError::at(&of("role"), "is missing: expected a role"))?;
     let role = Role::from_name(&name).ok_or_else(|| {
         let roles = "expected \"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
         ApiError::at(&of("role"), format!("found {name:?}, {roles}"))
@@ -64,7 +66,7 @@ fn message(value: Value, at: &str) -> Result<Message, ApiError> {
             let found = other.as_ref().map_or("nothing", kind);
             return Err(ApiError::at(
                 &of("content"),
-                format!("expected a text or a list of texts, found {found}"),
+                format!("expected a string or a list of text parts, found {found}"),
             ));
         }
     };
@@ -77,32 +79,33 @@ fn text(fields: &mut Fields, name: &str, at: &str) -> Result<Option<String>, Api
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(other) => {
-            Err(ApiError::at(&format!("{at}.{name}"), format!("expected a text, found {}", kind(&other))))
+            Err(ApiError::at(&format!("{at}.{name}"), format!("expected a string, found {}", kind(&other))))
         }
     }
 }
 
-/// Refuses a field that nothing reads, unless it is empty: clients hand back what they were given.
+/// Rejects unknown fields unless they are empty: clients send messages back as they received them.
 fn finish(fields: Fields, at: &str) -> Result<(), ApiError> {
     let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     match fields.0.iter().find(|(_, value)| !empty(value)) {
-        Some((name, _)) => Err(ApiError::at(&format!("{at}.{name}"), "is not supported; leave it out")),
+        Some((name, _)) => Err(ApiError::at(&format!("{at}.{name}"), "is not supported; remove this field")),
         None => Ok(()),
     }
 }
 
 fn text_part(part: &Value, at: &str) -> Result<String, ApiError> {
-    let (kind, text) = (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str));
+    let kind = part.get("type").and_then(Value::as_str);
+    let text = part.get("text").and_then(Value::as_str);
     match (kind, text) {
         (Some("text"), Some(text)) => Ok(text.to_owned()),
         (Some(other), _) if other != "text" => {
-            Err(ApiError::at(at, format!("found a part of type {other:?}, only \"text\" is understood")))
+            Err(ApiError::at(at, format!("found a part of type {other:?}, only \"text\" is supported")))
         }
-        _ => Err(ApiError::at(at, "expected parts like {\"type\": \"text\", \"text\": \"…\"}")),
+        _ => Err(ApiError::at(at, "expected parts of the form {\"type\": \"text\", \"text\": \"…\"}")),
     }
 }
 
-/// `{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}`.
+/// Reads a tool call: `{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}`.
 fn call(value: Value, at: &str) -> Result<ToolCall, ApiError> {
     let mut fields = object(value, at)?;
     let id = text(&mut fields, "id", at)?.unwrap_or_default();
@@ -118,11 +121,11 @@ fn call(value: Value, at: &str) -> Result<ToolCall, ApiError> {
         Some(_) => None,
     };
     let arguments = arguments
-        .ok_or_else(|| ApiError::at(&format!("{at}.arguments"), "expected a JSON object, as a text"))?;
+        .ok_or_else(|| ApiError::at(&format!("{at}.arguments"), "expected a JSON object in a string"))?;
     Ok(ToolCall { id, name, arguments })
 }
 
-/// The object under `"function"`, where the type is that.
+/// The object under `"function"`. An error if the type is not "function".
 fn function_of(fields: &mut Fields, at: &str) -> Result<Fields, ApiError> {
     let kind = text(fields, "type", at)?;
     if let Some(other) = kind.filter(|kind| kind != "function") {
@@ -144,20 +147,20 @@ fn tool(value: Value, at: &str) -> Result<Value, ApiError> {
     if function.remove("strict").is_some_and(|strict| strict == true) {
         return Err(ApiError::at(
             &format!("{at}.strict"),
-            "is not supported: nothing forces the model to keep to a schema",
+            "is not supported: output is not constrained to a schema; remove this field",
         ));
     }
-    for (key, there) in [
+    for (key, valid) in [
         ("description", function.get("description").is_none_or(|v| v.is_string() || v.is_null())),
         ("parameters", function.get("parameters").is_none_or(|v| v.is_object() || v.is_null())),
     ] {
-        if !there {
-            let expected = if key == "description" { "a text" } else { "a JSON schema" };
+        if !valid {
+            let expected = if key == "description" { "a string" } else { "a JSON schema" };
             return Err(ApiError::at(&format!("{at}.{key}"), format!("expected {expected}")));
         }
     }
     if function.get("description").is_none_or(Value::is_null) {
-        function.insert("description".into(), "".into()); // as samples for training have it
+        function.insert("description".into(), "".into()); // like the tools in training samples
     }
     Ok(serde_json::json!({ "type": "function", "function": function }))
 }

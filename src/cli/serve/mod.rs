@@ -1,11 +1,12 @@
-//! OpenAI's chat completions over HTTP: requests wait in a queue, the device answers one at a time.
+//! `serve`: OpenAI's chat completions over HTTP. Requests wait in a queue; the GPU answers one at a time.
 
 mod answer;
-mod api;
+mod error;
+mod fields;
 mod http;
 mod messages;
+mod request;
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -18,61 +19,61 @@ use pollster::block_on;
 use rullama_train::data::template::Template;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::run;
-use rullama_train::talk::generate::{Event, Finish, Generator, Options, Reply};
+use rullama_train::talk::generate::{Event, Finish, Options, Reply};
 use tokio::sync::mpsc::{Receiver, UnboundedSender, channel};
 use tokio::sync::watch;
 
-use super::inference::{Loaded, ModelArgs, SamplingArgs};
-use super::show;
+use super::talk::{Generators, Loaded, ModelArgs, SamplingArgs};
+use crate::cli::output;
 
-/// Requests that may wait; the next one is refused.
+/// Maximum number of waiting requests; further requests are refused.
 const QUEUE: usize = 64;
 
-/// What to serve, and where.
+/// Options of `serve`.
 #[derive(Args)]
 pub struct ServeArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The port; 0 takes a free one.
+    /// Port to listen on; 0 picks a free port.
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// The address to listen on; whoever reaches it may use the model.
+    /// Address to listen on. Everyone who can reach it can use the model.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
-    /// Tell every request on stdout.
+    /// Print a line per request.
     #[arg(long)]
     verbose: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
 
-/// One request on its way to the device.
+/// A request for a reply.
 struct Job {
-    /// Whether the adapters reply too.
+    /// Whether to reply with the adapters.
     with_adapter: bool,
     prompt: Vec<u32>,
     options: Options,
-    /// Closed where nobody waits any more.
+    /// Closed when the client is gone.
     pieces: UnboundedSender<Piece>,
 }
 
-/// What comes back.
+/// A part of a reply.
 enum Piece {
     Text(String),
     Done(Reply),
     Failed(String),
 }
 
-/// What the HTTP side knows.
+/// The model as the HTTP side sees it.
 struct Served {
     tokenizer: Tokenizer,
     template: Template,
     context: usize,
-    /// Ids of the models, and whether the adapters reply.
+    /// Model ids, and whether the model includes the adapters.
     models: Vec<(String, bool)>,
-    /// What a request leaves open.
+    /// Options for fields that a request does not set.
     defaults: Options,
-    /// Seconds since 1970 when the server began.
+    /// Start of the server, in seconds since 1970.
     created: u64,
 }
 
@@ -80,7 +81,7 @@ struct Served {
 pub fn run(args: &ServeArgs) -> Result<()> {
     args.sampling.check()?;
     let address = SocketAddr::new(args.host, args.port);
-    // Before the weights are read: a port that is taken should show at once.
+    // Listen before loading the weights, so that a port in use is reported at once.
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen on {address}; choose another --port or --host"))?;
     listener.set_nonblocking(true)?;
@@ -105,63 +106,51 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     };
     loaded.show();
     let names: Vec<&str> = served.models.iter().map(|(name, _)| &name[..]).collect();
-    show::line("models", names.join(", "));
+    output::line("models", names.join(", "));
 
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = watch::channel(false);
     let flag = stop.clone();
     ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(130); // asked twice
+            std::process::exit(130); // second Ctrl-C
         }
         let _ = stopping.send(true);
     })
-    .context("Ctrl-C cannot be caught")?;
+    .context("cannot handle Ctrl-C")?;
     let (jobs, queue) = channel(QUEUE);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| http::serve(listener, served, jobs, stopped));
-        show::line("serving", format_args!("http://{address}/v1; Ctrl-C ends"));
-        let mut voices = Voices { loaded: &loaded, workspace: &workspace, made: BTreeMap::new() };
-        work(&mut voices, queue, &stop, args.verbose);
-        server.join().expect("the server does not panic")
+        output::line("serving", format_args!("http://{address}/v1 (Ctrl-C stops the server)"));
+        let mut generators = Generators::new(&loaded, &workspace);
+        work(&loaded, &mut generators, queue, &stop, args.verbose);
+        server.join().expect("the server thread does not panic")
     })?;
-    show::line("ended", "no request is left");
+    output::line("stopped", "all requests are finished");
     Ok(())
 }
 
-/// The last part of a path or a name without what kind of file it is.
+/// The file name of a path, without the extension of a model file.
 fn model_name(name: &str) -> String {
     let last = Path::new(name).file_name().map_or(name.into(), |n| n.to_string_lossy());
     let stem = last.strip_suffix(".gguf").or(last.strip_suffix(".safetensors")).unwrap_or(&last);
     stem.to_string()
 }
 
-/// The base's cache and the adapters', each made when first asked.
-struct Voices<'a> {
-    loaded: &'a Loaded,
-    workspace: &'a rullama_train::model::decode::Workspace<'a>,
-    made: BTreeMap<bool, Generator<'a>>,
-}
-
-impl<'a> Voices<'a> {
-    fn get(&mut self, with_adapter: bool) -> Result<&mut Generator<'a>> {
-        if !self.made.contains_key(&with_adapter) {
-            let adapter = self.loaded.adapter.as_ref().filter(|_| with_adapter);
-            let made = Generator::new(self.workspace, &self.loaded.frozen.tokenizer, adapter)?;
-            self.made.insert(with_adapter, made);
-        }
-        Ok(self.made.get_mut(&with_adapter).expect("made above"))
-    }
-}
-
-/// Answers what waits, until the HTTP side is gone.
-fn work(voices: &mut Voices, mut queue: Receiver<Job>, stop: &AtomicBool, verbose: bool) {
+/// Answers the queued requests until the HTTP side closes the queue.
+fn work(
+    loaded: &Loaded,
+    generators: &mut Generators,
+    mut queue: Receiver<Job>,
+    stop: &AtomicBool,
+    verbose: bool,
+) {
     while let Some(job) = queue.blocking_recv() {
         let gone = || job.pieces.is_closed() || stop.load(Ordering::Relaxed);
         if gone() {
-            continue; // dropping its channel answers whoever waits
+            continue; // dropping the channel answers the client
         }
-        let hear = |event: Event| {
+        let on_event = |event: Event| {
             if let Event::Text(piece) = event
                 && !piece.is_empty()
             {
@@ -169,16 +158,21 @@ fn work(voices: &mut Voices, mut queue: Receiver<Job>, stop: &AtomicBool, verbos
             }
             if gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let reply = voices
+        let reply = generators
             .get(job.with_adapter)
-            .and_then(|voice| Ok(block_on(voice.reply(&job.prompt, &job.options, hear))?));
+            .and_then(|generator| Ok(block_on(generator.reply(&job.prompt, &job.options, on_event))?));
         if verbose && let Ok(reply) = &reply {
-            let (prompt, cached, tokens) = (reply.prompt_tokens, reply.cached_tokens, reply.ids.len());
+            let prompt = reply.prompt_tokens;
+            let cached = reply.cached_tokens;
+            let tokens = reply.ids.len();
             let finish = format!("{:?}", reply.finish).to_lowercase();
-            show::line("request", format_args!("prompt {prompt}, {cached} cached; reply {tokens}, {finish}"));
+            output::line(
+                "request",
+                format_args!("prompt {prompt} tokens, {cached} cached; reply {tokens} tokens, {finish}"),
+            );
         }
         match reply {
-            // Nobody waits, or the server ends.
+            // The client is gone, or the server is stopping.
             Ok(Reply { finish: Finish::Cancelled, .. }) => {}
             Ok(reply) => {
                 let _ = job.pieces.send(Piece::Done(reply));
@@ -187,6 +181,6 @@ fn work(voices: &mut Voices, mut queue: Receiver<Job>, stop: &AtomicBool, verbos
                 let _ = job.pieces.send(Piece::Failed(super::message(&error)));
             }
         }
-        voices.loaded.gpu.keep_pipelines();
+        loaded.gpu.keep_pipelines();
     }
 }

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rullama_train::run::metrics::{Evaluation, History, Notice, Step, Timing};
 use serde_json::{Value, json};
 
-use super::super::show;
+use super::super::output as show;
 
 /// Without a terminal there are about so many lines of steps …
 const LINES: usize = 20;

@@ -13,7 +13,7 @@ use rullama_train::run::metrics::{Event, now};
 use rullama_train::train::trainer::TrainError;
 use serde_json::{Value, json};
 
-use super::super::{message, show};
+use super::super::{message, output as show};
 use super::state::{self, Status};
 use super::{Run, stop};
 

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use fs4::{FileExt, TryLockError};
 use rullama_train::files;
 
-use super::super::show;
+use super::super::output as show;
 
 /// The file that is locked. It stays: removing it would let two runs lock two files of one name.
 const FILE: &str = ".lock";

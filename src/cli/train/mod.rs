@@ -25,9 +25,10 @@ use rullama_train::run::{Course, Recorded};
 use rullama_train::train::health::Watch;
 use serde_json::json;
 
-use super::laps::Laps;
-use super::session::Session;
-use super::show;
+use super::output as show;
+use super::setup::session::Session;
+use super::setup::summary;
+use super::setup::timings::Timings;
 use console::{Console, Voice};
 use record::Record;
 use state::Status;
@@ -61,7 +62,7 @@ impl How {
 pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let dir = &recipe.output.dir;
     lock::check(dir)?;
-    let mut laps = Laps::start();
+    let mut timings = Timings::start();
     let (session, gpu) = Session::start_on_device(recipe);
     let (session, loaded) = session?;
     let initial = &loaded.adapter;
@@ -69,9 +70,9 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
     check_space(recipe, initial)?;
     let gpu = gpu?;
-    laps.lap("base, samples and device");
+    timings.record("base, samples and device");
     if args.voice() == Voice::Words {
-        show::start(recipe, &session, &loaded, &gpu);
+        summary::start(recipe, &session, &loaded, &gpu);
     }
 
     let steps = session.prepared.steps.plans.len();
@@ -80,14 +81,14 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     let model = session.model(recipe, &gpu, initial)?;
     let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
-    laps.lap("weights");
+    timings.record("weights");
     if args.voice() == Voice::Words {
         show::plan(trainer.plan(), false);
     }
     let bar = loading.phase("trying the longest batch", 0);
-    let tried = session.dry_pass(recipe, &trainer, &mut laps)?;
+    let tried = session.dry_pass(recipe, &trainer, &mut timings)?;
     bar.finish_and_clear();
-    loading.line("tried", &tried);
+    loading.line("dry run", &tried);
     gpu.keep_pipelines();
     if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
         loading.line("offload", &cost);
@@ -130,7 +131,7 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
         stop: Stop::listen()?,
         started: now(),
     };
-    run.begin(&start.notices, &loaded.notices, &laps)?;
+    run.begin(&start.notices, &loaded.notices, &timings)?;
     run.train()
 }
 
@@ -179,7 +180,7 @@ enum End {
 
 impl Run<'_> {
     /// Says how the run begins, `notices` where it goes on. `loaded` is what is to be said of `lora.init_from`.
-    fn begin(&mut self, notices: &[String], loaded: &[String], laps: &Laps) -> Result<()> {
+    fn begin(&mut self, notices: &[String], loaded: &[String], timings: &Timings) -> Result<()> {
         let recipe = self.course.recipe;
         state::write(&recipe.output.dir, Status::Running, &self.facts())?;
         self.console.json(|| {
@@ -188,7 +189,7 @@ impl Run<'_> {
             object["output"] = json!(recipe.output.dir);
             object["steps"] = self.course.steps().into();
             object["resumed_at"] = self.course.step.into();
-            object["start_seconds"] = laps.json();
+            object["start_seconds"] = timings.json();
             object["offloaded_layers"] = json!(self.course.model.offloaded());
             let of_data = self.course.prepared.data.notices.iter().map(ToString::to_string);
             object["notices"] =
@@ -196,7 +197,7 @@ impl Run<'_> {
             object["recipe"] = serde_json::to_value(recipe).expect("tables of plain values");
             object
         });
-        self.console.line("started", &laps.to_string());
+        self.console.line("startup", &timings.to_string());
         notices.iter().for_each(|notice| self.console.line("resume", notice));
         Ok(())
     }

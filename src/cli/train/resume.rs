@@ -8,7 +8,7 @@ use rullama_train::run;
 use rullama_train::run::checkpoint::{self, Checkpoint, Error};
 use rullama_train::run::digest::Identity;
 
-use super::super::session::Session;
+use super::super::setup::session::Session;
 use super::state;
 
 /// Where a run begins.

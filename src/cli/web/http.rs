@@ -1,4 +1,4 @@
-//! Files over HTTP: the headers that workers with shared memory need, ranges, and what may be kept.
+//! The files of the page over HTTP, with ranges, caching, and the headers that workers with shared memory need.
 
 use std::net::TcpListener;
 
@@ -13,12 +13,12 @@ use rullama_train::run::digest;
 
 use super::page::{self, File};
 
-/// The page runs its own code alone; it may fetch from elsewhere only a base that the user names by URL.
+/// Content security policy: only the page's own code runs. It may fetch from other hosts, for a base at a URL.
 const POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self' blob:; \
     img-src 'self' data:; connect-src 'self' blob: https: http://localhost:* http://127.0.0.1:*; \
     object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What every answer says.
+/// Headers of every response.
 const HEADERS: [(header::HeaderName, &str); 6] = [
     (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (header::HeaderName::from_static("cross-origin-embedder-policy"), "require-corp"),
@@ -39,29 +39,29 @@ pub fn serve(listener: TcpListener) -> Result<()> {
     })
 }
 
-/// The file of a path, the part of it that is asked for, or word that it has not changed.
+/// Responds with a file, a range of it, or "not modified".
 async fn answer(uri: Uri, headers: HeaderMap) -> Response {
     let Some(file) = page::find(uri.path()) else {
-        let text = format!("there is no {}; the page is at /\n", uri.path());
+        let text = format!("{} does not exist; the page is at /\n", uri.path());
         return (StatusCode::NOT_FOUND, HEADERS, text).into_response();
     };
-    let asked = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let (tag, keep) = if file.is_named_by_digest() {
         (format!("\"{}\"", file.path), "public, max-age=31536000, immutable")
     } else {
-        (format!("\"{}\"", digest::bytes(file.bytes)), "no-cache") // asks again each time
+        (format!("\"{}\"", digest::bytes(file.bytes)), "no-cache") // the browser revalidates every time
     };
     let about = [
         (header::CONTENT_TYPE, file.mime_type().to_string()),
         (header::CACHE_CONTROL, keep.to_string()),
         (header::ETAG, tag.clone()),
     ];
-    if asked(header::IF_NONE_MATCH).is_some_and(|tags| tags.contains(&tag)) {
+    if header(header::IF_NONE_MATCH).is_some_and(|tags| tags.contains(&tag)) {
         return (StatusCode::NOT_MODIFIED, HEADERS, about).into_response();
     }
-    // A range of another version is no part of this one.
-    let same = asked(header::IF_RANGE).is_none_or(|wanted| wanted == tag);
-    match asked(header::RANGE).filter(|_| same).map(|range| part(file, range)) {
+    // Serve the whole file if the client has a part of another version.
+    let same = header(header::IF_RANGE).is_none_or(|wanted| wanted == tag);
+    match header(header::RANGE).filter(|_| same).map(|range| part(file, range)) {
         None | Some(Part::Whole) => (HEADERS, about, Body::from(file.bytes)).into_response(),
         Some(Part::Range(start, end)) => {
             let range = [(header::CONTENT_RANGE, format!("bytes {start}-{end}/{}", file.bytes.len()))];
@@ -75,13 +75,13 @@ async fn answer(uri: Uri, headers: HeaderMap) -> Response {
     }
 }
 
-/// What of a file is asked for.
+/// The part of a file that a client requests.
 enum Part {
-    /// All of it: also where a range cannot be read or there are several, as RFC 9110 allows.
+    /// The whole file: also for invalid or multiple ranges, as RFC 9110 allows.
     Whole,
     /// First and last byte.
     Range(usize, usize),
-    /// Bytes that it has not.
+    /// A range outside the file.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! The page that trains in a browser, served on this machine from inside the program.
+//! `web`: serves the page that trains in a browser. The page is part of the program.
 
 #[cfg(feature = "web")]
 mod http;
@@ -8,10 +8,10 @@ mod page;
 use anyhow::Result;
 use clap::Args;
 
-/// Where to serve the page.
+/// Options of `web`.
 #[derive(Args)]
 pub struct WebArgs {
-    /// The port; 0 takes a free one.
+    /// Port to listen on; 0 picks a free port.
     #[arg(long, default_value_t = 8000)]
     port: u16,
     /// Do not open a browser.
@@ -19,12 +19,12 @@ pub struct WebArgs {
     no_open: bool,
 }
 
-/// Says how to get a program with the page inside.
+/// Explains how to build the program with the page.
 #[cfg(not(feature = "web"))]
 pub fn run(_: &WebArgs) -> Result<()> {
     anyhow::bail!(
-        "this program was built without its page; `web/build` in the source folder builds the page, and then \
-         `cargo build --release --features web` a program that has it"
+        "this program was built without the web page; run `web/build` in the source folder to build the page, then `cargo build \
+         --release --features web`"
     )
 }
 
@@ -35,19 +35,19 @@ pub fn run(args: &WebArgs) -> Result<()> {
 
     use anyhow::Context;
 
-    use super::show;
+    use crate::cli::output;
 
-    // Loopback alone: the page has no secrets, but neither has anybody else any business here.
+    // Loopback only: other machines have no use for the page.
     let address = (Ipv4Addr::LOCALHOST, args.port);
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen on 127.0.0.1:{}; choose another --port", args.port))?;
-    // Browsers count localhost among the safe places, where WebGPU and storage are allowed.
+    // Browsers treat localhost as a secure context, which WebGPU and storage need.
     let url = format!("http://localhost:{}/", listener.local_addr()?.port());
-    show::line("serving", format_args!("{url}; Ctrl-C ends"));
+    output::line("serving", format_args!("{url} (Ctrl-C stops the server)"));
     if !args.no_open
         && let Err(error) = open::that_detached(&url)
     {
-        show::line("notice", format_args!("no browser could be opened ({error}); open {url} yourself"));
+        output::line("notice", format_args!("cannot open a browser ({error}); open {url} yourself"));
     }
     http::serve(listener)
 }

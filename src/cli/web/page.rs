@@ -1,18 +1,18 @@
-//! The files of the page.
+//! The files of the page, compiled into the program.
 
-/// Path below `web/dist`, and bytes; in order of path.
+/// Paths below `web/dist` and contents, sorted by path.
 static FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
 /// A file of the page.
 #[derive(Clone, Copy)]
 pub struct File {
-    /// Below `web/dist`.
+    /// Path below `web/dist`.
     pub path: &'static str,
-    /// What it holds.
+    /// Contents.
     pub bytes: &'static [u8],
 }
 
-/// The file at a URL's path; a folder's is its `index.html`.
+/// The file at a URL's path; `/` is `index.html`.
 pub fn find(url_path: &str) -> Option<File> {
     let path = url_path.trim_start_matches('/');
     let path = if path.is_empty() { "index.html" } else { path };
@@ -21,7 +21,7 @@ pub fn find(url_path: &str) -> Option<File> {
 }
 
 impl File {
-    /// What it is, for `Content-Type`.
+    /// The `Content-Type`.
     pub fn mime_type(self) -> &'static str {
         match self.path.rsplit('.').next().unwrap_or_default() {
             "html" => "text/html; charset=utf-8",
@@ -29,13 +29,13 @@ impl File {
             "js" => "text/javascript; charset=utf-8",
             "json" => "application/json",
             "svg" => "image/svg+xml",
-            "wasm" => "application/wasm", // without it a browser compiles only after the last byte
+            "wasm" => "application/wasm", // browsers compile while downloading only with this type
             "jsonl" | "toml" => "text/plain; charset=utf-8",
             _ => "application/octet-stream",
         }
     }
 
-    /// Whether its name has a digest of what it holds, so that it never changes.
+    /// Whether the file name contains a digest of the contents, so that the file never changes.
     pub fn is_named_by_digest(self) -> bool {
         self.path.starts_with("assets/")
     }

@@ -1,7 +1,6 @@
 //! [`BuiltIn`]: a chat layout that is written in Rust, and the pieces of text that it makes.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use super::{Conversation, Rendered, Role, TemplateError, TrainOn};
 use crate::data::tokenizer::{Special, Tokenizer};
@@ -25,13 +24,6 @@ pub struct BuiltIn {
     pub hides_thoughts: fn(&Conversation) -> bool,
     /// The layout of earlier turns; `None` where it is the same.
     pub history: Option<&'static BuiltIn>,
-}
-
-/// For people: `FAMILY, built in, as small models have it`.
-impl fmt::Display for BuiltIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, built in, as {} models have it", self.family, self.variant)
-    }
 }
 
 /// A piece of the rendered text.

@@ -4,14 +4,15 @@ use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
-use crate::model::experts::ExpertLora;
-use crate::model::trainable::Input;
-use crate::ops::Param;
-use crate::ops::Up;
+use crate::model::experts::ExpertLoras;
+use crate::ops::linear::applied;
+use crate::ops::linear::experts::ExpertLora;
+use crate::ops::lora::{Input, PerInput};
+use crate::ops::{Param, Up};
 
 /// The adapter, by layer and [`Input`].
 pub(super) struct Applied {
-    layers: Vec<Vec<Option<Group>>>,
+    layers: Vec<PerInput<Option<Group>>>,
 }
 
 /// The matrices that read one input. Those that the adapter leaves alone have zeros.
@@ -30,11 +31,16 @@ pub(super) struct Group {
 
 /// The rank that an adapter of rank `rank` has on the device.
 pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
-    rank.next_multiple_of(if gpu.cooperative() { 16 } else { 4 })
+    rank.next_multiple_of(gpu.kernels().rank_multiple())
 }
 
 impl Group {
-    /// What reads a row of products whose `z` begins at `z_offset`.
+    /// The group as products of long passes take it.
+    pub fn matrices(&self) -> applied::Applied<'_> {
+        applied::Applied { a: &self.a, b: &self.b, rank: self.rank }
+    }
+
+    /// The adapter's second half, for an op that reads a row of products whose `z` begins at `z_offset`.
     pub fn up(&self, z_offset: usize) -> Up<'_> {
         Up { b: &self.transposed, offsets: &self.offsets, rank: self.rank, z_offset }
     }
@@ -53,27 +59,29 @@ impl Applied {
                 false => Ok(None),
             }
         };
-        let layer = |layer: usize| Input::ALL.into_iter().map(|input| group(layer, input)).collect();
+        let layer = |layer: usize| PerInput::try_new(|input| group(layer, input));
         Ok(Applied { layers: (0..config.layers.len()).map(layer).collect::<Result<_, _>>()? })
     }
 
     /// The group that reads `input` in `layer`, where any of its matrices is adapted.
     pub fn group(&self, layer: usize, input: Input) -> Option<&Group> {
-        self.layers[layer][input as usize].as_ref()
+        self.layers[layer][input].as_ref()
     }
 
-    /// The adapters of a layer's experts, of gate and up and of down; the scale is inside `B`.
-    pub fn experts(&self, layer: usize) -> [Option<ExpertLora<'_>>; 2] {
-        [Input::ExpertsNormed, Input::ExpertsGeglu].map(|input| {
+    /// The adapters of a layer's experts; the scale is inside `B`.
+    pub fn experts(&self, layer: usize) -> ExpertLoras<'_> {
+        let lora = |input: Input| {
             let group = self.group(layer, input)?;
             let (a, b, rank) = (&group.a, &group.b[0], group.rank);
             Some(ExpertLora { a, b, gradients: None, rank, scale: 1.0, mask: None })
-        })
+        };
+        ExpertLoras { gate_up: lora(Input::ExpertsNormed), down: lora(Input::ExpertsGated) }
     }
 
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
-        let groups = self.layers.iter().flatten().flatten();
+        let groups =
+            self.layers.iter().flat_map(|layer| Input::ALL.map(|input| layer[input].as_ref())).flatten();
         groups.map(|g| g.a.buffer.size() + g.b[0].buffer.size() + g.transposed.size()).sum()
     }
 }

@@ -16,14 +16,14 @@ use crate::ops::cached_heads::Cache;
 use applied::Applied;
 pub use workspace::{Lengths, Workspace, longest_context};
 
-/// What is read back after a pass.
+/// The result that is read back after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
     Logits,
     Likeliest,
 }
 
-/// What one token takes, recorded.
+/// The commands of a pass over one token, recorded.
 struct OneToken {
     body: Recording,
     logits: Recording,
@@ -43,7 +43,7 @@ pub struct Decoder<'a> {
     caches: Vec<Option<Cache>>, // by layer; none where it uses another one's
     past: wgpu::Buffer,         // [1]
     len: usize,
-    /// Most tokens that the caches have held since they were empty: rings lost what lies further back.
+    /// Most tokens that the caches have held since they were empty: a ring has overwritten older ones.
     seen: usize,
     one_token: Option<OneToken>,
     prepared: Option<(Tail, Prepared)>,
@@ -126,7 +126,7 @@ impl<'a> Decoder<'a> {
         self.w.gpu.read_staging(&self.w.logits_staging, self.w.model.config().vocab).await
     }
 
-    /// The same, and reads the likeliest next token only.
+    /// Takes in at most a chunk of tokens, at least one, and reads the likeliest next token only.
     pub async fn likeliest(&mut self, ids: &[u32]) -> Result<Likeliest, GpuError> {
         self.finish(ids, Tail::Likeliest).await?;
         Ok(self.w.gpu.read_staging(&self.w.likeliest_staging, 1).await?[0])
@@ -157,7 +157,7 @@ impl<'a> Decoder<'a> {
         w.gpu.write(&w.ids, ids);
         w.gpu.write(&self.past, &[self.len as u32]);
         if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
-            let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::Base)?;
+            let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::read)?;
             w.gpu.write(&w.table, &planes::to_planes(table.ty, ids.len(), &rows));
         }
         self.len += ids.len();

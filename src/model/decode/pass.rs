@@ -3,11 +3,12 @@
 use super::applied::Group;
 use super::{Decoder, Tail};
 use crate::gpu::{GpuError, Recorder};
-use crate::model::trainable::Input;
+use crate::model::experts::ExpertLoras;
 use crate::ops::Rows;
 use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::Weight;
+use crate::ops::act::Act;
 use crate::ops::argmax::Likeliest;
 use crate::ops::block_end as residual;
 use crate::ops::cached_attention::CachedAttention;
@@ -15,11 +16,12 @@ use crate::ops::cached_gated as gated;
 use crate::ops::cached_heads as heads;
 use crate::ops::cached_heads::Heads;
 use crate::ops::embedding;
-use crate::ops::linear::coop16 as coop_linear;
-use crate::ops::linear::{self, LowRank};
-use crate::ops::lora::coop16 as coop_lora;
+use crate::ops::linear;
+use crate::ops::linear::applied;
+use crate::ops::linear::tiled::{self, LowRank};
+use crate::ops::lora::Input;
 use crate::ops::matvec::{self, Down, Gated};
-use crate::ops::pack::Packed;
+use crate::ops::pass::Pass;
 use crate::ops::per_layer;
 use crate::ops::rms_norm;
 
@@ -34,7 +36,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The same of any model; parts of it run before `rec` is submitted.
+    /// [`Decoder::pass`] of any model; parts of it run before `rec` is submitted.
     pub(super) async fn pass_fetching(&self, rec: &mut Recorder<'a>, rows: usize) -> Result<(), GpuError> {
         self.embed(rec, rows);
         for layer in 0..self.w.model.layers.len() {
@@ -45,13 +47,13 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// What the first layer reads.
+    /// The embeddings, the per-layer inputs, and the first layer's norm.
     fn embed(&self, rec: &mut Recorder<'a>, rows: usize) {
         let (w, model) = (self.w, self.w.model);
         let factor = model.config().embedding_scale;
         embedding::forward(rec, &w.stream, &w.ids, 0, &model.token_embd, 0, factor, rows);
         self.per_layer_inputs(rec, rows);
-        rms_norm::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
+        rms_norm::plain::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
     }
 
     /// Heads into the cache, attention over it, and the stream after that with the norm before the feed-forward.
@@ -77,7 +79,7 @@ impl<'a> Decoder<'a> {
         };
         heads::forward(rec, &products, &shape, up.as_ref(), &self.past, rows);
         let shape = CachedAttention { heads, kv_heads, head_size, window: l.window };
-        let attention = w.wide.narrowed(heads * head_size);
+        let attention = w.wide.reshaped(heads * head_size);
         let context = w.lengths.context;
         shape.forward(rec, &attention, &products, cache, &self.past, context, &w.parts, rows);
 
@@ -94,39 +96,43 @@ impl<'a> Decoder<'a> {
         let after = model.layers.get(layer + 1).map_or(&model.output_norm, |next| &next.attn_norm);
         let (after, scale) = (Some(after), lw.output_scale);
 
-        let geglu = w.wide.narrowed(l.ffn_width);
+        let gated_product = w.wide.reshaped(l.ffn_width);
         let matrices = [&lw.ffn_gate, &lw.ffn_up];
         let (gate, up) = self.products(rec, layer, Input::FfnNormed, normed, &matrices, rows);
-        gated::forward(rec, &geglu, &gate, gate.from(l.ffn_width), up.as_ref(), rows);
-        let (y, up) = self.products(rec, layer, Input::Geglu, &geglu, &[&lw.ffn_down], rows);
+        gated::forward(rec, &gated_product, &gate, gate.from(l.ffn_width), up.as_ref(), rows);
+        let (y, up) = self.products(rec, layer, Input::Gated, &gated_product, &[&lw.ffn_down], rows);
         let (mut y, mut up) = (&y, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
             let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
-            let lora = self.adapter.as_ref().map_or([None; 2], |a| a.experts(layer));
+            let loras = self.adapter.as_ref().map_or_else(ExpertLoras::default, |a| a.experts(layer));
             let short = rows <= matvec::MAX_ROWS;
-            let score = |rec: &mut Recorder<'a>, scores: &Rows, x: &Rows, router: &Weight| {
+            let score = |p: &mut Pass, scores: &Act, x: &Act, router: &Weight| {
+                let (scores, x) = (scores.rows(), x.rows());
                 let Some(g) = group else {
                     return match short {
                         true => {
-                            matvec::forward(rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows)
+                            matvec::forward(p.rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows)
                         }
-                        false => linear::forward(rec, scores.all(), x.all(), router, 1.0, None, rows),
+                        false => tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, None, rows),
                     };
                 };
-                linear::forward(rec, acts.z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
-                let term = LowRank { z: acts.z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 };
-                linear::forward(rec, scores.all(), x.all(), router, 1.0, Some(&term), rows);
+                let z = acts.z.rows();
+                tiled::forward(p.rec, z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
+                let term = LowRank { z: z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 };
+                tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, Some(&term), rows);
             };
+            let input = stream.clone().into();
+            let p = &mut self.long(rec, rows);
             match short {
-                true => experts.forward_short(rec, stream, acts, scratch, lora, rows, score),
-                false => experts.forward(rec, stream, acts, scratch, lora, rows, score),
+                true => experts.forward_short(p, &input, acts, scratch, loras, score),
+                false => experts.forward_with(p, &input, acts, scratch, loras, score),
             }
-            // What `residual` adds to is zero here: the two norms' sum, and the adapter's term inside the first.
-            let sum = &acts.sum;
+            // The sum of the two norms starts at zero; the adapter's term is inside the first.
+            let sum = acts.sum.rows();
             rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
             let (first, second) = (&experts.post_ffw_norm_1, &experts.post_ffw_norm_2);
             residual::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
-            residual::forward(rec, sum, normed, &acts.output, None, second, None, 1.0, rows);
+            residual::forward(rec, sum, normed, acts.output.rows(), None, second, None, 1.0, rows);
             y = sum;
         }
         let norm = &lw.post_ffw_norm;
@@ -142,14 +148,14 @@ impl<'a> Decoder<'a> {
             true => {
                 let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
                 let model_width = branch.proj.rows;
-                let y = w.branch.narrowed(model_width + group.map_or(0, |g| g.a.rows));
+                let y = w.branch.reshaped(model_width + group.map_or(0, |g| g.a.rows));
                 let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
                 let x = Gated { gate: &gate, up: inputs, adapter: up };
                 matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
                 (y, group.map(|g| g.up(model_width)))
             }
             false => {
-                let gated_input = w.wide.narrowed(width);
+                let gated_input = w.wide.reshaped(width);
                 gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), rows);
                 self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
             }
@@ -158,18 +164,16 @@ impl<'a> Decoder<'a> {
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of all layers.
-    fn per_layer_inputs(&self, rec: &mut Recorder<'_>, rows: usize) {
+    fn per_layer_inputs(&self, rec: &mut Recorder<'a>, rows: usize) {
         let (w, model) = (self.w, self.w.model);
         let (Some(global), Some(projection)) = (&model.per_layer, &w.model_proj) else { return };
         let factor = (model.config().width as f64).sqrt().recip() as f32;
-        let (y, x) = (w.per_layer.all(), w.stream.all());
-        match (rows <= matvec::MAX_ROWS, &w.packed) {
-            (true, _) => matvec::forward(rec, y, x, 0, &[projection], None, factor, None, rows),
-            (false, None) => linear::forward(rec, y, x, projection, factor, None, rows),
-            (false, Some([packed, _])) => {
-                packed.pack(rec, x, projection.cols, rows);
-                coop_linear::forward(rec, y, packed, projection, factor, None, rows);
-            }
+        if rows <= matvec::MAX_ROWS {
+            let (y, x) = (w.per_layer.all(), w.stream.all());
+            matvec::forward(rec, y, x, 0, &[projection], None, factor, None, rows);
+        } else {
+            let (y, x) = (w.per_layer.clone().into(), w.stream.clone().into());
+            linear::frozen(&mut self.long(rec, rows), &y, &x, projection, factor);
         }
         let of_file = model.base.tensor("per_layer_token_embd").expect("such models have the table");
         let tile = Tile { first_row: 0, rows, buffer: w.table.clone(), range: None };
@@ -181,7 +185,7 @@ impl<'a> Decoder<'a> {
     /// adapter's term itself.
     fn products(
         &self,
-        rec: &mut Recorder<'_>,
+        rec: &mut Recorder<'a>,
         layer: usize,
         input: Input,
         x: &Rows,
@@ -190,9 +194,11 @@ impl<'a> Decoder<'a> {
     ) -> (Rows, Option<Up<'_>>) {
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, input));
         let width: usize = matrices.iter().map(|m| m.rows).sum();
-        let y = self.w.products.narrowed(width + group.map_or(0, |g| g.a.rows));
+        let y = self.w.products.reshaped(width + group.map_or(0, |g| g.a.rows));
         if rows > matvec::MAX_ROWS {
-            self.long_products(rec, group, x, matrices, &y, rows);
+            let z = self.w.z.reshaped(group.map_or(0, |g| g.a.rows));
+            let adapter = group.map(Group::matrices);
+            applied::forward(&mut self.long(rec, rows), &y, x, matrices, adapter, &z);
             return (y, None);
         }
         let down = group.map(|g| Down { a: &g.a, z_offset: width });
@@ -200,29 +206,9 @@ impl<'a> Decoder<'a> {
         (y, group.map(|g| g.up(width)))
     }
 
-    fn long_products(
-        &self,
-        rec: &mut Recorder<'_>,
-        group: Option<&Group>,
-        x: &Rows,
-        matrices: &[&Weight],
-        y: &Rows,
-        rows: usize,
-    ) {
-        let z = self.w.z.narrowed(group.map_or(0, |g| g.a.rows));
-        if let Some(packed) = &self.w.packed {
-            return coop_products(rec, packed, group, x, matrices, y, &z, rows);
-        }
-        if let Some(group) = group {
-            linear::forward(rec, z.all(), x.all(), &group.a.as_weight(), 1.0, None, rows);
-        }
-        let mut start = 0;
-        for (i, matrix) in matrices.iter().enumerate() {
-            let term =
-                group.map(|g| LowRank { z: z.from(i * g.rank), matrix: &g.b[i], rank: g.rank, scale: 1.0 });
-            linear::forward(rec, y.from(start), x.all(), matrix, 1.0, term.as_ref(), rows);
-            start += matrix.rows;
-        }
+    /// A pass over `rows` tokens by the ops of training.
+    fn long<'p>(&'p self, rec: &'p mut Recorder<'a>, rows: usize) -> Pass<'p, 'a> {
+        Pass { rec, tokens: rows, first: 0, scratch: &self.w.scratch }
     }
 
     /// Logits of the pass's row `row`, and what the host reads of them.
@@ -238,35 +224,5 @@ impl<'a> Decoder<'a> {
                 rec.copy(&w.argmax.result, &w.likeliest_staging, size_of::<Likeliest>() as u64);
             }
         }
-    }
-}
-
-/// The same on cooperative matrices, as training has them there.
-fn coop_products(
-    rec: &mut Recorder<'_>,
-    [packed_x, packed_z]: &[Packed; 2],
-    group: Option<&Group>,
-    x: &Rows,
-    matrices: &[&Weight],
-    y: &Rows,
-    z: &Rows,
-    rows: usize,
-) {
-    packed_x.pack(rec, x.all(), matrices[0].cols, rows);
-    if let Some(group) = group {
-        coop_lora::project(rec, z.all(), packed_x, &group.a, rows, Some(packed_z));
-    }
-    let mut start = 0;
-    for (i, matrix) in matrices.iter().enumerate() {
-        let term = group.map(|g| coop_linear::LowRank {
-            z: packed_z,
-            z_offset: i * g.rank,
-            matrix: &g.b[i],
-            first_row: 0,
-            rank: g.rank,
-            scale: 1.0,
-        });
-        coop_linear::forward(rec, y.from(start), packed_x, matrix, 1.0, term.as_ref(), rows);
-        start += matrix.rows;
     }
 }

@@ -4,14 +4,15 @@ use super::applied;
 use crate::base::config::{Config, LayerConfig};
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError, Staging};
+use crate::memory::{ExpertActs, ExpertScratch, LayerWidths, Storages};
 use crate::model::Model;
-use crate::model::experts::{ExpertActivations, ExpertScratch};
 use crate::ops::Rows;
 use crate::ops::Weight;
 use crate::ops::argmax::{Argmax, Likeliest};
 use crate::ops::cached_attention::Parts;
+use crate::ops::lora::PerInput;
 use crate::ops::matvec;
-use crate::ops::pack::{Packed, packed_bytes};
+use crate::ops::pass::{Operands, Scratch};
 
 /// How long sequences may get, and how they are taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub fn longest_context(gpu: &Gpu, config: &Config, wanted: usize) -> usize {
     wanted.min(gpu.max_binding_bytes() as usize / row_bytes)
 }
 
-/// What every sequence uses in turn: the buffers of one pass. All sequences of a workspace take turns on one device.
+/// The buffers of one pass, which every sequence of a workspace uses in turn.
 pub struct Workspace<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) model: &'a Model<'a>,
@@ -61,8 +62,9 @@ pub struct Workspace<'a> {
     pub(super) branch: Rows,   // what a short pass's per-layer branch adds, and z [8, D + R]
     pub(super) wide: Rows,     // what attention and gates make [chunk, widest]
     pub(super) z: Rows,        // of long passes [chunk, Σ R]
-    pub(super) packed: Option<[Packed; 2]>, // inputs and z of long passes on cooperative matrices
-    pub(super) experts: Option<(ExpertActivations, ExpertScratch)>,
+    pub(super) scratch: Scratch, // of long passes
+    pub(super) experts: Option<(ExpertActs, ExpertScratch)>,
+    bytes: u64,
     pub(super) parts: Parts,
     pub(super) logits: Rows, // [1, V]
     pub(super) argmax: Argmax,
@@ -81,7 +83,7 @@ impl<'a> Workspace<'a> {
         now(Workspace::stream(gpu, model, lengths, rank))
     }
 
-    /// The same over any base.
+    /// Buffers for passes with adapters of up to `rank`, over any base.
     pub async fn stream(
         gpu: &'a Gpu,
         model: &'a Model<'a>,
@@ -109,6 +111,25 @@ impl<'a> Workspace<'a> {
         };
         let row_bytes = model.base.tensor("per_layer_token_embd").map_or(0, |m| m.row_bytes());
         let rows = |label: &str, width: usize| Rows::new(gpu, label, chunk, width);
+        let tiled = gpu.kernels().reads_tiles() && chunk > matvec::MAX_ROWS;
+        let operands = match tiled {
+            true => Some(Operands::new(gpu, chunk, wide.max(d), 0, z)?),
+            false => None,
+        };
+        let mut bytes = if tiled { Operands::bytes(chunk, wide.max(d), 0, z) } else { 0 };
+        let mut experts = None;
+        if let Some(shape) = config.layers.iter().find_map(|l| l.experts) {
+            let storages = Storages { tiles: gpu.kernels().reads_tiles(), masked: false, heads: false };
+            let widths = LayerWidths { width: d, z: PerInput::new(|_| padded), ..LayerWidths::default() };
+            let normed = rows("experts' input", d)?;
+            bytes += ExpertActs::bytes(gpu, &shape, &widths, chunk)
+                + ExpertScratch::bytes(gpu, storages, &shape, d, chunk, padded)
+                + normed.buffer.size();
+            experts = Some((
+                ExpertActs::new(gpu, shape, &widths, chunk)?,
+                ExpertScratch::new(gpu, storages, &shape, normed.into(), chunk, padded)?,
+            ));
+        }
         Ok(Workspace {
             gpu,
             model,
@@ -123,20 +144,9 @@ impl<'a> Workspace<'a> {
             branch: Rows::new(gpu, "per-layer branch", if p > 0 { matvec::MAX_ROWS } else { 0 }, d + z)?,
             wide: rows("attention and gates", wide)?,
             z: rows("z", z)?,
-            packed: match gpu.cooperative() && chunk > matvec::MAX_ROWS {
-                true => Some([
-                    Packed::new(gpu, "packed input", chunk, wide.max(d))?,
-                    Packed::new(gpu, "packed z", chunk, z)?,
-                ]),
-                false => None,
-            },
-            experts: match config.layers.iter().find_map(|l| l.experts) {
-                None => None,
-                Some(shape) => Some((
-                    ExpertActivations::new(gpu, shape, d, chunk, [padded; 3])?,
-                    ExpertScratch::new(gpu, &shape, rows("experts' input", d)?, chunk, padded)?,
-                )),
-            },
+            scratch: Scratch::for_products(gpu, operands)?,
+            experts,
+            bytes,
             parts: Parts::new(gpu, heads, queries)?,
             logits: Rows::new(gpu, "logits", 1, config.vocab)?,
             argmax: Argmax::new(gpu)?,
@@ -174,17 +184,6 @@ impl<'a> Workspace<'a> {
         ];
         let rows: u64 = rows.iter().map(|r| r.buffer.size()).sum();
         let proj = self.model_proj.as_ref().map_or(0, Weight::bytes);
-        let packed = match &self.packed {
-            Some(_) => packed_bytes(self.lengths.chunk, self.wide.stride.max(self.stream.stride)),
-            None => 0,
-        };
-        let experts = self.experts.as_ref().map_or(0, |(acts, _)| {
-            let (shape, d) = (&acts.groups.experts, self.stream.stride);
-            let (chunk, rank) = (self.lengths.chunk, acts.z.stride);
-            ExpertActivations::bytes(self.gpu, shape, d, chunk, 2 * rank)
-                + ExpertScratch::bytes(self.gpu, shape, d, chunk, rank)
-                + (4 * self.lengths.chunk * d) as u64
-        });
-        rows + proj + experts + self.table.size() + self.parts.bytes() + packed
+        rows + proj + self.bytes + self.table.size() + self.parts.bytes()
     }
 }

@@ -1,17 +1,17 @@
 //! How evenly the experts work.
 
-use super::ExpertActivations;
 use crate::gpu::{Gpu, GpuError};
+use crate::memory::ExpertActs;
 
 /// How many choices of the last pass fell on each expert, by layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loads(Vec<Vec<u32>>);
 
 impl Loads {
-    /// Of layers that have experts; `None` in dense models.
-    pub(in crate::model) async fn read<'a>(
+    /// Reads the loads of the layers that have experts; `None` in dense models.
+    pub async fn read<'a>(
         gpu: &Gpu,
-        layers: impl Iterator<Item = &'a ExpertActivations>,
+        layers: impl Iterator<Item = &'a ExpertActs>,
     ) -> Result<Option<Loads>, GpuError> {
         let mut loads = Vec::new();
         for acts in layers {

@@ -2,10 +2,10 @@
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 
-/// Gradients / 4 that one workgroup of shaders/grad_norm/plain.wgsl sums.
+/// Gradients / 4 that one workgroup of shaders/adamw/grad_norm.wgsl sums.
 const STRIPE: u64 = 4096;
 
-/// Twin of `Params` in shaders/grad_norm/plain.wgsl.
+/// Twin of `Params` in shaders/adamw/grad_norm.wgsl.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct NormParams {
@@ -43,13 +43,13 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
-/// What a step leaves for the host, all of it in one read-back.
+/// The figures of a step, which the host reads at once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct ClipState {
-    /// Of all gradients, before clipping.
+    /// Global norm of all gradients before clipping.
     pub norm: f32,
-    /// What the gradients are multiplied by.
+    /// The factor that clips the gradients.
     pub factor: f32,
     /// 1 where the norm and every row that carries loss are finite; at 0 the optimizer moves nothing.
     pub finite: f32,
@@ -89,12 +89,12 @@ impl Clip {
             let params = NormParams { count4: count4 as u32, offset, max_norm: 0.0 };
             let groups = count4.div_ceil(STRIPE) as u32;
             let bindings = [bind(1, buffer), bind(2, &self.partials)];
-            rec.dispatch(Kernel::new("grad_norm/plain", "partial_sums"), &params, &bindings, [groups, 1, 1]);
+            rec.dispatch(Kernel::new("adamw/grad_norm", "partial_sums"), &params, &bindings, [groups, 1, 1]);
             offset += groups;
         }
         let params = NormParams { count4: offset, offset: 0, max_norm: max_norm as f32 };
         let bindings = [bind(2, &self.partials), bind(3, &self.state)];
-        rec.dispatch(Kernel::new("grad_norm/plain", "finish"), &params, &bindings, [1, 1, 1]);
+        rec.dispatch(Kernel::new("adamw/grad_norm", "finish"), &params, &bindings, [1, 1, 1]);
     }
 }
 

@@ -31,7 +31,7 @@ impl Likeliest {
     }
 }
 
-/// What the passes leave behind.
+/// Buffers of the two passes.
 pub struct Argmax {
     shares: wgpu::Buffer,
     /// One [`Likeliest`].

@@ -1,7 +1,8 @@
-//! [`Attention::forward`] on cooperative matrices, for the head sizes of [`supports`].
+//! [`Attention::forward`] on cooperative matrices of 16×16, for the head sizes that [`supports`] accepts.
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::pack::Packed;
 
@@ -20,18 +21,18 @@ struct Params {
     scale: f32,
 }
 
-/// Whether the kernels take heads of this size: those of published models, and of small ones.
+/// Whether the kernels take heads of this size: those of real models, and smaller ones for tests.
 pub fn supports(head_size: usize) -> bool {
     [32, 64, 128, 256, 512].contains(&head_size)
 }
 
-/// The sizes of the shader for heads of `head_size`, one of those that it [`supports`]; it takes those of its result too.
+/// The shader's sizes for heads of `head_size`, which must be [supported](supports). Those of the result's storage come on top.
 pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
-    // With the largest heads registers bound the workgroups on a multiprocessor, not their memory.
+    // With the largest heads, registers and not workgroup memory bound the workgroups on a multiprocessor.
     let keys = if head_size == 512 { 64 } else { 32 };
     let subgroups = (head_size / 64).max(2);
     let tiles = keys / 16;
-    let share = 4 * tiles / subgroups; // of the matrices of a block of scores
+    let share = 4 * tiles / subgroups; // a subgroup's matrices in a block of scores
     let split = if share < 4 { 2 } else { 1 };
     let rows = 2.min(split * share);
     let columns = split * share / rows;
@@ -53,19 +54,26 @@ pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
     .map(|(name, n)| (name, n as u32))
 }
 
-/// Queries `[T, H·K]`, keys and values `[T, G·K]` as [`crate::ops::heads::coop16`] leaves them.
+/// Queries `[T, H·K]`, keys and values `[T, G·K]` from [`crate::ops::heads::coop16`].
 #[derive(Clone, Copy)]
 pub struct Operands<'a> {
     /// Queries.
     pub q: &'a Packed,
     /// Keys.
     pub k: &'a Packed,
-    /// Values, not scaled.
+    /// Values, unscaled.
     pub v: &'a Packed,
 }
 
-/// [`Attention::forward`]; `out` may come packed, then it is not scaled: it lies among the values.
-pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows, operands: Operands) {
+impl<'a> Operands<'a> {
+    /// The heads' tiles; `None` where heads are stored in f32.
+    pub fn of(q: &'a Act, k: &'a Act, v: &'a Act) -> Option<Operands<'a>> {
+        Some(Operands { q: q.tiles()?, k: k.tiles()?, v: v.tiles()? })
+    }
+}
+
+/// [`Attention::forward`]; `out` may be stored as tiles. They are not scaled: an output lies in the range of the values.
+pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows, operands: Operands) {
     let Operands { q, k, v } = operands;
     let params = Params {
         rows: attention.rows as u32,
@@ -77,7 +85,7 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Rows, lse: &Rows
     };
     let bounds = Binding { index: 4, buffer: attention.bounds, range: None };
     let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5)];
-    bindings.extend(out.bind_either(6, 7));
+    bindings.extend(out.bind(6, 7));
     let kernel = Kernel::new("attention/coop16", "forward");
     let kernel = kernel.with_sizes(sizes(attention.head_size)).with_sizes(out.sizes());
     let groups = [attention.heads as u32, attention.rows.div_ceil(QUERIES) as u32, 1];

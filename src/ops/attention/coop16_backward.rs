@@ -1,23 +1,24 @@
-//! [`Attention::backward`] on cooperative matrices: weights and the gradients of scores, of some queries and keys at a time, then
-//! their products.
+//! [`Attention::backward`] on cooperative matrices of 16×16: weights and score gradients of some queries and keys at a time, then their
+//! products.
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::attention::coop16::Operands;
 use crate::ops::attention::coop16_rows as attention_rows;
 use crate::ops::pack::{Packed, packed_bytes};
 
-/// Queries or keys of a block.
+/// Queries or keys per block.
 const BLOCK: usize = 128;
 
-/// Bytes of the weights of a block of queries against one of keys.
+/// Bytes of the weights of a block of queries against a block of keys.
 const BLOCK_BYTES: u64 = 2 * (BLOCK * BLOCK) as u64;
 
-/// Blocks of keys that a part has at least, where there are as many: fewer leave much of the device idle.
+/// Fewest blocks of keys in a part, if there are as many: fewer leave much of the device idle.
 const LEAST_BLOCKS: usize = 16;
 
-/// Columns of a head that a workgroup of a product takes, as matrices.
+/// Columns of a head that a product's workgroup takes, in matrices.
 const TILES: usize = 8;
 
 /// Twin of `Params` in shaders/common/attention_part.wgsl.
@@ -36,38 +37,38 @@ struct Params {
     scale: f32,
 }
 
-/// Scratch of backward, the same for all layers.
+/// Scratch of backward, which all layers share.
 pub struct Scratch {
     dout: Packed,        // [T, H·K]
     rows: wgpu::Buffer,  // log-sum-exp and delta [T, H, 2]
     units: wgpu::Buffer, // [T/128]
-    left: Left,
+    scores: ScoreScratch,
 }
 
 impl Scratch {
-    /// Room for `tokens` tokens of `heads` heads, `queries` columns in all, beside `left`.
+    /// Scratch for `tokens` tokens of `heads` heads with `queries` columns in total, beside `left`.
     pub fn new(
         gpu: &Gpu,
         tokens: usize,
         queries: usize,
         heads: usize,
-        left: Left,
+        scores: ScoreScratch,
     ) -> Result<Scratch, GpuError> {
         Ok(Scratch {
             dout: Packed::new(gpu, "packed attention gradient", tokens, queries)?,
             rows: gpu.buffer("attention rows", 8 * (tokens * heads) as u64)?,
             units: gpu.buffer("units of keys", 4 * tokens.div_ceil(BLOCK) as u64)?,
-            left,
+            scores,
         })
     }
 
-    /// What [`Scratch::new`] takes.
+    /// Bytes that [`Scratch::new`] allocates.
     pub fn bytes(tokens: usize, queries: usize, heads: usize) -> u64 {
         let rows = 4 * tokens + 8 * tokens * heads + 4 * tokens.div_ceil(BLOCK);
         packed_bytes(tokens, queries) + rows as u64
     }
 
-    /// [`Attention::backward`]; `dout` is scratch once it is read, as `dheads` is.
+    /// [`Attention::backward`]. `dout` is scratch once it is read, as is `dheads`.
     pub fn backward(
         &self,
         rec: &mut Recorder,
@@ -76,7 +77,7 @@ impl Scratch {
         dheads: &Rows,
         dout: &Rows,
         operands: Operands,
-        out: &Rows,
+        out: &Act,
         lse: &Rows,
     ) {
         let Operands { q, k, v } = operands;
@@ -84,7 +85,7 @@ impl Scratch {
         let packed = self.dout.for_rows(attention.rows);
         packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
         let rows = Binding { index: 6, buffer: &self.rows, range: None };
-        attention_rows::forward(rec, rows, attention, [out, dout], &packed, lse);
+        attention_rows::forward(rec, rows, attention, out, dout, &packed, lse);
         let units = Binding { index: 4, buffer: &self.units, range: None };
         let bounds = |index| Binding { index, buffer: attention.bounds, range: None };
         let params = Params {
@@ -105,9 +106,9 @@ impl Scratch {
         let bindings = [bounds(2), packed.bind_factors(3), units];
         rec.dispatch(product("key_units"), &params, &bindings, [all as u32, 1, 1]);
 
-        let Left { weights, gradients, .. } = &self.left;
+        let ScoreScratch { weights, gradients, .. } = &self.scores;
         let columns = attention.head_size / 16 / tiles(attention.head_size);
-        for part in self.left.parts(attention) {
+        for part in self.scores.parts(attention) {
             let Part { first, end, offset, blocks } = part;
             let params = Params {
                 first_key: first as u32,
@@ -136,12 +137,12 @@ impl Scratch {
     }
 }
 
-/// Memory in which weights and the gradients of scores are left, as many of them at a time as it holds.
+/// Memory for weights and score gradients, of as many queries and keys at a time as fit.
 #[derive(Clone)]
-pub struct Left {
+pub struct ScoreScratch {
     weights: Half,
     gradients: Half,
-    bytes: u64, // of each
+    bytes: u64, // of each buffer
 }
 
 #[derive(Clone)]
@@ -157,22 +158,21 @@ impl Half {
     }
 }
 
-impl Left {
+impl ScoreScratch {
     /// Memory of its own, `bytes` bytes in all.
-    pub fn new(gpu: &Gpu, bytes: u64) -> Result<Left, GpuError> {
-        let rows =
-            Rows { buffer: gpu.buffer("attention weights", bytes)?, stride: 0, start: 0, packed: None };
-        Ok(Left::within([&rows, &rows], [0, bytes / 512 * 256], bytes / 2))
+    pub fn new(gpu: &Gpu, bytes: u64) -> Result<ScoreScratch, GpuError> {
+        let rows = Rows { buffer: gpu.buffer("attention weights", bytes)?, stride: 0, start: 0 };
+        Ok(ScoreScratch::within([&rows, &rows], [0, bytes / 512 * 256], bytes / 2))
     }
 
     /// `bytes` bytes in each of two buffers, or twice in the same one, from the bytes `starts` (multiples of 256) on.
-    pub fn within(rows: [&Rows; 2], starts: [u64; 2], bytes: u64) -> Left {
+    pub fn within(rows: [&Rows; 2], starts: [u64; 2], bytes: u64) -> ScoreScratch {
         let bytes = bytes / 256 * 256;
         let half = |i: usize| Half { buffer: rows[i].buffer.clone(), start: starts[i], bytes };
-        Left { weights: half(0), gradients: half(1), bytes }
+        ScoreScratch { weights: half(0), gradients: half(1), bytes }
     }
 
-    /// Bytes that keep the device busy: for `heads` heads over `tokens` tokens, each seen by at most `reach` queries.
+    /// Bytes that keep the device busy, for `heads` heads over `tokens` tokens that at most `reach` queries see.
     pub fn least_bytes(heads: usize, tokens: usize, reach: usize) -> u64 {
         let least = |blocks: usize| blocks.min(LEAST_BLOCKS);
         2 * BLOCK_BYTES * (heads * least(tokens.div_ceil(BLOCK)) * least(queries(tokens, 0, reach))) as u64
@@ -183,31 +183,31 @@ impl Left {
     }
 }
 
-/// Some blocks of keys, each with as many blocks of queries.
+/// Some blocks of keys, each with the same number of blocks of queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     first: usize,  // block of keys
     end: usize,    // one past the last
     offset: usize, // from a block of keys to its first block of queries
-    blocks: usize, // of queries
+    blocks: usize, // blocks of queries
 }
 
 impl Part {
-    /// Blocks of queries, of `all` that there are, from the first one on.
+    /// Blocks of queries from the first on, of `all` that there are.
     fn queries(&self, all: usize) -> usize {
         (self.end - self.first - 1 + self.blocks).min(all.saturating_sub(self.first + self.offset))
     }
 }
 
-/// Blocks of queries that see any key of block `key`, where at most `reach` queries see one.
+/// Number of blocks of queries that see any key of block `key`, if at most `reach` queries see a key.
 fn queries(tokens: usize, key: usize, reach: usize) -> usize {
-    // The last key of the block is seen by the most of them.
+    // The last queries see the last key of the block.
     let reached = (BLOCK - 2 + reach.max(1)) / BLOCK + 1;
     reached.min(tokens.div_ceil(BLOCK) - key)
 }
 
-/// Everything that is seen, in as few parts as there is room for: all queries of some keys, or where that would be too few keys, some
-/// of the queries at a time.
+/// Splits all pairs that are seen into as few parts as the memory allows. A part has all queries of some keys, or, where these would be
+/// too few keys, some of the queries.
 fn parts(bytes: u64, heads: usize, tokens: usize, reach: usize) -> Vec<Part> {
     let all = tokens.div_ceil(BLOCK);
     let room = (bytes / (BLOCK_BYTES * heads as u64)) as usize;
@@ -224,12 +224,12 @@ fn parts(bytes: u64, heads: usize, tokens: usize, reach: usize) -> Vec<Part> {
     parts
 }
 
-/// Matrices over the columns of a workgroup.
+/// Matrices along the columns of a workgroup.
 fn tiles(head_size: usize) -> usize {
     TILES.min(head_size / 16)
 }
 
-/// The sizes of the shaders for heads of `head_size`.
+/// The shaders' sizes for heads of `head_size`.
 pub fn sizes(head_size: usize) -> [(&'static str, u32); 3] {
     let tiles = tiles(head_size);
     [("DEPTH", head_size / 16), ("TILES", tiles), ("STAGED", 32 * (4 * tiles + 2))]
@@ -238,7 +238,7 @@ pub fn sizes(head_size: usize) -> [(&'static str, u32); 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, BLOCK_BYTES, LEAST_BLOCKS, Left, parts, queries};
+    use super::{BLOCK, BLOCK_BYTES, LEAST_BLOCKS, ScoreScratch, parts, queries};
 
     #[test]
     fn every_block_is_taken_once_and_nothing_is_larger_than_its_room() {
@@ -246,7 +246,7 @@ mod tests {
             [(1, 1), (128, 128), (129, 1), (8192, 8192), (8192, 512), (8192, 513), (5000, 2048)]
         {
             for heads in [1, 8] {
-                let least = Left::least_bytes(heads, tokens, reach);
+                let least = ScoreScratch::least_bytes(heads, tokens, reach);
                 for bytes in [BLOCK_BYTES * heads as u64, least / 2, least, 3 * least] {
                     let parts = parts(bytes, heads, tokens, reach);
                     let all = tokens.div_ceil(BLOCK);

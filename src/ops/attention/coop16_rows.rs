@@ -1,7 +1,8 @@
-//! What attention on cooperative matrices needs of every row in backward: [`crate::ops::attention::coop16`].
+//! Row values for the backward of [`crate::ops::attention::coop16`]: the log-sum-exp, and `Σ dout·out`.
 
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::pack::Packed;
 
@@ -15,14 +16,15 @@ struct Params {
     tiles: u32,
 }
 
-/// `rows` `[T, H, 2]`: the log-sum-exp, and `Σ dout·out` in units of what undoes the scaling of the row of `packed`.
+/// Computes `rows` `[T, H, 2]`: the log-sum-exp, and `Σ dout·out` in units of the factor that undoes the scaling of `packed`'s row.
 ///
-/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed, and `out` may be, without scaling.
+/// `out` and `dout` are `[T, H·K]`, `lse` is `[T, H]`; `packed` is `dout` packed. `out` may be packed, unscaled.
 pub fn forward(
     rec: &mut Recorder,
     rows: Binding,
     attention: &Attention,
-    [out, dout]: [&Rows; 2],
+    out: &Act,
+    dout: &Rows,
     packed: &Packed,
     lse: &Rows,
 ) {
@@ -30,11 +32,11 @@ pub fn forward(
         rows: attention.rows as u32,
         heads: attention.heads as u32,
         head_size4: (attention.head_size / 4) as u32,
-        tiles: out.tiles(),
+        tiles: out.tile_stride(),
     };
     let rows = Binding { index: 5, ..rows };
-    let out_binding = out.packed.as_ref().map_or_else(|| out.bind(1), |packed| packed.bind(1));
-    let bindings = [out_binding, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
+    let values = out.bind(1, 0)[0];
+    let bindings = [values, dout.bind(2), packed.bind_factors(3), lse.bind(4), rows];
     let all = grid(attention.rows * attention.heads);
     let kernel = Kernel::new("attention/coop16_rows", "forward").with_sizes(out.sizes());
     rec.dispatch(kernel, &params, &bindings, all);

@@ -4,8 +4,10 @@ pub mod coop16;
 pub mod coop16_backward;
 pub mod coop16_rows;
 
-use crate::gpu::{Binding, Kernel, Matrices, Recorder, Tier, grid};
+use crate::gpu::{Binding, Kernel, Products, Recorder, grid};
 use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::pass::Pass;
 use crate::ops::row_factors;
 
 /// Largest head size that the kernels hold in registers.
@@ -24,7 +26,7 @@ struct Params {
     scale: f32,
 }
 
-/// What stays the same for all of a layer's calls.
+/// The shape of a layer's attention over a micro-batch.
 #[derive(Clone, Copy)]
 pub struct Attention<'a> {
     /// Query heads `H`.
@@ -43,11 +45,48 @@ pub struct Attention<'a> {
     pub longest: usize,
     /// The power of two by which queries become operands in f16, [`crate::ops::rms_norm::Norm::scale`].
     pub q_scale: f32,
-    /// The same of keys.
+    /// The power of two by which keys become operands in f16.
     pub k_scale: f32,
 }
 
-/// Which shader computes, but for what is the same for all.
+/// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`. Nothing is computed
+/// where `out` is kept already.
+pub fn forward(p: &mut Pass, shape: &Attention, out: &Act, lse: &Act, [q, k, v]: [&Act; 3]) {
+    if out.is_kept() {
+        return;
+    }
+    let lse = lse.rows();
+    if let Some(operands) = coop16::Operands::of(q, k, v) {
+        return coop16::forward(p.rec, shape, out, lse, operands);
+    }
+    shape.forward(p.rec, &out.staging(), lse, q.rows(), k.rows(), v.rows());
+    out.store(p.rec, p.tokens);
+}
+
+/// `dq` (overwritten), `dk` and `dv` (added to) from `dout`, which is scratch afterwards.
+pub fn backward(
+    p: &mut Pass,
+    shape: &Attention,
+    [dq, dk, dv]: [&Act; 3],
+    dout: &Act,
+    [q, k, v]: [&Act; 3],
+    out: &Act,
+    lse: &Act,
+) {
+    let gradients = [dq.rows(), dk.rows(), dv.rows()];
+    let (dout, lse) = (dout.rows(), lse.rows());
+    let scratch = p.scratch;
+    let dheads = &scratch.dheads;
+    if let (Some(coop16), Some(operands)) = (&scratch.attention, coop16::Operands::of(q, k, v)) {
+        return coop16.backward(p.rec, shape, gradients, dheads, dout, operands, out, lse);
+    }
+    let out = out.f32(p.rec, p.tokens);
+    let delta = &scratch.delta.reshaped(2 * shape.heads);
+    let qkv = [q.rows(), k.rows(), v.rows()];
+    shape.backward(p.rec, gradients, [delta, dheads], dout, qkv, &out, lse);
+}
+
+/// The shader of a variant; helpers such as `delta` are shared.
 enum Shader {
     /// shaders/attention/tiled.wgsl
     Plain,
@@ -58,8 +97,9 @@ enum Shader {
 }
 
 fn shader(rec: &Recorder) -> Shader {
-    match (rec.gpu().matrices(), rec.gpu().simd()) {
-        (Some(Matrices { edge: 8, lanes }), _) => Shader::Matrices(lanes),
+    let kernels = rec.gpu().kernels();
+    match (kernels.products(), kernels.software_lanes()) {
+        (Products::Coop8 { lanes }, _) => Shader::Matrices(lanes),
         (_, Some(lanes)) if !half(rec) => Shader::Simd(lanes),
         _ => Shader::Plain,
     }
@@ -67,12 +107,12 @@ fn shader(rec: &Recorder) -> Shader {
 
 /// Whether operands are f16.
 fn half(rec: &Recorder) -> bool {
-    rec.gpu().tier() != Tier::F32
+    rec.gpu().kernels().half_operands()
 }
 
 /// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.
 const OWN_ROWS: usize = 16;
-/// The same of shaders/attention/coop8.wgsl.
+/// Rows that a workgroup of shaders/attention/coop8.wgsl makes results for.
 const COOP8_OWN_ROWS: usize = 32;
 
 /// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
@@ -92,10 +132,10 @@ pub fn sizes(head_size: usize, half: bool) -> Vec<(&'static str, u32)> {
         ("STAGE", (staged * (slice4 + 1)).max(512)),
     ]
     .map(|(name, n)| (name, n as u32));
-    [&sizes[..], &row_factors::sizes(half)].concat()
+    [&sizes[..], &[row_factors::size(half)]].concat()
 }
 
-/// The same of shaders/attention/coop8.wgsl, beside its lanes.
+/// The sizes of shaders/attention/coop8.wgsl beside its lanes.
 pub fn coop8_sizes(head_size: usize) -> [(&'static str, u32); 2] {
     [("HEAD4", (head_size / 4) as u32), ("COLS", head_size.div_ceil(64) as u32)]
 }

@@ -20,7 +20,7 @@ struct Params {
 
 /// Most vec4s of a row that a thread keeps: of 256, for rows of up to 8192.
 pub const MAX_SHARES: usize = 8;
-/// Of a workgroup, or of each of its groups.
+/// Threads of a workgroup, or of each of its groups.
 const THREADS: usize = 256;
 /// Groups that share `B`, where the device takes workgroups of so many threads.
 const GROUPS: usize = 4;

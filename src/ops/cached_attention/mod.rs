@@ -37,7 +37,7 @@ pub struct CachedAttention {
     pub window: Option<usize>,
 }
 
-/// What several workgroups leave of one query: every layer uses the same.
+/// Partial results of several workgroups per query; every layer uses the same memory.
 #[derive(Clone, Debug)]
 pub struct Parts {
     sums: wgpu::Buffer,
@@ -47,7 +47,7 @@ pub struct Parts {
 impl Parts {
     /// Room for layers of up to `heads` query heads and `queries` = `H·K` columns.
     pub fn new(gpu: &Gpu, heads: usize, queries: usize) -> Result<Parts, GpuError> {
-        let parts = if gpu.workgroups_to_fill() > 1 { SPLIT_ROWS * MAX_SPLITS } else { 0 };
+        let parts = if gpu.kernels().workgroups_to_fill() > 1 { SPLIT_ROWS * MAX_SPLITS } else { 0 };
         Ok(Parts {
             sums: gpu.buffer("sums of split attention", (parts * queries * 4) as u64)?,
             weights: gpu.buffer("weights of split attention", (parts * heads * 8) as u64)?,
@@ -76,7 +76,7 @@ impl CachedAttention {
     ) {
         let per_kv = self.heads / self.kv_heads;
         let keys = self.window.map_or(context, |w| w.min(context));
-        let (queries, splits) = self.shares(rec.gpu().workgroups_to_fill(), keys, rows);
+        let (queries, splits) = self.shares(rec.gpu().kernels().workgroups_to_fill(), keys, rows);
         let blocks = (rows * per_kv).div_ceil(queries);
         let params = Params {
             rows: rows as u32,

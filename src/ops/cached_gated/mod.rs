@@ -43,7 +43,8 @@ pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Opt
     let bindings = [gate.bind(1), up.rows.bind(2), b, y.bind(4)];
     let count = rows * y.stride / 4;
     // A device that runs much at once has more threads ask for B.
-    let shared = rec.gpu().workgroups_to_fill() > 0 && adapter.is_some_and(|a| a.rank.is_multiple_of(16));
+    let shared =
+        rec.gpu().kernels().workgroups_to_fill() > 0 && adapter.is_some_and(|a| a.rank.is_multiple_of(16));
     let parts = if shared { 4 } else { 1 };
     let kernel = Kernel::new("cached_gated/plain", "forward")
         .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, parts)))

@@ -1,4 +1,4 @@
-//! What stands between the products of a layer's attention and the attention over the cache: for decoding.
+//! Norms and rotary embeddings of heads, and keys and values into the cache: for decoding.
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
@@ -35,11 +35,11 @@ pub struct Heads<'a> {
     pub head_size: usize,
     /// Whether the values are the raw keys.
     pub k_eq_v: bool,
-    /// Of the queries.
+    /// The norm of the queries.
     pub q_norm: &'a Norm,
-    /// Of the keys; none where the layer uses another one's.
+    /// The norm of the keys; `None` where the layer uses another layer's.
     pub k_norm: Option<&'a Norm>,
-    /// What the layer's attention reads: its own, or the other one's.
+    /// The cache that the layer's attention reads: its own or another layer's.
     pub cache: &'a Cache,
     /// Rotary embedding.
     pub table: &'a Table,

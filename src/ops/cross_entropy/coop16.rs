@@ -1,4 +1,5 @@
-//! The backward of [`crate::ops::cross_entropy`] into operands of products on cooperative matrices, and [`crate::ops::row_status::rows`].
+//! Backward of [`crate::ops::cross_entropy`] into packed operands for cooperative matrices, together with
+//! [`crate::ops::row_status::rows`].
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::cross_entropy::Chunk;
@@ -16,21 +17,28 @@ struct Params {
     target_offset: u32,
     loss_offset: u32,
     softcap: f32,
-    factor: f32,
     width4: u32,
     verdict_offset: u32,
 }
 
-/// Most threads of a row.
+/// Most threads per row.
 const THREADS: usize = 1024;
 
-/// Whether the kernel takes this vocabulary: a multiple of 4.
+/// Whether the kernel takes this vocabulary, which must be a multiple of 4.
 pub fn supports(vocab: usize) -> bool {
     vocab.is_multiple_of(4)
 }
 
-/// Losses, verdicts, and `factor·∂loss/∂logits` packed `[rows, V]`; the logits stay as they are.
-pub fn backward(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed, factor: f32) {
+/// Writes losses, row status, and `coefficient·∂loss/∂logits` packed `[rows, V]`; the logits do not change.
+///
+/// `coefficients` is as in [`Chunk::backward`].
+pub fn backward(
+    rec: &mut Recorder,
+    chunk: &Chunk,
+    verdicts: &Verdicts,
+    dlogits: &Packed,
+    coefficients: &wgpu::Buffer,
+) {
     let params = Params {
         rows: chunk.rows as u32,
         vocab4: (chunk.vocab / 4) as u32,
@@ -39,7 +47,6 @@ pub fn backward(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits:
         target_offset: chunk.targets.1 as u32,
         loss_offset: chunk.losses.1 as u32,
         softcap: chunk.softcap.unwrap_or(0.0),
-        factor,
         width4: (verdicts.hidden.stride / 4) as u32,
         verdict_offset: verdicts.buffer.1 as u32,
     };
@@ -51,6 +58,7 @@ pub fn backward(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits:
         dlogits.bind_factors(5),
         verdicts.hidden.bind(6),
         Binding { index: 7, buffer: verdicts.buffer.0, range: None },
+        Binding { index: 8, buffer: coefficients, range: None },
     ];
     let rows = chunk.rows.next_multiple_of(16) as u32;
     let threads = 1usize << rec.gpu().threads_to_share().min(THREADS).ilog2();

@@ -4,6 +4,9 @@ pub mod coop16;
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::pass::Pass;
+use crate::ops::row_status::{self, Verdicts};
 
 /// Twin of `Params` in shaders/cross_entropy/plain.wgsl.
 #[repr(C)]
@@ -15,7 +18,6 @@ struct Params {
     target_offset: u32,
     loss_offset: u32,
     softcap: f32,
-    factor: f32,
 }
 
 /// One chunk of logits and where its targets and losses lie.
@@ -34,28 +36,45 @@ pub struct Chunk<'a> {
     pub losses: (&'a wgpu::Buffer, usize),
 }
 
+/// Losses, row status, and `dlogits = coefficient·∂loss/∂logits` `[rows, V]`; the logits are lost.
+pub fn backward(p: &mut Pass, chunk: &Chunk, verdicts: &Verdicts, coefficients: &wgpu::Buffer) -> Act {
+    let operands = p.operands();
+    if let Some(dlogits) = operands.as_ref().map(|o| &o.dy).filter(|_| coop16::supports(chunk.vocab)) {
+        coop16::backward(p.rec, chunk, verdicts, dlogits, coefficients);
+        return Act::tiled(dlogits.clone(), None);
+    }
+    // The row status comes first: the softcap hides what is not finite.
+    row_status::rows(p.rec, chunk, verdicts);
+    chunk.backward(p.rec, coefficients);
+    chunk.logits.clone().into()
+}
+
 impl Chunk<'_> {
     /// Losses only; the logits end up capped.
     pub fn forward(&self, rec: &mut Recorder) {
-        self.dispatch(rec, "forward", 0.0);
+        self.dispatch(rec, "forward", None);
     }
 
-    /// Losses, and `factor·∂loss/∂logits` in place of the logits.
-    pub fn backward(&self, rec: &mut Recorder, factor: f32) {
-        self.dispatch(rec, "backward", factor);
+    /// Losses, and `coefficient·∂loss/∂logits` in place of the logits.
+    ///
+    /// `coefficients`, f32, holds the gradient of the objective with respect to each row's loss, at the same places as
+    /// `losses`.
+    pub fn backward(&self, rec: &mut Recorder, coefficients: &wgpu::Buffer) {
+        self.dispatch(rec, "backward", Some(coefficients));
     }
 
-    fn dispatch(&self, rec: &mut Recorder, entry: &'static str, factor: f32) {
-        let params = self.params(factor);
-        let bindings = [
+    fn dispatch(&self, rec: &mut Recorder, entry: &'static str, coefficients: Option<&wgpu::Buffer>) {
+        let params = self.params();
+        let mut bindings = vec![
             self.logits.bind(1),
             Binding { index: 2, buffer: self.targets.0, range: None },
             Binding { index: 3, buffer: self.losses.0, range: None },
         ];
+        bindings.extend(coefficients.map(|buffer| Binding { index: 4, buffer, range: None }));
         rec.dispatch(Kernel::new("cross_entropy/plain", entry), &params, &bindings, [params.rows, 1, 1]);
     }
 
-    fn params(&self, factor: f32) -> Params {
+    fn params(&self) -> Params {
         Params {
             rows: self.rows as u32,
             vocab: self.vocab as u32,
@@ -63,7 +82,6 @@ impl Chunk<'_> {
             target_offset: self.targets.1 as u32,
             loss_offset: self.losses.1 as u32,
             softcap: self.softcap.unwrap_or(0.0),
-            factor,
         }
     }
 }
@@ -77,7 +95,6 @@ pub fn cap(rec: &mut Recorder, logits: &Rows, vocab: usize, softcap: f32, rows: 
         target_offset: 0,
         loss_offset: 0,
         softcap,
-        factor: 0.0,
     };
     rec.dispatch(Kernel::new("cross_entropy/plain", "cap"), &params, &[logits.bind(1)], [params.rows, 1, 1]);
 }

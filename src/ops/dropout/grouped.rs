@@ -1,4 +1,4 @@
-//! Inverted dropout of what the adapters of experts read: a mask for every choice of an expert, whatever row it has among the groups.
+//! Inverted dropout of the inputs of experts' adapters. Every choice of an expert has its mask, independent of its row among the groups.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -10,13 +10,13 @@ use crate::ops::linear::grouped::Columns;
 /// A mask over the choices of a pass, `[T·used, K]`.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertMask {
-    /// Its probability and key.
+    /// Probability and key of the dropout.
     pub mask: Mask,
     /// The token of the pass's first row.
     pub first_token: usize,
 }
 
-/// What a kernel's parameters say of a mask: twin of the fields that shaders/common/expert_mask.wgsl reads. Zeros: no mask.
+/// The mask in a kernel's parameters: twin of the fields that shaders/common/expert_mask.wgsl reads. Zeros mean no mask.
 #[repr(C)]
 #[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
 pub(in crate::ops) struct MaskParams {
@@ -28,7 +28,7 @@ pub(in crate::ops) struct MaskParams {
 }
 
 impl ExpertMask {
-    /// For inputs of `columns`.
+    /// The parameters for inputs of `columns` columns.
     pub(in crate::ops) fn params(self, columns: usize, groups: &Groups) -> MaskParams {
         MaskParams {
             key: self.mask.key,
@@ -56,7 +56,7 @@ struct Params {
     mask: MaskParams,
 }
 
-/// Rows of a workgroup of shaders/dropout/grouped.wgsl.
+/// Rows per workgroup of shaders/dropout/grouped.wgsl.
 const ROWS: usize = 8;
 
 /// `dx += mask·(u·A_e)` for `dx` `[rows, K]`, `u` `[rows, R]` and `a` `[E·R, K]`, in the tiles of a pass over `tokens` tokens.

@@ -21,7 +21,7 @@ struct Params {
 pub struct Mask {
     /// Share of the values that become zero, in `(0, 1)`.
     pub probability: f64,
-    /// What tells this mask from others.
+    /// The key of the random draws: masks with other keys differ.
     pub key: u32,
 }
 
@@ -31,7 +31,7 @@ impl Mask {
         (self.probability * 4_294_967_296.0) as u32
     }
 
-    /// What the other values are multiplied by.
+    /// The factor of the values that are not dropped.
     pub(in crate::ops) fn scale(self) -> f32 {
         (1.0 / (1.0 - self.probability)) as f32
     }

@@ -3,6 +3,7 @@
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::Weight;
+use crate::ops::op;
 
 /// Twin of `Params` in shaders/embedding/plain.wgsl.
 #[repr(C)]
@@ -41,7 +42,7 @@ pub fn forward(
             scale,
         };
         let ids = Binding { index: 2, buffer: ids, range: None };
-        let kernel = Kernel::new("embedding/plain", "forward").with_format(w.ty);
+        let kernel = Kernel::new("embedding/plain", "forward").with_format(op::reader(w.ty));
         rec.dispatch(kernel, &params, &[tile.bind(1), ids, y.bind(3)], grid(rows));
     }
 }
@@ -66,6 +67,6 @@ pub fn backward(
         scale: 1.0,
     };
     let ids = Binding { index: 2, buffer: ids, range: None };
-    let kernel = Kernel::new("embedding/plain", "backward").with_format(crate::base::formats::GgmlType::F32);
+    let kernel = Kernel::new("embedding/plain", "backward").with_format("f32");
     rec.dispatch(kernel, &params, &[ids, dy.bind(4), dx.bind(5)], grid(rows));
 }

@@ -41,7 +41,7 @@ pub struct Groups {
 impl Groups {
     /// Rows of a tile on this device: what the kernels of grouped products take at a time.
     pub fn tile(gpu: &Gpu) -> usize {
-        if gpu.cooperative() { 128 } else { 64 }
+        gpu.kernels().expert_tile()
     }
 
     /// Room for passes over up to `tokens` tokens.

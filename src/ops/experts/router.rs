@@ -1,4 +1,4 @@
-//! The router of a mixture of experts: which experts work on a token, and with which weights.
+//! The router of a mixture of experts: which experts are active for a token, and their weights.
 
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;

@@ -4,7 +4,7 @@ use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::pack::Packed;
 
-/// Most threads that share a row: what each keeps of it must leave room for others in the registers.
+/// Most threads that share a row. The part that each keeps must leave registers for other workgroups.
 const THREADS: usize = 512;
 
 /// Twin of `Params` in shaders/gated/coop16.wgsl.
@@ -23,7 +23,7 @@ pub fn forward(rec: &mut Recorder, y: &Packed, gate: &Rows, up: &Rows, rows: usi
     dispatch(rec, "forward", y.tiles(), gate.stride, rows, &bindings);
 }
 
-/// `dgate` and `dup`, of the same layout.
+/// `dgate` and `dup`, in the layout of `y`.
 pub fn backward(
     rec: &mut Recorder,
     [dgate, dup]: [&Packed; 2],

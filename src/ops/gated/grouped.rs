@@ -25,7 +25,7 @@ fn params(groups: &Groups, y: &Rows, gate_up: &Rows, tokens: usize) -> Params {
     }
 }
 
-/// `y` `[rows, F]` from `gate_up` `[rows, 2·F]`.
+/// Computes `y` `[rows, F]` from `gate_up` `[rows, 2·F]`.
 pub fn forward(rec: &mut Recorder, y: &Rows, gate_up: &Rows, groups: &Groups, tokens: usize) {
     let params = params(groups, y, gate_up, tokens);
     let bindings = [gate_up.bind(1), y.bind(2), groups.tiles.bind(5)];
@@ -33,8 +33,8 @@ pub fn forward(rec: &mut Recorder, y: &Rows, gate_up: &Rows, groups: &Groups, to
     rec.dispatch(Kernel::new("gated/grouped", "forward"), &params, &bindings, workgroups);
 }
 
-/// `dgate_up` `[rows, 2·F]` and the gradient of every choice's weight from `dy` `[rows, F]`, the gradient of `y` before weights
-/// and `scales` `[E]`.
+/// Computes `dgate_up` `[rows, 2·F]` and the gradient of every choice's weight from `dy` `[rows, F]`, the gradient of `y` before weights and
+/// `scales` `[E]` are applied.
 pub fn backward(
     rec: &mut Recorder,
     [dgate_up, dweights]: [&Rows; 2],

@@ -17,13 +17,13 @@ struct Params {
     packed4: u32,
 }
 
-/// `y` `[rows, F]` from `gate_up` `[rows, 2·F]`.
+/// Computes `y` `[rows, F]` from `gate_up` `[rows, 2·F]`.
 pub fn forward(rec: &mut Recorder, y: &Packed, gate_up: &Rows, groups: &Groups, tokens: usize) {
     let bindings = [gate_up.bind(1), y.bind(3), y.bind_factors(4), groups.tiles.bind(5)];
     dispatch(rec, "forward", 0, gate_up, groups.experts.width, groups, tokens, &bindings);
 }
 
-/// `dgate_up` `[rows, 2·F]` and the gradient of every choice's weight, as [`crate::ops::gated::grouped::backward`] has them.
+/// Computes `dgate_up` `[rows, 2·F]` and the gradient of every choice's weight, as [`crate::ops::gated::grouped::backward`] does.
 pub fn backward(
     rec: &mut Recorder,
     (dgate_up, dweights): (&Packed, &Rows),

@@ -1,41 +1,26 @@
-//! `gelu(gate)·up`, of the feed-forward block and of the per-layer embeddings.
+//! A gated unit, `activation(gate)·up`: of the feed-forward block, of experts and of the per-layer branch.
 
 pub mod coop16;
 pub mod grouped;
 pub mod grouped_coop16;
+pub mod plain;
 
-use crate::gpu::{Kernel, Recorder, grid};
-use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::pass::Pass;
 
-/// Twin of `Params` in shaders/gated/plain.wgsl.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    count: u32,
-    write_dup: u32,
-}
-
-/// `y = gelu(gate)·up` over `rows` rows.
-pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: &Rows, rows: usize) {
-    let count = rows * y.stride;
-    let params = Params { count: count as u32, write_dup: 0 };
-    let bindings = [gate.bind(1), up.bind(2), y.bind(3)];
-    rec.dispatch(Kernel::new("gated/plain", "forward"), &params, &bindings, grid(count.div_ceil(64)));
+/// `y = gelu(gate)·up`, `[T, F]` each.
+pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act) {
+    match y.tiles() {
+        Some(tiles) => coop16::forward(p.rec, tiles, gate.rows(), up.rows(), p.tokens),
+        None => plain::forward(p.rec, y.rows(), gate.rows(), up.rows(), p.tokens),
+    }
 }
 
 /// `dgate`, and `dup` where something is trained through it.
-pub fn backward(
-    rec: &mut Recorder,
-    dgate: &Rows,
-    dup: Option<&Rows>,
-    dy: &Rows,
-    gate: &Rows,
-    up: &Rows,
-    rows: usize,
-) {
-    let count = rows * dy.stride;
-    let params = Params { count: count as u32, write_dup: u32::from(dup.is_some()) };
-    let dup = dup.map_or(rec.unused(6), |d| d.bind(6));
-    let bindings = [gate.bind(1), up.bind(2), dy.bind(4), dgate.bind(5), dup];
-    rec.dispatch(Kernel::new("gated/plain", "backward"), &params, &bindings, grid(count.div_ceil(64)));
+pub fn backward(p: &mut Pass, dgate: &Act, dup: Option<&Act>, dy: &Act, gate: &Act, up: &Act) {
+    let (dy, gate, up) = (dy.rows(), gate.rows(), up.rows());
+    match (dgate.tiles(), dup.and_then(Act::tiles)) {
+        (Some(dgate), Some(dup)) => coop16::backward(p.rec, [dgate, dup], dy, gate, up, p.tokens),
+        _ => plain::backward(p.rec, dgate.rows(), dup.map(Act::rows), dy, gate, up, p.tokens),
+    }
 }

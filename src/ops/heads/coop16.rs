@@ -15,21 +15,21 @@ struct Params {
     heads: u32,
     half4: u32,
     weighted: u32,
-    turned: u32,
+    rotated: u32,
     eps: f32,
     scale: f32,
 }
 
-/// Positions `[T]` u32, and their cosines and sines.
+/// A rotary embedding: positions `[T]` u32, and the table of cosines and sines.
 pub type Turn<'a> = (&'a wgpu::Buffer, &'a Table);
 
 /// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding
 /// where `turn` is `None`.
-pub fn forward<'a>(
-    rec: &mut Recorder<'a>,
+pub fn forward(
+    rec: &mut Recorder,
     y: &Packed,
     x: &Rows,
-    norm: &'a Norm,
+    norm: &Norm,
     turn: Option<Turn>,
     heads: usize,
     rows: usize,
@@ -40,7 +40,7 @@ pub fn forward<'a>(
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted: u32::from(norm.weight.is_some()),
-        turned: u32::from(turn.is_some()),
+        rotated: u32::from(turn.is_some()),
         eps: norm.eps,
         scale: norm.scale,
     };

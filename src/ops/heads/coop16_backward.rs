@@ -15,16 +15,16 @@ struct Params {
     heads: u32,
     half4: u32,
     weighted: u32,
-    turned: u32,
+    rotated: u32,
     eps: f32,
 }
 
-/// Threads that share a head of a token.
+/// Threads per head of a token.
 const THREADS: usize = 16;
-/// Most threads of a workgroup.
+/// Most threads per workgroup.
 const WORKGROUP: usize = 256;
 
-/// What the kernel is made for, for `heads` heads of `size` values, a multiple of 8.
+/// The shader's sizes for `heads` heads of `size` values, a multiple of 8.
 pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     let at_once = heads.min(WORKGROUP / THREADS);
     let tokens = WORKGROUP / (at_once * THREADS);
@@ -38,12 +38,12 @@ pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
 
 /// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
 /// [`crate::ops::heads::coop16::forward`] gives, without its scale; every row of `dx` is scaled as [`Packed::pack`] does.
-pub fn backward<'a>(
-    rec: &mut Recorder<'a>,
+pub fn backward(
+    rec: &mut Recorder,
     dx: &Packed,
     dy: &Rows,
     x: &Rows,
-    norm: &'a Norm,
+    norm: &Norm,
     turn: Option<Turn>,
     heads: usize,
     rows: usize,
@@ -54,7 +54,7 @@ pub fn backward<'a>(
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted: u32::from(norm.weight.is_some()),
-        turned: u32::from(turn.is_some()),
+        rotated: u32::from(turn.is_some()),
         eps: norm.eps,
     };
     let (positions, table) = match turn {

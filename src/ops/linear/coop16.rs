@@ -1,10 +1,11 @@
-//! The products of [`crate::ops::linear`] on cooperative matrices: f16 operands, each row scaled, and f32 sums.
+//! The products of [`crate::ops::linear`] on cooperative matrices of 16×16: f16 operands, each row scaled, and f32 sums.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
 use crate::ops::Weight;
+use crate::ops::op;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 
@@ -36,13 +37,13 @@ struct Params {
 
 /// `scale·z·matrixᵀ` (forward, `matrix` = B `[N, R]`) or `z·matrix` (backward, `matrix` = rows of A `[R, K]`).
 pub struct LowRank<'a> {
-    /// z or u, packed alike with the product's operand.
+    /// z or u, packed with the scaling of the product's operand.
     pub z: &'a Packed,
     /// Its first column, a multiple of 16.
     pub z_offset: usize,
     /// B or A.
     pub matrix: &'a Param,
-    /// First row of `matrix`: of A, which holds those of several matrices.
+    /// First row of `matrix`, where A holds the rows of several matrices.
     pub first_row: usize,
     /// `R`, a multiple of 16.
     pub rank: usize,
@@ -149,7 +150,7 @@ fn dispatch(
     };
     let z = lora.map_or(rec.unused(4), |l| l.z.bind(4));
     let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));
-    let kernel = Kernel::new("linear/coop16", entry).with_format(w.ty);
+    let kernel = Kernel::new("linear/coop16", entry).with_format(op::reader(w.ty)).with_size("GROUPED", 0);
     partial_sums::split_wide(rec, &target, across * down, summed.div_ceil(STEPS), |rec, parts| {
         let params = Params {
             y_stride4: parts.stride4,

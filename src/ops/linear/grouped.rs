@@ -1,5 +1,5 @@
-//! Products of rows that are grouped by expert with the experts' frozen matrices, with the adapter's product in the same pass: in
-//! f32, or on cooperative matrices of 8×8.
+//! Products of rows that are grouped by expert with the experts' frozen matrices, and the adapter's product in the same pass: in f32, with
+//! operands in f16, or on cooperative matrices of 8×8.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,13 +7,14 @@ use std::ops::Range;
 use crate::base::formats::GgmlType;
 use crate::base::formats::planes;
 use crate::base::{Base, Tensor};
-use crate::gpu::{Gpu, GpuError, Kernel, Matrices, Recorder};
+use crate::gpu::{Gpu, GpuError, Kernel, Products, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::dropout::grouped::{ExpertMask, MaskParams};
 use crate::ops::experts::groups::Groups;
+use crate::ops::op;
 use crate::ops::random;
 use crate::ops::row_factors;
 
@@ -44,10 +45,10 @@ struct Params {
     mask: MaskParams,
 }
 
-/// A matrix `[N, K]` for each expert, in one of a model's formats.
+/// A matrix `[N, K]` for each expert, in a weight format.
 #[derive(Clone, Debug)]
 pub struct ExpertWeight {
-    /// All experts' below each other, `[E·N, K]`, in tiles of whole experts.
+    /// The matrices of all experts, `[E·N, K]`, in tiles of whole experts.
     pub weight: Weight,
     /// `N`.
     pub rows: usize,
@@ -71,7 +72,7 @@ impl ExpertWeight {
         Ok(ExpertWeight { weight: Weight { ty, rows: experts * rows, cols, tiles }, rows })
     }
 
-    /// Uploads the matrices of all `experts` of `base`, of which no more than a tile is in memory at a time.
+    /// Uploads the matrices of all `experts` of `base`, with at most one tile in host memory at a time.
     pub async fn stream(
         gpu: &Gpu,
         base: &Base,
@@ -85,7 +86,7 @@ impl ExpertWeight {
         }
         let mut tiles = Vec::new();
         for tile in places {
-            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::Base)?;
+            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::read)?;
             tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
         }
         Ok(ExpertWeight { weight: Weight { ty, rows, cols, tiles }, rows: rows / experts })
@@ -97,7 +98,7 @@ impl ExpertWeight {
         tiles.map(|tile| ((tile.len() * matrix.row_bytes()) as u64).next_multiple_of(16)).collect()
     }
 
-    /// The matrices of all `experts` in `buffers`, one for each tile, which may be larger and need not hold them yet.
+    /// The matrices of all `experts` in `buffers`, one buffer per tile. The buffers may be larger, and may be filled later.
     pub fn within<'a>(
         gpu: &Gpu,
         matrix: &Tensor<'_>,
@@ -116,8 +117,8 @@ impl ExpertWeight {
         ExpertWeight { weight: Weight { ty, rows, cols, tiles: tiles.collect() }, rows: rows / experts }
     }
 
-    /// What each tile of the matrices of all `experts` holds, in host memory: where the kernels read the file's own layout and
-    /// `base` is in memory, the file itself.
+    /// The content of each tile of the matrices of all `experts`, in host memory. It is the file itself if the kernels read the file's
+    /// layout and `base` is in memory.
     pub async fn on_host<'b>(
         gpu: &Gpu,
         base: &'b Base,
@@ -133,18 +134,18 @@ impl ExpertWeight {
                 continue;
             }
             let rows = matrix.rows(tile);
-            tiles.push(match base.read(&rows).await.map_err(GpuError::Base)? {
+            tiles.push(match base.read(&rows).await.map_err(GpuError::read)? {
                 Cow::Borrowed(bytes) => planes::to_planes(matrix.ty, rows.rows, bytes),
                 Cow::Owned(bytes) => Cow::Owned(planes::to_planes(matrix.ty, rows.rows, &bytes).into_owned()),
             });
             if let Some(Cow::Owned(_)) = tiles.last() {
-                base.gguf().release(rows.range); // nothing will read the file's copy
+                base.gguf().release(rows.range); // the file's copy is not read again
             }
         }
         Ok(tiles)
     }
 
-    /// Bytes of their own that [`ExpertWeight::on_host`] takes for a matrix: none where it stays in a file in memory.
+    /// Bytes that [`ExpertWeight::on_host`] allocates for a matrix: none if it stays in a file in memory.
     pub fn host_bytes(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>, experts: usize) -> u64 {
         let in_file = base.gguf().is_in_memory() && !base.is_random();
         let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
@@ -153,7 +154,7 @@ impl ExpertWeight {
         own.map(|bytes| planes::planes_bytes(bytes) as u64).sum()
     }
 
-    /// Parameters `[experts·rows, cols]` as something to multiply by.
+    /// Parameters `[experts·rows, cols]` as matrices of experts.
     pub fn of_param(param: &Param, experts: usize) -> ExpertWeight {
         ExpertWeight { weight: param.as_weight(), rows: param.rows / experts }
     }
@@ -170,7 +171,7 @@ fn expert_tiles(
     (0..experts).step_by(fit).map(move |first| first * rows..experts.min(first + fit) * rows)
 }
 
-/// A product of rank `R` that is added: `scale·z·B_eᵀ` forward, `u·A_e` backward.
+/// The adapter's product of rank `R`, which is added: `scale·z·B_eᵀ` forward, `u·A_e` backward.
 pub struct LowRank<'a> {
     /// `z` or `u`, grouped `[rows, R]`.
     pub z: View<'a>,
@@ -184,31 +185,31 @@ pub struct LowRank<'a> {
     pub scale: f32,
 }
 
-/// Rows to multiply: one for each row of the groups, or one for each token.
+/// Rows to multiply: one per row of the groups, or one per token.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
-    /// Grouped already.
+    /// Rows that are grouped already.
     Rows(View<'a>),
-    /// Of the tokens: every choice reads its token's.
+    /// Rows of the tokens: every choice reads its token's row.
     Tokens(View<'a>),
 }
 
-/// Where a product goes: as many columns of the result, from `first` (a multiple of 128) on, as there are or fit the view.
+/// The destination of a product: columns of the result from `first` (a multiple of 128) on, as many as there are or fit the view.
 #[derive(Clone, Copy)]
 pub struct Columns<'a> {
     /// `[rows, …]`.
     pub y: View<'a>,
-    /// The column of the result that becomes the view's first.
+    /// The column of the result that is the view's first.
     pub first: usize,
 }
 
 impl<'a> Columns<'a> {
-    /// All of them.
+    /// All columns.
     pub fn all(y: View<'a>) -> Columns<'a> {
         Columns { y, first: 0 }
     }
 
-    /// How many, of a result of `columns`.
+    /// Their number, of a result of `columns` columns.
     pub(in crate::ops) fn count(&self, columns: usize) -> usize {
         (columns - self.first).min(self.y.rows.stride - self.y.offset)
     }
@@ -228,7 +229,7 @@ pub fn forward(
     dispatch(rec, "forward", y, x, w, scale, lora, None, groups, tokens, false);
 }
 
-/// `z = (mask·x)·A_eᵀ` for `z` `[rows, R]` and the `A` of an adapter.
+/// `z = (mask·x)·A_eᵀ` for `z` `[rows, R]` and an adapter's `A`.
 pub fn forward_masked(
     rec: &mut Recorder,
     z: Columns,
@@ -238,10 +239,10 @@ pub fn forward_masked(
     groups: &Groups,
     tokens: usize,
 ) {
-    dispatch(rec, "forward_masked", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
+    dispatch(rec, "forward", z, x, a, 1.0, None, Some(mask), groups, tokens, false);
 }
 
-/// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` where `accumulate`.
+/// `dx = scale·dy·W_e + u·A_e` for `dx` `[rows, K]`; added to `dx` with `accumulate`.
 pub fn backward(
     rec: &mut Recorder,
     dx: Columns,
@@ -269,7 +270,7 @@ fn dispatch(
     tokens: usize,
     accumulate: bool,
 ) {
-    let masked = mask.is_some(); // in f32: a thin product
+    let masked = mask.is_some(); // such products are thin, and stay in f32
     let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
     let (x, used) = match x {
         Source::Rows(x) => (x, 0),
@@ -281,13 +282,14 @@ fn dispatch(
         let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
         row_factors::of(rec, 8, x, cols, rows)
     });
-    let kernel = match rec.gpu().matrices() {
-        Some(Matrices { edge: 8, lanes }) if half => {
+    let kernel = match rec.gpu().kernels().products() {
+        Products::Coop8 { lanes } if half => {
             Kernel::new("linear/grouped_coop8", entry).with_size("LANES", lanes)
         }
-        _ => Kernel::new("linear/grouped", entry).with_sizes(row_factors::sizes(half)),
+        _ => Kernel::new("linear/grouped", entry)
+            .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))]),
     };
-    let kernel = kernel.with_format(w.weight.ty);
+    let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
     let y = to.y;
     for tile in &w.weight.tiles {

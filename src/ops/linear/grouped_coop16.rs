@@ -1,9 +1,10 @@
-//! The products of [`crate::ops::linear::grouped`] on cooperative matrices: f16 operands, each row scaled, and f32 sums.
+//! The products of [`crate::ops::linear::grouped`] on cooperative matrices of 16×16: f16 operands, each row scaled, and f32 sums.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
+use crate::ops::op;
 use crate::ops::pack::Packed;
 
 /// Twin of `Params` in shaders/linear/grouped_coop16.wgsl.
@@ -31,7 +32,7 @@ struct Params {
 
 /// `scale·z·B_eᵀ` (forward, `matrix` = B `[E·N, R]`) or `z·A_e` (backward, `matrix` = A `[E·R, K]`).
 pub struct LowRank<'a> {
-    /// z or u, packed alike with the product's operand.
+    /// z or u, packed with the scaling of the product's operand.
     pub z: &'a Packed,
     /// B or A.
     pub matrix: &'a Param,
@@ -57,8 +58,8 @@ pub fn forward(
     dispatch(rec, "forward", y, (x, 0), w, scale, lora, groups, tokens, false);
 }
 
-/// `dx = scale·dy·W_e + u·A_e` for grouped `dy`, whose columns from `first_column` (a multiple of 16) on are those of `w`, and
-/// `dx` `[rows, K]`; added to `dx` where `accumulate`.
+/// `dx = scale·dy·W_e + u·A_e` for grouped `dy` and `dx` `[rows, K]`; added to `dx` with `accumulate`. The columns of `w` are those of
+/// `dy` from `first_column` (a multiple of 16) on.
 pub fn backward(
     rec: &mut Recorder,
     dx: Columns,
@@ -112,7 +113,9 @@ fn dispatch(
         let (result, tiles) = (y.rows.bind(6), groups.tiles.bind(7));
         let bindings = [tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, result, tiles];
         let workgroups = [columns.div_ceil(128) as u32, groups.most_tiles(tokens) as u32, 1];
-        let kernel = Kernel::new("linear/grouped_coop16", entry).with_format(w.weight.ty);
+        let kernel = Kernel::new("linear/grouped_coop16", entry)
+            .with_format(op::reader(w.weight.ty))
+            .with_size("GROUPED", 1);
         rec.dispatch(kernel, &params, &bindings, workgroups);
     }
 }

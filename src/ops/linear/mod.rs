@@ -1,182 +1,115 @@
-//! Products with a frozen matrix, with the adapter's product in the same pass: in f32, or with operands in f16 whose rows are
-//! scaled, alone or on cooperative matrices of 8×8, by [`crate::gpu::Tier`].
+//! Products of an input with frozen matrices, and with the adapters of those matrices.
+//!
+//! Forward, for every matrix `W_i` that reads `x`: `z = mask(x)·Aᵀ`, `y_i = x·W_iᵀ + s·z_i·B_iᵀ`. `z` is kept for backward:
+//! `dB_i += s·dy_iᵀ·z_i`, `u_i = s·dy_i·B_i`, `dA += uᵀ·mask(x)` and `dx (+)= Σ dy_i·W_i + mask(u·A)`.
 
+mod adapted_coop16;
+mod adapted_tiled;
+pub mod applied;
 pub mod coop16;
+pub mod experts;
 pub mod grouped;
 pub mod grouped_coop16;
+pub mod tiled;
 
-use crate::gpu::{Binding, Kernel, Matrices, Recorder};
-use crate::ops::Param;
-use crate::ops::STEPS;
-use crate::ops::View;
-use crate::ops::Weight;
-use crate::ops::partial_sums::{self, Target};
-use crate::ops::row_factors;
+use crate::base::Module;
+use crate::gpu::Recorder;
+use crate::ops::act::Act;
+use crate::ops::dropout;
+use crate::ops::lora::Lora;
+use crate::ops::pack::Packed;
+use crate::ops::pass::Pass;
+use crate::ops::{Rows, Weight};
 
-/// Steps of the sum that shaders/linear/coop8.wgsl stages at a time.
-const COOP8_STEPS: usize = 32;
+/// A frozen matrix `[N, K]`, the module that it is, and its output or the gradient of that `[T, N]`.
+pub type Projection<'a> = (Module, &'a Weight, &'a Act);
 
-/// Twin of `Params` in shaders/linear/tiled.wgsl, which imports it from shaders/common/product.wgsl.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows: u32,
-    weight_rows: u32,
-    weight_cols: u32,
-    x_stride4: u32,
-    x_offset4: u32,
-    y_stride4: u32,
-    y_offset4: u32,
-    rank4: u32,
-    z_stride4: u32,
-    z_offset4: u32,
-    lora_offset4: u32,
-    scale: f32,
-    lora_scale: f32,
-    accumulate: u32,
-    cols4: u32,
-    part_steps: u32,
-}
-
-/// A product of rank `R` that is added: `scale·z·Bᵀ` forward, `u·A` backward.
-pub struct LowRank<'a> {
-    /// `z` or `u`, `[T, R]`.
-    pub z: View<'a>,
-    /// `B` `[N, R]` or `A` `[R, K]`.
-    pub matrix: &'a Param,
-    /// `R`, a multiple of 4.
-    pub rank: usize,
-    /// Factor of the whole term; forward only.
-    pub scale: f32,
-}
-
-/// `y = scale·x·Wᵀ + lora.scale·z·Bᵀ` for `x` `[rows, K]`, `y` `[rows, N]`.
-pub fn forward(
-    rec: &mut Recorder,
-    y: View,
-    x: View,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-) {
-    let factors = factors(rec, x, w.cols, rows);
-    for tile in &w.tiles {
-        let cols4 = tile.rows.div_ceil(4);
-        let params = Params {
-            y_offset4: y.offset4() + (tile.first_row / 4) as u32,
-            lora_offset4: lora.map_or(0, |l| (tile.first_row * l.rank / 4) as u32),
-            cols4: cols4 as u32,
-            ..params(y, x, w, tile, scale, lora, rows)
-        };
-        dispatch(rec, "forward", y, x, w, tile, lora, factors, params);
+/// Computes `z` and every output of the matrices that read `x` `[T, K]`. Outputs that are kept already are skipped.
+pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) {
+    match p.operands() {
+        Some(scratch) => adapted_coop16::forward(p, &scratch, outputs, x, lora, z),
+        None => adapted_tiled::forward(p, outputs, x, lora, z),
     }
 }
 
-/// `dx = scale·dy·W + u·A` for `dy` `[rows, N]`, `dx` `[rows, K]`; added to `dx` where `accumulate`.
+/// Adds the gradients of the adapters' matrices and, where `dx` is given, computes the gradient of `x`: added to what `dx`
+/// holds where the flag says so.
 pub fn backward(
-    rec: &mut Recorder,
-    dx: View,
-    dy: View,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-    accumulate: bool,
+    p: &mut Pass,
+    dx: Option<(&Act, bool)>,
+    gradients: &[Projection],
+    x: &Act,
+    lora: Option<Lora>,
+    z: &Act,
 ) {
-    let factors = factors(rec, dy, w.rows, rows);
-    for (i, tile) in w.tiles.iter().enumerate() {
-        let lora = lora.filter(|_| i + 1 == w.tiles.len());
-        let params = Params {
-            x_offset4: dy.offset4() + (tile.first_row / 4) as u32,
-            accumulate: u32::from(accumulate || i > 0),
-            cols4: (w.cols / 4) as u32,
-            ..params(dx, dy, w, tile, scale, lora, rows)
-        };
-        dispatch(rec, "backward", dx, dy, w, tile, lora, factors, params);
+    match p.operands() {
+        Some(scratch) => adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z),
+        None => adapted_tiled::backward(p, dx, gradients, x, lora, z),
     }
 }
 
-/// Of the rows of a product's operand, where it becomes f16.
-fn factors<'g>(rec: &mut Recorder<'g>, x: View, cols: usize, rows: usize) -> Option<Binding<'g>> {
-    row_factors::needed(rec).then(|| row_factors::of(rec, 6, x, cols, rows))
+/// [`forward`] by the kernels for f32 rows on every device: for a router, whose choices must not depend on the device.
+pub fn forward_rows(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) {
+    adapted_tiled::forward(p, outputs, x, lora, z);
 }
 
-fn params(
-    y: View,
-    x: View,
-    w: &Weight,
-    tile: &crate::ops::Tile,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-) -> Params {
-    Params {
-        rows: rows as u32,
-        weight_rows: tile.rows as u32,
-        weight_cols: w.cols as u32,
-        x_stride4: x.stride4(),
-        x_offset4: x.offset4(),
-        y_stride4: y.stride4(),
-        y_offset4: y.offset4(),
-        rank4: lora.map_or(0, |l| (l.rank / 4) as u32),
-        z_stride4: lora.map_or(0, |l| l.z.stride4()),
-        z_offset4: lora.map_or(0, |l| l.z.offset4()),
-        lora_offset4: 0,
-        scale,
-        lora_scale: lora.map_or(0.0, |l| l.scale),
-        accumulate: 0,
-        cols4: 0,
-        part_steps: 0,
-    }
-}
-
-fn dispatch(
-    rec: &mut Recorder,
-    entry: &'static str,
-    y: View,
-    x: View,
-    w: &Weight,
-    tile: &crate::ops::Tile,
-    lora: Option<&LowRank>,
-    factors: Option<Binding>,
-    params: Params,
+/// The mirror of [`forward_rows`].
+pub fn backward_rows(
+    p: &mut Pass,
+    dx: Option<(&Act, bool)>,
+    gradients: &[Projection],
+    x: &Act,
+    lora: Option<Lora>,
+    z: &Act,
 ) {
-    let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
-    let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
-    if let (Some(lanes), None) = (rec.gpu().simd(), factors) {
-        let kernel = Kernel::new("linear/software", entry).with_format(w.ty).with_lanes(lanes);
-        let across = params.cols4.div_ceil(if entry == "forward" { lanes } else { 8 });
-        let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
-        return rec.dispatch(kernel, &params, &bindings, [across, params.rows.div_ceil(4 * lanes), 1]);
-    }
-    let summed = if entry == "forward" { w.cols } else { tile.rows };
-    let [across, down] = [params.cols4.div_ceil(16), params.rows.div_ceil(64)];
-    let target = Target {
-        y: y.rows.bind(5),
-        rows: params.rows,
-        cols4: params.cols4,
-        stride4: params.y_stride4,
-        offset4: params.y_offset4,
-        accumulate: params.accumulate == 1,
-    };
-    let (kernel, steps) = match rec.gpu().matrices() {
-        Some(Matrices { edge: 8, lanes }) => {
-            (Kernel::new("linear/coop8", entry).with_size("LANES", lanes), COOP8_STEPS)
+    adapted_tiled::backward(p, dx, gradients, x, lora, z);
+}
+
+/// `y = scale·x·Wᵀ` for a matrix without adapter.
+pub fn frozen(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) {
+    match p.operands() {
+        Some(scratch) => {
+            let x = operand(p.rec, &scratch.x, x, weight.cols, p.tokens);
+            coop16::forward(p.rec, y.rows().all(), x, weight, scale, None, p.tokens);
         }
-        _ => (Kernel::new("linear/tiled", entry).with_sizes(row_factors::sizes(factors.is_some())), STEPS),
-    };
-    let kernel = kernel.with_format(w.ty);
-    partial_sums::split(rec, &target, across * down, summed.div_ceil(steps), |rec, parts| {
-        let params = Params {
-            y_stride4: parts.stride4,
-            y_offset4: parts.offset4,
-            accumulate: parts.accumulate,
-            part_steps: parts.steps,
-            ..params
-        };
-        let mut bindings = vec![tile.bind(1), x.rows.bind(2), z, matrix, parts.result];
-        bindings.extend(factors);
-        rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
-    });
+        None => tiled::forward(p.rec, y.rows().all(), x.rows().all(), weight, scale, None, p.tokens),
+    }
+}
+
+/// `dx = dy·W` for a matrix without adapter.
+pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
+    match p.operands() {
+        Some(scratch) => {
+            let dy = operand(p.rec, &scratch.dy, dy, weight.rows, p.tokens);
+            coop16::backward(p.rec, dx.rows().all(), dy, weight, 1.0, None, p.tokens, false);
+        }
+        None => tiled::backward(p.rec, dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false),
+    }
+}
+
+/// The tiles of `x` `[rows, cols]` as they are stored, or packed into `scratch`.
+fn operand<'a>(rec: &mut Recorder, scratch: &'a Packed, x: &'a Act, cols: usize, rows: usize) -> &'a Packed {
+    if let Some(tiles) = x.tiles() {
+        return tiles;
+    }
+    scratch.pack(rec, x.rows().all(), cols, rows);
+    scratch
+}
+
+/// The input as the adapter reads it: under its dropout mask, where it has one.
+fn adapter_input(p: &mut Pass, lora: Lora, x: &Act) -> Act {
+    let Some(mask) = lora.mask else { return x.clone() };
+    let rows = x.rows();
+    let masked = p.scratch.masked.reshaped(rows.stride);
+    dropout::forward(p.rec, &masked, rows, mask, p.first, p.tokens);
+    masked.into()
+}
+
+/// `dx += mask(u·A)`, where the adapter reads `x` under a mask.
+fn masked_backward(p: &mut Pass, dx: &Rows, lora: Lora) {
+    let Some(mask) = lora.mask else { return };
+    let masked = p.scratch.masked.reshaped(dx.stride);
+    let a = lora.group.a.value.as_weight();
+    tiled::backward(p.rec, masked.all(), p.scratch.u.all(), &a, 1.0, None, p.tokens, false);
+    dropout::backward(p.rec, dx, &masked, mask, p.first, p.tokens);
 }

@@ -1,4 +1,5 @@
-//! The adapter's thin products and gradients on cooperative matrices. The wide operand is packed, the thin one f32.
+//! Products with the adapter's thin matrices, and their gradients, on cooperative matrices of 16×16. The wide operand is packed, the thin
+//! operand is f32.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -28,14 +29,14 @@ struct Params {
     transposed: u32,
 }
 
-/// `z = x·Aᵀ` for `x` `[rows, K]` and `A` `[Σ R, K]`; into `packed` too, if it is given, scaled as the rows of `x` are.
+/// `z = x·Aᵀ` for `x` `[rows, K]` and `A` `[Σ R, K]`. Stores z in `packed` too, if given, scaled as the rows of `x`.
 pub fn project(rec: &mut Recorder, z: View, x: &Packed, a: &Param, rows: usize, packed: Option<&Packed>) {
     let params =
         Params { wide_cols: a.cols as u32, thin_cols4: (a.rows / 4) as u32, ..params(x, a, 1.0, rows) };
     project_with(rec, "project", z, x, a, params, packed);
 }
 
-/// `u = scale·dy·B` for `dy` `[rows, N]` and `B` `[N, R]`; into `packed` too, scaled as the rows of `dy` are.
+/// `u = scale·dy·B` for `dy` `[rows, N]` and `B` `[N, R]`. Stores u in `packed` too, scaled as the rows of `dy`.
 pub fn project_back(
     rec: &mut Recorder,
     u: View,
@@ -152,7 +153,7 @@ fn gradient(
     });
 }
 
-/// Matrices over the thin operand that a workgroup takes, at most four, and the workgroups over all of it.
+/// Matrices along the thin operand that a workgroup takes, at most four, and the number of workgroups.
 fn columns(thin_cols4: u32) -> (u32, u32) {
     let matrices = thin_cols4.div_ceil(4);
     let groups = matrices.div_ceil(4);

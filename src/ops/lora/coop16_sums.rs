@@ -1,4 +1,4 @@
-//! The end of a thin product that was split: its parts added up, and packed at once.
+//! The end of a split product with a thin matrix: adds up its parts and packs the sum.
 
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::pack::Packed;
@@ -17,8 +17,8 @@ struct Params {
     y_offset4: u32,
 }
 
-/// Adds up `parts` results in the device's scratch, stores them to `target`, and to `packed` as [`Packed::pack_alike`] does, scaled
-/// as the rows of `wide` are.
+/// Adds up `parts` results in the device's scratch. Stores the sum in `target`, and in `packed` as [`Packed::pack_alike`] does, scaled as
+/// the rows of `wide`.
 pub fn sum(rec: &mut Recorder, target: &Target, parts: u32, packed: &Packed, wide: &Packed) {
     let params = Params {
         rows: target.rows,

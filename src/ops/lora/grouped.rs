@@ -1,4 +1,4 @@
-//! Gradients of the adapters of experts. Their forward products are [`crate::ops::linear::grouped`]'s.
+//! Gradients of the adapters of experts. [`crate::ops::linear::grouped`] has their forward products.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -66,7 +66,7 @@ pub fn gradient(
     rec.dispatch(Kernel::new("lora/grouped", entry), &params, &bindings, workgroups(&params, groups));
 }
 
-/// The same for `p` packed as operand of products on cooperative matrices.
+/// [`gradient`] for `p` packed as an operand of products on cooperative matrices.
 pub fn gradient_packed(
     rec: &mut Recorder,
     dweight: &Param,
@@ -111,7 +111,7 @@ fn params(dweight: &Param, q: Source, scale: f32, groups: &Groups, tokens: usize
     }
 }
 
-/// The rows, and how many choices share one of them.
+/// The rows, and the number of choices that share one of them.
 fn source<'a>(source: Source<'a>, groups: &Groups) -> (crate::ops::View<'a>, u32) {
     match source {
         Source::Rows(view) => (view, 0),

@@ -2,7 +2,10 @@
 
 pub mod coop16;
 pub mod coop16_sums;
+mod group;
 pub mod grouped;
+
+pub use group::{Group, Input, Lora, Member, PerInput, Trained};
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -28,7 +31,7 @@ struct Params {
 
 /// `dW += scale·pᵀ·q` for `p` `[rows, N]`, `q` `[rows, M]`, `dW` `[N, M]`: `dB` from `dy` and `z`, `dA` from `u` and `x`.
 pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f32, rows: usize) {
-    debug_assert!(dweight.rows.is_multiple_of(4), "rows past the matrix would be written");
+    assert!(dweight.rows.is_multiple_of(4), "rows past the matrix would be written");
     let [p_cols4, q_cols4] = [dweight.rows / 4, dweight.cols / 4].map(|n| n as u32);
     let all = Params {
         rows: rows as u32,
@@ -43,7 +46,7 @@ pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f3
         accumulate: 1,
     };
     let [from, to] = [p.rows.bind(1), q.rows.bind(2)];
-    if let Some(lanes) = rec.gpu().simd() {
+    if let Some(lanes) = rec.gpu().kernels().software_lanes() {
         let kernel = Kernel::new("lora/software", "gradient").with_lanes(lanes);
         let workgroups = [q_cols4.div_ceil(lanes), p_cols4.div_ceil(lanes), 1];
         return rec.dispatch(kernel, &all, &[from, to, dweight.bind(3)], workgroups);

@@ -5,8 +5,9 @@ use crate::ops::Rows;
 use crate::ops::View;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{ExpertWeight, LowRank, Source};
+use crate::ops::op;
 
-/// Rows of the result that a workgroup makes.
+/// Rows of the result per workgroup.
 const HEIGHT: usize = 8;
 
 /// Twin of `Params` in shaders/matvec/grouped.wgsl.
@@ -33,7 +34,7 @@ struct Params {
     accumulate: u32,
 }
 
-/// `y = x·W_eᵀ + lora.scale·z·B_eᵀ` for a row of each choice, in their order `[tokens·used, N]`; `z` too stands by choice.
+/// `y = x·W_eᵀ + lora.scale·z·B_eᵀ` with one row per choice, `[tokens·used, N]`; `z` has one row per choice, too.
 pub fn each(
     rec: &mut Recorder,
     y: View,
@@ -46,7 +47,7 @@ pub fn each(
     dispatch(rec, y, x, w, lora, None, groups, tokens);
 }
 
-/// The sum of a token's choices, each by its weight and its expert's scale, of `scales` `[E]`: `y` `[tokens, N]` from `x`
+/// Sums the products of a token's choices, each times its weight and its expert's scale in `scales` `[E]`: `y` `[tokens, N]` from `x`
 /// `[tokens·used, K]`.
 pub fn summed(
     rec: &mut Recorder,
@@ -110,7 +111,7 @@ fn dispatch(
             lora.map_or(rec.unused(7), |l| l.matrix.bind(7)),
             y.rows.bind(8),
         ];
-        let kernel = Kernel::new("matvec/grouped", "forward").with_format(w.weight.ty);
+        let kernel = Kernel::new("matvec/grouped", "forward").with_format(op::reader(w.weight.ty));
         rec.dispatch(kernel, &params, &bindings, [w.rows.div_ceil(HEIGHT) as u32, rows as u32, 1]);
     }
 }

@@ -10,6 +10,7 @@ use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
+use crate::ops::op;
 
 /// Most rows that the kernel takes; [`crate::ops::linear`] is for more.
 pub const MAX_ROWS: usize = 8;
@@ -17,7 +18,7 @@ pub const MAX_ROWS: usize = 8;
 const MAX_MATRICES: usize = 3;
 /// Most values of a gated input, of all rows together: each workgroup keeps them.
 const MAX_GATED: usize = 2048;
-/// Of a workgroup.
+/// Threads of a workgroup.
 const THREADS: usize = 256;
 
 /// Twin of `Params` in shaders/matvec/plain.wgsl.
@@ -119,7 +120,7 @@ fn product(
         let down = down.filter(|_| i == 0);
         let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
         let sliced = |ty: GgmlType| !ty.is_row_by_row();
-        let fill = rec.gpu().workgroups_to_fill();
+        let fill = rec.gpu().kernels().workgroups_to_fill();
         let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
         // A device that runs much at once gives each of A's few rows as many threads as there is for them to do.
         let a_parts = if fill == 0 { parts } else { (cols / 4).next_power_of_two().clamp(8, THREADS) };
@@ -148,9 +149,8 @@ fn product(
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32)
             .with_size("GATED", u32::from(gated.is_some()))
-            .with_size("PLAIN", u32::from(gated.is_none()))
             .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)));
-        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(*ty));
+        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(op::reader(*ty)));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
         let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];
         if let Some(gated) = gated {

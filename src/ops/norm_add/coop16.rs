@@ -1,7 +1,8 @@
-//! A norm's result added to the stream, and what products read of the sum as their operand, in one kernel.
+//! Adds a norm's result to the residual stream, and packs the operand of the next products, in one kernel.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rms_norm::coop16::{ROWS, THREADS};
@@ -21,23 +22,23 @@ struct Params {
     scale: f32,
 }
 
-/// What is packed of the sum `y`.
+/// The value that is packed, from the sum `y`.
 #[derive(Clone, Copy)]
 pub enum Then<'a> {
-    /// Itself.
+    /// The sum itself.
     Sum,
-    /// This norm of it.
+    /// This norm of the sum.
     Norm(&'a Norm),
 }
 
 /// `y = scale·(residual + norm(x))` over `rows` rows, in f32 where `y` is given, and what `then` says of it in `packed`, every row
 /// scaled as [`Packed::pack`] does. `x` may come packed. Both norms have weights.
-pub fn forward<'a>(
-    rec: &mut Recorder<'a>,
+pub fn forward(
+    rec: &mut Recorder,
     y: Option<&Rows>,
-    (packed, then): (&Packed, Then<'a>),
-    x: &Rows,
-    norm: &'a Norm,
+    (packed, then): (&Packed, Then),
+    x: &Act,
+    norm: &Norm,
     residual: &Rows,
     scale: f32,
     rows: usize,
@@ -49,7 +50,7 @@ pub fn forward<'a>(
     let params = Params {
         rows: rows as u32,
         tiles: packed.tiles(),
-        x_tiles: x.tiles(),
+        x_tiles: x.tile_stride(),
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         stored: u32::from(y.is_some()),
@@ -59,9 +60,9 @@ pub fn forward<'a>(
     };
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let normed = u32::from(next.is_some());
-    let sizes = [("EACH", each), ("SAME", 1 - normed), ("NORMED", normed)];
+    let sizes = [("EACH", each), ("NORMED", normed)];
     let kernel = Kernel::new("norm_add/coop16", "forward").with_sizes(sizes).with_sizes(x.sizes());
-    let mut bindings = x.bind_either(1, 8);
+    let mut bindings = x.bind(1, 8);
     bindings.extend([norm.weights(2), residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);
     bindings.extend(next.map(|next| next.weights(7)));

@@ -1,4 +1,4 @@
-//! Rows that are grouped by expert as f16 operands of cooperative matrices: [`crate::ops::pack`] with a gather before it.
+//! Packs rows that are grouped by expert as f16 operands of cooperative matrices: [`crate::ops::pack`] after a gather.
 
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::experts::groups::Groups;
@@ -23,7 +23,7 @@ pub fn pack(rec: &mut Recorder, packed: &Packed, x: Source, cols: usize, groups:
     dispatch(rec, "pack", packed, packed, x, cols, groups, tokens);
 }
 
-/// Packs `x`, scaled as the rows of `other` are.
+/// Packs `x`, scaled as the rows of `other`.
 pub fn pack_alike(
     rec: &mut Recorder,
     packed: &Packed,

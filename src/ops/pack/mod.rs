@@ -27,28 +27,6 @@ struct Params {
     packed4: u32,
 }
 
-/// How kernels take rows that may come packed.
-impl Rows {
-    /// Values at binding `index`, and where they are packed their factors at binding `factors`.
-    pub(in crate::ops) fn bind_either(&self, index: u32, factors: u32) -> Vec<Binding<'_>> {
-        match &self.packed {
-            None => vec![self.bind(index)],
-            Some(packed) => vec![packed.bind(index), packed.bind_factors(factors)],
-        }
-    }
-
-    /// The parts of a kernel for one or the other.
-    pub(in crate::ops) fn sizes(&self) -> [(&'static str, u32); 2] {
-        let matrices = u32::from(self.packed.is_some());
-        [("ROWS", 1 - matrices), ("MATRICES", matrices)]
-    }
-
-    /// Matrices from one column of them to the next, where there are any.
-    pub(in crate::ops) fn tiles(&self) -> u32 {
-        self.packed.as_ref().map_or(0, Packed::tiles)
-    }
-}
-
 /// Rows as f16 matrices of 16 by 16, `[K/16, T/16, 16, 16]`, and the power of two that undoes each row's scaling.
 #[derive(Clone, Debug)]
 pub struct Packed {
@@ -67,7 +45,7 @@ impl Packed {
         Ok(Packed { buffer, start: 0, tiles: tiles(rows), factors, factor_offset: 0 })
     }
 
-    /// The same memory for `rows` rows, of more or fewer columns.
+    /// A view of the memory for `rows` rows, of more or fewer columns.
     pub fn for_rows(&self, rows: usize) -> Packed {
         Packed { tiles: tiles(rows), ..self.clone() }
     }
@@ -86,14 +64,9 @@ impl Packed {
         self.tiles
     }
 
-    /// The same memory as rows of f32.
+    /// A view of the memory as rows of f32.
     pub fn as_rows(&self, width: usize) -> Rows {
-        Rows {
-            buffer: self.buffer.clone(),
-            stride: width.next_multiple_of(4),
-            start: self.start,
-            packed: None,
-        }
+        Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4), start: self.start }
     }
 
     /// The matrices at binding `index`.

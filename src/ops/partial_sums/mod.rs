@@ -53,7 +53,7 @@ pub struct Parts<'a> {
 /// Workgroups of 64×64 results that keep a device as busy as one of 128×128 results on cooperative matrices.
 const WIDE: usize = 16;
 
-/// The same of the adapter's thin products.
+/// Like the constant above, for the adapter's thin products.
 const THIN: usize = 4;
 
 /// Computes a product over `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device:
@@ -65,7 +65,7 @@ pub fn split(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let fill = rec.gpu().workgroups_to_fill();
+    let fill = rec.gpu().kernels().workgroups_to_fill();
     let parts = split_to_fill(rec, target, fill, tiles, steps, product);
     sum(rec, target, parts);
 }
@@ -78,7 +78,7 @@ pub fn split_wide(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let fill = rec.gpu().workgroups_to_fill() / WIDE;
+    let fill = rec.gpu().kernels().workgroups_to_fill() / WIDE;
     let parts = split_to_fill(rec, target, fill, tiles, steps, product);
     sum(rec, target, parts);
 }
@@ -91,7 +91,7 @@ pub fn split_thin_unsummed(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) -> u32 {
-    let fill = rec.gpu().workgroups_to_fill() / THIN;
+    let fill = rec.gpu().kernels().workgroups_to_fill() / THIN;
     split_to_fill(rec, target, fill, tiles, steps, product)
 }
 

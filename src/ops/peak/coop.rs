@@ -9,12 +9,13 @@ struct Params {
     rounds: u32,
 }
 
-/// Workgroups, of four subgroups each.
+/// Workgroups of four subgroups each.
 const GROUPS: usize = 2048;
-/// Bytes that [`multiply_add`] writes at most.
+/// Most bytes that [`multiply_add`] writes.
 pub const WRITTEN: u64 = (GROUPS * 8 * 2 * 1024) as u64;
 
-/// Multiplies eight pairs of `matrices` a subgroup and round; `x` has 3072 bytes or more, `y` [`WRITTEN`]. Returns the operations.
+/// Multiplies eight pairs of `matrices` per subgroup and round. `x` has at least 3072 bytes, `y` has [`WRITTEN`]. Returns the number of
+/// operations.
 pub fn multiply_add(
     rec: &mut Recorder,
     x: &wgpu::Buffer,

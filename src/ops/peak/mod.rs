@@ -1,4 +1,4 @@
-//! What a device can do at best, for saying how far kernels are from it: bytes copied, and f32 multiplied and added.
+//! The peak rates of a device, which kernels are compared with: bytes copied, and multiply-adds in f32.
 
 pub mod coop;
 
@@ -12,7 +12,7 @@ struct Params {
     rounds: u32,
 }
 
-/// Workgroups that multiply: some for every multiprocessor there is.
+/// Workgroups that multiply: several for each multiprocessor.
 pub const GROUPS: usize = 4096;
 /// Bytes that [`multiply_add`] writes.
 pub const WRITTEN: u64 = (GROUPS * 256 * 16) as u64;
@@ -23,8 +23,8 @@ pub fn copy(rec: &mut Recorder, x: &wgpu::Buffer, y: &wgpu::Buffer, bytes: u64) 
     dispatch(rec, "copy", x, y, Params { count, rounds: 0 }, grid((count as usize).div_ceil(256)));
 }
 
-/// Multiplies and adds in f32, `rounds` times 8 vec4s a thread; `x` has 4096 bytes, `y` [`WRITTEN`]. Returns the operations, two
-/// a multiplication with its addition.
+/// Runs `rounds` times 8 multiply-adds of vec4s per thread, in f32. `x` has 4096 bytes, `y` has [`WRITTEN`]. Returns the number of
+/// operations: two per multiply-add.
 pub fn multiply_add(rec: &mut Recorder, x: &wgpu::Buffer, y: &wgpu::Buffer, rounds: u32) -> f64 {
     dispatch(rec, "multiply_add", x, y, Params { count: 0, rounds }, [GROUPS as u32, 1, 1]);
     GROUPS as f64 * 256.0 * f64::from(rounds) * 8.0 * 4.0 * 2.0

@@ -3,6 +3,7 @@
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::Weight;
+use crate::ops::op;
 use crate::ops::rms_norm::Norm;
 
 /// Twin of `Params` in shaders/per_layer/plain.wgsl.
@@ -30,7 +31,7 @@ pub fn forward(rec: &mut Recorder, x: &Rows, table: &Weight, norm: &Norm) {
         eps: norm.eps,
         root: (width as f64).sqrt() as f32,
     };
-    let kernel = Kernel::new("per_layer/plain", "forward").with_format(table.ty);
+    let kernel = Kernel::new("per_layer/plain", "forward").with_format(op::reader(table.ty));
     rec.dispatch(
         kernel,
         &params,

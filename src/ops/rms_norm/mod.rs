@@ -1,21 +1,11 @@
-//! RMSNorm over rows: whole tokens, or heads of a token.
+//! RMSNorm over rows: `norm(x) = w·x / √(mean(x²) + ε)`, of whole tokens or of heads of a token.
 
 pub mod coop16;
+pub mod plain;
 
-use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
-use crate::ops::Rows;
-
-/// Twin of `Params` in shaders/rms_norm/plain.wgsl.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows: u32,
-    width4: u32,
-    weighted: u32,
-    residual: u32,
-    eps: f32,
-    scale: f32,
-}
+use crate::gpu::{Binding, Gpu, GpuError, Recorder};
+use crate::ops::act::Act;
+use crate::ops::pass::Pass;
 
 /// A norm's weights `[width]` (none: all 1), its row width and ε.
 #[derive(Clone, Debug)]
@@ -51,17 +41,6 @@ impl Norm {
         })
     }
 
-    fn params(&self, rows: usize, residual: bool, scale: f32) -> Params {
-        Params {
-            rows: rows as u32,
-            width4: (self.width / 4) as u32,
-            weighted: u32::from(self.weight.is_some()),
-            residual: u32::from(residual),
-            eps: self.eps,
-            scale,
-        }
-    }
-
     /// The weights, of a norm that has them, at binding `index`.
     pub(in crate::ops) fn weights(&self, index: u32) -> Binding<'_> {
         let buffer = self.weight.as_ref().expect("only the norm of the values has no weights");
@@ -73,43 +52,31 @@ impl Norm {
     }
 }
 
-/// The kernel, and its workgroups for `rows` rows: one a row, or on SIMD registers one thread a row.
-fn kernel(rec: &Recorder, entry: &'static str, rows: usize) -> (Kernel, [u32; 3]) {
-    let (threads, alone) = rec.gpu().simd().map_or((64, 0), |lanes| (lanes, 1));
-    let sizes = [("THREADS", threads), ("ALONE", alone), ("SHARED", 1 - alone)];
-    let kernel = Kernel::new("rms_norm/plain", entry).with_sizes(sizes);
-    (kernel, grid(if alone == 1 { rows.div_ceil(threads as usize) } else { rows }))
+/// `y = norm(x)` for `x` `[T, D]`.
+pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm) {
+    match y.tiles() {
+        Some(tiles) => coop16::forward(p.rec, tiles, x.rows(), norm, p.tokens),
+        None => {
+            let x = x.f32(p.rec, p.tokens);
+            plain::forward(p.rec, y.rows(), &x, norm, None, 1.0, p.tokens);
+        }
+    }
 }
 
-/// `y = scale·(residual + norm(x))` over `rows` rows of the norm's width.
-pub fn forward<'a>(
-    rec: &mut Recorder<'a>,
-    y: &Rows,
-    x: &Rows,
-    norm: &'a Norm,
-    residual: Option<&Rows>,
-    scale: f32,
-    rows: usize,
-) {
-    let params = norm.params(rows, residual.is_some(), scale);
-    let base = residual.map_or(rec.unused(3), |r| r.bind(3));
-    let bindings = [x.bind(1), norm.bind(rec), base, y.bind(4)];
-    let (kernel, workgroups) = kernel(rec, "forward", rows);
-    rec.dispatch(kernel, &params, &bindings, workgroups);
+/// `y = norm(x) + residual`.
+pub fn forward_add(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, residual: &Act) {
+    plain::forward(p.rec, y.rows(), x.rows(), norm, Some(residual.rows()), 1.0, p.tokens);
 }
 
-/// `dx = (∂norm/∂x)ᵀ·dy`; with a factor in `onto`, `dx = onto·(dx + that)`.
-pub fn backward<'a>(
-    rec: &mut Recorder<'a>,
-    dx: &Rows,
-    dy: &Rows,
-    x: &Rows,
-    norm: &'a Norm,
-    rows: usize,
-    onto: Option<f32>,
-) {
-    let params = norm.params(rows, onto.is_some(), onto.unwrap_or(1.0));
-    let bindings = [x.bind(1), norm.bind(rec), dy.bind(5), dx.bind(6)];
-    let (kernel, workgroups) = kernel(rec, "backward", rows);
-    rec.dispatch(kernel, &params, &bindings, workgroups);
+/// `dx = (∂norm/∂x)ᵀ·dy`.
+pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm) {
+    match dx.tiles() {
+        Some(tiles) => coop16::backward(p.rec, tiles, dy.rows(), x, norm, p.tokens),
+        None => plain::backward(p.rec, dx.rows(), dy.rows(), x.rows(), norm, p.tokens, None),
+    }
+}
+
+/// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)`.
+pub fn backward_add(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, scale: f32) {
+    plain::backward(p.rec, dx.rows(), dy.rows(), x.rows(), norm, p.tokens, Some(scale));
 }

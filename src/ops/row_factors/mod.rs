@@ -1,6 +1,6 @@
 //! Powers of two that scale rows of f32 before they become f16 operands of [`crate::ops::linear`].
 
-use crate::gpu::{Binding, Kernel, Recorder, Tier, grid};
+use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::View;
 
 /// Twin of `Params` in shaders/row_factors/plain.wgsl.
@@ -15,12 +15,12 @@ struct Params {
 
 /// Whether products outside of 16×16 matrices take operands in f16, whose rows need factors.
 pub(in crate::ops) fn needed(rec: &Recorder) -> bool {
-    [Tier::F16, Tier::Cooperative8].contains(&rec.gpu().tier())
+    rec.gpu().kernels().scales_rows()
 }
 
-/// The sizes of a shader whose operands are f16, or f32.
-pub(in crate::ops) fn sizes(half: bool) -> [(&'static str, u32); 2] {
-    [("HALF", u32::from(half)), ("SINGLE", u32::from(!half))]
+/// The size of a shader whose operands are f16, else f32.
+pub(in crate::ops) fn size(half: bool) -> (&'static str, u32) {
+    ("HALF", u32::from(half))
 }
 
 /// Leaves in the device's scratch, at binding `index`, for each row of `x` `[rows, cols]` the power of two that undoes the
@@ -33,7 +33,7 @@ pub(in crate::ops) fn of<'g>(
     rows: usize,
 ) -> Binding<'g> {
     let buffer = rec.gpu().row_factors();
-    debug_assert!(rows as u64 * 4 <= buffer.size(), "{rows} rows have no room in the scratch for factors");
+    assert!(rows as u64 * 4 <= buffer.size(), "{rows} rows have no room in the scratch for factors");
     let params = Params {
         rows: rows as u32,
         cols4: cols.div_ceil(4) as u32,

@@ -24,10 +24,10 @@ pub const RIGHT: u32 = 1;
 /// A logit is infinite or not a number, or the sum of squares of the hidden state is: its norm has lost the row.
 pub const NOT_FINITE: u32 = 2;
 
-/// What a chunk of rows is judged by beside its logits, and where the verdicts go.
+/// The hidden states of a chunk of rows, and where their status goes.
 #[derive(Clone, Copy)]
 pub struct Verdicts<'a> {
-    /// What the output norm reads `[rows, D]`.
+    /// The output norm's input `[rows, D]`.
     pub hidden: &'a Rows,
     /// One of [`WRONG`], [`RIGHT`] and [`NOT_FINITE`] for each row, u32, and the first row's place in it.
     pub buffer: (&'a wgpu::Buffer, usize),

@@ -23,9 +23,9 @@ struct Params {
 pub struct Taken<'a> {
     /// `None` for plain gradient descent.
     pub adam: Option<&'a AdamW>,
-    /// Of the optimizer, whichever it is.
+    /// Weight decay of the optimizer.
     pub weight_decay: f64,
-    /// Of this step.
+    /// Learning rate of this step.
     pub learning_rate: f64,
     /// Adam's count, from 1.
     pub update: u64,

@@ -27,7 +27,8 @@ impl Model<'_> {
         let mut shared = KeyValueGradients { dk: zeros.clone(), dv: zeros };
 
         let (softcap, vocab) = (self.softcap(), self.config.vocab);
-        let dlogits = cross_entropy::backward(factor, &acts.logits, &batch.targets, softcap, vocab);
+        let coefficients = vec![factor; batch.targets.len()];
+        let dlogits = cross_entropy::backward(&coefficients, &acts.logits, &batch.targets, softcap, vocab);
         let dnormed = linear::backward(&dlogits, self.output(), d);
         let dhead = rms_norm::backward(&dnormed, &acts.head, Some(&self.weights.output_norm), d, eps);
         grads.hidden[layers] = embedding::scatter(&dhead, &batch.loss_rows, d, batch.len());

@@ -1,4 +1,4 @@
-//! Writes JavaScript and TypeScript's types around a WASM module, as the program `wasm-bindgen --target web` does.
+//! Generates JavaScript and TypeScript types for a WASM module, like `wasm-bindgen --target web`.
 //!
 //!   rullama-train-bindgen MODULE.wasm FOLDER
 

@@ -1,11 +1,11 @@
-/** Values that one side puts in and the other awaits, to an end or an error. */
+/** An async queue: one side puts values, the other iterates over them until the end or an error. */
 export class Channel<T> implements AsyncIterableIterator<T> {
   #values: T[] = [];
   #end: { error?: unknown } | undefined;
   #wake: (() => void) | undefined;
   readonly #onReturn: () => void;
 
-  /** `onReturn` is called where the reader leaves early. */
+  /** `onReturn` is called if the reader leaves its loop early. */
   constructor(onReturn: () => void) {
     this.#onReturn = onReturn;
   }

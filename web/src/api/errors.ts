@@ -1,16 +1,16 @@
-/** What can go wrong. Every message says what was found, what was expected, and the next step. */
+/** Errors of the API. Messages say what was found, what was expected, and the next step. */
 
-/** The base, the samples, the adapter or the device: anything that is not one of the others. */
+/** An error with the base, the samples, the adapter or the device. */
 export class TrainError extends Error {
   override name = "TrainError";
 }
 
-/** The recipe: where, if that is one place. */
+/** An error in the recipe, with its position if there is one. */
 export class RecipeError extends TrainError {
   override name = "RecipeError";
-  /** `section.key`. */
+  /** The key, as `section.key`. */
   readonly key: string | undefined;
-  /** Line and column in characters, both from 1. */
+  /** Line and column in characters, from 1. */
   readonly line: number | undefined;
   readonly column: number | undefined;
 
@@ -20,7 +20,7 @@ export class RecipeError extends TrainError {
   }
 }
 
-/** The browser took the device away. Make a new trainer with `init`, and go on from the last checkpoint. */
+/** The GPU was lost. Create a new trainer with `init` and resume from the last checkpoint. */
 export class DeviceLost extends TrainError {
   override name = "DeviceLost";
 }

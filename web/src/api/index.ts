@@ -1,5 +1,5 @@
 /**
- * Trains LoRA adapters on quantized Gemma 4 in this browser. All work is done in a worker that this file hides.
+ * Trains LoRA adapters on quantized Gemma 4 in the browser. A worker does all the work.
  *
  * ```ts
  * const trainer = await init();
@@ -10,45 +10,45 @@
 
 import { Channel } from "./channel";
 import { DeviceLost, RecipeError, TrainError } from "./errors";
-import type { FromWorker, Task, ToWorker, Word } from "./protocol";
+import type { Command, FromWorker, Task, ToWorker } from "./protocol";
 import type { Base, Check, Data, Event, FileEntry, Format, GpuInfo, Measured, Message, Sampling } from "./types";
 import type { Problem } from "./wasm/rullama_train_web";
 
 export * from "./errors";
 export * from "./types";
 
-/** A run. It starts when it is iterated; leaving the loop stops it. One run, chat or export at a time has the device: the others wait. */
+/** A run. It starts when it is iterated; leaving the loop stops it. Only one run, chat or export uses the GPU at a time: others wait. */
 export interface Run extends AsyncIterable<Event> {
-  /** After the step that is being taken. */
+  /** Pauses after the current step. */
   pause(): void;
   resume(): void;
-  /** After the step that is being taken: a checkpoint comes, and then `done` with `stopped`. */
+  /** Stops after the current step, with a checkpoint event and then `done` with `stopped`. */
   stop(): void;
-  /** The state after the step that is being taken, as files: what `train` takes as `checkpoint`. After the end, the last one. */
+  /** The state after the current step, as files for the `checkpoint` of `train`. After the end: the last checkpoint. */
   checkpoint(): Promise<FileEntry[]>;
 }
 
 export interface Trainer {
   readonly gpu: GpuInfo;
-  /** Everything up to the first step. Rejects with a `RecipeError` where the recipe is wrong. */
+  /** Prepares everything up to the first step. Rejects with a `RecipeError` if the recipe is wrong. */
   check(what: { base: Base; data: Data; recipe: string }): Promise<Check>;
-  /** Trains as `recipe` (TOML) says; goes on from `checkpoint`, also one that the native program wrote. */
+  /** Trains with a recipe (TOML). Resumes from `checkpoint`, which may come from the native program. */
   train(what: { base: Base; data: Data; recipe: string; checkpoint?: FileEntry[] }): Run;
-  /** The reply to `messages`, piece by piece. Leaving the loop stops it. */
+  /** The reply to `messages`, piece by piece. Leaving the loop stops generation. */
   chat(what: { base: Base; adapter?: FileEntry[]; messages: Message[] } & Sampling): AsyncIterable<string>;
-  /** The adapter in another form. */
+  /** Converts an adapter to another format. */
   export(what: { base: Base; adapter: FileEntry[]; to: Format }): Promise<FileEntry[]>;
-  /** Loss, logits and gradients of a sample, to compare this device with another; -100 labels what carries no loss. */
+  /** Loss, logits and gradients of a sample, for comparing devices. Tokens with the label -100 have no loss. */
   measure(what: { base: Base; adapter: FileEntry[]; ids: number[]; labels: number[] }): Promise<Measured>;
-  /** Gives the device back; what is under way ends with an error. */
+  /** Releases the GPU. Running tasks fail. */
   close(): void;
 }
 
-/** Starts the worker and opens the device. Rejects where the browser has no WebGPU. */
+/** Starts the worker and opens the GPU. Rejects if the browser has no WebGPU. */
 export async function init(opts?: {
-  /** Where the `.wasm` file lies; beside this file by default. */
+  /** URL of the `.wasm` file; next to this file by default. */
   wasmUrl?: string;
-  /** Where the tiny model lies; beside this file by default. */
+  /** URL of the tiny model; next to this file by default. */
   tinyUrl?: string;
 }): Promise<Trainer> {
   const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "rullama-train" });
@@ -77,11 +77,11 @@ function run(link: Link, base: Base, task: Extract<Task, { do: "train" }>): Run 
   let ended = false;
   let last: FileEntry[] | undefined;
   let waiting: { resolve: (files: FileEntry[]) => void; reject: (error: unknown) => void }[] = [];
-  const word = (word: Word) => id !== undefined && link.word(id, word);
+  const send = (command: Command) => id !== undefined && link.send(id, command);
   const start = () => {
-    const channel = new Channel<Event>(() => word("stop"));
+    const channel = new Channel<Event>(() => send("stop"));
     id = link.start(base, task, {
-      heard(value) {
+      event(value) {
         const event = value as Event;
         if (event.event === "checkpoint") {
           last = event.files;
@@ -103,14 +103,14 @@ function run(link: Link, base: Base, task: Extract<Task, { do: "train" }>): Run 
   let events: Channel<Event> | undefined;
   return {
     [Symbol.asyncIterator]: () => (events ??= start()),
-    pause: () => void word("pause"),
-    resume: () => void word("resume"),
-    stop: () => void word("stop"),
+    pause: () => void send("pause"),
+    resume: () => void send("resume"),
+    stop: () => void send("stop"),
     checkpoint() {
       if (id === undefined) return Promise.reject(new TrainError("the run has not started; iterate it first"));
       if (ended && last) return Promise.resolve(last);
       if (ended) return Promise.reject(new TrainError("the run ended before its first step; there is no checkpoint"));
-      word("checkpoint");
+      send("checkpoint");
       return new Promise((resolve, reject) => waiting.push({ resolve, reject }));
     },
   };
@@ -119,9 +119,9 @@ function run(link: Link, base: Base, task: Extract<Task, { do: "train" }>): Run 
 function talk(link: Link, base: Base, task: Task): AsyncIterable<string> {
   return {
     [Symbol.asyncIterator]() {
-      const channel = new Channel<string>(() => link.word(id, "stop"));
+      const channel = new Channel<string>(() => link.send(id, "stop"));
       const id = link.start(base, task, {
-        heard: (piece) => channel.put(piece as string),
+        event: (piece) => channel.put(piece as string),
         done: () => channel.end(),
         failed: (error) => channel.end(error),
       });
@@ -130,25 +130,25 @@ function talk(link: Link, base: Base, task: Task): AsyncIterable<string> {
   };
 }
 
-/** Who hears of a task. */
+/** Receives the events of a task. */
 interface Listener {
-  heard(value: unknown): void;
+  event(value: unknown): void;
   done(value: unknown): void;
   failed(error: TrainError): void;
 }
 
-/** The worker, and the tasks that it has. */
+/** The worker and its tasks. */
 class Link {
   readonly #worker: Worker;
   readonly #tasks = new Map<number, Listener>();
   #opening: { resolve: (gpu: GpuInfo) => void; reject: (error: unknown) => void } | undefined;
   #next = 1;
-  /** Why nothing can be done any more. */
+  /** Set when the worker can no longer be used. */
   #broken: TrainError | undefined;
 
   constructor(worker: Worker) {
     this.#worker = worker;
-    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.#hear(data);
+    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.#receive(data);
     worker.onerror = (event) => this.#break(new TrainError(event.message || "the worker could not be loaded"));
   }
 
@@ -172,11 +172,11 @@ class Link {
   }
 
   ask(base: Base, task: Task): Promise<unknown> {
-    return new Promise((done, failed) => this.start(base, task, { heard() {}, done, failed }));
+    return new Promise((done, failed) => this.start(base, task, { event() {}, done, failed }));
   }
 
-  word(id: number, word: Word): void {
-    this.#post({ type: "word", id, word });
+  send(id: number, command: Command): void {
+    this.#post({ type: "command", id, command });
   }
 
   close(): void {
@@ -188,13 +188,13 @@ class Link {
     this.#worker.postMessage(message);
   }
 
-  #hear(message: FromWorker): void {
+  #receive(message: FromWorker): void {
     switch (message.type) {
       case "opened":
         this.#opening?.resolve(message.gpu);
         break;
-      case "heard":
-        this.#tasks.get(message.id)?.heard(message.value);
+      case "event":
+        this.#tasks.get(message.id)?.event(message.value);
         break;
       case "done":
         this.#end(message.id)?.done(message.value);
@@ -212,7 +212,7 @@ class Link {
     return listener;
   }
 
-  /** Nothing goes on: every task fails, now and later. */
+  /** Fails all current and future tasks. */
   #break(error: TrainError): void {
     if (this.#broken) return;
     this.#broken = error;

@@ -1,9 +1,9 @@
-/** What page and worker say to each other. */
+/** Messages between the page and the worker. */
 
 import type { Base, Data } from "./types";
 import type { FileEntry, GpuInfo, Message, Problem, Sampling } from "./wasm/rullama_train_web";
 
-/** Something to do, on a base. Blobs are read by the worker. */
+/** A task on a base. The worker reads the blobs. */
 export type Task =
   | { do: "check"; recipe: string; data: Data }
   | { do: "train"; recipe: string; data: Data; checkpoint: FileEntry[] }
@@ -11,18 +11,18 @@ export type Task =
   | { do: "export"; adapter: FileEntry[]; to: string }
   | { do: "measure"; adapter: FileEntry[]; ids: number[]; labels: number[] };
 
-/** What a task is told while it works. */
-export type Word = "pause" | "resume" | "stop" | "checkpoint";
+/** A command for a running task. */
+export type Command = "pause" | "resume" | "stop" | "checkpoint";
 
 export type ToWorker =
   | { type: "open"; wasmUrl: string | undefined; tinyUrl: string }
   | { type: "task"; id: number; base: Base; task: Task }
-  | { type: "word"; id: number; word: Word }
+  | { type: "command"; id: number; command: Command }
   | { type: "destroy" };
 
 export type FromWorker =
   | { type: "opened"; gpu: GpuInfo }
-  | { type: "heard"; id: number; value: unknown }
+  | { type: "event"; id: number; value: unknown }
   | { type: "done"; id: number; value: unknown }
-  /** Of one task, or of the worker itself. */
+  /** Failure of a task, or of the worker if `id` is undefined. */
   | { type: "failed"; id: number | undefined; problem: Problem };

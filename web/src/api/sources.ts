@@ -1,18 +1,18 @@
-/** Bases as the worker reads them: by ranges of bytes, never whole. */
+/** Bases for the worker, which reads them in ranges of bytes and never as a whole. */
 
 import type { Base } from "./types";
 import type { ByteSource } from "./wasm/rullama_train_web";
 
-/** Reads that are under way at the same time. */
+/** Number of parallel reads. */
 const AT_ONCE = 8;
-/** A server that knows no ranges must hand out the whole file: up to this size, which the browser keeps. */
+/** Maximum size of a file from a server without range requests, which is downloaded as a whole. */
 const MOST_WITHOUT_RANGES = 256 * 2 ** 20;
-/** How often a range is asked for, where the network fails. */
+/** How often a request is tried if the network fails. */
 const ATTEMPTS = 3;
 
 type Read = (start: number, end: number) => Promise<ArrayBuffer>;
 
-/** Opens a base; fails with what is wrong with the file or the server. */
+/** Opens a base. Rejects if the file or the server cannot be used. */
 export async function openSource(base: Base, tinyUrl: string): Promise<ByteSource> {
   switch (base.kind) {
     case "tiny":
@@ -31,7 +31,7 @@ function ofBlob(blob: Blob, key: string, name: string): ByteSource {
     try {
       return await blob.slice(start, end).arrayBuffer();
     } catch (error) {
-      throw new Error(`it can no longer be read (${message(error)}): it was changed or moved; pick it again`);
+      throw new Error(`the file can no longer be read (${message(error)}): it was changed or moved; pick it again`);
     }
   };
   return source(key, name, blob.size, read);
@@ -43,12 +43,12 @@ async function ofUrl(url: string): Promise<ByteSource> {
   if (response.status === 206) {
     await response.arrayBuffer();
     const size = total(response);
-    if (size === undefined) throw new Error(`${url}: the server answers a range without saying how large the file is`);
+    if (size === undefined) throw new Error(`${url}: the server does not report the size of the file; choose another server`);
     const read: Read = async (start, end) => {
       const response = await ask(url, start, end);
       const from = Number(/^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1]);
       const bytes = await response.arrayBuffer();
-      // A server may hand out more than was asked for, as some do.
+      // Some servers send more than was requested.
       if (response.status !== 206 || total(response) !== size || !(from <= start && end <= from + bytes.byteLength)) {
         throw new Error(`${url}: expected bytes ${start} to ${end} of ${size}, found ${response.status} ${response.statusText}`);
       }
@@ -59,12 +59,12 @@ async function ofUrl(url: string): Promise<ByteSource> {
   const size = Number(response.headers.get("content-length") ?? 0);
   if (size > MOST_WITHOUT_RANGES) {
     await response.body?.cancel();
-    throw new Error(`${url}: the server knows no range requests, which a file of ${size} bytes needs; choose another server, or download the file and pick it`);
+    throw new Error(`${url}: the server does not support range requests, which are necessary for a file of ${size} bytes; choose another server, or download the file and pick it`);
   }
   return ofBlob(await response.blob(), `url:${url}`, name);
 }
 
-/** Asks for bytes of a file; tries again where the network fails. */
+/** Requests a range of a file, and retries if the network fails. */
 async function ask(url: string, start: number, end: number): Promise<Response> {
   for (let attempt = 1; ; attempt++) {
     try {
@@ -72,13 +72,13 @@ async function ask(url: string, start: number, end: number): Promise<Response> {
       if (response.ok) return response;
       const found = `${response.status} ${response.statusText}`.trim();
       if (response.status < 500 || attempt === ATTEMPTS) {
-        throw new Refused(`${url}: the server answers ${found}; check the address`);
+        throw new Refused(`${url}: the server responded ${found}; check the URL`);
       }
     } catch (error) {
       if (error instanceof Refused || attempt === ATTEMPTS) {
         throw error instanceof Refused
           ? error
-          : new Error(`${url} cannot be reached (${message(error)}); check the address, and that its server allows other pages to read it (CORS)`);
+          : new Error(`${url} cannot be reached (${message(error)}); check the URL, and that the server allows requests from other pages (CORS)`);
       }
     }
     await new Promise((resolve) => setTimeout(resolve, 250 * 4 ** attempt));
@@ -87,7 +87,7 @@ async function ask(url: string, start: number, end: number): Promise<Response> {
 
 class Refused extends Error {}
 
-/** The file's size, of `Content-Range: bytes 0-0/SIZE`. */
+/** The size of the file from `Content-Range: bytes 0-0/SIZE`. */
 function total(response: Response): number | undefined {
   const size = response.headers.get("content-range")?.split("/")[1];
   return size && /^\d+$/.test(size) ? Number(size) : undefined;

@@ -1,4 +1,4 @@
-/** What goes in and out of the API. Most of it is generated from the Rust that does the work. */
+/** Types of the API. Most of them are generated from the Rust code. */
 
 import type { Event as AnyEvent, FileEntry } from "./wasm/rullama_train_web";
 
@@ -16,19 +16,19 @@ export type {
   Scores,
 } from "./wasm/rullama_train_web";
 
-/** What happens in a run. */
+/** Events of a run. */
 export type Event = AnyEvent;
 
-/** A base: the tiny model beside the WASM file, a GGUF on the user's disk, or one that a server hands out by ranges. */
+/** A base: the tiny model next to the WASM file, a GGUF file on the user's disk, or one at a URL that supports range requests. */
 export type Base = { kind: "tiny" } | { kind: "file"; file: File } | { kind: "url"; url: string };
 
-/** Files of samples, by the names that the recipe's `data.train` and `data.valid` use; `lora.init_from` finds its own here too. */
+/** Sample files, named as in the recipe's `data.train` and `data.valid`. The adapter of `lora.init_from` belongs here too. */
 export type Data = { name: string; file: Blob }[];
 
-/** An adapter in any form: a folder's files, or one file. */
+/** An adapter in any format: the files of a folder, or one file. */
 export type AdapterFiles = FileEntry[];
 
-/** The forms in which an adapter is handed out. */
+/** Export formats of adapters. */
 export type Format =
   | "peft"
   | "peft-conditional-generation"

@@ -1,4 +1,4 @@
-/** Where everything is done: the WASM module, the device, and the tasks one after the other. */
+/** The worker: it loads the WASM module, opens the GPU, and runs the tasks one after the other. */
 
 import type { FromWorker, Task, ToWorker } from "./protocol";
 import { openSource } from "./sources";
@@ -21,8 +21,8 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
       void run(data.id, data, control);
       break;
     }
-    case "word":
-      controls.get(data.id)?.[data.word]();
+    case "command":
+      controls.get(data.id)?.[data.command]();
       break;
     case "destroy":
       engine?.destroy();
@@ -30,18 +30,18 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
   }
 });
 
-// A panic in Rust ends here: nothing of the module can be used any more.
+// A panic in Rust arrives here. The module cannot be used afterwards.
 addEventListener("error", (event) => failed(undefined, event.error ?? event.message));
 addEventListener("unhandledrejection", (event) => failed(undefined, event.reason));
 
 async function open(wasmUrl: string | undefined): Promise<void> {
   try {
     if (!navigator.gpu) {
-      throw new Error("this browser has no WebGPU, or this page is no secure one (https, or this machine itself); try a current Chrome, Edge, Firefox or Safari");
+      throw new Error("this browser has no WebGPU, or this page is not a secure context (https or localhost); try a current Chrome, Edge, Firefox or Safari");
     }
     await (wasmUrl === undefined ? load() : load({ module_or_path: wasmUrl }));
     engine = await Engine.open();
-    say({ type: "opened", gpu: engine.gpu() });
+    post({ type: "opened", gpu: engine.gpu() });
   } catch (error) {
     failed(undefined, error);
   }
@@ -52,8 +52,8 @@ async function run(id: number, what: Extract<ToWorker, { type: "task" }>, contro
     if (!engine) throw new Error("the device is not open");
     const source = await openSource(what.base, tinyUrl);
     const request = await prepared(what.task);
-    const value: unknown = await engine.run(request, source, control, (value: unknown) => say({ type: "heard", id, value }));
-    say({ type: "done", id, value });
+    const value: unknown = await engine.run(request, source, control, (value: unknown) => post({ type: "event", id, value }));
+    post({ type: "done", id, value });
   } catch (error) {
     failed(id, error);
   } finally {
@@ -61,7 +61,7 @@ async function run(id: number, what: Extract<ToWorker, { type: "task" }>, contro
   }
 }
 
-/** The task with its blobs read. */
+/** Reads the blobs of a task. */
 async function prepared(task: Task): Promise<Request> {
   if (task.do !== "check" && task.do !== "train") return task;
   const { data, ...rest } = task;
@@ -73,7 +73,7 @@ async function entry({ name, file }: Data[number]): Promise<FileEntry> {
   try {
     return { path: name, bytes: new Uint8Array(await file.arrayBuffer()) };
   } catch (error) {
-    throw new Error(`${name} can no longer be read (${error}): it was changed or moved; pick it again`);
+    throw new Error(`${name} can no longer be read (${error}): the file was changed or moved; pick it again`);
   }
 }
 
@@ -81,11 +81,11 @@ function failed(id: number | undefined, error: unknown): void {
   const known = typeof error === "object" && error !== null && "kind" in error;
   const message = error instanceof Error ? error.message : String(error);
   const problem: Problem = known ? (error as Problem) : { kind: "other", message, key: null, line: null, column: null };
-  say({ type: "failed", id, problem });
+  post({ type: "failed", id, problem });
 }
 
-/** Bytes are handed over rather than copied. */
-function say(message: FromWorker): void {
+/** Posts a message to the page. Byte arrays are transferred, not copied. */
+function post(message: FromWorker): void {
   const buffers = new Set<ArrayBuffer>();
   collect("value" in message ? message.value : undefined, buffers);
   postMessage(message, { transfer: [...buffers] });

@@ -1,4 +1,4 @@
-/** Checkpoints and the finished adapter. Like the program on its disk, `trainer_state.json` is written last: it makes the folder whole. */
+/** Storage of checkpoints and of the finished adapter. `trainer_state.json` is written last: a folder without it is incomplete. */
 
 import type { FileEntry } from "../api/index";
 import { list, read, remove, write } from "./opfs";
@@ -6,18 +6,18 @@ import { list, read, remove, write } from "./opfs";
 const FOLDER = "run";
 const STATE = "trainer_state.json";
 const RESULT = "result.json";
-/** As the program calls it in a run's folder. */
+/** Name of the recipe in the output folder of the native program. */
 export const RECIPE = "recipe.resolved.toml";
 
-/** A checkpoint or an adapter, and after which step it was made. */
+/** A checkpoint or an adapter, and the step it belongs to. */
 export interface Saved {
   step: number;
-  /** Steps of the whole run, where it is known. */
+  /** Number of steps of the whole run, if known. */
   steps: number | null;
   files: FileEntry[];
 }
 
-/** The step of a checkpoint's files, from their folder's name: `checkpoint-50/…`. */
+/** The step of a checkpoint, from the name of its folder: `checkpoint-50/…`. */
 export function stepOf(files: FileEntry[]): number | null {
   const match = files.map((file) => /(?:^|\/)checkpoint-(\d+)\//.exec(file.path)).find((found) => found !== null);
   return match ? Number(match[1]) : null;
@@ -25,7 +25,7 @@ export function stepOf(files: FileEntry[]): number | null {
 
 const baseName = (path: string) => path.slice(path.lastIndexOf("/") + 1);
 
-/** Steps of the checkpoints that are whole, the last one first; what was cut off in mid-write is removed. */
+/** Steps of the complete checkpoints, latest first. Removes incomplete ones. */
 async function steps(): Promise<number[]> {
   const found: number[] = [];
   for (const name of await list(FOLDER)) {
@@ -37,7 +37,7 @@ async function steps(): Promise<number[]> {
   return found.sort((a, b) => b - a);
 }
 
-/** Saves a checkpoint, and then removes the older ones. Where there is no room, those before it stay. */
+/** Saves a checkpoint, then removes the older ones. If the storage is full, the older ones stay. */
 export async function saveCheckpoint(step: number, files: FileEntry[]): Promise<void> {
   const path = `${FOLDER}/checkpoint-${step}`;
   const last = (file: FileEntry) => Number(baseName(file.path) === STATE);
@@ -52,7 +52,7 @@ export async function saveCheckpoint(step: number, files: FileEntry[]): Promise<
   for (const older of await steps()) if (older !== step) await remove(`${FOLDER}/checkpoint-${older}`);
 }
 
-/** The last whole checkpoint. */
+/** The latest complete checkpoint. */
 export async function loadCheckpoint(): Promise<Saved | null> {
   const [step] = await steps();
   if (step === undefined) return null;
@@ -62,7 +62,7 @@ export async function loadCheckpoint(): Promise<Saved | null> {
   return { step, steps: all ?? null, files };
 }
 
-/** The adapter that a finished run hands out: a PEFT folder. */
+/** Saves the adapter of a finished run, as a PEFT folder. */
 export async function saveResult(step: number, files: FileEntry[]): Promise<void> {
   await remove(`${FOLDER}/${RESULT}`);
   for (const file of files) {
@@ -78,7 +78,7 @@ export async function loadResult(): Promise<Saved | null> {
   return { step, steps: null, files: await readFolder("adapter") };
 }
 
-/** The run's own recipe with every default in it, whatever the editor has by now. */
+/** Saves the recipe of the run with all defaults filled in, independent of the editor. */
 export const saveRunRecipe = (text: string) => write(`${FOLDER}/${RECIPE}`, text);
 
 export const loadRunRecipe = async (): Promise<string | null> => (await read(`${FOLDER}/${RECIPE}`))?.text() ?? null;

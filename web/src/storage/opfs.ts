@@ -1,11 +1,11 @@
-/** Files in the browser's own storage (OPFS): each write appears whole or not at all. */
+/** Files in the browser's storage (OPFS). Writes are atomic. */
 
-/** The browser allows no more room. */
+/** The browser's storage quota is used up. */
 export class StorageFull extends Error {
   override name = "StorageFull";
 }
 
-/** The folder at `path`, made where it is missing if `create` says so. */
+/** The folder at `path`, created if it is missing and `create` is true. */
 async function folder(path: string[], create: boolean): Promise<FileSystemDirectoryHandle> {
   let at = await navigator.storage.getDirectory();
   for (const name of path) at = await at.getDirectoryHandle(name, { create });
@@ -16,7 +16,7 @@ const parts = (path: string) => path.split("/").filter((part) => part !== "");
 
 const isMissing = (error: unknown) => error instanceof DOMException && error.name === "NotFoundError";
 
-/** The file at `path`, or null where there is none. */
+/** The file at `path`, or null if it does not exist. */
 export async function read(path: string): Promise<File | null> {
   const names = parts(path);
   const name = names.pop()!;
@@ -28,13 +28,13 @@ export async function read(path: string): Promise<File | null> {
   }
 }
 
-/** Replaces the file at `path`; the former one stays where this fails. */
+/** Replaces the file at `path`. If this fails, the old file stays. */
 export async function write(path: string, contents: Blob | BufferSource | string): Promise<void> {
   const names = parts(path);
   const name = names.pop()!;
   try {
     const file = await (await folder(names, true)).getFileHandle(name, { create: true });
-    const writable = await file.createWritable(); // a file beside, which close() puts in its place
+    const writable = await file.createWritable(); // a temporary file that replaces the old one on close()
     try {
       await writable.write(contents);
       await writable.close();
@@ -48,7 +48,7 @@ export async function write(path: string, contents: Blob | BufferSource | string
   }
 }
 
-/** Names in the folder at `path`, in order; none where there is no such folder. */
+/** Sorted names in the folder at `path`; empty if it does not exist. */
 export async function list(path: string): Promise<string[]> {
   const names: string[] = [];
   try {
@@ -59,7 +59,7 @@ export async function list(path: string): Promise<string[]> {
   return names.sort();
 }
 
-/** Removes a file, or a folder with all that it holds. */
+/** Removes a file, or a folder with its contents. */
 export async function remove(path: string): Promise<void> {
   const names = parts(path);
   const name = names.pop()!;
@@ -70,9 +70,9 @@ export async function remove(path: string): Promise<void> {
   }
 }
 
-/** How full the storage is, in words. */
+/** Describes how much of the storage is used. */
 async function room(): Promise<string> {
   const { usage, quota } = await navigator.storage.estimate();
   const mb = (bytes: number | undefined) => `${((bytes ?? 0) / 1e6).toFixed(1)} MB`;
-  return `this browser allows the page ${mb(quota)}, of which ${mb(usage)} are taken`;
+  return `this browser allows the page ${mb(quota)}, of which ${mb(usage)} are used`;
 }

@@ -1,11 +1,11 @@
-/** What was picked and written, so that a reload finds it again. */
+/** Storage of the user's choices, so that a reload restores them. */
 
 import { list, read, remove, write } from "./opfs";
 
 const FOLDER = "session";
 const FILE = `${FOLDER}/session.json`;
 
-/** What is kept of the setup. */
+/** The stored choices. */
 export interface Session {
   base: { kind: "tiny" } | { kind: "file"; name: string } | { kind: "url"; url: string };
   data: { kind: "task"; task: string } | { kind: "files" } | { kind: "pasted"; text: string };
@@ -21,13 +21,13 @@ export const saveSession = (session: Session) => write(FILE, JSON.stringify(sess
 
 const SAMPLES = `${FOLDER}/samples`;
 
-/** Replaces the picked files of samples. */
+/** Replaces the stored sample files. */
 export async function saveSamples(files: { name: string; file: Blob }[]): Promise<void> {
   await remove(SAMPLES);
   for (const { name, file } of files) await write(`${SAMPLES}/${encodeURIComponent(name)}`, file);
 }
 
-/** The files of samples that were picked last. */
+/** The stored sample files. */
 export async function loadSamples(): Promise<{ name: string; file: File }[]> {
   const found = (await list(SAMPLES)).map(async (stored) => {
     const file = await read(`${SAMPLES}/${stored}`);

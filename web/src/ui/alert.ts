@@ -1,8 +1,8 @@
-/** What went wrong, once and in view; and what a screen reader should hear. */
+/** Error messages, and announcements for screen readers. */
 
 import { button, byId, el } from "./dom";
 
-/** Shows one message until it is dismissed or the next one comes. */
+/** Shows a message until it is dismissed or replaced by the next one. */
 export function alertUser(message: string, ...actions: { text: string; act: () => void }[]): void {
   const buttons = actions.map(({ text, act }) =>
     button(text, () => {
@@ -17,10 +17,10 @@ export function alertUser(message: string, ...actions: { text: string; act: () =
 
 export const clearAlert = () => byId("alert").replaceChildren();
 
-/** Says what a sighted user sees happen. */
+/** Announces a change to screen readers. */
 export function announce(text: string): void {
   byId("status").textContent = text;
 }
 
-/** The words of whatever was thrown. */
+/** The message of a thrown value. */
 export const words = (error: unknown) => (error instanceof Error ? error.message : String(error));

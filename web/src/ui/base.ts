@@ -1,4 +1,4 @@
-/** Which model is trained. */
+/** The section for picking the base model. */
 
 import type { Session } from "../storage/session";
 import { byId, choice } from "./dom";
@@ -8,10 +8,10 @@ import { base, recipe } from "./state";
 
 type Kind = "tiny" | "file" | "url";
 
-/** What the session keeps of the base. A browser forgets a picked file when it reloads: only its name is left. */
+/** The base for the session storage. A browser forgets a picked file on reload, so only its name is stored. */
 export let baseSession: Session["base"] = { kind: "tiny" };
 
-/** Starts the section; `changed` hears every pick. */
+/** Starts the section. `changed` is called when the user picks a base. */
 export function baseSection(changed: () => void) {
   const file = byId<HTMLInputElement>("base-file");
   const url = byId<HTMLInputElement>("base-url");
@@ -25,7 +25,7 @@ export function baseSection(changed: () => void) {
       base.set({ kind });
     } else if (kind === "file") {
       if (picked) baseSession = { kind, name: picked.name };
-      note.textContent = picked ? `${bytes(picked.size)}; after a reload you will be asked for it again` : "";
+      note.textContent = picked ? `${bytes(picked.size)}; after a reload you have to pick it again` : "";
       base.set(picked ? { kind, file: picked } : null);
     } else {
       baseSession = { kind, url: address };
@@ -42,12 +42,12 @@ export function baseSection(changed: () => void) {
   url.addEventListener("change", () => use("url"));
 
   return {
-    /** Shows what the session had. */
+    /** Restores the base of a session. */
     restore(session: Session["base"]) {
       baseSession = session;
       kinds.pick(session.kind);
       if (session.kind === "url") url.value = session.url;
-      if (session.kind === "file") note.textContent = `Pick ${session.name} again: a browser forgets files when it reloads.`;
+      if (session.kind === "file") note.textContent = `Pick ${session.name} again: browsers forget picked files on reload.`;
       base.set(session.kind === "tiny" ? session : session.kind === "url" && session.url ? session : null);
     },
   };

@@ -1,4 +1,4 @@
-/** A value that tells whoever listens when it changes. */
+/** An observable value. */
 export class Cell<T> {
   #value: T;
   #listeners: ((value: T) => void)[] = [];
@@ -16,7 +16,7 @@ export class Cell<T> {
     for (const listener of this.#listeners) listener(value);
   }
 
-  /** Calls `listener` now and at every change. */
+  /** Calls `listener` now and on every change. */
   watch(listener: (value: T) => void): void {
     this.#listeners.push(listener);
     listener(this.#value);

@@ -1,4 +1,4 @@
-/** Losses, learning rate and tokens/s as they come, as pictures, in words and as a table. */
+/** Live charts of losses, learning rate and tokens per second, with text for screen readers and a table. */
 
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -20,12 +20,12 @@ interface Chart {
   restyle(): void;
 }
 
-/** Steps are whole: so are the distances of their marks. */
+/** Axis increments for steps, which are integers. */
 const WHOLE = [0, 1, 2, 3, 4, 5].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 
 const color = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** One figure: a caption that is its legend and says the last values, and the picture under it. */
+/** A figure with a chart and a caption, which is the legend with the latest values. */
 function chart(title: string, lines: Line[], height: number, wide: boolean, tick: (value: number) => string): Chart {
   const values = lines.map(() => el("span"));
   const legend = lines.map((line, i) => {
@@ -83,7 +83,7 @@ function chart(title: string, lines: Line[], height: number, wide: boolean, tick
   };
 }
 
-/** Fills `place` with the charts. */
+/** Adds the charts to `place`. */
 export function charts(place: HTMLElement) {
   const loss = chart(
     "Loss",
@@ -99,7 +99,7 @@ export function charts(place: HTMLElement) {
   const rate = chart("Learning rate", [{ label: "", color: "--accent" }], 130, false, (value) => (value === 0 ? "0" : value.toExponential(0)));
   const speed = chart("Tokens/s", [{ label: "", color: "--accent" }], 130, false, (value) => count(value));
   const body = el("div");
-  const table = el("details", { class: "values" }, el("summary", {}, "The same as a table"), body);
+  const table = el("details", { class: "values" }, el("summary", {}, "Show as a table"), body);
   place.append(loss.figure, rate.figure, speed.figure, table);
   const all = [loss, rate, speed];
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all.forEach((one) => one.restyle()));
@@ -130,7 +130,7 @@ export function charts(place: HTMLElement) {
   };
 }
 
-/** Every step, the last one first. */
+/** A table of all steps, latest first. */
 function values(history: History): HTMLElement {
   const evals = new Map(history.evals.map((point) => [point.step, point.loss]));
   const head = ["Step", "Loss", "Validation", "Learning rate", "Tokens/s"];

@@ -1,4 +1,4 @@
-/** Which samples it is trained on. */
+/** The section for picking the samples. */
 
 import type { Data } from "../api/index";
 import { loadSamples, saveSamples, type Session } from "../storage/session";
@@ -11,20 +11,20 @@ import { getValue, quote, quoteList, setValue } from "./toml";
 
 type Kind = Session["data"]["kind"];
 
-/** What pasted samples are called in the recipe. */
+/** Name of pasted samples in the recipe. */
 const PASTED = "pasted.jsonl";
 
-/** What the session keeps of the samples; the files lie beside it. */
+/** The samples for the session storage. Files are stored separately. */
 export let dataSession: Session["data"] = { kind: "task", task: "chat" };
 
-/** Starts the section; `changed` hears every pick. */
+/** Starts the section. `changed` is called when the user picks samples. */
 export function dataSection(changed: () => void) {
   const select = byId<HTMLSelectElement>("data-task");
   const files = byId<HTMLInputElement>("data-files");
   const pasted = byId<HTMLTextAreaElement>("data-pasted");
   for (const [name, task] of Object.entries(TASKS)) select.append(el("option", { value: name }, task.title));
 
-  /** Hands the samples on, and names them in the recipe. */
+  /** Uses these samples and sets their names in the recipe. */
   const use = (picked: Data) => {
     const names = picked.map((file) => file.name);
     const value = names.length === 1 ? quote(names[0]!) : quoteList(names);
@@ -50,12 +50,12 @@ export function dataSection(changed: () => void) {
   const useFiles = async () => {
     dataSession = { kind: "files" };
     const picked = [...(files.files ?? [])].map((file) => ({ name: file.name, file }));
-    if (picked.length === 0) return use(await loadSamples()); // those of the last visit
+    if (picked.length === 0) return use(await loadSamples()); // the files of the last visit
     use(picked);
     try {
       await saveSamples(picked);
     } catch (error) {
-      alertUser(`The samples are in use, but after a reload you will have to pick them again: ${words(error)}.`);
+      alertUser(`The samples are used, but they could not be saved; pick them again after a reload: ${words(error)}.`);
     }
   };
 
@@ -83,7 +83,7 @@ export function dataSection(changed: () => void) {
   });
 
   return {
-    /** Takes what the session had, and leaves the recipe alone. */
+    /** Restores the samples of a session. Does not change the recipe. */
     async restore(session: Session["data"]) {
       dataSession = session;
       kinds.pick(session.kind);
@@ -97,7 +97,7 @@ export function dataSection(changed: () => void) {
         await useFiles();
       }
     },
-    /** What a page that is new here begins with. */
+    /** The samples for a first visit. */
     begin: () => useTask("chat", true),
   };
 }

@@ -1,17 +1,17 @@
-/** The GPU: opened at the start, and again after it was lost. */
+/** Opens the GPU, at the start and again after it was lost. */
 
 import { init } from "../api/index";
 import { alertUser, words } from "./alert";
 import { byId } from "./dom";
 import { trainer } from "./state";
 
-/** Opens the device and shows what it is. */
+/** Opens the GPU and shows its name. */
 export async function openDevice(): Promise<void> {
   const place = byId("device");
   try {
     const opened = await init();
     const { name, software } = opened.gpu;
-    place.textContent = software ? `${name}; a CPU plays the GPU: slow, the same numbers` : name;
+    place.textContent = software ? `${name}; software renderer: slow, same results` : name;
     trainer.set(opened);
   } catch (error) {
     place.textContent = "No GPU";
@@ -19,7 +19,7 @@ export async function openDevice(): Promise<void> {
   }
 }
 
-/** Takes the place of a device that the browser took away. */
+/** Opens the GPU again after it was lost. */
 export async function reopenDevice(): Promise<void> {
   trainer.get()?.close();
   trainer.set(null);

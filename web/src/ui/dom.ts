@@ -1,13 +1,13 @@
-/** Short forms for what the DOM spells at length. */
+/** Shorthands for the DOM. */
 
-/** The element with this id, which `index.html` has. */
+/** The element with this id in `index.html`. */
 export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
   return document.getElementById(id) as T;
 }
 
 type Child = Node | string;
 
-/** A new element: `el("p", { class: "note" }, "text")`. */
+/** Creates an element: `el("p", { class: "note" }, "text")`. */
 export function el<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Record<string, string> = {},
@@ -19,14 +19,14 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** A button that does `act`. */
+/** A button that calls `act`. */
 export function button(text: string, act: () => void, attributes: Record<string, string> = {}): HTMLButtonElement {
   const made = el("button", { type: "button", ...attributes }, text);
   made.addEventListener("click", act);
   return made;
 }
 
-/** Shows the parts of `section` that are for the picked radio button, and tells which it is. */
+/** Shows the parts of `section` for the selected radio button. `changed` is called with its value. */
 export function choice<T extends string>(section: HTMLElement, name: string, changed: (kind: T) => void) {
   const radios = [...section.querySelectorAll<HTMLInputElement>(`input[name=${name}]`)];
   const show = (kind: string) => {
@@ -39,7 +39,7 @@ export function choice<T extends string>(section: HTMLElement, name: string, cha
     });
   }
   return {
-    /** Picks without telling. */
+    /** Selects a button without calling `changed`. */
     pick(kind: T) {
       for (const radio of radios) radio.checked = radio.value === kind;
       show(kind);

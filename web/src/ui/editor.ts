@@ -1,7 +1,7 @@
 /**
- * The recipe as text: a plain text area with line numbers beside it, whose wrong line is marked.
+ * The recipe editor: a text area with line numbers that marks the line of an error.
  *
- * A text area brings what an editor's library would have to imitate: undo, search, spoken lines, selection on a phone.
+ * A plain text area has undo, search, screen reader support and selection on phones, which an editor library would imitate.
  */
 
 import { byId, el } from "./dom";
@@ -10,7 +10,7 @@ import { recipe } from "./state";
 const LINE = 20; // px, as in page.css
 const PADDING = 8;
 
-/** Starts the editor; `changed` hears what is typed. */
+/** Starts the editor. `changed` is called with the edited text. */
 export function editor(changed: (text: string) => void) {
   const area = byId<HTMLTextAreaElement>("recipe-text");
   const gutter = byId("editor").querySelector<HTMLElement>(".gutter")!;
@@ -39,14 +39,14 @@ export function editor(changed: (text: string) => void) {
   });
 
   return {
-    /** Marks a line, from 1; null none. */
+    /** Marks a line, counted from 1; null removes the mark. */
     markLine(line: number | null) {
       wrong = line;
       area.setAttribute("aria-invalid", String(line !== null));
       number();
       mark();
     },
-    /** Opens the editor with the caret at a place, both from 1. */
+    /** Opens the editor and moves the caret to a line and column, counted from 1. */
     goTo(line: number, column: number) {
       byId<HTMLDetailsElement>("recipe-details").open = true;
       const before = area.value.split("\n").slice(0, line - 1);

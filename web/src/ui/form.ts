@@ -1,4 +1,4 @@
-/** The keys that most runs change, as fields that write the recipe. */
+/** Form fields for the keys that most runs change. The form edits the recipe text. */
 
 import { byId, el } from "./dom";
 import { recipe } from "./state";
@@ -8,25 +8,25 @@ interface Field {
   section: string;
   key: string;
   label: string;
-  /** The default, where the recipe has no such key. */
+  /** The default if the recipe does not set the key. */
   default: string;
   hint: string;
 }
 
 const FIELDS: Field[] = [
-  { section: "lora", key: "rank", label: "Rank", default: "16", hint: "higher learns more, costs memory and time" },
-  { section: "train", key: "learning_rate", label: "Learning rate", default: "1e-4", hint: "the peak; tiny takes 4e-3" },
+  { section: "lora", key: "rank", label: "Rank", default: "16", hint: "higher: more capacity, memory and time" },
+  { section: "train", key: "learning_rate", label: "Learning rate", default: "1e-4", hint: "peak value; 4e-3 suits tiny" },
   { section: "train", key: "epochs", label: "Epochs", default: "3", hint: "passes over the samples" },
-  { section: "train", key: "max_steps", label: "Steps at most", default: "", hint: "empty: as many as the epochs have" },
-  { section: "train", key: "batch_size", label: "Rows a batch", default: "1", hint: "memory grows with it" },
-  { section: "data", key: "max_seq_len", label: "Tokens in a row", default: "2048", hint: "longer samples are refused" },
-  { section: "data", key: "val_size", label: "Validation", default: "0.05", hint: "a count, or a part of the samples" },
-  { section: "eval", key: "steps", label: "Validate every", default: "0", hint: "steps; 0: first and last" },
-  { section: "output", key: "save_steps", label: "Save every", default: "50", hint: "steps; kept in this browser" },
-  { section: "train", key: "seed", label: "Seed", default: "42", hint: "same seed, same numbers" },
+  { section: "train", key: "max_steps", label: "Maximum steps", default: "", hint: "empty: all steps of the epochs" },
+  { section: "train", key: "batch_size", label: "Rows per batch", default: "1", hint: "more rows need more memory" },
+  { section: "data", key: "max_seq_len", label: "Tokens per row", default: "2048", hint: "longer samples are an error" },
+  { section: "data", key: "val_size", label: "Validation", default: "0.05", hint: "a number or a fraction of the samples" },
+  { section: "eval", key: "steps", label: "Validate every", default: "0", hint: "steps; 0: only first and last" },
+  { section: "output", key: "save_steps", label: "Save every", default: "50", hint: "steps; saved in this browser" },
+  { section: "train", key: "seed", label: "Seed", default: "42", hint: "same seed, same result" },
 ];
 
-/** Starts the form; `changed` hears the text with the new value in it. */
+/** Starts the form. `changed` is called with the new recipe text. */
 export function form(changed: (text: string) => void) {
   const inputs = FIELDS.map((field) => {
     const id = `field-${field.key}-${field.section}`;
@@ -43,8 +43,8 @@ export function form(changed: (text: string) => void) {
   });
 
   const prompts = el("textarea", { id: "field-samples", rows: "3", "aria-describedby": "field-samples-hint" });
-  const hint = el("small", { id: "field-samples-hint" }, "one a line; answered at every validation");
-  const label = el("label", { for: "field-samples" }, "Questions asked before and after");
+  const hint = el("small", { id: "field-samples-hint" }, "one per line; answered at every validation");
+  const label = el("label", { for: "field-samples" }, "Prompts answered before and after");
   byId("recipe-form").append(el("div", { class: "wide" }, label, prompts, hint));
   prompts.addEventListener("input", () => {
     const lines = prompts.value.split("\n").filter((line) => line.trim() !== "");
@@ -52,7 +52,7 @@ export function form(changed: (text: string) => void) {
   });
   byId("recipe-form").addEventListener("submit", (event) => event.preventDefault());
 
-  // What is being typed stays as it is typed.
+  // Do not change the field that the user is typing in.
   const show = (field: HTMLInputElement | HTMLTextAreaElement, value: string) => {
     if (document.activeElement !== field && field.value !== value) field.value = value;
   };
@@ -67,7 +67,7 @@ export function form(changed: (text: string) => void) {
   for (const field of [prompts, ...inputs.map(({ input }) => input)]) field.addEventListener("blur", () => setTimeout(refresh));
 
   return {
-    /** Marks the field of `section.key`, and no other. */
+    /** Marks only the field of `section.key` as invalid. */
     markKey(wrong: string | null) {
       for (const { section, key, input } of inputs) input.setAttribute("aria-invalid", String(`${section}.${key}` === wrong));
     },

@@ -1,4 +1,4 @@
-/** Numbers as a person reads them. */
+/** Formatting of numbers. */
 
 const NARROW = "\u202f";
 
@@ -21,7 +21,7 @@ export function duration(seconds: number): string {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
-/** `0.4983`, or an em dash where there is no number. */
+/** `0.4983`, or an em dash for null. */
 export const decimal = (x: number | null, digits = 4) => (x === null ? "—" : x.toFixed(digits));
 
 /** `4.00e-3` */

@@ -1,4 +1,4 @@
-/** What a run has measured so far, from its events or from a checkpoint's `metrics.jsonl` and `timing.jsonl`. */
+/** The measurements of a run, from its events or from the `metrics.jsonl` and `timing.jsonl` of a checkpoint. */
 
 import type { Event, FileEntry } from "../api/index";
 
@@ -20,7 +20,7 @@ export interface History {
 
 export const emptyHistory = (): History => ({ steps: [], evals: [], replies: [], notices: [] });
 
-/** Adds what an event tells. */
+/** Adds an event to the history. */
 export function record(history: History, event: Event): void {
   if (event.event === "step") history.steps.push(event);
   else if (event.event === "sample") history.replies.push(event);
@@ -34,9 +34,9 @@ type Line =
   | { event: "evaluation"; step: number; eval_loss?: number; replies?: { prompt: string; reply: string }[] }
   | { event: "notice"; step: number; notice: string };
 
-const SMOOTHING = 0.9; // as in src/metrics.rs
+const SMOOTHING = 0.9; // as in src/run/metrics.rs
 
-/** What a checkpoint's files tell. */
+/** The history in the files of a checkpoint. */
 export function replay(files: FileEntry[]): History {
   const lines = <T>(name: string): T[] => {
     const file = files.find((entry) => entry.path.endsWith(name));

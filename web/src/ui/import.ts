@@ -1,4 +1,4 @@
-/** Checkpoints from outside: a zip from here, or a folder that the program wrote. */
+/** Imports checkpoints: a zip that was downloaded here, or a folder of the native program. */
 
 import type { FileEntry } from "../api/index";
 import { RECIPE, forgetRun, saveCheckpoint, saveRunRecipe, type Saved } from "../storage/checkpoints";
@@ -9,8 +9,8 @@ import { unzip } from "./zip";
 
 const STATE = "trainer_state.json";
 
-/** The checkpoint that went furthest among these files, of a checkpoint's or a whole run's folder. */
-function furthest(files: FileEntry[], name: string): Saved {
+/** The latest checkpoint among the files of a checkpoint folder or an output folder. */
+function latest(files: FileEntry[], name: string): Saved {
   const states = files.filter((file) => file.path === STATE || file.path.endsWith(`/${STATE}`));
   const found = states.map((file) => {
     const folder = file.path.slice(0, -STATE.length);
@@ -18,9 +18,9 @@ function furthest(files: FileEntry[], name: string): Saved {
     try {
       state = JSON.parse(new TextDecoder().decode(file.bytes)) as typeof state;
     } catch {
-      throw new Error(`${name}: ${file.path} is damaged: it is no JSON; take another checkpoint`);
+      throw new Error(`${name}: ${file.path} is damaged (not valid JSON); pick another checkpoint`);
     }
-    if (typeof state.step !== "number") throw new Error(`${name}: ${file.path} names no step; take another checkpoint`);
+    if (typeof state.step !== "number") throw new Error(`${name}: ${file.path} has no step number; pick another checkpoint`);
     const own = files.filter((one) => one.path.startsWith(folder) && !one.path.slice(folder.length).includes("/"));
     const path = (one: FileEntry) => `checkpoint-${state.step}/${one.path.slice(folder.length)}`;
     const steps = typeof state.steps === "number" ? state.steps : null;
@@ -29,32 +29,32 @@ function furthest(files: FileEntry[], name: string): Saved {
   const [last] = found.sort((a, b) => b.step - a.step);
   if (!last) {
     const names = files.slice(0, 5).map((file) => file.path).join(", ");
-    throw new Error(`${name} has no ${STATE}, which every checkpoint has, but ${names || "nothing"}; pick a checkpoint-… folder, or a zip of one`);
+    throw new Error(`${name} is not a checkpoint: it has no ${STATE}, only ${names || "no files"}; pick a checkpoint-… folder, or a zip of one`);
   }
   return last;
 }
 
-/** Starts the two pickers; `taken` is told when there is a new checkpoint, `changed` when its recipe was taken over. */
-export function importSection(taken: () => void, changed: () => void): void {
+/** Starts the two pickers. `imported` is called after a checkpoint was imported, `changed` after its recipe replaced the current one. */
+export function importSection(imported: () => void, changed: () => void): void {
   const take = async (name: string, files: FileEntry[]) => {
-    const found = furthest(files, name);
+    const found = latest(files, name);
     const before = checkpoint.get() ?? result.get();
-    if (before && !confirm(`Continue from ${name}? What was trained here up to step ${before.step} is deleted from this browser.`)) return;
+    if (before && !confirm(`Continue from ${name}? This deletes the current run, trained up to step ${before.step}, from this browser.`)) return;
     const file = files.find((one) => one.path.endsWith(RECIPE));
     const text = file ? new TextDecoder().decode(file.bytes) : null;
     await forgetRun();
-    // What the page shows is there after a reload as well.
+    // Save before showing, so that a reload shows the same.
     await saveCheckpoint(found.step, found.files);
     if (text !== null) await saveRunRecipe(text);
     result.set(null);
     checkpoint.set(found);
-    taken();
+    imported();
     runRecipe.set(text);
     if (text !== null) {
       recipe.set(text);
       changed();
     }
-    announce(`Checkpoint of step ${found.step} is taken${text === null ? "" : ", with its recipe"}.`);
+    announce(`Imported the checkpoint of step ${found.step}${text === null ? "" : " and its recipe"}.`);
   };
 
   const zipPicker = byId<HTMLInputElement>("import-zip");
@@ -69,7 +69,7 @@ export function importSection(taken: () => void, changed: () => void): void {
     } catch (error) {
       alertUser(words(error));
     }
-    picker.value = ""; // the same may be picked again
+    picker.value = ""; // allows picking the same file again
   };
   zipPicker.addEventListener("change", () => void pick(zipPicker, ([file]) => unzip(file!)));
   folderPicker.addEventListener("change", () => {

@@ -1,4 +1,4 @@
-/** What can be taken away: the adapter for other programs, the checkpoint, the recipe. */
+/** Downloads: the adapter for other programs, the checkpoint and the recipe. */
 
 import { DeviceLost, type FileEntry, type Format } from "../api/index";
 import { RECIPE } from "../storage/checkpoints";
@@ -12,12 +12,12 @@ const PEFT = ["adapter_model.safetensors", "adapter_config.json"];
 
 const baseName = (path: string) => path.slice(path.lastIndexOf("/") + 1);
 
-/** The files of a PEFT folder among those of a checkpoint. */
+/** The PEFT files of a checkpoint. */
 export const peftFiles = (files: FileEntry[]): FileEntry[] =>
   files.filter((file) => PEFT.includes(baseName(file.path))).map((file) => ({ path: `adapter/${baseName(file.path)}`, bytes: file.bytes }));
 
-/** One file as it is, more of them as a zip. */
-function hand(name: string, files: FileEntry[]): void {
+/** Downloads one file as it is, several files as a zip. */
+function offer(name: string, files: FileEntry[]): void {
   const [only] = files;
   if (files.length === 1 && only) download(baseName(only.path), only.bytes as Uint8Array<ArrayBuffer>);
   else download(`${name}.zip`, zip(files));
@@ -28,16 +28,16 @@ export function keepSection(): void {
   const convert = async (to: Format, name: string) => {
     const [saved, device, model] = [adapter(), trainer.get(), base.get()];
     if (!saved || !device || !model) return;
-    announce(`Writing ${to} …`);
+    announce(`Converting to ${to} …`);
     try {
-      hand(name, await device.export({ base: model, adapter: peftFiles(saved.files), to }));
-      announce(`${to} is downloaded.`);
+      offer(name, await device.export({ base: model, adapter: peftFiles(saved.files), to }));
+      announce(`Downloaded ${to}.`);
     } catch (error) {
       if (error instanceof DeviceLost) await reopenDevice();
       alertUser(words(error));
     }
   };
-  const peft = button("PEFT", () => hand(`adapter-${adapter()!.step}`, peftFiles(adapter()!.files)));
+  const peft = button("PEFT", () => offer(`adapter-${adapter()!.step}`, peftFiles(adapter()!.files)));
   const formats = [
     button("GGUF LoRA", () => void convert("gguf-lora", "adapter")),
     button("MLX", () => void convert("mlx", "adapter-mlx")),
@@ -46,20 +46,20 @@ export function keepSection(): void {
     const saved = checkpoint.get()!;
     const text = runRecipe.get();
     const files = [...saved.files, ...(text === null ? [] : [{ path: RECIPE, bytes: new TextEncoder().encode(text) }])];
-    hand(`checkpoint-${saved.step}`, files);
+    offer(`checkpoint-${saved.step}`, files);
   });
   const text = button("Recipe", () => download("recipe.toml", recipe.get()));
   byId("downloads").append(peft, ...formats, state, text);
 
   const show = () => {
     const saved = adapter();
-    const busy = phase.get() !== "idle"; // the run has the GPU
+    const busy = phase.get() !== "idle"; // the run uses the GPU
     peft.disabled = saved === null;
     for (const one of formats) one.disabled = saved === null || busy || trainer.get() === null || base.get() === null;
     state.disabled = checkpoint.get() === null;
     byId("keep-note").textContent = saved
-      ? `The adapter of step ${saved.step}. PEFT is for transformers and vLLM, GGUF for llama.cpp and LM Studio, MLX for mlx-lm; from the checkpoint a run goes on, here or on the command line.`
-      : "The adapter can be downloaded as soon as a checkpoint is saved.";
+      ? `The adapter of step ${saved.step}: PEFT for transformers and vLLM, GGUF for llama.cpp and LM Studio, MLX for mlx-lm. Training can be resumed from the checkpoint, here or on the command line.`
+      : "The adapter can be downloaded once a checkpoint is saved.";
   };
   for (const cell of [phase, trainer, base, checkpoint, result]) cell.watch(show);
 }

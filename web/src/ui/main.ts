@@ -1,4 +1,4 @@
-/** The page: what it finds in storage, its sections, and who hears of what. */
+/** The page: restores the last visit and connects the sections. */
 
 import { forgetRun, loadCheckpoint, loadResult, loadRunRecipe } from "../storage/checkpoints";
 import { forgetSession, loadSession, saveSession } from "../storage/session";
@@ -17,7 +17,7 @@ import { trainingSection } from "./training";
 
 let saving = 0;
 
-/** Keeps the setup, once it rests. */
+/** Saves the setup after a short time without changes. */
 function saveSoon(): void {
   clearTimeout(saving);
   saving = window.setTimeout(() => {
@@ -42,7 +42,7 @@ talkSection();
 keepSection();
 trainer.watch((opened) => opened && checkSoon());
 
-/** Picks up where the last visit ended. */
+/** Restores the last visit. */
 async function restore(): Promise<void> {
   const session = await loadSession();
   if (session) {
@@ -63,10 +63,10 @@ byId("forget").addEventListener("click", () => {
   void Promise.all([forgetRun(), forgetSession()]).then(() => location.reload());
 });
 
-/** One tab at a time has the storage, as one run has a folder. */
+/** Only one tab may use the storage, like one run per folder. */
 void navigator.locks.request("rullama-train", { ifAvailable: true }, async (lock) => {
   if (!lock) {
-    alertUser("This page is open in another tab, which has the saved runs. Close it, then reload this one.");
+    alertUser("This page is open in another tab, which uses the saved runs. Close that tab, then reload this one.");
     byId("start").hidden = true;
     return;
   }

@@ -1,4 +1,4 @@
-/** What the recipe comes to: asked anew after every change, shown with its memory plan and warnings. */
+/** Checks the recipe after every change, and shows the result with the memory plan and warnings. */
 
 import { RecipeError, type Check } from "../api/index";
 import { announce } from "./alert";
@@ -9,13 +9,13 @@ import { base, checked, data, phase, recipe, stale, trainer } from "./state";
 const PAUSE = 400; // ms without a change
 
 let timer = 0;
-/** Whether the worker is at it, and whether something changed meanwhile. */
+/** Whether a check is running, and whether it has to be repeated because something changed. */
 let running = false;
 let again = false;
-/** The address that the user lets us read: a whole model comes from there. */
+/** The URL that the user allows the page to read: a whole model may be downloaded from there. */
 let allowed = "";
 
-/** Checks once nothing has changed for a moment. */
+/** Checks after a short time without changes. */
 export function checkSoon(): void {
   stale.set(true);
   clearTimeout(timer);
@@ -39,7 +39,7 @@ async function check(): Promise<void> {
   checked.set(found);
 }
 
-/** Starts the plan's part of the page. */
+/** Starts the section. */
 export function planSection(): void {
   checked.watch((found) => {
     const plan = byId("plan");
@@ -49,7 +49,7 @@ export function planSection(): void {
     if (found instanceof Error) byId<HTMLDetailsElement>("plan-box").open = true;
     plan.replaceChildren(...(found instanceof Error ? failure(found) : found ? table(found) : [missing()]));
   });
-  // The plan makes room for what comes of it.
+  // Collapse the plan when training starts.
   const box = byId<HTMLDetailsElement>("plan-box");
   phase.watch((now) => {
     if (now === "starting") box.open = false;
@@ -64,21 +64,21 @@ function missing(): HTMLElement {
       allowed = model.url;
       checkSoon();
     };
-    const note = `The model is read from ${model.url}, layer by layer; nothing is sent there.`;
-    return el("p", { class: "note" }, note, " ", button("Read it", read));
+    const note = `The model will be downloaded from ${model.url}, layer by layer. No data is sent there.`;
+    return el("p", { class: "note" }, note, " ", button("Download it", read));
   }
   const what = !model ? "Pick a base." : data.get().length === 0 ? "Pick samples." : "Checking …";
   return el("p", { class: "note" }, trainer.get() ? what : "Waiting for the GPU …");
 }
 
 function failure(error: Error): HTMLElement[] {
-  if (error instanceof RecipeError) return [el("p", { class: "note" }, "The recipe has an error; it is shown below the recipe.")];
+  if (error instanceof RecipeError) return [el("p", { class: "note" }, "The recipe has an error, which is shown below it.")];
   return [el("p", { class: "error" }, error.message)];
 }
 
 function table(check: Check): HTMLElement[] {
   const part = (set: Check["train"]) =>
-    `${plural(set.samples, "sample")}, ${plural(set.tokens, "token")}, ${percent(set.loss_tokens / Math.max(set.tokens, 1))} carry loss`;
+    `${plural(set.samples, "sample")}, ${plural(set.tokens, "token")}, ${percent(set.loss_tokens / Math.max(set.tokens, 1))} loss tokens`;
   const rows: [string, string][] = [
     ["Base", check.base],
     ["Adapter", `${count(check.parameters)} trainable parameters`],

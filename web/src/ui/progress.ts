@@ -1,4 +1,4 @@
-/** How far the run is: a bar, a line of words, the charts, and the replies before and after. */
+/** Progress of the run: a bar, a status line, the charts, and replies before and after training. */
 
 import type { Event } from "../api/index";
 import { charts } from "./charts";
@@ -6,10 +6,10 @@ import { byId, el } from "./dom";
 import { decimal, duration } from "./format";
 import { emptyHistory, record, type History } from "./history";
 
-/** Steps whose time says how long the rest will take. */
+/** Number of recent steps for the estimate of the remaining time. */
 const RECENT = 10;
 
-/** Starts the parts that show a run. */
+/** Starts the section. */
 export function progress() {
   const bar = byId<HTMLProgressElement>("bar");
   const text = byId("progress-text");
@@ -24,14 +24,14 @@ export function progress() {
     pictures.draw(history);
     replies(history);
   };
-  // As often as the screen shows it, however fast the steps come.
+  // At most once per frame.
   const drawSoon = () => {
     if (!drawing) requestAnimationFrame(draw);
     drawing = true;
   };
 
   return {
-    /** Shows a run from what is known of it; null where there is none. */
+    /** Shows a run with its history so far; null for no run. */
     begin(known: History | null, step: number, all: number) {
       const there = known !== null;
       history = known ?? emptyHistory();
@@ -42,14 +42,14 @@ export function progress() {
       text.textContent = there ? `Step ${step} of ${all}` : "";
       drawSoon();
     },
-    /** Takes what the run tells. */
+    /** Shows an event of the run. */
     take(event: Event) {
       record(history, event);
       if (event.event === "loading") {
         byId("progress").hidden = false;
         [bar.max, bar.value] = [event.of, event.layers];
-        const read = `Reading the model: layer ${event.layers} of ${event.of}`;
-        text.textContent = event.layers < event.of ? read : "Trying the longest batch …";
+        const read = `Loading the model: layer ${event.layers} of ${event.of}`;
+        text.textContent = event.layers < event.of ? read : "Testing the longest batch …";
       }
       if (event.event === "step") {
         recent = [...recent, event.seconds].slice(-RECENT);
@@ -63,7 +63,7 @@ export function progress() {
   };
 }
 
-/** Each question with its first and its last answer, and what the run had to say. */
+/** Shows each prompt with its first and last reply, and the notices. */
 function replies(history: History): void {
   const place = byId("replies");
   const prompts = [...new Set(history.replies.map((reply) => reply.prompt))];
@@ -74,7 +74,7 @@ function replies(history: History): void {
     const after = last.step > first.step ? last.reply : "";
     return el("tr", {}, el("th", { scope: "row" }, prompt), el("td", {}, first.reply), el("td", {}, after));
   });
-  const head = el("tr", {}, ...["Question", "Before", "After"].map((name) => el("th", { scope: "col" }, name)));
+  const head = el("tr", {}, ...["Prompt", "Before", "After"].map((name) => el("th", { scope: "col" }, name)));
   const table = el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
   const notices = history.notices.map(({ step, notice }) => el("p", { class: "note" }, `Step ${step}: ${notice}`));
   place.replaceChildren(...(prompts.length > 0 ? [table] : []), ...notices);

@@ -1,4 +1,4 @@
-/** The recipe: form and text show the same, and its error at its place. */
+/** The recipe section: form and text editor show the same recipe, and errors are marked where they are. */
 
 import { RecipeError } from "../api/index";
 import { button, byId } from "./dom";
@@ -6,7 +6,7 @@ import { editor } from "./editor";
 import { form } from "./form";
 import { checked, isFree, phase, recipe } from "./state";
 
-/** Starts the section; `changed` hears every edit. */
+/** Starts the section. `changed` is called on every edit. */
 export function recipeSection(changed: () => void): void {
   const edit = (text: string) => {
     recipe.set(text);

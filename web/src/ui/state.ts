@@ -1,33 +1,33 @@
-/** What the parts of the page share. */
+/** State that the sections of the page share. */
 
 import type { Base, Check, Data, Trainer } from "../api/index";
 import type { Saved } from "../storage/checkpoints";
 import { Cell } from "./cell";
 
-/** `starting`, `pausing` and `stopping` wait for the worker. */
+/** In `starting`, `pausing` and `stopping` the page waits for the worker. */
 export type Phase = "idle" | "starting" | "training" | "pausing" | "paused" | "stopping";
 
-/** Null until the device is open, and after it was lost. */
+/** Null while no GPU is open. */
 export const trainer = new Cell<Trainer | null>(null);
-/** Null where a file or an address is still to be picked. */
+/** Null until a file or URL is picked. */
 export const base = new Cell<Base | null>({ kind: "tiny" });
 export const data = new Cell<Data>([]);
 export const recipe = new Cell("");
-/** What the recipe comes to with this base and these samples, or why it comes to nothing. */
+/** Result of checking the recipe with the base and the samples, or the error. */
 export const checked = new Cell<Check | Error | null>(null);
-/** Whether something changed since. */
+/** Whether something changed since that check. */
 export const stale = new Cell(true);
 export const phase = new Cell<Phase>("idle");
-/** The last checkpoint in storage. */
+/** The latest checkpoint in storage. */
 export const checkpoint = new Cell<Saved | null>(null);
 /** The adapter of a finished run. */
 export const result = new Cell<Saved | null>(null);
 
-/** The recipe of the run that was saved, with every default in it. */
+/** The recipe of the saved run, with all defaults filled in. */
 export const runRecipe = new Cell<string | null>(null);
 
-/** Whether base, samples and recipe may change. */
+/** Whether base, samples and recipe may be changed. */
 export const isFree = (now: Phase) => now === "idle";
 
-/** The adapter to talk with and to download: the finished one, else that of the last checkpoint. */
+/** The adapter for chat and downloads: that of the finished run, or of the latest checkpoint. */
 export const adapter = (): Saved | null => result.get() ?? checkpoint.get();

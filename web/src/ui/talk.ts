@@ -1,4 +1,4 @@
-/** A conversation with the base and, beside it, with the adapter. */
+/** The chat section: a conversation with the base, and next to it one with the adapter. */
 
 import { DeviceLost, type FileEntry, type Message } from "../api/index";
 import { alertUser, words } from "./alert";
@@ -6,8 +6,8 @@ import { reopenDevice } from "./device";
 import { byId, el } from "./dom";
 import { adapter, base, checkpoint, phase, result, trainer } from "./state";
 
-/** One of the two columns. */
-class Voice {
+/** One of the two conversations. */
+class Column {
   messages: Message[] = [];
   readonly #log: HTMLElement;
 
@@ -20,7 +20,7 @@ class Voice {
     this.#log.replaceChildren();
   }
 
-  /** Adds a message; the element is for what is still to come. */
+  /** Adds a message and returns the element with its text. */
   add(role: "user" | "assistant", text: string): HTMLElement {
     const who = el("span", { class: "hidden-text" }, role === "user" ? "You: " : "Reply: ");
     const words = el("span", {}, text);
@@ -29,7 +29,7 @@ class Voice {
     return words;
   }
 
-  /** Asks, and shows the reply piece by piece. A screen reader hears it when it is whole. */
+  /** Sends a message and shows the reply piece by piece. Screen readers announce the complete reply. */
   async ask(text: string, files: FileEntry[] | null): Promise<void> {
     this.messages.push({ role: "user", content: text });
     this.add("user", text);
@@ -55,8 +55,8 @@ class Voice {
 
 /** Starts the section. */
 export function talkSection(): void {
-  const plain = new Voice("base-log");
-  const adapted = new Voice("adapter-log");
+  const plain = new Column("base-log");
+  const adapted = new Column("adapter-log");
   const input = byId<HTMLTextAreaElement>("talk-input");
   const send = byId<HTMLButtonElement>("talk-send");
   let asking = false;
@@ -66,10 +66,10 @@ export function talkSection(): void {
     send.disabled = !ready();
     const saved = adapter();
     byId("talk-note").textContent = phase.get() !== "idle"
-      ? "The run has the GPU; stop it to talk, and continue afterwards."
+      ? "Training uses the GPU. Stop it to chat, and continue afterwards."
       : saved
-        ? `The adapter is that of step ${saved.step}.`
-        : "There is no adapter yet; the base answers alone.";
+        ? `Uses the adapter of step ${saved.step}.`
+        : "There is no adapter yet; only the base replies.";
   };
   for (const cell of [trainer, base, phase, checkpoint, result]) cell.watch(show);
 

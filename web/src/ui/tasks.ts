@@ -1,4 +1,4 @@
-/** The tasks that stand ready for the tiny base: the program's own recipes and samples. */
+/** Example tasks for the tiny base: the recipes and samples of the program. */
 
 import chat from "../../../recipes/chat.toml?raw";
 import labels from "../../../recipes/labels.toml?raw";
@@ -12,7 +12,7 @@ import toolsData from "../../../datasets/tools.jsonl?url";
 export interface Task {
   title: string;
   recipe: string;
-  /** The name that the recipe uses. */
+  /** Name of the samples in the recipe. */
   file: string;
   url: string;
 }
@@ -21,12 +21,12 @@ export const TASKS: Record<string, Task> = {
   chat: { title: "A persona: answer as a pirate", recipe: chat, file: "datasets/pirate.jsonl", url: pirateData },
   tools: { title: "Tools: answer with a call, as JSON", recipe: tools, file: "datasets/tools.jsonl", url: toolsData },
   labels: { title: "Labels: answer with a message's label", recipe: labels, file: "datasets/labels.jsonl", url: labelsData },
-  stories: { title: "Stories: go on writing plain text", recipe: stories, file: "datasets/stories.jsonl", url: storiesData },
+  stories: { title: "Stories: continue plain text", recipe: stories, file: "datasets/stories.jsonl", url: storiesData },
 };
 
 /** The samples of a task. */
 export async function samples(task: Task): Promise<Blob> {
   const response = await fetch(task.url);
-  if (!response.ok) throw new Error(`${task.file}: the server answered ${response.status}; reload the page`);
+  if (!response.ok) throw new Error(`${task.file}: the server responded ${response.status}; reload the page`);
   return response.blob();
 }

@@ -1,9 +1,9 @@
 /**
- * Reads and changes single keys of a TOML text, and leaves every other character as it is: comments, order, spaces.
- * Whether the text is a sound recipe is the library's to say.
+ * Reads and changes single keys of a TOML text. All other characters stay as they are: comments, order, spaces.
+ * The library checks whether the text is a valid recipe.
  */
 
-/** Where a value stands in the text. */
+/** The position of a value in the text. */
 interface Place {
   section: string;
   key: string;
@@ -11,7 +11,7 @@ interface Place {
   end: number;
 }
 
-/** Ends of what may not be looked into: strings and comments. */
+/** The end of the string or comment at `at`. */
 function skip(text: string, at: number): number {
   for (const quotes of ['"""', "'''"]) {
     if (text.startsWith(quotes, at)) {
@@ -29,7 +29,7 @@ function skip(text: string, at: number): number {
   return Math.min(end + 1, text.length);
 }
 
-/** The end of the value at `start`: where its line ends, outside strings and brackets, without comment and spaces. */
+/** The end of the value at `start`: the end of its line outside strings and brackets, without comment and trailing spaces. */
 function valueEnd(text: string, start: number): number {
   let depth = 0;
   let end = start;
@@ -49,7 +49,7 @@ function valueEnd(text: string, start: number): number {
   return end;
 }
 
-/** Every `key = value` of the text, and where the body of each `[section]` begins. */
+/** All `key = value` pairs of the text, and the start of the body of each `[section]`. */
 function scan(text: string): { values: Place[]; sections: Map<string, number> } {
   const values: Place[] = [];
   const sections = new Map<string, number>();
@@ -79,13 +79,13 @@ function scan(text: string): { values: Place[]; sections: Map<string, number> } 
 const find = (text: string, section: string, key: string) =>
   scan(text).values.find((place) => place.section === section && place.key === key);
 
-/** The value as it is written, or null where the key is not there. */
+/** The value as written in the text, or null if the key is missing. */
 export function getValue(text: string, section: string, key: string): string | null {
   const place = find(text, section, key);
   return place ? text.slice(place.start, place.end) : null;
 }
 
-/** The text with another value: over the old one, over the manual's `# key = …`, or on a new line of its section. */
+/** Sets a value: replaces the old one, uncomments `# key = …`, or adds a line to the section. */
 export function setValue(text: string, section: string, key: string, value: string): string {
   const place = find(text, section, key);
   if (place) return text.slice(0, place.start) + value + text.slice(place.end);
@@ -102,7 +102,7 @@ export function setValue(text: string, section: string, key: string, value: stri
   return `${text.slice(0, body)}${glue}${key} = ${value}\n${text.slice(body)}`;
 }
 
-/** The text in which the key is a comment, so that its default holds. */
+/** Comments a key out, so that its default applies. */
 export function unsetValue(text: string, section: string, key: string): string {
   const place = find(text, section, key);
   if (!place) return text;
@@ -111,14 +111,14 @@ export function unsetValue(text: string, section: string, key: string): string {
   return text.slice(0, start) + lines.map((line) => `# ${line}`).join("\n") + text.slice(place.end);
 }
 
-/** Text as a TOML string; JSON's escapes are TOML's too. */
+/** Quotes text as a TOML string. JSON's escapes are valid in TOML. */
 export const quote = (text: string) => JSON.stringify(text).replaceAll("\x7f", "\\u007f");
 
-/** A list of strings as it is written: one a line where there are several. */
+/** Formats a list of strings: one per line if there are several. */
 export const quoteList = (texts: string[]) =>
   texts.length < 2 ? `[${texts.map(quote).join("")}]` : `[\n${texts.map((text) => `    ${quote(text)},\n`).join("")}]`;
 
-/** The strings of a list of basic strings, or null where it is anything else. */
+/** Parses a list of basic strings; null for anything else. */
 export function readList(value: string): string[] | null {
   let bare = ""; // without comments
   for (let at = 0; at < value.length; ) {

@@ -1,4 +1,4 @@
-/** Training: start, pause, resume, stop; what is reached is saved as it comes. */
+/** The training section: start, pause, resume and stop. Checkpoints are saved as they arrive. */
 
 import { DeviceLost, type Event, type FileEntry, type Run } from "../api/index";
 import { forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
@@ -22,7 +22,7 @@ export function trainingSection() {
     return saved !== null && saved.steps !== null && saved.step >= saved.steps;
   };
 
-  /** Saves the state after `step`; a full storage pauses the run, which keeps it in memory. */
+  /** Saves the state after `step`. If the storage is full, the run is paused and the state stays in memory. */
   const save = async (step: number, files: FileEntry[]): Promise<boolean> => {
     const before = checkpoint.get();
     if (before?.step === step) return true;
@@ -32,11 +32,11 @@ export function trainingSection() {
       return true;
     } catch (error) {
       run?.pause();
-      const kept = before ? `Step ${before.step}, saved before, is still there.` : "Nothing was lost that was saved.";
-      const why = error instanceof StorageFull ? `there is no room: ${error.message}` : words(error);
-      const next = "The run waits: make room and save again, or download the checkpoint under Keep.";
+      const kept = before ? `The checkpoint of step ${before.step} is still saved.` : "No checkpoint was saved before.";
+      const why = error instanceof StorageFull ? `the storage is full: ${error.message}` : words(error);
+      const next = "The run is paused: free some space and save again, or download the checkpoint below.";
       checkpoint.set({ step, steps, files }); // in memory, for the download
-      alertUser(`Step ${step} could not be saved, ${why}. ${kept} ${next}`, {
+      alertUser(`Step ${step} could not be saved: ${why}. ${kept} ${next}`, {
         text: "Save again",
         act: () => void saveAgain(step, files),
       });
@@ -45,7 +45,7 @@ export function trainingSection() {
   };
   const saveAgain = async (step: number, files: FileEntry[]) => {
     checkpoint.set(null);
-    if (await save(step, files)) announce(`Step ${step} is saved.`);
+    if (await save(step, files)) announce(`Saved step ${step}.`);
   };
 
   const take = async (event: Event): Promise<void> => {
@@ -58,7 +58,7 @@ export function trainingSection() {
         stale.set(false);
         checked.set(event);
         runRecipe.set(event.recipe);
-        await saveRunRecipe(event.recipe).catch((error: unknown) => alertUser(`The run's recipe could not be saved: ${words(error)}.`));
+        await saveRunRecipe(event.recipe).catch((error: unknown) => alertUser(`The recipe of the run could not be saved: ${words(error)}.`));
         phase.set("training");
         announce(`Training from step ${event.resumed_at} of ${steps}.`);
         break;
@@ -98,7 +98,7 @@ export function trainingSection() {
     if (!device || !model) return;
     clearAlert();
     planned = false;
-    void navigator.storage.persist(); // what is saved should not be swept away when the disk fills up
+    void navigator.storage.persist(); // asks the browser not to delete saved runs when the disk fills up
     phase.set("starting");
     const from = finished() ? null : checkpoint.get();
     const what = { base: model, data: data.get(), recipe: recipe.get() };
@@ -117,27 +117,27 @@ export function trainingSection() {
     const saved = checkpoint.get();
     restore();
     if (error instanceof DeviceLost) {
-      const kept = saved ? `The run is saved up to step ${saved.step}.` : "No step was saved yet.";
+      const kept = saved ? `The run is saved up to step ${saved.step}.` : "No checkpoint was saved yet.";
       await reopenDevice();
-      alertUser(`${words(error)} ${kept}`, { text: saved ? "Go on from there" : "Train again", act: () => void start() });
+      alertUser(`${words(error)} ${kept}`, { text: saved ? "Resume from there" : "Train again", act: () => void start() });
     } else if (!planned && error instanceof Error) {
       stale.set(false);
-      checked.set(error); // is shown where a check would have shown it
+      checked.set(error); // shown like an error of a check
       byId("train").scrollIntoView({ block: "nearest" });
     } else {
       alertUser(words(error));
     }
   };
 
-  /** Shows what a saved run has reached. */
+  /** Shows the progress of the saved run. */
   const restore = () => {
     const saved = checkpoint.get();
     shown.begin(saved && replay(saved.files), saved?.step ?? 0, saved?.steps ?? saved?.step ?? 0);
   };
 
-  const anew = async () => {
+  const startOver = async () => {
     const saved = checkpoint.get() ?? result.get();
-    if (saved && !confirm(`Start anew? What was trained up to step ${saved.step} is deleted from this browser.`)) return;
+    if (saved && !confirm(`Start over? This deletes the run, trained up to step ${saved.step}, from this browser.`)) return;
     await forgetRun();
     checkpoint.set(null);
     result.set(null);
@@ -145,7 +145,7 @@ export function trainingSection() {
     byId("start").focus();
   };
 
-  // The steps since the last checkpoint would have to be taken again.
+  // Leaving the page loses the steps since the last checkpoint.
   addEventListener("beforeunload", (event) => {
     if (["training", "pausing", "stopping"].includes(phase.get())) event.preventDefault();
   });
@@ -163,7 +163,7 @@ export function trainingSection() {
     phase.set("stopping");
     run?.stop();
   });
-  byId("discard").addEventListener("click", () => void anew());
+  byId("discard").addEventListener("click", () => void startOver());
 
   const buttons = () => {
     const now = phase.get();
@@ -175,7 +175,7 @@ export function trainingSection() {
       one.disabled = disabled;
       return hadFocus && (!visible || disabled);
     };
-    // A check that is still under way need not be waited for: the run checks by itself.
+    // No need to wait for a running check: the run checks again.
     const wrong = checked.get() instanceof Error && !stale.get();
     const ready = trainer.get() !== null && base.get() !== null && data.get().length > 0 && !wrong;
     const idle = now === "idle" || now === "starting";
@@ -189,7 +189,7 @@ export function trainingSection() {
     ];
     byId("start").textContent = now === "starting" ? "Starting …" : saved ? `Continue at step ${saved.step}` : "Train";
     byId("pause").textContent = now === "pausing" ? "Pausing …" : "Pause";
-    // A button that goes takes the focus with it: hand it to the one that came; till then the section keeps it.
+    // Hiding a focused button loses the focus: move it to the button that appears, or to the section until there is one.
     if (lost.includes(true) || document.activeElement === byId("train")) {
       const next = ["pause", "resume", "stop", "start", "discard"].map((id) => byId<HTMLButtonElement>(id));
       (next.find((one) => !one.hidden && !one.disabled) ?? byId("train")).focus({ preventScroll: true });

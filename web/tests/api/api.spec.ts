@@ -10,11 +10,11 @@ import type { Story } from "./page";
 const GRADIENT = 5e-5;
 const LOSS = 1e-5;
 const LOGITS = 2e-5;
-/** Of the loss of a step, against the native program on another device. */
+/** Maximum difference of the loss of a step from the native program on another device. */
 const STEP = 1e-3;
 
 const PIRATE = "datasets/pirate.jsonl";
-/** Steps of the chat recipe; a processor that plays a GPU is slow. */
+/** Steps of the chat recipe; a software renderer is slow. */
 const STEPS = 4;
 const HALF = 2;
 /** Samples split off for validation, of the recipe's 40. */
@@ -119,16 +119,16 @@ test("the chat recipe trains to the native losses", async () => {
   expect(here.checkpoints.map(({ step }) => step)).toEqual([HALF, STEPS]);
 });
 
-/** What the browser handed out, in a folder. */
-const handed = temporary();
+/** Folder with the files that the browser exported. */
+const exported = temporary();
 
-test("the adapter that is handed out gives the native logits", async () => {
-  write(here.files, handed);
+test("the exported adapter gives the native logits", async () => {
+  write(here.files, exported);
   for (const name of ["adapter_model.safetensors", "adapter_config.json", "report.html", "metrics.jsonl", "recipe.resolved.toml"]) {
-    expect(existsSync(join(handed, name)), name).toBe(true);
+    expect(existsSync(join(exported, name)), name).toBe(true);
   }
-  example("logits", handed, "What is the capital of Peru?", join(handed, "logits.safetensors"));
-  const there = tensors(readFileSync(join(handed, "logits.safetensors")));
+  example("logits", exported, "What is the capital of Peru?", join(exported, "logits.safetensors"));
+  const there = tensors(readFileSync(join(exported, "logits.safetensors")));
   const ids = [...there.get("tokens")!];
   const found = await page.evaluate(
     ([adapter, ids]) => window.api.measure("tiny", adapter, ids, ids.map((id) => id)),
@@ -143,16 +143,16 @@ test("PEFT loads it", () => {
   const venv = process.env.RULLAMA_CONSUMERS;
   test.skip(!venv, "RULLAMA_CONSUMERS names no virtual environment with PEFT: tests/consumers/run makes one");
   const base = "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf";
-  const python = [join(venv!, "bin/python"), "tests/golden/peft_load.py", base, handed, join(handed, "logits.safetensors")] as const;
+  const python = [join(venv!, "bin/python"), "tests/golden/peft_load.py", base, exported, join(exported, "logits.safetensors")] as const;
   console.log(`  ${execFileSync(python[0], python.slice(1), { cwd: root, encoding: "utf8" }).trim()}`);
 });
 
-test("a stopped run goes on from its own checkpoint with the same bits", async () => {
+test("a stopped run resumes from its checkpoint and is bit-identical", async () => {
   const stopped = await page.evaluate(
     ([recipe, name, at]) => window.api.train("tiny", recipe, [name], [], { at, then: "stop" }),
     [recipe(), PIRATE, 1] as const,
   );
-  // A step may be under way when the word arrives.
+  // A step may be running when the command arrives.
   const { step: at, stopped: early } = of(stopped, "done")[0]!;
   expect(early && at < STEPS).toBe(true);
   const on = await page.evaluate(
@@ -166,7 +166,7 @@ test("a stopped run goes on from its own checkpoint with the same bits", async (
   expect(weights(on)).toBe(weights(here));
 });
 
-test("a native run goes on in the browser", async () => {
+test("a native run is resumed in the browser", async () => {
   const checkpoint = folder(out).filter(({ path }) => path.startsWith(`checkpoint-${HALF}/`));
   const on = await page.evaluate(
     ([recipe, name, checkpoint]) => window.api.train("tiny", recipe, [name], checkpoint),
@@ -181,7 +181,7 @@ test("a native run goes on in the browser", async () => {
   expect(of(on, "step")).toHaveLength(STEPS - HALF);
 });
 
-test("a browser's run goes on natively", async () => {
+test("a browser's run is resumed by the native program", async () => {
   const dir = temporary();
   write(here.checkpoints[0]!.files, dir);
   trainNatively(dir);
@@ -200,7 +200,7 @@ test("pause, a checkpoint on request, and resume change nothing", async () => {
   expect(of(paused, "done")[0]).toMatchObject({ stopped: false, step: STEPS });
 });
 
-test("replies come in pieces, with and without the adapter, as natively", async () => {
+test("replies are streamed, with and without the adapter, and equal those of the native program", async () => {
   const question = "What is the capital of Peru?";
   const alone = await page.evaluate((text) => window.api.chat("tiny", text), question);
   expect(alone.length).toBeGreaterThan(2);
@@ -208,10 +208,10 @@ test("replies come in pieces, with and without the adapter, as natively", async 
     (JSON.parse(native("generate", "tiny", "--prompt", question, "--temperature", "0", "--max-tokens", "24", "--json", ...more)) as { text: string }).text;
   expect(alone.join("")).toBe(there());
   const adapted = await page.evaluate(([text, adapter]) => window.api.chat("tiny", text, adapter), [question, here.adapter] as const);
-  expect(adapted.join("")).toBe(there("--adapter", handed));
+  expect(adapted.join("")).toBe(there("--adapter", exported));
 });
 
-test("an adapter is exported in other forms, and back to the same tensors", async () => {
+test("an adapter is exported to other formats and back to the same tensors", async () => {
   for (const form of ["gguf-lora", "mlx"] as const) {
     const other = await page.evaluate(([adapter, form]) => window.api.export("tiny", adapter, form), [here.adapter, form] as const);
     const back = await page.evaluate((adapter) => window.api.export("tiny", adapter, "peft"), other);
@@ -221,7 +221,7 @@ test("an adapter is exported in other forms, and back to the same tensors", asyn
   }
 });
 
-test("what is wrong with a recipe, its files or a base is said once, and where", async () => {
+test("errors in a recipe, its files or a base are reported once, with their position", async () => {
   const check = (text: string, names = [PIRATE], base = "tiny") =>
     page.evaluate(([base, text, names]) => window.api.check(base, text, names), [base, text, names] as const);
   const sound = await check(recipe());
@@ -249,7 +249,7 @@ test("a checkpoint of another run, and a damaged one, are refused", async () => 
   expect(damaged.error?.message).toMatch(/is damaged: optimizer.safetensors has \d+ bytes/);
 });
 
-test("a lost device ends the run with one word about it", async () => {
+test("a lost device ends the run with one error", async () => {
   const lost = await page.evaluate(
     ([recipe, name]) => window.api.train("tiny", recipe, [name], [], { at: 1, then: "lose" }),
     [recipe(), PIRATE] as const,

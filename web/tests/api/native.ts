@@ -1,4 +1,4 @@
-/** The native program, PyTorch's files, and how far numbers are apart. */
+/** The native program, PyTorch's files, and differences between tensors. */
 
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";

@@ -1,10 +1,10 @@
-/** Runs in the browser: the API as `window.api`, and bytes as text, which is what goes between browser and test. */
+/** Runs in the browser: provides the API as `window.api`. Bytes are encoded as text to pass them between browser and test. */
 
 import { type Base, type Event, type FileEntry, init, type Run, type Trainer } from "../../src/api";
 
 export type Encoded = { path: string; base64: string };
 
-/** What a run told, until `until` was done with it. */
+/** The events and results of a run. */
 export interface Story {
   events: Event[];
   error?: { name: string; message: string };
@@ -13,7 +13,7 @@ export interface Story {
   files: Encoded[];
 }
 
-// The worker, so that a test can take its device away.
+// The worker, so that a test can destroy its device.
 let worker: Worker | undefined;
 const Original = Worker;
 globalThis.Worker = class extends Original {

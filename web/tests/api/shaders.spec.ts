@@ -1,5 +1,5 @@
-// Every shader that browsers get, as the browser's own compiler reads it: it demands more than naga does, parentheses between
-// shifts and other operators for one.
+// The browser's compiler accepts every shader that browsers get. It is stricter than naga: for example, it requires parentheses
+// between shifts and other operators.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "@playwright/test";

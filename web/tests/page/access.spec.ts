@@ -1,4 +1,4 @@
-/** axe-core finds nothing to complain about, in light and dark, on a desktop's and a phone's width; nothing scrolls sideways. */
+/** axe-core finds no accessibility problems in light and dark mode, at desktop and phone width; nothing scrolls sideways. */
 
 import { createRequire } from "node:module";
 import { expect, test, type Page } from "@playwright/test";
@@ -21,7 +21,7 @@ for (const width of [1280, 390]) {
       await page.setViewportSize({ width, height: 844 });
       await page.goto("/");
       await expect(page.locator("#start")).toBeEnabled();
-      await page.getByText("Every key, as TOML").click();
+      await page.getByText("All keys, as TOML").click();
       await page.getByText("Memory plan").click();
       await page.getByText("Continue from a checkpoint").click();
       expect(await complaints(page)).toEqual([]);
@@ -32,7 +32,7 @@ for (const width of [1280, 390]) {
       await text.fill((await text.inputValue()).replace("rnak", "rank"));
       await page.getByRole("button", { name: "Train", exact: true }).click();
       await expect(page.locator("#saved")).toContainText("Finished");
-      await page.getByText("The same as a table").click();
+      await page.getByText("Show as a table").click();
       await page.getByLabel("Message").fill("Hello!");
       await page.getByLabel("Message").press("Enter");
       await expect(page.locator("#adapter-log .assistant")).toContainText("matey!");

@@ -1,4 +1,4 @@
-/** The page over a trainer that computes nothing: what it shows, keeps, hands out, and says when something is wrong. */
+/** The page with a fake trainer: what it shows, saves and downloads, and its error messages. */
 
 import { readFileSync } from "node:fs";
 import { expect, test, type Page } from "@playwright/test";
@@ -13,7 +13,7 @@ async function open(page: Page, query = ""): Promise<void> {
   await expect(page.locator("#start, #discard").locator("visible=true").first()).toBeEnabled();
 }
 
-/** Waits until so many steps are done. */
+/** Waits until `step` steps are done. */
 const reached = (page: Page, step: number) =>
   expect.poll(() => page.locator("#bar").evaluate((bar) => (bar as HTMLProgressElement).value)).toBeGreaterThanOrEqual(step);
 
@@ -25,17 +25,17 @@ async function trainToTheEnd(page: Page): Promise<void> {
 test("the form writes the recipe, and the recipe fills the form", async ({ page }) => {
   await open(page);
   await page.getByLabel("Rank").fill("8");
-  await page.getByText("Every key, as TOML").click();
+  await page.getByText("All keys, as TOML").click();
   const text = page.getByLabel("Recipe as TOML");
   await expect(text).toHaveValue(/\nrank = 8 +# default: 16/);
   await text.fill((await text.inputValue()).replace("learning_rate = 4e-3", "learning_rate = 1e-3"));
   await expect(page.getByLabel("Learning rate", { exact: true })).toHaveValue("1e-3");
-  await expect(page.getByLabel("Questions asked")).toHaveValue(/Peru\?\n.*8\?\n/);
+  await expect(page.getByLabel("Prompts answered")).toHaveValue(/Peru\?\n.*8\?\n/);
 });
 
 test("an error of the recipe is shown at its line", async ({ page }) => {
   await open(page);
-  await page.getByText("Every key, as TOML").click();
+  await page.getByText("All keys, as TOML").click();
   const text = page.getByLabel("Recipe as TOML");
   await text.fill((await text.inputValue()).replace("\nrank = 16", "\nrnak = 16"));
   await expect(page.locator("#recipe-error")).toContainText("unknown key `rnak`");
@@ -54,7 +54,7 @@ test("an error of the recipe is shown at its line", async ({ page }) => {
 test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await open(page);
   await page.getByLabel("Pasted text").check();
-  await page.getByLabel("One sample a line").fill('{"prompt": "Hello!", "completion": "Ahoy!"}');
+  await page.getByLabel("One sample per line").fill('{"prompt": "Hello!", "completion": "Ahoy!"}');
   await page.getByLabel("Seed").fill("7");
   await page.getByLabel("A GGUF at a URL").check();
   await page.getByLabel("URL", { exact: true }).fill("https://example.org/a.gguf");
@@ -62,12 +62,12 @@ test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/base = "https:\/\/example.org\/a.gguf"/);
   await page.waitForTimeout(600); // the session is written once it rests
   await page.goto("/");
-  await expect(page.getByLabel("One sample a line")).toHaveValue(/Ahoy!/);
+  await expect(page.getByLabel("One sample per line")).toHaveValue(/Ahoy!/);
   await expect(page.getByLabel("Seed")).toHaveValue("7");
   await expect(page.getByLabel("URL", { exact: true })).toHaveValue("https://example.org/a.gguf");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
   await expect(page.locator("#plan dl")).toBeHidden(); // nothing is fetched from elsewhere unasked
-  await page.getByRole("button", { name: "Read it" }).click();
+  await page.getByRole("button", { name: "Download it" }).click();
   await expect(page.locator("#plan dl")).toBeVisible();
 });
 
@@ -96,7 +96,7 @@ test("pause, reload, continue, finish, talk, download", async ({ page }) => {
   await expect(go).toBeEnabled();
   await go.click();
   await expect(saved(page)).toHaveText("Finished: the adapter of step 24 is saved in this browser.");
-  await page.getByText("The same as a table").click();
+  await page.getByText("Show as a table").click();
   await expect(page.locator(".values tbody tr")).toHaveCount(24); // each step once
   await expect(page.locator("#replies tbody td")).toHaveText(["The capital of Peru is Lima.", "The capital of Peru is Lima. Aye, matey!"]);
 
@@ -110,7 +110,7 @@ test("pause, reload, continue, finish, talk, download", async ({ page }) => {
   expect(Object.keys(files).sort()).toEqual(["adapter/adapter_config.json", "adapter/adapter_model.safetensors"]);
 });
 
-test("a tab that is closed in mid-step goes on from the last checkpoint", async ({ page, context }) => {
+test("a run in a closed tab can be resumed from the last checkpoint", async ({ page, context }) => {
   await open(page, "?hold=11");
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await reached(page, 11);
@@ -121,12 +121,12 @@ test("a tab that is closed in mid-step goes on from the last checkpoint", async 
   await expect(saved(again)).toContainText("Finished: the adapter of step 24");
 });
 
-test("a downloaded checkpoint is taken in elsewhere", async ({ page, browser }) => {
+test("a downloaded checkpoint can be imported in another browser", async ({ page, browser }) => {
   await open(page, "?hold=9");
   await page.getByLabel("Rank").fill("4");
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await reached(page, 9);
-  await page.getByRole("button", { name: "Stop and keep" }).click();
+  await page.getByRole("button", { name: "Stop and save" }).click();
   await expect(page.getByRole("button", { name: /^Continue/ })).toBeVisible();
   const [zip] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Checkpoint" }).click()]);
   const other = await (await browser.newContext()).newPage();
@@ -139,7 +139,7 @@ test("a downloaded checkpoint is taken in elsewhere", async ({ page, browser }) 
   await expect(other.getByRole("button", { name: /^Continue at step/ })).toBeVisible();
 });
 
-test("the furthest checkpoint of a run's folder is taken", async ({ page }) => {
+test("the latest checkpoint of an output folder is imported", async ({ page }) => {
   await open(page);
   const state = (step: number) => strToU8(JSON.stringify({ step, steps: 24 }));
   const run = zipSync({
@@ -152,16 +152,16 @@ test("the furthest checkpoint of a run's folder is taken", async ({ page }) => {
   await expect(page.getByRole("button", { name: "Continue at step 12" })).toBeVisible();
 });
 
-test("files that are no checkpoints are refused in one sentence, and what was saved stays", async ({ page }) => {
+test("files that are not checkpoints are refused with one message, and the saved run stays", async ({ page }) => {
   await open(page);
   await trainToTheEnd(page);
   await page.getByText("Continue from a checkpoint").click();
   const pick = (name: string, bytes: Uint8Array) =>
     page.getByLabel("Zip file").setInputFiles({ name, mimeType: "application/zip", buffer: Buffer.from(bytes) });
   await pick("a.zip", strToU8("no zip"));
-  await expect(alert(page)).toContainText("a.zip is no zip file that can be read");
+  await expect(alert(page)).toContainText("a.zip is not a valid zip file");
   await pick("b.zip", zipSync({ "x/readme.txt": strToU8("") }));
-  await expect(alert(page)).toContainText("b.zip has no trainer_state.json, which every checkpoint has, but x/readme.txt");
+  await expect(alert(page)).toContainText("b.zip is not a checkpoint: it has no trainer_state.json, only x/readme.txt");
   await pick("c.zip", zipSync({ "checkpoint-5/trainer_state.json": strToU8("{") }));
   await expect(alert(page)).toContainText("c.zip: checkpoint-5/trainer_state.json is damaged");
   await expect(alert(page).locator("p")).toHaveCount(1);
@@ -169,7 +169,7 @@ test("files that are no checkpoints are refused in one sentence, and what was sa
   await expect(saved(page)).toContainText("Finished: the adapter of step 24");
 });
 
-test("a full storage pauses the run, and loses nothing that was saved", async ({ page, context }) => {
+test("a full storage pauses the run and loses no saved checkpoint", async ({ page, context }) => {
   await open(page, "?bytes=3000000&hold=9"); // a checkpoint's
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await expect(saved(page)).toContainText("up to step 8");
@@ -178,7 +178,7 @@ test("a full storage pauses the run, and loses nothing that was saved", async ({
     cdp.send("Storage.overrideQuotaForOrigin", { origin: new URL(page.url()).origin, ...(quotaSize && { quotaSize }) });
   await limit(4_000_000);
   await page.getByRole("button", { name: "Pause" }).click(); // saves step 9
-  await expect(alert(page)).toContainText(/Step 9 could not be saved, there is no room: .* MB are taken\. Step 8, saved before, is still there\./);
+  await expect(alert(page)).toContainText(/Step 9 could not be saved: the storage is full: .* MB are used\. The checkpoint of step 8 is still saved\./);
   await expect(page.getByRole("button", { name: "Resume" })).toBeVisible();
 
   await test.step("what was saved before is there after a reload", async () => {
@@ -189,13 +189,13 @@ test("a full storage pauses the run, and loses nothing that was saved", async ({
   });
 });
 
-test("with room again, a full storage takes the checkpoint", async ({ page, context }) => {
+test("after freeing space, the checkpoint is saved", async ({ page, context }) => {
   await open(page, "?bytes=3000000");
   const cdp = await context.newCDPSession(page);
   const origin = new URL(page.url()).origin;
   await cdp.send("Storage.overrideQuotaForOrigin", { origin, quotaSize: 1_000_000 });
   await page.getByRole("button", { name: "Train", exact: true }).click();
-  await expect(alert(page)).toContainText("Step 8 could not be saved, there is no room");
+  await expect(alert(page)).toContainText("Step 8 could not be saved: the storage is full");
   await expect(page.getByRole("button", { name: "Resume" })).toBeVisible();
   await cdp.send("Storage.overrideQuotaForOrigin", { origin });
   await page.getByRole("button", { name: "Save again" }).click();
@@ -204,20 +204,20 @@ test("with room again, a full storage takes the checkpoint", async ({ page, cont
   await expect(saved(page)).toContainText("Finished");
 });
 
-test("a lost device is opened again, and the run goes on where it was saved", async ({ page }) => {
+test("a lost device is opened again, and the run can be resumed", async ({ page }) => {
   await open(page, "?fail=lost");
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await expect(alert(page)).toContainText("The GPU was lost: device.destroy() was called. The run is saved up to step 8.");
   await expect(page.getByRole("button", { name: "Continue at step 8" })).toBeEnabled();
 });
 
-test("a browser without WebGPU is told once", async ({ page }) => {
+test("a browser without WebGPU shows one error", async ({ page }) => {
   await page.goto("/?fail=webgpu");
   await expect(alert(page).locator("p")).toHaveText(["This browser has no WebGPU."]);
   await expect(page.locator("#start")).toBeDisabled();
 });
 
-test("a second tab leaves the saved run alone", async ({ page, context }) => {
+test("a second tab cannot use the saved run", async ({ page, context }) => {
   await open(page);
   const second = await context.newPage();
   await second.goto("/");
@@ -225,17 +225,17 @@ test("a second tab leaves the saved run alone", async ({ page, context }) => {
   await expect(second.locator("#start")).toBeHidden();
 });
 
-test("start anew asks first, and delete forgets everything", async ({ page }) => {
+test("starting over asks first, and delete removes everything", async ({ page }) => {
   await open(page);
   await trainToTheEnd(page);
   page.once("dialog", (dialog) => void dialog.dismiss());
-  await page.getByRole("button", { name: "Start anew" }).click();
+  await page.getByRole("button", { name: "Start over" }).click();
   await expect(saved(page)).toContainText("Finished");
   page.once("dialog", (dialog) => void dialog.accept());
-  await page.getByRole("button", { name: "Start anew" }).click();
+  await page.getByRole("button", { name: "Start over" }).click();
   await expect(page.getByRole("button", { name: "Train", exact: true })).toBeEnabled();
   await trainToTheEnd(page);
   page.once("dialog", (dialog) => void dialog.accept());
-  await page.getByRole("button", { name: "delete it" }).click();
+  await page.getByRole("button", { name: "delete them" }).click();
   await expect(page.getByRole("button", { name: "Train", exact: true })).toBeVisible();
 });

@@ -1,4 +1,4 @@
-/** Single keys of a recipe, read and changed; every other character stays. */
+/** Reading and changing single keys of a recipe; all other characters stay. */
 
 import { readFileSync } from "node:fs";
 import { expect, test } from "@playwright/test";
@@ -50,7 +50,7 @@ test("strings, lists and comments hide no keys", () => {
   expect(setValue(text, "a", "x", "[]")).toContain("[a]\nx = []\ny =");
 });
 
-test("what is quoted is read back", () => {
+test("quoted strings are parsed back", () => {
   const texts = ['a "b" \\ c', "tab\tand # and ]", "ü\u007f"];
   for (const text of texts) expect(JSON.parse(quote(text))).toBe(text);
   expect(readList(quoteList(texts))).toEqual(texts);

@@ -1,4 +1,4 @@
-/** Whole runs on the page, on the tiny base, with WebGPU on the processor. */
+/** Complete runs on the page, on the tiny base, with a software renderer. */
 
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -13,7 +13,7 @@ const STEPS = 6;
 
 const SETTINGS = ["data.max_seq_len=96", "data.val_size=2", "output.save_steps=2", "train.warmup_ratio=0.0"];
 
-/** The chat recipe, shortened: a processor that plays a GPU is slow. */
+/** The chat recipe, shortened: a software renderer is slow. */
 const RECIPE = `
 model.base = "tiny"
 data.train = "datasets/pirate.jsonl"
@@ -31,7 +31,7 @@ async function open(page: Page, shortened = false): Promise<void> {
   await page.goto("/");
   await expect(page.locator("#data-list li")).toBeVisible();
   if (shortened) {
-    await page.getByText("Every key, as TOML").click();
+    await page.getByText("All keys, as TOML").click();
     await page.getByLabel("Recipe as TOML").fill(RECIPE);
   }
 }
@@ -69,7 +69,7 @@ test("pause, reload, continue, finish, talk, download; the program reads it", as
   await open(page);
   await page.getByRole("button", { name: /^Continue at step [345]$/ }).click();
   await expect(saved(page)).toContainText("Finished");
-  await page.getByText("The same as a table").click();
+  await page.getByText("Show as a table").click();
   await expect(page.locator(".values tbody tr")).toHaveCount(STEPS);
   await expect(page.locator("#replies tbody tr")).toHaveCount(1);
 
@@ -84,7 +84,7 @@ test("pause, reload, continue, finish, talk, download; the program reads it", as
   expect(native("inspect", join(checkpoint, `checkpoint-${STEPS}`))).toContain(`step ${STEPS}`);
 });
 
-test("a run that the program began is finished here", async ({ page }) => {
+test("a run of the native program is finished in the browser", async ({ page }) => {
   const folder = mkdtempSync(join(tmpdir(), "rullama-train-"));
   const settings = [...SETTINGS, "train.max_steps=4", "eval.samples=[]", `output.dir=${folder}/chat`];
   native("recipes/chat.toml", ...settings.flatMap((one) => ["--set", one]));
@@ -96,11 +96,11 @@ test("a run that the program began is finished here", async ({ page }) => {
   await page.getByLabel("Folder").setInputFiles(begun);
   await page.getByRole("button", { name: "Continue at step 2" }).click();
   await expect(saved(page)).toContainText("Finished: the adapter of step");
-  await page.getByText("The same as a table").click();
+  await page.getByText("Show as a table").click();
   await expect(page.locator(".values tbody tr")).toHaveCount(4);
 });
 
-test("a device that is lost in mid-run loses nothing that was saved", async ({ page }) => {
+test("a lost device loses no saved checkpoint", async ({ page }) => {
   await page.addInitScript(() => {
     const Original = Worker;
     globalThis.Worker = class extends Original {
@@ -116,11 +116,11 @@ test("a device that is lost in mid-run loses nothing that was saved", async ({ p
   await page.evaluate(() => (globalThis as { device?: Worker }).device!.postMessage({ type: "destroy" })); // device.destroy()
   await expect(alert(page)).toContainText(/saved up to step [2-6]/);
   await expect(alert(page).locator("p")).toHaveCount(1);
-  await page.getByRole("button", { name: "Go on from there" }).click();
+  await page.getByRole("button", { name: "Resume from there" }).click();
   await expect(saved(page)).toContainText("Finished");
 });
 
-test("what is no model, and samples that are none, are refused in one sentence", async ({ page }) => {
+test("invalid models and samples are refused with one message", async ({ page }) => {
   await open(page);
   await page.getByLabel("A GGUF on this machine").check();
   await page.locator("#base-file").setInputFiles({ name: "photo.gguf", mimeType: "", buffer: Buffer.from("JFIF".repeat(100)) });
@@ -130,7 +130,7 @@ test("what is no model, and samples that are none, are refused in one sentence",
   await page.locator("#base-file").setInputFiles(join(root, "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf"));
   await expect(page.locator("#plan dl")).toBeVisible();
   await page.getByLabel("Pasted text").check();
-  await page.getByLabel("One sample a line").fill('{"prompt": "Hello!"}');
+  await page.getByLabel("One sample per line").fill('{"prompt": "Hello!"}');
   await expect(page.locator("#plan .error")).toContainText("pasted.jsonl");
   await expect(page.locator("#start")).toBeDisabled();
 });

@@ -1,8 +1,8 @@
-/** The page as `rullama-train web` hands it out. */
+/** The page as `rullama-train web` serves it. */
 
 import { expect, test } from "@playwright/test";
 
-test("every answer has what workers with shared memory need", async ({ request, page }) => {
+test("every response has the headers that workers with shared memory need", async ({ request, page }) => {
   for (const path of ["/", "/example.html", "/icon.svg", "/no-such-file"]) {
     const headers = (await request.get(path)).headers();
     expect(headers["cross-origin-opener-policy"]).toBe("same-origin");
@@ -13,7 +13,7 @@ test("every answer has what workers with shared memory need", async ({ request, 
   expect(await page.evaluate(() => crossOriginIsolated)).toBe(true);
 });
 
-test("types, ranges, and what may be kept", async ({ request }) => {
+test("content types, ranges and caching", async ({ request }) => {
   const html = await (await request.get("/")).text();
   const script = /assets\/[^"]+\.js/.exec(html)![0];
   const whole = await request.get(script);

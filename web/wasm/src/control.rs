@@ -1,4 +1,4 @@
-//! Pause, resume, stop, and a look at the state: what a run is told while it works.
+//! Commands for a running job: pause, resume, stop, write a checkpoint.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use futures_channel::oneshot;
 use wasm_bindgen::prelude::*;
 
-/// Held by JavaScript and by the job.
+/// Shared by JavaScript and the job.
 #[wasm_bindgen]
 #[derive(Clone, Default)]
 pub struct Control(Rc<State>);
@@ -15,37 +15,37 @@ pub struct Control(Rc<State>);
 struct State {
     paused: Cell<bool>,
     stopped: Cell<bool>,
-    /// Wanted since the last look.
+    /// Whether a checkpoint was requested since the last call of `wants_checkpoint`.
     checkpoint: Cell<bool>,
     waiting: RefCell<Option<oneshot::Sender<()>>>,
 }
 
 #[wasm_bindgen]
 impl Control {
-    /// Nothing is asked yet.
+    /// Creates the control of a running job.
     #[wasm_bindgen(constructor)]
     pub fn new() -> Control {
         Control::default()
     }
 
-    /// After the step that is being taken.
+    /// Pauses after the current step.
     pub fn pause(&self) {
         self.0.paused.set(true);
     }
 
-    /// Goes on.
+    /// Resumes.
     pub fn resume(&self) {
         self.0.paused.set(false);
         self.wake();
     }
 
-    /// After the step that is being taken.
+    /// Stops after the current step.
     pub fn stop(&self) {
         self.0.stopped.set(true);
         self.wake();
     }
 
-    /// Wants a checkpoint event after the step that is being taken.
+    /// Requests a checkpoint event after the current step.
     pub fn checkpoint(&self) {
         self.0.checkpoint.set(true);
         self.wake();
@@ -53,22 +53,22 @@ impl Control {
 }
 
 impl Control {
-    /// Whether to take no further step for now.
+    /// Whether the run is to wait.
     pub fn is_paused(&self) -> bool {
         self.0.paused.get() && !self.is_stopped()
     }
 
-    /// Whether to take no further step at all.
+    /// Whether the run is to stop.
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.get()
     }
 
-    /// Whether a checkpoint was asked for since the last call.
+    /// Whether a checkpoint was requested since the last call.
     pub fn wants_checkpoint(&self) -> bool {
         self.0.checkpoint.take()
     }
 
-    /// Waits until something is asked.
+    /// Waits for the next command.
     pub async fn changed(&self) {
         let (sender, receiver) = oneshot::channel();
         *self.0.waiting.borrow_mut() = Some(sender);

@@ -1,4 +1,4 @@
-//! The queue of requests, and the base that they share.
+//! The queue of requests. Consecutive requests on the same base share the uploaded model.
 
 use std::rc::Rc;
 
@@ -24,16 +24,16 @@ use crate::train;
 use crate::tree;
 use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
 
-/// Positions that a model is uploaded for, so that most requests find it as they need it.
+/// Minimum number of positions that a model is uploaded with, so that most later requests can use it.
 const POSITIONS: usize = 4096;
 
 #[wasm_bindgen(start)]
 fn start() {
-    // What went wrong inside reaches the worker's error handler in words.
+    // A panic throws a JavaScript error with its message, which the worker's error handler gets.
     std::panic::set_hook(Box::new(|info| wasm_bindgen::throw_str(&format!("internal error: {info}"))));
 }
 
-/// The device, and everything that is done on it.
+/// The device and the queue of requests for it.
 #[wasm_bindgen]
 pub struct Engine {
     gpu: Rc<Gpu>,
@@ -42,7 +42,7 @@ pub struct Engine {
 
 #[wasm_bindgen]
 impl Engine {
-    /// Opens the device, with what every WebGPU browser guarantees.
+    /// Opens the GPU with the limits that every browser with WebGPU guarantees.
     pub async fn open() -> Result<Engine, JsValue> {
         let gpu = Gpu::open(Backend::Auto, None, true).await.map_err(|e| to_js(&Problem::from(e)))?;
         let gpu = Rc::new(gpu);
@@ -51,7 +51,7 @@ impl Engine {
         Ok(Engine { gpu, jobs })
     }
 
-    /// The device: `GpuInfo`.
+    /// Describes the device.
     #[wasm_bindgen(unchecked_return_type = "GpuInfo")]
     pub fn gpu(&self) -> JsValue {
         let limits = self.gpu.limits();
@@ -67,20 +67,25 @@ impl Engine {
         })
     }
 
-    /// Does `request` after those before it. `hear` is called with every event, or piece of a reply.
+    /// Runs `request` after the requests before it. `on_event` is called with every event or piece of a reply.
     pub fn run(
         &self,
         #[wasm_bindgen(unchecked_param_type = "Request")] request: JsValue,
         source: ByteSource,
         control: &Control,
-        hear: Function,
+        on_event: Function,
     ) -> js_sys::Promise {
         let (answer, answered) = oneshot::channel();
         let parsed =
             serde_wasm_bindgen::from_value(request).map_err(|e| Problem::new(format!("the request: {e}")));
         let sent = parsed.and_then(|request| {
-            let job =
-                Job { request: Some(request), source: Some(source), control: control.clone(), hear, answer };
+            let job = Job {
+                request: Some(request),
+                source: Some(source),
+                control: control.clone(),
+                on_event,
+                answer,
+            };
             self.jobs.unbounded_send(job).map_err(|_| Problem::new("the engine has stopped"))
         });
         future_to_promise(async move {
@@ -90,31 +95,31 @@ impl Engine {
         })
     }
 
-    /// Gives the device back.
+    /// Releases the device. Running requests fail.
     pub fn destroy(&self) {
         self.gpu.destroy();
     }
 }
 
-/// A request, and who waits for it.
+/// A request in the queue.
 struct Job {
     request: Option<Request>,
     source: Option<ByteSource>,
     control: Control,
-    hear: Function,
+    on_event: Function,
     answer: oneshot::Sender<Answer>,
 }
 
 type Answer = Result<JsValue, Problem>;
 
-/// What jobs run on.
+/// The device and the uploaded model, which jobs use.
 pub struct Stage<'a> {
     pub gpu: &'a Gpu,
     pub frozen: &'a Frozen,
     pub model: &'a Model<'a>,
 }
 
-/// What a job wants to find on the device.
+/// The model that a job needs on the device.
 #[derive(Clone, PartialEq)]
 struct Wanted {
     key: String,
@@ -123,11 +128,13 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// Whether a model that was uploaded for `self` also serves `other`.
     fn covers(&self, other: &Wanted) -> bool {
         self.key == other.key && self.template == other.template && self.positions >= other.positions
     }
 }
 
+/// Runs jobs until the engine is dropped.
 async fn serve(gpu: Rc<Gpu>, mut queue: UnboundedReceiver<Job>) {
     let mut next = None;
     loop {
@@ -138,7 +145,7 @@ async fn serve(gpu: Rc<Gpu>, mut queue: UnboundedReceiver<Job>) {
                 Err(_) => return,
             },
         };
-        // It wants no tokenizer, and is no part of a user's work.
+        // Measurements need no tokenizer and their own model.
         next = match job.request {
             Some(Request::Measure { .. }) => job.measure(&gpu).await,
             _ => on_one_base(&gpu, job, &mut queue).await,
@@ -146,7 +153,7 @@ async fn serve(gpu: Rc<Gpu>, mut queue: UnboundedReceiver<Job>) {
     }
 }
 
-/// Does `first` and what follows on the same base; the first job that wants another.
+/// Uploads the base of `first`, then runs `first` and all jobs that can use the same model. Returns the first job that cannot.
 async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Job>) -> Option<Job> {
     let mut wanted = match first.wanted() {
         Ok(wanted) => wanted,
@@ -158,11 +165,12 @@ async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Jo
     };
     let config = frozen.base.config();
     wanted.positions = wanted.positions.max(POSITIONS.min(config.context_length));
-    let (hear, of) = (first.hear.clone(), config.layers.len());
+    let on_event = first.on_event.clone();
+    let of = config.layers.len();
     let trains = matches!(first.request, Some(Request::Train { .. }));
     let progress = |layers| {
         if trains {
-            tell(&hear, &Event::Loading { layers, of })
+            emit(&on_event, &Event::Loading { layers, of })
         }
     };
     let model = match Model::stream(gpu, &frozen.base, wanted.positions, progress).await {
@@ -173,7 +181,7 @@ async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Jo
     let mut job = first;
     loop {
         let answer = job.run(&stage).await;
-        job.end(explained(gpu, answer).await);
+        job.end(with_device_loss(gpu, answer).await);
         job = queue.recv().await.ok()?;
         if let Some(Request::Measure { .. }) = job.request {
             return Some(job);
@@ -187,12 +195,13 @@ async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Jo
 }
 
 impl Job {
-    /// Fails where the recipe is wrong: before a base is opened.
+    /// The model that this job needs. An error if the recipe is invalid.
     fn wanted(&self) -> Result<Wanted, Problem> {
-        let (mut template, mut positions) = (Template::Auto, 0);
+        let mut template = Template::Auto;
+        let mut positions = 0;
         if let Some(Request::Check { recipe, .. } | Request::Train { recipe, .. }) = &self.request {
             let recipe = parse(recipe)?;
-            // Prompts of `eval.samples` are short; the plan of the run asks for exactly what it needs.
+            // An estimate: prompts of `eval.samples` are short. The run itself checks the exact number.
             positions = recipe.data.max_seq_len.max(recipe.eval.max_new_tokens + 512);
             template = recipe.data.template;
         }
@@ -200,8 +209,9 @@ impl Job {
         Ok(Wanted { key, template, positions })
     }
 
+    /// Opens the base, after making the files of the template available.
     async fn open(&mut self, wanted: &Wanted) -> Result<Frozen, Problem> {
-        let source = self.source.take().ok_or_else(|| Problem::new("the request names no base"))?;
+        let source = self.source.take().ok_or_else(|| Problem::new("the request has no base"))?;
         if let Some(Request::Check { files, .. } | Request::Train { files, .. }) = &self.request
             && let Template::File(_) = wanted.template
         {
@@ -218,43 +228,44 @@ impl Job {
             (Some(source), Some(Request::Measure { adapter, ids, labels })) => {
                 measure::measure(gpu, source, adapter, ids, labels).await.map(|measured| to_js(&measured))
             }
-            _ => Err(Problem::new("the request names no base")),
+            _ => Err(Problem::new("the request has no base")),
         };
-        self.end(explained(gpu, answer).await)
+        self.end(with_device_loss(gpu, answer).await)
     }
 
     async fn run(&mut self, stage: &Stage<'_>) -> Answer {
-        let (control, hear) = (&self.control, &self.hear);
-        match self.request.take().ok_or_else(|| Problem::new("the request was done already"))? {
+        let control = &self.control;
+        let on_event = &self.on_event;
+        match self.request.take().ok_or_else(|| Problem::new("the request has run already"))? {
             Request::Check { recipe, files } => {
                 let check = train::check(stage, &parse(&recipe)?, files).await?;
                 Ok(to_js(&check))
             }
             Request::Train { recipe, files, checkpoint } => {
-                let hear = |event: &Event| tell(hear, event);
-                train::train(stage, &parse(&recipe)?, files, checkpoint, control, &hear).await?;
+                let on_event = |event: &Event| emit(on_event, event);
+                train::train(stage, &parse(&recipe)?, files, checkpoint, control, &on_event).await?;
                 Ok(JsValue::UNDEFINED)
             }
             Request::Chat { adapter, messages, sampling } => {
-                let hear = |piece: &str| drop(hear.call1(&JsValue::NULL, &piece.into()));
-                talk::reply(stage, adapter, messages, sampling, control, &hear).await?;
+                let on_piece = |piece: &str| drop(on_event.call1(&JsValue::NULL, &piece.into()));
+                talk::reply(stage, adapter, messages, sampling, control, &on_piece).await?;
                 Ok(JsValue::UNDEFINED)
             }
             Request::Export { adapter, to } => Ok(to_js(&export::export(stage, adapter, &to).await?)),
-            Request::Measure { .. } => Err(Problem::new("a measurement has no stage")),
+            Request::Measure { .. } => Err(Problem::new("a measurement does not use the shared model")),
         }
     }
 
-    /// Answers; there is no next job yet.
+    /// Sends the answer. Returns `None`, as there is no next job yet.
     fn end(self, answer: Answer) -> Option<Job> {
-        // Nobody may wait any more.
+        // The caller may be gone.
         let _ = self.answer.send(answer);
         None
     }
 }
 
-/// Of what a device reported: whether the reason is that it is lost, which it tells a moment later.
-async fn explained(gpu: &Gpu, answer: Answer) -> Answer {
+/// Replaces a device error by "device lost" if that is the cause. The browser reports the loss slightly later than the error.
+async fn with_device_loss(gpu: &Gpu, answer: Answer) -> Answer {
     let problem = match answer {
         Err(problem) if problem.kind == DEVICE => problem,
         answer => return answer,
@@ -275,18 +286,19 @@ extern "C" {
     fn set_timeout(then: &Function, milliseconds: u32);
 }
 
-/// The recipe of a request.
+/// Parses the recipe of a request.
 fn parse(text: &str) -> Result<Recipe, Problem> {
     Ok(Recipe::parse(text, Format::Toml, "recipe", &[("", ""); 0])?)
 }
 
-fn tell(hear: &Function, event: &Event) {
-    if let Err(error) = hear.call1(&JsValue::NULL, &to_js(event)) {
+/// Calls the listener of a job. An exception in it is thrown again.
+fn emit(on_event: &Function, event: &Event) {
+    if let Err(error) = on_event.call1(&JsValue::NULL, &to_js(event)) {
         wasm_bindgen::throw_str(&text(&error));
     }
 }
 
-/// A plain object, with null for nothing.
+/// Converts to a plain JavaScript object. `None` becomes null.
 pub fn to_js(value: &impl Serialize) -> JsValue {
     let serializer =
         serde_wasm_bindgen::Serializer::new().serialize_missing_as_null(true).serialize_maps_as_objects(true);

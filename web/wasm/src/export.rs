@@ -1,4 +1,4 @@
-//! An adapter in another format, compared with the one in memory before it is handed out.
+//! Converts an adapter to another format and compares the result with the adapter in memory.
 
 use std::path::Path;
 
@@ -10,9 +10,11 @@ use crate::engine::Stage;
 use crate::tree;
 use crate::types::{FileEntry, Problem};
 
+/// The files of the adapter in the format `to`.
 pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Result<Vec<FileEntry>, Problem> {
     let format: Format = to.parse().map_err(Problem::new)?;
-    let (frozen, out) = (stage.frozen, Path::new("out"));
+    let frozen = stage.frozen;
+    let out = Path::new("out");
     let config = frozen.base.config();
     tree::fill(Vec::new());
     let path = AdapterPath::whole(tree::adapter(adapter)?);
@@ -24,7 +26,8 @@ pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Res
         dropout: found.origin.dropout,
         fingerprint: found.origin.fingerprint.as_deref(),
     };
-    let (capacity, adapter) = (held_out.capacity(), &found.adapter);
+    let capacity = held_out.capacity();
+    let adapter = &found.adapter;
     let mut trainer =
         Trainer::new(stage.gpu, stage.model, adapter, capacity, Dropout::NONE, Recompute::Always)?;
     let written =

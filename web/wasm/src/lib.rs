@@ -1,7 +1,7 @@
-//! rullama-train in a browser's worker: an [`Engine`] takes requests and does them one after the other.
+//! rullama-train in a browser's worker. An [`Engine`] runs requests one after the other.
 //!
-//! `web/src/api` is what pages call. What a job reads and writes lies in the library's tree in memory (`files`); the base is
-//! read by ranges, and stays on the device as long as requests name the same one.
+//! Pages use the API in `web/src/api`. Jobs read and write files in the library's in-memory file system (`files`). The base is
+//! read in ranges, and stays on the GPU as long as requests use the same one.
 
 mod control;
 mod engine;

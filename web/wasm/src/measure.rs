@@ -1,4 +1,4 @@
-//! Loss, logits and gradients of one sample: what compares a device with another.
+//! Loss, logits and gradients of one sample, for comparing devices.
 
 use std::collections::HashMap;
 
@@ -14,6 +14,7 @@ use crate::source::{ByteSource, Ranges};
 use crate::tree;
 use crate::types::{FileEntry, Measured, Problem};
 
+/// Runs one sample forward and backward.
 pub async fn measure(
     gpu: &Gpu,
     source: ByteSource,
@@ -25,7 +26,7 @@ pub async fn measure(
     let base = &Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::new)?;
     if ids.is_empty() || ids.len() != labels.len() || ids.iter().any(|&id| id as usize >= base.config().vocab)
     {
-        return Err(Problem::new("expected ids of the vocabulary, and a label for each"));
+        return Err(Problem::new("expected token ids of the vocabulary and one label per token"));
     }
     tree::fill(Vec::new());
     let path = AdapterPath::whole(tree::adapter(adapter)?);

@@ -1,4 +1,4 @@
-//! Errors of the library as the one kind that JavaScript is told of.
+//! Converts errors of the library to the one type that JavaScript gets.
 
 use std::fmt::Display;
 
@@ -11,15 +11,16 @@ use rullama_train::train::trainer::TrainError;
 
 use crate::types::Problem;
 
-/// What a device reported. It may be lost, which it tells a moment later: the engine waits for that.
+/// Kind of a device error. If the device is lost, the browser reports that slightly later: the engine waits for it.
 pub const DEVICE: &str = "device";
 
 impl Problem {
+    /// A problem that is not about the recipe.
     pub fn new(message: impl Display) -> Problem {
         Problem { kind: "other", message: message.to_string(), key: None, line: None, column: None }
     }
 
-    /// About a key of the recipe.
+    /// A problem with a key of the recipe.
     pub fn of_key(key: &str, message: impl Display) -> Problem {
         Problem { kind: "recipe", key: Some(key.into()), ..Problem::new(message) }
     }
@@ -38,8 +39,8 @@ impl From<GpuError> for Problem {
         match error {
             GpuError::Lost(_) => Problem { kind: "lost", ..Problem::new(error) },
             GpuError::NoDevice => Problem::new(
-                "this browser gives no GPU: it blocks or lacks the driver of this machine; try a current Chrome, Edge, \
-                 Firefox or Safari, or look at chrome://gpu",
+                "this browser offers no GPU: it blocks this machine's driver or does not support it; try a current Chrome, \
+                 Edge, Firefox or Safari, or see chrome://gpu",
             ),
             GpuError::Device(_) => Problem { kind: DEVICE, ..Problem::new(error) },
             error => Problem::new(error),
@@ -76,7 +77,7 @@ impl From<ExportError> for Problem {
 
 impl From<RunError> for Problem {
     fn from(error: RunError) -> Problem {
-        // A conflict is between keys, and names them first.
+        // Conflicts are about keys of the recipe.
         match &error {
             RunError::Conflict(_) => Problem { kind: "recipe", ..Problem::new(error) },
             _ => Problem::new(error),

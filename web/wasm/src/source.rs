@@ -1,4 +1,4 @@
-//! A base that JavaScript reads by ranges: slices of a picked file, or of one on a server.
+//! A base that JavaScript reads in ranges, from a file that the user picked or from a server.
 
 use std::io;
 use std::ops::Range;
@@ -10,14 +10,14 @@ use wasm_bindgen::prelude::*;
 
 #[wasm_bindgen(typescript_custom_section)]
 const INTERFACE: &str = "
-/** A file that is read by ranges of bytes. */
+/** A file that is read in ranges of bytes. */
 export interface ByteSource {
-  /** What tells it from other files. */
+  /** Identifies the file. */
   readonly key: string;
-  /** Its name in messages. */
+  /** Name for messages. */
   readonly name: string;
   readonly size: number;
-  /** The bytes from each of `starts` to the same of `ends`, whole. */
+  /** The bytes of every range from `starts[i]` to `ends[i]` (exclusive), complete. */
   read(starts: Float64Array, ends: Float64Array): Promise<Uint8Array[]>;
 }
 ";
@@ -40,10 +40,11 @@ extern "C" {
     async fn read(this: &ByteSource, starts: Vec<f64>, ends: Vec<f64>) -> Result<JsValue, JsValue>;
 }
 
-/// A [`ByteSource`] as the library reads it.
+/// Adapts a [`ByteSource`] to the library's [`Source`].
 pub struct Ranges(SendWrapper<ByteSource>);
 
 impl Ranges {
+    /// Wraps a source.
     pub fn new(source: ByteSource) -> Ranges {
         Ranges(SendWrapper::new(source))
     }
@@ -64,13 +65,15 @@ impl Source for Ranges {
                 Array::from(&read).iter().map(|bytes| Uint8Array::new(&bytes).to_vec()).collect();
             match read.iter().map(|bytes| bytes.len() as u64).eq(lengths) {
                 true => Ok(read),
-                false => Err(io::Error::other("the file ended before its end; it was changed meanwhile")),
+                false => {
+                    Err(io::Error::other("the file is shorter than before; it was changed while it was read"))
+                }
             }
         })
     }
 }
 
-/// What JavaScript threw, in words.
+/// The message of a JavaScript exception.
 pub fn text(error: &JsValue) -> String {
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => error.message().into(),

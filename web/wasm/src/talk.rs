@@ -1,4 +1,4 @@
-//! Replies to a conversation.
+//! Chat replies.
 
 use std::ops::ControlFlow;
 
@@ -15,19 +15,20 @@ use crate::engine::Stage;
 use crate::tree;
 use crate::types::{self, FileEntry, Problem, Sampling};
 
-/// Longest reply unless set.
+/// Default length limit of a reply, in tokens.
 const MAX_NEW_TOKENS: usize = 256;
 
-/// Replies to `messages`; `hear` is told each piece of its words. Thoughts are not part of them.
+/// Replies to `messages`. `on_piece` gets the reply piece by piece, without the reasoning.
 pub async fn reply(
     stage: &Stage<'_>,
     adapter: Vec<FileEntry>,
     messages: Vec<types::Message>,
     sampling: Sampling,
     control: &Control,
-    hear: &dyn Fn(&str),
+    on_piece: &dyn Fn(&str),
 ) -> Result<(), Problem> {
-    let (gpu, frozen) = (stage.gpu, stage.frozen);
+    let gpu = stage.gpu;
+    let frozen = stage.frozen;
     let adapter = match adapter.is_empty() {
         true => None,
         false => {
@@ -47,26 +48,28 @@ pub async fn reply(
     let workspace = Workspace::stream(gpu, stage.model, Lengths { context, chunk: CHUNK }, rank).await?;
     let mut generator = Generator::new(&workspace, &frozen.tokenizer, adapter.as_ref())?;
     let mut parts = ReplyParts::to(&prompt, &frozen.tokenizer);
-    let say = |part: Part| match part {
-        Part::Words(words) => hear(&words),
+    let emit = |part: Part| match part {
+        Part::Words(words) => on_piece(&words),
         Part::Thought(_) => {}
-        Part::Call(call) => hear(&format!("{}({})", call.name, serde_json::Value::Object(call.arguments))),
+        Part::Call(call) => {
+            on_piece(&format!("{}({})", call.name, serde_json::Value::Object(call.arguments)))
+        }
     };
-    let listen = |event: Event| {
+    let on_event = |event: Event| {
         if let Event::Text(piece) = event {
-            parts.push(piece).into_iter().for_each(say);
+            parts.push(piece).into_iter().for_each(emit);
         }
         if control.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    generator.reply(&prompt, &options, listen).await?;
-    parts.finish().into_iter().for_each(say);
+    generator.reply(&prompt, &options, on_event).await?;
+    parts.finish().into_iter().for_each(emit);
     Ok(())
 }
 
 fn message(message: types::Message) -> Result<Message, Problem> {
     let role = Role::from_name(&message.role);
     let unknown =
-        || Problem::new(format!("{:?} is no role, expected system, user or assistant", message.role));
+        || Problem::new(format!("unknown role {:?}, expected system, user or assistant", message.role));
     Ok(Message::new(role.ok_or_else(unknown)?, message.content.clone()))
 }
 

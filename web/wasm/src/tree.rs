@@ -1,4 +1,4 @@
-//! Files from JavaScript in the library's tree in memory, and out of it again.
+//! Moves files between JavaScript and the library's in-memory file system.
 
 use std::path::{Path, PathBuf};
 
@@ -7,22 +7,22 @@ use rullama_train::run::checkpoint::STATE;
 
 use crate::types::{FileEntry, Problem};
 
-/// Where adapters and checkpoints that are handed in lie.
+/// Folder for adapters and checkpoints from JavaScript.
 const GIVEN: &str = ".given";
 
-/// Empties the tree and puts `files` in it.
+/// Replaces all files by `files`.
 pub fn fill(files: Vec<FileEntry>) {
     files::take(Path::new(""));
     files.into_iter().for_each(|file| files::put(Path::new(&file.path), file.bytes));
 }
 
-/// Takes out what is in the folder `dir`.
+/// Removes and returns the files of a folder.
 pub fn take(dir: &Path) -> Vec<FileEntry> {
     let entry = |(path, bytes): (PathBuf, Vec<u8>)| FileEntry { path: path.display().to_string(), bytes };
     files::take(dir).into_iter().map(entry).collect()
 }
 
-/// Puts the adapter that `files` are into the tree: a folder with its configuration, or one file. Returns where it is.
+/// Stores an adapter: a folder with adapter_config.json, or one file. Returns its path.
 pub fn adapter(given: Vec<FileEntry>) -> Result<PathBuf, Problem> {
     let path = |file: &FileEntry| Path::new(GIVEN).join("adapter").join(&file.path);
     let config = given.iter().find(|file| file.path.rsplit('/').next() == Some("adapter_config.json"));
@@ -34,7 +34,7 @@ pub fn adapter(given: Vec<FileEntry>) -> Result<PathBuf, Problem> {
     let Some(place) = place else {
         let names: Vec<&str> = given.iter().map(|file| file.path.as_str()).collect();
         return Err(Problem::new(format!(
-            "the adapter is {:?}, expected a folder with adapter_config.json, or one file (.gguf, .safetensors)",
+            "found {:?}, expected an adapter: a folder with adapter_config.json, or one file (.gguf, .safetensors)",
             names
         )));
     };
@@ -42,7 +42,7 @@ pub fn adapter(given: Vec<FileEntry>) -> Result<PathBuf, Problem> {
     Ok(place)
 }
 
-/// Puts the newest checkpoint among `files` into the tree. Returns where it is.
+/// Stores the files of checkpoints. Returns the path of the newest one.
 pub fn checkpoint(given: Vec<FileEntry>) -> Result<PathBuf, Problem> {
     let root = Path::new(GIVEN).join("checkpoint");
     given.into_iter().for_each(|file| files::put(&root.join(&file.path), file.bytes));
@@ -59,6 +59,6 @@ pub fn checkpoint(given: Vec<FileEntry>) -> Result<PathBuf, Problem> {
             }
         }
     }
-    let none = || Problem::new(format!("the files hold no checkpoint: none of them is called {STATE}"));
+    let none = || Problem::new(format!("the files contain no checkpoint: {STATE} is missing"));
     newest.map(|(_, folder)| folder).ok_or_else(none)
 }

@@ -1,11 +1,11 @@
-//! What goes in and out. TypeScript's types are made of these when `wasm-bindgen` writes its `.d.ts`.
+//! Types of requests, events and results. `wasm-bindgen` generates the TypeScript types from them.
 
 use rullama_train::model::Plan;
 use rullama_train::run::metrics::{self, Step, Timing};
 use serde::{Deserialize, Serialize};
 use tsify::Tsify;
 
-/// A file in memory; folders are part of the path.
+/// A file in memory. The path includes folders.
 #[derive(Clone, Serialize, Deserialize, Tsify)]
 pub struct FileEntry {
     pub path: String,
@@ -14,13 +14,13 @@ pub struct FileEntry {
     pub bytes: Vec<u8>,
 }
 
-/// The device, and what it guarantees.
+/// The GPU and its limits.
 #[derive(Serialize, Tsify)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuInfo {
-    /// Name, driver and interface, on one line.
+    /// Name, driver and backend, on one line.
     pub name: String,
-    /// Whether a CPU plays the GPU: slow, the same numbers.
+    /// Whether this is a software renderer: slow, same results.
     pub software: bool,
     pub limits: GpuLimits,
 }
@@ -34,16 +34,16 @@ pub struct GpuLimits {
     pub max_compute_workgroup_storage_size: u32,
 }
 
-/// How well the model predicts the validation samples.
+/// Scores on the validation samples.
 #[derive(Serialize, Tsify)]
 pub struct Scores {
-    /// Mean over the tokens that carry loss.
+    /// Mean loss over the loss tokens.
     pub eval_loss: f64,
-    /// `e` to that.
+    /// `exp(eval_loss)`.
     pub eval_perplexity: f64,
-    /// Share of those tokens that were the likeliest ones, from 0 to 1.
+    /// Share of the loss tokens that the model predicts as the likeliest, from 0 to 1.
     pub eval_accuracy: f64,
-    /// Their number.
+    /// Number of loss tokens.
     pub eval_tokens: usize,
 }
 
@@ -65,7 +65,7 @@ pub struct PlanLine {
     pub bytes: u64,
 }
 
-/// The device memory that is needed, line by line, and in all.
+/// The GPU memory that is needed: per purpose and in total.
 #[derive(Clone, Serialize, Tsify)]
 pub struct MemoryPlan {
     pub lines: Vec<PlanLine>,
@@ -80,16 +80,16 @@ impl From<&Plan> for MemoryPlan {
     }
 }
 
-/// Some samples in numbers.
+/// Counts of a set of samples.
 #[derive(Clone, Serialize, Tsify)]
 pub struct Counts {
     pub samples: usize,
     pub tokens: usize,
-    /// Those that carry loss.
+    /// Number of loss tokens.
     pub loss_tokens: usize,
 }
 
-/// What a recipe comes to, before anything is trained.
+/// What a recipe resolves to.
 #[derive(Clone, Serialize, Tsify)]
 pub struct Check {
     /// The recipe with every default filled in, as TOML.
@@ -98,45 +98,45 @@ pub struct Check {
     pub base: String,
     /// Trainable parameters.
     pub parameters: usize,
-    /// The chat template in words.
+    /// Description of the chat template.
     pub template: String,
     /// Optimizer steps of the whole run.
     pub steps: usize,
     pub train: Counts,
     pub validation: Counts,
     pub plan: MemoryPlan,
-    /// What the user should know: truncated samples, duplicates, another base than the adapter's …
+    /// Warnings: truncated samples, duplicates, an adapter of another base, …
     pub warnings: Vec<String>,
 }
 
-/// What happens in a run.
+/// Events of a run.
 #[derive(Serialize, Tsify)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[tsify(missing_as_null)]
 pub enum Event {
-    /// So many of the base's layers are on the device.
+    /// `layers` of the `of` layers of the base are on the GPU.
     Loading {
         layers: usize,
         of: usize,
     },
-    /// Once, before the first step. `resumed_at` steps are behind it already.
+    /// Sent once before the first step. `resumed_at`: steps that were taken before the checkpoint.
     Plan {
         resumed_at: usize,
         #[serde(flatten)]
         check: Check,
     },
-    /// An optimizer step was taken, or left out where something in it was not finite.
+    /// An optimizer step was taken, or skipped because a value was not finite.
     Step {
-        /// From 1.
+        /// Number of the step, from 1.
         step: usize,
-        /// Mean over the tokens that carry loss, before the update; null where it is not finite.
+        /// Mean loss before the update; null if it is not finite.
         loss: Option<f64>,
-        /// Exponential mean of the losses so far.
+        /// Exponential moving average of the losses.
         smoothed: Option<f64>,
         accuracy: Option<f64>,
-        /// Before clipping.
+        /// Norm of the gradient before clipping.
         grad_norm: Option<f64>,
-        /// L2 norm of the update over that of the adapter.
+        /// L2 norm of the update, divided by that of the adapter.
         update_ratio: Option<f64>,
         learning_rate: f64,
         tokens: usize,
@@ -144,7 +144,7 @@ pub enum Event {
         seconds: f64,
         tokens_per_second: f64,
     },
-    /// The validation samples after `step` steps; null where there are none.
+    /// Validation after `step` steps. `scores` is null without validation samples.
     Eval {
         step: usize,
         scores: Option<Scores>,
@@ -156,35 +156,35 @@ pub enum Event {
         prompt: String,
         reply: String,
     },
-    /// Something that the user should look at.
+    /// A notice for the user.
     Notice {
         step: usize,
         notice: String,
     },
-    /// The state after `step` steps, as files: `checkpoint-STEP/…`. Save them to go on later.
+    /// The state after `step` steps, as files `checkpoint-STEP/…`. Save them to resume later.
     Checkpoint {
         step: usize,
         files: Vec<FileEntry>,
     },
-    /// No step is taken until the run is resumed.
+    /// The run waits until it is resumed.
     Paused {
         step: usize,
     },
     Resumed {
         step: usize,
     },
-    /// The end.
+    /// The run has ended.
     Done {
         step: usize,
-        /// The step whose adapter this is: with `eval.keep_best` not always the last.
+        /// The step of the adapter; with `eval.keep_best` not always the last.
         adapter_of_step: usize,
-        /// Whether it was stopped before its last step.
+        /// Whether the run was stopped before its last step.
         stopped: bool,
-        /// A PEFT folder; null where no step was taken.
+        /// The adapter as the files of a PEFT folder; null if no step was taken.
         adapter: Option<Vec<FileEntry>>,
         /// The output folder: every format of `output.export`, `report.html`, `metrics.jsonl`, `recipe.resolved.toml`.
         files: Vec<FileEntry>,
-        /// Seconds that the steps took.
+        /// Total time of the steps.
         seconds: f64,
     },
 }
@@ -217,29 +217,29 @@ pub struct Message {
     pub content: String,
 }
 
-/// How a reply is made; what is left out is as Gemma's authors recommend.
+/// Sampling options. The defaults are the recommendations of Gemma's authors.
 #[derive(Default, Deserialize, Tsify)]
 #[serde(default)]
 pub struct Sampling {
-    /// 0 takes the likeliest token; 1.
+    /// Sampling temperature; 0 always takes the likeliest token. Default: 1.
     #[tsify(optional)]
     pub temperature: Option<f64>,
-    /// 64; 0: all.
+    /// Sample from this many of the likeliest tokens; 0: all. Default: 64.
     #[tsify(optional)]
     pub top_k: Option<usize>,
-    /// 0.95.
+    /// Sample from the likeliest tokens with this total probability. Default: 0.95.
     #[tsify(optional)]
     pub top_p: Option<f64>,
-    /// 0.
+    /// Sample tokens with at least this fraction of the highest probability. Default: 0.
     #[tsify(optional)]
     pub min_p: Option<f64>,
-    /// 1.
+    /// Penalty for tokens that occurred already. Default: 1, none.
     #[tsify(optional)]
     pub repetition_penalty: Option<f64>,
-    /// Decides every draw; 0.
+    /// Random seed. Default: 0.
     #[tsify(optional)]
     pub seed: Option<u32>,
-    /// 256.
+    /// Maximum number of tokens. Default: 256.
     #[tsify(optional)]
     pub max_new_tokens: Option<usize>,
     /// Texts that end the reply.
@@ -247,7 +247,7 @@ pub struct Sampling {
     pub stop: Option<Vec<String>>,
 }
 
-/// What is to be done.
+/// A request to the engine.
 #[derive(Deserialize, Tsify)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Request {
@@ -258,31 +258,31 @@ pub enum Request {
     Measure { adapter: Vec<FileEntry>, ids: Vec<u32>, labels: Vec<i32> },
 }
 
-/// What a sample gives, for comparing one device with another.
+/// Results of one sample, for comparing devices.
 #[derive(Serialize, Tsify)]
 pub struct Measured {
-    /// Mean over the tokens that carry loss.
+    /// Mean loss over the loss tokens.
     pub loss: f64,
-    /// `[tokens, vocabulary]` after the softcap.
+    /// Logits `[T, V]` after the softcap.
     #[tsify(type = "Float32Array")]
     #[serde(with = "serde_bytes")]
     pub logits: Vec<u8>,
-    /// Every gradient under PEFT's names, as a safetensors file.
+    /// Gradients under PEFT's names, as a safetensors file.
     #[serde(with = "serde_bytes")]
     #[tsify(type = "Uint8Array")]
     pub gradients: Vec<u8>,
 }
 
-/// Why something was not done.
+/// An error.
 #[derive(Serialize, Tsify)]
 #[tsify(missing_as_null)]
 pub struct Problem {
     #[tsify(type = "\"recipe\" | \"lost\" | \"other\"")]
     pub kind: &'static str,
     pub message: String,
-    /// `section.key` of the recipe.
+    /// The key of the recipe, `section.key`.
     pub key: Option<String>,
-    /// Line and column of the recipe in characters, both from 1.
+    /// Line and column in the recipe, in characters from 1.
     pub line: Option<u32>,
     pub column: Option<u32>,
 }

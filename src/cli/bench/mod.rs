@@ -1,0 +1,178 @@
+//! `bench`: speed and memory of training steps or replies on random tokens, and the time that each kernel takes.
+
+mod decode;
+mod groups;
+mod offload;
+mod peak;
+mod plan;
+mod random;
+mod results;
+mod steps;
+mod sweep;
+mod work;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use rullama_train::base::{Base, Module};
+use rullama_train::gpu::{Backend, KernelSetting};
+use rullama_train::model::plan::Recompute;
+use rullama_train::ops::adamw::AdamW;
+use rullama_train::train::trainer::Optimizer;
+
+use super::refuse_renamed;
+use super::setup::device::Device;
+use sweep::{Series, Varied};
+
+/// Options of `bench`.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// "tiny", an Ollama tag, the path of a .gguf file, or a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b). A size has random
+    /// weights that are generated on the GPU; nothing is downloaded.
+    base: String,
+    /// Sequences per step.
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Tokens per sequence.
+    #[arg(long, default_value_t = 512)]
+    sequence: usize,
+    /// Rank of the adapter, which is on every linear layer.
+    #[arg(long, default_value_t = 16)]
+    rank: usize,
+    /// Adapt the matrices of a mixture's experts too.
+    #[arg(long)]
+    experts: bool,
+    /// Steps to time, after one warm-up step.
+    #[arg(long, default_value_t = 3)]
+    steps: usize,
+    /// Percentage of the tokens that are loss tokens.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    loss_share: u8,
+    /// Recompute the activations of every layer in the backward pass.
+    #[arg(long)]
+    recompute: bool,
+    /// GiB of GPU memory to use: activations of as many layers as necessary are recomputed.
+    #[arg(long, value_name = "GIB", conflicts_with = "recompute")]
+    memory_limit: Option<f64>,
+    /// Keep all experts in host memory, not only those that do not fit --memory-limit.
+    #[arg(long, conflicts_with = "decode")]
+    offload_experts: bool,
+    /// Print the memory that the step needs, without running it: neither weights nor activations are allocated.
+    #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts"])]
+    plan: bool,
+    /// Use only the buffer and binding sizes that every browser with WebGPU guarantees.
+    #[arg(long)]
+    webgpu_limits: bool,
+    /// Time a series of steps with growing tokens, layers or width, and write a page with charts of time and memory.
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["decode", "experts"])]
+    sweep: Option<Varied>,
+    /// Page to write with --sweep [default: BASE-by-WHAT.html].
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    out: Option<PathBuf>,
+    /// Time replies instead: generate this many tokens after a prompt of --sequence tokens, without and with an adapter.
+    #[arg(long, value_name = "TOKENS")]
+    decode: Option<usize>,
+    /// Adapter for --decode, in any export format [default: a random one of --rank on every linear layer]; may be repeated.
+    #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", requires = "decode")]
+    adapters: Vec<String>,
+    /// KernelSetting to use, like device.kernels in a recipe: auto, f32, f16 or cooperative.
+    #[arg(long, value_name = "KERNELS", default_value = "auto", value_parser = kernels)]
+    kernels: KernelSetting,
+    /// Same as --kernels f32.
+    #[arg(long, conflicts_with = "kernels")]
+    plain: bool,
+    /// GPU to use: part of its name.
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    #[arg(long, hide = true)]
+    tier: Option<String>,
+    #[arg(long, hide = true)]
+    device: Option<String>,
+}
+
+fn kernels(name: &str) -> Result<KernelSetting, serde_json::Error> {
+    serde_json::from_value(name.into())
+}
+
+/// Times what the options ask for and prints the results.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    refuse_renamed("--tier", "--kernels", &args.tier)?;
+    refuse_renamed("--device", "--gpu", &args.device)?;
+    let numbers = [
+        ("--batch", args.batch),
+        ("--sequence", args.sequence),
+        ("--rank", args.rank),
+        ("--steps", args.steps),
+    ];
+    if let Some((flag, _)) = numbers.into_iter().find(|(_, number)| *number == 0) {
+        bail!("{flag} must be at least 1");
+    }
+    match (args.sweep, args.decode) {
+        (Some(varied), _) => sweep(args, varied),
+        (None, Some(tokens)) => decode::run(args, tokens),
+        (None, None) if args.plan => plan::run(args),
+        (None, None) => steps::run(args),
+    }
+}
+
+impl BenchArgs {
+    fn open_gpu(&self) -> Result<Device> {
+        let kernels = if self.plain { KernelSetting::F32 } else { self.kernels };
+        Ok(Device::open(Backend::Auto, self.gpu.as_deref(), self.webgpu_limits, kernels)?)
+    }
+
+    fn recompute(&self) -> Recompute {
+        match (self.recompute, self.memory_limit) {
+            (true, _) => Recompute::Always,
+            (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
+            (false, None) => Recompute::Never,
+        }
+    }
+
+    /// The modules to adapt: every linear layer, and with `--experts` those of the experts.
+    fn modules(&self) -> Vec<Module> {
+        let experts = Module::ALL.into_iter().filter(|m| self.experts && m.of_experts());
+        Module::ALL_LINEAR.iter().copied().chain(experts).collect()
+    }
+}
+
+/// Refuses sequences that are longer than the base's context.
+fn check_sequence(base: &Base, sequence: usize) -> Result<()> {
+    let longest = base.config().context_length;
+    if sequence > longest {
+        bail!(
+            "--sequence {sequence} is longer than the context of {}, {longest} tokens; lower it",
+            base.name()
+        );
+    }
+    Ok(())
+}
+
+/// The optimizer with its usual settings.
+const OPTIMIZER: Optimizer = Optimizer {
+    adam: Some(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }),
+    weight_decay: 0.0,
+    max_grad_norm: 1.0,
+};
+
+fn sweep(args: &BenchArgs, varied: Varied) -> Result<()> {
+    let series = Series {
+        varied,
+        base: &args.base,
+        batch: args.batch,
+        sequence: args.sequence,
+        rank: args.rank,
+        steps: args.steps,
+        loss_share: args.loss_share,
+        recompute: args.recompute(),
+        out: args.out.as_deref(),
+        json: args.json,
+    };
+    series.check()?;
+    let gpu = args.open_gpu()?;
+    series.run(&gpu)
+}

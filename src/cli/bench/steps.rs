@@ -1,0 +1,96 @@
+//! Timing training steps.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use pollster::block_on;
+use rullama_train::data::batch::Step;
+use rullama_train::gpu::Gpu;
+use rullama_train::gpu::profile::KernelTime;
+use rullama_train::model::Model;
+use rullama_train::train::trainer::{Capacity, Dropout, StepReport, Trainer};
+
+use super::peak::Peak;
+use super::results::Results;
+use super::{BenchArgs, OPTIMIZER, check_sequence, groups, offload, random, work};
+use crate::cli::output;
+use crate::cli::setup::timings::Timings;
+
+/// Learning rate of the timed steps.
+const LEARNING_RATE: f64 = 1e-4;
+
+/// Times steps and prints the results.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let mut startup = Timings::start();
+    let base = random::open_base(&args.base)?;
+    check_sequence(&base, args.sequence)?;
+    let step = random::step(args.batch, args.sequence, args.loss_share, base.config().vocab)?;
+    startup.record("base");
+    let gpu = args.open_gpu()?;
+    startup.record("device");
+    let adapter = random::adapter(base.config(), &args.modules(), args.rank);
+    let mut capacity = Capacity::default();
+    capacity.include(&step);
+    let offloaded = offload::layers(args, &gpu, &base, &adapter, capacity)?;
+    let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
+    let trainer = Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?;
+    startup.record("weights");
+    let compiled = block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
+    startup.record(output::count(compiled, "kernel"));
+    let first = warm_up(&trainer, &step)?;
+    startup.record("first step");
+    let seconds = mean_seconds(&trainer, &step, args.steps)?;
+    let kernels = profile(&gpu, &trainer, &step, args.steps)?;
+
+    let plan = trainer.plan();
+    let operations = work::product_operations(&base, plan, &step);
+    let attention = work::attention_operations(base.config(), plan, args.batch, args.sequence);
+    let results = Results {
+        args,
+        gpu: &gpu,
+        base: base.name(),
+        active_parameters: work::active_parameters(&base),
+        startup,
+        first,
+        seconds,
+        plan,
+        copy_seconds: offload::copy_seconds(&gpu, &model, &plan.offloaded)?,
+        product_operations: operations,
+        groups: groups::groups(&kernels, operations, attention),
+        kernels,
+        peak: Peak::measure(&gpu)?,
+    };
+    if args.json {
+        output::text(results.json());
+    } else {
+        results.print();
+    }
+    Ok(())
+}
+
+/// Takes the first step, which is not timed.
+pub fn warm_up(trainer: &Trainer, step: &Step) -> Result<StepReport> {
+    Ok(block_on(trainer.step(step, 1, &OPTIMIZER, LEARNING_RATE))?)
+}
+
+/// Mean time of `steps` further steps, in seconds.
+pub fn mean_seconds(trainer: &Trainer, step: &Step, steps: usize) -> Result<f64> {
+    let started = Instant::now();
+    for number in 0..steps {
+        trainer.announce(step);
+        block_on(trainer.step(step, number as u64 + 2, &OPTIMIZER, LEARNING_RATE))?;
+    }
+    Ok(started.elapsed().as_secs_f64() / steps as f64)
+}
+
+/// Time per kernel in one more step, longest first; empty if the GPU has no timestamps.
+fn profile(gpu: &Gpu, trainer: &Trainer, step: &Step, steps: usize) -> Result<Vec<(String, KernelTime)>> {
+    if !gpu.can_profile() {
+        return Ok(Vec::new());
+    }
+    gpu.start_profile();
+    block_on(trainer.step(step, steps as u64 + 2, &OPTIMIZER, LEARNING_RATE))?;
+    let mut kernels: Vec<_> = block_on(gpu.finish_profile())?.into_iter().collect();
+    kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+    Ok(kernels)
+}

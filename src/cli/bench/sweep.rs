@@ -1,0 +1,191 @@
+//! `bench --sweep`: time and memory of a step for growing tokens, layers or width, as a page with charts.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use clap::ValueEnum;
+use pollster::block_on;
+use rullama_train::base::{Base, Module};
+use rullama_train::families::{self, Shape};
+use rullama_train::files;
+use rullama_train::gpu::Gpu;
+use rullama_train::model::Model;
+use rullama_train::model::plan::Recompute;
+use rullama_train::report::{Point, Sweep};
+use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use serde_json::{Value, json};
+
+use super::{OPTIMIZER, check_sequence, random, steps};
+use crate::cli::output;
+
+/// The dimension that grows.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum Varied {
+    /// Tokens per sequence, doubling up to --sequence.
+    Tokens,
+    /// Number of layers of a size of Gemma 4, with the same ratio of layer kinds.
+    Layers,
+    /// Width of a size of Gemma 4; the feed-forward width grows in proportion.
+    Width,
+}
+
+impl Varied {
+    fn name(self) -> &'static str {
+        match self {
+            Varied::Tokens => "tokens",
+            Varied::Layers => "layers",
+            Varied::Width => "width",
+        }
+    }
+}
+
+/// How often the sequence length doubles.
+const DOUBLINGS: u32 = 5;
+
+/// A series of measurements.
+pub struct Series<'a> {
+    pub varied: Varied,
+    /// Name of the base, like the argument of `bench`.
+    pub base: &'a str,
+    pub batch: usize,
+    pub sequence: usize,
+    pub rank: usize,
+    pub steps: usize,
+    pub loss_share: u8,
+    pub recompute: Recompute,
+    /// The page to write; `None` for the default name.
+    pub out: Option<&'a Path>,
+    pub json: bool,
+}
+
+impl Series<'_> {
+    /// Checks the options. Needs no device.
+    pub fn check(&self) -> Result<()> {
+        files::check_file(&self.page())?;
+        if self.varied != Varied::Tokens {
+            return self.shape().map(drop);
+        }
+        // The shortest sequence needs two tokens: with one there is nothing to predict.
+        let least = 2 << DOUBLINGS;
+        if self.sequence < least {
+            bail!("--sweep tokens needs --sequence {least} or more, found {}", self.sequence);
+        }
+        Ok(())
+    }
+
+    /// The path of the page.
+    fn page(&self) -> PathBuf {
+        let base = Path::new(self.base).file_stem().unwrap_or_default().to_string_lossy();
+        let file = format!("{base}-by-{}.html", self.varied.name());
+        self.out.map_or_else(|| file.into(), Path::to_path_buf)
+    }
+
+    /// Measures every point, writes the page, and prints the results.
+    pub fn run(&self, gpu: &Gpu) -> Result<()> {
+        let points = match self.varied {
+            Varied::Tokens => self.by_tokens(gpu)?,
+            Varied::Layers => self.by_shape(gpu, &self.shape()?.by_layers(), |shape| shape.layers)?,
+            Varied::Width => self.by_shape(gpu, &self.shape()?.by_width(), |shape| shape.width)?,
+        };
+        let under = self.description(gpu);
+        let sweep = Sweep { varied: self.varied.name(), under: &under, points };
+        files::write_atomic(&self.page(), sweep.html().as_bytes())?;
+        if self.json {
+            output::text(self.to_json(gpu, &sweep));
+        } else {
+            self.print(gpu, &sweep);
+        }
+        Ok(())
+    }
+
+    /// The shape of a step: `4 × 2 048 tokens`.
+    fn rows(&self) -> String {
+        match self.varied {
+            Varied::Tokens => format!("{} of growing length", output::count(self.batch, "sequence")),
+            _ => format!("{} × {}", self.batch, output::count(self.sequence, "token")),
+        }
+    }
+
+    /// The text below the page's title.
+    fn description(&self, gpu: &Gpu) -> String {
+        format!(
+            "{}: {}, rank {} on every linear layer, {} % loss tokens, mean of {}. {}, kernels: {}",
+            self.base,
+            self.rows(),
+            self.rank,
+            self.loss_share,
+            output::count(self.steps, "step"),
+            gpu.description(),
+            gpu.kernels().tier(),
+        )
+    }
+
+    fn to_json(&self, gpu: &Gpu, sweep: &Sweep) -> Value {
+        json!({
+            "device": gpu.description(), "base": self.base, "varied": self.varied.name(), "batch": self.batch,
+            "rank": self.rank, "loss_share": self.loss_share, "cooperative_matrices": gpu.kernels().matrices().is_some(),
+            "kernel_variant": gpu.kernels().tier().to_string(), "points": sweep.json(), "page": self.page(),
+        })
+    }
+
+    fn print(&self, gpu: &Gpu, sweep: &Sweep) {
+        output::device(gpu);
+        output::line("base", self.base);
+        output::line("step", format_args!("{}, rank {}", self.rows(), self.rank));
+        for point in &sweep.points {
+            let [time, memory] = sweep.of_line(point).map(|share| format!("{:+.1} %", 100.0 * (share - 1.0)));
+            output::line(
+                self.varied.name(),
+                format_args!(
+                    "{}: {:.4} s per step ({time} against linear growth), {:.3} µs per token, {} ({memory})",
+                    output::grouped(point.at),
+                    point.seconds,
+                    1e6 * point.seconds / point.tokens as f64,
+                    output::bytes(point.bytes),
+                ),
+            );
+        }
+        output::line("written", self.page().display());
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        let named = Shape::named(self.base).or_else(|| families::small_shape(self.base));
+        named.ok_or_else(|| {
+            anyhow!(
+                "--sweep {} needs a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found {}",
+                self.varied.name(),
+                self.base
+            )
+        })
+    }
+
+    fn by_tokens(&self, gpu: &Gpu) -> Result<Vec<Point>> {
+        let base = random::open_base(self.base)?;
+        let model = block_on(Model::stream(gpu, &base, self.sequence, |_| ()))?;
+        let lengths = (0..=DOUBLINGS).rev().map(|n| self.sequence >> n);
+        lengths.map(|length| self.point(gpu, &base, &model, length, length)).collect()
+    }
+
+    fn by_shape(&self, gpu: &Gpu, shapes: &[Shape], at: fn(&Shape) -> usize) -> Result<Vec<Point>> {
+        let point = |shape: &Shape| {
+            let base = block_on(shape.base())?;
+            let model = block_on(Model::stream(gpu, &base, self.sequence, |_| ()))?;
+            self.point(gpu, &base, &model, at(shape), self.sequence)
+        };
+        shapes.iter().map(point).collect()
+    }
+
+    /// Times steps of sequences of `sequence` tokens.
+    fn point(&self, gpu: &Gpu, base: &Base, model: &Model, at: usize, sequence: usize) -> Result<Point> {
+        check_sequence(base, sequence)?;
+        let step = random::step(self.batch, sequence, self.loss_share, base.config().vocab)?;
+        let adapter = random::adapter(base.config(), Module::ALL_LINEAR, self.rank);
+        let mut capacity = Capacity::default();
+        capacity.include(&step);
+        let trainer = Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, self.recompute)?;
+        block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
+        steps::warm_up(&trainer, &step)?;
+        let seconds = steps::mean_seconds(&trainer, &step, self.steps)?;
+        Ok(Point { at, tokens: self.batch * sequence, seconds, bytes: trainer.plan().total() })
+    }
+}

@@ -1,0 +1,137 @@
+//! Reading and checking a chat completion request.
+
+use axum::http::StatusCode;
+use rullama_train::data::template::Conversation;
+use rullama_train::talk::generate::Options;
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::fields::{Fields, kind};
+use super::messages;
+
+/// A request for a chat completion.
+pub struct Request {
+    pub model: String,
+    pub conversation: Conversation,
+    pub options: Options,
+    pub stream: bool,
+    pub include_usage: bool,
+}
+
+/// Parses a request. Missing options are taken from `defaults`, a missing seed is `seed`.
+pub fn parse(body: &[u8], defaults: &Options, seed: u64) -> Result<Request, ApiError> {
+    let value: Value =
+        serde_json::from_slice(body).map_err(|e| bad_request(format!("the body is not valid JSON: {e}")))?;
+    let Value::Object(fields) = value else {
+        return Err(bad_request(format!("the body is {}, expected a JSON object", kind(&value))));
+    };
+    let mut fields = Fields(fields);
+    let model = fields.string("model")?.ok_or_else(|| {
+        ApiError::at("model", "is missing: expected the id of a model; /v1/models lists them")
+    })?;
+    let conversation = conversation(&mut fields)?;
+    let options = options(&mut fields, defaults, seed)?;
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let include_usage = include_usage(&mut fields, stream)?;
+    fields.finish()?;
+    Ok(Request { model, conversation, options, stream, include_usage })
+}
+
+fn bad_request(message: String) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, message)
+}
+
+/// Messages, tools and arguments of the template.
+fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let messages = fields
+        .take("messages")
+        .ok_or_else(|| ApiError::at("messages", "is missing: expected a list of messages"))?;
+    let mut conversation = Conversation::new(messages::messages_of(messages)?);
+    let tools = fields.take("tools").map_or(Ok(Vec::new()), messages::tools_of)?;
+    match fields.take("tool_choice") {
+        None => conversation.tools = tools,
+        Some(Value::String(choice)) if choice == "auto" => conversation.tools = tools,
+        Some(Value::String(choice)) if choice == "none" => {}
+        Some(other) => {
+            let message = format!("found {other}, only \"auto\" and \"none\" are supported");
+            return Err(ApiError::at("tool_choice", message));
+        }
+    }
+    match fields.take("chat_template_kwargs") {
+        None => {}
+        Some(Value::Object(kwargs)) => conversation.kwargs = kwargs,
+        Some(other) => {
+            let message = format!("expected an object, found {}", kind(&other));
+            return Err(ApiError::at("chat_template_kwargs", message));
+        }
+    }
+    Ok(conversation)
+}
+
+/// Sampling options, the length of the reply, and stop texts.
+fn options(fields: &mut Fields, defaults: &Options, seed: u64) -> Result<Options, ApiError> {
+    let mut options = defaults.clone();
+    let sampling = &mut options.sampling;
+    sampling.seed = fields.integer("seed")?.unwrap_or(seed as i64) as u64;
+    let numbers = [
+        ("temperature", &mut sampling.temperature),
+        ("top_p", &mut sampling.top_p),
+        ("min_p", &mut sampling.min_p),
+        ("repetition_penalty", &mut sampling.repetition_penalty),
+        ("presence_penalty", &mut sampling.presence_penalty),
+        ("frequency_penalty", &mut sampling.frequency_penalty),
+    ];
+    for (name, place) in numbers {
+        if let Some(number) = fields.number(name)? {
+            *place = number;
+        }
+    }
+    if let Some(top_k) = fields.count("top_k", 0)? {
+        sampling.top_k = top_k;
+    }
+    sampling.check().map_err(|problem| {
+        let param = problem.split(' ').next().map(str::to_owned);
+        ApiError { param, ..bad_request(problem) }
+    })?;
+    let max_tokens = fields.count("max_tokens", 1)?;
+    if let Some(max) = fields.count("max_completion_tokens", 1)?.or(max_tokens) {
+        options.max_new_tokens = max;
+    }
+    if let Some(stop) = fields.take("stop") {
+        options.stop = stop_texts(stop)?;
+    }
+    Ok(options)
+}
+
+fn stop_texts(value: Value) -> Result<Vec<String>, ApiError> {
+    let list = match value {
+        Value::Array(list) => list,
+        one => vec![one],
+    };
+    let text = |value: Value| match value {
+        Value::String(text) if !text.is_empty() => Ok(text),
+        other => {
+            let found = if other == "" { "an empty string" } else { kind(&other) };
+            let message = format!("expected a string or a list of strings, not empty, found {found}");
+            Err(ApiError::at("stop", message))
+        }
+    };
+    list.into_iter().map(text).collect()
+}
+
+fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    match fields.take("stream_options") {
+        None => Ok(false),
+        Some(_) if !stream => Err(ApiError::at("stream_options", "is only allowed with \"stream\": true")),
+        Some(Value::Object(options)) => {
+            let mut options = Fields(options);
+            let include = options.boolean("include_usage")?.unwrap_or(false);
+            options.boolean("include_obfuscation")?;
+            options.finish()?;
+            Ok(include)
+        }
+        Some(other) => {
+            Err(ApiError::at("stream_options", format!("expected an object, found {}", kind(&other))))
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The text and the device with which `export` and `merge` compare their results.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use rullama_train::base::Base;
+use rullama_train::data::dataset::{Invalid, Options, Overlong, files};
+use rullama_train::data::template::TrainOn;
+use rullama_train::data::tokenizer::Tokenizer;
+use rullama_train::export::HeldOut;
+use rullama_train::families;
+use rullama_train::gpu::{Backend, KernelSetting};
+use rullama_train::model::plan::{self, Offload};
+use rullama_train::recipe::{Recipe, Switch, Template};
+use rullama_train::run::{self, Data, Frozen};
+
+use super::device::Device;
+use super::layers_to_offload;
+use super::session::Session;
+use crate::cli::output;
+
+/// Options for the comparison of logits.
+#[derive(Args)]
+pub struct ComparisonArgs {
+    /// Compare logits on this recipe's validation data, on its device [default: a few built-in questions and answers].
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    recipe: Option<PathBuf>,
+    /// Compare logits on the samples in this file.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Do not compare logits. No GPU is needed, but the quality of the result is unknown.
+    #[arg(long, conflicts_with_all = ["recipe", "data", "offload_experts"])]
+    unverified: bool,
+    /// Keep a mixture's experts in host memory during the comparison: slower, for a GPU with too little memory. If unset, a
+    /// recipe's train.offload_experts decides; if that is "auto", experts stay in host memory if train.memory_limit is set.
+    #[arg(long)]
+    offload_experts: bool,
+}
+
+/// The device and the samples of a comparison.
+pub struct Comparison {
+    pub gpu: Device,
+    pub held_out: HeldOut,
+    /// Whether experts stay in host memory.
+    pub offload: Offload,
+}
+
+impl Comparison {
+    /// Prints the device.
+    pub fn show(&self) {
+        output::device(&self.gpu);
+        if self.offload == Offload::All {
+            output::line("offload", "experts stay in host memory and are copied to the GPU in every pass");
+        }
+    }
+}
+
+impl ComparisonArgs {
+    /// Reads the samples and opens the device; `None` with `--unverified`. Call it before long work, so that mistakes show early.
+    pub fn open(&self, base: &Base) -> Result<Option<Comparison>> {
+        if self.unverified {
+            return Ok(None);
+        }
+        if self.offload_experts {
+            layers_to_offload(base)?;
+        }
+        match &self.recipe {
+            Some(path) => self.open_with_recipe(path, base).map(Some),
+            None => self.open_without_recipe(base).map(Some),
+        }
+    }
+
+    fn open_with_recipe(&self, path: &Path, base: &Base) -> Result<Comparison> {
+        let recipe = Recipe::read(path, &[("model.base".to_string(), format!("{:?}", base.name()))])?;
+        recipe.check_files()?;
+        let validation = Data::read(&recipe, &Frozen::open(&recipe)?)?.validation;
+        if validation.is_empty() {
+            bail!(
+                "{} has no validation data: set data.valid or data.val_size, or use --data",
+                path.display()
+            );
+        }
+        let held_out = HeldOut::of_samples(&validation, base.config().vocab)?;
+        let wanted = match recipe.train.offload_experts {
+            Switch::On => true,
+            Switch::Auto => recipe.train.memory_limit.is_some(),
+            Switch::Off => false,
+        };
+        let mixture = !plan::with_experts(base).is_empty();
+        let offload = offload_all(mixture && (wanted || self.offload_experts));
+        let gpu = Session::open_device(&recipe, KernelSetting::F32)?;
+        Ok(Comparison { gpu, held_out, offload })
+    }
+
+    fn open_without_recipe(&self, base: &Base) -> Result<Comparison> {
+        let config = base.config();
+        let tokenizer = Tokenizer::from_gguf(base.gguf())?;
+        let max_seq_len = config.context_length.min(2048);
+        let held_out = match &self.data {
+            None => HeldOut::built_in(&tokenizer, families::template(config), max_seq_len, config.vocab),
+            Some(path) => {
+                let options = Options {
+                    format: Default::default(),
+                    template: &run::template(&Template::Auto, base)?,
+                    train_on: TrainOn::Assistant,
+                    max_seq_len,
+                    overlong: Overlong::Truncate,
+                    invalid: Invalid::Error,
+                };
+                let samples = files::read(path, &tokenizer, &options, None)?.samples;
+                HeldOut::of_samples(&samples, config.vocab)?
+            }
+        };
+        // A few hundred tokens need no speed, and small differences must be visible.
+        let gpu = Device::open(Backend::Auto, None, false, KernelSetting::F32)?;
+        Ok(Comparison { gpu, held_out, offload: offload_all(self.offload_experts) })
+    }
+}
+
+fn offload_all(all: bool) -> Offload {
+    if all { Offload::All } else { Offload::Never }
+}

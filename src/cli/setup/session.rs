@@ -1,0 +1,148 @@
+//! Opens everything that a recipe names, and the device: shared by train, check and eval.
+
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use rullama_train::adapter::lora::Adapter;
+use rullama_train::export::Loaded;
+use rullama_train::files;
+use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
+use rullama_train::model::{Model, Plan};
+use rullama_train::recipe::{Recipe, Switch};
+use rullama_train::run::{self, Data, Frozen, Prepared, wording};
+use rullama_train::train::trainer::Trainer;
+
+use super::device::Device;
+use super::timings::Timings;
+use crate::cli::output;
+
+/// Number of layers whose experts are copied to measure the copy rate.
+const COPIED_LAYERS: usize = 4;
+
+/// Base, data and steps, in host memory.
+pub struct Session {
+    pub frozen: Frozen,
+    pub prepared: Prepared,
+}
+
+impl Session {
+    /// Opens the base, reads the data, plans every step, and loads or initialises the adapter that training starts from.
+    pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
+        // Check first whether the output folder can be written.
+        files::check_folder(&recipe.output.dir)?;
+        let frozen = Frozen::open(recipe)?;
+        let spinner = output::spinner("reading the data");
+        let data = Data::read(recipe, &frozen)?;
+        spinner.finish_and_clear();
+        let prepared = Prepared::plan(recipe, &frozen, data)?;
+        let initial = run::initial_adapter(recipe, &frozen.base)?;
+        Ok((Session { frozen, prepared }, initial))
+    }
+
+    /// Runs [`Session::start`] and [`Session::device`] in parallel.
+    pub fn start_on_device(recipe: &Recipe) -> (Result<(Session, Loaded)>, Result<Device>) {
+        std::thread::scope(|scope| {
+            let gpu = scope.spawn(|| Session::device(recipe));
+            (Session::start(recipe), gpu.join().expect("opening a device returns errors, it does not panic"))
+        })
+    }
+
+    /// Opens the device that the recipe names.
+    pub fn device(recipe: &Recipe) -> Result<Device> {
+        Session::open_device(recipe, recipe.device.kernels)
+    }
+
+    /// Opens the device that the recipe names, to run the kernels of `setting`.
+    pub fn open_device(recipe: &Recipe, setting: KernelSetting) -> Result<Device> {
+        let device = &recipe.device;
+        Ok(Device::open(device.backend, device.adapter.as_deref(), false, setting)?)
+    }
+
+    /// Uploads the base. Experts that do not fit stay in host memory.
+    pub fn model(&self, recipe: &Recipe, gpu: &Gpu, adapter: &Adapter) -> Result<Model<'_>> {
+        let Prepared { capacity, positions, .. } = self.prepared;
+        let base = &self.frozen.base;
+        let loading = run::load(gpu, base, recipe, adapter, capacity, positions, |_| ());
+        Ok(pollster::block_on(loading)?)
+    }
+
+    /// Measures how long copying experts to the GPU takes, and describes it; `None` if all experts are on the GPU.
+    pub fn offload(&self, gpu: &Gpu, model: &Model, plan: &Plan) -> Result<Option<String>> {
+        let started = Instant::now();
+        let copied = pollster::block_on(model.copy_experts(gpu, COPIED_LAYERS))?;
+        let seconds = started.elapsed().as_secs_f64();
+        Ok((copied > 0).then(|| {
+            let rate = copied as f64 / seconds;
+            format!(
+                "copied {} in {seconds:.2} s ({}/s); up to {:.2} s per micro-batch when not hidden behind compute",
+                output::bytes(copied),
+                output::bytes(rate as u64),
+                plan.offloaded.training as f64 / rate
+            )
+        }))
+    }
+
+    /// Compiles the kernels, then runs [`Prepared::try_longest`]. Returns a description with the time it took.
+    pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, timings: &mut Timings) -> Result<String> {
+        let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
+        let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;
+        timings.record(output::count(compiled, "kernel"));
+        let started = Instant::now();
+        let longest = pollster::block_on(self.prepared.try_longest(trainer))?;
+        let tokens = output::count(longest, "token");
+        let seconds = started.elapsed().as_secs_f64();
+        timings.record("longest batch");
+        Ok(format!("longest batch, {tokens}: forward and backward in {seconds:.1} s"))
+    }
+
+    fn has_experts(&self) -> bool {
+        self.frozen.base.config().layers.iter().any(|l| l.experts.is_some())
+    }
+
+    /// Describes how evenly the router used the experts in the last batch; `None` for a dense base.
+    pub fn experts(&self, trainer: &Trainer) -> Result<Option<String>> {
+        let experts = self.frozen.base.config().layers.iter().find_map(|l| l.experts);
+        let loads = pollster::block_on(trainer.expert_loads())?;
+        Ok(experts.zip(loads).map(|(experts, loads)| {
+            format!(
+                "{} of {} experts are active per token; the busiest got {:.1} % of a layer's tokens (even share: {:.1} %); \
+                 {:.1} % got none",
+                experts.used,
+                experts.count,
+                100.0 * loads.busiest(),
+                100.0 / experts.count as f64,
+                100.0 * loads.idle()
+            )
+        }))
+    }
+
+    /// Allocates the buffers of training. An error if they exceed `train.memory_limit`.
+    pub fn trainer<'a>(
+        &self,
+        recipe: &Recipe,
+        gpu: &'a Gpu,
+        model: &'a Model<'a>,
+        adapter: &Adapter,
+    ) -> Result<Trainer<'a>> {
+        let dropout = run::dropout(recipe);
+        let recompute = run::recompute(recipe);
+        Trainer::new(gpu, model, adapter, self.prepared.capacity, dropout, recompute).map_err(|error| {
+            match error {
+                GpuError::OverLimit { needed, .. } => {
+                    let experts = match (&model.offloaded()[..], recipe.train.offload_experts) {
+                        ([], Switch::Off) if self.has_experts() => " and train.offload_experts = false",
+                        ([], _) => "",
+                        _ => " and all experts in host memory",
+                    };
+                    anyhow!(wording::over_memory_limit(
+                        recipe,
+                        self.prepared.capacity.tokens,
+                        needed,
+                        experts
+                    ))
+                }
+                error => error.into(),
+            }
+        })
+    }
+}

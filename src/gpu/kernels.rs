@@ -1,0 +1,235 @@
+//! Which kernels a device runs: one value, chosen when the device is opened and never changed. Nothing else knows tiers.
+
+use super::{Gpu, GpuError, KernelSetting};
+
+/// Operands of products and of attention, the slowest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tier {
+    /// f32, which every device supports.
+    #[default]
+    F32,
+    /// Operands of products and attention in f16, scaled by powers of two, and sums in f32. Everything else is f32, adapters'
+    /// gradients too.
+    F16,
+    /// As [`Tier::F16`], on cooperative matrices of 8×8, which Apple's GPUs have.
+    Coop8,
+    /// All products on cooperative matrices of 16×16, adapters' gradients too; activations that products read are stored as f16
+    /// tiles.
+    Coop16,
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Tier::F32 => "f32",
+            Tier::F16 => "f16 operands",
+            Tier::Coop8 => "f16 operands on 8×8 cooperative matrices",
+            Tier::Coop16 => "f16 operands on 16×16 cooperative matrices",
+        })
+    }
+}
+
+/// The kernels that a device runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kernels {
+    tier: Tier,
+    matrix_lanes: u32,
+    software_lanes: Option<u32>,
+    workgroups_to_fill: usize,
+}
+
+/// The variant of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Products {
+    /// Rows of f32; `half` where they become f16 in registers.
+    Tiled {
+        /// Whether operands are f16.
+        half: bool,
+    },
+    /// Cooperative matrices of 8×8, held by subgroups of so many lanes.
+    Coop8 {
+        /// Lanes of a subgroup.
+        lanes: u32,
+    },
+    /// Cooperative matrices of 16×16, held by subgroups of 32 lanes.
+    Coop16,
+}
+
+impl Kernels {
+    /// Operands of products and attention.
+    pub fn tier(&self) -> Tier {
+        self.tier
+    }
+
+    /// The variant that products take.
+    pub fn products(&self) -> Products {
+        match self.tier {
+            Tier::F32 => Products::Tiled { half: false },
+            Tier::F16 => Products::Tiled { half: true },
+            Tier::Coop8 => Products::Coop8 { lanes: self.matrix_lanes },
+            Tier::Coop16 => Products::Coop16,
+        }
+    }
+
+    /// Whether products and attention multiply f16.
+    pub fn half_operands(&self) -> bool {
+        self.tier != Tier::F32
+    }
+
+    /// Whether products read f16 tiles, so that activations are stored as such where nothing else reads them.
+    pub fn reads_tiles(&self) -> bool {
+        self.tier == Tier::Coop16
+    }
+
+    /// Whether kernels scale the rows of f32 operands themselves on the way to f16.
+    pub fn scales_rows(&self) -> bool {
+        [Tier::F16, Tier::Coop8].contains(&self.tier)
+    }
+
+    /// The cooperative matrices that products run on; `None` without.
+    pub fn matrices(&self) -> Option<Matrices> {
+        let edge = match self.tier {
+            Tier::F32 | Tier::F16 => return None,
+            Tier::Coop8 => 8,
+            Tier::Coop16 => 16,
+        };
+        Some(Matrices { edge, lanes: self.matrix_lanes })
+    }
+
+    /// Multiple that the rank of an adapter is padded to.
+    pub fn rank_multiple(&self) -> usize {
+        if self.tier == Tier::Coop16 { 16 } else { 4 }
+    }
+
+    /// Rows of a tile of rows that are grouped by expert.
+    pub fn expert_tile(&self) -> usize {
+        if self.tier == Tier::Coop16 { 128 } else { 64 }
+    }
+
+    /// Lanes of a subgroup on a software renderer, where it is a SIMD register of the CPU: the variants `software` are for that.
+    pub fn software_lanes(&self) -> Option<u32> {
+        self.software_lanes
+    }
+
+    /// Workgroups of 64 threads that keep the device busy; products with fewer tiles are split along their sums. 0 on a software
+    /// device: nothing is split.
+    pub fn workgroups_to_fill(&self) -> usize {
+        self.workgroups_to_fill
+    }
+
+    /// These kernels without the variants `software`: what other devices run.
+    pub fn without_software(self) -> Kernels {
+        Kernels { software_lanes: None, ..self }
+    }
+
+    /// These kernels, with products split as on a device that `workgroups` workgroups keep busy.
+    pub fn filling(self, workgroups: usize) -> Kernels {
+        Kernels { workgroups_to_fill: workgroups, ..self }
+    }
+}
+
+/// Cooperative matrices of f16 with sums in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrices {
+    /// Rows, columns and steps: 16, or 8 on Apple's GPUs.
+    pub edge: u32,
+    /// Lanes of the subgroup that holds one.
+    pub lanes: u32,
+}
+
+impl std::fmt::Display for Matrices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "f16 on {0}×{0} cooperative matrices", self.edge)
+    }
+}
+
+impl Gpu {
+    /// The kernels that this device runs.
+    pub fn kernels(&self) -> Kernels {
+        self.kernels
+    }
+
+    /// The same device, running other kernels.
+    pub fn with_kernels(&self, kernels: Kernels) -> Gpu {
+        Gpu { shared: self.shared.clone(), kernels }
+    }
+
+    /// The kernels of `tier`; `None` where the device does not support them.
+    pub fn kernels_of(&self, tier: Tier) -> Option<Kernels> {
+        let supported = match tier {
+            Tier::F32 => true,
+            Tier::F16 => self.half(),
+            Tier::Coop8 => self.usable_matrices().is_some_and(|m| m.edge == 8),
+            Tier::Coop16 => self.usable_matrices().is_some_and(|m| m.edge == 16),
+        };
+        supported.then_some(Kernels {
+            tier,
+            matrix_lanes: self.usable_matrices().map_or(0, |m| m.lanes),
+            software_lanes: self.software.then_some(self.info.subgroup_min_size),
+            // A software device has only a few cores, and each dispatch is expensive.
+            workgroups_to_fill: if self.is_software() { 0 } else { 4096 },
+        })
+    }
+
+    /// The fastest kernels that the device supports; f32 on a software device, since CPUs do not multiply f16.
+    pub fn best_kernels(&self) -> Kernels {
+        let tiers = if self.is_software() { &[][..] } else { &[Tier::Coop16, Tier::Coop8, Tier::F16] };
+        let best = tiers.iter().find_map(|tier| self.kernels_of(*tier));
+        best.or_else(|| self.kernels_of(Tier::F32)).expect("every device supports f32")
+    }
+
+    /// The device running the kernels that a recipe asks for.
+    ///
+    /// # Errors
+    /// [`GpuError::NoTier`] if the device does not support them, [`GpuError::FailedSelfTest`] if its self-test failed.
+    pub fn running(&self, setting: KernelSetting) -> Result<Gpu, GpuError> {
+        let tier = match setting {
+            KernelSetting::Auto => self.best_kernels().tier(),
+            KernelSetting::F32 => Tier::F32,
+            KernelSetting::F16 => Tier::F16,
+            KernelSetting::Cooperative if self.kernels_of(Tier::Coop8).is_some() => Tier::Coop8,
+            KernelSetting::Cooperative => Tier::Coop16,
+        };
+        if let (Tier::Coop16, Some(reason)) = (tier, self.failed_self_test()) {
+            return Err(GpuError::FailedSelfTest { device: self.info.name.clone(), reason: reason.into() });
+        }
+        let kernels = self.kernels_of(tier).ok_or_else(|| GpuError::NoTier {
+            device: self.info.name.clone(),
+            wanted: tier,
+            best: self.best_kernels().tier(),
+        })?;
+        Ok(self.with_kernels(kernels))
+    }
+
+    /// The cooperative matrices that the device reports and that its self-test did not reject.
+    fn usable_matrices(&self) -> Option<Matrices> {
+        self.matrices.filter(|_| self.failed_self_test().is_none())
+    }
+
+    /// Why the self-test of the cooperative matrices that the device reports failed; they are not used then.
+    pub fn failed_self_test(&self) -> Option<&str> {
+        self.failed_self_test.get().map(String::as_str)
+    }
+
+    /// The device without its cooperative matrices, whose self-test failed for `reason`.
+    pub(crate) fn rejecting_matrices(&self, reason: String) -> Gpu {
+        self.failed_self_test.get_or_init(|| reason);
+        self.with_kernels(self.best_kernels())
+    }
+
+    /// Whether shaders may compute in f16.
+    pub fn half(&self) -> bool {
+        self.device.features().contains(wgpu::Features::SHADER_F16)
+    }
+
+    /// Threads of a workgroup that share the work of one row. A software device runs them one after the other.
+    pub fn threads_to_share(&self) -> usize {
+        let limits = &self.limits;
+        match self.kernels.workgroups_to_fill {
+            0 => 256,
+            _ => {
+                limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize
+            }
+        }
+    }
+}

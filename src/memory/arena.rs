@@ -1,0 +1,373 @@
+//! The buffers of a plan, and what one layer sees of them.
+
+use super::experts::{ExpertActs, ExpertScratch};
+use super::lend::ScorePlace;
+use super::plan::{Kept, Plan};
+use super::table::{LENT, Role, Saved, Span, Storage, Storages, TABLE, TEMPS, Temp};
+use super::widths::LayerWidths;
+use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::attention::coop16_backward::{self, ScoreScratch};
+use crate::ops::pass::{Operands, Scratch};
+
+/// Some of a micro-batch's tokens.
+#[derive(Clone, Copy)]
+pub struct Chunk {
+    /// The first of them.
+    pub first: usize,
+    /// How many.
+    pub tokens: usize,
+}
+
+/// All buffers of a pass over at most `tokens` tokens.
+pub struct Activations {
+    /// Largest micro-batch that fits.
+    pub tokens: usize,
+    /// Scratch that ops share.
+    pub scratch: Scratch,
+    /// Gradient of the stream `[T, D]`.
+    pub dhidden: Act,
+    /// Scratch of the experts; `None` in dense models.
+    pub experts: Option<ExpertScratch>,
+    chunk: usize,
+    stream: Rows, // [T, D]
+    layers: Vec<LayerBuffers>,
+    storages: Storages,
+    temps: Vec<Act>, // by `Temp`
+    dq: Rows,        // [T, H·K]
+    dattn_q: Rows,   // [T, H·K]
+}
+
+struct LayerBuffers {
+    widths: LayerWidths,
+    kept: Kept,
+    acts: Vec<Act>,                   // by `Saved`
+    experts: Vec<ExpertActs>,         // by chunk; of recomputing layers one for all
+    dkeys_values: Option<(Act, Act)>, // where the layer makes keys and values
+}
+
+/// The activations that one layer saves, of the tokens of a chunk.
+pub struct LayerActs(Vec<Act>);
+
+impl std::ops::Index<Saved> for LayerActs {
+    type Output = Act;
+
+    fn index(&self, name: Saved) -> &Act {
+        &self.0[name as usize]
+    }
+}
+
+/// Scratch of a layer's backward, of the tokens of a chunk.
+pub struct ScratchActs {
+    temps: Vec<Act>,
+    /// Gradient of a block's output, which its last product reads: in [`Temp::DStream`] where products read f32.
+    pub doutput: Act,
+    /// Gradient of the output of a feed-forward block beside experts: in [`Temp::DNormed`] where products read f32.
+    pub doutput_beside_experts: Act,
+    /// Gradient of the queries `[T, H·K]`.
+    pub dq: Act,
+    /// Gradient of attention's output `[T, H·K]`.
+    pub dattention: Act,
+    /// Gradient of the raw queries, which products read; in the memory of `dattention` where they read f32.
+    pub dattn_q: Act,
+}
+
+impl std::ops::Index<Temp> for ScratchActs {
+    type Output = Act;
+
+    fn index(&self, name: Temp) -> &Act {
+        &self.temps[name as usize]
+    }
+}
+
+/// Allocates activations of the sizes of a plan.
+struct Maker<'a> {
+    gpu: &'a Gpu,
+    plan: &'a Plan,
+    widest: LayerWidths,
+}
+
+impl Maker<'_> {
+    fn rows(&self, span: Span) -> usize {
+        match span {
+            Span::Tokens => self.plan.tokens,
+            Span::Chunk => self.plan.chunk,
+        }
+    }
+
+    fn act(&self, label: &str, role: Role, rows: usize, width: usize) -> Result<Act, GpuError> {
+        self.plan.storages.of(role).make(self.gpu, label, rows, width, None)
+    }
+
+    fn f32(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
+        Rows::new(self.gpu, label, if width == 0 { 0 } else { self.plan.tokens }, width)
+    }
+
+    /// The activations that layers share, by [`Saved`]; `None` where every layer has its own.
+    fn shared(&self) -> Result<Vec<Option<Act>>, GpuError> {
+        let layers = || self.plan.layers.iter().zip(&self.plan.kept);
+        let make = |entry: &super::table::Entry| {
+            if layers().all(|(w, kept)| entry.is_own(w, *kept)) {
+                return Ok(None);
+            }
+            let label = format!("recomputed {:?}", entry.name);
+            let width = (entry.width)(&self.widest);
+            self.act(&label, entry.role, self.rows(entry.span), width).map(Some)
+        };
+        TABLE.iter().map(make).collect()
+    }
+
+    /// The activations of a layer, by [`Saved`].
+    fn layer(&self, layer: usize, shared: &[Option<Act>]) -> Result<Vec<Act>, GpuError> {
+        let w = &self.plan.layers[layer];
+        let make = |(entry, shared): (&super::table::Entry, &Option<Act>)| {
+            let width = (entry.width)(w);
+            match shared {
+                Some(shared) if !entry.is_own(w, self.plan.kept[layer]) => Ok(shared.reshaped(width)),
+                _ => {
+                    self.act(&format!("layer {layer} {:?}", entry.name), entry.role, self.plan.tokens, width)
+                }
+            }
+        };
+        TABLE.iter().zip(shared).map(make).collect()
+    }
+
+    /// The buffers of backward, by [`Temp`].
+    fn temps(&self, shared: &[Option<Act>]) -> Result<Vec<Act>, GpuError> {
+        let make = |temp: &super::table::TempEntry| {
+            // A recomputing layer's gated product is read for the last time before the gradient of its gate is written.
+            if let (Temp::DGate, Some(gated)) = (temp.name, &shared[Saved::Gated as usize]) {
+                return Ok(gated.clone());
+            }
+            let width = (temp.width)(&self.widest, self.plan.storages);
+            self.act(&format!("{:?}", temp.name), temp.role, self.rows(temp.span), width)
+        };
+        TEMPS.iter().map(make).collect()
+    }
+
+    /// Memory that attention's backward may borrow, in the order of [`super::lend::Lent`].
+    fn lendable(&self, temps: &[Act], shared: &[Option<Act>], experts: Option<&ExpertScratch>) -> Vec<Rows> {
+        let memory = |act: &Act| match act.tiles() {
+            Some(tiles) => tiles.as_rows(self.widest.ffn),
+            None => act.rows().clone(),
+        };
+        let temps = TEMPS.iter().zip(temps).filter(|(entry, _)| entry.lent).map(|(_, act)| memory(act));
+        let shared = LENT.into_iter().filter_map(|name| shared[name as usize].as_ref()).map(memory);
+        temps.chain(shared).chain(experts.into_iter().flat_map(ExpertScratch::spare)).collect()
+    }
+
+    /// Gradients of queries, of attention's output and of heads, and attention's scratch.
+    fn attention(&self, free: &[Rows]) -> Result<([Rows; 3], Option<coop16_backward::Scratch>), GpuError> {
+        let LayerWidths { queries, heads, .. } = self.widest;
+        let lent = &self.plan.lent;
+        let rows = |i: usize, label: &str| match lent.rows[i] {
+            Some(lent) => Ok(free[lent].reshaped(queries)),
+            None => self.f32(label, queries),
+        };
+        let gradients = [rows(0, "dq")?, rows(1, "dattention")?, rows(2, "dheads")?];
+        if !self.plan.storages.heads {
+            return Ok((gradients, None));
+        }
+        let scores = match lent.scores {
+            ScorePlace::Two(lent, bytes) => ScoreScratch::within(lent.map(|i| &free[i]), [0, 0], bytes),
+            ScorePlace::Behind(i, start, bytes) => {
+                let half = bytes / 512 * 256;
+                ScoreScratch::within([&free[i], &free[i]], [start, start + half], half)
+            }
+            ScorePlace::Own(bytes) => ScoreScratch::new(self.gpu, bytes)?,
+        };
+        let scratch = coop16_backward::Scratch::new(self.gpu, self.plan.tokens, queries, heads, scores)?;
+        Ok((gradients, Some(scratch)))
+    }
+
+    /// The experts' activations of a layer, by chunk.
+    fn experts(&self, layer: usize, shared: Option<&ExpertActs>) -> Result<Vec<ExpertActs>, GpuError> {
+        let w = &self.plan.layers[layer];
+        let Some(shape) = w.experts else { return Ok(Vec::new()) };
+        if let Some(shared) = shared.filter(|_| self.plan.kept[layer].recomputes()) {
+            return Ok(vec![shared.sharing(self.gpu, w)?]);
+        }
+        let chunks = 0..self.plan.tokens.div_ceil(self.plan.chunk);
+        chunks.map(|_| ExpertActs::new(self.gpu, shape, w, self.plan.chunk)).collect()
+    }
+
+    /// Gradients of the keys and values that a layer makes: of its own, where later layers add to them too.
+    fn dkeys_values(&self, layer: usize, temps: &[Act]) -> Result<Option<(Act, Act)>, GpuError> {
+        let w = &self.plan.layers[layer];
+        let temp = |name: Temp| temps[name as usize].reshaped(w.own_keys);
+        Ok(match (w.own_keys, w.shared_keys) {
+            (0, _) => None,
+            (_, 0) => Some((temp(Temp::DK), temp(Temp::DV))),
+            (_, keys) => {
+                Some((self.f32("key gradients", keys)?.into(), self.f32("value gradients", keys)?.into()))
+            }
+        })
+    }
+}
+
+impl Activations {
+    /// Makes every buffer of `plan`.
+    pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
+        let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let maker = Maker { gpu, plan, widest };
+        let widest = &maker.widest;
+        let shared = maker.shared()?;
+        let temps = maker.temps(&shared)?;
+        let recomputes = plan.kept.iter().any(|kept| kept.recomputes());
+        let shared_experts = match widest.experts.filter(|_| recomputes) {
+            Some(shape) => Some(ExpertActs::new(gpu, shape, widest, plan.chunk)?),
+            None => None,
+        };
+        let mut layers = Vec::new();
+        for (i, w) in plan.layers.iter().enumerate() {
+            layers.push(LayerBuffers {
+                widths: w.clone(),
+                kept: plan.kept[i],
+                acts: maker.layer(i, &shared)?,
+                experts: maker.experts(i, shared_experts.as_ref())?,
+                dkeys_values: maker.dkeys_values(i, &temps)?,
+            });
+        }
+        let experts = match &widest.experts {
+            None => None,
+            Some(shape) => {
+                let normed = temps[Temp::DNormed as usize].clone();
+                let rank = widest.experts_rank();
+                Some(ExpertScratch::new(gpu, plan.storages, shape, normed, plan.chunk, rank)?)
+            }
+        };
+        let free = maker.lendable(&temps, &shared, experts.as_ref());
+        let ([dq, dattn_q, dheads], attention) = maker.attention(&free)?;
+        let operands = match plan.shapes.operand {
+            0 => None,
+            operand => Some(Operands::new(gpu, plan.tokens, operand, operand, plan.shapes.u)?),
+        };
+        let scratch = Scratch {
+            u: maker.f32("u", plan.shapes.u)?,
+            masked: maker.f32("masked input", plan.shapes.masked)?,
+            operands,
+            delta: temps[Temp::Delta as usize].rows().clone(),
+            dheads,
+            attention,
+        };
+        Ok(Activations {
+            tokens: plan.tokens,
+            scratch,
+            dhidden: maker.f32("stream gradient", widest.width)?.into(),
+            experts,
+            chunk: plan.chunk,
+            stream: maker.f32("stream", widest.width)?,
+            layers,
+            storages: plan.storages,
+            temps,
+            dq,
+            dattn_q,
+        })
+    }
+
+    /// The tokens of a micro-batch, in chunks.
+    pub fn chunks(&self, tokens: usize) -> impl Iterator<Item = Chunk> + use<> {
+        let size = self.chunk;
+        (0..tokens).step_by(size).map(move |first| Chunk { first, tokens: size.min(tokens - first) })
+    }
+
+    /// The activations that layer `layer` saves of `chunk`. In backward (`again`), those that were kept are marked.
+    pub fn layer(&self, layer: usize, chunk: Chunk, again: bool) -> LayerActs {
+        let buffers = &self.layers[layer];
+        let view = |(entry, act): (&super::table::Entry, &Act)| {
+            let is_own = entry.is_own(&buffers.widths, buffers.kept);
+            let act = match is_own || entry.span == Span::Tokens {
+                true => act.rows_from(chunk.first),
+                false => act.clone(),
+            };
+            let act = match entry.name {
+                Saved::Input => act.with_staging(self.stream.below(chunk.first)),
+                Saved::Down => act.with_staging(self.temps[Temp::DownStaging as usize].rows().clone()),
+                Saved::Attention => {
+                    act.with_staging(self.dq.reshaped(buffers.widths.queries)).for_rows(chunk.tokens)
+                }
+                _ if entry.role == Role::Heads => act.for_rows(chunk.tokens),
+                _ => act,
+            };
+            let was_kept = is_own && [Saved::Attention, Saved::Down].contains(&entry.name);
+            if again && was_kept { act.keep() } else { act }
+        };
+        LayerActs(TABLE.iter().zip(&buffers.acts).map(view).collect())
+    }
+
+    /// Whether backward computes what layer `layer` saves again.
+    pub fn recomputes(&self, layer: usize) -> bool {
+        self.layers[layer].kept.recomputes()
+    }
+
+    /// The input of layer `layer`, or behind the last one the model's output, from token `first` on. In backward, where it is
+    /// computed `again`, it was kept.
+    pub fn input(&self, layer: usize, first: usize, again: bool) -> Act {
+        let act = match self.layers.get(layer) {
+            Some(buffers) => {
+                let input = &buffers.acts[Saved::Input as usize];
+                input.rows_from(first).with_staging(self.stream.below(first))
+            }
+            None => self.stream.below(first).into(),
+        };
+        if again { act.keep() } else { act }
+    }
+
+    /// The keys and values of layer `layer`, of a micro-batch of `tokens` tokens.
+    pub fn keys_values(&self, layer: usize, tokens: usize) -> [Act; 2] {
+        [Saved::K, Saved::V].map(|name| self.layers[layer].acts[name as usize].for_rows(tokens))
+    }
+
+    /// Gradients of the keys and values that layer `layer` makes `[T, G·K]`.
+    pub fn dkeys_values(&self, layer: usize) -> &(Act, Act) {
+        self.layers[layer].dkeys_values.as_ref().expect("a donor makes keys and values")
+    }
+
+    /// Whether later layers use the keys and values of layer `layer`.
+    pub fn shares_keys(&self, layer: usize) -> bool {
+        self.layers[layer].widths.shared_keys > 0
+    }
+
+    /// Sets the gradients of the keys and values of layer `layer` to zero, where it makes any.
+    pub fn clear_dkeys_values(&self, rec: &mut Recorder, layer: usize, tokens: usize) {
+        for act in self.layers[layer].dkeys_values.iter().flat_map(|(dk, dv)| [dk, dv]) {
+            let rows = act.rows();
+            rec.clear(&rows.buffer, (tokens * rows.stride * 4) as u64);
+        }
+    }
+
+    /// The experts of a layer, of `chunk`; `None` in dense models.
+    pub fn experts(&self, layer: usize, chunk: Chunk) -> Option<(&ExpertActs, &ExpertScratch)> {
+        let layer = &self.layers[layer];
+        let acts = layer.experts.get(if layer.kept.recomputes() { 0 } else { chunk.first / self.chunk })?;
+        Some((acts, self.experts.as_ref()?))
+    }
+
+    /// The experts' activations of the first chunk, by layer that has any.
+    pub fn first_experts(&self) -> impl Iterator<Item = &ExpertActs> {
+        self.layers.iter().filter_map(|layer| layer.experts.first())
+    }
+
+    /// The scratch of the backward of layer `layer`, of `chunk`.
+    pub fn backward_scratch(&self, layer: usize, chunk: Chunk) -> ScratchActs {
+        let w = &self.layers[layer].widths;
+        let view =
+            |(entry, act): (&super::table::TempEntry, &Act)| act.reshaped((entry.width)(w, self.storages));
+        let temps: Vec<Act> = TEMPS.iter().zip(&self.temps).map(view).collect();
+        let temp = |name: Temp| temps[name as usize].clone();
+        let operand = |rows: Act| match (self.storages.of(Role::Block), &self.scratch.operands) {
+            (Storage::Tiled, Some(operands)) => Act::tiled(operands.dy.for_rows(chunk.tokens), None),
+            _ => rows,
+        };
+        let dattention: Act = self.dattn_q.reshaped(w.queries).into();
+        ScratchActs {
+            doutput: operand(temp(Temp::DStream)),
+            doutput_beside_experts: operand(temp(Temp::DNormed)),
+            dq: self.dq.reshaped(w.queries).into(),
+            dattn_q: operand(dattention.clone()),
+            dattention,
+            temps,
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
+
+use super::experts::{ExpertActs, ExpertScratch};
+use super::lend::Lent;
+use super::table::{self, Entry, LENT, Own, Saved, Span, Storages, TABLE, TEMPS, Temp};
+use super::widths::LayerWidths;
+use crate::base::config::{Config, Experts, LayerConfig};
+use crate::gpu::{Gpu, PARTIAL_SUMS};
+use crate::ops::attention::coop16;
+use crate::ops::attention::coop16_backward::{self, ScoreScratch};
+use crate::ops::lora::PerInput;
+use crate::ops::pass::Operands;
+use crate::train::trainer::Capacity;
+
+/// Tokens that pass through a feed-forward block at a time. It does not depend on what layers keep, so that no plan changes the
+/// order of a sum.
+pub const CHUNK: usize = 8192;
+
+/// Chunks are not made smaller than this: by then other buffers take more.
+pub const LEAST_CHUNK: usize = 512;
+
+/// Bounds of the bytes of a chunk of logits, unless one row alone is larger: more rows keep more of the device busy, and long
+/// passes have room for them.
+const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
+/// Bytes of logits per loss token, between these bounds.
+const HEAD_BYTES_PER_TOKEN: u64 = 32 << 10;
+
+/// Products of a large matrix that take as long as one of attention's forward with as many multiplications: 268 and 102 TFLOP/s
+/// on an H200, `bench e2b --sequence 2048 --batch 4 --memory-limit 6 --loss-share 25`.
+const ATTENTION_WORK: u64 = 2;
+
+/// The memory that a run will need, before anything is allocated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Largest micro-batch, in tokens.
+    pub tokens: usize,
+    /// Tokens that pass through a feed-forward block at a time.
+    pub chunk: usize,
+    /// Rows of logits that exist at a time.
+    pub head_rows: usize,
+    /// Bytes by purpose.
+    pub bytes: Vec<(&'static str, u64)>,
+    /// How much each layer keeps for backward.
+    pub kept: Vec<Kept>,
+    /// The experts that stay in host memory.
+    pub offloaded: Offloaded,
+    pub(crate) layers: Vec<LayerWidths>,
+    pub(crate) storages: Storages,
+    pub(crate) shapes: Shapes,
+    pub(crate) lent: Lent,
+}
+
+/// Shapes of the scratch that all layers share.
+#[derive(Clone, Copy, Debug)]
+pub struct Shapes {
+    /// Columns of `u`.
+    pub u: usize,
+    /// Columns of an input under a dropout mask; 0 without dropout.
+    pub masked: usize,
+    /// Columns of an operand that is packed for a product; 0 where products read f32.
+    pub operand: usize,
+}
+
+/// How much of its forward a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
+/// decides how much memory attention's backward can borrow, though: on 16×16 matrices sums over long passes may then be added
+/// up in other parts, and round differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// Its input.
+    Input,
+    /// Also the output of its feed-forward block: a third of that block is not recomputed.
+    Down,
+    /// Also the output of its attention.
+    Attention,
+    /// Everything.
+    All,
+}
+
+impl Kept {
+    /// Whether backward computes anything again.
+    pub fn recomputes(self) -> bool {
+        self != Kept::All
+    }
+}
+
+/// How much may be kept, as the recipe sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Keep the activations of as many layers as this many bytes hold, the last ones first.
+    Keep(u64),
+    /// Keep as much as leaves the whole plan within this many bytes.
+    Within(u64),
+    /// Every layer.
+    Always,
+    /// No layer.
+    Never,
+}
+
+/// Experts that stay in host memory and are copied to the device layer by layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offloaded {
+    /// Their layers.
+    pub layers: Vec<usize>,
+    /// Layers that have experts.
+    pub of: usize,
+    /// Bytes of host memory.
+    pub bytes: u64,
+    /// Bytes that a forward copies: per micro-batch of an evaluation, or per token of a reply.
+    pub forward: u64,
+    /// Bytes that forward and backward of a micro-batch copy.
+    pub training: u64,
+}
+
+/// The passes that a plan is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Passes {
+    /// Their largest micro-batch.
+    pub capacity: Capacity,
+    /// Whether adapters read inputs with dropout.
+    pub masked: bool,
+    /// How much may be kept.
+    pub recompute: Recompute,
+}
+
+/// The model and the adapter, as far as a plan depends on them.
+#[derive(Clone, Debug)]
+pub struct Demand<'a> {
+    /// The model's shape.
+    pub config: &'a Config,
+    /// Columns of `z` by layer and input.
+    pub z: Vec<PerInput<usize>>,
+    /// Columns of the widest `z` of tokens.
+    pub u_width: usize,
+    /// Bytes of the adapter with its gradients and moments.
+    pub adapter: u64,
+    /// Bytes of frozen weights on the device, without the experts that take turns.
+    pub weights: u64,
+    /// Bytes of the buffers in which experts from host memory take turns.
+    pub turns: u64,
+    /// The experts that stay in host memory.
+    pub offloaded: Offloaded,
+    /// Bytes of a row of the per-layer embeddings; 0 where the model has none.
+    pub per_layer_row: usize,
+    /// Most tokens of a chunk, a multiple of 64.
+    pub chunk: usize,
+    /// Tokens below which chunks are not made smaller.
+    pub least_chunk: usize,
+}
+
+impl Plan {
+    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit.
+    pub fn of(gpu: &Gpu, demand: &Demand, passes: Passes) -> Plan {
+        let tokens = passes.capacity.tokens;
+        let with_chunk =
+            |chunk: usize| Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens)).plan();
+        let Recompute::Within(limit) = passes.recompute else { return with_chunk(demand.chunk) };
+        let mut chunk = demand.chunk.min(tokens);
+        loop {
+            let plan = with_chunk(chunk);
+            if plan.total() <= limit || chunk / 2 < demand.least_chunk {
+                return plan;
+            }
+            chunk /= 2;
+        }
+    }
+
+    /// Bytes of the whole plan.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// One chunk size's plan in the making.
+struct Planner<'a> {
+    gpu: &'a Gpu,
+    demand: &'a Demand<'a>,
+    passes: Passes,
+    chunk: usize,
+    layers: Vec<LayerWidths>,
+    widest: LayerWidths,
+    storages: Storages,
+    shapes: Shapes,
+    least_scores: u64,
+}
+
+impl<'a> Planner<'a> {
+    fn new(gpu: &'a Gpu, demand: &'a Demand<'a>, passes: Passes, chunk: usize) -> Planner<'a> {
+        let config = demand.config;
+        let tokens = passes.capacity.tokens;
+        let each = demand.z.iter().enumerate();
+        let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(config, i, *z)).collect();
+        let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let tiles = gpu.kernels().reads_tiles();
+        let heads = tiles && config.layers.iter().all(|l| coop16::supports(l.head_size));
+        let storages = Storages { tiles, masked: passes.masked, heads };
+        // Columns over all tokens that take as much as `cols` over a chunk.
+        let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
+        let narrow = widest.width.max(widest.queries).max(widest.per_layer);
+        let wide = narrow.max(of_chunk(widest.ffn));
+        let shapes = Shapes {
+            u: demand.u_width,
+            masked: if passes.masked { wide } else { 0 },
+            operand: match (tiles, passes.masked) {
+                (false, _) => 0,
+                (true, false) => narrow, // the widest operands are stored as tiles
+                (true, true) => wide,
+            },
+        };
+        let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
+        let scores = config.layers.iter().map(|l| ScoreScratch::least_bytes(l.heads, tokens, reach(l))).max();
+        let least_scores = if heads { scores.unwrap_or(0) } else { 0 };
+        Planner { gpu, demand, passes, chunk, layers, widest, storages, shapes, least_scores }
+    }
+
+    fn plan(self) -> Plan {
+        let tokens = self.passes.capacity.tokens;
+        let sizes: Vec<Sizes> = (0..self.layers.len()).map(|i| self.sizes(i)).collect();
+        let shared = Shared {
+            all: self.shared(|own| matches!(own, Own::From(Kept::All) | Own::Keys))
+                + self.experts(&self.widest)
+                - self.temp_bytes(Temp::DGate),
+            down: self.shared(|own| own == Own::From(Kept::Down)),
+            attention: self.shared(|own| own == Own::From(Kept::Attention)),
+        };
+        let queries = (tokens * self.widest.queries * 4) as u64;
+        let mut fixed = self.fixed();
+        let room = |recomputes: bool| match self.passes.recompute {
+            Recompute::Keep(room) => room,
+            Recompute::Within(limit) => {
+                let own = self.lend(recomputes).own(queries);
+                limit.saturating_sub(own + fixed.iter().map(|(_, bytes)| bytes).sum::<u64>())
+            }
+            Recompute::Always => 0,
+            Recompute::Never => u64::MAX,
+        };
+        let any_recomputes = |kept: &[Kept]| kept.iter().any(|kept| kept.recomputes());
+        let mut kept = choose(&sizes, &shared, room(true));
+        if !any_recomputes(&kept) {
+            // Without recomputation less memory can be borrowed.
+            kept = choose(&sizes, &shared, room(false));
+        }
+        let recomputes = any_recomputes(&kept);
+        let lent = self.lend(recomputes);
+        let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
+        fixed.push(("activations, kept", bytes_kept.sum()));
+        fixed.push(("attention scratch, not borrowed", lent.own(queries)));
+        if recomputes {
+            fixed.push(("activations, recomputed layer by layer", shared.needed(&kept)));
+        }
+        Plan {
+            tokens,
+            chunk: self.chunk,
+            head_rows: self.head_rows(),
+            bytes: fixed,
+            kept,
+            offloaded: self.demand.offloaded.clone(),
+            layers: self.layers,
+            storages: self.storages,
+            shapes: self.shapes,
+            lent,
+        }
+    }
+
+    /// Bytes by purpose that do not depend on what layers keep.
+    fn fixed(&self) -> Vec<(&'static str, u64)> {
+        let tokens = self.passes.capacity.tokens;
+        let config = self.demand.config;
+        let stream = (tokens * self.widest.width * 4) as u64;
+        let always: u64 = self.layers.iter().map(|w| self.always(w)).sum();
+        let key_gradients: usize = self.layers.iter().map(|w| 2 * w.shared_keys).sum();
+        let inputs = always + 2 * stream + (tokens * key_gradients * 4) as u64;
+        let scratch_columns = self.shapes.u + self.shapes.masked;
+        let scratch = TEMPS.iter().map(|temp| self.temp_bytes(temp.name)).sum::<u64>()
+            + (tokens * scratch_columns * 4) as u64;
+        let experts = |shape: &Experts| {
+            let (width, rank) = (self.widest.width, self.widest.experts_rank());
+            ExpertScratch::bytes(self.gpu, self.storages, shape, width, self.chunk, rank)
+        };
+        let logits = (config.vocab.next_multiple_of(4) + 4 * config.width) * 4 * self.head_rows();
+        // The next micro-batch's rows are uploaded while this one's are read.
+        let per_layer_rows = 2 * tokens.min(config.vocab) * self.demand.per_layer_row;
+        vec![
+            ("frozen weights", self.demand.weights),
+            ("experts from host memory, in turn", self.demand.turns),
+            ("adapter, gradients and moments", self.demand.adapter),
+            ("layer inputs, keys and values", inputs),
+            ("backward scratch", scratch),
+            ("rows of experts", self.widest.experts.as_ref().map_or(0, experts)),
+            ("logits, one chunk", logits as u64),
+            ("per-layer embedding rows", per_layer_rows as u64),
+            ("packed operands", self.operands()),
+            (
+                "sums of split products",
+                if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 },
+            ),
+        ]
+    }
+
+    /// Bytes of scratch for operands of products on 16×16 matrices, and of attention's backward there.
+    fn operands(&self) -> u64 {
+        if self.shapes.operand == 0 {
+            return 0;
+        }
+        let tokens = self.passes.capacity.tokens;
+        let operand = self.shapes.operand;
+        let config = self.demand.config;
+        let attention = match self.storages.heads {
+            true => coop16_backward::Scratch::bytes(tokens, self.widest.queries, self.widest.heads),
+            false => 0,
+        };
+        Operands::bytes(tokens, operand, operand, self.shapes.u)
+            + Operands::bytes(self.head_rows(), config.width, config.vocab, 0)
+            + attention
+    }
+
+    /// Rows of logits that exist at a time.
+    fn head_rows(&self) -> usize {
+        let loss_tokens = self.passes.capacity.loss_tokens;
+        let row_bytes = (self.demand.config.vocab.next_multiple_of(4) * 4) as u64;
+        let bytes = (loss_tokens as u64 * HEAD_BYTES_PER_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
+        ((bytes / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1))
+    }
+
+    fn rows(&self, span: Span) -> usize {
+        match span {
+            Span::Tokens => self.passes.capacity.tokens,
+            Span::Chunk => self.chunk,
+        }
+    }
+
+    /// Bytes of one buffer of backward.
+    fn temp_bytes(&self, name: Temp) -> u64 {
+        let temp = &TEMPS[name as usize];
+        let width = (temp.width)(&self.widest, self.storages);
+        self.storages.of(temp.role).bytes(self.rows(temp.span), width)
+    }
+
+    /// Bytes of an activation of a layer of its own.
+    fn own_bytes(&self, entry: &Entry, w: &LayerWidths) -> u64 {
+        self.storages.of(entry.role).bytes(self.passes.capacity.tokens, (entry.width)(w))
+    }
+
+    /// Bytes that a layer has for itself at every level.
+    fn always(&self, w: &LayerWidths) -> u64 {
+        let own = TABLE.iter().filter(|entry| entry.is_own(w, Kept::Input));
+        own.map(|entry| self.own_bytes(entry, w)).sum()
+    }
+
+    /// Bytes of the experts' activations of a chunk of a layer.
+    fn experts(&self, w: &LayerWidths) -> u64 {
+        w.experts.as_ref().map_or(0, |shape| ExpertActs::bytes(self.gpu, shape, w, self.chunk))
+    }
+
+    /// Bytes of the shared activations of which `which` says yes.
+    fn shared(&self, which: impl Fn(Own) -> bool) -> u64 {
+        let entries = TABLE.iter().filter(|entry| which(entry.own));
+        let bytes = |entry: &Entry| {
+            let width = (entry.width)(&self.widest);
+            self.storages.of(entry.role).bytes(self.rows(entry.span), width)
+        };
+        entries.map(bytes).sum()
+    }
+
+    /// Bytes and saved work of layer `layer` at each level.
+    fn sizes(&self, layer: usize) -> Sizes {
+        let Passes { capacity: Capacity { tokens, longest, .. }, .. } = self.passes;
+        let w = &self.layers[layer];
+        let own = |kept: Kept| -> u64 {
+            let entries = TABLE.iter().filter(|entry| entry.is_own(w, kept) && !entry.is_own(w, Kept::Input));
+            entries.map(|entry| self.own_bytes(entry, w)).sum()
+        };
+        let down = own(Kept::Down);
+        let chunks = tokens.div_ceil(self.chunk.max(1)) as u64;
+        let window = self.demand.config.layers[layer].window;
+        let keys = window.map_or(longest / 2, |window| window.min(longest / 2));
+        Sizes {
+            down,
+            attention: own(Kept::Attention) - down,
+            all: own(Kept::All) + chunks * self.experts(w),
+            down_work: (tokens * w.width * w.ffn) as u64,
+            attention_work: ATTENTION_WORK * 2 * (tokens * w.queries * keys) as u64,
+        }
+    }
+
+    /// Which memory attention's backward borrows.
+    fn lend(&self, recomputes: bool) -> Lent {
+        let mut sizes: Vec<u64> = TEMPS
+            .iter()
+            .filter(|temp| temp.lent)
+            .map(|temp| {
+                let width = (temp.width)(&self.widest, self.storages);
+                self.storages.of(temp.role).value_bytes(self.rows(temp.span), width)
+            })
+            .collect();
+        let saved = |name: Saved| {
+            let entry = table::of(name);
+            self.storages.of(entry.role).value_bytes(self.rows(entry.span), (entry.width)(&self.widest))
+        };
+        sizes.extend(LENT.into_iter().filter(|_| recomputes).map(saved));
+        let of_experts = |shape: &Experts| {
+            ExpertScratch::spare_bytes(self.gpu, self.storages, shape, self.widest.width, self.chunk)
+        };
+        sizes.extend(self.widest.experts.iter().flat_map(of_experts));
+        let queries = (self.passes.capacity.tokens * self.widest.queries * 4) as u64;
+        Lent::new(&sizes, queries, self.least_scores, self.gpu.max_binding_bytes())
+    }
+}
+
+/// Bytes that a layer may keep beyond those that it has at every level.
+#[derive(Clone, Copy)]
+struct Sizes {
+    down: u64,
+    attention: u64,
+    all: u64, // the others included
+    /// Multiplications that each saves.
+    down_work: u64,
+    attention_work: u64,
+}
+
+impl Sizes {
+    fn of(&self, kept: Kept) -> u64 {
+        match kept {
+            Kept::Input => 0,
+            Kept::Down => self.down,
+            Kept::Attention => self.down + self.attention,
+            Kept::All => self.all,
+        }
+    }
+}
+
+/// Bytes that recomputing layers share.
+struct Shared {
+    all: u64,
+    down: u64,      // more, where a layer does not keep it
+    attention: u64, // the same
+}
+
+impl Shared {
+    fn needed(&self, kept: &[Kept]) -> u64 {
+        let of = |level: Kept, bytes: u64| if kept.iter().any(|k| *k < level) { bytes } else { 0 };
+        of(Kept::All, self.all) + of(Kept::Down, self.down) + of(Kept::Attention, self.attention)
+    }
+}
+
+/// Chooses what each layer keeps, so that it fits into `room` where that is possible: first the outputs of feed-forward blocks
+/// and of attention, those first that save the most work per byte, then everything. Between equals the last layer comes first.
+fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
+    if layers.iter().map(|l| l.all).sum::<u64>() <= room {
+        return vec![Kept::All; layers.len()];
+    }
+    let ratio = |work: u64, bytes: u64| work as f64 / bytes.max(1) as f64;
+    let mut turns: Vec<(f64, usize, Kept)> = Vec::new();
+    for (i, l) in layers.iter().enumerate().rev() {
+        let [down, attention] = [ratio(l.down_work, l.down), ratio(l.attention_work, l.attention)];
+        // Attention's output is kept beside the feed-forward block's, or both at once.
+        let both = ratio(l.down_work + l.attention_work, l.down + l.attention);
+        turns.extend([
+            (down, i, Kept::Down),
+            (if attention > down { both } else { attention }, i, Kept::Attention),
+        ]);
+    }
+    turns.sort_by(|a, b| b.0.total_cmp(&a.0));
+    turns.extend((0..layers.len()).rev().map(|i| (0.0, i, Kept::All)));
+    let mut kept = vec![Kept::Input; layers.len()];
+    for (_, i, more) in turns {
+        let before = kept[i];
+        kept[i] = before.max(more);
+        let bytes: u64 = kept.iter().zip(layers).map(|(kept, sizes)| sizes.of(*kept)).sum();
+        if bytes + shared.needed(&kept) > room {
+            kept[i] = before;
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept::{All, Attention, Down, Input};
+    use super::{Shared, Sizes, choose};
+
+    #[test]
+    fn what_saves_most_for_its_size_is_kept_first() {
+        // The second one has no window.
+        let layer = |attention_work| Sizes { down: 3, attention: 5, all: 30, down_work: 12, attention_work };
+        let kept =
+            |layers: [Sizes; 3], room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
+        let short = |room| kept([layer(5), layer(10), layer(5)], room);
+        assert_eq!(short(90), [All; 3], "all fit without scratch");
+        assert_eq!(short(89), [Attention, Attention, All]);
+        assert_eq!(short(86), [Attention, Attention, All]);
+        assert_eq!(short(85), [Attention; 3]);
+        assert_eq!(short(64), [Attention; 3]);
+        assert_eq!(short(63), [Down, Attention, Attention]);
+        assert_eq!(short(58), [Down, Attention, Down]);
+        assert_eq!(short(57), [Down; 3]);
+        assert_eq!(short(53), [Down; 3]);
+        assert_eq!(short(52), [Input, Down, Down]);
+        assert_eq!(short(49), [Input, Input, Down]);
+        assert_eq!(short(48), [Input; 3]);
+        assert_eq!(short(0), [Input; 3]);
+        // Where samples are long, attention over all of them costs more than feed-forwards.
+        let long = |room| kept([layer(5), layer(100), layer(5)], room);
+        assert_eq!(long(64), [Attention; 3]);
+        assert_eq!(long(58), [Down, Attention, Down]);
+        assert_eq!(long(57), [Input, Attention, Down]);
+        assert_eq!(long(54), [Input, Attention, Input]);
+        assert_eq!(long(53), [Down; 3], "no room for both");
+    }
+}

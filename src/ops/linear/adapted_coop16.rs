@@ -1,0 +1,99 @@
+//! [`super::forward`] and [`super::backward`] on 16×16 matrices: operands that are stored in f32 are packed first.
+
+use super::coop16::{self, LowRank};
+use super::{Projection, adapter_input, masked_backward, operand};
+use crate::ops::act::Act;
+use crate::ops::lora::Lora;
+use crate::ops::lora::coop16 as lora_coop16;
+use crate::ops::pass::{Operands, Pass};
+
+/// See [`super::forward`]. The input's tiles are packed once, and `z` is left packed for the products.
+pub fn forward(
+    p: &mut Pass,
+    scratch: &Operands,
+    outputs: &[Projection],
+    x: &Act,
+    lora: Option<Lora>,
+    z: &Act,
+) {
+    let rows = p.tokens;
+    let cols = outputs[0].1.cols;
+    let mut packed = None;
+    if let Some(lora) = lora {
+        let input = adapter_input(p, lora, x);
+        let tiles = operand(p.rec, &scratch.x, &input, cols, rows);
+        let thin = lora.mask.is_none().then_some(&scratch.thin);
+        lora_coop16::project(p.rec, z.rows().all(), tiles, &lora.group.a.value, rows, thin);
+        // Under a mask the products read another input than the adapter.
+        packed = lora.mask.is_none().then(|| tiles.clone());
+    }
+    let outputs: Vec<&Projection> = outputs.iter().filter(|(_, _, y)| !y.is_kept()).collect();
+    if outputs.is_empty() {
+        return;
+    }
+    let x = packed.unwrap_or_else(|| operand(p.rec, &scratch.x, x, cols, rows).clone());
+    if let Some(lora) = lora.filter(|lora| lora.mask.is_some()) {
+        scratch.thin.pack_alike(p.rec, z.rows().all(), lora.group.a.value.rows, rows, &x);
+    }
+    for (module, weight, y) in outputs {
+        let term = lora.and_then(|lora| {
+            let member = lora.group.member(*module)?;
+            Some(LowRank {
+                z: &scratch.thin,
+                z_offset: member.offset,
+                matrix: &member.b.value,
+                first_row: 0,
+                rank: lora.rank,
+                scale: lora.scale,
+            })
+        });
+        coop16::forward(p.rec, y.staging().all(), &x, weight, 1.0, term.as_ref(), rows);
+        y.store(p.rec, rows);
+    }
+}
+
+/// See [`super::backward`].
+pub fn backward(
+    p: &mut Pass,
+    scratch: &Operands,
+    dx: Option<(&Act, bool)>,
+    gradients: &[Projection],
+    x: &Act,
+    lora: Option<Lora>,
+    z: &Act,
+) {
+    let rows = p.tokens;
+    let u = &p.scratch.u;
+    let input = lora.map(|lora| (lora, adapter_input(p, lora, x)));
+    for (i, (module, weight, dy)) in gradients.iter().enumerate() {
+        let member = lora.and_then(|lora| Some((lora, lora.group.member(*module)?)));
+        if member.is_none() && dx.is_none() {
+            continue;
+        }
+        let dy = operand(p.rec, &scratch.dy, dy, weight.rows, rows);
+        if let Some((lora, member)) = member {
+            let (z, u) = (z.rows().from(member.offset), u.from(member.offset));
+            lora_coop16::gradient_b(p.rec, &member.b.grad, dy, z, lora.scale, rows);
+            lora_coop16::project_back(p.rec, u, dy, &member.b.value, lora.scale, rows, &scratch.thin);
+        }
+        let Some((dx, accumulate)) = dx else { continue };
+        let fused = member.filter(|(lora, _)| lora.mask.is_none());
+        let term = fused.map(|(lora, member)| LowRank {
+            z: &scratch.thin,
+            z_offset: 0,
+            matrix: &lora.group.a.value,
+            first_row: member.offset,
+            rank: lora.rank,
+            scale: 1.0,
+        });
+        let dx = dx.rows().all();
+        coop16::backward(p.rec, dx, dy, weight, 1.0, term.as_ref(), rows, accumulate || i > 0);
+    }
+    let Some((lora, input)) = input else { return };
+    let a = &lora.group.a;
+    let input = operand(p.rec, &scratch.x, &input, a.value.cols, rows);
+    lora_coop16::gradient_a(p.rec, &a.grad, u.all(), input, rows);
+    if let Some((dx, _)) = dx {
+        masked_backward(p, dx.rows(), lora);
+    }
+}

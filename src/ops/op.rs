@@ -1,0 +1,294 @@
+//! The table of all ops. Tests, benchmarks, shader validation and the profiler read it.
+
+use crate::base::formats::GgmlType;
+use crate::ops::{attention, block_end, heads};
+
+/// The kind of work that an op does, for the profiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Products with frozen weights.
+    Product,
+    /// Attention.
+    Attention,
+    /// Gradients of adapter matrices, and their own products on matrices of 16×16.
+    Adapter,
+    /// Norms.
+    Norm,
+    /// Losses and gradients of logits.
+    Loss,
+    /// The optimizer.
+    Optimizer,
+    /// Everything else.
+    Other,
+}
+
+/// A family of kernels that an op can run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Variant {
+    /// f32: a software renderer takes its own kernels where an op has them, other devices take the plain ones.
+    F32,
+    /// f32 by the kernels that every device runs.
+    Plain,
+    /// Operands in f16.
+    F16,
+    /// Operands in f16 on cooperative matrices of 8×8.
+    Coop8,
+    /// Kernels beside the products on matrices of 16×16, which read or write packed operands: they need f16 only.
+    Packed,
+    /// Operands in f16 on cooperative matrices of 16×16.
+    Coop16,
+}
+
+impl std::fmt::Display for Variant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Variant::F32 => "f32",
+            Variant::Plain => "plain",
+            Variant::F16 => "f16",
+            Variant::Coop8 => "coop8",
+            Variant::Packed => "packed",
+            Variant::Coop16 => "coop16",
+        })
+    }
+}
+
+/// Values of the sizes that a kernel's text is expanded with.
+pub type Sizes = Vec<(&'static str, u32)>;
+
+/// A file of an op's shaders without `.wgsl`, and a function that lists its sizes.
+pub type ShaderSizes = (&'static str, fn() -> Vec<Sizes>);
+
+/// One op: a folder of `src/ops` and `shaders`.
+pub struct Op {
+    /// Its folder.
+    pub name: &'static str,
+    /// The kind of its work.
+    pub kind: Kind,
+    /// The variants that have kernels of their own.
+    pub variants: &'static [Variant],
+    /// Its shaders that have sizes, with values that cover what the op asks for. Other shaders have none.
+    pub sizes: &'static [ShaderSizes],
+}
+
+const fn op(
+    name: &'static str,
+    kind: Kind,
+    variants: &'static [Variant],
+    sizes: &'static [ShaderSizes],
+) -> Op {
+    Op { name, kind, variants, sizes }
+}
+
+const F32: &[Variant] = &[Variant::F32];
+const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
+
+/// Every op.
+pub static OPS: [Op; 28] = [
+    op("adamw", Kind::Optimizer, F32, &[]),
+    op("argmax", Kind::Other, F32, &[]),
+    op(
+        "attention",
+        Kind::Attention,
+        PRODUCTS,
+        &[
+            ("tiled", attention_tiled),
+            ("software", software),
+            ("coop8", attention_coop8),
+            ("coop16", attention_coop16),
+            ("coop16_rows", matrices),
+            ("coop16_scores", attention_parts),
+            ("coop16_product", attention_parts),
+        ],
+    ),
+    op("block_end", Kind::Norm, F32, &[("plain", block_ends)]),
+    op("cached_attention", Kind::Attention, F32, &[]),
+    op("cached_gated", Kind::Other, F32, &[("plain", cached_gates)]),
+    op("cached_heads", Kind::Norm, F32, &[("plain", || each("DEEP", &[1, 4]))]),
+    op(
+        "cross_entropy",
+        Kind::Loss,
+        &[Variant::F32, Variant::Packed],
+        &[("coop16", || each("THREADS", &[256, 1024]))],
+    ),
+    op("dropout", Kind::Adapter, F32, &[]),
+    op("embedding", Kind::Other, F32, &[]),
+    op("experts", Kind::Other, F32, &[]),
+    op("gated", Kind::Other, &[Variant::F32, Variant::Packed, Variant::Coop16], &[("coop16", gates)]),
+    op("heads", Kind::Norm, &[Variant::Packed], &[("coop16_backward", heads_backward)]),
+    op(
+        "linear",
+        Kind::Product,
+        PRODUCTS,
+        &[
+            ("tiled", halves),
+            ("grouped", grouped_products),
+            ("software", software),
+            ("coop8", lanes),
+            ("grouped_coop8", lanes),
+            ("coop16", || each("GROUPED", &[0])),
+            ("grouped_coop16", || each("GROUPED", &[1])),
+        ],
+    ),
+    op(
+        "lora",
+        Kind::Adapter,
+        &[Variant::F32, Variant::Plain, Variant::Coop16],
+        &[("software", software), ("coop16", || each("COLUMNS", &[1, 2, 3, 4]))],
+    ),
+    op("matvec", Kind::Product, F32, &[("plain", matvecs)]),
+    op("norm_add", Kind::Norm, &[Variant::Packed], &[("coop16", norms_added)]),
+    op("pack", Kind::Other, &[Variant::Packed], &[]),
+    op("partial_sums", Kind::Product, F32, &[]),
+    op("peak", Kind::Other, &[], &[("coop", peaks)]),
+    op("per_layer", Kind::Other, F32, &[]),
+    op("random", Kind::Other, F32, &[]),
+    op(
+        "rms_norm",
+        Kind::Norm,
+        &[Variant::F32, Variant::Plain, Variant::Packed],
+        &[("plain", norms), ("coop16", norms_packed)],
+    ),
+    op("rope", Kind::Norm, F32, &[]),
+    op("row_factors", Kind::Product, &[Variant::F16], &[]),
+    op("row_status", Kind::Loss, &[Variant::F32, Variant::Packed], &[]),
+    op("scale", Kind::Other, F32, &[]),
+    op("update_norm", Kind::Optimizer, F32, &[]),
+];
+
+/// The op of a shader or a kernel, by its name: the part before the first `/`.
+pub fn find(name: &str) -> Option<&'static Op> {
+    let folder = name.split('/').next().unwrap_or(name);
+    OPS.iter().find(|op| op.name == folder)
+}
+
+/// The kind of work of a kernel, by the name that [`crate::gpu::Gpu::finish_profile`] gives it.
+pub fn kind(kernel: &str) -> Kind {
+    find(kernel).map_or(Kind::Other, |op| op.kind)
+}
+
+/// Values of the sizes of `shader`, a file of `shaders/` without `.wgsl`, that its validation covers; at least one.
+pub fn sizes(shader: &str) -> Vec<Sizes> {
+    let file = shader.split('/').next_back();
+    let own = find(shader).and_then(|op| op.sizes.iter().find(|(name, _)| Some(*name) == file));
+    own.map_or_else(|| vec![Vec::new()], |(_, sizes)| sizes())
+}
+
+/// The file of `shaders/formats/` that reads weights of a format.
+///
+/// # Panics
+/// Panics on a format without kernels, which models are never loaded with.
+pub fn reader(format: GgmlType) -> &'static str {
+    match format {
+        GgmlType::F32 => "f32",
+        GgmlType::F16 => "f16",
+        GgmlType::BF16 => "bf16",
+        GgmlType::Q4_0 => "q4_0",
+        GgmlType::Q5_0 => "q5_0",
+        GgmlType::Q8_0 => "q8_0",
+        GgmlType::Q4_K => "q4_k",
+        GgmlType::Q5_K => "q5_k",
+        GgmlType::Q6_K => "q6_k",
+        other => panic!("{} has no kernels", other.name()),
+    }
+}
+
+fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
+    values.iter().map(|value| vec![(name, *value)]).collect()
+}
+
+fn halves() -> Vec<Sizes> {
+    each("HALF", &[0, 1])
+}
+
+fn grouped_products() -> Vec<Sizes> {
+    [(0, 0), (1, 0), (0, 1)].map(|(half, masked)| vec![("HALF", half), ("MASKED", masked)]).to_vec()
+}
+
+fn matrices() -> Vec<Sizes> {
+    each("MATRICES", &[0, 1])
+}
+
+fn lanes() -> Vec<Sizes> {
+    each("LANES", &[8, 32])
+}
+
+/// Sizes of subgroups on software renderers; `HEAD4` is attention's.
+fn software() -> Vec<Sizes> {
+    [4, 8, 16].map(|n| vec![("LANES", n), ("QUADS", n / 4), ("HEAD4", 16)]).to_vec()
+}
+
+fn attention_tiled() -> Vec<Sizes> {
+    let each = |half| [4, 64, 100, 256, 512].map(|size| attention::sizes(size, half));
+    [each(false), each(true)].concat()
+}
+
+fn attention_coop8() -> Vec<Sizes> {
+    let each = |lanes| {
+        [4, 64, 100, 512].map(|size| [&attention::coop8_sizes(size)[..], &[("LANES", lanes)]].concat())
+    };
+    [each(8), each(32)].concat()
+}
+
+fn attention_coop16() -> Vec<Sizes> {
+    let of = |(size, matrices)| [&attention::coop16::sizes(size)[..], &[("MATRICES", matrices)]].concat();
+    [(32, 0), (64, 1), (128, 0), (256, 1), (512, 1)].map(of).to_vec()
+}
+
+fn attention_parts() -> Vec<Sizes> {
+    [32, 64, 128, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
+}
+
+fn block_ends() -> Vec<Sizes> {
+    let sizes = |shares: u32, deep: u32, groups: u32| {
+        vec![
+            ("SHARES", shares),
+            ("DEEP", deep),
+            ("THREADS", 256 * groups),
+            ("GROUPED", u32::from(groups > 1)),
+        ]
+    };
+    let alone = (1..=block_end::MAX_SHARES as u32).map(|shares| sizes(shares, 4 / shares.min(4), 1));
+    alone.chain([sizes(2, 1, 4)]).collect()
+}
+
+fn cached_gates() -> Vec<Sizes> {
+    [(1, 1), (4, 1), (1, 4)]
+        .map(|(deep, parts)| vec![("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1))])
+        .to_vec()
+}
+
+fn gates() -> Vec<Sizes> {
+    [1, 6, 12, 21].map(|each| vec![("EACH", each), ("THREADS", 256)]).to_vec()
+}
+
+fn heads_backward() -> Vec<Sizes> {
+    [(1, 16), (8, 256), (20, 512)]
+        .map(|(count, size)| heads::coop16_backward::sizes(count, size).to_vec())
+        .to_vec()
+}
+
+fn matvecs() -> Vec<Sizes> {
+    [0, 1].map(|gated| vec![("GATED", gated), ("DEEP", 4)]).to_vec()
+}
+
+fn norms() -> Vec<Sizes> {
+    [(64, 0), (4, 1), (8, 1), (16, 1)]
+        .map(|(threads, alone)| vec![("THREADS", threads), ("ALONE", alone)])
+        .to_vec()
+}
+
+fn norms_packed() -> Vec<Sizes> {
+    [(1, 0), (6, 1), (12, 0), (21, 1)]
+        .map(|(each, matrices)| vec![("EACH", each), ("MATRICES", matrices)])
+        .to_vec()
+}
+
+fn norms_added() -> Vec<Sizes> {
+    [(1, 0, 0), (6, 1, 0), (12, 0, 1), (21, 1, 1)]
+        .map(|(each, matrices, normed)| vec![("EACH", each), ("MATRICES", matrices), ("NORMED", normed)])
+        .to_vec()
+}
+
+fn peaks() -> Vec<Sizes> {
+    [(8, 8), (8, 32), (16, 32)].map(|(edge, lanes)| vec![("EDGE", edge), ("LANES", lanes)]).to_vec()
+}

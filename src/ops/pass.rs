@@ -1,0 +1,100 @@
+//! [`Pass`]: the state that all ops of a training pass share.
+
+use crate::gpu::{Gpu, GpuError, Recorder};
+use crate::ops::Rows;
+use crate::ops::attention::coop16_backward;
+use crate::ops::pack::{Packed, packed_bytes};
+
+/// One pass over some tokens of a micro-batch: where its commands go, and the scratch that its ops share.
+pub struct Pass<'p, 'g> {
+    /// Where ops record their commands.
+    pub rec: &'p mut Recorder<'g>,
+    /// Tokens `T`: those of the micro-batch, or of a chunk.
+    pub tokens: usize,
+    /// The token of the first row, which dropout counts from.
+    pub first: usize,
+    /// Scratch memory.
+    pub scratch: &'p Scratch,
+}
+
+/// Scratch memory of ops; its contents do not outlive an op, but for what [`crate::ops::linear`] says.
+pub struct Scratch {
+    /// `u = dy·B` `[T, Σ R]`.
+    pub u: Rows,
+    /// Inputs under a dropout mask `[T, widest]`; empty without dropout.
+    pub masked: Rows,
+    /// Operands of products on 16×16 matrices; `None` where products read f32.
+    pub operands: Option<Operands>,
+    /// `Σ dout·out` by row and head `[T, 2·H]`.
+    pub delta: Rows,
+    /// Gradients of keys or values by query head `[T, H·K]`.
+    pub dheads: Rows,
+    /// Attention's backward on 16×16 matrices; `None` where attention reads f32.
+    pub attention: Option<coop16_backward::Scratch>,
+}
+
+impl Scratch {
+    /// Scratch for products without attention and adapters.
+    pub fn for_products(gpu: &Gpu, operands: Option<Operands>) -> Result<Scratch, GpuError> {
+        let empty = || Rows::new(gpu, "no scratch", 0, 0);
+        Ok(Scratch {
+            u: empty()?,
+            masked: empty()?,
+            operands,
+            delta: empty()?,
+            dheads: empty()?,
+            attention: None,
+        })
+    }
+}
+
+/// Scratch for operands that are stored in f32 and multiplied as f16 tiles.
+#[derive(Clone)]
+pub struct Operands {
+    /// An input `[T, widest]`, or of a chunk of the tokens in wider rows.
+    pub x: Packed,
+    /// A gradient, of the same shape.
+    pub dy: Packed,
+    /// `z` or `u` `[T, Σ R]`.
+    pub thin: Packed,
+}
+
+impl Operands {
+    /// Room for `rows` rows of `input` and `gradient` columns, with adapters of `thin` columns in all.
+    pub fn new(
+        gpu: &Gpu,
+        rows: usize,
+        input: usize,
+        gradient: usize,
+        thin: usize,
+    ) -> Result<Operands, GpuError> {
+        Ok(Operands {
+            x: Packed::new(gpu, "packed input", rows, input)?,
+            dy: Packed::new(gpu, "packed gradient", rows, gradient)?,
+            thin: Packed::new(gpu, "packed z", rows, thin)?,
+        })
+    }
+
+    /// Bytes of [`Operands::new`].
+    pub fn bytes(rows: usize, input: usize, gradient: usize, thin: usize) -> u64 {
+        let factors = 12 * rows as u64;
+        packed_bytes(rows, input) + packed_bytes(rows, gradient) + packed_bytes(rows, thin) + factors
+    }
+
+    /// A view of the memory laid out for `rows` rows.
+    pub fn for_rows(&self, rows: usize) -> Operands {
+        Operands { x: self.x.for_rows(rows), dy: self.dy.for_rows(rows), thin: self.thin.for_rows(rows) }
+    }
+}
+
+impl<'g> Pass<'_, 'g> {
+    /// The part of the pass over `tokens` of its tokens, from `first` on.
+    pub fn chunk(&mut self, first: usize, tokens: usize) -> Pass<'_, 'g> {
+        Pass { rec: self.rec, tokens, first: self.first + first, scratch: self.scratch }
+    }
+
+    /// The operands' scratch laid out for this pass, where products run on 16×16 matrices.
+    pub(in crate::ops) fn operands(&self) -> Option<Operands> {
+        self.scratch.operands.as_ref().map(|operands| operands.for_rows(self.tokens))
+    }
+}

@@ -1,0 +1,71 @@
+//! RMSNorm of rows of f32.
+
+use crate::gpu::{Kernel, Recorder, grid};
+use crate::ops::Rows;
+use crate::ops::rms_norm::Norm;
+
+/// Twin of `Params` in shaders/rms_norm/plain.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows: u32,
+    width4: u32,
+    weighted: u32,
+    residual: u32,
+    eps: f32,
+    scale: f32,
+}
+
+impl Norm {
+    fn params(&self, rows: usize, residual: bool, scale: f32) -> Params {
+        Params {
+            rows: rows as u32,
+            width4: (self.width / 4) as u32,
+            weighted: u32::from(self.weight.is_some()),
+            residual: u32::from(residual),
+            eps: self.eps,
+            scale,
+        }
+    }
+}
+
+/// The kernel, and its workgroups for `rows` rows: one a row, or on SIMD registers one thread a row.
+fn kernel(rec: &Recorder, entry: &'static str, rows: usize) -> (Kernel, [u32; 3]) {
+    let (threads, alone) = rec.gpu().kernels().software_lanes().map_or((64, 0), |lanes| (lanes, 1));
+    let sizes = [("THREADS", threads), ("ALONE", alone)];
+    let kernel = Kernel::new("rms_norm/plain", entry).with_sizes(sizes);
+    (kernel, grid(if alone == 1 { rows.div_ceil(threads as usize) } else { rows }))
+}
+
+/// `y = scale·(residual + norm(x))` over `rows` rows of the norm's width.
+pub fn forward(
+    rec: &mut Recorder,
+    y: &Rows,
+    x: &Rows,
+    norm: &Norm,
+    residual: Option<&Rows>,
+    scale: f32,
+    rows: usize,
+) {
+    let params = norm.params(rows, residual.is_some(), scale);
+    let base = residual.map_or(rec.unused(3), |r| r.bind(3));
+    let bindings = [x.bind(1), norm.bind(rec), base, y.bind(4)];
+    let (kernel, workgroups) = kernel(rec, "forward", rows);
+    rec.dispatch(kernel, &params, &bindings, workgroups);
+}
+
+/// `dx = (∂norm/∂x)ᵀ·dy`; with a factor in `onto`, `dx = onto·(dx + that)`.
+pub fn backward(
+    rec: &mut Recorder,
+    dx: &Rows,
+    dy: &Rows,
+    x: &Rows,
+    norm: &Norm,
+    rows: usize,
+    onto: Option<f32>,
+) {
+    let params = norm.params(rows, onto.is_some(), onto.unwrap_or(1.0));
+    let bindings = [x.bind(1), norm.bind(rec), dy.bind(5), dx.bind(6)];
+    let (kernel, workgroups) = kernel(rec, "backward", rows);
+    rec.dispatch(kernel, &params, &bindings, workgroups);
+}

@@ -1,0 +1,103 @@
+//! Adapters and merged files that runs, `export` and `merge` write or reject.
+
+use std::path::Path;
+
+use rullama_train::base::Gguf;
+
+use super::{Place, matches, texts};
+
+pub fn exports(place: Place) {
+    let text = place.run(&["recipe.toml", "--set", "output.export=['peft', 'gguf-lora-f16']"]);
+    let has_lines = |text: &str, expected: &[&str]| {
+        for part in expected {
+            assert!(text.lines().any(|line| matches(line, part)), "expected {part:?} in\n{text}");
+        }
+    };
+    let effect = "effect     KL divergence …, lowers the loss by …, over … tokens";
+    has_lines(
+        &text,
+        &[
+            effect,
+            "exported   run: peft, reloaded: the same logits",
+            "exported   run/adapter-f16.gguf: gguf-lora-f16, reloaded: logits differ by … of what the adapter changes",
+        ],
+    );
+
+    // The text for the comparison: built in, from a recipe, or from a file. The adapter's files name its base.
+    let export = ["export", "run", "--to", "mlx", "--to", "rullama-v0", "--out", "other"];
+    let without = ["--set", "lora.target_modules=['attn_q']", "--set", "output.dir=q"];
+    place.run(&[&["recipe.toml"], &without[..]].concat());
+    let q = ["export", "q", "--to", "mlx", "--to", "rullama-v0", "--out", "other"];
+    for on in [&[][..], &["--recipe", "recipe.toml"], &["--data", "data.jsonl"]] {
+        let text = place.run(&[&q[..], on].concat());
+        has_lines(
+            &text,
+            &[
+                "effect     KL divergence …",
+                "exported   other/mlx: mlx, reloaded: the same logits",
+                "exported   other/rullama-v0.safetensors: rullama-v0, reloaded: the same logits",
+            ],
+        );
+    }
+    // A format that cannot hold the adapter does not prevent the others.
+    let output = place.command(&export).output().expect("the program starts");
+    let (stdout, stderr) = texts(&output);
+    assert!(!output.status.success() && stderr.contains("has no place for inp_gate and proj"), "{stderr}");
+    assert!(stdout.contains("other/mlx: mlx, reloaded"), "{stdout}");
+
+    // At 1000 times its weight, the adapter breaks the base.
+    let refused = |arguments: &[&str], expected: &str| {
+        let before = place.contents();
+        let output = place.command(arguments).output().expect("the program starts");
+        let (stdout, stderr) = texts(&output);
+        assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
+        assert!(before == place.contents(), "{arguments:?} left {:?}", place.contents().keys());
+    };
+    refused(
+        &["export", "run=1000", "--to", "gguf-lora", "--out", "broken"],
+        "error: the adapter was not written: with it the KL divergence from the base is … nats over 116 tokens, expected at \
+         most 7.62: what blind guessing costs, 7.62, and the 0.00 by which it lowers the loss; lower the learning rate or the \
+         alpha\n",
+    );
+    refused(
+        &["merge", "run=1000", "--base", "tiny", "--out", "merged.gguf"],
+        "error: the adapter was not merged: with it the KL divergence from the base is …",
+    );
+    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf"]);
+    has_lines(
+        &text,
+        &[
+            "drift      KL divergence …, over … tokens",
+            "effect     … (the adapter's own effect, for comparison)",
+        ],
+    );
+    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf", "--unverified"]);
+    has_lines(&text, &["drift      not measured (--unverified)"]);
+
+    // A run with a useless result is an error, but its adapter is kept.
+    let wild = ["recipe.toml", "--set", "train.learning_rate=1", "--set", "output.dir=wild"];
+    let output = place.command(&wild).output().expect("the program starts");
+    let (stdout, stderr) = texts(&output);
+    let expected = "error: the adapter was not written: with it the KL divergence from the base is …; what was trained is \
+                    kept in wild/refused\n";
+    assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
+    let names = place.names("wild");
+    for file in [
+        "metrics.jsonl",
+        "recipe.resolved.toml",
+        "refused/adapter_config.json",
+        "refused/adapter_model.safetensors",
+    ] {
+        assert!(names.iter().any(|name| name == file), "{file} in {names:?}");
+    }
+    assert!(!names.iter().any(|name| name == "adapter_model.safetensors"), "{names:?}");
+}
+
+/// The tiny model with one bit of one norm changed.
+pub fn other_tiny() -> Vec<u8> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let mut bytes = std::fs::read(path).expect("part of the repository");
+    let gguf = Gguf::open(Path::new(path)).expect("sound");
+    bytes[gguf.tensor("output_norm.weight").expect("there").range.start as usize] ^= 1;
+    bytes
+}

@@ -1,0 +1,111 @@
+//! The documentation: generated parts are current, links resolve, and the README stays short.
+//!
+//! `RULLAMA_WRITE_DOCS=1 cargo test --release --test docs` rewrites the generated parts.
+
+mod keys;
+mod links;
+mod prose;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every Markdown page for readers of the repository.
+fn pages() -> Vec<PathBuf> {
+    let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "datasets/README.md"];
+    let deep = ["models/tiny-gemma4/README.md", "tests/golden/README.md", "tests/consumers/README.md"];
+    let mut pages: Vec<PathBuf> = top.iter().chain(&deep).map(|page| root().join(page)).collect();
+    let docs = fs::read_dir(root().join("docs")).expect("the repository has docs/");
+    let paths = docs.map(|entry| entry.expect("a readable folder").path());
+    pages.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    pages.sort();
+    pages
+}
+
+/// Compares a page with its generated content, or writes it if `RULLAMA_WRITE_DOCS` is set.
+fn assert_current(page: &str, expected: &str) {
+    let path = root().join(page);
+    if std::env::var_os("RULLAMA_WRITE_DOCS").is_some() {
+        fs::write(&path, expected).unwrap_or_else(|error| panic!("{page}: {error}"));
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    let differs = found.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
+    assert!(
+        found == expected,
+        "{page} is outdated from line {}; run RULLAMA_WRITE_DOCS=1 cargo test --release --test docs",
+        1 + differs.unwrap_or(found.lines().count().min(expected.lines().count()))
+    );
+}
+
+#[test]
+fn command_line_is_current() {
+    let program = Command::new(env!("CARGO_BIN_EXE_rullama-train")).arg("describe-cli").output();
+    let output = program.expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_current("docs/cli.md", &String::from_utf8(output.stdout).expect("UTF-8"));
+}
+
+#[test]
+fn recipe_keys_are_current() {
+    let page = read(&root().join("docs/recipes.md"));
+    let keys = keys::tables(&read(&root().join("recipes/chat.toml")));
+    let (before, rest) = page.split_once("<!-- keys: generated -->\n").expect("the page marks the place");
+    let (_, after) = rest.split_once("<!-- end -->").expect("the page marks the end");
+    let expected = format!("{before}<!-- keys: generated -->\n{keys}<!-- end -->{after}");
+    assert_current("docs/recipes.md", &expected);
+}
+
+#[test]
+fn links_resolve() {
+    let broken: Vec<String> = pages().iter().flat_map(|page| links::broken(page)).collect();
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn readme_is_short_and_links_every_page() {
+    let readme = read(&root().join("README.md"));
+    let lines = readme.lines().count();
+    assert!(lines <= 150, "README.md has {lines} lines, expected at most 150; move details to docs/");
+    for page in pages() {
+        let Ok(name) = page.strip_prefix(root().join("docs")) else { continue };
+        let link = format!("(docs/{}", name.display());
+        assert!(readme.contains(&link), "README.md does not link docs/{}", name.display());
+    }
+}
+
+/// The table of architecture.md names every module of the library, in import order.
+#[test]
+fn architecture_lists_the_modules() {
+    let library = read(&root().join("src/lib.rs"));
+    let modules: Vec<&str> =
+        library.lines().filter_map(|line| line.trim().strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let page = read(&root().join("docs/architecture.md"));
+    let (_, section) = page.split_once("\n## Modules\n").expect("the page has the section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    let listed: Vec<&str> = rows.map(|(name, _)| name).filter(|name| modules.contains(name)).collect();
+    assert_eq!(
+        listed, modules,
+        "docs/architecture.md, Modules: expected the modules of src/lib.rs in their order"
+    );
+}
+
+#[test]
+fn prose_is_plain() {
+    let mut found = Vec::new();
+    for page in pages() {
+        found.extend(prose::in_page(&page));
+    }
+    for source in prose::sources() {
+        found.extend(prose::in_source(&source));
+    }
+    assert!(found.is_empty(), "rewrite as CONTRIBUTING.md, Prose, says:\n{}", found.join("\n"));
+}

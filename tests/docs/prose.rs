@@ -1,0 +1,95 @@
+//! Habits that the prose rules of CONTRIBUTING.md exclude.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{read, root};
+
+/// Beginnings of doc comments that make no sense when read alone.
+const HEADLESS: [&str; 3] = ["Of ", "The same", "What "];
+
+/// Wordings with a standard term, and that term.
+const WORDINGS: [(&str, &str); 8] = [
+    ("a CPU plays", "software renderer"),
+    ("carries loss", "loss tokens, or is trained"),
+    ("goes on where", "resumes"),
+    ("is made anew", "is rebuilt"),
+    ("is named and", "is reported and"),
+    ("is said", "is reported"),
+    ("is told", "is reported"),
+    ("with a word about it", "with a warning"),
+];
+
+/// Folders below `src` whose doc comments are not checked yet.
+const UNCHECKED: [&str; 16] = [
+    "adapter",
+    "base",
+    "cli",
+    "data",
+    "export",
+    "families",
+    "files",
+    "gpu",
+    "model",
+    "ops",
+    "recipe",
+    "reference",
+    "report",
+    "run",
+    "talk",
+    "train",
+];
+
+/// Every Rust file of the library and the program that is checked.
+pub fn sources() -> Vec<PathBuf> {
+    let mut sources = Vec::new();
+    collect(&root().join("src"), &mut sources);
+    sources.retain(|path| !UNCHECKED.iter().any(|folder| path.starts_with(root().join("src").join(folder))));
+    sources
+}
+
+fn collect(folder: &Path, sources: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of the repository") {
+        let path = entry.expect("a readable folder").path();
+        if path.is_dir() {
+            collect(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(path);
+        }
+    }
+}
+
+/// Doc comments of a Rust file that begin headless.
+pub fn in_source(path: &Path) -> Vec<String> {
+    let text = read(path);
+    let mut found = Vec::new();
+    let mut before = "";
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let first = line.strip_prefix("/// ").filter(|_| !before.starts_with("///"));
+        if first.is_some_and(|doc| HEADLESS.iter().any(|start| doc.starts_with(start))) {
+            found.push(place(path, number, line));
+        }
+        before = line;
+    }
+    found
+}
+
+/// Lines of a page with a wording that has a standard term.
+pub fn in_page(path: &Path) -> Vec<String> {
+    let text = read(path);
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for (wording, term) in WORDINGS {
+            if line.contains(wording) {
+                found.push(place(path, number, &format!("{wording:?}; write {term}")));
+            }
+        }
+    }
+    found
+}
+
+fn place(path: &Path, number: usize, text: &str) -> String {
+    let path = path.strip_prefix(root()).expect("a file of the repository");
+    format!("{}:{}: {text}", path.display(), number + 1)
+}
