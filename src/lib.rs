@@ -1,4 +1,4 @@
-//! Trains LoRA adapters on quantized GGUF models, on any GPU that wgpu reaches.
+//! Trains LoRA adapters on quantized GGUF models, on any GPU.
 //!
 //! The base model stays quantized, in the GGUF file that Ollama or llama.cpp runs. The result is an adapter that PEFT, llama.cpp,
 //! mlx-lm and others load.

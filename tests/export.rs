@@ -47,11 +47,18 @@ fn odd_config() -> Config {
         experts: None,
         expert_scales: Vec::new(),
         experts_split: false,
+        rope_factors: false,
+        qk_norm: true,
+        v_norm: true,
+        score_scale: 1.0,
+        post_norms: true,
+        activation: Default::default(),
     };
     let full = LayerConfig { window: None, head_size: 16, k_eq_v: true, ..layer.clone() };
     Config {
         architecture: "gemma4",
         width: 16,
+        embedding_scale: 16f32.sqrt(),
         vocab: 32,
         per_layer_width: 4,
         rms_eps: 1e-6,

@@ -10,7 +10,7 @@ use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::adapter::read_any;
 use rullama_train::base::Module;
-use rullama_train::base::value::Value;
+use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
 
 #[path = "common/gguf_writer.rs"]

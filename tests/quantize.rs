@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use rullama_train::base::quant::dequantize;
+use rullama_train::base::formats::dequantize;
 use rullama_train::base::quantize::{Error, quantize, quantize_parallel};
 use rullama_train::base::{Base, GgmlType};
 

@@ -353,7 +353,7 @@ fn adapters_and_fingerprints_are_read_from_text() {
     );
     refuse(
         "model.fingerprint = 'sha256:0'",
-        "r.toml:4:21: model.fingerprint: \"sha256:0\" is no fingerprint, expected v1: and two digests of 32 hexadecimal \
+        "r.toml:4:21: model.fingerprint: \"sha256:0\" is not a fingerprint, expected v1: and two digests of 32 hexadecimal \
          digits",
     );
     refuse(
@@ -693,7 +693,7 @@ fn templates_and_caches_are_names_or_paths() {
     let template = |value: &str| accept(&format!("data.template = '{value}'")).data.template;
     assert_eq!(template("auto"), Template::Auto);
     assert_eq!(template("gguf"), Template::Gguf);
-    assert_eq!(template("gemma4"), Template::Gemma4);
+    assert_eq!(template("gemma4"), Template::BuiltIn("gemma4"));
     assert_eq!(template("my/chat.jinja"), Template::File("my/chat.jinja".into()));
     let cache = |value: &str| accept(&format!("data.cache = {value}")).data.cache;
     assert_eq!(cache("true"), Cache::User);

@@ -7,7 +7,7 @@ use std::path::Path;
 use naga::front::wgsl;
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, Module};
-use rullama_train::base::quant::GgmlType;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::shader::{SOURCES, expand};
 use rullama_train::ops::op;
 

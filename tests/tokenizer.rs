@@ -13,8 +13,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rullama_train::base::Gguf;
-use rullama_train::data::template::{Jinja, Layout, Template, TemplateError, TrainOn};
+use rullama_train::data::template::{Jinja, Template, TemplateError, TrainOn};
 use rullama_train::data::tokenizer::{DecodeStream, Special, Tokenizer, TokenizerData};
+use rullama_train::families::gemma4;
 use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
 
@@ -52,7 +53,7 @@ fn data() -> TokenizerData {
 }
 
 fn tiny() -> Tokenizer {
-    Tokenizer::new(data()).expect("the tiny model's tokenizer is sound")
+    Tokenizer::new(data(), &gemma4::TOKENIZER).expect("the tiny model's tokenizer is sound")
 }
 
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), Failed> {
@@ -174,7 +175,7 @@ fn newline_runs_are_looked_up_whole() -> Result<(), Failed> {
     data.token_types.extend([1, 1]);
     data.merges.push("a \n".to_owned());
     let run = data.tokens.len() as u32 - 2;
-    let tokenizer = Tokenizer::new(data).map_err(|error| error.to_string())?;
+    let tokenizer = Tokenizer::new(data, &gemma4::TOKENIZER).map_err(|error| error.to_string())?;
     let id = |token: &str| tokenizer.id(token).expect("a token");
     let (a, newline) = (id("a"), id("\n"));
     equal("run of two", tokenizer.encode("a\n\na", Special::Plain), vec![a, run, a])?;
@@ -188,7 +189,8 @@ fn ollama_dialect_is_the_same_tokenizer() -> Result<(), Failed> {
     for (token, kind) in data.tokens.iter().zip(&mut data.token_types) {
         *kind = if token.starts_with("<0x") { 1 } else { *kind };
     }
-    let (ours, ollama) = (tiny(), Tokenizer::new(data).map_err(|error| error.to_string())?);
+    let (ours, ollama) =
+        (tiny(), Tokenizer::new(data, &gemma4::TOKENIZER).map_err(|error| error.to_string())?);
     for text in strange_texts() {
         let ids = ours.encode(&text, Special::Parse);
         equal(&text, ollama.encode(&text, Special::Parse), ids.clone())?;
@@ -211,8 +213,9 @@ fn what_is_not_gemma_4_is_refused() -> Result<(), Failed> {
     let refused = |change: &dyn Fn(&mut TokenizerData), expected: &str| {
         let mut data = data();
         change(&mut data);
-        let found =
-            Tokenizer::new(data).err().map_or("it was accepted".to_owned(), |error| error.to_string());
+        let found = Tokenizer::new(data, &gemma4::TOKENIZER)
+            .err()
+            .map_or("it was accepted".to_owned(), |error| error.to_string());
         if found.contains(expected) {
             return Ok(());
         }
@@ -267,7 +270,7 @@ fn check_words(data: TokenizerData) -> Result<(), Failed> {
         .flat_map(|text| [text.replace('\n', ""), text.replace('\n', " </b> a> ").replace('|', "> ")])
         .collect();
     let expected = by_lines(&data, &texts);
-    let tokenizer = Tokenizer::new(data).map_err(|error| error.to_string())?;
+    let tokenizer = Tokenizer::new(data, &gemma4::TOKENIZER).map_err(|error| error.to_string())?;
     for (text, expected) in texts.iter().zip(expected) {
         equal(&format!("ids of {text:?}"), tokenizer.encode(text, Special::Plain), expected)?;
     }
@@ -312,7 +315,7 @@ fn its_own_template_renders_as_in_transformers(path: &str) -> Result<(), Failed>
     let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|error| error.to_string())?;
     let source = gguf.require::<&str>("tokenizer.chat_template").map_err(|error| error.to_string())?;
     let template = Template::Jinja(Box::new(Jinja::new(source, DAY).map_err(|error| error.to_string())?));
-    let (large, mut compared, mut plain, mut masked) = (Template::Gemma4(Layout::Large), 0, 0, 0);
+    let (large, mut compared, mut plain, mut masked) = (Template::BuiltIn(&gemma4::template::LARGE), 0, 0, 0);
     for case in Case::all() {
         let of = |template: &Template| template.render(&tokenizer, &case.conversation, TrainOn::Assistant);
         if case.thinks() {

@@ -1,7 +1,7 @@
 //! The timed work: every kernel of the hot path at the shapes of a step.
 
 use anyhow::Result;
-use rullama_train::base::quant::{GgmlType, random_blocks};
+use rullama_train::base::formats::{GgmlType, random_blocks};
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops;
 use rullama_train::ops::Param;

@@ -1,7 +1,7 @@
-//! What a base is recognized by: two digests of its text model's tensors.
+//! [`Fingerprint`]: two digests of a base's tensors, by which the base of an adapter is recognized.
 //!
-//! Neither depends on the file's name, its other metadata (a mended chat template), the order of its tensors, the names that
-//! llama.cpp's and Ollama's converters give them, or on vision and audio towers.
+//! They cover the text model alone: not the file's name, its other metadata (such as a corrected chat template), the order of
+//! its tensors, their names (llama.cpp's or Ollama's), or vision and audio towers.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,47 +9,47 @@ use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-use super::source::now;
+use super::gguf::source::now;
 use super::{Base, Error, Tensor};
 
-/// Stands before a digest; another way of taking it would have another one.
+/// Prefix of a fingerprint: the version of the algorithm.
 const VERSION: &str = "v1:";
-/// A tensor of up to four such pieces is digested whole, of a larger one this many bytes at four places, the first and the
-/// last among them: whatever trains or quantizes a model changes more than what lies between.
+/// Bytes of one digested piece. A tensor of up to four pieces is digested completely; a larger one at four positions, its
+/// start and end included. Training or quantizing a model changes bytes everywhere, so it changes the pieces too.
 const PIECE: u64 = 16 << 10;
 
-/// The identity of a base. Two digests are equal exactly where the bases are, as far as an adapter can tell.
+/// The identity of a base. Bases with equal fingerprints are the same to an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Of the norms and layer scales, which no quantization touches: equal in all quantizations of one checkpoint.
+    /// Digest of the norms and layer scales. No quantization changes them, so it is equal in all quantizations of a checkpoint.
     pub model: String,
-    /// Of every tensor, as it is stored.
+    /// Digest of every tensor in its stored format.
     pub weights: String,
 }
 
-/// How close a base is to the one that an adapter was trained on.
+/// How a base relates to the base that an adapter was trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinship {
     /// The same weights.
     Same,
-    /// The same checkpoint with other matrices: another quantization, or something merged into them.
+    /// The same checkpoint with other matrices: another quantization, or a merged adapter.
     OtherWeights,
     /// Another model.
     OtherModel,
 }
 
 impl Fingerprint {
-    /// The fingerprint of `base`. At most 64 KiB of a tensor are read, once.
+    /// The fingerprint of `base`. It is computed once and reads at most 64 KiB of each tensor.
     pub fn of(base: &Base) -> Fingerprint {
         base.fingerprint()
     }
 
-    /// The fingerprint of a base that is in memory.
+    /// The fingerprint of a base in memory.
     pub(super) fn of_memory(base: &Base) -> Fingerprint {
-        now(Fingerprint::read(base)).expect("nothing can go wrong in memory")
+        now(Fingerprint::read(base)).expect("reads from memory succeed")
     }
 
-    /// The fingerprint of any base.
+    /// The fingerprint of any base, also of one that is not in memory.
     pub(super) async fn read(base: &Base) -> Result<Fingerprint, Error> {
         let (mut model, mut weights) = (Sha256::new(), Sha256::new());
         let tensors: Vec<Tensor> = base.tensors().collect();
@@ -69,7 +69,7 @@ impl Fingerprint {
         Ok(Fingerprint { model: hex(model), weights: hex(weights) })
     }
 
-    /// What `self`, a base at hand, is to `trained`, that of an adapter.
+    /// How the base with this fingerprint relates to `trained`, the base of an adapter.
     pub fn kinship(&self, trained: &Fingerprint) -> Kinship {
         match (self.model == trained.model, self.weights == trained.weights) {
             (true, true) => Kinship::Same,
@@ -79,7 +79,7 @@ impl Fingerprint {
     }
 }
 
-/// Both digests, as files hold them.
+/// The text in adapter files: version and both digests.
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{VERSION}{}-{}", self.model, self.weights)
@@ -96,13 +96,13 @@ impl FromStr for Fingerprint {
                 Ok(Fingerprint { model: model.into(), weights: weights.into() })
             }
             _ => Err(format!(
-                "{text:?} is no fingerprint, expected {VERSION} and two digests of 32 hexadecimal digits"
+                "{text:?} is not a fingerprint, expected {VERSION} and two digests of 32 hexadecimal digits"
             )),
         }
     }
 }
 
-/// The parts of a tensor that are digested.
+/// The byte ranges of a tensor that are digested.
 fn pieces(range: &Range<u64>) -> Vec<Range<u64>> {
     let bytes = range.end - range.start;
     if bytes <= 4 * PIECE {
@@ -112,7 +112,7 @@ fn pieces(range: &Range<u64>) -> Vec<Range<u64>> {
     [0, last / 3, last / 3 * 2, last].map(|at| range.start + at..range.start + at + PIECE).to_vec()
 }
 
-/// Half of the digest, which is plenty where nobody forges a model.
+/// Half of the SHA-256 in hexadecimal. Nobody forges a model, so 128 bits are plenty.
 fn hex(hash: Sha256) -> String {
     hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }

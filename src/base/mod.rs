@@ -1,35 +1,29 @@
 //! The frozen base model: from a file on the user's disk to checked, named, still quantized matrices.
 //!
-//! `ollama` finds the file, `source` reads one by ranges, `gguf` and `parse` read the container, `gguf_writer` writes one,
-//! `value` is its metadata, `quant` its block formats (`quantize` makes them), `hyperparameters` the model's shape, `tensors`
-//! checks what is there, `base` hands it out, and `fingerprint` recognizes it.
+//! `ollama` finds the file, `gguf` reads and writes it, `formats` has its weight formats and `quantize` their encoders,
+//! `config` describes the model's shape, `tensors` checks the tensors, [`Base`] hands them out, and `fingerprint` recognizes
+//! the base. [`crate::families`] opens it.
 
 pub mod base;
 pub mod config;
 pub mod fingerprint;
+pub mod formats;
 pub mod gguf;
-pub mod gguf_writer;
-mod hyperparameters;
-pub mod module;
+mod matrix;
+mod module;
 #[cfg(feature = "native")]
 pub mod ollama;
-mod parse;
-pub mod planes;
-pub mod quant;
 pub mod quantize;
-pub mod shapes;
-pub mod source;
-mod tensors;
-pub mod value;
+pub(crate) mod tensors;
 
-pub use base::{Base, Matrix, Tensor};
+pub use base::Base;
 pub use fingerprint::Fingerprint;
-pub use gguf::{Gguf, TensorInfo};
+pub use formats::GgmlType;
+pub use gguf::{Gguf, Source, TensorInfo};
+pub use matrix::{Matrix, Tensor};
 pub use module::Module;
-pub use quant::GgmlType;
-pub use source::Source;
 
-/// Why a base model cannot be used. Every message names the file, what was found, what was expected, and the next step.
+/// Why a base model cannot be used. Every message has the file, what was found, what was expected, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be opened or mapped.
@@ -48,7 +42,7 @@ pub enum Error {
         /// What was found, what was expected, the next step.
         problem: String,
     },
-    /// A metadata key is missing, has another type, or a value that no Gemma 4 has.
+    /// A metadata key is missing, has another type, or a value that no model of the family has.
     #[error("{file}: {problem}")]
     Metadata {
         /// Name of the file.

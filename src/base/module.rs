@@ -48,11 +48,11 @@ impl Module {
         Module::FfnDownExps,
     ];
 
-    /// What `all-linear` means: every module but the router, whose choices an adapter makes unsteady, and the experts, whose
-    /// adapters are as many as they are.
+    /// The modules of `all-linear`: all but the router, whose choices would become unstable, and the experts, which would need
+    /// an adapter each.
     pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(9).0;
 
-    /// GGUF's name: the middle of `blk.N.attn_q.weight`.
+    /// The name in GGUF: `attn_q` in `blk.N.attn_q.weight`.
     pub fn gguf_name(self) -> &'static str {
         match self {
             Module::AttnQ => "attn_q",
@@ -70,12 +70,13 @@ impl Module {
         }
     }
 
-    /// Whether there is a matrix for every expert.
+    /// Whether the module has one matrix per expert.
     pub fn of_experts(self) -> bool {
         matches!(self, Module::FfnGateUpExps | Module::FfnDownExps)
     }
 
-    /// `(out, in)` of the matrix in layer `layer`, of experts of each; `None` where the layer has no such matrix or never uses it.
+    /// `(out, in)` of the matrix (of each expert's matrix) in layer `layer`; `None` where the layer has no such matrix or never
+    /// uses it.
     pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
         let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);

@@ -19,25 +19,27 @@ pub fn stores() -> Vec<PathBuf> {
     [chosen, home, service].into_iter().flatten().collect()
 }
 
-/// The GGUF file of the model `name` (`gemma4:e2b`) in the first of `stores` that has it.
+/// The GGUF file of the model `name` (`model:tag`) in the first of `stores` that has it.
 pub fn resolve(name: &str, stores: &[PathBuf]) -> Result<PathBuf, Error> {
     let fail = |problem: String| Error::Ollama { name: name.into(), problem };
     let parts = Name::parse(name).map_err(fail)?;
     if parts.tag == "cloud" || parts.tag.ends_with("-cloud") {
         return Err(fail(
-            "is a cloud model, its weights are not on this machine; use a local tag, such as gemma4:e2b"
-                .into(),
+            "is a cloud model, its weights are not on this machine; use the tag of a local model".into(),
         ));
     }
     for store in stores {
         let manifest = parts.manifest(store);
         match std::fs::read(&manifest) {
             Ok(json) => return blob(name, &manifest, &json, store).map_err(fail),
-            // A file or folder in the way of the path means, too, that this model is not there.
+            // NotADirectory: a file stands where the path expects a folder, so this model does not exist either.
             Err(e)
                 if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {}
             Err(e) => {
-                return Err(fail(format!("cannot read {}: {e}; run as a user who may", manifest.display())));
+                return Err(fail(format!(
+                    "cannot read {}: {e}; run as a user who may read it",
+                    manifest.display()
+                )));
             }
         }
     }
@@ -53,7 +55,7 @@ struct Name {
 }
 
 impl Name {
-    /// `[host/][namespace/]model[:tag]`. No part can leave the store: each starts with a letter, a digit or `_`.
+    /// Parses `[host/][namespace/]model[:tag]`. Every part starts with a letter, a digit or `_`, so no path can leave the store.
     fn parse(name: &str) -> Result<Name, String> {
         // A colon before the last slash belongs to the host's port.
         let (path, tag) = match name.rsplit_once(':') {
@@ -113,18 +115,18 @@ fn blob(name: &str, path: &Path, json: &[u8], store: &Path) -> Result<PathBuf, S
     };
     if !of_kind("tensor").is_empty() {
         return Err("is an MLX build (its layers are safetensors), expected a GGUF; use a tag without -mlx, -mxfp8 or \
-                    -nvfp4, such as gemma4:e2b"
+                    -nvfp4"
             .into());
     }
     if !of_kind("adapter").is_empty() {
         return Err(
-            "carries an adapter already, expected a plain base; use the model that it was made from".into()
+            "already has an adapter, expected a plain base; use the model that it was made from".into()
         );
     }
     let models = of_kind("model");
     let [layer] = models[..] else {
         return Err(format!(
-            "has {} model layers in {file}, expected one GGUF; use another tag, such as gemma4:e2b",
+            "has {} model layers in {file}, expected one GGUF; use another tag",
             models.len()
         ));
     };
@@ -213,14 +215,11 @@ mod tests {
     #[test]
     fn names_take_ollamas_defaults() {
         let cases = [
-            ("gemma4", [HOST, NAMESPACE, "gemma4", "latest"]),
-            ("gemma4:e2b", [HOST, NAMESPACE, "gemma4", "e2b"]),
-            ("someone/gemma4:e2b", [HOST, "someone", "gemma4", "e2b"]),
-            (
-                "hf.co/unsloth/gemma-4-E2B-it-GGUF:Q4_K_M",
-                ["hf.co", "unsloth", "gemma-4-E2B-it-GGUF", "Q4_K_M"],
-            ),
-            ("localhost:5000/library/gemma4", ["localhost:5000", NAMESPACE, "gemma4", "latest"]),
+            ("some", [HOST, NAMESPACE, "some", "latest"]),
+            ("some:e2b", [HOST, NAMESPACE, "some", "e2b"]),
+            ("someone/some:e2b", [HOST, "someone", "some", "e2b"]),
+            ("hf.co/unsloth/some-4B-it-GGUF:Q4_K_M", ["hf.co", "unsloth", "some-4B-it-GGUF", "Q4_K_M"]),
+            ("localhost:5000/library/some", ["localhost:5000", NAMESPACE, "some", "latest"]),
         ];
         for (name, expected) in cases {
             let n = Name::parse(name).expect(name);

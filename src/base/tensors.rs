@@ -1,10 +1,12 @@
-//! Finds a model's tensors in a GGUF file under the names that converters give them, and checks shape and type.
+//! Finds and checks the tensors of a model in a GGUF file.
 
-use super::{Error, GgmlType, Gguf, TensorInfo, quant};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// `(ours and llama.cpp's, Ollama's)` name of a layer's tensor, behind `blk.N.`.
+use super::config::{Config, Experts, LayerConfig};
+use super::{Error, GgmlType, Gguf, Module, TensorInfo, formats};
+
+/// Alternative names of a layer's tensors after `blk.N.`: `(llama.cpp's, Ollama's)`.
 const ALTERNATIVES: [(&str, &str); 8] = [
     ("post_attention_norm", "attn_post_norm"),
     ("ffn_norm", "ffn_pre_norm"),
@@ -16,8 +18,8 @@ const ALTERNATIVES: [(&str, &str); 8] = [
     ("post_ffw_norm_2", "ffn_post_norm_2"),
 ];
 
-/// The tensor called `name` (without `.weight`), or by an alternative name.
-pub(super) fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a TensorInfo> {
+/// The tensor `name` (without `.weight`), or the tensor with its alternative name.
+pub(crate) fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a TensorInfo> {
     let stored = |name: &str| gguf.tensor(&format!("{name}.weight")).or_else(|| gguf.tensor(name));
     stored(name).or_else(|| {
         let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
@@ -26,7 +28,36 @@ pub(super) fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a TensorInfo> {
     })
 }
 
-/// Where a matrix `[rows, cols]` (a vector is one row) lies in the file.
+/// Finds and checks every tensor that a model of shape `config` uses.
+pub(super) fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, Stored>, Error> {
+    let (d, p) = (config.width, config.per_layer_width);
+    let mut tensors = Inventory { gguf, stored: HashMap::new() };
+    tensors.matrix("token_embd", config.vocab, d)?;
+    if find(gguf, "output").is_some() {
+        tensors.matrix("output", config.vocab, d)?;
+    }
+    tensors.vector("output_norm", d)?;
+    if p > 0 {
+        let of_all_layers = config.layers.len() * p;
+        tensors.matrix("per_layer_token_embd", config.vocab, of_all_layers)?;
+        tensors.matrix("per_layer_model_proj", of_all_layers, d)?;
+        tensors.vector("per_layer_proj_norm", p)?;
+    }
+    for layer in 0..config.layers.len() {
+        tensors.norms(config, layer)?;
+        if let Some(experts) = config.layers[layer].experts {
+            tensors.experts(layer, experts, d)?;
+        }
+        let scale = format!("blk.{layer}.layer_output_scale");
+        if find(gguf, &scale).is_some() {
+            tensors.vector(&scale, 1)?;
+        }
+        tensors.projections(config, layer)?;
+    }
+    Ok(tensors.stored)
+}
+
+/// Position of a matrix `[rows, cols]` in the file; a vector is one row.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub ty: GgmlType,
@@ -35,27 +66,109 @@ pub(super) struct Stored {
     pub range: Range<u64>,
 }
 
-/// The tensors that a model needs, by name without `.weight`, each checked when it is added.
-pub(super) struct Inventory<'a> {
+/// The tensors that were found and checked, by name without `.weight`.
+struct Inventory<'a> {
     gguf: &'a Gguf,
-    pub stored: HashMap<String, Stored>,
+    stored: HashMap<String, Stored>,
 }
 
-impl<'a> Inventory<'a> {
-    pub fn new(gguf: &'a Gguf) -> Self {
-        Inventory { gguf, stored: HashMap::new() }
+impl Inventory<'_> {
+    /// Adds the norms of a layer but for those of its experts.
+    fn norms(&mut self, config: &Config, layer: usize) -> Result<(), Error> {
+        let l = &config.layers[layer];
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        self.vector(&name("attn_norm"), config.width)?;
+        if l.post_norms {
+            self.vector(&name("post_attention_norm"), config.width)?;
+        }
+        self.vector(&name("ffn_norm"), config.width)?;
+        if l.post_norms {
+            self.vector(&name("post_ffw_norm"), config.width)?;
+        }
+        if l.qk_norm {
+            self.vector(&name("attn_q_norm"), l.head_size)?;
+        }
+        if l.qk_norm && l.kv_donor.is_none() {
+            self.vector(&name("attn_k_norm"), l.head_size)?;
+        }
+        if config.per_layer_width > 0 {
+            self.vector(&name("post_norm"), config.width)?;
+        }
+        Ok(())
     }
 
-    /// Adds a matrix `[rows, cols]` that must be there.
-    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<(), Error> {
+    /// Adds the experts of a layer, the norms around them and the router's scale.
+    fn experts(&mut self, layer: usize, experts: Experts, d: usize) -> Result<(), Error> {
+        let Experts { count, width, .. } = experts;
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2", "ffn_gate_inp.scale"] {
+            self.vector(&name(norm), d)?;
+        }
+        let split = find(self.gguf, &name("ffn_gate_up_exps")).is_none();
+        if split && find(self.gguf, &name("ffn_gate_exps")).is_some() {
+            if !width.is_multiple_of(32) {
+                let problem = format!(
+                    "tensor {}.weight has {width} rows per expert, expected a multiple of 32 where gate and up are two tensors; \
+                     use a conversion that stores them as one, ffn_gate_up_exps",
+                    name("ffn_gate_exps")
+                );
+                return Err(Error::Tensor { file: self.gguf.file().into(), problem });
+            }
+            self.expert_matrix(&name("ffn_gate_exps"), count, width, d)?;
+            self.expert_matrix(&name("ffn_up_exps"), count, width, d)?;
+        } else {
+            self.expert_matrix(&name("ffn_gate_up_exps"), count, 2 * width, d)?;
+        }
+        self.expert_matrix(&name("ffn_down_exps"), count, d, width)?;
+        self.vector(&name("ffn_down_exps.scale"), count)
+    }
+
+    /// Adds the matrices of a layer but for its experts; queries, keys and values may be one tensor.
+    fn projections(&mut self, config: &Config, layer: usize) -> Result<(), Error> {
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        let fused =
+            find(self.gguf, &name("attn_q")).is_none() && find(self.gguf, &name("attn_qkv")).is_some();
+        if fused {
+            self.fused_attention(layer, &config.layers[layer], config.width)?;
+        }
+        for module in Module::ALL.into_iter().filter(|m| !m.of_experts()) {
+            let in_fused = fused && matches!(module, Module::AttnQ | Module::AttnK | Module::AttnV);
+            if let Some((rows, cols)) = module.shape(config, layer).filter(|_| !in_fused) {
+                self.matrix(&name(module.gguf_name()), rows, cols)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the row ranges of `attn_qkv` under the names of queries, keys and values.
+    fn fused_attention(&mut self, layer: usize, l: &LayerConfig, cols: usize) -> Result<(), Error> {
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let rows = queries + 2 * keys;
+        let tensor = require(self.gguf, &format!("blk.{layer}.attn_qkv"), &[cols, rows])?;
+        check_matrix(self.gguf, tensor, rows, cols)?;
+        let row_bytes = (tensor.range.end - tensor.range.start) / rows as u64;
+        let parts = [("attn_q", queries), ("attn_k", keys), ("attn_v", keys)];
+        let used = if l.kv_donor.is_none() { 3 } else { 1 };
+        let mut start = tensor.range.start;
+        for (part, rows) in &parts[..used] {
+            let range = start..start + *rows as u64 * row_bytes;
+            start = range.end;
+            let stored = Stored { ty: tensor.ty, rows: *rows, cols, range };
+            self.stored.insert(format!("blk.{layer}.{part}"), stored);
+        }
+        Ok(())
+    }
+
+    /// Adds the matrix `[rows, cols]`, which must be in the file.
+    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<(), Error> {
         let tensor = require(self.gguf, name, &[cols, rows])?;
         check_matrix(self.gguf, tensor, rows, cols)?;
         self.stored.insert(name.into(), Stored { ty: tensor.ty, rows, cols, range: tensor.range.clone() });
         Ok(())
     }
 
-    /// Adds a matrix `[rows, cols]` for each of `experts`, which must be there, as one below each other.
-    pub fn experts(&mut self, name: &str, experts: usize, rows: usize, cols: usize) -> Result<(), Error> {
+    /// Adds the tensor of a matrix `[rows, cols]` per expert, which must be in the file, as one matrix `[experts·rows, cols]`.
+    fn expert_matrix(&mut self, name: &str, experts: usize, rows: usize, cols: usize) -> Result<(), Error> {
         let tensor = require(self.gguf, name, &[cols, rows, experts])?;
         check_shape(self.gguf, tensor, &[cols, rows, experts])?;
         check_format(self.gguf, tensor, cols)?;
@@ -64,50 +177,30 @@ impl<'a> Inventory<'a> {
         Ok(())
     }
 
-    /// Adds consecutive row ranges of the matrix `name` under names of their own.
-    pub fn split(
-        &mut self,
-        name: &str,
-        cols: usize,
-        parts: &[(String, usize)],
-        used: usize,
-    ) -> Result<(), Error> {
-        let rows = parts.iter().map(|(_, rows)| rows).sum();
-        let tensor = require(self.gguf, name, &[cols, rows])?;
-        check_matrix(self.gguf, tensor, rows, cols)?;
-        let (row_bytes, mut start) =
-            ((tensor.range.end - tensor.range.start) / rows as u64, tensor.range.start);
-        for (part, rows) in &parts[..used] {
-            let range = start..start + *rows as u64 * row_bytes;
-            start = range.end;
-            self.stored.insert(part.clone(), Stored { ty: tensor.ty, rows: *rows, cols, range });
-        }
-        Ok(())
-    }
-
-    /// Adds a vector of unquantized values that must be there.
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<(), Error> {
+    /// Adds a vector of unquantized values, which must be in the file.
+    fn vector(&mut self, name: &str, len: usize) -> Result<(), Error> {
         let tensor = require(self.gguf, name, &[len])?;
         check_vector(self.gguf, tensor, len)?;
-        self.stored
-            .insert(name.into(), Stored { ty: tensor.ty, rows: 1, cols: len, range: tensor.range.clone() });
+        let stored = Stored { ty: tensor.ty, rows: 1, cols: len, range: tensor.range.clone() };
+        self.stored.insert(name.into(), stored);
         Ok(())
     }
 }
 
-/// The values of the vector `name`, which must be there.
-pub(super) fn read_vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, Error> {
+/// The values of the vector `name`, which must be in the file.
+pub(crate) fn read_vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, Error> {
     let tensor = require(gguf, name, &[len])?;
     check_vector(gguf, tensor, len)?;
-    Ok(quant::dequantize(tensor.ty, gguf.data(tensor)))
+    Ok(formats::dequantize(tensor.ty, gguf.data(tensor)))
 }
 
-/// The tensor called `name`; the error otherwise says which shape it should have.
-pub(super) fn require<'a>(gguf: &'a Gguf, name: &str, shape: &[usize]) -> Result<&'a TensorInfo, Error> {
+/// The tensor `name`; the error has the expected shape.
+pub(crate) fn require<'a>(gguf: &'a Gguf, name: &str, shape: &[usize]) -> Result<&'a TensorInfo, Error> {
     find(gguf, name).ok_or_else(|| {
         let kind = if name.ends_with(".scale") { "" } else { ".weight" };
+        let architecture = gguf.get::<&str>("general.architecture").ok().flatten().unwrap_or("unknown");
         let problem = format!(
-            "tensor {name}{kind} is missing, expected it with shape {shape:?} in a `gemma4` text model of these \
+            "tensor {name}{kind} is missing, expected it with shape {shape:?} in a `{architecture}` text model of these \
              sizes; use another conversion of the model"
         );
         Error::Tensor { file: gguf.file().into(), problem }
@@ -119,14 +212,14 @@ fn wrong(gguf: &Gguf, tensor: &TensorInfo, found: String, expected: String, next
     Error::Tensor { file: gguf.file().into(), problem }
 }
 
-/// Refuses another shape than `expected`; sizes of 1 at the end do not count.
+/// Refuses a shape other than `expected`; trailing sizes of 1 do not count.
 fn check_shape(gguf: &Gguf, tensor: &TensorInfo, expected: &[usize]) -> Result<(), Error> {
     let (head, tail) = tensor.shape.split_at(expected.len().min(tensor.shape.len()));
     if head == expected && tail.iter().all(|&size| size == 1) {
         return Ok(());
     }
-    let (found, expected) =
-        (format!("shape {:?}", tensor.shape), format!("{expected:?} by the file's metadata"));
+    let found = format!("shape {:?}", tensor.shape);
+    let expected = format!("{expected:?} by the file's metadata");
     Err(wrong(gguf, tensor, found, expected, "use another conversion of the model"))
 }
 
@@ -138,19 +231,14 @@ fn check_matrix(gguf: &Gguf, tensor: &TensorInfo, rows: usize, cols: usize) -> R
 /// Refuses formats without kernels.
 fn check_format(gguf: &Gguf, tensor: &TensorInfo, cols: usize) -> Result<(), Error> {
     if !tensor.ty.supported() {
-        let (found, expected) = (format!("type {}", tensor.ty.name()), GgmlType::names(&GgmlType::SUPPORTED));
-        return Err(wrong(
-            gguf,
-            tensor,
-            found,
-            format!("one of {expected}"),
-            "use another quantization, such as Q4_K_M",
-        ));
+        let found = format!("type {}", tensor.ty.name());
+        let expected = format!("one of {}", GgmlType::names(&GgmlType::SUPPORTED));
+        return Err(wrong(gguf, tensor, found, expected, "use another quantization, such as Q4_K_M"));
     }
     // Kernels read unquantized rows four values at a time; blocks are multiples of 32 anyway.
     if !cols.is_multiple_of(4) {
-        let (found, expected) = (format!("rows of {cols} values"), "a multiple of 4".to_string());
-        return Err(wrong(gguf, tensor, found, expected, "no kernel reads such a model"));
+        let found = format!("rows of {cols} values");
+        return Err(wrong(gguf, tensor, found, "a multiple of 4".into(), "no kernel reads such a model"));
     }
     Ok(())
 }

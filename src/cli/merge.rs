@@ -120,7 +120,7 @@ fn rounding(tensors: &[MergedTensor]) -> String {
     format!("the adapter changes the matrices by {change:.3} %, rounding to the stored format by {loss:.3} %")
 }
 
-/// Writes Ollama's Modelfile next to the file. It only has FROM: Ollama knows Gemma 4's chat template and stop tokens.
+/// Writes Ollama's Modelfile next to the file. It only has FROM: Ollama knows the chat templates and stop tokens of the families that this program trains.
 fn modelfile(out: &Path) -> Result<()> {
     let path = out.with_file_name("Modelfile");
     let name = out.file_name().unwrap_or_default().to_string_lossy();

@@ -3,22 +3,63 @@
 //! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
 
 pub mod gemma4;
+mod keys;
+mod open;
+mod random;
+mod shape;
 
-use crate::base::Module;
 use crate::base::config::Config;
+use crate::base::gguf::value::Value;
+use crate::base::{Error, Gguf, Module};
+use crate::data::template::BuiltIn;
+use crate::data::tokenizer::TokenizerSpec;
+use random::Tensors;
+
+pub use shape::Shape;
 
 /// An architecture that the program trains.
 pub struct Family {
     /// `general.architecture` of its GGUF files, and the prefix of its metadata keys.
     pub name: &'static str,
-    /// What other programs call its modules.
+    /// Its name in messages.
+    pub title: &'static str,
+    /// A model in Ollama's library, for messages.
+    pub example: &'static str,
+    /// The shape of the model in a file; fails where the metadata make no sense.
+    pub(crate) config: fn(&Gguf) -> Result<Config, Error>,
+    /// Constants of its tokenizers.
+    pub tokenizer: &'static TokenizerSpec,
+    /// The built-in chat layout of a model.
+    pub template: fn(&Config) -> &'static BuiltIn,
+    /// How its authors recommend to choose tokens.
+    pub sampling: SamplingDefaults,
+    /// Names of its modules in adapter files of other programs.
     pub names: &'static AdapterNames,
+    /// Published sizes.
+    pub shapes: &'static [Shape],
+    /// A size for software renderers.
+    pub small_shape: Shape,
+    /// Metadata of a file of a shape.
+    pub(crate) metadata: fn(&Shape) -> Vec<(String, Value)>,
+    /// Tensors of a file of a shape.
+    tensors: fn(&Shape) -> Tensors,
+}
+
+/// Recommended settings of sampling.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// Divisor of the logits.
+    pub temperature: f64,
+    /// Number of the likeliest tokens to choose from.
+    pub top_k: usize,
+    /// Probability of the likeliest tokens to choose from.
+    pub top_p: f64,
 }
 
 /// Every family.
 pub const ALL: [&Family; 1] = [&gemma4::FAMILY];
 
-/// What adapter files of other programs call a family's modules.
+/// Names of a family's modules in adapter files of other programs.
 #[derive(Debug)]
 pub struct AdapterNames {
     /// A module's path inside transformers' decoder layer, as PEFT's keys spell it: `self_attn.q_proj`.
@@ -56,6 +97,16 @@ pub fn named(name: &str) -> Option<&'static Family> {
 /// Where `config` was not read by a family.
 pub fn of(config: &Config) -> &'static Family {
     named(config.architecture).expect("a family read the config")
+}
+
+/// The built-in chat layout of a model.
+pub fn template(config: &Config) -> &'static BuiltIn {
+    (of(config).template)(config)
+}
+
+/// The size for software renderers called `name`.
+pub fn small_shape(name: &str) -> Option<Shape> {
+    ALL.into_iter().map(|family| family.small_shape).find(|shape| shape.name == name)
 }
 
 /// The module that a user means by its name in GGUF, or in PEFT for any family.

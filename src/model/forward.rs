@@ -27,7 +27,7 @@ impl Model<'_> {
     ) -> Result<(), GpuError> {
         let batch = Batch { inputs, adapter, acts, dropout };
         let tokens = inputs.tokens;
-        let embedding_scale = (self.config().width as f64).sqrt() as f32;
+        let embedding_scale = self.config().embedding_scale;
         let input = acts.input(0, 0, false);
         let embeddings = input.staging();
         embedding::forward(rec, &embeddings, &inputs.ids, 0, &self.token_embd, 0, embedding_scale, tokens);

@@ -2,7 +2,7 @@
 
 use super::{Layer, Model, PerLayerBranch, PerLayerInput, experts, offload};
 use crate::base::Base;
-use crate::base::source::now;
+use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError};
 use crate::memory::CHUNK;
 use crate::ops::Weight;

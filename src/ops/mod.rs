@@ -38,8 +38,9 @@ pub mod update_norm;
 
 use std::ops::Range;
 
-use crate::base::quant::GgmlType;
-use crate::base::{Base, Tensor, planes};
+use crate::base::formats::GgmlType;
+use crate::base::formats::planes;
+use crate::base::{Base, Tensor};
 use crate::gpu::{Binding, Gpu, GpuError};
 
 /// Steps of the sum that shaders/common/tile.wgsl stages at a time.
@@ -205,7 +206,7 @@ pub struct Tile {
     pub first_row: usize,
     /// How many.
     pub rows: usize,
-    /// The rows, repacked by [`crate::base::planes::pack`].
+    /// The rows, repacked by [`crate::base::formats::planes::to_planes`].
     pub buffer: wgpu::Buffer,
     /// Part of the buffer, where it holds more.
     pub range: Option<(u64, u64)>,
@@ -226,9 +227,9 @@ impl Tile {
         rows: Range<usize>,
         bytes: &[u8],
     ) -> Result<Tile, GpuError> {
-        let size = planes::packed_bytes(bytes.len());
+        let size = planes::planes_bytes(bytes.len());
         let buffer =
-            gpu.filled_buffer(name, size, |place| planes::pack_into(ty, rows.len(), bytes, place))?;
+            gpu.filled_buffer(name, size, |place| planes::write_planes(ty, rows.len(), bytes, place))?;
         Ok(Tile { first_row: rows.start, rows: rows.len(), buffer, range: None })
     }
 

@@ -1,6 +1,6 @@
 //! The table of all ops. Tests, benchmarks, shader validation and the profiler read it.
 
-use crate::base::quant::GgmlType;
+use crate::base::formats::GgmlType;
 use crate::ops::{attention, block_end, heads};
 
 /// The kind of work that an op does, for the profiler.

@@ -1,7 +1,7 @@
 //! Opens a device, and tests its cooperative matrices of 8×8 before anything is trained with them: drivers report matrices that
 //! compute wrongly. The test is one product and one attention, forward and backward.
 
-use crate::base::quant::GgmlType;
+use crate::base::formats::GgmlType;
 use crate::gpu::{Backend, Gpu, GpuError, Recorder, Tier};
 use crate::ops::attention::Attention;
 use crate::ops::{Rows, Weight, linear};

@@ -9,12 +9,14 @@ use super::{
     Overlong, Switch, Template, Train, TrainOn,
 };
 use crate::adapter::Format;
+use crate::families;
 use crate::gpu::{Backend, KernelSetting};
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
-    let expected = "\"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file";
+    let example = families::ALL[0].example;
+    let expected = format!("\"tiny\", an Ollama tag such as \"{example}\", or the path of a .gguf file");
     Ok(Model {
-        base: section.text("base")?.ok_or_else(|| section.missing("base", expected))?,
+        base: section.text("base")?.ok_or_else(|| section.missing("base", &expected))?,
         fingerprint: section.parsed("fingerprint")?,
     })
 }

@@ -209,7 +209,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Parses a TOML value, or takes the bare text: `gemma4:e2b` and `runs/a` need no quotes.
+    /// A TOML value, or else the bare text: `model:tag` and `runs/a` need no quotes.
     fn override_node(&self, index: usize, text: &str) -> Result<Node, RecipeError> {
         let origin = Origin::Override(index);
         match DeValue::parse(text) {

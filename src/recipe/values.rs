@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 
 use crate::base::Module;
+use crate::families;
 
 /// The kinds of matrices that get an adapter.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,8 +42,8 @@ pub enum Template {
     Auto,
     /// The base file's own template (`tokenizer.chat_template`).
     Gguf,
-    /// The built-in template.
-    Gemma4,
+    /// The built-in template of a family, by the family's name.
+    BuiltIn(&'static str),
     /// A Jinja file.
     File(PathBuf),
 }
@@ -53,8 +54,10 @@ impl Template {
         match text {
             "auto" => Template::Auto,
             "gguf" => Template::Gguf,
-            "gemma4" => Template::Gemma4,
-            path => Template::File(path.into()),
+            text => match families::named(text) {
+                Some(family) => Template::BuiltIn(family.name),
+                None => Template::File(text.into()),
+            },
         }
     }
 }
@@ -64,7 +67,7 @@ impl Serialize for Template {
         match self {
             Template::Auto => serializer.serialize_str("auto"),
             Template::Gguf => serializer.serialize_str("gguf"),
-            Template::Gemma4 => serializer.serialize_str("gemma4"),
+            Template::BuiltIn(family) => serializer.serialize_str(family),
             Template::File(path) => path.serialize(serializer),
         }
     }

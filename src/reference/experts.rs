@@ -1,8 +1,8 @@
 //! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·geglu(GateUp_e·x[n])`, `e` the `k`-th expert of `n`.
 //! Each matrix may carry an adapter of its own, as PEFT's `target_parameters` adapts them; dropout stands in front of its `A`, drawn for
-//! every choice anew, which PEFT refuses there.
+//! every choice of a token, which PEFT refuses there.
 //!
-//! Source: transformers `Gemma4TextExperts`; a gate's rows stand before those of its up. Expert by expert and token by token.
+//! The rows of an expert's gate stand before those of its up. Runs expert by expert and token by token.
 
 use super::{Routing, add_scaled, dot, geglu, linear, lora, row, row_mut};
 
@@ -17,9 +17,9 @@ pub struct Experts<'a> {
     pub scale: &'a [f64],
     /// `F`.
     pub width: usize,
-    /// What is added to `gate_up`.
+    /// LoRA on `gate_up`.
     pub gate_up_lora: Option<Lora<'a>>,
-    /// What is added to `down`.
+    /// LoRA on `down`.
     pub down_lora: Option<Lora<'a>>,
 }
 
@@ -82,7 +82,7 @@ impl Lora<'_> {
     }
 }
 
-/// What forward leaves for backward, a row for every expert of every token.
+/// Activations that backward needs: one row per active expert of each token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
     /// `[N·used, F]`.
@@ -91,9 +91,9 @@ pub struct Saved {
     pub up: Vec<f64>,
     /// Output of the expert before scale and weight, `[N·used, D]`.
     pub down: Vec<f64>,
-    /// Of `gate_up_lora`, `[N·used, R]`.
+    /// `x·Aᵀ` of `gate_up_lora`, `[N·used, R]`.
     pub z_gate_up: Vec<f64>,
-    /// Of `down_lora`, `[N·used, R]`.
+    /// `x·Aᵀ` of `down_lora`, `[N·used, R]`.
     pub z_down: Vec<f64>,
 }
 

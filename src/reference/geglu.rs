@@ -1,4 +1,4 @@
-//! `y = gelu(gate) ⊙ up` with the tanh form of GELU, as Gemma's feed-forward and per-layer-embedding gates have it.
+//! `y = gelu(gate) ⊙ up` with the tanh form of GELU, for the gates of feed-forward blocks and per-layer embeddings.
 //!
 //! Hendrycks and Gimpel 2016, arXiv:1606.08415: `gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
 

@@ -1,4 +1,4 @@
-//! The same ops and the same model in f64 loops: plain, slow, obvious, and the truth for every kernel.
+//! All ops and the whole model as plain f64 loops: slow and obvious, and the truth for every kernel.
 //!
 //! All slices are row-major. An op's `forward` and `backward` stand next to each other and take their
 //! arguments in the same order; the gradient of `x` is called `dx`. A gradient that is returned is new, one

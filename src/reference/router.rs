@@ -1,6 +1,6 @@
 //! The router of a mixture of experts: softmax over all scores, the `used` largest, divided by their sum.
 //!
-//! Source: transformers `Gemma4TextRouter`. Equal scores go to the lower expert first, here and on the device.
+//! Of equal scores the lower expert comes first, here and on the device.
 
 use super::row;
 

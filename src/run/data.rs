@@ -10,7 +10,8 @@ use crate::data::dataset::cache::Cache;
 use crate::data::dataset::{
     self, Dataset, DatasetError, Found, Notice, Options, Problem, What, files as dataset_files,
 };
-use crate::data::template::{Date, Jinja, Layout, Template};
+use crate::data::template::{Date, Jinja, Template};
+use crate::families;
 use crate::files;
 use crate::recipe::{self, Recipe};
 
@@ -175,19 +176,26 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
     let jinja = |source: &str| {
         Ok(Template::Jinja(Box::new(Jinja::new(source, today()).map_err(RunError::Template)?)))
     };
+    let built_in = Template::BuiltIn(families::template(base.config()));
     match setting {
-        recipe::Template::Gemma4 => Ok(Template::Gemma4(Layout::of(base.config()))),
+        recipe::Template::BuiltIn(family) if *family == base.config().architecture => Ok(built_in),
+        recipe::Template::BuiltIn(family) => Err(RunError::Conflict(format!(
+            "data.template = \"{family}\", but {} is a model of architecture {found}; choose \"{found}\" or a file",
+            base.name(),
+            found = base.config().architecture
+        ))),
         // Ollama ignores the template in its file and renders with its own code; the built-in model comes with this program.
         recipe::Template::Auto if base.is_file() => match own {
             Some(source) => jinja(source),
-            None => Ok(Template::Gemma4(Layout::of(base.config()))),
+            None => Ok(built_in),
         },
-        recipe::Template::Auto => Ok(Template::Gemma4(Layout::of(base.config()))),
+        recipe::Template::Auto => Ok(built_in),
         recipe::Template::Gguf => match own {
             Some(source) => jinja(source),
             None => Err(RunError::Conflict(format!(
-                "data.template = \"gguf\", but {} has no tokenizer.chat_template; choose \"gemma4\" or a file",
-                base.name()
+                "data.template = \"gguf\", but {} has no tokenizer.chat_template; choose \"{}\" or a file",
+                base.name(),
+                base.config().architecture
             ))),
         },
         recipe::Template::File(path) => match files::read_to_string(path) {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::base::value::{Array, Value};
+use crate::base::gguf::value::{Array, Value};
 use crate::base::{Base, Gguf};
 use crate::data::batch::Sample;
 

@@ -2,8 +2,9 @@
 
 use super::RunError;
 use crate::base::{Base, Fingerprint};
-use crate::data::template::{Conversation, Layout, Message, Role, Template, TemplateError};
+use crate::data::template::{BuiltIn, Conversation, Message, Role, Template, TemplateError};
 use crate::data::tokenizer::Tokenizer;
+use crate::families;
 use crate::recipe::{Recipe, Switch, Template as Setting};
 
 /// An open base with its tokenizer and chat template.
@@ -13,7 +14,7 @@ pub struct OpenBase {
     /// The tokenizer.
     pub tokenizer: Tokenizer,
     /// The variant of the built-in chat template that fits the model.
-    pub layout: Layout,
+    pub layout: &'static BuiltIn,
     /// The base's fingerprint.
     pub fingerprint: Fingerprint,
     /// The chat template of this run.
@@ -83,7 +84,7 @@ impl OpenBase {
                 config.vocab
             )));
         }
-        let layout = Layout::of(config);
+        let layout = families::template(config);
         let template = super::template(template, &base)?;
         Ok(OpenBase { base, tokenizer, layout, template, fingerprint })
     }

@@ -1,14 +1,17 @@
 //! Wordings that the program and the web page share.
 
-use crate::data::template::{Layout, Template};
+use crate::data::template::Template;
+use crate::families;
 use crate::recipe::{Recipe, Template as Setting};
 use crate::words;
 
 /// Describes the chat template in use. `setting`: the recipe's `data.template`.
 pub fn template(template: &Template, setting: &Setting) -> String {
     match (template, setting) {
-        (Template::Gemma4(Layout::Small), _) => "built-in Gemma 4 template (small-model variant)".into(),
-        (Template::Gemma4(Layout::Large), _) => "built-in Gemma 4 template (large-model variant)".into(),
+        (Template::BuiltIn(layout), _) => {
+            let title = families::named(layout.family).map_or(layout.family, |family| family.title);
+            format!("built-in {title} template ({}-model variant)", layout.variant)
+        }
         (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
         (Template::Jinja(_), _) => "the base file's own template".into(),
     }

@@ -1,25 +1,25 @@
-//! A conversation that goes on, as the ids that a cache holds.
+//! [`Conversation`]: a conversation over several turns, as the ids in a cache.
 //!
-//! The built-in layout keeps what was said as it was said. A Jinja template may write the past in another way than the
-//! present (thoughts are dropped, for one), so it renders all messages anew; what is alike stays in the cache.
+//! A built-in layout keeps earlier turns as they are. A Jinja template may render earlier turns in another way than the
+//! last one (it may drop thoughts), so it renders all messages again; the common prefix stays in the cache.
 
-use crate::data::template::{self, Layout, Message, Part, ReplyParts, Role, Template, TemplateError};
+use crate::data::template::{self, BuiltIn, Message, Part, ReplyParts, Role, Template, TemplateError};
 use crate::data::tokenizer::{Special, Tokenizer};
 
 /// The turns so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
     messages: Vec<Message>,
-    /// Up to the newline behind the last reply, in the built-in layout; empty before the first message.
+    /// Ids up to the newline after the last reply, in a built-in layout; empty before the first message.
     history: Vec<u32>,
 }
 
-/// A message with what was said before.
+/// A message of the user with the conversation before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     /// All ids, up to the prompt for the reply.
     pub ids: Vec<u32>,
-    /// The same as later turns have it: [`Layout::Large`] opens only the turn that is to come with an empty thought.
+    /// All ids in the layout of earlier turns ([`BuiltIn::history`]).
     history: Vec<u32>,
     message: Message,
 }
@@ -31,18 +31,18 @@ impl Conversation {
         Conversation { messages, history: Vec::new() }
     }
 
-    /// Forgets what was said; the system message stays.
+    /// Removes all messages but the system message.
     pub fn reset(&mut self) {
         self.messages.retain(|m| m.role == Role::System);
         self.history.clear();
     }
 
-    /// Whether nothing was said yet.
+    /// Whether there is no message but the system message.
     pub fn is_empty(&self) -> bool {
         self.messages.iter().all(|m| m.role == Role::System)
     }
 
-    /// The user says `message`.
+    /// A turn in which the user writes `message`.
     pub fn ask(
         &self,
         template: &Template,
@@ -54,24 +54,24 @@ impl Conversation {
             template::Conversation::new(before.iter().chain([&message]).cloned().collect())
         };
         let layout = match template {
-            Template::Gemma4(layout) => *layout,
+            Template::BuiltIn(layout) => *layout,
             Template::Jinja(_) => {
                 let ids = template.prompt(tokenizer, &after(&self.messages))?;
                 return Ok(Turn { ids, history: Vec::new(), message });
             }
         };
         let unsaid = if self.history.is_empty() { &self.messages[..] } else { &[] };
-        let with = |layout: Layout| -> Result<Vec<u32>, TemplateError> {
-            let ids = Template::Gemma4(layout).prompt(tokenizer, &after(unsaid))?;
-            // <bos> stands in front of the first message only.
+        let with = |layout: &'static BuiltIn| -> Result<Vec<u32>, TemplateError> {
+            let ids = Template::BuiltIn(layout).prompt(tokenizer, &after(unsaid))?;
+            // Only the first message has <bos> before it.
             let skipped = usize::from(!self.history.is_empty());
             Ok([&self.history, &ids[skipped..]].concat())
         };
-        let (ids, history) = (with(layout)?, with(Layout::Small)?);
+        let (ids, history) = (with(layout)?, with(layout.history.unwrap_or(layout))?);
         Ok(Turn { ids, history, message })
     }
 
-    /// The model said `reply`, which is `text`, to `turn` (without the token that ended it).
+    /// Adds the model's reply to `turn`: its ids, without the token that ended it, and their text.
     pub fn push(&mut self, tokenizer: &Tokenizer, turn: Turn, reply: &[u32], text: &str) {
         // Later turns show no thoughts.
         let parts = ReplyParts::to(&turn.ids, tokenizer);

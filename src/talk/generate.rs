@@ -36,7 +36,7 @@ pub enum Finish {
     Cancelled,
 }
 
-/// What was said.
+/// A reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
     /// The tokens, without the one that ended the reply.
@@ -51,7 +51,7 @@ pub struct Reply {
     pub cached_tokens: usize,
 }
 
-/// What happens while a reply is made.
+/// Events of a running reply.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// So many tokens of the prompt are in.
@@ -96,12 +96,12 @@ pub enum GenerateError {
     },
 }
 
-/// One conversation with the base, or with the base and an adapter. What two prompts begin with stays in the cache.
+/// One conversation with the base, or with the base and an adapter. The common prefix of two prompts stays in the cache.
 pub struct Generator<'a> {
     decoder: Decoder<'a>,
     tokenizer: &'a Tokenizer,
     workspace: &'a Workspace<'a>,
-    /// What the cache holds.
+    /// Ids in the cache.
     ids: Vec<u32>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Generator<'a> {
         &mut self.decoder
     }
 
-    /// Replies to `prompt`. `hear` is told of every piece, and may break off.
+    /// Replies to `prompt`. Calls `hear` with every event; `hear` may cancel the reply.
     pub async fn reply(
         &mut self,
         prompt: &[u32],
@@ -207,7 +207,7 @@ impl<'a> Generator<'a> {
 
     async fn choose(&mut self, ids: &[u32], sampler: &mut Sampler) -> Result<u32, GenerateError> {
         let tokens = self.ids.len() + ids.len();
-        // Rows of the embedding beyond the vocabulary stand for no token; such files are rare.
+        // Rows of the embedding beyond the vocabulary belong to no token; such files are rare.
         let vocab = self.tokenizer.vocab_size();
         if sampler.is_greedy() && vocab == self.workspace.vocab() {
             let likeliest = self.decoder.likeliest(ids).await?;
@@ -277,7 +277,7 @@ impl StopText<'_> {
         std::mem::replace(&mut self.held, held)
     }
 
-    /// What was held back for nothing.
+    /// Withheld text that did not become a stop text.
     fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(StopText::new(&[]).push("END"), "END");
     }
 
-    /// The earliest one counts, whichever stands first in the list.
+    /// The earliest stop text counts, in any order of the list.
     #[test]
     fn the_first_stop_in_the_text_ends_it() {
         let words = ["two".to_string(), "one".to_string()];

@@ -2,11 +2,12 @@
 //!
 //! In transformers' order (`generation/utils.py`, `_get_logits_processor`): penalties on the logits, then temperature, then
 //! the cuts. Each cut keeps the head of the tokens sorted by logit, the smaller id first among equals; the draw is
-//! by inverse transform over what is left, with one number of ChaCha8 a token.
+//! by inverse transform over the rest, with one number of ChaCha8 per token.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use crate::families::SamplingDefaults;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -15,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 pub struct Sampling {
     /// Logits are divided by it; 0 takes the likeliest token.
     pub temperature: f64,
-    /// Only so many of the likeliest tokens; 0: all.
+    /// Number of the likeliest tokens to choose from; 0: all.
     pub top_k: usize,
     /// Only the likeliest tokens that together have this probability; 1: all.
     pub top_p: f64,
@@ -26,7 +27,7 @@ pub struct Sampling {
     pub repetition_penalty: f64,
     /// Taken off the logits of tokens that were generated (OpenAI's parameter).
     pub presence_penalty: f64,
-    /// The same for each time that they were.
+    /// Taken off these logits once for each time that the token was generated.
     pub frequency_penalty: f64,
     /// Decides every draw.
     pub seed: u64,
@@ -45,10 +46,13 @@ impl Sampling {
         seed: 0,
     };
 
-    /// What Gemma's authors recommend: temperature 1, top-k 64, top-p 0.95.
-    pub const GEMMA: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
+    /// The settings that a family's authors recommend.
+    pub const fn recommended(by: SamplingDefaults) -> Sampling {
+        let SamplingDefaults { temperature, top_k, top_p } = by;
+        Sampling { temperature, top_k, top_p, ..Sampling::GREEDY }
+    }
 
-    /// What is wrong with a value, by its name.
+    /// Refuses values out of range, by their name.
     pub fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: f64, from: f64, to: f64| match (from..=to).contains(&value) {
             true => Ok(()),
@@ -220,7 +224,9 @@ pub fn likeliest(logits: &[f32]) -> usize {
 mod tests {
     use super::*;
 
-    /// The same by sorting everything.
+    const RANDOM: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
+
+    /// The draw by sorting all logits.
     fn plain(logits: &[f32], s: &Sampling, point: f64) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -311,7 +317,7 @@ mod tests {
     #[test]
     fn a_seed_decides_and_another_decides_otherwise() {
         let draws = |seed: u64| -> Vec<u32> {
-            let mut sampler = Sampler::new(Sampling { seed, ..Sampling::GEMMA }, &[]);
+            let mut sampler = Sampler::new(Sampling { seed, ..RANDOM }, &[]);
             let logits = random_logits(1, 500, 3.0);
             (0..20).map(|_| sampler.next(&mut logits.clone()).expect("finite")).collect()
         };
@@ -346,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_no_choice() {
-        for s in [Sampling::GREEDY, Sampling::GEMMA] {
+        for s in [Sampling::GREEDY, RANDOM] {
             assert_eq!(Sampler::new(s, &[]).next(&mut [1.0, f32::NAN]), None);
             assert_eq!(Sampler::new(s, &[]).next(&mut [1.0, f32::INFINITY]), None);
             assert_eq!(Sampler::new(s, &[]).next(&mut [f32::NEG_INFINITY; 2]), None);
@@ -356,11 +362,11 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        let s = Sampling { top_p: 1.5, ..Sampling::GEMMA };
+        let s = Sampling { top_p: 1.5, ..RANDOM };
         assert_eq!(s.check().unwrap_err(), "top_p = 1.5: expected a number from 0 to 1");
         assert!(
             Sampling { temperature: f64::NAN, ..s }.check().unwrap_err().starts_with("temperature = NaN")
         );
-        assert_eq!(Sampling::GEMMA.check(), Ok(()));
+        assert_eq!(RANDOM.check(), Ok(()));
     }
 }

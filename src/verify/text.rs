@@ -1,7 +1,7 @@
 //! Text on which models are compared.
 
 use crate::data::batch::{MicroBatch, Sample};
-use crate::data::template::{Conversation, Layout, Message, Role, Template, TrainOn};
+use crate::data::template::{BuiltIn, Conversation, Message, Role, Template, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 use crate::train::Capacity;
 
@@ -58,12 +58,17 @@ impl HeldOut {
     }
 
     /// Takes a few everyday questions and answers in the built-in chat template, in pieces of at most `longest` tokens.
-    pub fn built_in(tokenizer: &Tokenizer, layout: Layout, longest: usize, vocab: usize) -> HeldOut {
+    pub fn built_in(
+        tokenizer: &Tokenizer,
+        layout: &'static BuiltIn,
+        longest: usize,
+        vocab: usize,
+    ) -> HeldOut {
         let mut samples = Vec::new();
         for texts in BUILT_IN {
             let messages = [Role::User, Role::Assistant].into_iter().zip(texts);
             let messages = messages.map(|(role, text)| Message::new(role, text)).collect();
-            let template = Template::Gemma4(layout);
+            let template = Template::BuiltIn(layout);
             let conversation = Conversation::new(messages);
             let rendered = template.render(tokenizer, &conversation, TrainOn::Assistant);
             let rendered = rendered.expect("plain questions and answers can be rendered");
@@ -129,8 +134,14 @@ mod tests {
     fn the_built_in_text_fits_any_length() {
         let base = Base::tiny().expect("part of the program");
         let tokenizer = Tokenizer::from_gguf(base.gguf()).expect("it has one");
-        let of =
-            |longest| HeldOut::built_in(&tokenizer, Layout::of(base.config()), longest, base.config().vocab);
+        let of = |longest| {
+            HeldOut::built_in(
+                &tokenizer,
+                crate::families::template(base.config()),
+                longest,
+                base.config().vocab,
+            )
+        };
         let whole = of(1000);
         assert_eq!(whole.batches().len(), BUILT_IN.len());
         assert!(whole.tokens() > 100, "{} tokens", whole.tokens());

@@ -128,7 +128,7 @@ pub fn inspect_models(place: Place) {
         );
     }
     let mut other = GgufWriter::gemma4();
-    other.set("general.architecture", rullama_train::base::value::Value::String("llama".into()));
+    other.set("general.architecture", rullama_train::base::gguf::value::Value::String("llama".into()));
     place.write("llama.gguf", other.bytes());
     has_lines(
         &place.run(&["inspect", "llama.gguf"]),

@@ -1,6 +1,6 @@
 //! Errors in recipes, data, models, adapters and paths: their messages, and that they leave no files behind.
 
-use rullama_train::base::value::Value;
+use rullama_train::base::gguf::value::Value;
 
 use super::gguf_writer::GgufWriter;
 use super::{DATA, Place, RECIPE};

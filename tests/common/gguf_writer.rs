@@ -1,8 +1,8 @@
 //! Writes GGUF files for tests, sound or lying. Use: `#[path = "common/gguf_writer.rs"] mod gguf_writer;`.
 #![allow(dead_code)] // each test uses a part
 
-use rullama_train::base::quant::random_blocks;
-use rullama_train::base::value::{Array, Value};
+use rullama_train::base::formats::random_blocks;
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{GgmlType, Gguf, TensorInfo};
 
 /// One tensor to write.

@@ -8,7 +8,7 @@ use rullama_train::adapter;
 use rullama_train::adapter::formats::peft::{self, Naming};
 use rullama_train::adapter::lora::{Adapter, Pair, Slot};
 use rullama_train::base::config::Config;
-use rullama_train::base::gguf_writer::{self, Entry};
+use rullama_train::base::gguf::writer::{self, Entry};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, Sample};
 use safetensors::{Dtype, SafeTensors};
@@ -102,8 +102,7 @@ pub fn split_experts(gguf: &Gguf) -> Vec<u8> {
         }
     }
     let mut out = Vec::new();
-    gguf_writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i]))
-        .expect("memory");
+    writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i])).expect("memory");
     out
 }
 

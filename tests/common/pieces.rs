@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use rullama_train::base::Source;
-use rullama_train::base::source::Reading;
+use rullama_train::base::gguf::source::Reading;
 
 /// The file, and what was read of it.
 #[derive(Clone)]

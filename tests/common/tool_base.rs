@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use rullama_train::base::gguf_writer::{self, Entry};
-use rullama_train::base::value::{Array, Value};
+use rullama_train::base::gguf::value::{Array, Value};
+use rullama_train::base::gguf::writer::{self, Entry};
 use rullama_train::base::{Gguf, TensorInfo};
 use serde_json::json;
 
@@ -80,10 +80,8 @@ pub fn write(dir: &Path) {
     let entry = |t: &TensorInfo| Entry { name: t.name.clone(), shape: t.shape.clone(), ty: t.ty };
     let entries: Vec<Entry> = gguf.tensors().iter().map(entry).collect();
     let mut bytes = Vec::new();
-    gguf_writer::write(&mut bytes, &metadata, &entries, |i, out| {
-        out.write_all(gguf.data(&gguf.tensors()[i]))
-    })
-    .expect("sound");
+    writer::write(&mut bytes, &metadata, &entries, |i, out| out.write_all(gguf.data(&gguf.tensors()[i])))
+        .expect("sound");
     fs::write(dir.join("tools.gguf"), bytes).expect("written");
     fs::write(dir.join("looks.toml"), RECIPE).expect("written");
     let sample = json!({ "tools": [{ "type": "function", "function": { "name": "sky" } }], "messages": [

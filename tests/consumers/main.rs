@@ -8,6 +8,7 @@ mod gpu;
 #[path = "../common/tool_base.rs"]
 mod tool_base;
 
+use rullama_train::families;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -18,12 +19,12 @@ use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::base::Module;
-use rullama_train::base::gguf_writer::{self, Entry};
-use rullama_train::base::quant::dequantize;
-use rullama_train::base::value::Value;
+use rullama_train::base::formats::dequantize;
+use rullama_train::base::gguf::value::Value;
+use rullama_train::base::gguf::writer::{self, Entry};
 use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::data::template::{Conversation, Layout, Message, Role, Template, TrainOn, render_prompt};
+use rullama_train::data::template::{Conversation, Message, Role, Template, TrainOn, render_prompt};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use rullama_train::model::Model;
@@ -188,7 +189,7 @@ impl Work {
             .filter(|(key, _)| key == "general.file_type")
             .for_each(|(_, v)| *v = Value::U32(0));
         let mut bytes = Vec::new();
-        gguf_writer::write(&mut bytes, &metadata, &entries, |i, out| {
+        writer::write(&mut bytes, &metadata, &entries, |i, out| {
             let tensor = &gguf.tensors()[i];
             out.write_all(bytemuck::cast_slice(&dequantize(tensor.ty, gguf.data(tensor))))
         })
@@ -320,7 +321,7 @@ impl Work {
         ];
         let messages = messages.map(|(role, text)| Message::new(role, text)).to_vec();
         let tokenizer = Tokenizer::from_gguf(self.base.gguf()).expect("it has one");
-        let template = Template::Gemma4(Layout::of(self.base.config()));
+        let template = Template::BuiltIn(families::template(self.base.config()));
         let rendered = template.render(&tokenizer, &Conversation::new(messages), TrainOn::All);
         let ids = rendered.expect("sound").ids;
         assert!(ids.len() > 80, "{} tokens", ids.len());
@@ -335,7 +336,7 @@ impl Work {
             let sample: Json = serde_json::from_str(line).expect("JSON");
             let question = sample["messages"][0]["content"].as_str().expect("a question");
             let messages = [Message::new(Role::User, question)];
-            render_prompt(&tokenizer, Layout::of(self.base.config()), &messages).expect("sound")
+            render_prompt(&tokenizer, families::template(self.base.config()), &messages).expect("sound")
         };
         let prompts: Vec<Vec<u32>> = text.lines().take(20).map(question).collect();
         let longest = prompts.iter().map(Vec::len).max().expect("twenty") + REPLY;

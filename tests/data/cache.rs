@@ -5,8 +5,9 @@ use std::path::Path;
 use rullama_train::base::gguf::Gguf;
 use rullama_train::data::dataset::cache::{Cache, Entry};
 use rullama_train::data::dataset::{Options, Overlong, files, parse};
-use rullama_train::data::template::{Layout, Template, TrainOn};
+use rullama_train::data::template::{Template, TrainOn};
 use rullama_train::data::tokenizer::Tokenizer;
+use rullama_train::families::gemma4;
 
 use crate::{OPTIONS, tokenizer};
 
@@ -40,7 +41,7 @@ fn what_comes_out_is_what_went_in() {
 #[test]
 fn everything_that_decides_the_tokens_is_in_the_key() {
     let tokenizer = tokenizer();
-    let large = Template::Gemma4(Layout::Large);
+    let large = Template::BuiltIn(&gemma4::template::LARGE);
     let own = crate::common_template::own();
     let key = |text: &str, options: &Options| Cache::key(text.as_bytes(), &tokenizer, options);
     let keys = [
@@ -80,7 +81,7 @@ fn a_damaged_entry_is_made_anew_with_a_word() {
         let again = read();
         assert_eq!(again.samples, fresh.samples);
         let word = again.notices.last().expect("a word").to_string();
-        assert!(word.contains("were damaged, and are made anew"), "{word}");
+        assert!(word.contains("were damaged and are rebuilt"), "{word}");
         assert_eq!(std::fs::read(&entry).expect("there"), sound, "and it is whole again");
     }
 }

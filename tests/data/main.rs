@@ -18,11 +18,12 @@ use rullama_train::data::dataset::{
     Dataset, DatasetError, Format, Invalid, Options, Overlong, files, parse, split,
 };
 use rullama_train::data::template::{
-    Conversation, Layout, Message, Rendered, Role, Template, TemplateError, TrainOn, render_prompt,
+    BuiltIn, Conversation, Message, Rendered, Role, Template, TemplateError, TrainOn, render_prompt,
 };
 use rullama_train::data::tokenizer::{Special, Tokenizer};
+use rullama_train::families::gemma4;
 
-static SMALL: Template = Template::Gemma4(Layout::Small);
+static SMALL: Template = Template::BuiltIn(&gemma4::template::SMALL);
 const OPTIONS: Options = Options {
     format: Format::Auto,
     template: &SMALL,
@@ -44,12 +45,12 @@ fn message(role: &str, content: &str) -> Message {
 
 fn render_sample(
     tokenizer: &Tokenizer,
-    layout: Layout,
+    layout: &'static BuiltIn,
     messages: &[Message],
     trained_from: usize,
 ) -> Result<Rendered, TemplateError> {
     let conversation = Conversation { trained_from, ..Conversation::new(messages.to_vec()) };
-    Template::Gemma4(layout).render(tokenizer, &conversation, TrainOn::Assistant)
+    Template::BuiltIn(layout).render(tokenizer, &conversation, TrainOn::Assistant)
 }
 
 /// What carries loss, as text, one string for each run of labelled tokens.
@@ -93,7 +94,8 @@ fn a_conversation_has_hugging_face_ids_and_trains_the_answers() {
         message("assistant", "\nHi!\n\nBye."),
     ];
     let tokenizer = tokenizer();
-    let Rendered { ids, labels, .. } = render_sample(&tokenizer, Layout::Small, &messages, 0).expect("sound");
+    let Rendered { ids, labels, .. } =
+        render_sample(&tokenizer, &gemma4::template::SMALL, &messages, 0).expect("sound");
     // The row of fixtures/tokenizer/tiny-gemma4.json with this text.
     let expected = [
         2, 5, 407, 266, 685, 394, 1785, 330, 331, 278, 6, 266, 5, 403, 266, 649, 352, 1149, 6, 266, 5, 408,
@@ -117,18 +119,23 @@ fn every_answer_is_trained_and_nothing_else() {
         (tokenizer.decode(&ids), trained(&tokenizer, &ids, &labels))
     };
     let small = "<bos><|turn>user\na<turn|>\n<|turn>model\nb c<turn|>\n<|turn>user\nd<turn|>\n<|turn>model\ne<turn|>\n";
-    assert_eq!(text(Layout::Small, 0), (small.to_owned(), vec!["b c<turn|>".into(), "e<turn|>".into()]));
-    assert_eq!(text(Layout::Small, 2), (small.to_owned(), vec!["e<turn|>".into()]));
+    assert_eq!(
+        text(&gemma4::template::SMALL, 0),
+        (small.to_owned(), vec!["b c<turn|>".into(), "e<turn|>".into()])
+    );
+    assert_eq!(text(&gemma4::template::SMALL, 2), (small.to_owned(), vec!["e<turn|>".into()]));
     // Large models answer after an empty thought channel; history stands without one.
     let large = small.replace("model\ne", "model\n<|channel>thought\n<channel|>e");
-    assert_eq!(text(Layout::Large, 0), (large, vec!["b c<turn|>".into(), "e<turn|>".into()]));
+    assert_eq!(text(&gemma4::template::LARGE, 0), (large, vec!["b c<turn|>".into(), "e<turn|>".into()]));
 }
 
 #[test]
 fn the_prompt_is_what_stands_before_the_answer() {
     let tokenizer = tokenizer();
     let mut messages = vec![message("developer", "Be brief."), message("user", " Hi ")];
-    for (layout, head) in [(Layout::Small, ""), (Layout::Large, "<|channel>thought\n<channel|>")] {
+    for (layout, head) in
+        [(&gemma4::template::SMALL, ""), (&gemma4::template::LARGE, "<|channel>thought\n<channel|>")]
+    {
         let prompt = render_prompt(&tokenizer, layout, &messages).expect("sound");
         let expected =
             format!("<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n{head}");
@@ -140,8 +147,8 @@ fn the_prompt_is_what_stands_before_the_answer() {
         messages.pop();
     }
     let last = TemplateError::Last { found: Role::System, expected: Role::User };
-    assert_eq!(render_prompt(&tokenizer, Layout::Small, &messages[..1]), Err(last));
-    assert_eq!(render_prompt(&tokenizer, Layout::Small, &[]), Err(TemplateError::Empty));
+    assert_eq!(render_prompt(&tokenizer, &gemma4::template::SMALL, &messages[..1]), Err(last));
+    assert_eq!(render_prompt(&tokenizer, &gemma4::template::SMALL, &[]), Err(TemplateError::Empty));
 }
 
 #[test]
@@ -156,9 +163,9 @@ fn pieces_have_the_ids_of_the_whole_text() {
     for round in 0..3000 {
         let mut content = || -> String { (0..pick(7)).map(|_| parts[pick(parts.len())]).collect() };
         let messages = [message("user", &content()), message("assistant", &content())];
-        let layout = if round % 2 == 0 { Layout::Small } else { Layout::Large };
+        let layout = if round % 2 == 0 { &gemma4::template::SMALL } else { &gemma4::template::LARGE };
         let found = render_sample(&tokenizer, layout, &messages, 0).expect("sound").ids;
-        let text = Template::Gemma4(layout)
+        let text = Template::BuiltIn(layout)
             .text(&tokenizer, &Conversation::new(messages.to_vec()), false)
             .expect("sound");
         assert_eq!(found, tokenizer.encode(&text, Special::Parse), "{text:?}");

@@ -7,6 +7,7 @@ use rullama_train::base::Gguf;
 use rullama_train::data::dataset::{Format, Invalid, Options, Overlong, parse};
 use rullama_train::data::template::TrainOn;
 use rullama_train::data::tokenizer::{Tokenizer, TokenizerData};
+use rullama_train::families::gemma4;
 use serde_json::Value;
 
 use crate::{OPTIONS, one, refused, refused_with, tokenizer};
@@ -22,7 +23,7 @@ pub fn with_tools() -> Tokenizer {
     let mut data = TokenizerData::from_gguf(&gguf).expect("its tokenizer");
     data.tokens.extend(TOOL_TOKENS.map(str::to_owned));
     data.token_types.extend([4; TOOL_TOKENS.len()]);
-    Tokenizer::new(data).expect("sound")
+    Tokenizer::new(data, &gemma4::TOKENIZER).expect("sound")
 }
 
 #[test]

@@ -18,7 +18,7 @@ use rullama_train::adapter::lora::{Adapter, Slot, slots};
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions, check, detect, read_any};
 use rullama_train::base::Module;
 use rullama_train::base::config::Config;
-use rullama_train::base::value::Value;
+use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, Fingerprint, Gguf};
 use rullama_train::families;
 use rullama_train::recipe::{self, Recipe};

@@ -9,7 +9,7 @@ use rullama_train::adapter::lora::slots;
 use rullama_train::adapter::{Format, read_any};
 use rullama_train::base::Module;
 use rullama_train::base::config::Config;
-use rullama_train::base::value::{Array, Value};
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Base, Gguf};
 use safetensors::Dtype;
 use serde_json::json;

@@ -26,6 +26,12 @@ fn layer(full: bool, kv_donor: Option<usize>) -> LayerConfig {
         experts: None,
         expert_scales: Vec::new(),
         experts_split: false,
+        rope_factors: full,
+        qk_norm: true,
+        v_norm: true,
+        score_scale: 1.0,
+        post_norms: true,
+        activation: Default::default(),
     }
 }
 
@@ -35,6 +41,7 @@ fn like_e2b() -> Config {
     Config {
         architecture: "gemma4",
         width: 16,
+        embedding_scale: 16f32.sqrt(),
         vocab: 37,
         per_layer_width: 6,
         rms_eps: 1e-6,
@@ -69,6 +76,7 @@ fn odd_sizes() -> Config {
     let odd = LayerConfig { heads: 3, kv_heads: 1, head_size: 10, ffn_width: 7, ..layer(true, None) };
     Config {
         width: 20,
+        embedding_scale: 20f32.sqrt(),
         vocab: 23,
         per_layer_width: 5,
         rms_eps: 0.03,

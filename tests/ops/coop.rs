@@ -1,6 +1,6 @@
 //! Products on cooperative matrices of 16×16: every format, odd sizes, rows from 2^-40 to 2^40, adapters, split sums.
 
-use rullama_train::base::quant::GgmlType;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::linear::coop16 as coop_linear;
 use rullama_train::ops::linear::coop16::LowRank;

@@ -1,6 +1,6 @@
 //! The ops between the products in decoding: heads, ends of blocks, gates, per-layer inputs, argmax.
 
-use rullama_train::base::quant::GgmlType;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::Up;

@@ -1,6 +1,6 @@
 //! Rows of tables of every format, and their gradients.
 
-use rullama_train::base::quant::GgmlType;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::embedding;
 use rullama_train::reference;

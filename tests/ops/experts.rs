@@ -4,7 +4,7 @@ use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::base::config::Experts;
-use rullama_train::base::quant::{GgmlType, dequantize, random_blocks};
+use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::Rows;
 use rullama_train::ops::experts::combine as expert_combine;

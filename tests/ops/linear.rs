@@ -1,7 +1,7 @@
 //! Products with weights of every format, in tiles, with and without the adapter's term.
 
-use rullama_train::base::planes;
-use rullama_train::base::quant::{GgmlType, dequantize, random_blocks};
+use rullama_train::base::formats::planes;
+use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::ops::Tile;
 use rullama_train::ops::Weight;
@@ -34,7 +34,7 @@ pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: b
     }
     let (mut all, mut parts) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(64 * cols / ty.block_len() * ty.block_bytes()) {
-        let packed = planes::pack(ty, piece.len() * ty.block_len() / ty.block_bytes() / cols, piece);
+        let packed = planes::to_planes(ty, piece.len() * ty.block_len() / ty.block_bytes() / cols, piece);
         let start = all.len();
         all.extend_from_slice(&packed);
         all.resize((all.len() + 256).next_multiple_of(256), 0xff);

@@ -1,6 +1,6 @@
 //! Products of a few rows with weights of every format, alone and side by side, and with an adapter's `A`.
 
-use rullama_train::base::quant::GgmlType;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Weight;
 use rullama_train::ops::matvec::{self, Down};

@@ -2,7 +2,7 @@
 
 use libtest_mimic::Failed;
 use rullama_train::base::Tensor;
-use rullama_train::base::quant::GgmlType;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::embedding;
 use rullama_train::ops::random;

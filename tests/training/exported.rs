@@ -9,8 +9,9 @@ use rullama_train::adapter::{self, Format, WriteOptions};
 use rullama_train::base::Base;
 use rullama_train::base::Module;
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::data::template::{Layout, Message, Role, render_prompt};
+use rullama_train::data::template::{Message, Role, render_prompt};
 use rullama_train::data::tokenizer::Tokenizer;
+use rullama_train::families;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
@@ -104,7 +105,7 @@ fn prompt(line: &str, tokenizer: &Tokenizer, base: &Base) -> Vec<u32> {
     let sample: serde_json::Value = serde_json::from_str(line).expect("JSON");
     let question = sample["messages"][0]["content"].as_str().expect("a question");
     let messages = [Message::new(Role::User, question)];
-    render_prompt(tokenizer, Layout::of(base.config()), &messages).expect("sound")
+    render_prompt(tokenizer, families::template(base.config()), &messages).expect("sound")
 }
 
 fn greedy(trainer: &Trainer, prompt: &[u32]) -> Vec<u32> {

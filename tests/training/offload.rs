@@ -6,9 +6,9 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Module;
-use rullama_train::base::shapes::{SHAPES, Shape};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{Sample, Step};
+use rullama_train::families::{Shape, gemma4};
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute, with_experts};
@@ -88,7 +88,7 @@ pub fn same_bits(gpu: &Gpu) -> Result<(), Failed> {
 
 /// A mixture whose experts take most of its memory, made of what a [`Shape`] is.
 fn mixture() -> Shape {
-    let shape = SHAPES.into_iter().find(|shape| shape.experts.is_some()).expect("26b-a4b");
+    let shape = gemma4::FAMILY.shapes.iter().copied().find(|shape| shape.experts.is_some()).expect("26b-a4b");
     Shape {
         layers: 2 * shape.full_every,
         width: 512,

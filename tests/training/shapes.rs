@@ -4,8 +4,8 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Module;
-use rullama_train::base::shapes::{SHAPES, Shape};
 use rullama_train::data::batch::{Sample, Step};
+use rullama_train::families::{Shape, gemma4};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
@@ -15,7 +15,7 @@ use super::check_that;
 
 /// Every size, with fewer and narrower layers and words.
 pub fn train(gpu: &Gpu) -> Result<(), Failed> {
-    for shape in SHAPES {
+    for &shape in gemma4::FAMILY.shapes {
         let small = Shape {
             layers: 2 * shape.full_every,
             width: 256,

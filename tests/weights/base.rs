@@ -3,8 +3,8 @@
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::config::Experts;
-use rullama_train::base::quant::dequantize;
-use rullama_train::base::value::{Array, Value};
+use rullama_train::base::formats::dequantize;
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Base, Error, GgmlType, Gguf};
 
 fn open(writer: &GgufWriter) -> Result<Base, Error> {
@@ -151,7 +151,7 @@ fn other_names_and_layouts_are_accepted() {
         w.random("output.weight", &[32, 8], GgmlType::F32);
         w.random("v.blk.0.attn_q.weight", &[256], GgmlType::IQ4_XS);
         // Layer 2 shares, yet its unused keys are in the file, in a format without kernels.
-        w.random("blk.2.attn_k.weight", &[32, 4], GgmlType::Q4_1);
+        w.random("blk.2.attn_k.weight", &[32, 4], GgmlType::IQ4_NL);
     }));
     let base = base.expect("sound");
     assert_eq!(base.vector("blk.0.ffn_norm").len(), 32);
@@ -263,7 +263,7 @@ fn tensors_that_do_not_fit_are_named() {
     let name = "blk.0.ffn_up.weight";
     assert_says("shape", replaced(name, &[32, 9], GgmlType::Q8_0), &[name, "[32, 9]", "[32, 8]"]);
     assert_says("3-D", replaced(name, &[32, 8, 2], GgmlType::Q8_0), &[name, "[32, 8, 2]"]);
-    assert_says("type", replaced(name, &[32, 8], GgmlType::Q4_1), &[name, "Q4_1", "Q4_K, Q5_K, Q6_K"]);
+    assert_says("type", replaced(name, &[32, 8], GgmlType::IQ4_NL), &[name, "IQ4_NL", "Q4_K, Q5_K, Q6_K"]);
     replaced(name, &[32, 8, 1], GgmlType::F32).expect("sizes of 1 at the end mean nothing");
     let norm = "blk.0.attn_norm.weight";
     assert_says("norm", replaced(norm, &[32], GgmlType::Q8_0), &[norm, "Q8_0", "F32"]);
@@ -336,9 +336,9 @@ fn mixtures_of_experts() {
     }
     let q4_1 = mixture(&|w| {
         w.remove_tensor("blk.2.ffn_down_exps.weight");
-        w.random("blk.2.ffn_down_exps.weight", &[32, 32, 4], GgmlType::Q4_1);
+        w.random("blk.2.ffn_down_exps.weight", &[32, 32, 4], GgmlType::IQ4_NL);
     });
-    assert_says("type", q4_1, &["blk.2.ffn_down_exps.weight", "Q4_1", "Q4_K, Q5_K, Q6_K"]);
+    assert_says("type", q4_1, &["blk.2.ffn_down_exps.weight", "IQ4_NL", "Q4_K, Q5_K, Q6_K"]);
 }
 
 /// Gate and up as two tensors, and the names of Ollama's converter.

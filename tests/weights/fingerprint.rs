@@ -2,7 +2,7 @@
 
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::fingerprint::{Fingerprint, Kinship};
-use rullama_train::base::value::Value;
+use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
 
 /// A gemma4 with a table of embeddings of 70 400 bytes, more than is digested of a tensor.
@@ -92,7 +92,7 @@ fn a_fingerprint_is_read_back_from_its_text() {
     assert_eq!(text.parse(), Ok(own));
     for wrong in ["", "v1:", &text[3..], &text[..60], &text.replace("v1", "v2"), &text.to_uppercase()] {
         let error = wrong.parse::<Fingerprint>().expect_err(wrong);
-        assert!(error.contains("is no fingerprint, expected v1: and two digests"), "{error}");
+        assert!(error.contains("is not a fingerprint, expected v1: and two digests"), "{error}");
     }
 }
 

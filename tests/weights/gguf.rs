@@ -2,7 +2,7 @@
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
-use rullama_train::base::value::{Array, Value};
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Error, GgmlType, Gguf};
 
 fn read(writer: &GgufWriter) -> Result<Gguf, Error> {

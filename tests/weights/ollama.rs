@@ -72,7 +72,11 @@ fn what_cannot_be_used_is_refused_by_name() {
     assert_says("no weights", resolve("remote", store), &["remote", "0 model layers"]);
     assert_says("digest", resolve("traversal", store), &["digest", "etc/passwd", "64 hexadecimal"]);
     assert_says("JSON", resolve("gemma4:broken", store), &["manifest", "broken", "ollama pull"]);
-    assert_says("cloud", resolve("gemma4:31b-cloud", store), &["gemma4:31b-cloud", "cloud", "gemma4:e2b"]);
+    assert_says(
+        "cloud",
+        resolve("gemma4:31b-cloud", store),
+        &["gemma4:31b-cloud", "cloud", "tag of a local model"],
+    );
     assert_says("cloud", resolve("gemma4:cloud", store), &["cloud model"]);
     assert_says("name", resolve("../secrets", store), &["../secrets", "namespace"]);
 }

@@ -1,7 +1,7 @@
 //! Block formats: values bit by bit, GPU planes, random blocks.
 
-use rullama_train::base::planes;
-use rullama_train::base::quant::{dequantize, random_blocks};
+use rullama_train::base::formats::planes;
+use rullama_train::base::formats::{dequantize, random_blocks};
 use rullama_train::base::{GgmlType, Gguf};
 
 #[test]
@@ -34,7 +34,9 @@ fn sizes_are_those_of_ggml() {
         (GgmlType::F16, 1, 2),
         (GgmlType::BF16, 1, 2),
         (GgmlType::Q4_0, 32, 18),
+        (GgmlType::Q4_1, 32, 20),
         (GgmlType::Q5_0, 32, 22),
+        (GgmlType::Q5_1, 32, 24),
         (GgmlType::Q8_0, 32, 34),
         (GgmlType::Q4_K, 256, 144),
         (GgmlType::Q5_K, 256, 176),
@@ -49,13 +51,13 @@ fn sizes_are_those_of_ggml() {
     assert_eq!(GgmlType::from_id(4), None, "Q4_2 was removed from ggml");
 }
 
-/// The packed matrix read back as src/weights/planes.rs describes it, value by value.
+/// The packed matrix read back as src/base/formats/planes.rs describes it, value by value.
 #[test]
 fn planes_hold_every_value() {
     let (rows, cols) = (3, 512);
     for ty in GgmlType::SUPPORTED {
         let blocks = random_blocks(ty, rows * cols / ty.block_len(), 7);
-        let packed = planes::pack(ty, rows, &blocks);
+        let packed = planes::to_planes(ty, rows, &blocks);
         let full = blocks.len().next_multiple_of(16);
         assert_eq!(packed.len(), full, "{ty:?}: no byte more than in the file, but for the end");
         let value = |row: usize, col: usize| {
@@ -79,6 +81,14 @@ fn planes_hold_every_value() {
             let headers_end = sixteen * 16 + cols / 256 * rows * 16;
             match ty {
                 GgmlType::Q4_0 => half(sixteen * 16 + slice * 2) * (nibble as f32 - 8.0),
+                GgmlType::Q4_1 => {
+                    let factors = sixteen * 16 + slice * 4;
+                    half(factors) * nibble as f32 + half(factors + 2)
+                }
+                GgmlType::Q5_1 => {
+                    let factors = sixteen * 20 + slice * 4;
+                    half(factors) * (nibble | bit(sixteen * 16) << 4) as f32 + half(factors + 2)
+                }
                 GgmlType::Q5_0 => {
                     half(sixteen * 20 + slice * 2) * ((nibble | bit(sixteen * 16) << 4) as f32 - 16.0)
                 }
@@ -116,7 +126,7 @@ fn rows_of_other_formats_stay_as_they_are() {
             let blocks = random_blocks(ty, n, 7);
             let mut expected = blocks.clone();
             expected.resize(blocks.len().next_multiple_of(16), 0);
-            assert_eq!(planes::pack(ty, 1, &blocks), expected, "{ty:?}, {n} blocks");
+            assert_eq!(planes::to_planes(ty, 1, &blocks), expected, "{ty:?}, {n} blocks");
         }
     }
 }

@@ -39,7 +39,7 @@ fn it_is_the_same_model() {
 #[test]
 fn headers_of_any_length_are_read() {
     let mut writer = GgufWriter::gemma4();
-    writer.set("general.description", rullama_train::base::value::Value::String("x".repeat(3 << 20)));
+    writer.set("general.description", rullama_train::base::gguf::value::Value::String("x".repeat(3 << 20)));
     let bytes = writer.bytes();
     let streamed = block_on(Base::stream(Box::new(Pieces::of(bytes.clone())), "long")).expect("sound");
     assert_eq!(streamed.gguf().file_size(), bytes.len() as u64);

@@ -6,7 +6,7 @@ use super::layout::{Half, MatrixLayout};
 use crate::adapter::lora::{self, Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
-use crate::base::{GgmlType, quant};
+use crate::base::{GgmlType, formats};
 use crate::families;
 
 /// Number of names that a message lists in full.
@@ -254,7 +254,7 @@ fn values(
     let Some(ty) = TYPES.into_iter().find(|ty| ty.name() == tensor.ty) else {
         return Err((Misfit::Type, format!("is {}, expected F32, F16 or BF16", tensor.ty)));
     };
-    let values = quant::dequantize(ty, tensor.data);
+    let values = formats::dequantize(ty, tensor.data);
     let columns = if layout == MatrixLayout::Gguf { expected[0] } else { expected[expected.len() - 1] };
     if let Some(i) = values.iter().position(|v| !v.is_finite()) {
         let (row, column) = (i / columns, i % columns);

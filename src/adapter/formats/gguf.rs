@@ -18,8 +18,8 @@ use crate::adapter::lora::{Adapter, Slot};
 use crate::adapter::{Error, FINGERPRINT, Format, WriteOptions};
 use crate::base::Module;
 use crate::base::config::Config;
-use crate::base::gguf_writer::{self, Entry};
-use crate::base::value::Value;
+use crate::base::gguf::value::Value;
+use crate::base::gguf::writer::{self, Entry};
 use crate::base::{GgmlType, Gguf};
 use crate::files;
 
@@ -80,7 +80,7 @@ pub fn write(
         }
     }
     Ok(files::write_atomic_with(path, |out| {
-        gguf_writer::write(out, &metadata, &entries, |i, out| match precision {
+        writer::write(out, &metadata, &entries, |i, out| match precision {
             Precision::F32 => out.write_all(bytemuck::cast_slice(&data[i])),
             Precision::F16 => {
                 let rounded: Vec<f16> = data[i].iter().map(|v| f16::from_f32(*v)).collect();

@@ -3,7 +3,7 @@
 //! Tensors are transposed, `lora_a` `[in, R]` and `lora_b` `[R, out]`, and the config contains the scale. Experts have separate gate,
 //! up and down, `lora_a` `[E, R, in]` and `lora_b` `[E, out, R]`: the joint `A` of gate and up is written twice, and `B` is split.
 //! Source: mlx-lm 0.32 `tuner/utils.py` (`load_adapters`), `tuner/lora.py` (`LoRALinear`, `LoRASwitchLinear`) and
-//! `models/gemma4_text.py` (`Experts`, `Model.sanitize`: the gate's rows come before those of up).
+//! its model files (`Experts`, `Model.sanitize`: the gate's rows come before those of up).
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Metadata of a merged file.
 
 use crate::adapter::lora::Adapter;
-use crate::base::gguf_writer::Entry;
-use crate::base::value::Value;
+use crate::base::gguf::value::Value;
+use crate::base::gguf::writer::Entry;
 use crate::base::{GgmlType, Gguf};
 
 /// Metadata key that describes the merge.
@@ -18,9 +18,9 @@ pub(super) fn metadata(gguf: &Gguf, entries: &[Entry], adapter: &Adapter) -> Vec
     let before = most(gguf.tensors().iter().map(|t| (t.ty, &t.shape)));
     let after = most(entries.iter().map(|t| (t.ty, &t.shape)));
     if let Some((_, value)) = metadata.iter_mut().find(|(key, _)| key == "general.file_type")
-        && let Some(ty) = after.filter(|_| before != after).and_then(file_type)
+        && let Some(ty) = after.filter(|_| before != after).and_then(GgmlType::format)
     {
-        *value = Value::U32(ty);
+        *value = Value::U32(ty.file_type);
     }
     metadata
 }
@@ -30,20 +30,4 @@ fn most<'a>(tensors: impl Iterator<Item = (GgmlType, &'a Vec<usize>)>) -> Option
     let matrices: Vec<GgmlType> = tensors.filter(|(_, shape)| shape.len() > 1).map(|(ty, _)| ty).collect();
     let count = |ty: &GgmlType| matrices.iter().filter(|t| *t == ty).count();
     GgmlType::SUPPORTED.into_iter().max_by_key(count).filter(|ty| count(ty) > 0)
-}
-
-/// `enum llama_ftype` in llama.h: the file type "mostly" of a weight type.
-fn file_type(ty: GgmlType) -> Option<u32> {
-    Some(match ty {
-        GgmlType::F32 => 0,
-        GgmlType::F16 => 1,
-        GgmlType::Q4_0 => 2,
-        GgmlType::Q8_0 => 7,
-        GgmlType::Q5_0 => 8,
-        GgmlType::Q4_K => 15,
-        GgmlType::Q5_K => 17,
-        GgmlType::Q6_K => 18,
-        GgmlType::BF16 => 32,
-        _ => return None,
-    })
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use super::Error;
 use super::lora::Adapter;
-use crate::base::gguf_writer::{self, Entry};
+use crate::base::gguf::writer::{self, Entry};
 use crate::base::{Base, GgmlType, TensorInfo};
 use crate::files;
 use metadata::metadata;
@@ -70,7 +70,7 @@ pub fn write(
     let mut merged = Vec::new();
     let mut refused = None;
     let written = files::write_atomic_with(path, |out| {
-        gguf_writer::write(out, &metadata, &entries, |index, out| {
+        writer::write(out, &metadata, &entries, |index, out| {
             let tensor = &gguf.tensors()[index];
             let parts: Vec<&Part> = touched.iter().filter(|part| part.tensor == tensor.name).collect();
             if parts.is_empty() {

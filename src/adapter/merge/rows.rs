@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::MergedTensor;
 use super::parts::Part;
-use crate::base::quant::dequantize;
+use crate::base::formats::dequantize;
 use crate::base::quantize::{self, in_parallel, quantize, threads};
 use crate::base::{GgmlType, TensorInfo};
 

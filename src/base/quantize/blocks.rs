@@ -1,10 +1,10 @@
-//! One block of each quantized format from its values. Twins: the decoders in `weights/quant.rs`.
+//! One block of each quantized format from its values. Twins: the decoders in `base/formats/`.
 
 use half::f16;
 
 use super::search::{affine, largest, nearest, symmetric};
-use crate::base::quant::{
-    BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0, f32_of, scale_min_k4,
+use crate::base::formats::{
+    BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, f32_of, scale_min,
 };
 
 fn half_of(x: f32) -> [u8; 2] {
@@ -23,6 +23,33 @@ pub fn q4_0(x: &[f32; 32]) -> BlockQ4_0 {
     // Casts of floats saturate, so that nothing wraps.
     let q = x.map(|v| ((v * inverse(d) + 8.5) as u8).min(15));
     BlockQ4_0 { d: half_of(d), qs: std::array::from_fn(|j| q[j] | q[j + 16] << 4) }
+}
+
+/// The integers of `x ≈ d·q + min`, `q` in `0..=top`, with `d` and the minimum.
+fn from_minimum(x: &[f32; 32], top: u8) -> ([u8; 32], f32, f32) {
+    let min = x.iter().fold(f32::MAX, |min, &v| min.min(v));
+    let max = x.iter().fold(f32::MIN, |max, &v| max.max(v));
+    let d = (max - min) / f32::from(top);
+    let q = x.map(|v| (((v - min) * inverse(d) + 0.5) as u8).min(top));
+    (q, d, min)
+}
+
+/// Must match `quantize_row_q4_1_ref`.
+pub fn q4_1(x: &[f32; 32]) -> BlockQ4_1 {
+    let (q, d, min) = from_minimum(x, 15);
+    BlockQ4_1 { d: half_of(d), m: half_of(min), qs: std::array::from_fn(|j| q[j] | q[j + 16] << 4) }
+}
+
+/// Must match `quantize_row_q5_1_ref`.
+pub fn q5_1(x: &[f32; 32]) -> BlockQ5_1 {
+    let (q, d, min) = from_minimum(x, 31);
+    let high = (0..32).fold(0u32, |bits, j| bits | u32::from(q[j] >> 4) << j);
+    BlockQ5_1 {
+        d: half_of(d),
+        m: half_of(min),
+        qh: high.to_le_bytes(),
+        qs: std::array::from_fn(|j| q[j] & 15 | (q[j + 16] & 15) << 4),
+    }
 }
 
 /// As [`q4_0`] with a fifth bit. Must match `quantize_row_q5_0_ref`.
@@ -70,10 +97,10 @@ fn affine_block(x: &[f32; 256], top: f32, start: f32, steps: u8) -> Affine {
         }
     }
     let (d, dmin) = (half_of(scale / 63.0), half_of(min / 63.0));
-    // Rounded anew, to the scales as they are stored.
+    // Rounded again, with the scales as they are stored.
     let mut q = [0; 256];
     for (j, (run, q)) in runs.iter().zip(q.as_chunks_mut::<32>().0).enumerate() {
-        let (s, m) = scale_min_k4(j, &scales);
+        let (s, m) = scale_min(j, &scales);
         let (s, m) = (f32_of(d) * s, f32_of(dmin) * m);
         if s != 0.0 {
             *q = run.map(|v| nearest(((v + m) / s).clamp(0.0, top)) as u8);

@@ -1,6 +1,6 @@
 //! f32 → GGML's block formats: the published algorithms of llama.cpp's `quantize_row_*_ref`, without importance matrix.
 //!
-//! `search` finds scales, `blocks` packs them; [`super::quant`] decodes what is made here.
+//! `search` finds scales, `blocks` packs them; [`super::formats`] decodes what is made here.
 
 mod blocks;
 mod search;
@@ -21,7 +21,7 @@ pub enum Error {
     NotFinite {
         /// Index into the values.
         at: usize,
-        /// What stands there.
+        /// The value.
         value: f32,
     },
     /// A value that the format does not hold.
@@ -29,7 +29,7 @@ pub enum Error {
     OutOfRange {
         /// Index into the values.
         at: usize,
-        /// What stands there.
+        /// The value.
         value: f32,
         /// The format.
         ty: GgmlType,
@@ -50,6 +50,8 @@ pub fn quantize(ty: GgmlType, values: &[f32]) -> Result<Vec<u8>, Error> {
         GgmlType::F16 => each(values, &mut bytes, |[x]: &[f32; 1]| f16::from_f32(*x).to_le_bytes()),
         GgmlType::BF16 => each(values, &mut bytes, |[x]: &[f32; 1]| bf16::from_f32(*x).to_le_bytes()),
         GgmlType::Q4_0 => each(values, &mut bytes, blocks::q4_0),
+        GgmlType::Q4_1 => each(values, &mut bytes, blocks::q4_1),
+        GgmlType::Q5_1 => each(values, &mut bytes, blocks::q5_1),
         GgmlType::Q5_0 => each(values, &mut bytes, blocks::q5_0),
         GgmlType::Q8_0 => each(values, &mut bytes, blocks::q8_0),
         GgmlType::Q4_K => each(values, &mut bytes, blocks::q4_k),
@@ -72,12 +74,12 @@ pub fn quantize_parallel(ty: GgmlType, values: &[f32]) -> Result<Vec<u8>, Error>
     Ok(bytes)
 }
 
-/// How many threads are worth starting.
+/// Number of threads to start.
 pub fn threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// `work` on each item on a thread of its own, the results in order. A single item needs no thread.
+/// `work` on each item in a thread of its own; returns the results in order. A single item needs no thread.
 pub fn in_parallel<T: Send, R: Send>(
     items: impl ExactSizeIterator<Item = T>,
     work: impl Fn(T) -> R + Sync,
@@ -96,7 +98,7 @@ pub fn in_parallel<T: Send, R: Send>(
 }
 
 impl Error {
-    /// The same error where the values were a part that starts at `start`.
+    /// The error for values that are a part of others, from index `start` on.
     pub fn shifted(self, start: usize) -> Error {
         match self {
             Error::NotFinite { at, value } => Error::NotFinite { at: at + start, value },
@@ -106,7 +108,7 @@ impl Error {
     }
 }
 
-/// The largest value that is stored as something finite, whatever stands beside it.
+/// The largest value that every block stores as a finite number.
 pub fn limit(ty: GgmlType) -> f32 {
     match ty {
         GgmlType::F32 => f32::MAX,
@@ -115,7 +117,7 @@ pub fn limit(ty: GgmlType) -> f32 {
     }
 }
 
-/// Refuses what no block could hold, so that the searches meet only ordinary numbers.
+/// Refuses values that no block can hold, so that the searches see only ordinary numbers.
 fn check(ty: GgmlType, values: &[f32]) -> Result<(), Error> {
     let limit = limit(ty);
     // One pass that vectorizes; a NaN fails the comparison too.

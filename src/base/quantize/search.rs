@@ -1,6 +1,6 @@
 //! The scale, or scale and minimum, with which a run of values loses least when it is rounded to few integers.
 
-/// Below this spread a run is as good as constant; no 16-bit scale could tell its values apart.
+/// A run with less spread counts as constant: no 16-bit scale could distinguish its values.
 const NEGLIGIBLE: f32 = 1e-15;
 
 /// The nearest integer, ties to even, of `|x| < 2²²`: two additions, so that loops over it vectorize.

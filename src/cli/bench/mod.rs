@@ -28,7 +28,7 @@ use sweep::{Series, Varied};
 /// Options of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// "tiny", an Ollama tag, the path of a .gguf file, or a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b). A size has random
+    /// "tiny", an Ollama tag, the path of a .gguf file, or a published size (e2b, e4b, 12b, 26b-a4b, 31b). A size has random
     /// weights that are generated on the GPU; nothing is downloaded.
     base: String,
     /// Sequences per step.

@@ -6,11 +6,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::config::Config;
-use rullama_train::base::shapes::Shape;
 use rullama_train::base::{Base, Module};
 use rullama_train::data::batch::{IGNORE, Sample, Step};
+use rullama_train::families::Shape;
 
-/// Opens a base. A size of Gemma 4 has random weights.
+/// Opens a base. A published size has random weights.
 pub fn open_base(name: &str) -> Result<Base> {
     Ok(match Shape::named(name) {
         Some(shape) => block_on(shape.base())?,

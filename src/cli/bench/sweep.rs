@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use pollster::block_on;
-use rullama_train::base::shapes::{Shape, TRIAL};
 use rullama_train::base::{Base, Module};
+use rullama_train::families::{self, Shape};
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
@@ -23,9 +23,9 @@ use crate::cli::output;
 pub enum Varied {
     /// Tokens per sequence, doubling up to --sequence.
     Tokens,
-    /// Number of layers of a size of Gemma 4, with the same ratio of layer kinds.
+    /// Number of layers of a published size, with the same ratio of layer kinds.
     Layers,
-    /// Width of a size of Gemma 4; the feed-forward width grows in proportion.
+    /// Width of a published size; the feed-forward width grows in proportion.
     Width,
 }
 
@@ -149,10 +149,10 @@ impl Series<'_> {
     }
 
     fn shape(&self) -> Result<Shape> {
-        let named = Shape::named(self.base).or((self.base == TRIAL.name).then_some(TRIAL));
+        let named = Shape::named(self.base).or_else(|| families::small_shape(self.base));
         named.ok_or_else(|| {
             anyhow!(
-                "--sweep {} needs a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found {}",
+                "--sweep {} needs a published size (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found {}",
                 self.varied.name(),
                 self.base
             )

@@ -82,7 +82,7 @@ impl Deltas {
 
     /// The last deltas, and the `finish_reason`.
     pub fn finish(mut self, finish: Finish, answer: &Answer) -> (Vec<Value>, &'static str) {
-        let parts = std::mem::take(&mut self.parts).finish();
+        let parts = self.parts.clone().finish();
         let deltas = parts.into_iter().map(|part| self.delta(part, answer)).collect();
         (deltas, finish_reason(finish, self.calls > 0))
     }

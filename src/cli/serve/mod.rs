@@ -79,7 +79,7 @@ struct Served {
 
 /// Serves until Ctrl-C.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    let defaults = args.sampling.options()?;
+    args.sampling.check()?;
     let address = SocketAddr::new(args.host, args.port);
     // Listen before loading the weights, so that a port in use is reported at once.
     let listener = TcpListener::bind(address)
@@ -87,6 +87,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let loaded = Loaded::open(&args.model)?;
+    let defaults = args.sampling.options(loaded.frozen.base.config());
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
     let base = model_name(loaded.frozen.base.name());

@@ -1,12 +1,13 @@
 //! The text and the device with which `export` and `merge` compare their results.
 
+use rullama_train::families;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
 use rullama_train::base::Base;
 use rullama_train::data::dataset::{Invalid, Options, Overlong, files};
-use rullama_train::data::template::{Layout, TrainOn};
+use rullama_train::data::template::TrainOn;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::gpu::{Backend, KernelSetting};
 use rullama_train::model::plan::{self, Offload};
@@ -97,7 +98,7 @@ impl ComparisonArgs {
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let max_seq_len = config.context_length.min(2048);
         let held_out = match &self.data {
-            None => HeldOut::built_in(&tokenizer, Layout::of(config), max_seq_len, config.vocab),
+            None => HeldOut::built_in(&tokenizer, families::template(config), max_seq_len, config.vocab),
             Some(path) => {
                 let options = Options {
                     format: Default::default(),

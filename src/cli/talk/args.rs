@@ -1,5 +1,7 @@
 //! Command-line options that chat, generate and serve share.
 
+use rullama_train::base::config::Config;
+use rullama_train::families;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -21,7 +23,7 @@ pub struct ModelArgs {
     /// Accept adapters that were trained on a different base model.
     #[arg(long)]
     pub allow_other_base: bool,
-    /// Chat template, like data.template in a recipe: auto, gguf, gemma4, or the path of a Jinja file.
+    /// Chat template, like data.template in a recipe: auto, gguf, the name of a model family, or the path of a Jinja file.
     #[arg(long, value_name = "TEMPLATE", default_value = "auto")]
     pub template: String,
     /// Maximum number of tokens of prompt and reply together [default: 8192, or the base's context if that is shorter].
@@ -44,23 +46,23 @@ impl ModelArgs {
     }
 }
 
-/// Sampling options. The defaults are the recommendations of Gemma's authors.
+/// Sampling options. An option that is not given has the value that the model's authors recommend.
 #[derive(Args)]
 pub struct SamplingArgs {
-    /// Sampling temperature: above 1 is more random, below 1 less; 0 always takes the likeliest token.
-    #[arg(long, default_value_t = Sampling::GEMMA.temperature)]
-    temperature: f64,
-    /// Sample from this many of the likeliest tokens only; 0 disables the limit.
-    #[arg(long, default_value_t = Sampling::GEMMA.top_k)]
-    top_k: usize,
-    /// Sample from the likeliest tokens that together have this probability; 1 disables the limit.
-    #[arg(long, default_value_t = Sampling::GEMMA.top_p)]
-    top_p: f64,
+    /// Sampling temperature: above 1 is more random, below 1 less; 0 always takes the likeliest token [default: the model's].
+    #[arg(long)]
+    temperature: Option<f64>,
+    /// Sample from this many of the likeliest tokens only; 0 disables the limit [default: the model's].
+    #[arg(long)]
+    top_k: Option<usize>,
+    /// Sample from the likeliest tokens that together have this probability; 1 disables the limit [default: the model's].
+    #[arg(long)]
+    top_p: Option<f64>,
     /// Sample only tokens with at least this fraction of the likeliest token's probability; 0 disables the limit.
-    #[arg(long, default_value_t = Sampling::GEMMA.min_p)]
+    #[arg(long, default_value_t = Sampling::GREEDY.min_p)]
     min_p: f64,
     /// Penalty for tokens that occurred already; 1 disables it.
-    #[arg(long, default_value_t = Sampling::GEMMA.repetition_penalty)]
+    #[arg(long, default_value_t = Sampling::GREEDY.repetition_penalty)]
     repetition_penalty: f64,
     /// Random seed: the same seed gives the same reply.
     #[arg(long, default_value_t = 0)]
@@ -74,17 +76,9 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// Checks the options. Errors name the flag.
-    pub fn options(&self) -> Result<Options> {
-        let sampling = Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            seed: self.seed,
-            ..Sampling::GEMMA
-        };
+    /// Checks the options, before the model is opened. Errors name the flag.
+    pub fn check(&self) -> Result<()> {
+        let sampling = self.sampling(Sampling::GREEDY);
         sampling.check().map_err(|problem| anyhow::anyhow!("--{}", problem.replace('_', "-")))?;
         if self.max_tokens == 0 {
             bail!("--max-tokens must be at least 1");
@@ -92,7 +86,25 @@ impl SamplingArgs {
         if self.stop.iter().any(String::is_empty) {
             bail!("--stop must not be empty");
         }
-        Ok(Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone() })
+        Ok(())
+    }
+
+    /// The options for a model.
+    pub fn options(&self, config: &Config) -> Options {
+        let sampling = self.sampling(Sampling::recommended(families::of(config).sampling));
+        Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone() }
+    }
+
+    fn sampling(&self, usual: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(usual.temperature),
+            top_k: self.top_k.unwrap_or(usual.top_k),
+            top_p: self.top_p.unwrap_or(usual.top_p),
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            ..usual
+        }
     }
 }
 

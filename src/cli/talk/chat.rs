@@ -42,8 +42,9 @@ pub struct ChatArgs {
 
 /// Answers messages until the input ends.
 pub fn run(args: &ChatArgs) -> Result<()> {
-    let options = args.sampling.options()?;
+    args.sampling.check()?;
     let loaded = Loaded::open(&args.model)?;
+    let options = args.sampling.options(loaded.frozen.base.config());
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
     let conversation = Conversation::new(args.system.clone());

@@ -45,12 +45,13 @@ pub struct GenerateArgs {
 
 /// Prints the reply to each prompt. Each prompt is a separate conversation.
 pub fn run(args: &GenerateArgs) -> Result<()> {
-    let options = args.sampling.options()?;
+    args.sampling.check()?;
     let prompts = prompts(args)?;
     if prompts.is_empty() {
         bail!("no prompt given; use --prompt TEXT or --file FILE");
     }
     let loaded = Loaded::open(&args.model)?;
+    let options = args.sampling.options(loaded.frozen.base.config());
     let ids: Vec<Vec<u32>> =
         prompts.iter().map(|p| encode(args, &loaded.frozen, p)).collect::<Result<_>>()?;
     let model = loaded.model()?;

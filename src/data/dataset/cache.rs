@@ -35,7 +35,7 @@ pub struct Cache {
     pub least_bytes: usize,
 }
 
-/// What the cache has under a key.
+/// The entry of the cache under a key.
 pub enum Entry {
     /// The file's samples.
     Found(Dataset),
@@ -45,7 +45,7 @@ pub enum Entry {
     Broken(PathBuf),
 }
 
-/// What is no array.
+/// The part of an entry that is not an array.
 #[derive(Serialize, Deserialize)]
 struct Header {
     found: Found,
@@ -67,7 +67,7 @@ impl Cache {
         user_folder().map(|dir| Cache::new(dir.join("rullama-train").join("datasets")))
     }
 
-    /// Whether a file of so many bytes is kept.
+    /// Whether the entry of a file of this size is kept.
     pub fn is_worth(&self, bytes: usize) -> bool {
         bytes >= self.least_bytes
     }

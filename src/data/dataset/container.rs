@@ -1,4 +1,4 @@
-//! The records of a file, whatever holds them: JSON Lines, a JSON array, these compressed by gzip or zstd, or Parquet.
+//! The records of a file: JSON Lines or a JSON array, also compressed by gzip or zstd, or Parquet.
 //! Told apart by their first bytes, not by names.
 
 use std::borrow::Cow;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::error::Problem;
 use super::record;
 
-/// What a file's records lie in.
+/// Container of a file's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Container {
     /// One JSON object a line.
@@ -31,7 +31,7 @@ impl Container {
         }
     }
 
-    /// What one of its records is called: records count from 1.
+    /// Word for one of its records; records count from 1.
     pub fn unit(self) -> &'static str {
         match self {
             Container::Lines => "line",

@@ -1,4 +1,4 @@
-//! What can be wrong with a dataset, and how it is said: place, what was found, what was expected.
+//! Errors of datasets. Messages have the place, what was found, and what was expected.
 
 use super::{Container, Format};
 use crate::data::template::{Role, TemplateError};
@@ -9,11 +9,11 @@ use crate::data::template::{Role, TemplateError};
 pub struct DatasetError {
     /// File, or file and line: `datasets/pirate.jsonl line 12`.
     pub place: String,
-    /// What is wrong there.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong.
+/// The problem.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// The file cannot be read.
@@ -36,7 +36,7 @@ pub enum Problem {
     /// No sample is left.
     #[error("{}", no_samples(*.container, *.dropped, .invalid, *.max_seq_len))]
     NoSamples {
-        /// What the records lie in.
+        /// Container of the records.
         container: Container,
         /// How many were too long.
         dropped: usize,
@@ -59,7 +59,7 @@ pub enum Problem {
         /// The parser's words.
         message: String,
     },
-    /// A JSON array that is none.
+    /// Text that starts as a JSON array and is not one.
     #[error("broken JSON at line {line}, column {column}: {message}; expected an array of objects")]
     JsonArray {
         /// From 1.
@@ -106,7 +106,7 @@ pub enum Problem {
         /// Its keys.
         found: Vec<String>,
     },
-    /// A role that is none.
+    /// An unknown role.
     #[error(
         "message {number}: unknown role \"{found}\"; expected \"system\", \"developer\", \"user\", \"assistant\" or \"tool\""
     )]
@@ -145,14 +145,14 @@ pub enum Problem {
         /// The value as written.
         found: String,
     },
-    /// A function call that is none.
+    /// A function call without the required fields.
     #[error(
         "message {number}: a function call {problem}; expected {{\"name\": \"…\", \"arguments\": {{…}}}}"
     )]
     Call {
         /// Which message, from 1.
         number: usize,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
     /// A turn without speaker or words.
@@ -163,7 +163,7 @@ pub enum Problem {
         /// Its keys.
         found: Vec<String>,
     },
-    /// A speaker that is none.
+    /// An unknown speaker.
     #[error(
         "turn {number}: unknown \"from\": \"{found}\"; expected \"system\", \"human\", \"gpt\", \"function_call\" or \"observation\""
     )]
@@ -192,7 +192,7 @@ pub enum Problem {
         /// Vocabulary size.
         vocab: usize,
     },
-    /// A label that is neither a token nor −100.
+    /// A label that is neither a token id nor −100.
     #[error("\"labels\"[{index}] is {found}, expected a token id from 0 to {}, or -100 for no loss", .vocab - 1)]
     Label {
         /// Position in the list, from 0.

@@ -8,7 +8,7 @@ use super::{Dataset, DatasetError, Notice, Options, Problem, What, parse};
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
-/// What the names of samples' files end in; compressed ones have one of [`COMPRESSED`] behind it.
+/// Extensions of files with samples. Compressed files have one of [`COMPRESSED`] after it.
 const ENDINGS: [&str; 5] = ["jsonl", "ndjson", "json", "parquet", "pq"];
 const COMPRESSED: [&str; 2] = ["gz", "zst"];
 
@@ -99,7 +99,7 @@ pub fn read(
         Entry::Missing => {}
         Entry::Broken(file) => {
             let file = file.display();
-            say.push(format!("its tokens in the cache were damaged, and are made anew ({file})"));
+            say.push(format!("its tokens in the cache were damaged and are rebuilt ({file})"));
         }
     }
     let mut dataset = parse(&bytes, &name, tokenizer, options)?;

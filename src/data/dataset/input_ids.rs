@@ -1,5 +1,5 @@
-//! `{"input_ids": […], "labels": […]}`: tokens as they are, nothing is added. Each label stands under its own token,
-//! −100 for no loss, as in transformers; without `labels` every token but the first carries loss.
+//! `{"input_ids": […], "labels": […]}`: tokens as they are; nothing is added. Each label belongs to its own token,
+//! −100 for no loss, as in transformers; without `labels` every token but the first is a loss token.
 
 use serde_json::{Map, Value};
 

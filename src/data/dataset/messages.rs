@@ -1,6 +1,6 @@
 //! `{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]}`, with OpenAI's keys
 //! for tools (`tools`, `tool_calls`, `tool_call_id`), thoughts under any of their three names, and `weight` or `train`
-//! on a message that shall carry loss or not.
+//! on a message decides whether it has loss.
 
 use serde_json::{Map, Value};
 

@@ -1,7 +1,7 @@
-//! Files of records to samples: any of six shapes, each in a file of its own, in any of three containers.
+//! Files of records to samples: any of six shapes, one module per shape, in any of three containers.
 //!
-//! Strict: what cannot be used is refused with file, record and field, and whatever is left out is returned as a
-//! [`Notice`]. [`parse`] is a pure function of bytes; only [`files`] and [`cache`] touch the disk.
+//! Parsing is strict: a record that cannot be used is refused with file, record and field, and every skipped record is returned
+//! as a [`Notice`]. [`parse`] is a pure function of bytes; only [`files`] and [`cache`] touch the disk.
 
 mod alpaca;
 pub mod cache;
@@ -36,30 +36,30 @@ pub use notice::{Notice, What};
 pub use shape::Format;
 pub use split::{Split, split};
 
-/// Records that are read before the first error among them is told.
+/// Records that are read before the first error among them is returned.
 const RECORDS_AT_A_TIME: usize = 8192;
 
-/// What happens to a sample longer than `max_seq_len`.
+/// Treatment of a sample longer than `max_seq_len`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlong {
     /// It is refused.
     #[default]
     Error,
-    /// It is left out, and counted.
+    /// It is skipped, and counted.
     Drop,
     /// Its end is cut off, and it is counted; refused where no loss is left.
     Truncate,
 }
 
-/// What happens to a record that cannot be used.
+/// Treatment of a record that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Invalid {
     /// It is refused.
     #[default]
     Error,
-    /// It is left out, and counted.
+    /// It is skipped, and counted.
     Drop,
 }
 
@@ -70,13 +70,13 @@ pub struct Options<'a> {
     pub format: Format,
     /// How conversations become text.
     pub template: &'a Template,
-    /// Which part of them carries loss.
+    /// Which part of them has loss.
     pub train_on: TrainOn,
     /// Longest sample, in tokens.
     pub max_seq_len: usize,
-    /// What happens to longer ones.
+    /// Treatment of longer samples.
     pub overlong: Overlong,
-    /// What happens to records that cannot be used.
+    /// Treatment of records that cannot be used.
     pub invalid: Invalid,
 }
 
@@ -85,16 +85,16 @@ pub struct Options<'a> {
 pub struct Dataset {
     /// At least one sample, each with loss and at most `max_seq_len` tokens.
     pub samples: Vec<Sample>,
-    /// What was left out.
+    /// Samples and records that were skipped.
     pub notices: Vec<Notice>,
-    /// What was recognised.
+    /// Recognised shapes.
     pub found: Found,
 }
 
-/// What a file turned out to be.
+/// Detected shape of a file.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Found {
-    /// What its records lie in.
+    /// Container of its records.
     pub container: Container,
     /// How it is compressed.
     pub compression: Option<Compression>,
@@ -102,7 +102,7 @@ pub struct Found {
     pub shapes: Vec<(Format, usize)>,
 }
 
-/// Parses the bytes of a file; `name` stands in messages. The first error in the file's order is the one that is told.
+/// Parses the bytes of a file; messages call it `name`. Returns the first error in the file's order.
 pub fn parse(
     bytes: &[u8],
     name: &str,
@@ -145,7 +145,7 @@ pub fn parse(
     Ok(Dataset { samples, notices, found })
 }
 
-/// What one record gave.
+/// Result of one record.
 struct Read {
     /// `None`: dropped because it is too long.
     rendered: Option<Rendered>,
@@ -158,7 +158,7 @@ struct Read {
     ignored: Vec<String>,
 }
 
-/// What the records of a file amount to.
+/// Results of a file's records.
 #[derive(Default)]
 struct Tally {
     total: usize,

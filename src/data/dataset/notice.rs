@@ -1,4 +1,4 @@
-//! What a user should know about a dataset although nothing is wrong enough to stop.
+//! Notices: things about a dataset that a user should know, but that do not stop a run.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use super::{Container, Overlong};
 
-/// Something that was left out or is remarkable, and where.
+/// A skipped or remarkable record, with its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
     /// A file, or a key of the recipe.
     pub place: String,
-    /// What there is to say.
+    /// Content.
     pub what: What,
 }
 
-/// What there is to say. Counts are of samples unless they say otherwise.
+/// Content of a notice. Counts are of samples unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum What {
     /// Keys that play no part in training, with the number of records that have them, in order of appearance.
     IgnoredKeys {
         /// Key and records.
         keys: Vec<(String, usize)>,
-        /// What the records are.
+        /// Word for the records.
         container: Container,
     },
     /// Samples longer than `max_seq_len`.
@@ -38,7 +38,7 @@ pub enum What {
         /// The limit.
         max_seq_len: usize,
     },
-    /// Records that cannot be used and were dropped, as `invalid = "drop"` says.
+    /// Records that cannot be used and were dropped, because of `invalid = "drop"`.
     Invalid {
         /// How many of them.
         count: usize,
@@ -46,14 +46,14 @@ pub enum What {
         total: usize,
         /// The first: its number, from 1.
         number: usize,
-        /// What is wrong with the first.
+        /// Problem of the first.
         problem: String,
-        /// What the records are.
+        /// Word for the records.
         container: Container,
     },
     /// `text` that spells control tokens.
     ControlTokens(usize),
-    /// Words or thoughts that the chat template leaves out or changes.
+    /// Words or thoughts that the chat template skips or changes.
     LeftOut(usize),
     /// The template writes the day's date.
     Date(String),
@@ -61,22 +61,22 @@ pub enum What {
     Duplicates {
         /// How many.
         count: usize,
-        /// Of how many.
+        /// Total number.
         total: usize,
         /// The first of them.
         first: String,
-        /// What it equals.
+        /// Place of its duplicate.
         of: String,
     },
     /// Validation samples that are trained on, too.
     Leaked {
         /// How many.
         count: usize,
-        /// Of how many.
+        /// Total number.
         total: usize,
         /// The first of them.
         first: String,
-        /// What it equals.
+        /// Place of its duplicate.
         of: String,
     },
     /// Files of a folder that hold no samples.

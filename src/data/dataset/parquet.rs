@@ -1,5 +1,5 @@
-//! Rows of a Parquet file as JSON objects. A field that is null is left out: nested columns hold every field that any
-//! row has, so a null stands for a key that is not there.
+//! Rows of a Parquet file as JSON objects. Null fields are skipped: nested columns have every field that any
+//! row has, so null means that the key is missing.
 
 use bytes::Bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};

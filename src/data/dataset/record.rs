@@ -90,7 +90,7 @@ pub(super) fn wrong(key: &str, expected: &str, found: &Value) -> Problem {
     Problem::Type { expected: format!("\"{key}\" to be {expected}"), found: kind(found) }
 }
 
-/// What a JSON value is, in words.
+/// Words for a JSON value.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

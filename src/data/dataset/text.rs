@@ -1,4 +1,4 @@
-//! `{"text": "…"}`: a document, every token of which carries loss. `<bos>` stands before it and `<eos>` behind it, unless
+//! `{"text": "…"}`: a document, every token of which has loss. `<bos>` comes before it and `<eos>` after it, unless
 //! the text has them. Control tokens in the text are real, as transformers reads them: such data are often conversations
 //! that were rendered before.
 
@@ -26,7 +26,7 @@ pub(super) fn sample(
     }
     let ends = |id: &u32| text.trim_end().as_bytes().ends_with(&tokenizer.token_bytes(*id));
     if !tokenizer.eos().iter().any(ends) {
-        ids.push(tokenizer.id("<eos>").unwrap_or(tokenizer.turn_end()));
+        ids.push(tokenizer.end_of_text());
     }
     let labels = ids.iter().map(|&id| id as i32).collect();
     Ok((Rendered { ids, labels, left_out: false }, tokenizer.find_special(text).is_some()))

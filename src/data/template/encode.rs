@@ -1,22 +1,22 @@
-//! Rendered text to token ids, cut where the loss begins and ends.
+//! Rendered text to token ids, split where the loss begins and ends.
 
 use std::ops::Range;
 
 use super::{Rendered, TemplateError};
 use crate::data::tokenizer::{Special, Tokenizer};
 
-/// Bytes of `text` that carry loss; the message they belong to, from 1, stands in errors.
+/// Bytes of a text with loss, and the number of their message, from 1, for errors.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Span {
     pub bytes: Range<usize>,
     pub number: usize,
 }
 
-/// Ids and labels of a text whose control tokens are real. `loss` is ascending and disjoint. A sequence starts with
-/// `<bos>`, whether the text does or not.
+/// Ids and labels of a text with control tokens. `loss` is ascending and disjoint. Every sequence starts with
+/// `<bos>`, also where the text does not.
 ///
-/// Every cut must fall between two tokens: then the ids are those of the whole text, and those that a program has which
-/// encodes the prompt alone and lets the model go on.
+/// Every cut must fall between two tokens: then the ids equal those of the whole text, and those of a program that
+/// encodes only the prompt and lets the model continue.
 pub(super) fn spans(tokenizer: &Tokenizer, text: &str, loss: &[Span]) -> Result<Rendered, TemplateError> {
     let mut rendered = Rendered::default();
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! Why a conversation cannot be rendered, and the checks that hold for every template.
+//! Errors of rendering, and the checks that apply to every template.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::data::tokenizer::Tokenizer;
 /// Why a conversation cannot be rendered. Messages count from 1.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
-    /// Nothing to render.
+    /// A conversation without messages.
     #[error(
         "the conversation has no message; expected at least one from the user and one from the assistant"
     )]
@@ -25,10 +25,10 @@ pub enum TemplateError {
     Repeated {
         /// The second of the two.
         number: usize,
-        /// Whose they are.
+        /// Author of both.
         role: Role,
     },
-    /// A result that nothing asked for.
+    /// A result without a call.
     #[error(
         "message {number} is from a tool; expected it behind an assistant message with \"tool_calls\", or behind another tool's"
     )]
@@ -39,9 +39,9 @@ pub enum TemplateError {
     /// The wrong role at the end.
     #[error("the last message is from the {found}, expected one from the {expected}")]
     Last {
-        /// Who speaks last.
+        /// Author of the last message.
         found: Role,
-        /// Who should.
+        /// Expected author.
         expected: Role,
     },
     /// Content that spells a control token.
@@ -50,33 +50,35 @@ pub enum TemplateError {
          give the sample as \"input_ids\""
     )]
     Special {
-        /// Which message and whose, or the tools.
+        /// The message and its author, or the tools.
         place: String,
         /// The token.
         token: String,
     },
-    /// The template is no Jinja.
-    #[error("the chat template cannot be read: {0}; choose data.template = \"gemma4\", or another file")]
+    /// A template that is not valid Jinja.
+    #[error(
+        "the chat template cannot be read: {0}; choose the model's built-in layout as data.template, or another file"
+    )]
     Syntax(String),
-    /// The template's own refusal, or a mistake in it.
+    /// The template raises an error, or has a mistake.
     #[error("the chat template refuses the conversation: {0}")]
     Refused(String),
-    /// Something that the template has no place for.
+    /// A field that the template never reads.
     #[error(
         "the chat template never reads \"{0}\", so the sample would lose it; remove it from the data, or choose another data.template"
     )]
     Unused(String),
-    /// A message whose tokens cannot be told from the rest.
+    /// A message whose tokens cannot be distinguished from the others.
     #[error("message {number}: its tokens cannot be told from the rest: {problem}")]
     Mask {
         /// Which message.
         number: usize,
-        /// What is in the way, and the way out.
+        /// The problem and the next step.
         problem: String,
     },
 }
 
-/// What holds for every template: somebody speaks, the right one last, and nobody spells a control token.
+/// Checks for every template: there is a message, the right author is last, and no text spells a control token.
 pub(super) fn check(
     tokenizer: &Tokenizer,
     conversation: &Conversation,
@@ -114,7 +116,7 @@ pub(super) fn check(
     }
 }
 
-/// Hands every string of a JSON value to `each`, keys included.
+/// Calls `each` with every string of a JSON value, keys included.
 fn strings(
     value: &Value,
     each: &mut dyn FnMut(&str) -> Result<(), TemplateError>,

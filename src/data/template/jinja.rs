@@ -18,7 +18,7 @@ pub(super) const GENERATION: (char, char) = ('\u{fdd0}', '\u{fdd1}');
 /// Keys by which templates know what the assistant thinks.
 const THINKING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
-/// What stands before a key where it is read.
+/// Characters before a key where a template reads it.
 const KEY: [char; 3] = ['\'', '"', '.'];
 
 /// A day, in days since 1970-01-01.
@@ -115,7 +115,7 @@ impl Jinja {
         hash.finalize().into()
     }
 
-    /// The first `count` messages as text, with the prompt for an answer behind them where asked for.
+    /// The first `count` messages as text, optionally with the prompt for an answer after them.
     pub(super) fn render(
         &self,
         tokenizer: &Tokenizer,
@@ -127,7 +127,7 @@ impl Jinja {
         Ok(if self.generation { text.replace([GENERATION.0, GENERATION.1], "") } else { text })
     }
 
-    /// The same with [`GENERATION`] around what the template says the assistant writes.
+    /// [`Jinja::render`] with [`GENERATION`] around the text that the template marks as written by the assistant.
     pub(super) fn render_marked(
         &self,
         tokenizer: &Tokenizer,
@@ -140,7 +140,7 @@ impl Jinja {
         if !conversation.tools.is_empty() && !self.reads("tools", &[]) {
             return Err(TemplateError::Unused("tools".into()));
         }
-        // What switches off is off in a template that does not know it.
+        // A variable that switches something off has no effect in a template that does not know it.
         let lost = |(key, value): &(&String, &Json)| **value != Json::Bool(false) && !self.reads(key, &[]);
         if let Some((key, _)) = conversation.kwargs.iter().find(lost) {
             return Err(TemplateError::Unused(key.clone()));
@@ -159,7 +159,7 @@ impl Jinja {
             tools => Value::from(Serde(tools)),
             documents => Value::from(()),
             add_generation_prompt,
-            bos_token => "<bos>",
+            bos_token => tokenizer.spec().bos,
             eos_token => eos,
             unk_token => named("<unk>"),
             pad_token => named("<pad>"),
@@ -169,8 +169,8 @@ impl Jinja {
         template.render(context).map_err(|error| TemplateError::Refused(message(&error)))
     }
 
-    /// Whether the template has this word, behind one of these characters where there are any. A template that reads
-    /// a key names it: `message['key']`, `message.get("key")`, `message.key`.
+    /// Whether the template has `word` as a whole word, preceded by one of the characters in `behind` unless that is empty. A
+    /// template that reads a key has its name: `message['key']`, `message.get("key")`, `message.key`.
     fn reads(&self, word: &str, behind: &[char]) -> bool {
         let letter = |c: char| c.is_alphanumeric() || c == '_';
         self.source.match_indices(word).any(|(at, _)| {

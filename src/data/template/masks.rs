@@ -1,18 +1,18 @@
-//! Which bytes of a template's rendering carry loss.
+//! Which bytes of a template's rendering have loss.
 //!
-//! Where the template marks them with `{% generation %}`, as it says (transformers' `return_assistant_tokens_mask`).
-//! Else by prefixes, as TRL does: what a message adds is the rendering up to it less the rendering before it with the
-//! prompt for an answer. Each of these must be a prefix of the whole; where one is not, the sample is refused.
+//! A template may mark them with `{% generation %}` (transformers' `return_assistant_tokens_mask`). Otherwise the mask follows
+//! from prefixes, as in TRL: a message adds the rendering up to it minus the rendering before it with the prompt for an answer.
+//! Each of these must be a prefix of the whole; where one is not, the sample is refused.
 
 use super::encode::Span;
 use super::jinja::GENERATION;
 use super::{Conversation, Jinja, Role, TemplateError, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 
-/// No control token of Gemma's has more bytes.
+/// Upper bound of the bytes of a control token.
 const LONGEST_TOKEN: usize = 48;
 
-/// The text of the whole conversation and what of it carries loss.
+/// The text of the whole conversation, and its parts with loss.
 pub(super) fn masks(
     jinja: &Jinja,
     tokenizer: &Tokenizer,
@@ -30,7 +30,7 @@ pub(super) fn masks(
     let rendering = Rendering { jinja, tokenizer, conversation };
     let mut spans = Vec::new();
     if train_on == TrainOn::All {
-        // Everything but the messages that are taken out.
+        // Everything but the messages without loss.
         let mut start = 0;
         for index in (0..all).filter(|&index| !trained[index]) {
             let turn = rendering.turn(&text, index)?;
@@ -55,7 +55,7 @@ pub(super) fn masks(
     Ok((text, spans))
 }
 
-/// Takes the marks out of `text`; what stood between them.
+/// Removes the marks from `text`, and returns the spans between them.
 fn marks(text: &mut String) -> Result<Vec<Span>, TemplateError> {
     let (mut out, mut spans, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
     for c in text.chars() {
@@ -75,7 +75,7 @@ fn marks(text: &mut String) -> Result<Vec<Span>, TemplateError> {
     Ok(spans)
 }
 
-/// The template's marks, each under its assistant message.
+/// The template's marks by assistant message.
 fn by_message(
     conversation: &Conversation,
     trained: &[bool],
@@ -110,7 +110,7 @@ impl Rendering<'_> {
         self.jinja.render(self.tokenizer, self.conversation, count, prompt)
     }
 
-    /// The rendering up to and with message `index`, which must begin the whole.
+    /// End of the rendering up to and including message `index`, which must be a prefix of the whole.
     fn through(&self, text: &str, index: usize) -> Result<usize, TemplateError> {
         let through = self.first(index + 1, false)?;
         if text.starts_with(&through) {
@@ -121,7 +121,7 @@ impl Rendering<'_> {
         Err(TemplateError::Mask { number: index + 1, problem: problem.into() })
     }
 
-    /// The whole of a message, its head included.
+    /// A whole message, including its head.
     fn turn(&self, text: &str, index: usize) -> Result<Span, TemplateError> {
         let start = if index == 0 { 0 } else { self.through(text, index - 1)? };
         Ok(Span { bytes: start..self.through(text, index)?, number: index + 1 })
@@ -129,8 +129,8 @@ impl Rendering<'_> {
 
     /// What the assistant writes in message `index`: from the prompt for it to the token that ends it.
     ///
-    /// Where a prompt ends in a block of control tokens that history leaves out (the empty thought of large Gemma 4
-    /// models), the last answer gets it, because a program that asks for that answer sends it.
+    /// Where a prompt ends in a block of control tokens that history leaves out (such as an empty
+    /// thought), the last answer gets it, because a program that asks for that answer sends it.
     fn answer(&self, text: &mut String, index: usize) -> Result<Span, TemplateError> {
         let number = index + 1;
         let mut end =
@@ -164,7 +164,7 @@ impl Rendering<'_> {
                 common
             }
         };
-        // What a template puts behind the end token is never written by the model.
+        // The model never writes what a template puts after the end token.
         let words = text[start..end].trim_end();
         if self.ends_in_control_token(words) {
             end = start + words.len();

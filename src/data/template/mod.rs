@@ -1,41 +1,41 @@
-//! Conversations to token ids with labels: Gemma 4's chat layout as Ollama writes it, or any Jinja chat template.
+//! Conversations to token ids with labels: by a family's built-in chat layout, or by any Jinja chat template.
 //!
-//! Either way the loss mask is right token by token: the built-in layout knows who wrote each piece, and for a
-//! template the mask is proven from its own renderings ([`masks`](self)), or the sample is refused.
+//! Either way the loss mask is exact token by token. A built-in layout knows who wrote each piece. For a Jinja template the mask
+//! follows from its own renderings, and a sample without a provable mask is refused.
 
+mod built_in;
 mod encode;
 mod error;
-mod gemma4;
 mod jinja;
 mod masks;
 mod python;
 mod reply;
-mod tools;
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::base::config::Config;
 use crate::data::batch::IGNORE;
 use crate::data::tokenizer::Tokenizer;
 
+pub use built_in::{BuiltIn, Piece, Pieces};
 pub use error::TemplateError;
 pub use jinja::{Date, Jinja};
-pub use reply::{Part, ReplyParts};
+pub(crate) use python::float;
+pub use reply::{Part, ReplyParts, ReplySyntax};
 
-/// Who speaks.
+/// Author of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// Instructions, only as the first message; also called `developer`.
     System,
-    /// The one who asks.
+    /// The user.
     #[default]
     User,
-    /// The one who is trained.
+    /// The model, which is trained.
     Assistant,
-    /// What a function that the assistant called gave back.
+    /// Result of a function that the assistant called.
     Tool,
 }
 
@@ -51,7 +51,7 @@ impl Role {
         }
     }
 
-    /// The word for it in messages to people and in templates.
+    /// Its name in messages and templates.
     pub fn name(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -68,29 +68,29 @@ impl fmt::Display for Role {
     }
 }
 
-/// One message of a conversation. A field that is empty is not there.
+/// One message of a conversation. An empty field counts as missing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
-    /// Who speaks.
+    /// Author of a message.
     pub role: Role,
-    /// The words, untrimmed.
+    /// The text, untrimmed.
     pub content: String,
-    /// What the assistant thinks before it speaks.
+    /// Thought of the assistant before its text.
     pub thinking: String,
-    /// Functions that the assistant calls.
+    /// Function calls of the assistant.
     pub tool_calls: Vec<ToolCall>,
-    /// Of a tool: the function's name.
+    /// In a tool message: name of the function.
     pub name: String,
-    /// Of a tool: the call that it answers, by [`ToolCall::id`].
+    /// In a tool message: [`ToolCall::id`] of the call that it answers.
     pub tool_call_id: String,
-    /// Of a tool: a result that is no string; then `content` is empty.
+    /// In a tool message: a result that is not a string; then `content` is empty.
     pub result: Option<Value>,
-    /// Whether this message carries loss, whatever [`TrainOn`] says.
+    /// Whether this message has loss; overrides [`TrainOn`].
     pub train: Option<bool>,
 }
 
 impl Message {
-    /// A message of words alone.
+    /// A message with text only.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
         Message { role, content: content.into(), ..Message::default() }
     }
@@ -99,7 +99,7 @@ impl Message {
 /// A function call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolCall {
-    /// What results refer to; may be empty.
+    /// Id that results refer to; may be empty.
     pub id: String,
     /// The function's name.
     pub name: String,
@@ -107,27 +107,27 @@ pub struct ToolCall {
     pub arguments: Map<String, Value>,
 }
 
-/// What one sample renders.
+/// The content of one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     /// In order.
     pub messages: Vec<Message>,
     /// Functions that may be called, each `{"type": "function", "function": {…}}` with a JSON schema.
     pub tools: Vec<Value>,
-    /// Messages before this index are a prompt and carry no loss.
+    /// Messages before this index are a prompt without loss.
     pub trained_from: usize,
-    /// Variables for the template beside messages and tools; `enable_thinking` is known to all.
+    /// More variables for the template. Every template knows `enable_thinking`.
     pub kwargs: Map<String, Value>,
 }
 
 impl Conversation {
-    /// A conversation of messages alone.
+    /// A conversation with messages only.
     pub fn new(messages: Vec<Message>) -> Conversation {
         Conversation { messages, ..Conversation::default() }
     }
 
-    /// Whether the model is asked to think: as `enable_thinking` says, else where the answer to the last user message
-    /// shows thinking.
+    /// Whether the model should think: the value of `enable_thinking`, else whether the answer to the last user message
+    /// has a thought.
     pub fn thinks(&self) -> bool {
         let answer = self.messages.iter().rev().take_while(|m| m.role != Role::User);
         match self.kwargs.get("enable_thinking") {
@@ -136,7 +136,7 @@ impl Conversation {
         }
     }
 
-    /// Which messages carry loss.
+    /// Which messages have loss.
     fn trained(&self, train_on: TrainOn) -> Vec<bool> {
         let last = self.messages.iter().rposition(|m| m.role == Role::Assistant);
         let default = |(index, message): (usize, &Message)| match train_on {
@@ -148,33 +148,17 @@ impl Conversation {
     }
 }
 
-/// Which part of a conversation carries loss.
+/// Which part of a conversation has loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainOn {
-    /// Every message of the assistant: its words and the token that ends them.
+    /// Every message of the assistant: its text and the token that ends it.
     #[default]
     Assistant,
-    /// The last of them alone.
+    /// The assistant's last message only.
     LastAssistant,
-    /// Everything, the layout's own words included.
+    /// Everything, including the text of the layout.
     All,
-}
-
-/// Which of the two layouts Gemma 4 has: they differ in what stands before an answer without thinking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// e2b and e4b: `<|turn>model\n`.
-    Small,
-    /// 12b, 26b and 31b: an empty thought channel follows, `<|turn>model\n<|channel>thought\n<channel|>`.
-    Large,
-}
-
-impl Layout {
-    /// The layout of a model: exactly the small ones have per-layer embeddings.
-    pub fn of(config: &Config) -> Layout {
-        if config.per_layer_width > 0 { Layout::Small } else { Layout::Large }
-    }
 }
 
 /// Token ids with one label under each, as in [`crate::data::batch::Sample`].
@@ -182,14 +166,14 @@ impl Layout {
 pub struct Rendered {
     /// Token ids, `[T]`.
     pub ids: Vec<u32>,
-    /// The ids that carry loss, [`IGNORE`] elsewhere, `[T]`.
+    /// The ids with loss, [`IGNORE`] elsewhere, `[T]`.
     pub labels: Vec<i32>,
-    /// Whether words or thoughts of some message stand nowhere in the text.
+    /// Whether the text of a message, or its thought, is missing in the rendering.
     pub left_out: bool,
 }
 
 impl Rendered {
-    /// Appends tokens that all carry loss, or none.
+    /// Appends tokens, all with loss or all without.
     fn push(&mut self, ids: &[u32], loss: bool) {
         self.labels.extend(ids.iter().map(|&id| if loss { id as i32 } else { IGNORE }));
         self.ids.extend(ids);
@@ -198,8 +182,8 @@ impl Rendered {
 
 /// How conversations become text.
 pub enum Template {
-    /// Built in: as Ollama's `gemma4` renderer writes it.
-    Gemma4(Layout),
+    /// A layout of the program.
+    BuiltIn(&'static BuiltIn),
     /// A chat template in Jinja, as transformers and llama.cpp run it.
     Jinja(Box<Jinja>),
 }
@@ -215,11 +199,11 @@ impl Template {
         error::check(tokenizer, conversation, &[Role::Assistant])?;
         let trained = conversation.trained(train_on);
         match self {
-            Template::Gemma4(layout) => {
-                gemma4::check(conversation)?;
-                let pieces = gemma4::pieces(*layout, conversation);
-                let rendered = gemma4::encode(tokenizer, &pieces, conversation, &trained, train_on);
-                Ok(Rendered { left_out: gemma4::hides_thoughts(conversation), ..rendered })
+            Template::BuiltIn(layout) => {
+                (layout.check)(conversation)?;
+                let pieces = (layout.pieces)(conversation);
+                let rendered = built_in::encode(tokenizer, &pieces, conversation, &trained, train_on);
+                Ok(Rendered { left_out: (layout.hides_thoughts)(conversation), ..rendered })
             }
             Template::Jinja(jinja) => {
                 let (text, loss) = masks::masks(jinja, tokenizer, conversation, &trained, train_on)?;
@@ -238,12 +222,12 @@ impl Template {
     ) -> Result<Vec<u32>, TemplateError> {
         error::check(tokenizer, conversation, &[Role::User, Role::Tool])?;
         match self {
-            Template::Gemma4(layout) => {
-                gemma4::check(conversation)?;
-                let mut pieces = gemma4::pieces(*layout, conversation);
-                pieces.extend(gemma4::answer_prompt(*layout, conversation));
+            Template::BuiltIn(layout) => {
+                (layout.check)(conversation)?;
+                let mut pieces = (layout.pieces)(conversation);
+                pieces.extend((layout.answer_prompt)(conversation));
                 let nothing = vec![false; conversation.messages.len()];
-                Ok(gemma4::encode(tokenizer, &pieces, conversation, &nothing, TrainOn::Assistant).ids)
+                Ok(built_in::encode(tokenizer, &pieces, conversation, &nothing, TrainOn::Assistant).ids)
             }
             Template::Jinja(jinja) => {
                 let text = jinja.render(tokenizer, conversation, conversation.messages.len(), true)?;
@@ -252,7 +236,7 @@ impl Template {
         }
     }
 
-    /// The rendered text, for people and tests; a sample's, or with `prompt` that of a conversation to be answered.
+    /// The rendered text of a sample, or with `prompt` of a conversation that is to be answered.
     pub fn text(
         &self,
         tokenizer: &Tokenizer,
@@ -260,11 +244,11 @@ impl Template {
         prompt: bool,
     ) -> Result<String, TemplateError> {
         match self {
-            Template::Gemma4(layout) => {
-                gemma4::check(conversation)?;
-                let mut pieces = gemma4::pieces(*layout, conversation);
+            Template::BuiltIn(layout) => {
+                (layout.check)(conversation)?;
+                let mut pieces = (layout.pieces)(conversation);
                 if prompt {
-                    pieces.extend(gemma4::answer_prompt(*layout, conversation));
+                    pieces.extend((layout.answer_prompt)(conversation));
                 }
                 Ok(pieces.iter().map(|piece| &*piece.text).collect())
             }
@@ -277,7 +261,7 @@ impl Template {
     /// SHA-256 of everything that decides the rendering.
     pub fn digest(&self) -> [u8; 32] {
         match self {
-            Template::Gemma4(layout) => Sha256::digest(format!("gemma4 {layout:?} 1")).into(),
+            Template::BuiltIn(layout) => Sha256::digest(layout.version).into(),
             Template::Jinja(jinja) => jinja.digest(),
         }
     }
@@ -286,8 +270,8 @@ impl Template {
 /// Ids of messages in the built-in layout, followed by the prompt for the answer.
 pub fn render_prompt(
     tokenizer: &Tokenizer,
-    layout: Layout,
+    layout: &'static BuiltIn,
     messages: &[Message],
 ) -> Result<Vec<u32>, TemplateError> {
-    Template::Gemma4(layout).prompt(tokenizer, &Conversation::new(messages.to_vec()))
+    Template::BuiltIn(layout).prompt(tokenizer, &Conversation::new(messages.to_vec()))
 }

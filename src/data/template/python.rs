@@ -1,4 +1,4 @@
-//! What Jinja templates see of Python: how it prints values, `json.dumps`, `str.strip`, `strftime`.
+//! The parts of Python that Jinja templates use: printed values, `json.dumps`, `str.strip`, `strftime`.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
@@ -10,7 +10,7 @@ const EXPONENT: i32 = 16;
 
 /// The shortest digits that give `x` back, with an exponent below 1e-4 and from `10^exponent_from` on. Go and Python
 /// differ in that bound alone; neither puts `.0` here.
-pub(super) fn float(x: f64, exponent_from: i32) -> String {
+pub(crate) fn float(x: f64, exponent_from: i32) -> String {
     if !x.is_finite() {
         return if x.is_nan() { "nan".into() } else { format!("{}inf", if x < 0.0 { "-" } else { "" }) };
     }

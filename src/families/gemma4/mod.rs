@@ -1,8 +1,48 @@
 //! Gemma 4.
 
+mod config;
 mod names;
+mod reply;
+mod shapes;
+pub mod template;
+mod tools;
 
-use super::Family;
+use super::{Family, SamplingDefaults};
+use crate::data::tokenizer::TokenizerSpec;
+
+/// `general.architecture`.
+const NAME: &str = "gemma4";
+
+/// The model that is part of the program: 5.5 M parameters, with every part that gemma4:e2b has.
+#[cfg(feature = "native")]
+pub(super) const TINY: &[u8] = include_bytes!("../../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
 
 /// Gemma 4: the text models e2b, e4b, 12b, 26b-a4b and 31b.
-pub static FAMILY: Family = Family { name: "gemma4", names: &names::NAMES };
+pub static FAMILY: Family = Family {
+    name: NAME,
+    title: "Gemma 4",
+    example: "gemma4:e2b",
+    config: config::read,
+    tokenizer: &TOKENIZER,
+    // The models with per-layer embeddings are the small ones.
+    template: |config| if config.per_layer_width > 0 { &template::SMALL } else { &template::LARGE },
+    sampling: SamplingDefaults { temperature: 1.0, top_k: 64, top_p: 0.95 },
+    names: &names::NAMES,
+    shapes: &shapes::SHAPES,
+    small_shape: shapes::SMALL,
+    metadata: shapes::metadata,
+    tensors: shapes::tensors,
+};
+
+/// The tokenizer. Source: llama.cpp's pre-tokenizer `gemma4` (`[^\\n]+|[\\n]+`).
+pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
+    models: &[("gemma4", "llama.cpp"), ("llama", "Ollama")],
+    pre: "gemma4",
+    bos: "<bos>",
+    end_of_text: "<eos>",
+    turn_start: "<|turn>",
+    turn_end: "<turn|>",
+    // llama.cpp takes these as end of generation, where present.
+    end_names: &["<eos>", "<turn|>", "<|tool_response>"],
+    reply: &reply::SYNTAX,
+};

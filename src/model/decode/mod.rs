@@ -9,7 +9,7 @@ mod pass;
 mod workspace;
 
 use crate::adapter::lora::Adapter;
-use crate::base::planes;
+use crate::base::formats::planes;
 use crate::gpu::{GpuError, Prepared, Recorder, Recording};
 use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::Cache;
@@ -158,7 +158,7 @@ impl<'a> Decoder<'a> {
         w.gpu.write(&self.past, &[self.len as u32]);
         if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
             let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::read)?;
-            w.gpu.write(&w.table, &planes::pack(table.ty, ids.len(), &rows));
+            w.gpu.write(&w.table, &planes::to_planes(table.ty, ids.len(), &rows));
         }
         self.len += ids.len();
         self.seen = self.seen.max(self.len);

@@ -50,8 +50,8 @@ impl<'a> Decoder<'a> {
     /// The embeddings, the per-layer inputs, and the first layer's norm.
     fn embed(&self, rec: &mut Recorder<'a>, rows: usize) {
         let (w, model) = (self.w, self.w.model);
-        let root_d = (model.config().width as f64).sqrt() as f32;
-        embedding::forward(rec, &w.stream, &w.ids, 0, &model.token_embd, 0, root_d, rows);
+        let factor = model.config().embedding_scale;
+        embedding::forward(rec, &w.stream, &w.ids, 0, &model.token_embd, 0, factor, rows);
         self.per_layer_inputs(rec, rows);
         rms_norm::plain::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
     }

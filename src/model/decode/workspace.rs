@@ -2,7 +2,7 @@
 
 use super::applied;
 use crate::base::config::{Config, LayerConfig};
-use crate::base::source::now;
+use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError, Staging};
 use crate::memory::{ExpertActs, ExpertScratch, LayerWidths, Storages};
 use crate::model::Model;

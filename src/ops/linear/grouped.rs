@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::base::quant::GgmlType;
-use crate::base::{Base, Tensor, planes};
+use crate::base::formats::GgmlType;
+use crate::base::formats::planes;
+use crate::base::{Base, Tensor};
 use crate::gpu::{Gpu, GpuError, Kernel, Products, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
@@ -134,8 +135,8 @@ impl ExpertWeight {
             }
             let rows = matrix.rows(tile);
             tiles.push(match base.read(&rows).await.map_err(GpuError::read)? {
-                Cow::Borrowed(bytes) => planes::pack(matrix.ty, rows.rows, bytes),
-                Cow::Owned(bytes) => Cow::Owned(planes::pack(matrix.ty, rows.rows, &bytes).into_owned()),
+                Cow::Borrowed(bytes) => planes::to_planes(matrix.ty, rows.rows, bytes),
+                Cow::Owned(bytes) => Cow::Owned(planes::to_planes(matrix.ty, rows.rows, &bytes).into_owned()),
             });
             if let Some(Cow::Owned(_)) = tiles.last() {
                 base.gguf().release(rows.range); // the file's copy is not read again
@@ -150,7 +151,7 @@ impl ExpertWeight {
         let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
         let bytes = tiles.map(|tile| tile.len() * matrix.row_bytes());
         let own = bytes.filter(|&bytes| !(in_file && planes::is_as_in_file(matrix.ty, bytes)));
-        own.map(|bytes| planes::packed_bytes(bytes) as u64).sum()
+        own.map(|bytes| planes::planes_bytes(bytes) as u64).sum()
     }
 
     /// Parameters `[experts·rows, cols]` as matrices of experts.

@@ -1,6 +1,5 @@
 //! Products of a few rows with the experts that each token has chosen, for decoding: [`crate::ops::linear::grouped`] without groups.
 
-use crate::base::quant::GgmlType;
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::View;
@@ -86,7 +85,7 @@ fn dispatch(
             weight_cols: w.weight.cols as u32,
             expert_rows: w.rows as u32,
             first_expert: (tile.first_row / w.rows) as u32,
-            sliced: u32::from(!matches!(w.weight.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)),
+            sliced: u32::from(!w.weight.ty.is_row_by_row()),
             used: used as u32,
             summed: summed as u32,
             weighted: u32::from(scales.is_some()),

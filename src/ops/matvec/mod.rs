@@ -2,7 +2,7 @@
 
 pub mod grouped;
 
-use crate::base::quant::GgmlType;
+use crate::base::formats::GgmlType;
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Param;
 use crate::ops::Rows;
@@ -119,7 +119,7 @@ fn product(
     for (i, tiles) in tiles.chunks(MAX_MATRICES).enumerate() {
         let down = down.filter(|_| i == 0);
         let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
-        let sliced = |ty: GgmlType| !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        let sliced = |ty: GgmlType| !ty.is_row_by_row();
         let fill = rec.gpu().kernels().workgroups_to_fill();
         let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
         // A device that runs much at once gives each of A's few rows as many threads as there is for them to do.

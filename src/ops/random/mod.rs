@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::f16;
 
 use crate::base::Tensor;
-use crate::base::quant::GgmlType;
+use crate::base::formats::{Factors, GgmlType, Plane};
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Tile;
 use crate::ops::Weight;
@@ -24,37 +24,9 @@ struct Params {
     factors: u32,
 }
 
-/// One plane: bytes of it in a row of `cols` columns, and its factors, if it holds any: words from one pair to the next, and
-/// the pair.
-struct Plane {
-    row_bytes: usize,
-    factors: Option<(u32, [f64; 2])>,
-}
-
-/// The planes of [`crate::base::planes`], with factors that give uniform bits about the standard deviation `std`.
-fn planes(ty: GgmlType, cols: usize, std: f64) -> Option<Vec<Plane>> {
-    let (slices, blocks) = (cols / 32, cols / 256);
-    let bits = |row_bytes: usize| Plane { row_bytes, factors: None };
-    let d = |row_bytes: usize, d: f64| Plane { row_bytes, factors: Some((1, [d, d])) };
-    // d·scale·q − dmin·minimum with scale and minimum of 0 to 63: the two means cancel.
-    let header =
-        |d: f64, dmin: f64| Plane { row_bytes: 16 * blocks, factors: Some((4, [std / d, std / dmin])) };
-    Some(match ty {
-        GgmlType::Q4_0 => vec![bits(16 * slices), d(2 * slices, std / 4.6)],
-        GgmlType::Q5_0 => vec![bits(16 * slices), bits(4 * slices), d(2 * slices, std / 9.2)],
-        GgmlType::Q8_0 => vec![bits(32 * slices), d(2 * slices, std / 74.0)],
-        GgmlType::Q4_K => vec![bits(16 * slices), header(257.0, 34.2)],
-        GgmlType::Q5_K => vec![bits(16 * slices), header(524.0, 33.8), bits(4 * slices)],
-        GgmlType::Q6_K => {
-            vec![bits(16 * slices), bits(16 * blocks), bits(8 * slices), d(2 * blocks, std / 1365.0)]
-        }
-        _ => return None,
-    })
-}
-
 /// Whether [`weight`] makes matrices of `ty`: of the formats of blocks.
 pub fn makes(ty: GgmlType) -> bool {
-    planes(ty, 256, 1.0).is_some()
+    ty.format().is_some_and(|format| !format.planes.is_empty())
 }
 
 /// The blocks of `matrix`, of a format that [`makes`] is for, in tiles of the rows that `tiles` names: values of about the
@@ -65,24 +37,29 @@ pub fn weight(
     tiles: impl Iterator<Item = Range<usize>>,
 ) -> Result<Weight, GpuError> {
     let Tensor { name, ty, rows, cols, ref range } = *matrix;
-    let planes = planes(ty, cols, (cols as f64).powf(-0.5)).expect("callers ask `makes`");
+    let planes = ty.format().expect("callers ask `makes`").planes;
+    let std = (cols as f64).powf(-0.5);
+    let row_bytes_of = |plane: &Plane| cols / plane.values * plane.bytes;
     let mut rec = Recorder::new(gpu);
     let mut made = Vec::new();
     for tile in tiles {
-        let row_bytes: usize = planes.iter().map(|plane| plane.row_bytes).sum();
+        let row_bytes: usize = planes.iter().map(row_bytes_of).sum();
         let buffer = gpu.buffer(name, (row_bytes * tile.len()) as u64)?;
         let mut first = 0;
-        for plane in &planes {
-            let count = (plane.row_bytes * tile.len()).div_ceil(4);
-            let (period, factors) = plane.factors.unwrap_or_default();
-            let [low, high] = factors.map(|factor| u32::from(f16::from_f64(factor).to_bits()));
+        for plane in planes {
+            let count = (row_bytes_of(plane) * tile.len()).div_ceil(4);
+            let half = |divisor: f64| u32::from(f16::from_f64(std / divisor).to_bits());
+            let (period, factors) = match &plane.factors {
+                Some(Factors { every, divisors: [low, high] }) => (*every, half(*high) << 16 | half(*low)),
+                None => (0, 0),
+            };
             let params = Params {
                 first: first as u32,
                 count: count as u32,
                 // No two planes of a model begin at the same place of its file.
                 key: ((range.start / 4) as u32).wrapping_add((tile.start * row_bytes / 4 + first) as u32),
-                period,
-                factors: high << 16 | low,
+                period: period as u32,
+                factors,
             };
             let bound = Binding { index: 1, buffer: &buffer, range: None };
             let groups = count.div_ceil(256).clamp(1, MOST_GROUPS) as u32;

@@ -18,7 +18,7 @@ pub struct Activations {
     pub hidden: Vec<Vec<f64>>,
     /// Per-layer inputs, `L` times `[T, P]`; empty where `P` is 0.
     pub per_layer_inputs: Vec<Vec<f64>>,
-    /// What happens inside the layers, `L`.
+    /// Values inside the layers, `L`.
     pub layers: Vec<LayerActivations>,
     /// `x·Aᵀ` of every adapted slot, `[T, R]`.
     pub z: BTreeMap<Slot, Vec<f64>>,
@@ -63,7 +63,7 @@ pub struct LayerActivations {
     pub geglu: Vec<f64>,
     /// Before `post_ffw_norm`, `[T, D]`.
     pub ffn_down: Vec<f64>,
-    /// What the experts did; `None` in dense models.
+    /// Values around the experts; `None` in dense models.
     pub experts: Option<ExpertActivations>,
     /// The stream after the feed-forward, `[T, D]`.
     pub after_ffn: Vec<f64>,
@@ -98,11 +98,16 @@ impl Model<'_> {
         self.forward_routed(batch, &[])
     }
 
-    /// The same with the experts of each token that `chosen` gives, `[T, used]` by layer: a step that is small enough
+    /// [`Model::forward`] with given experts for each token, `[T, used]` by layer: a step that is small enough
     /// for derivatives may still change the router's choice.
     pub fn forward_routed(&self, batch: &MicroBatch, chosen: &[Vec<usize>]) -> Activations {
         let d = self.config.width;
-        let embeddings = embedding::forward(&batch.tokens, &self.weights.token_embd, d, root(d));
+        let embeddings = embedding::forward(
+            &batch.tokens,
+            &self.weights.token_embd,
+            d,
+            f64::from(self.config.embedding_scale),
+        );
         let per_layer_inputs = self.per_layer_inputs(batch, &embeddings);
         let mut acts = Activations { hidden: vec![embeddings], per_layer_inputs, ..Default::default() };
         for layer in 0..self.config.layers.len() {
@@ -256,7 +261,7 @@ impl Model<'_> {
     }
 }
 
-/// The factor on embeddings of this width, rounded to f32: that is how transformers and llama.cpp hold it.
+/// The factor on per-layer embeddings of this width, rounded to f32 as in transformers and llama.cpp.
 fn root(width: usize) -> f64 {
     f64::from((width as f32).sqrt())
 }
@@ -267,7 +272,7 @@ mod tests {
     use crate::data::batch::MicroBatch;
     use crate::reference::model::{Adapter, Model, Weights};
 
-    /// What no gradient can see, because only frozen tensors stand before it: the factors on the embeddings.
+    /// The factors on the embeddings, which no gradient shows, because only frozen tensors come before them.
     #[test]
     fn per_layer_inputs_by_hand() {
         let layer = LayerConfig {
@@ -282,10 +287,17 @@ mod tests {
             experts: None,
             expert_scales: Vec::new(),
             experts_split: false,
+            rope_factors: false,
+            qk_norm: true,
+            v_norm: true,
+            score_scale: 1.0,
+            post_norms: true,
+            activation: Default::default(),
         };
         let config = Config {
-            architecture: "gemma4",
+            architecture: "test",
             width: 4,
+            embedding_scale: 4f32.sqrt(),
             vocab: 2,
             per_layer_width: 4,
             rms_eps: 18.75,

@@ -1,7 +1,8 @@
-//! The whole Gemma 4 text model over one micro-batch: forward, loss, and every adapter gradient.
+//! The whole text model over one micro-batch: forward, loss, and every adapter gradient.
 
 mod backward;
 mod forward;
+mod random;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ pub struct Model<'a> {
     pub config: &'a Config,
     /// The frozen base.
     pub weights: &'a Weights,
-    /// What is trained.
+    /// The trained adapter.
     pub adapter: &'a Adapter,
 }
 
@@ -41,7 +42,7 @@ pub struct Pair {
 pub struct Adapter {
     /// `R`, the same in every slot.
     pub rank: usize,
-    /// What multiplies `B·A`: see [`crate::adapter::lora::scale`].
+    /// Factor on `B·A`: see [`crate::adapter::lora::scale`].
     pub scale: f64,
     /// The matrices; a slot that is missing stays as the base has it.
     pub pairs: BTreeMap<Slot, Pair>,
@@ -50,7 +51,7 @@ pub struct Adapter {
     pub masks: BTreeMap<Slot, Vec<f64>>,
 }
 
-/// What [`Model::backward`] computes.
+/// Result of [`Model::backward`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
     /// Gradients of every slot of the adapter.
@@ -70,7 +71,7 @@ impl Adapter {
     ///
     /// `A ~ N(0, 1/in)`, `B ~ N(0, b_std²)`.
     pub fn random(slots: &[Slot], rank: usize, scale: f64, b_std: f64, seed: u64) -> Adapter {
-        let mut normal = weights::Normal::new(seed);
+        let mut normal = random::Normal::new(seed);
         let mut adapter = Adapter { rank, scale, ..Adapter::none() };
         for slot in slots {
             let a = normal.vec(slot.len_a(rank), 0.0, (slot.in_features as f64).powf(-0.5));

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use js_sys::{Array, Uint8Array};
-use rullama_train::base::source::{Reading, Source};
+use rullama_train::base::gguf::source::{Reading, Source};
 use send_wrapper::SendWrapper;
 use wasm_bindgen::prelude::*;
 

@@ -1,5 +1,7 @@
 //! Chat replies.
 
+use rullama_train::base::config::Config;
+use rullama_train::families;
 use std::ops::ControlFlow;
 
 use rullama_train::adapter::{AdapterPath, OtherBase, load};
@@ -38,7 +40,7 @@ pub async fn reply(
     let messages = messages.into_iter().map(message).collect::<Result<_, _>>()?;
     let conversation = Conversation::new(messages);
     let prompt = frozen.template.prompt(&frozen.tokenizer, &conversation).map_err(Problem::new)?;
-    let options = options(sampling)?;
+    let options = options(sampling, frozen.base.config())?;
 
     let wanted = (prompt.len() + options.max_new_tokens).min(frozen.base.config().context_length);
     let context = longest_context(gpu, frozen.base.config(), wanted.min(stage.model.positions()));
@@ -71,8 +73,8 @@ fn message(message: types::Message) -> Result<Message, Problem> {
     Ok(Message::new(role.ok_or_else(unknown)?, message.content.clone()))
 }
 
-fn options(s: Sampling) -> Result<Options, Problem> {
-    let usual = sampling::Sampling::GEMMA;
+fn options(s: Sampling, config: &Config) -> Result<Options, Problem> {
+    let usual = sampling::Sampling::recommended(families::of(config).sampling);
     let sampling = sampling::Sampling {
         temperature: s.temperature.unwrap_or(usual.temperature),
         top_k: s.top_k.unwrap_or(usual.top_k),

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use rullama_train::adapter::Loaded;
 use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::files as dataset_files;
-use rullama_train::data::template::{Layout, Template};
 use rullama_train::files;
 use rullama_train::gpu::{Backend, GpuError};
 use rullama_train::model::Plan;
 use rullama_train::recipe::{Recipe, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
-use rullama_train::run::{self, Data, Identity, PreparedRun};
+use rullama_train::run::{self, Data, Identity, PreparedRun, wording};
 use rullama_train::train::Trainer;
 use rullama_train::words::grouped;
 
@@ -57,12 +56,9 @@ impl Opened {
         let (adapter, capacity) = (&self.loaded.adapter, self.prepared.capacity);
         let trainer = Trainer::new(stage.gpu, stage.model, adapter, capacity, dropout, recompute);
         trainer.map_err(|error| match error {
-            GpuError::OverLimit { needed, limit } => Problem::of_key(
+            GpuError::OverLimit { needed, .. } => Problem::of_key(
                 "train.memory_limit",
-                format!(
-                    "train.memory_limit is {limit} bytes, but {needed} are needed with every layer recomputed; lower \
-                     data.max_seq_len or train.batch_size, or raise the limit"
-                ),
+                wording::over_memory_limit(recipe, capacity.tokens, needed, ""),
             ),
             error => error.into(),
         })
@@ -110,7 +106,7 @@ impl Opened {
             recipe: recipe.pinned(&stage.frozen.fingerprint).to_resolved_toml(),
             base: format!("{}: {layers} layers, width {}, vocabulary {vocab}", base.name(), config.width),
             parameters: self.loaded.adapter.parameters(),
-            template: template(&stage.frozen.template, &recipe.data.template),
+            template: wording::template(&stage.frozen.template, &recipe.data.template),
             steps: self.prepared.steps.plans.len(),
             train: counts(&data.train),
             validation: counts(&data.validation),
@@ -146,14 +142,5 @@ fn counts(samples: &[Sample]) -> Counts {
         samples: samples.len(),
         tokens: samples.iter().map(|s| s.ids.len()).sum(),
         loss_tokens: samples.iter().map(Sample::loss_tokens).sum(),
-    }
-}
-
-fn template(template: &Template, setting: &Setting) -> String {
-    match (template, setting) {
-        (Template::Gemma4(Layout::Small), _) => "gemma4, built in, as small models have it".into(),
-        (Template::Gemma4(Layout::Large), _) => "gemma4, built in, as large models have it".into(),
-        (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
-        (Template::Jinja(_), _) => "the base file's own".into(),
     }
 }

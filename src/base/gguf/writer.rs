@@ -1,24 +1,24 @@
-//! Writes GGUF version 3: the header at once, the tensors' data as a stream, so that a large model needs little memory.
+//! Writes GGUF version 3: first the header, then the tensors' data as a stream, so that a large model needs little memory.
 //!
-//! Source: the GGUF specification; the layout is that of llama.cpp's `gguf_write_to_file`.
+//! Source: the GGUF specification; llama.cpp's `gguf_write_to_file` writes the same layout.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, Write};
 
-use super::GgmlType;
 use super::value::{Array, Value};
+use crate::base::GgmlType;
 
-/// Where the metadata say nothing else.
+/// Alignment of the data where the metadata have no `general.alignment`.
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// Longest name of a tensor in bytes: ggml keeps names in 64 bytes that end with a zero.
 const MAX_NAME: usize = 63;
 /// Most dimensions of a tensor (`GGML_MAX_DIMS`).
 const MAX_DIMENSIONS: usize = 4;
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Name as it stands in the file, with `.weight`.
+    /// Name in the file, with `.weight`.
     pub name: String,
     /// Sizes in GGUF's `ne` order: the first is the contiguous one (columns, the input width).
     pub shape: Vec<usize>,
@@ -27,7 +27,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Bytes of the data; `None` where rows are not whole blocks or the size exceeds `u64`.
+    /// Size of the data in bytes; `None` where rows are not whole blocks or the size exceeds `u64`.
     pub fn bytes(&self) -> Option<u64> {
         let (values, bytes) = (self.ty.block_len() as u64, self.ty.block_bytes() as u64);
         let columns = self.shape.first().copied().unwrap_or(1) as u64;
@@ -36,13 +36,12 @@ impl Entry {
     }
 }
 
-/// Writes a whole file to `out`: `metadata` and `tensors` in the order given, then the data of tensor 0, 1, …, which
-/// `fill` writes: exactly [`Entry::bytes`] of them each.
+/// Writes a whole file to `out`: `metadata` and `tensors` in the given order, then the data. `fill` writes the data of
+/// tensor 0, 1, …, exactly [`Entry::bytes`] for each.
 ///
-/// Data are aligned to the metadata's `general.alignment`, to 32 bytes where there is none. Fails with
-/// [`ErrorKind::InvalidData`] on what llama.cpp would not read: names or keys that appear twice, names of more than 63
-/// bytes, more than 4 dimensions, rows that are not whole blocks, an alignment that is no power of two; and where
-/// `fill` writes another number of bytes.
+/// Data are aligned to the metadata's `general.alignment`, or to 32 bytes. Fails with [`ErrorKind::InvalidData`] where
+/// llama.cpp would not read the file: a name or a key twice, a name of more than 63 bytes, more than 4 dimensions, rows that
+/// are not whole blocks, an alignment that is not a power of two. Also fails where `fill` writes another number of bytes.
 pub fn write(
     out: &mut dyn Write,
     metadata: &[(String, Value)],
@@ -69,8 +68,8 @@ pub fn write(
     Ok(())
 }
 
-/// The bytes up to the data, without the padding, and the alignment of the data.
-pub(super) fn header(metadata: &[(String, Value)], tensors: &[Entry]) -> io::Result<(Vec<u8>, u64)> {
+/// The bytes before the data, without the padding, and the alignment of the data.
+pub(crate) fn header(metadata: &[(String, Value)], tensors: &[Entry]) -> io::Result<(Vec<u8>, u64)> {
     let mut alignment = DEFAULT_ALIGNMENT;
     let mut out = b"GGUF".to_vec();
     out.extend(3u32.to_le_bytes());
@@ -125,7 +124,7 @@ fn refuse(problem: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, problem)
 }
 
-/// Counts what goes through.
+/// Counts the bytes that are written.
 struct Counter<'a> {
     out: &'a mut dyn Write,
     written: u64,
@@ -143,13 +142,13 @@ impl Write for Counter<'_> {
     }
 }
 
-/// Zeros up to the next multiple of `alignment`.
+/// Writes zeros up to the next multiple of `alignment`.
 fn pad(out: &mut Counter, alignment: u64) -> io::Result<()> {
     let missing = out.written.next_multiple_of(alignment) - out.written;
     io::copy(&mut io::Read::take(io::repeat(0), missing), out).map(drop)
 }
 
-/// The type's id and the value. Ids: `gguf_metadata_value_type`; the reader's are in `parse.rs`.
+/// Writes the type's id and the value. Source of the ids: `gguf_metadata_value_type`; `parse.rs` reads them.
 fn write_value(out: &mut Vec<u8>, value: &Value) {
     let mut plain = |id: u32, bytes: &[u8]| {
         out.extend(id.to_le_bytes());
@@ -178,7 +177,7 @@ fn write_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// The elements' type id, their number, the elements.
+/// Writes the elements' type id, their number, and the elements.
 fn write_array(out: &mut Vec<u8>, array: &Array) {
     let mut elements = |id: u32, bytes: Vec<u8>| {
         out.extend(id.to_le_bytes());
@@ -212,7 +211,7 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Gguf;
+    use crate::base::{Base, Gguf};
 
     fn entry(name: &str, shape: &[usize], ty: GgmlType) -> Entry {
         Entry { name: name.into(), shape: shape.into(), ty }
@@ -283,10 +282,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_comes_out_as_it_was() {
+    fn a_rewritten_file_has_the_same_bytes() {
         // llama.cpp's own writer made this file: same order, same values, same padding.
-        let original: &[u8] = include_bytes!("../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
-        let read = Gguf::from_static(original, "tiny").expect("part of the program");
+        let tiny = Base::tiny().expect("part of the program");
+        let (read, original) = (tiny.gguf(), tiny.gguf().bytes());
         let entries: Vec<Entry> = read.tensors().iter().map(|t| entry(&t.name, &t.shape, t.ty)).collect();
         let mut out = Vec::new();
         write(&mut out, read.metadata(), &entries, |i, out| out.write_all(read.data(&read.tensors()[i])))
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_written() {
+    fn refuses_files_that_no_reader_accepts() {
         let key = |value| vec![("general.alignment".to_string(), value)];
         let one = entry("a", &[4], GgmlType::F32);
         let long = "n".repeat(64);

@@ -3,23 +3,23 @@
 use super::parse::{Parsed, parse};
 use super::source::Source;
 use super::value::{FromValue, Value};
-use super::{Error, GgmlType};
+use crate::base::{Error, GgmlType};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
-/// Where the file's bytes live.
+/// Where the bytes of the file are.
 enum Bytes {
     #[cfg(feature = "native")]
     Mapped(memmap2::Mmap),
     Static(&'static [u8]),
     Owned(Vec<u8>),
-    /// Elsewhere, but for the vectors, each by its first byte.
+    /// In a [`Source`]. The vectors are in memory, each under the position of its first byte.
     Streamed(Box<dyn Source>, BTreeMap<u64, Vec<u8>>),
 }
 
-/// One tensor's entry.
+/// A tensor's entry in the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorInfo {
     /// Name as in the file, with `.weight`.
@@ -28,7 +28,7 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// Element or block format.
     pub ty: GgmlType,
-    /// Bytes of the data, counted from the start of the file.
+    /// Position of the data in the file, in bytes.
     pub range: Range<u64>,
 }
 
@@ -80,17 +80,17 @@ impl Gguf {
         }
     }
 
-    /// Reads a file that is part of the program; `name` stands for it in messages.
+    /// Reads a file that is part of the program. Messages call it `name`.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Gguf, Error> {
         Gguf::parse(Bytes::Static(bytes), name.into())
     }
 
-    /// Reads a file that is in memory; `name` stands for it in messages.
+    /// Reads a file in memory. Messages call it `name`.
     pub fn from_bytes(bytes: Vec<u8>, name: &str) -> Result<Gguf, Error> {
         Gguf::parse(Bytes::Owned(bytes), name.into())
     }
 
-    /// Reads a file that stays where it is: its header and its vectors now, matrices by [`Gguf::read`].
+    /// Opens a file without loading it: reads the header and the vectors now, and matrices in [`Gguf::read`].
     pub async fn stream(source: Box<dyn Source>, name: &str) -> Result<Gguf, Error> {
         let io = |error| Error::Io { file: name.into(), source: error };
         let length = source.bytes();
@@ -113,8 +113,8 @@ impl Gguf {
     }
 
     fn parse(bytes: Bytes, file: String) -> Result<Gguf, Error> {
-        let whole = in_memory(&bytes).expect("what is parsed at once is in memory");
-        let parsed = parse(whole, whole.len() as u64).expect("nothing is behind the whole file");
+        let whole = in_memory(&bytes).expect("the whole file is in memory");
+        let parsed = parse(whole, whole.len() as u64).expect("the header ends within the whole file");
         let parsed = parsed.map_err(|problem| Error::Damaged { file: file.clone(), problem })?;
         Ok(Gguf::of(parsed, bytes, file))
     }
@@ -124,8 +124,8 @@ impl Gguf {
         Gguf { file, bytes, version, alignment, metadata, keys, tensors, names }
     }
 
-    /// Tells the system that these bytes of the file will not be read again soon, so that a pass over a large one keeps little
-    /// of it in memory. They stay readable; reading fetches them again.
+    /// Lets the system drop the pages of these bytes, so that one pass over a large file keeps little of it in memory.
+    /// The bytes stay readable; the system reads them from disk again.
     pub fn release(&self, bytes: Range<u64>) {
         #[cfg(all(unix, feature = "native"))]
         if let Bytes::Mapped(map) = &self.bytes {
@@ -139,7 +139,7 @@ impl Gguf {
         let _ = bytes;
     }
 
-    /// The file's name, as error messages give it.
+    /// Name of the file in error messages.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -166,7 +166,7 @@ impl Gguf {
 
     /// The value of `key`, `None` where the file has no such key; an error where it has another type.
     ///
-    /// Integers of any width are accepted where an integer is asked for.
+    /// An integer of any width can be read as any integer type that holds it.
     pub fn get<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, Error> {
         let Some(value) = self.value(key) else { return Ok(None) };
         T::from_value(value).map(Some).ok_or_else(|| self.wrong_value(key, T::EXPECTED))
@@ -183,7 +183,7 @@ impl Gguf {
         })
     }
 
-    /// The value of `key` as `count` numbers: an array of that length, or one number for all.
+    /// The value of `key` as `count` numbers: an array of that length, or one number that is repeated.
     pub fn scalar_or_array(&self, key: &str, count: usize) -> Result<Vec<u32>, Error> {
         match self.value(key) {
             Some(Value::Array(a)) if a.len() != count => {
@@ -217,12 +217,13 @@ impl Gguf {
 
     /// The bytes of a tensor of this file.
     ///
-    /// Panics where the file is elsewhere ([`Gguf::stream`]) and the tensor is no vector.
+    /// # Panics
+    /// Where the file is not in memory ([`Gguf::stream`]) and the tensor is not a vector.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         self.slice(tensor.range.clone())
     }
 
-    /// Bytes of the whole file.
+    /// Size of the file in bytes.
     pub fn file_size(&self) -> u64 {
         match (&self.bytes, in_memory(&self.bytes)) {
             (Bytes::Streamed(source, _), _) => source.bytes(),
@@ -235,13 +236,16 @@ impl Gguf {
         in_memory(&self.bytes).is_some()
     }
 
-    /// The whole file, which [`TensorInfo::range`] indexes. Panics where it is elsewhere ([`Gguf::stream`]).
+    /// The whole file, which [`TensorInfo::range`] indexes.
+    ///
+    /// # Panics
+    /// Where the file is not in memory ([`Gguf::stream`]).
     pub fn bytes(&self) -> &[u8] {
-        in_memory(&self.bytes).expect("asked for of files in memory only")
+        in_memory(&self.bytes).expect("the file is in memory")
     }
 
     /// Bytes that are in memory: anything, or a vector of a file that is elsewhere.
-    pub(super) fn slice(&self, range: Range<u64>) -> &[u8] {
+    pub(in crate::base) fn slice(&self, range: Range<u64>) -> &[u8] {
         match &self.bytes {
             Bytes::Streamed(_, vectors) => match vectors.get(&range.start) {
                 Some(vector) if vector.len() as u64 == range.end - range.start => vector,
@@ -264,10 +268,10 @@ impl Gguf {
     }
 }
 
-/// As much of a file as is read at first: the header of a small model. That of Gemma's vocabulary has 16 MiB.
+/// Bytes that are read first: enough for the header of a small model. A vocabulary of 262 144 tokens makes a header of 16 MiB.
 const FIRST_BYTES: u64 = 1 << 20;
 
-/// The whole file, where it is in memory.
+/// The whole file; `None` for a [`Source`].
 fn in_memory(bytes: &Bytes) -> Option<&[u8]> {
     match bytes {
         #[cfg(feature = "native")]

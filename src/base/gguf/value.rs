@@ -1,4 +1,4 @@
-//! GGUF metadata values, with their exact types, and the conversions that readers ask for.
+//! GGUF metadata values with their exact types, and conversions to Rust types.
 
 /// One metadata value. Source: the GGUF specification, `gguf_metadata_value_type`.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,7 @@ impl Array {
         self.len() == 0
     }
 
-    /// Every element as an integer; `None` where the elements are none or a `u64` exceeds `i64`.
+    /// The elements as integers; `None` where they are not integers or a `u64` exceeds `i64`.
     fn integers(&self) -> Option<Vec<i64>> {
         fn widen<T: Copy + Into<i64>>(a: &[T]) -> Option<Vec<i64>> {
             Some(a.iter().map(|&x| x.into()).collect())
@@ -81,7 +81,7 @@ impl Array {
 }
 
 impl Value {
-    /// The value as an integer of any width; `None` where it is none or a `u64` exceeds `i64`.
+    /// The value as an integer; `None` where it is not an integer or a `u64` exceeds `i64`.
     fn integer(&self) -> Option<i64> {
         match *self {
             Value::U8(x) => Some(x.into()),
@@ -123,7 +123,7 @@ impl Value {
 
 /// A type that a metadata value can be read as.
 pub trait FromValue<'a>: Sized {
-    /// What the value should have been, for error messages.
+    /// The expected type in words, for error messages.
     const EXPECTED: &'static str;
     /// The value, or `None` where its type or range does not fit.
     fn from_value(value: &'a Value) -> Option<Self>;
@@ -142,7 +142,7 @@ macro_rules! from_value {
 
 from_value!('a u32, "an integer from 0 to 4294967295", value => value.integer()?.try_into().ok());
 from_value!('a i32, "an integer of 32 bits", value => value.integer()?.try_into().ok());
-from_value!('a u64, "an integer that is not negative", value => match value {
+from_value!('a u64, "an integer of 0 or more", value => match value {
     Value::U64(x) => Some(*x),
     _ => value.integer()?.try_into().ok(),
 });

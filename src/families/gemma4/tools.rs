@@ -1,13 +1,12 @@
-//! Functions in Gemma 4's notation: declarations, calls and results. Strings stand in `<|"|>`, keys are sorted by their
+//! Functions in Gemma 4's notation: declarations, calls and results. Strings are quoted by `<|"|>`, keys are sorted by their
 //! bytes, types are in capitals, as in Ollama's model/renderers/gemma4.go.
 
 use serde_json::{Map, Value};
 
-use super::python::float;
-use super::{Message, ToolCall};
+use crate::data::template::{Message, ToolCall, float};
 
 pub(super) const QUOTE: &str = "<|\"|>";
-/// Go writes a number with an exponent from this power of ten on.
+/// Power of ten from which Go writes a number with an exponent.
 const GO_EXPONENT: i32 = 21;
 
 /// `<|tool>declaration:NAME{…}<tool|>` of `{"type": "function", "function": {…}}`.
@@ -34,8 +33,8 @@ pub(super) fn call(call: &ToolCall) -> String {
     format!("<|tool_call>call:{}{}<tool_call|>", call.name, object(&call.arguments, false))
 }
 
-/// `response:NAME{…}<tool_response|>`, without the token that opens it: the result number `position` after `calls`. One
-/// that says neither its name nor its call answers the call at its own position.
+/// `response:NAME{…}<tool_response|>`, without the opening token: result number `position` after `calls`. A result without the
+/// name of a function and without the id of a call answers the call at its own position.
 pub(super) fn result(message: &Message, calls: &[ToolCall], position: usize) -> String {
     let of_call = calls.iter().find(|call| !call.id.is_empty() && call.id == message.tool_call_id);
     let unnamed = message.name.is_empty() && message.tool_call_id.is_empty();
@@ -53,7 +52,7 @@ pub(super) fn result(message: &Message, calls: &[ToolCall], position: usize) -> 
     format!("response:{name}{value}<tool_response|>")
 }
 
-/// The parts of parameters that Ollama's API has: `nullable` is none of them, and unions are spelled out.
+/// The parts of parameters that Ollama's API has: unions become lists of types, and `nullable` is missing.
 fn typed(properties: &Value) -> Map<String, Value> {
     let Value::Object(properties) = properties else { return Map::new() };
     let one = |(name, property): (&String, &Value)| {
@@ -86,7 +85,7 @@ fn typed(properties: &Value) -> Map<String, Value> {
     properties.iter().filter(|(_, property)| property.is_object()).map(one).collect()
 }
 
-/// The types of a union whose branches are nothing but a type; else nothing.
+/// The types of a union whose branches have a type only; null otherwise.
 fn bare_types(any_of: &Value) -> Value {
     let branches = any_of.as_array().map(Vec::as_slice).unwrap_or_default();
     let bare = |branch: &Value| match branch.as_object() {
@@ -145,7 +144,7 @@ fn schema(schema: &Map<String, Value>) -> String {
     fields.join(",")
 }
 
-/// The schema of a list's items, where every key is kept.
+/// The schema of a list's items, with all its keys.
 fn items(items: &Map<String, Value>) -> String {
     let one = |(key, value): (&String, &Value)| match key.as_str() {
         _ if value.is_null() => None,
@@ -182,7 +181,7 @@ fn type_name(value: &Value) -> Option<String> {
     }
 }
 
-/// A value in Gemma's notation; keys stand in quotes only inside schemas.
+/// A value in Gemma's notation. Only schemas quote their keys.
 fn argument(value: &Value, quoted_keys: bool) -> String {
     match value {
         Value::String(text) => format!("{QUOTE}{text}{QUOTE}"),

@@ -3,13 +3,14 @@
 //! Nothing in the file is trusted: each length, count and offset is checked against the bytes that are there.
 //! Source: the GGUF specification; llama.cpp `gguf_init_from_reader` refuses the same files.
 
+use super::TensorInfo;
 use super::value::{Array, Value};
-use super::{GgmlType, TensorInfo};
+use crate::base::GgmlType;
 use std::collections::HashMap;
 
 const DOWNLOAD: &str = "download the file again";
 
-/// Everything that the header says.
+/// The parsed header.
 pub(super) struct Parsed {
     pub version: u32,
     pub alignment: usize,
@@ -19,20 +20,21 @@ pub(super) struct Parsed {
     pub names: HashMap<String, usize>,
 }
 
-/// The header of the file that begins with `bytes` and has `length` bytes; the error says what was found, what was expected,
-/// and the next step. `None` where the header goes on behind `bytes`.
+/// Parses the header of a file of `length` bytes that begins with `bytes`. `None` where the header continues after `bytes`.
+///
+/// The error has what was found, what was expected, and the next step.
 pub(super) fn parse(bytes: &[u8], length: u64) -> Option<Result<Parsed, String>> {
-    let mut cursor = Cursor { bytes, length, at: 0, goes_on: false };
+    let mut cursor = Cursor { bytes, length, at: 0, continues: false };
     let parsed = cursor.header();
-    (!cursor.goes_on).then_some(parsed)
+    (!cursor.continues).then_some(parsed)
 }
 
-/// A position in the file. Methods take `what`, the thing being read, for the message if the file ends there.
+/// A position in the file. Methods take `what`, the thing that is read, for the error message where the file ends.
 struct Cursor<'a> {
     bytes: &'a [u8],
-    length: u64, // of the whole file
+    length: u64, // bytes of the whole file
     at: usize,
-    goes_on: bool, // something was to be read that lies behind `bytes` and within the file
+    continues: bool, // a read went past `bytes`, but not past the end of the file
 }
 
 impl Cursor<'_> {
@@ -89,7 +91,7 @@ impl Cursor<'_> {
         Ok(Parsed { version, alignment, metadata, keys, tensors, names })
     }
 
-    /// One tensor's entry; `range` still counts from the start of the data.
+    /// Reads a tensor's entry. Its `range` still counts from the start of the data.
     fn tensor(&mut self, index: u64, alignment: usize) -> Result<TensorInfo, String> {
         let name = self.string(&format!("the name of tensor {index}"))?;
         let dimensions = self.u32(&name)?;
@@ -137,7 +139,7 @@ impl Cursor<'_> {
         Ok(TensorInfo { name, shape, ty, range: offset..end })
     }
 
-    /// Moves every range to the start of the data, which begins at the next multiple of `alignment`.
+    /// Makes every range count from the start of the file. The data begin at the next multiple of `alignment`.
     fn place(&self, tensors: &mut [TensorInfo], alignment: usize) -> Result<(), String> {
         let too_far = |name: &str| format!("tensor {name} ends beyond what can be addressed; {DOWNLOAD}");
         for t in tensors.iter_mut() {
@@ -229,7 +231,7 @@ impl Cursor<'_> {
         (0..count).map(|_| self.take(key).map(read)).collect()
     }
 
-    /// An array's length, refused where the rest of the file cannot hold that many elements.
+    /// An array's length. Fails where the rest of the file cannot hold that many elements.
     fn count(&mut self, key: &str, element_bytes: usize) -> Result<u64, String> {
         let count = self.u64(key)?;
         self.plausible(count, element_bytes, &format!("elements in metadata key `{key}`"))?;
@@ -282,7 +284,7 @@ impl Cursor<'_> {
     }
 
     fn ends_inside(&mut self, what: &str) -> String {
-        self.goes_on = (self.bytes.len() as u64) < self.length;
+        self.continues = (self.bytes.len() as u64) < self.length;
         let (at, length) = (self.at, self.length);
         format!("the file is cut short: it ends at byte {length}, inside {what} at byte {at}; {DOWNLOAD}")
     }

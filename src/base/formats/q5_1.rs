@@ -1,0 +1,42 @@
+//! Q5_1: `d·q + m`, 32 values, `q` of 5 bits, the highest apart.
+
+use bytemuck::{Pod, Zeroable, cast_slice};
+
+use super::planes::{halves, pair_bits, pair_nibbles};
+use super::{Format, GgmlType, Plane, each, f32_of};
+
+/// Q5_1 block. Source: ggml-common.h.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct BlockQ5_1 {
+    pub d: [u8; 2],
+    pub m: [u8; 2],
+    pub qh: [u8; 4],
+    pub qs: [u8; 16],
+}
+const _: () = assert!(size_of::<BlockQ5_1>() == GgmlType::Q5_1.block_bytes());
+
+pub(super) static FORMAT: Format = Format {
+    ty: GgmlType::Q5_1,
+    file_type: 9,
+    decode: |bytes, out| each(bytes, out, decode),
+    half_offsets: &[0, 2],
+    // The mean of q is 15.5, which m cancels.
+    planes: &[Plane::bits(16, 32), Plane::bits(4, 32), Plane::factors(4, 32, 1, [9.2, -9.2 / 15.5])],
+    write: |out, bytes| {
+        let blocks: &[BlockQ5_1] = cast_slice(bytes);
+        out.plane(blocks, |b, [nibbles]| *nibbles = pair_nibbles(&halves(&b.qs)));
+        out.plane(blocks, |b, [high]| *high = pair_bits(u32::from_le_bytes(b.qh)));
+        out.plane(blocks, |b, [factors]| *factors = [b.d[0], b.d[1], b.m[0], b.m[1]]);
+    },
+};
+
+fn decode(block: &BlockQ5_1, y: &mut [f32; 32]) {
+    let (d, m) = (f32_of(block.d), f32_of(block.m));
+    let qh = u32::from_le_bytes(block.qh);
+    for (j, &q) in block.qs.iter().enumerate() {
+        let high = |bit: usize| (qh >> bit & 1) << 4;
+        y[j] = (u32::from(q & 15) | high(j)) as f32 * d + m;
+        y[j + 16] = (u32::from(q >> 4) | high(j + 16)) as f32 * d + m;
+    }
+}

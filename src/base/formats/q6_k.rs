@@ -1,0 +1,63 @@
+//! Q6_K: `d·scale·(q − 32)`, 256 values, `q` of 6 bits; scale of 8 bits per 16 values.
+
+use bytemuck::{Pod, Zeroable, cast_slice};
+
+use super::planes::nibbles;
+use super::{Format, GgmlType, Plane, each, f32_of};
+
+/// Q6_K block. Source: ggml-common.h.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct BlockQ6K {
+    pub ql: [u8; 128],
+    pub qh: [u8; 64],
+    pub scales: [i8; 16],
+    pub d: [u8; 2],
+}
+const _: () = assert!(size_of::<BlockQ6K>() == GgmlType::Q6_K.block_bytes());
+
+pub(super) static FORMAT: Format = Format {
+    ty: GgmlType::Q6_K,
+    file_type: 18,
+    decode: |bytes, out| each(bytes, out, decode),
+    half_offsets: &[208],
+    planes: &[
+        Plane::bits(16, 32),
+        Plane::bits(16, 256),
+        Plane::bits(8, 32),
+        Plane::factors(2, 256, 1, [1365.0, 1365.0]),
+    ],
+    write: |out, bytes| {
+        let blocks: &[BlockQ6K] = cast_slice(bytes);
+        out.plane(blocks, |b, slices: &mut [_; 8]| {
+            *slices =
+                std::array::from_fn(|slice| nibbles(&b.ql[slice / 4 * 64 + slice % 2 * 32..], slice % 4 / 2));
+        });
+        out.plane(blocks, |b, [scales]| *scales = b.scales.map(i8::cast_unsigned));
+        out.plane(blocks, |b, slices: &mut [_; 8]| {
+            *slices = std::array::from_fn(|slice| high_pairs(&b.qh[slice / 4 * 32..], slice % 4));
+        });
+        out.plane(blocks, |b, [d]| *d = b.d);
+    },
+};
+
+fn decode(block: &BlockQ6K, y: &mut [f32; 256]) {
+    let d = f32_of(block.d);
+    for (i, y) in y.iter_mut().enumerate() {
+        // Each half of 128 holds four runs of 32: low nibbles of two runs, then their high nibbles.
+        let (half, run, l) = (i / 128, i % 128 / 32, i % 32);
+        let low = block.ql[half * 64 + run % 2 * 32 + l] >> (run / 2 * 4) & 15;
+        let high = block.qh[half * 32 + l] >> (run * 2) & 3;
+        let q = i32::from(low | high << 4) - 32;
+        *y = d * f32::from(block.scales[i / 16]) * q as f32;
+    }
+}
+
+/// Bits `2·run` and `2·run + 1` of 32 bytes.
+fn high_pairs(bytes: &[u8], run: usize) -> [u8; 8] {
+    let word = |half: usize| {
+        let place = |i: usize| u32::from(bytes[16 * half + i] >> (2 * run) & 3) << (i / 2 * 2 + i % 2 * 16);
+        (0..16).map(place).sum::<u32>()
+    };
+    (u64::from(word(0)) | u64::from(word(1)) << 32).to_le_bytes()
+}

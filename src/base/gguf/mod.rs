@@ -1,0 +1,10 @@
+//! GGUF files: read from disk, from memory or by ranges of bytes, and written.
+
+mod parse;
+mod reader;
+pub mod source;
+pub mod value;
+pub mod writer;
+
+pub use reader::{Gguf, TensorInfo};
+pub use source::Source;

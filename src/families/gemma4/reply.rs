@@ -1,0 +1,211 @@
+//! How replies mark thoughts and function calls.
+//!
+//! ```text
+//! <|channel>thought\n…\n<channel|>words<|tool_call>call:NAME{key:<|"|>text<|"|>,number:1}<tool_call|>
+//! ```
+
+use serde_json::{Map, Value};
+
+use super::tools::QUOTE;
+use crate::data::template::{ReplySyntax, ToolCall};
+
+pub(super) static SYNTAX: ReplySyntax = ReplySyntax {
+    thought: ("<|channel>", "<channel|>"),
+    thought_name: "thought\n",
+    call: ("<|tool_call>", "<tool_call|>"),
+    parse_call: call,
+};
+
+/// Deepest nesting of lists and objects in arguments.
+const DEPTH: usize = 32;
+
+/// `call:NAME{…}`.
+fn call(text: &str) -> Option<ToolCall> {
+    let (name, _) = text.trim().strip_prefix("call:")?.split_once('{')?;
+    let mut rest = Rest(text[text.find('{')?..].trim());
+    let arguments = rest.object(DEPTH)?;
+    let name = name.trim();
+    let whole = rest.0.is_empty() && !name.is_empty();
+    whole.then(|| ToolCall { id: String::new(), name: name.to_owned(), arguments })
+}
+
+/// The unread part of the arguments. Methods return `None` where the text is not in the notation.
+struct Rest<'a>(&'a str);
+
+impl<'a> Rest<'a> {
+    /// Whether `text` comes next; takes it.
+    fn take(&mut self, text: &str) -> bool {
+        let rest = self.0.trim_start().strip_prefix(text);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+
+    fn object(&mut self, depth: usize) -> Option<Map<String, Value>> {
+        let mut fields = Map::new();
+        if !self.take("{") {
+            return None;
+        }
+        while !self.take("}") {
+            if !fields.is_empty() && !self.take(",") {
+                return None;
+            }
+            let key = match self.take(QUOTE) {
+                true => self.before(QUOTE)?,
+                false => self.until(&[':'])?,
+            };
+            if !self.take(":") {
+                return None;
+            }
+            let value = self.value(depth.checked_sub(1)?)?;
+            if fields.insert(key.to_owned(), value).is_some() {
+                return None;
+            }
+        }
+        Some(fields)
+    }
+
+    fn list(&mut self, depth: usize) -> Option<Vec<Value>> {
+        let mut items = Vec::new();
+        self.take("[");
+        while !self.take("]") {
+            if !items.is_empty() && !self.take(",") {
+                return None;
+            }
+            items.push(self.value(depth.checked_sub(1)?)?);
+        }
+        Some(items)
+    }
+
+    fn value(&mut self, depth: usize) -> Option<Value> {
+        if self.take(QUOTE) {
+            return Some(self.before(QUOTE)?.into());
+        }
+        match self.0.trim_start().chars().next()? {
+            '{' => Some(self.object(depth)?.into()),
+            '[' => Some(self.list(depth)?.into()),
+            _ => {
+                // A number, a boolean, null, or a text without quotes, which models write too.
+                let bare = self.until(&[',', '}', ']'])?;
+                Some(serde_json::from_str(bare).unwrap_or_else(|_| bare.into()))
+            }
+        }
+    }
+
+    /// Takes the text before `mark`, and the mark.
+    fn before(&mut self, mark: &str) -> Option<&'a str> {
+        let (text, rest) = self.0.split_once(mark)?;
+        self.0 = rest;
+        Some(text)
+    }
+
+    /// Takes the text before one of `ends`, trimmed; `None` where it is empty.
+    fn until(&mut self, ends: &[char]) -> Option<&'a str> {
+        let at = self.0.find(ends)?;
+        let (text, rest) = self.0.split_at(at);
+        self.0 = rest;
+        Some(text.trim()).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tools;
+    use super::*;
+    use crate::data::template::{Part, ReplyParts};
+
+    /// Where the reply begins.
+    #[derive(Clone, Copy)]
+    enum Place {
+        Words,
+        Thought,
+    }
+
+    fn read(place: Place, text: &str, pieces: usize) -> Vec<Part> {
+        let mut parts = ReplyParts::new(&SYNTAX, matches!(place, Place::Thought));
+        let chars: Vec<String> = text.chars().map(String::from).collect();
+        let mut found: Vec<Part> =
+            chars.chunks(pieces).flat_map(|piece| parts.push(&piece.concat())).collect();
+        found.extend(parts.finish());
+        // Neighbours as one, however they came.
+        let mut joined: Vec<Part> = Vec::new();
+        for part in found {
+            match (joined.last_mut(), part) {
+                (Some(Part::Words(before)), Part::Words(more)) => *before += &more,
+                (Some(Part::Thought(before)), Part::Thought(more)) => *before += &more,
+                (_, part) => joined.push(part),
+            }
+        }
+        joined
+    }
+
+    fn words(text: &str) -> Part {
+        Part::Words(text.into())
+    }
+
+    fn called(name: &str, arguments: Value) -> Part {
+        let Value::Object(arguments) = arguments else { panic!("{arguments} is no object") };
+        Part::Call(ToolCall { id: String::new(), name: name.into(), arguments })
+    }
+
+    /// In pieces of any size.
+    #[test]
+    fn a_reply_is_split_into_parts() {
+        let weather = r#"<|tool_call>call:get_weather{city:<|"|>Lima<|"|>,days:3}<tool_call|>"#;
+        let call = called("get_weather", json!({"city": "Lima", "days": 3}));
+        let thought = |text: &str| Part::Thought(text.into());
+        for (place, text, expected) in [
+            (Place::Words, "Hello < you <|".to_owned(), vec![words("Hello < you <|")]),
+            (Place::Words, weather.to_owned(), vec![call.clone()]),
+            (
+                Place::Words,
+                format!("<|channel>thought\nHm.\nWell.\n<channel|>I look.{weather}{weather}"),
+                vec![thought("Hm.\nWell."), words("I look."), call.clone(), call.clone()],
+            ),
+            (Place::Words, "<|channel>thought\n<channel|>Yes.".into(), vec![words("Yes.")]),
+            (Place::Thought, "Hm.\n<channel|>Yes.".into(), vec![thought("Hm."), words("Yes.")]),
+            (Place::Thought, "Cut sho".into(), vec![thought("Cut sho")]),
+            (Place::Words, "<|channel>tho".into(), vec![thought("tho")]),
+        ] {
+            for pieces in [1, 2, 7, 1000] {
+                assert_eq!(read(place, &text, pieces), expected, "{text:?} in pieces of {pieces}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_are_read_as_they_were_written() {
+        for arguments in [
+            json!({}),
+            json!({"a": "", "b": "x, {y}: [z]", "c": "\n\"'"}),
+            json!({"n": -1, "x": 2.5, "large": 1e300, "yes": true, "none": null}),
+            json!({"list": [1, "two", [], {}, [3]], "object": {"key": {"deep": ["é"]}}}),
+        ] {
+            let Value::Object(fields) = arguments.clone() else { unreachable!() };
+            let text = tools::call(&ToolCall { id: String::new(), name: "f".into(), arguments: fields });
+            assert_eq!(read(Place::Words, &text, 5), [called("f", arguments)], "{text}");
+        }
+        let loose = "<|tool_call> call:f{ a: b c , <|\"|>key<|\"|> : 1 }<tool_call|>";
+        assert_eq!(read(Place::Words, loose, 5), [called("f", json!({"a": "b c", "key": 1}))]);
+    }
+
+    /// No part of a reply is lost, and none makes the parser hang or overflow.
+    #[test]
+    fn malformed_calls_stay_text() {
+        let deep = format!("<|tool_call>call:f{{a:{}", "[".repeat(100_000));
+        for text in [
+            "<|tool_call>call:f{a:1",
+            "<|tool_call>call:{}<tool_call|>",
+            "<|tool_call>f{}<tool_call|>",
+            "<|tool_call>call:f{a}<tool_call|>",
+            "<|tool_call>call:f{a:1 b:2}}<tool_call|>",
+            "<|tool_call>call:f{a:1,a:2}<tool_call|>",
+            "<|tool_call>call:f{a:<|\"|>b}<tool_call|> and on",
+            "<|tool_call><tool_call|>",
+            &deep,
+        ] {
+            assert_eq!(read(Place::Words, text, 9000), [words(text)]);
+        }
+    }
+}

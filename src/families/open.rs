@@ -1,0 +1,85 @@
+//! Opens a base or a tokenizer: the file's architecture chooses the family, and the family reads the file.
+
+#[cfg(feature = "native")]
+use std::path::Path;
+
+use super::{ALL, Family, named};
+#[cfg(feature = "native")]
+use crate::base::ollama;
+use crate::base::{Base, Error, Gguf, Source};
+use crate::data::tokenizer::{Tokenizer, TokenizerData};
+
+impl Base {
+    /// Opens the model that the user names: `tiny` (part of the program), a GGUF file, or a model in Ollama's store.
+    ///
+    /// `spec` is a file where the file exists, or where it ends in `.gguf` or looks like a path (`./…`, `~…`, absolute).
+    /// Everything else is an Ollama name, which may contain `/` too.
+    #[cfg(feature = "native")]
+    pub fn open(spec: &str) -> Result<Base, Error> {
+        if spec == "tiny" {
+            return Base::tiny();
+        }
+        let path = Path::new(spec);
+        let looks_like_path =
+            spec.ends_with(".gguf") || spec.starts_with(['.', '~', '/']) || spec.contains('\\');
+        if looks_like_path || path.is_file() {
+            return Base::from_gguf(Gguf::open(path)?, spec);
+        }
+        let blob = ollama::resolve(spec, &ollama::stores())?;
+        Base::from_gguf(Gguf::open(&blob)?, spec)
+    }
+
+    /// The model that is part of the program.
+    #[cfg(feature = "native")]
+    pub fn tiny() -> Result<Base, Error> {
+        Base::from_gguf(Gguf::from_static(super::gemma4::TINY, "tiny")?, "tiny")
+    }
+
+    /// The text model in a GGUF file. Messages call it `name`.
+    ///
+    /// Fails where the architecture is not supported, where the metadata make no sense, and where a tensor that the model needs
+    /// is missing, has another shape, or has a format without kernels.
+    pub fn from_gguf(gguf: Gguf, name: &str) -> Result<Base, Error> {
+        let config = (of_file(&gguf)?.config)(&gguf)?;
+        Base::new(gguf, name, config)
+    }
+
+    /// Opens a file without loading it: matrices are read when they are needed ([`Base::read`]). Calls that document a panic
+    /// need a file in memory. Reads up to 64 KiB of each tensor now, for the fingerprint.
+    pub async fn stream(source: Box<dyn Source>, name: &str) -> Result<Base, Error> {
+        let gguf = Gguf::stream(source, name).await?;
+        Base::from_gguf(gguf, name)?.with_fingerprint().await
+    }
+}
+
+impl Tokenizer {
+    /// The tokenizer of a model file. Errors have the file's name.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Tokenizer, Error> {
+        let data = TokenizerData::from_gguf(gguf)?;
+        Tokenizer::new(data, of_file(gguf)?.tokenizer)
+            .map_err(|error| Error::Metadata { file: gguf.file().to_owned(), problem: error.to_string() })
+    }
+}
+
+/// The family of a model file. Fails on adapters, parts of split files, and other architectures.
+fn of_file(gguf: &Gguf) -> Result<&'static Family, Error> {
+    let unsupported = |problem| Err(Error::Unsupported { file: gguf.file().into(), problem });
+    if gguf.get::<&str>("general.type")? == Some("adapter") {
+        return unsupported(
+            "is a LoRA adapter, expected a base model; name the model that it was trained on".into(),
+        );
+    }
+    let architecture: &str = gguf.require("general.architecture")?;
+    let Some(family) = named(architecture) else {
+        let supported = ALL.map(|f| format!("`{}` ({}, such as {})", f.name, f.title, f.example)).join(", ");
+        return unsupported(format!(
+            "is a model of architecture `{architecture}`, supported are {supported}; use a GGUF of a supported model"
+        ));
+    };
+    if let Some(parts @ 2..) = gguf.get::<u32>("split.count")? {
+        return unsupported(format!(
+            "is one of {parts} parts of a split file, expected a whole one; join them with `llama-gguf-split --merge`"
+        ));
+    }
+    Ok(family)
+}

@@ -1,0 +1,118 @@
+//! Random weights for tests.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::weights::{ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights};
+use crate::base::config::{Config, Experts};
+
+impl Weights {
+    /// Random weights at scales where every path matters: embeddings of RMS 1, moderate attention scores, branches
+    /// that move the stream by a third, logits that reach the softcap, signs in the output norm so that the tied
+    /// head does not just echo its input.
+    pub fn random(config: &Config, seed: u64) -> Weights {
+        let mut normal = Normal::new(seed);
+        let (d, p) = (config.width, config.per_layer_width);
+        let mut output_norm = normal.vec(d, 5.0, 0.5);
+        for weight in &mut output_norm {
+            *weight *= normal.sign();
+        }
+        Weights {
+            token_embd: normal.vec(config.vocab * d, 0.0, 0.9 * (d as f64).powf(-0.5)),
+            output_norm,
+            output: None,
+            per_layer: (p > 0).then(|| PerLayerInputWeights {
+                token_embd: normal.vec(config.vocab * config.layers.len() * p, 0.0, (p as f64).powf(-0.5)),
+                model_proj: normal.matrix(config.layers.len() * p, d),
+                proj_norm: normal.vec(p, 1.0, 0.2),
+            }),
+            layers: (0..config.layers.len())
+                .map(|layer| LayerWeights::random(config, layer, &mut normal))
+                .collect(),
+        }
+    }
+}
+
+impl LayerWeights {
+    fn random(config: &Config, layer: usize, normal: &mut Normal) -> LayerWeights {
+        let l = &config.layers[layer];
+        let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let own_keys = l.kv_donor.is_none();
+        // Scores are a sum of K products of unit-RMS elements times both norms: keep their spread near 1.5.
+        let k_norm = 1.7 * (l.head_size as f64).powf(-0.5);
+        LayerWeights {
+            attn_norm: normal.vec(d, 1.0, 0.2),
+            attn_q: normal.matrix(queries, d),
+            attn_k: own_keys.then(|| normal.matrix(keys, d)),
+            attn_v: (own_keys && !l.k_eq_v).then(|| normal.matrix(keys, d)),
+            attn_q_norm: normal.vec(l.head_size, 0.9, 0.1),
+            attn_k_norm: own_keys.then(|| normal.vec(l.head_size, k_norm, 0.12 * k_norm)),
+            attn_output: normal.matrix(d, queries),
+            post_attention_norm: normal.vec(d, 0.35, 0.05),
+            ffn_norm: normal.vec(d, 1.0, 0.2),
+            ffn_gate: normal.matrix(f, d),
+            ffn_up: normal.matrix(f, d),
+            ffn_down: normal.matrix(d, f),
+            post_ffw_norm: normal.vec(d, 0.35, 0.05),
+            per_layer: (p > 0).then(|| PerLayerBranchWeights {
+                inp_gate: normal.matrix(p, d),
+                proj: normal.matrix(d, p),
+                post_norm: normal.vec(d, 0.35, 0.05),
+            }),
+            output_scale: 0.8 + 0.25 * normal.uniform(),
+            experts: l.experts.map(|experts| ExpertWeights::random(&experts, d, normal)),
+        }
+    }
+}
+
+impl ExpertWeights {
+    /// Scores with a spread of about 1.5, so that no expert takes all.
+    fn random(experts: &Experts, d: usize, normal: &mut Normal) -> ExpertWeights {
+        let Experts { count, width, .. } = *experts;
+        ExpertWeights {
+            router: normal.matrix(count, d),
+            router_scale: normal.vec(d, 1.5 * (d as f64).sqrt(), 0.2),
+            gate_up: normal.matrix(count * 2 * width, d),
+            down: normal.matrix(count * d, width),
+            down_scale: (0..count).map(|_| 0.5 + normal.uniform()).collect(),
+            post_ffw_norm_1: normal.vec(d, 1.0, 0.2),
+            pre_ffw_norm_2: normal.vec(d, 1.0, 0.2),
+            post_ffw_norm_2: normal.vec(d, 1.0, 0.2),
+        }
+    }
+}
+
+/// A seeded source of normal numbers.
+pub(super) struct Normal(ChaCha8Rng);
+
+impl Normal {
+    pub(super) fn new(seed: u64) -> Normal {
+        Normal(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    /// `N(mean, std²)`, by Box and Muller; rounded to f32, so that a GPU can hold exactly the same numbers.
+    pub(super) fn vec(&mut self, len: usize, mean: f64, std: f64) -> Vec<f64> {
+        let mut values = Vec::with_capacity(len);
+        for _ in 0..len {
+            let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+            let angle = 2.0 * std::f64::consts::PI * self.uniform();
+            values.push(f64::from((mean + std * radius * angle.cos()) as f32));
+        }
+        values
+    }
+
+    /// A projection `[out, in]` that keeps the RMS: `N(0, 1/in)`.
+    fn matrix(&mut self, out_features: usize, in_features: usize) -> Vec<f64> {
+        self.vec(out_features * in_features, 0.0, (in_features as f64).powf(-0.5))
+    }
+
+    fn sign(&mut self) -> f64 {
+        if self.0.random::<bool>() { 1.0 } else { -1.0 }
+    }
+
+    /// `[0, 1)`, exact in f32.
+    fn uniform(&mut self) -> f64 {
+        f64::from(self.0.random::<f32>())
+    }
+}
