@@ -4,10 +4,10 @@
 //! `config` describes the model's shape, `tensors` checks the tensors, [`Base`] hands them out, and `fingerprint` recognizes
 //! the base. [`crate::families`] opens it.
 
-pub mod base;
 pub mod config;
 pub mod fingerprint;
 pub mod formats;
+mod frozen;
 pub mod gguf;
 mod matrix;
 mod module;
@@ -16,9 +16,9 @@ pub mod ollama;
 pub mod quantize;
 pub(crate) mod tensors;
 
-pub use base::Base;
 pub use fingerprint::Fingerprint;
 pub use formats::GgmlType;
+pub use frozen::Base;
 pub use gguf::{Gguf, Source, TensorInfo};
 pub use matrix::{Matrix, Tensor};
 pub use module::Module;
