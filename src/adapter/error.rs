@@ -21,13 +21,13 @@ pub enum Error {
     /// The adapter in memory should not be written.
     #[error("the adapter was not written: {problem}")]
     Adapter {
-        /// What was found, what was expected, and the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// The adapter cannot be merged into the base, or the merge would lose it.
     #[error("the adapter was not merged: {problem}")]
     Merge {
-        /// What was found, what was expected, and the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// Several adapters cannot be added up.
@@ -36,7 +36,7 @@ pub enum Error {
     /// The sum of several adapters does not have the slots to be trained.
     #[error("the sum of the adapters: {problem}")]
     Sum {
-        /// What was found, what was expected, and the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// The adapter was trained on another model.
@@ -57,7 +57,7 @@ pub enum Error {
     Read {
         /// The file or the folder.
         path: PathBuf,
-        /// What was found, what was expected, and the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// A file does not contain the adapter that was written to it.
@@ -65,7 +65,7 @@ pub enum Error {
     Changed {
         /// The file or the folder.
         path: PathBuf,
-        /// What was found and what was expected.
+        /// The problem: found and expected.
         problem: String,
     },
     /// A GGUF file is damaged, or is not an adapter.
@@ -76,7 +76,7 @@ pub enum Error {
     Config {
         /// The file.
         path: PathBuf,
-        /// What was found, what was expected, and the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// The tensors are damaged or do not fit the model.
@@ -84,7 +84,7 @@ pub enum Error {
     Tensors {
         /// The file.
         path: PathBuf,
-        /// What was found, what was expected, and the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
 }

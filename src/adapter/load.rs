@@ -6,7 +6,7 @@ use super::{AdapterPath, Error, Origin, origin, read_any};
 use crate::base::Base;
 use crate::base::fingerprint::{Fingerprint, Kinship};
 
-/// What to do with an adapter that was trained on a different model.
+/// The treatment of an adapter that was trained on a different model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtherBase {
     /// Reject it.

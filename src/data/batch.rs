@@ -21,7 +21,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// How many positions carry loss.
+    /// Number of loss tokens.
     pub fn loss_tokens(&self) -> usize {
         self.labels.iter().skip(1).filter(|&&l| l != IGNORE).count()
     }
@@ -38,7 +38,7 @@ pub struct MicroBatch {
     pub starts: Vec<u32>,
     /// One past the row of the last token of the own sample, `[T]`.
     pub ends: Vec<u32>,
-    /// Rows whose next token carries loss, ascending, `[N]`.
+    /// Rows whose next token is a loss token, ascending, `[N]`.
     pub loss_rows: Vec<u32>,
     /// The id that each of those rows must predict, `[N]`.
     pub targets: Vec<u32>,
@@ -83,7 +83,7 @@ impl MicroBatch {
 /// The micro-batches of one optimizer step. Its loss is the mean over `loss_tokens`, whatever the split.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What is run forward and backward before the optimizer moves.
+    /// The micro-batches that run forward and backward before one optimizer update.
     pub micro_batches: Vec<MicroBatch>,
     /// Loss-carrying positions in all of them.
     pub loss_tokens: usize,

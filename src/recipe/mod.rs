@@ -102,9 +102,9 @@ pub struct Data {
     pub train_on: TrainOn,
     /// Maximum number of tokens in a row, whether it holds one sample or several packed ones.
     pub max_seq_len: usize,
-    /// What to do with a longer sample.
+    /// The treatment of longer samples.
     pub overlong: Overlong,
-    /// What to do with an invalid record.
+    /// The treatment of invalid records.
     pub invalid: Invalid,
     /// Whether several samples are packed into one row.
     pub packing: bool,

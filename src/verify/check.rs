@@ -16,7 +16,7 @@ const ROUNDING_F16: f64 = 2e-3;
 /// The adapter in memory and the adapters read back, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verification {
-    /// What the adapter in memory does to its base.
+    /// The effect of the adapter in memory on its base.
     pub effect: Effect,
     /// One result per adapter that was read back.
     pub formats: Vec<Fidelity>,

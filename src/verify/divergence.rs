@@ -56,7 +56,7 @@ fn kl_divergence(p: &[f32], q: &[f32]) -> f64 {
     p.iter().zip(q).map(|(&p, &q)| log(p, p_norm).exp() * (log(p, p_norm) - log(q, q_norm))).sum()
 }
 
-/// What an adapter does to its base on some text.
+/// The effect of an adapter on its base, measured on some text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
     /// Divergence of the base alone from the base with the adapter.

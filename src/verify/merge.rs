@@ -18,7 +18,7 @@ pub const ALWAYS_ACCEPTED: f64 = 0.01;
 pub struct MergeCheck {
     /// Divergence of the merged model from the base with the adapter.
     pub divergence: Divergence,
-    /// What the adapter itself does to the base.
+    /// The effect of the adapter itself on the base.
     pub effect: Effect,
 }
 

@@ -15,7 +15,7 @@ use crate::train::{Dropout, Trainer};
 /// The outcome of an export in several formats.
 #[derive(Debug)]
 pub struct Written {
-    /// What the adapter does to its base.
+    /// The effect of the adapter on its base.
     pub effect: Effect,
     /// Per format: the export, or why it was rejected.
     pub formats: Vec<(Format, Result<Exported, adapter::Error>)>,

@@ -80,7 +80,7 @@ pub fn datasets(place: Place) {
     );
     refused(
         r#"{"input_ids": [2, 3, 4], "labels": [-100, -100, -100]}"#,
-        " line 1: none of the 3 tokens carries loss; expected at least one label other than -100 after the first",
+        " line 1: none of the 3 tokens is a loss token; expected at least one label other than -100 after the first",
     );
     let long = format!(r#"{{"input_ids": {0:?}, "labels": {0:?}}}"#, [5; 65]);
     refused(

@@ -188,7 +188,7 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
     Ok(joined)
 }
 
-/// What a key names, in mlx-lm's whole model or its text model alone.
+/// The slot that a key names, in mlx-lm's whole model or in its text model alone.
 fn parse_name(name: &str, names: &AdapterNames) -> Option<Place> {
     let alone = names.mlx_layers.strip_prefix("language_model.").unwrap_or(names.mlx_layers);
     let layers = name.strip_prefix(names.mlx_layers).or(name.strip_prefix(alone))?;

@@ -24,7 +24,7 @@ pub struct Error {
     pub source: io::Error,
 }
 
-/// What the user can do about an error.
+/// Advice for an error.
 fn next_step(source: &io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::PermissionDenied => "check the permissions, or choose another place",

@@ -19,7 +19,7 @@ pub enum CheckpointError {
     Damaged {
         /// The folder.
         path: PathBuf,
-        /// What was found and what was expected.
+        /// The problem: found and expected.
         problem: String,
     },
     /// A newer program wrote the checkpoint.
