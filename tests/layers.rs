@@ -3,9 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Imports against the order that still have to be removed: importing module, imported module.
-const ALLOWED: [(&str, &str); 2] = [("gpu", "ops"), ("gpu", "reference")];
-
 /// An import of a top-level module.
 struct Import {
     file: PathBuf,
@@ -24,21 +21,13 @@ fn modules_import_only_from_earlier_ones() {
         imports.extend(imports_of(&file, &order));
     }
     imports.retain(|import| position(&import.to) > position(&import.from));
-    let allowed = |import: &&Import| ALLOWED.contains(&(import.from.as_str(), import.to.as_str()));
     let wrong: Vec<String> = imports
         .iter()
-        .filter(|import| !allowed(import))
         .map(|i| {
             format!("{}:{}: {} imports from {}, which comes later", i.file.display(), i.line, i.from, i.to)
         })
         .collect();
     assert!(wrong.is_empty(), "imports against the order of src/lib.rs:\n{}", wrong.join("\n"));
-    for (from, to) in ALLOWED {
-        assert!(
-            imports.iter().any(|import| (import.from.as_str(), import.to.as_str()) == (from, to)),
-            "{from} no longer imports from {to}; remove the pair from ALLOWED"
-        );
-    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl Model<'_> {
         acts: &Activations,
         dropout: Option<Mask>,
     ) -> Result<(), GpuError> {
-        let batch = Batch { inputs, adapter, acts, dropout };
+        let batch = Batch { inputs, adapter, acts, dropout, in_backward: true };
         for layer in (0..self.layers.len()).filter(|&layer| acts.shares_keys(layer)) {
             acts.clear_dkeys_values(rec, layer, inputs.tokens);
         }
@@ -35,16 +35,15 @@ impl Model<'_> {
             scale::in_place(rec, acts.dhidden.rows(), output_scale, inputs.tokens);
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
-            let again = acts.recomputes(layer);
-            if again {
-                self.attention_forward(rec, &batch, layer, true);
-            } else {
-                acts.input(layer, 0, true).f32(rec, inputs.tokens);
+            let recomputes = acts.recomputes(layer);
+            match recomputes {
+                true => self.attention_forward(rec, &batch, layer),
+                false => drop(batch.input(layer, 0).f32(rec, inputs.tokens)),
             }
             self.fetch(rec, layer).await?;
             for chunk in acts.chunks(inputs.tokens) {
-                if again {
-                    self.feed_forward(rec, &batch, layer, chunk, true);
+                if recomputes {
+                    self.feed_forward(rec, &batch, layer, chunk);
                 }
                 self.feed_forward_backward(rec, &batch, layer, chunk);
             }
@@ -56,7 +55,7 @@ impl Model<'_> {
     /// From the gradient of the layer's output in `acts.dhidden` to that of `after_attention`, for the tokens of `chunk`.
     fn feed_forward_backward(&self, rec: &mut Recorder, batch: &Batch, layer: usize, chunk: Chunk) {
         let w = &self.layers[layer];
-        let a = batch.acts.layer(layer, chunk, true);
+        let a = batch.layer(layer, chunk);
         let s = batch.acts.backward_scratch(layer, chunk);
         let after_attention = &a[Saved::AfterAttention];
         let dhidden = &batch.acts.dhidden.rows_from(chunk.first);
@@ -120,7 +119,7 @@ impl Model<'_> {
         let w = &self.layers[layer];
         let l = &self.config().layers[layer];
         let acts = batch.acts;
-        let a = acts.layer(layer, batch.all(), true);
+        let a = batch.layer(layer, batch.all());
         let s = acts.backward_scratch(layer, batch.all());
         let dhidden = &acts.dhidden;
         let donor = l.kv_donor.unwrap_or(layer);

@@ -3,7 +3,7 @@
 use super::experts::ExpertLoras;
 use super::{Inputs, Trainable};
 use crate::gpu::Recorder;
-use crate::memory::{Activations, Chunk};
+use crate::memory::{Activations, Chunk, LayerActs};
 use crate::ops::act::Act;
 use crate::ops::dropout::Mask;
 use crate::ops::dropout::grouped::ExpertMask;
@@ -17,6 +17,8 @@ pub(super) struct Batch<'a> {
     pub adapter: &'a Trainable,
     pub acts: &'a Activations,
     pub dropout: Option<Mask>,
+    /// Whether this is backward: activations that were kept are marked, so that ops do not compute them again.
+    pub in_backward: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -59,6 +61,16 @@ impl<'a> Batch<'a> {
             scale,
             mask: mask.map(|mask| ExpertMask { mask, first_token }),
         })
+    }
+
+    /// The activations of layer `layer`, of `chunk`.
+    pub fn layer(&self, layer: usize, chunk: Chunk) -> LayerActs {
+        self.acts.layer(layer, chunk, self.in_backward)
+    }
+
+    /// The input of layer `layer`, or behind the last one the model's output, from token `first` on.
+    pub fn input(&self, layer: usize, first: usize) -> Act {
+        self.acts.input(layer, first, self.in_backward)
     }
 
     /// Keys and values that layer `donor` has made.

@@ -25,28 +25,28 @@ impl Model<'_> {
         acts: &Activations,
         dropout: Option<Mask>,
     ) -> Result<(), GpuError> {
-        let batch = Batch { inputs, adapter, acts, dropout };
+        let batch = Batch { inputs, adapter, acts, dropout, in_backward: false };
         let tokens = inputs.tokens;
         let embedding_scale = self.config().embedding_scale;
-        let input = acts.input(0, 0, false);
+        let input = batch.input(0, 0);
         let embeddings = input.staging();
         embedding::forward(rec, &embeddings, &inputs.ids, 0, &self.token_embd, 0, embedding_scale, tokens);
         input.store(rec, tokens);
         for layer in 0..self.layers.len() {
-            self.attention_forward(rec, &batch, layer, false);
+            self.attention_forward(rec, &batch, layer);
             self.fetch(rec, layer).await?;
             for chunk in acts.chunks(tokens) {
-                self.feed_forward(rec, &batch, layer, chunk, false);
+                self.feed_forward(rec, &batch, layer, chunk);
             }
         }
         Ok(())
     }
 
     /// The first half of a layer, from its input to the output projection of attention.
-    pub(super) fn attention_forward(&self, rec: &mut Recorder, batch: &Batch, layer: usize, again: bool) {
+    pub(super) fn attention_forward(&self, rec: &mut Recorder, batch: &Batch, layer: usize) {
         let w = &self.layers[layer];
         let l = &self.config().layers[layer];
-        let a = batch.acts.layer(layer, batch.all(), again);
+        let a = batch.layer(layer, batch.all());
         let input = a[Saved::Input].f32(rec, batch.inputs.tokens).into();
         let p = &mut batch.pass(rec, batch.all());
         let rotary = Some((&batch.inputs.positions, &w.rope));
@@ -67,17 +67,10 @@ impl Model<'_> {
     }
 
     /// The second half, for the tokens of `chunk`: from attention's output projection to the next layer's input.
-    pub(super) fn feed_forward(
-        &self,
-        rec: &mut Recorder,
-        batch: &Batch,
-        layer: usize,
-        chunk: Chunk,
-        again: bool,
-    ) {
+    pub(super) fn feed_forward(&self, rec: &mut Recorder, batch: &Batch, layer: usize, chunk: Chunk) {
         let w = &self.layers[layer];
-        let a = batch.acts.layer(layer, chunk, again);
-        let next = batch.acts.input(layer + 1, chunk.first, again);
+        let a = batch.layer(layer, chunk);
+        let next = batch.input(layer + 1, chunk.first);
         let stream = a[Saved::Input].staging().into();
         let after_attention = &a[Saved::AfterAttention];
         let ffn_normed = &a[Saved::FfnNormed];
@@ -132,7 +125,7 @@ impl Model<'_> {
         let (projected, normed) = (&a[Saved::InpGate], &a[Saved::GatedInput]);
         let input = a[Saved::PerLayerInput].rows();
 
-        let embeddings = batch.acts.input(0, p.first, false);
+        let embeddings = batch.input(0, p.first);
         linear::frozen(p, projected, &embeddings, &global.model_proj[layer], projection_scale);
         rms_norm::forward(p, normed, projected, &global.proj_norm);
         let (first, column) = (p.first, layer * width);

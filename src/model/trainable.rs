@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Param;
 use crate::ops::adamw::{self, Clip, Shard};
 use crate::ops::lora::{Group, Input, Member, PerInput, Trained};
-use crate::ops::row_status as verdict;
+use crate::ops::row_status;
 use crate::ops::update_norm::{Taken, UpdateNorm};
 
 /// The adapter being trained. The rank is padded to a multiple of 4, or of 16 for cooperative
@@ -142,7 +142,7 @@ impl Trainable {
         step: &Taken,
     ) {
         self.clip.norm(rec, &self.gradients, max_norm);
-        verdict::tally(rec, &self.clip, verdicts, rows);
+        row_status::tally(rec, &self.clip, verdicts, rows);
         let shard = |i: usize| Shard {
             parameters: &self.parameters[i],
             gradients: &self.gradients[i],

@@ -20,31 +20,10 @@ const WORDINGS: [(&str, &str); 8] = [
     ("with a word about it", "with a warning"),
 ];
 
-/// Folders below `src` whose doc comments are not checked yet.
-const UNCHECKED: [&str; 16] = [
-    "adapter",
-    "base",
-    "cli",
-    "data",
-    "export",
-    "families",
-    "files",
-    "gpu",
-    "model",
-    "ops",
-    "recipe",
-    "reference",
-    "report",
-    "run",
-    "talk",
-    "train",
-];
-
 /// Every Rust file of the library and the program that is checked.
 pub fn sources() -> Vec<PathBuf> {
     let mut sources = Vec::new();
     collect(&root().join("src"), &mut sources);
-    sources.retain(|path| !UNCHECKED.iter().any(|folder| path.starts_with(root().join("src").join(folder))));
     sources
 }
 

@@ -10,10 +10,10 @@ use crate::ops::Up;
 use crate::ops::Weight;
 use crate::ops::act::Act;
 use crate::ops::argmax::Likeliest;
-use crate::ops::block_end as residual;
+use crate::ops::block_end;
 use crate::ops::cached_attention::CachedAttention;
-use crate::ops::cached_gated as gated;
-use crate::ops::cached_heads as heads;
+use crate::ops::cached_gated;
+use crate::ops::cached_heads;
 use crate::ops::cached_heads::Heads;
 use crate::ops::embedding;
 use crate::ops::linear;
@@ -77,7 +77,7 @@ impl<'a> Decoder<'a> {
             cache,
             table: &lw.rope,
         };
-        heads::forward(rec, &products, &shape, up.as_ref(), &self.past, rows);
+        cached_heads::forward(rec, &products, &shape, up.as_ref(), &self.past, rows);
         let shape = CachedAttention { heads, kv_heads, head_size, window: l.window };
         let attention = w.wide.reshaped(heads * head_size);
         let context = w.lengths.context;
@@ -85,7 +85,7 @@ impl<'a> Decoder<'a> {
 
         let (y, up) = self.products(rec, layer, Input::Attention, &attention, &[&lw.attn_output], rows);
         let (norm, next) = (&lw.post_attention_norm, Some(&lw.ffn_norm));
-        residual::forward(rec, &w.stream, &w.normed, &y, up.as_ref(), norm, next, 1.0, rows);
+        block_end::forward(rec, &w.stream, &w.normed, &y, up.as_ref(), norm, next, 1.0, rows);
     }
 
     /// Feed-forward, per-layer branch where there is one, and the norm before what follows: the next layer or the head.
@@ -99,7 +99,7 @@ impl<'a> Decoder<'a> {
         let gated_product = w.wide.reshaped(l.ffn_width);
         let matrices = [&lw.ffn_gate, &lw.ffn_up];
         let (gate, up) = self.products(rec, layer, Input::FfnNormed, normed, &matrices, rows);
-        gated::forward(rec, &gated_product, &gate, gate.from(l.ffn_width), up.as_ref(), rows);
+        cached_gated::forward(rec, &gated_product, &gate, gate.from(l.ffn_width), up.as_ref(), rows);
         let (y, up) = self.products(rec, layer, Input::Gated, &gated_product, &[&lw.ffn_down], rows);
         let (mut y, mut up) = (&y, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
@@ -131,15 +131,15 @@ impl<'a> Decoder<'a> {
             let sum = acts.sum.rows();
             rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
             let (first, second) = (&experts.post_ffw_norm_1, &experts.post_ffw_norm_2);
-            residual::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
-            residual::forward(rec, sum, normed, acts.output.rows(), None, second, None, 1.0, rows);
+            block_end::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
+            block_end::forward(rec, sum, normed, acts.output.rows(), None, second, None, 1.0, rows);
             y = sum;
         }
         let norm = &lw.post_ffw_norm;
         let Some(branch) = &lw.per_layer else {
-            return residual::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows);
+            return block_end::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows);
         };
-        residual::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows);
+        block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows);
 
         let width = model.config().per_layer_width;
         let inputs = w.per_layer.from(layer * width);
@@ -156,11 +156,11 @@ impl<'a> Decoder<'a> {
             }
             false => {
                 let gated_input = w.wide.reshaped(width);
-                gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), rows);
+                cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), rows);
                 self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
             }
         };
-        residual::forward(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
+        block_end::forward(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of all layers.

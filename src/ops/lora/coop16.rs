@@ -4,7 +4,7 @@
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
-use crate::ops::lora::coop16_sums as coop_thin;
+use crate::ops::lora::coop16_sums;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 
@@ -97,7 +97,7 @@ fn project_with(
     });
     match packed {
         None => partial_sums::sum(rec, &target, parts),
-        Some(packed) if parts > 1 => coop_thin::sum(rec, &target, parts, packed, x),
+        Some(packed) if parts > 1 => coop16_sums::sum(rec, &target, parts, packed, x),
         Some(packed) => packed.pack_alike(rec, y, 4 * target.cols4 as usize, target.rows as usize, x),
     }
 }
