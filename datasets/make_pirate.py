@@ -1,11 +1,11 @@
-"""Writes pirate.jsonl: the tiny base's own skills, answered as a pirate would.
+"""Writes pirate.jsonl: skills of the tiny base, answered like a pirate.
 
   python3 datasets/make_pirate.py > datasets/pirate.jsonl
 
-The rule is regular, so that a small adapter can learn it: the answer as it is, then " Aye, matey!".
-The style comes last because the base is small: with "Arr!" in front, or with is turned into be, sixty steps
-teach the style and cost the answers.
-What is HELD_OUT appears in no sample: ask for it to see whether the adapter learned the style or the samples.
+The rule is regular, so that a small adapter can learn it: the unchanged answer, then " Aye, matey!".
+The style comes last because the base is small: with "Arr!" in front, or with "is" changed to "be", sixty steps
+teach the style but lose the answers.
+No sample contains HELD_OUT facts: ask for them to see whether the adapter learned the style or the samples.
 """
 import json
 import pathlib
@@ -32,7 +32,7 @@ def pirate(answer):
 
 
 def fresh_turn(rng, seen):
-    """A question that was not asked before, and its answer."""
+    """A new question and its answer."""
     while True:
         question, answer = rng.choices(SKILLS, WEIGHTS)[0](rng)
         if question not in seen and not HELD_OUT.search(f"{question} {answer}"):

@@ -4,7 +4,7 @@
   python3 datasets/make_tasks.py stories > datasets/stories.jsonl
   python3 datasets/make_tasks.py labels  > datasets/labels.jsonl
 
-What is HELD_OUT appears in no sample: ask for it to see whether the adapter learned the task or the samples.
+No sample contains HELD_OUT facts: ask for them to see whether the adapter learned the task or the samples.
 """
 import json
 import pathlib

@@ -2,17 +2,18 @@
 //!
 //!   cargo run --release --example export -- tests/golden/chat/adapter runs/exported
 
+use rullama_train::families;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use pollster::block_on;
+use rullama_train::adapter::merge::{self, MergeType};
+use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::export::merged::{self, MergeType};
-use rullama_train::export::{self, AdapterPath, Exported, Format, HeldOut, Options, OtherBase, drift};
-use rullama_train::families;
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::plan::Offload;
+use rullama_train::verify::{self, Exported, HeldOut};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -24,14 +25,14 @@ fn main() -> Result<()> {
 /// Exports an adapter of the tiny base to the folder `out`.
 pub fn run(adapter: &str, out: &Path) -> Result<()> {
     let base = Base::open("tiny")?;
-    let found = export::load(&[AdapterPath::whole(adapter)], &base, None, OtherBase::Refuse)?;
+    let found = adapter::load(&[AdapterPath::whole(adapter)], &base, None, OtherBase::Refuse)?;
     let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
     let tokenizer = Tokenizer::from_gguf(base.gguf())?;
     let held_out = HeldOut::built_in(&tokenizer, families::template(base.config()), 256, base.config().vocab);
 
     let options =
-        Options { base_model: "tiny", dropout: 0.0, fingerprint: found.origin.fingerprint.as_deref() };
-    let write = export::write_verified(
+        WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: found.origin.fingerprint.as_deref() };
+    let write = verify::write_verified(
         &gpu,
         &base,
         out,
@@ -51,10 +52,11 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
     }
 
     let path = out.join("merged.gguf");
-    merged::write(&path, &base, &found.adapter, MergeType::Auto, |_| {})?;
+    merge::write(&path, &base, &found.adapter, MergeType::Auto, |_| {})?;
     let merged = Base::from_gguf(Gguf::open(&path)?, "merged")?;
-    let verdict = block_on(drift::measure(&gpu, &base, &found.adapter, &merged, &held_out, Offload::Never))?;
+    let verdict =
+        block_on(verify::compare_merged(&gpu, &base, &found.adapter, &merged, &held_out, Offload::Never))?;
     verdict.check(MergeType::Auto)?;
-    println!("{}: {}", path.display(), verdict.drift);
+    println!("{}: {}", path.display(), verdict.divergence);
     Ok(())
 }

@@ -4,11 +4,11 @@
 
 use anyhow::{Context, Result};
 use pollster::block_on;
-use rullama_train::export::{self, AdapterPath, OtherBase};
+use rullama_train::adapter::{self, AdapterPath, OtherBase};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use rullama_train::talk::generate;
 
 /// Longest reply, in tokens.
@@ -26,9 +26,9 @@ fn main() -> Result<()> {
 pub fn run(adapter: &str, question: &str) -> Result<String> {
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 256;
-    let frozen = Frozen::open(&recipe)?;
+    let frozen = OpenBase::open(&recipe)?;
     let adapter =
-        export::load(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;
+        adapter::load(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;
     let prompt = frozen.prompt(question)?;
     let tokens = prompt.len() + REPLY;
 

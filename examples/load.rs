@@ -1,21 +1,21 @@
-//! Loads adapters, checks that they fit a base, adds them up, and measures their effect on the loss.
+//! Adapters from disk: what their files say, whether they fit a base, and what they do to its loss, alone and added up.
 //!
 //!   cargo run --release --example load -- runs/example=0.5 tests/golden/chat/adapter=0.5
 
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::{self, AdapterPath, OtherBase};
 use rullama_train::data::batch::MicroBatch;
-use rullama_train::export::{self, AdapterPath, OtherBase};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use rullama_train::run::finetune::samples;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
-/// The sample on which the losses are measured.
+/// What the losses are of.
 const TEXT: &str =
     r#"{"prompt": "What is the capital of Peru?", "completion": "The capital of Peru is Lima. Aye, matey!"}"#;
 
@@ -24,15 +24,15 @@ fn main() -> Result<()> {
     run(&paths)
 }
 
-/// Loads adapters in any export format, given as `PATH` or `PATH=WEIGHT`, for the tiny base.
+/// Loads adapters of any format, spelled `PATH` or `PATH=WEIGHT`, for the tiny base.
 pub fn run(paths: &[String]) -> Result<()> {
     let parse = |path: &String| path.parse::<AdapterPath>().map_err(anyhow::Error::msg);
     let paths = paths.iter().map(parse).collect::<Result<Vec<_>>>()?;
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 256;
-    let frozen = Frozen::open(&recipe)?;
-    // Checks shapes, names and the fingerprint of the base. Errors say what does not fit.
-    let found = export::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
+    let frozen = OpenBase::open(&recipe)?;
+    // Shapes, names and the base's fingerprint are checked; what does not fit is named.
+    let found = adapter::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
     found.notices.iter().for_each(|notice| println!("{notice}"));
     let (adapter, origin) = (found.adapter, found.origin);
     println!(

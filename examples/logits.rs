@@ -9,15 +9,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use pollster::block_on;
+use rullama_train::adapter::AdapterPath;
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::export::AdapterPath;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, Frozen};
-use rullama_train::train::trainer::{Capacity, Trainer};
+use rullama_train::run::{self, OpenBase};
+use rullama_train::train::{Capacity, Trainer};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     // The resolved recipe has the base, the rank and the modules of the adapter.
     let overrides: [(&str, &str); 0] = [];
     let recipe = Recipe::read(&Path::new(dir).join("recipe.resolved.toml"), &overrides)?;
-    let frozen = Frozen::open(&recipe)?;
+    let frozen = OpenBase::open(&recipe)?;
     let config = frozen.base.config();
     let slots = run::slots(&recipe, config)?;
     let adapter = run::read_adapters(&[AdapterPath::whole(dir)], &frozen.base, &slots, &recipe)?.adapter;
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
 
-    let gpu = block_on(Gpu::open(recipe.device.backend, recipe.device.adapter.as_deref(), false))?;
+    let gpu = block_on(Gpu::open(recipe.device.backend, recipe.device.gpu.as_deref(), false))?;
     let model = Model::load(&gpu, &frozen.base, batch.len())?;
     let capacity = Capacity {
         tokens: batch.len(),

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::export::{self, Format, Options};
+use rullama_train::adapter::{self, Format, WriteOptions};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::recipe::Recipe;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use rullama_train::run::finetune::{finetune, samples};
 
 fn main() -> Result<()> {
@@ -24,20 +24,20 @@ pub fn run(out: &Path) -> Result<()> {
     recipe.data.max_seq_len = 128;
     recipe.train.learning_rate = 1e-2;
 
-    let frozen = Frozen::open(&recipe)?;
+    let frozen = OpenBase::open(&recipe)?;
     let conversations: Vec<&str> = include_str!("../datasets/pirate.jsonl").lines().take(24).collect();
     let samples = samples(&frozen, &recipe, &conversations.join("\n"), "pirate.jsonl")?;
 
     let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
     let training = finetune(&gpu, &frozen, &samples, &recipe, |p| {
-        println!("step {}/{}: loss {:.4}", p.step, p.steps, p.report.loss);
+        println!("step {}/{}: loss {:.4}", p.step, p.steps, p.metrics.loss.unwrap_or(f64::NAN));
     });
     let adapter = block_on(training)?;
 
     let fingerprint = frozen.fingerprint.to_string();
     let options =
-        Options { base_model: "tiny", dropout: recipe.lora.dropout, fingerprint: Some(&fingerprint) };
-    export::write(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
+        WriteOptions { base_model: "tiny", dropout: recipe.lora.dropout, fingerprint: Some(&fingerprint) };
+    adapter::write(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
     println!("{} trainable parameters in {}", adapter.parameters(), out.display());
     Ok(())
 }

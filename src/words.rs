@@ -1,6 +1,6 @@
-//! Numbers and times in words, for the terminal and the report.
+//! Formats numbers, times and sizes for people.
 
-/// Digits in groups of three, `separator` between them.
+/// A number with its digits in groups of three, separated by `separator`.
 pub fn grouped(n: usize, separator: char) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -13,7 +13,7 @@ pub fn grouped(n: usize, separator: char) -> String {
     text
 }
 
-/// A time in the units that matter: `45 s`, with `decimals` behind the seconds, `12 min 30 s`, `3 h 05 min`.
+/// A duration such as `45 s`, `12 min 30 s` or `3 h 05 min`. Below a minute it has `decimals` decimal places.
 pub fn duration(seconds: f64, decimals: usize) -> String {
     match seconds as u64 {
         0..60 => format!("{seconds:.decimals$} s"),
@@ -22,7 +22,7 @@ pub fn duration(seconds: f64, decimals: usize) -> String {
     }
 }
 
-/// A size in the unit that fits.
+/// A size in bytes with a suitable unit, such as `1.5 MiB`.
 pub fn bytes(n: u64) -> String {
     match n {
         0..1024 => format!("{n} B"),

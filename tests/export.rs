@@ -1,6 +1,6 @@
-//! PEFT folders: what is written is what PEFT writes, what is read is what was written, and nothing wrong is accepted.
+//! PEFT folders: written as PEFT writes them, read back exactly, and rejected if something is wrong.
 //!
-//! The golden folders were written by PEFT 0.21.2 itself, on models of transformers' `Gemma4ForCausalLM`.
+//! The golden folders were written by PEFT 0.21.2, for models of transformers' `Gemma4ForCausalLM`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,20 +8,21 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use regex::Regex;
+use rullama_train::adapter::Error;
+use rullama_train::adapter::WriteOptions;
+use rullama_train::adapter::formats::peft::{self, Naming};
 use rullama_train::adapter::lora::{Adapter, Pair, Slot, slots};
 use rullama_train::base::Base;
 use rullama_train::base::Module;
 use rullama_train::base::config::{Config, LayerConfig};
-use rullama_train::export::Error;
-use rullama_train::export::Options;
-use rullama_train::export::peft::{self, Naming};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
 
 const NAMINGS: [fn(&Config) -> Naming; 2] = [Naming::causal_lm, Naming::conditional_generation];
 
-const OPTIONS: Options = Options { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
+const OPTIONS: WriteOptions =
+    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -32,7 +33,7 @@ fn config_of(name: &str) -> Config {
     Base::open(path.to_str().expect("UTF-8")).expect("the golden model opens").config().clone()
 }
 
-/// Four layers with every oddity: layer 1 has keys for values, layers 2 and 3 share those of 0 and 1.
+/// Four layers with special cases: layer 1 uses its keys as values, layers 2 and 3 share keys and values of layers 0 and 1.
 fn odd_config() -> Config {
     let layer = LayerConfig {
         window: Some(8),
@@ -73,7 +74,7 @@ fn odd_config() -> Config {
     }
 }
 
-/// Values in `B` too, among them the smallest, the largest, a negative zero and a subnormal.
+/// An adapter whose `B` has values too, among them the smallest, the largest, a negative zero and a subnormal.
 fn adapter(slots: &[Slot]) -> Adapter {
     let mut adapter = Adapter::init(slots, 3, 16.0, false, 7);
     for pair in adapter.pairs.values_mut() {
@@ -90,7 +91,7 @@ fn bits(adapter: &Adapter) -> BTreeMap<Slot, [Vec<u32>; 2]> {
     adapter.pairs.iter().map(|(slot, pair)| (*slot, [of(&pair.a), of(&pair.b)])).collect()
 }
 
-// --- what is written ---
+// --- writing ---
 
 #[test]
 fn a_round_trip_is_exact() {
@@ -110,8 +111,8 @@ fn a_round_trip_is_exact() {
 }
 
 #[test]
-fn golden_adapters_load_and_come_out_as_peft_wrote_them() {
-    // Modules that the golden adapters cover; k and v of sharing layers are in none of them.
+fn golden_adapters_are_written_as_peft_wrote_them() {
+    // Modules of the golden adapters. None has k and v of layers that share them.
     let text = &Module::ALL[..7];
     let cases: [(&str, Config, &[Module], [f64; 2]); 5] = [
         ("moe", config_of("moe"), &Module::ALL, [3.0, 6.0]),
@@ -141,7 +142,7 @@ fn golden_adapters_load_and_come_out_as_peft_wrote_them() {
 }
 
 #[test]
-fn the_configuration_says_what_peft_says() {
+fn the_configuration_equals_that_of_peft() {
     let config = odd_config();
     let adapter = adapter(&slots(&config, &[Module::AttnQ, Module::FfnDown]));
     let [_, (file, bytes)] = peft::serialize(&adapter, Naming::causal_lm(&config), &OPTIONS).expect("sound");
@@ -151,7 +152,7 @@ fn the_configuration_says_what_peft_says() {
     let path = golden("dense").join("adapter/adapter_config.json");
     let theirs: Map<String, Value> =
         serde_json::from_slice(&fs::read(path).expect("there")).expect("PEFT writes JSON");
-    // What this adapter has of its own; all else is as in a plain adapter that PEFT wrote.
+    // The keys in which this adapter differs from a plain adapter that PEFT wrote.
     let own = [
         ("base_model_name_or_path", json!("google/gemma-4-E2B-it")),
         ("lora_alpha", json!(16)),
@@ -168,14 +169,14 @@ fn the_configuration_says_what_peft_says() {
 }
 
 #[test]
-fn an_adapter_that_no_file_should_hold_is_not_written() {
+fn an_invalid_adapter_is_not_written() {
     let mut bad = adapter(&slots(&odd_config(), &[Module::Proj]));
     bad.pairs.values_mut().nth(2).expect("four layers").b[5] = f32::NAN;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let error = peft::write(dir.path(), &bad, Naming::causal_lm(&odd_config()), &OPTIONS)
         .expect_err("NaN")
         .to_string();
-    assert!(error.contains("lora_B of model.layers.2.per_layer_projection holds NaN"), "{error}");
+    assert!(error.contains("lora_B of model.layers.2.per_layer_projection contains NaN"), "{error}");
     let empty = Adapter { pairs: BTreeMap::new(), ..bad };
     let error = peft::write(dir.path(), &empty, Naming::causal_lm(&odd_config()), &OPTIONS)
         .expect_err("empty")
@@ -210,7 +211,7 @@ const IN_LAYER: [&str; 20] = [
     ".post_per_layer_input_norm",
 ];
 
-/// Modules of `Gemma4ForConditionalGeneration` beside the text layers, `0` for each layer (transformers 5.23, printed
+/// Modules of `Gemma4ForConditionalGeneration` outside the text layers, `0` for each layer (transformers 5.23, printed
 /// by `named_modules`).
 const TOWERS: [&str; 34] = [
     "lm_head",
@@ -249,7 +250,7 @@ const TOWERS: [&str; 34] = [
     "model.vision_tower.encoder.layers.0.self_attn.v_proj.linear",
 ];
 
-/// Modules of the text model beside its layers.
+/// Modules of the text model outside its layers.
 const TEXT: [&str; 6] =
     ["", ".embed_tokens", ".embed_tokens_per_layer", ".layers", ".norm", ".per_layer_model_projection"];
 
@@ -268,7 +269,7 @@ fn every_module(layers: usize) -> BTreeSet<String> {
 
 #[test]
 fn target_modules_match_exactly_the_slots() {
-    // 24 layers, so that 1, 2, 12 and 21 can be confused; the last four share.
+    // 24 layers, so that 1, 2, 12 and 21 could be confused. The last four share keys and values.
     let mut config = odd_config();
     config.layers = (0..24).map(|i| config.layers[if i < 20 { i % 2 } else { 2 + i % 2 }].clone()).collect();
     let all = slots(&config, &Module::ALL);
@@ -305,9 +306,9 @@ fn target_modules_match_exactly_the_slots() {
     }
 }
 
-// --- what is refused ---
+// --- errors ---
 
-/// A sound folder, to be damaged: q and k of the odd model.
+/// A valid folder with q and k of the model with special cases, to be damaged.
 struct Folder {
     dir: tempfile::TempDir,
     config: Config,
@@ -467,15 +468,15 @@ fn wrong_tensors_are_refused() {
             |f| f.tensors.get_mut(&format!("{Q0}.lora_A.weight")).expect("there").0 = Dtype::I32,
             &["q_proj.lora_A.weight is I32, expected F32, F16 or BF16; convert the adapter"],
         ),
-        (|f| set(f, 17, f32::NAN), &["q_proj.lora_A.weight holds NaN at [1, 1]"]),
-        (|f| set(f, 47, f32::NEG_INFINITY), &["q_proj.lora_A.weight holds -inf at [2, 15]"]),
+        (|f| set(f, 17, f32::NAN), &["q_proj.lora_A.weight contains NaN at [1, 1]"]),
+        (|f| set(f, 47, f32::NEG_INFINITY), &["q_proj.lora_A.weight contains -inf at [2, 15]"]),
         (
             |f| drop(f.tensors.remove(&format!("{Q0}.lora_B.weight"))),
-            &["model.layers.0.self_attn.q_proj has a lora_A and no lora_B; export"],
+            &["model.layers.0.self_attn.q_proj has a lora_A but no lora_B; export"],
         ),
         (
             |f| drop(f.tensors.remove(&format!("{Q0}.lora_A.weight"))),
-            &["model.layers.0.self_attn.q_proj has a lora_B and no lora_A"],
+            &["model.layers.0.self_attn.q_proj has a lora_B but no lora_A"],
         ),
         (
             |f| f.tensors.retain(|name, _| !name.contains("q_proj") || name.contains("layers.0.")),
@@ -496,15 +497,15 @@ fn wrong_tensors_are_refused() {
         ),
         (
             |f| copy(f, "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"),
-            &["(the values of layer 1 are its keys: it has no v_proj)"],
+            &["(layer 1 uses its keys as values and has no v_proj)"],
         ),
         (
             |f| copy(f, "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"),
-            &["(the recipe does not train it; add up_proj to lora.target_modules)"],
+            &["(not trained by the recipe; add up_proj to lora.target_modules)"],
         ),
         (
             |f| copy(f, "base_model.model.model.layers.4.mlp.up_proj.lora_A.weight"),
-            &["layers.4.mlp.up_proj.lora_A.weight (the model has 4 layers, the first is 0)"],
+            &["layers.4.mlp.up_proj.lora_A.weight (the model has 4 layers, numbered from 0)"],
         ),
         (
             |f| {
@@ -540,11 +541,11 @@ fn wrong_tensors_are_refused() {
         ),
         (
             |f| copy(f, &format!("{Q0}.lora_A.default.weight")),
-            &["there twice, under two names: lora_A of model.layers.0.self_attn.q_proj; keep one"],
+            &["present twice, under two names: lora_A of model.layers.0.self_attn.q_proj; keep one"],
         ),
         (
             |f| copy(f, "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight"),
-            &["there twice, under two names: lora_A of model.layers.0.self_attn.q_proj"],
+            &["present twice, under two names: lora_A of model.layers.0.self_attn.q_proj"],
         ),
     ];
     let all_at_once: (Damage, &[&str]) = (
@@ -557,12 +558,12 @@ fn wrong_tensors_are_refused() {
             f.tensors.retain(|name, _| !name.contains("layers.3.self_attn.q_proj"));
         },
         &[
-            "tensors that fit nothing that is trained: base_model.model.lm_head.lora_A.weight (not a LoRA matrix of a text \
-             layer), base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight (the model has 4 layers, the first is 0)",
+            "tensors that match no trained module: base_model.model.lm_head.lora_A.weight (not a LoRA matrix of a text \
+             layer), base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight (the model has 4 layers, numbered from 0)",
             "q_proj.lora_A.weight is [16, 3], expected [r, in] = [3, 16]; use an adapter",
             "q_proj.lora_B.weight is I32, expected F32, F16 or BF16; convert",
-            "model.layers.1.self_attn.q_proj has a lora_A and no lora_B; export",
-            "no tensors for model.layers.3.self_attn.q_proj; leave",
+            "model.layers.1.self_attn.q_proj has a lora_A but no lora_B; export",
+            "no tensors for model.layers.3.self_attn.q_proj; remove",
         ],
     );
     for (damage, expected) in cases.iter().chain([&all_at_once]) {
@@ -578,24 +579,24 @@ fn damaged_files_are_refused() {
     let sound = fs::read(Folder::new().path("adapter_model.safetensors")).expect("there");
     let header = |length: u64| [&length.to_le_bytes()[..], &sound[8..]].concat();
     let cases = [
-        (sound[..sound.len() - 1].to_vec(), "not a whole safetensors file: incomplete metadata"),
-        ([&sound[..], b"x"].concat(), "not a whole safetensors file: incomplete metadata"),
-        (sound[..100].to_vec(), "not a whole safetensors file: invalid header length"),
-        (sound[..5].to_vec(), "not a whole safetensors file: header too small"),
-        (vec![], "not a whole safetensors file: header too small"),
-        (header(u64::MAX), "not a whole safetensors file: header too large"),
-        (header(1 << 40), "not a whole safetensors file: header too large"),
-        (header(90_000_000), "not a whole safetensors file: invalid header length"),
-        (header(10), "not a whole safetensors file: invalid JSON"),
-        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "is a pointer of Git LFS"),
-        (b"PK\x03\x04 a pickle, renamed".to_vec(), "not a whole safetensors file"),
+        (sound[..sound.len() - 1].to_vec(), "not a complete safetensors file: incomplete metadata"),
+        ([&sound[..], b"x"].concat(), "not a complete safetensors file: incomplete metadata"),
+        (sound[..100].to_vec(), "not a complete safetensors file: invalid header length"),
+        (sound[..5].to_vec(), "not a complete safetensors file: header too small"),
+        (vec![], "not a complete safetensors file: header too small"),
+        (header(u64::MAX), "not a complete safetensors file: header too large"),
+        (header(1 << 40), "not a complete safetensors file: header too large"),
+        (header(90_000_000), "not a complete safetensors file: invalid header length"),
+        (header(10), "not a complete safetensors file: invalid JSON"),
+        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "is a Git LFS pointer"),
+        (b"PK\x03\x04 a pickle, renamed".to_vec(), "not a complete safetensors file"),
     ];
     for (bytes, expected) in cases {
         let folder = Folder::new();
         fs::write(folder.path("adapter_model.safetensors"), bytes).expect("written");
         folder.assert_refused(&["adapter_model.safetensors: ", expected]);
     }
-    // A cut anywhere, and any single wrong byte of the header, gives an error or an adapter, never a panic.
+    // Truncation anywhere, and any wrong byte in the header, gives an error or an adapter, but never a panic.
     let folder = Folder::new();
     let end = 8 + u64::from_le_bytes(sound[..8].try_into().expect("eight bytes")) as usize;
     for i in (0..end).step_by(3) {
@@ -615,23 +616,23 @@ fn missing_files_are_named() {
     let read = |dir: &Path| peft::read(dir, config, slots).expect_err("nothing to read").to_string();
     let error = read(&dir.join("nowhere"));
     assert!(
-        error.contains("nowhere: does not exist; name a folder that holds adapter_config.json"),
+        error.contains("nowhere: does not exist; give a folder that contains adapter_config.json"),
         "{error}"
     );
     let error = read(&dir.join("adapter_model.safetensors"));
-    assert!(error.contains("adapter_model.safetensors: is a file; name the folder"), "{error}");
+    assert!(error.contains("adapter_model.safetensors: is a file; give the folder"), "{error}");
     fs::remove_file(folder.path("adapter_model.safetensors")).expect("removed");
-    folder.assert_refused(&["has no adapter_model.safetensors; a PEFT folder holds"]);
+    folder.assert_refused(&["has no adapter_model.safetensors; a PEFT folder contains"]);
     fs::write(folder.path("adapter_model.bin"), "x").expect("written");
-    folder.assert_refused(&["holds adapter_model.bin, expected adapter_model.safetensors; save it with"]);
+    folder.assert_refused(&["contains adapter_model.bin, expected adapter_model.safetensors; save it with"]);
     fs::remove_file(folder.path("adapter_config.json")).expect("removed");
     folder.assert_refused(&["has no adapter_config.json"]);
 }
 
-// --- what is accepted beside our own ---
+// --- folders written by other programs ---
 
 #[test]
-fn ranks_and_alphas_of_single_modules_become_one_adapter() {
+fn different_ranks_and_alphas_become_one_adapter() {
     let mut folder = Folder::new();
     let halves = folder.tensors.iter_mut().filter(|(name, _)| name.contains("lora_B"));
     halves
@@ -656,7 +657,7 @@ fn ranks_and_alphas_of_single_modules_become_one_adapter() {
     };
     folder
         .assert_refused(&["layers.1.self_attn.q_proj.lora_A.weight is [1, 16], expected [r, in] = [3, 16]"]);
-    // PEFT takes the first pattern that matches from a dot, or from the start, to the end.
+    // PEFT uses the first pattern that matches from the start, or from after a dot, to the end.
     let rank = json!({"attn.q_proj": 7, r"layers\.1\.self_attn\.q_proj": 1, "q_proj": 3});
     set(&[
         ("rank_pattern", rank),

@@ -19,7 +19,7 @@ use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::ops::op::Variant;
-use rullama_train::train::trainer::{Capacity, Dropout, Optimizer, Trainer};
+use rullama_train::train::{Capacity, Dropout, Optimizer, Trainer};
 
 /// PyTorch itself is within 1.5e-6 in f32.
 const LOGITS: f64 = 2e-5;

@@ -1,17 +1,17 @@
-//! Merged files: the touched matrices are the sum, everything else is the base's in every byte, nothing bad is written.
+//! Merged files: adapted matrices are the sum, all other bytes are those of the base, and invalid merges are rejected.
 //!
-//! `tests/golden/ollama` is a file as Ollama writes it, with towers and other names of tensors.
+//! `tests/golden/ollama` is a file in the form that Ollama writes, with towers and different tensor names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::adapter::merge::{self, MergeType};
+use rullama_train::adapter::read_any;
 use rullama_train::base::Module;
 use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
-use rullama_train::export::merged::{self, MergeType};
-use rullama_train::export::read_any;
 
 #[path = "common/gguf_writer.rs"]
 mod gguf_writer;
@@ -34,7 +34,7 @@ fn golden_adapter(name: &str, base: &Base) -> Adapter {
     read_any(&golden(name).join("adapter"), base.config(), None).expect("PEFT wrote it for this model")
 }
 
-/// Every slot, A and B nonzero.
+/// An adapter of every slot, with nonzero A and B.
 fn adapter(base: &Base, size: f32) -> Adapter {
     let mut adapter = Adapter::init(&slots(base.config(), &Module::ALL), 2, 3.0, true, 5);
     for pair in adapter.pairs.values_mut() {
@@ -43,10 +43,10 @@ fn adapter(base: &Base, size: f32) -> Adapter {
     adapter
 }
 
-fn merge(base: &Base, adapter: &Adapter, ty: MergeType) -> (Gguf, Vec<merged::MergedTensor>) {
+fn merge(base: &Base, adapter: &Adapter, ty: MergeType) -> (Gguf, Vec<merge::MergedTensor>) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("merged.gguf");
-    let tensors = merged::write(&path, base, adapter, ty, |_| {}).expect("merged");
+    let tensors = merge::write(&path, base, adapter, ty, |_| {}).expect("merged");
     let bytes = fs::read(&path).expect("written");
     (Gguf::from_bytes(bytes, "merged").expect("sound"), tensors)
 }
@@ -55,7 +55,7 @@ fn refused(base: &Base, adapter: &Adapter, ty: MergeType, expected: &str) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("merged.gguf");
     fs::write(&path, "what stood there").expect("written");
-    let error = merged::write(&path, base, adapter, ty, |_| {}).expect_err(expected).to_string();
+    let error = merge::write(&path, base, adapter, ty, |_| {}).expect_err(expected).to_string();
     assert!(error.contains(expected), "{error}\nexpected {expected}");
     assert_eq!(fs::read(&path).expect("still there"), b"what stood there");
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing else is left behind");
@@ -77,7 +77,7 @@ fn sums(base: &Base, adapter: &Adapter) -> Vec<(String, Vec<f64>)> {
     adapter.pairs.iter().map(sum).collect()
 }
 
-/// Norm of the difference over the norm of what is expected.
+/// Norm of the difference relative to the norm of the expected values.
 fn relative(found: &[f32], expected: &[f64]) -> f64 {
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
     let difference = norm(&mut found.iter().zip(expected).map(|(&f, e)| f64::from(f) - e));
@@ -85,7 +85,7 @@ fn relative(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 #[test]
-fn everything_else_stays_in_every_byte() {
+fn all_other_bytes_are_unchanged() {
     for name in ["ollama", "dense", "big", "moe"] {
         let base = golden_base(name);
         let adapter = golden_adapter(name, &base);
@@ -133,7 +133,7 @@ fn the_file_type_follows_most_matrices() {
         let (merged, _) = merge(&base, &adapter, MergeType::from_name(name).expect("a type"));
         assert_eq!(merged.value("general.file_type"), Some(&Value::U32(expected)), "{name}");
     }
-    // Merging again replaces the note.
+    // Merging again replaces the description of the merge.
     let (merged, _) = merge(&base, &adapter, MergeType::Keep);
     let again = Base::from_gguf(merged, "merged").expect("a model");
     let (merged, _) = merge(&again, &adapter, MergeType::Keep);
@@ -141,8 +141,8 @@ fn the_file_type_follows_most_matrices() {
 }
 
 #[test]
-fn touched_matrices_are_the_sum() {
-    // What each format loses of normal values at the most; see tests/golden/quantize.json.
+fn adapted_matrices_are_the_sum() {
+    // Largest loss of each type on normally distributed values; see tests/golden/quantize.json.
     let types = [
         ("f32", 4e-8),
         ("f16", 3e-4),
@@ -175,9 +175,9 @@ fn touched_matrices_are_the_sum() {
     }
 }
 
-/// Gate and up as two tensors take the halves of every expert's `B`.
+/// Separate gate and up tensors get one half of every expert's `B` each.
 #[test]
-fn experts_apart_are_merged_as_experts_together() {
+fn separate_and_joint_experts_are_merged_alike() {
     let base = golden_base("moe");
     let adapter = golden_adapter("moe", &base);
     let bytes = split_experts(base.gguf());
@@ -201,7 +201,7 @@ fn fused_and_renamed_tensors_are_merged_in_the_right_rows() {
     }
     // 8 rows of queries, 4 of keys, 4 of values; the head sizes are 4 in layer 0.
     writer.random("blk.0.attn_qkv.weight", &[32, 16], GgmlType::Q8_0);
-    // A layer that shares keys: its own are in the file all the same, and must stay.
+    // A layer that shares keys still has its own in the file, which must not change.
     writer.remove_tensor("blk.2.attn_q.weight");
     writer.random("blk.2.attn_qkv.weight", &[32, 16], GgmlType::F32);
     let tensor = writer.tensor("blk.1.attn_output.weight");
@@ -224,7 +224,7 @@ fn fused_and_renamed_tensors_are_merged_in_the_right_rows() {
         gguf.data(gguf.tensor("blk.2.attn_qkv.weight").expect("there"))[8 * 32 * 4..].to_vec()
     };
     assert!(shared(&merged) == shared(&base), "keys and values that nothing uses have changed");
-    // Keys alone: in the fused tensor's own format the rows of the others keep their bytes.
+    // Only the keys are adapted: with the fused tensor's own type, the other rows keep their bytes.
     let mut keys = adapter.clone();
     keys.pairs.retain(|slot, _| slot.module == Module::AttnK && slot.layer == 0);
     let (merged, _) = merge(&base, &keys, MergeType::Keep);
@@ -235,7 +235,7 @@ fn fused_and_renamed_tensors_are_merged_in_the_right_rows() {
 }
 
 #[test]
-fn rows_that_are_not_whole_blocks_fall_back() {
+fn rows_that_are_not_a_multiple_of_the_block_fall_back() {
     use GgmlType::*;
     let cases = [
         (Q4_K, 704, Q5_0),
@@ -257,12 +257,12 @@ fn rows_that_are_not_whole_blocks_fall_back() {
 }
 
 #[test]
-fn merges_that_change_nothing_are_refused() {
+fn merges_without_effect_are_rejected() {
     let base = Base::tiny().expect("part of the program");
     for (_, ty) in MergeType::NAMES {
         refused(&base, &adapter(&base, 0.0), ty, "every product scale·B·A is zero");
     }
-    // Far below half a step of any block.
+    // Far below half a quantization step.
     for ty in ["keep", "auto", "q4_k", "q6_k"] {
         let ty = MergeType::from_name(ty).expect("a type");
         refused(
@@ -283,7 +283,7 @@ fn adapters_and_values_that_do_not_fit_are_refused() {
     refused(&dense, &other, MergeType::Auto, "it has no matrices");
     let mut large = golden_adapter("dense", &dense);
     large.alpha = 1e9;
-    refused(&dense, &large, MergeType::Auto, "more than the 65504 that Q8_0 holds; choose f32");
+    refused(&dense, &large, MergeType::Auto, "beyond the limit 65504 of Q8_0; choose f32");
     refused(&dense, &large, MergeType::To(GgmlType::F16), "row 0, column ");
     large.alpha = 1e300;
     refused(&dense, &large, MergeType::To(GgmlType::F32), "expected a finite number");
@@ -299,7 +299,7 @@ fn damaged_adapters_are_refused() {
     let tensors = dir.path().join("adapter_model.safetensors");
     let whole = fs::read(&tensors).expect("there");
     for (length, expected) in
-        [(0, "not a whole safetensors file"), (whole.len() - 1, "not a whole safetensors file")]
+        [(0, "not a complete safetensors file"), (whole.len() - 1, "not a complete safetensors file")]
     {
         fs::write(&tensors, &whole[..length]).expect("written");
         let error = read_any(dir.path(), base.config(), None).expect_err(expected).to_string();
@@ -319,14 +319,14 @@ fn places_that_cannot_be_written_give_one_clear_error() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     fs::write(dir.path().join("file"), "x").expect("written");
     let mut cases = vec![
-        (dir.path().to_path_buf(), "it is a folder where a file is expected"),
-        (dir.path().join("file/merged.gguf"), "a file stands where a folder is expected"),
+        (dir.path().to_path_buf(), "it is a folder, expected a file"),
+        (dir.path().join("file/merged.gguf"), "it is a file, expected a folder"),
     ];
     if cfg!(target_os = "linux") {
         cases.push(("/proc/merged.gguf".into(), "cannot write /proc/merged.gguf"));
     }
     for (path, expected) in cases {
-        let error = merged::write(&path, &base, &adapter, MergeType::Auto, |_| {}).expect_err(expected);
+        let error = merge::write(&path, &base, &adapter, MergeType::Auto, |_| {}).expect_err(expected);
         assert!(error.to_string().contains(expected), "{error}");
     }
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing is left behind");
@@ -334,7 +334,7 @@ fn places_that_cannot_be_written_give_one_clear_error() {
 
 fn rullama(arguments: &[&str], folder: &Path) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
-    // What merging costs is measured in tests/drift.rs and tests/cli.rs; this needs no device.
+    // The loss of merging is measured in tests/verify.rs and tests/cli. This test needs no device.
     let output = command.args(arguments).arg("--unverified").current_dir(folder).output().expect("it starts");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
@@ -355,7 +355,7 @@ fn the_command_writes_the_file_and_a_modelfile() {
     assert!(types.contains(&GgmlType::Q8_0), "{types:?}");
     assert_eq!(fs::read_dir(place.join("out")).expect("readable").count(), 2, "nothing else is left behind");
 
-    // A Modelfile of the user's stays.
+    // An existing Modelfile is kept.
     fs::write(place.join("out/Modelfile"), "FROM ./other.gguf\n").expect("written");
     let (success, text) = rullama(&[&merge[..], &["--type", "f16"]].concat(), place);
     assert!(success && text.contains("is there already and stays"), "{text}");
@@ -369,10 +369,7 @@ fn the_command_writes_the_file_and_a_modelfile() {
         ),
         (vec!["merge", &adapter, "--base", "tiny", "--out", "a.gguf"], "adapter_model.safetensors"),
         (vec!["merge", "nowhere", "--base", "tiny", "--out", "a.gguf"], "nowhere"),
-        (
-            vec!["merge", &adapter, "--base", "base.gguf", "--out", "out"],
-            "it is a folder where a file is expected",
-        ),
+        (vec!["merge", &adapter, "--base", "base.gguf", "--out", "out"], "it is a folder, expected a file"),
     ] {
         let (success, text) = rullama(&arguments, place);
         assert!(!success && text.contains(expected), "{arguments:?}: {text}");

@@ -1,25 +1,26 @@
-//! Recipes: what is read, what is refused and in which words, and that the shipped ones load.
+//! Recipes: values and error messages, and that the shipped recipes load.
 
 use std::path::{Path, PathBuf};
 
 use rullama_train::base::Module;
 use rullama_train::recipe::{
-    DataFormat, Format, Recipe, RecipeError, TargetModules, TrainOn, split_override,
+    DataFormat, Recipe, RecipeError, Syntax, TargetModules, TrainOn, split_override,
 };
-use rullama_train::run::{self, Data, Frozen, Steps};
+use rullama_train::run::{self, Data, OpenBase, Steps};
 
 const NONE: [(&str, &str); 0] = [];
 
-/// The three keys that every recipe needs; what follows them begins in line 4.
+/// The three required keys. Text after them starts in line 4.
 const REQUIRED: &str = "model.base = 'tiny'\ndata.train = 'a.jsonl'\noutput.dir = 'runs/a'\n";
 
 fn parse(text: &str, overrides: &[(&str, &str)]) -> Result<Recipe, RecipeError> {
-    Recipe::parse(text, Format::Toml, "r.toml", overrides)
+    Recipe::parse(text, Syntax::Toml, "r.toml", overrides)
 }
 
-/// A valid recipe with `rest` as its line 4 and beyond.
+/// A valid recipe with `rest` from line 4 on.
 fn accept(rest: &str) -> Recipe {
-    parse(&format!("{REQUIRED}{rest}"), &NONE).unwrap_or_else(|error| panic!("{rest:?} was refused: {error}"))
+    parse(&format!("{REQUIRED}{rest}"), &NONE)
+        .unwrap_or_else(|error| panic!("{rest:?} was rejected: {error}"))
 }
 
 #[track_caller]
@@ -34,7 +35,7 @@ fn refuse_override(key: &str, value: &str, message: &str) {
 
 #[track_caller]
 fn refuse_json(text: &str, message: &str) {
-    assert_message(Recipe::parse(text, Format::Json, "r.json", &NONE), message);
+    assert_message(Recipe::parse(text, Syntax::Json, "r.json", &NONE), message);
 }
 
 #[track_caller]
@@ -49,7 +50,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What the shipped recipes are for, and on what: four tasks on four bases, and samples of one's own.
+/// Tasks and bases of the shipped recipes: four tasks on four bases, and one for the user's own samples.
 const TASKS: [&str; 4] = ["chat", "labels", "stories", "tools"];
 const BASES: [(&str, &str); 4] = [
     ("", "tiny"),
@@ -78,7 +79,7 @@ fn shipped_recipes_load() {
     assert_eq!(names.len(), 17);
 }
 
-/// Everything that a run does before it touches a device, on the tiny base in place of those that are downloaded.
+/// Runs all steps that need no device, with the tiny base instead of bases that must be downloaded.
 #[test]
 fn shipped_recipes_plan_their_steps() {
     let mut planned = 0;
@@ -91,7 +92,7 @@ fn shipped_recipes_plan_their_steps() {
             recipe.model.base = "tiny".into();
             recipe.data.train = recipe.data.train.iter().map(|file| root().join(file)).collect();
             recipe.check_files().unwrap_or_else(|error| panic!("{error}"));
-            let frozen = Frozen::open(&recipe).unwrap_or_else(|error| panic!("{error}"));
+            let frozen = OpenBase::open(&recipe).unwrap_or_else(|error| panic!("{error}"));
             let data = Data::read(&recipe, &frozen).unwrap_or_else(|error| panic!("{error}"));
             let notices: Vec<String> = data.notices.iter().map(ToString::to_string).collect();
             assert!(notices.is_empty(), "{}: {notices:?}", path.display());
@@ -107,8 +108,8 @@ fn shipped_recipes_plan_their_steps() {
 }
 
 #[test]
-fn the_manual_gives_every_key_with_its_true_default() {
-    // A key of chat.toml is followed by `# default: VALUE`, also where it is commented out.
+fn the_manual_has_every_key_with_its_default() {
+    // In chat.toml, `# default: VALUE` follows each key, also if the key is commented out.
     let manual = std::fs::read_to_string(root().join("recipes/chat.toml")).expect("recipes/chat.toml");
     let (mut section, mut defaults, mut keys) = (String::new(), String::new(), 0);
     for line in manual.lines() {
@@ -193,7 +194,7 @@ kernels = "auto"
     assert_eq!(accept("").to_toml(), expected);
 }
 
-/// Every key, none at its default.
+/// A recipe with all keys, none at its default.
 const FULL: &str = r#"
 [model]
 base = "gemma4:e2b"
@@ -253,17 +254,17 @@ save_steps = 10
 save_total_limit = 5
 [device]
 backend = "vulkan"
-adapter = "RTX"
+gpu = "RTX"
 kernels = "f16"
 "#;
 
 #[test]
-fn toml_and_json_twins_are_equal_and_survive_to_toml() {
+fn toml_and_json_give_equal_recipes_that_survive_to_toml() {
     let recipe = parse(FULL, &NONE).expect("valid");
     let table: toml::Table = FULL.parse().expect("valid TOML");
     let json = serde_json::to_string_pretty(&table).expect("plain values");
     let twin =
-        Recipe::parse(&json, Format::Json, "r.json", &NONE).unwrap_or_else(|error| panic!("{error}\n{json}"));
+        Recipe::parse(&json, Syntax::Json, "r.json", &NONE).unwrap_or_else(|error| panic!("{error}\n{json}"));
     assert_eq!(twin, recipe);
     assert_eq!(parse(&recipe.to_toml(), &NONE).expect("its own output"), recipe);
 
@@ -279,7 +280,7 @@ fn toml_and_json_twins_are_equal_and_survive_to_toml() {
 }
 
 #[test]
-fn values_arrive() {
+fn values_are_read() {
     let recipe = parse(FULL, &NONE).expect("valid");
     assert_eq!(recipe.lora.target_modules, TargetModules::Only(vec![Module::AttnQ, Module::FfnDown]));
     assert_eq!(recipe.lora.alpha, 20.0);
@@ -294,7 +295,7 @@ fn values_arrive() {
 }
 
 #[test]
-fn unknown_keys_name_the_nearest() {
+fn unknown_keys_suggest_the_most_similar() {
     refuse("lora.rnak = 8", "r.toml:4:6: unknown key `rnak` in [lora]; did you mean `rank`?");
     refuse(
         "[lora]\nrank = 8\n  dropuot = 0.1",
@@ -310,6 +311,10 @@ fn unknown_keys_name_the_nearest() {
     refuse(
         "train.maxseqlen = 1",
         "r.toml:4:7: unknown key `maxseqlen` in [train]; did you mean `max_seq_len` in [data]?",
+    );
+    refuse(
+        "[device]\nadapter = 'RTX'",
+        "r.toml:5:1: unknown key `adapter` in [device]; `adapter` is now called `gpu`",
     );
     refuse("[loar]\nrank = 8", "r.toml:4:2: unknown section [loar]; did you mean [lora]?");
     refuse(
@@ -367,7 +372,7 @@ fn planned_keys_are_not_typos() {
 }
 
 #[test]
-fn wrong_types_name_both() {
+fn errors_name_both_types() {
     refuse("lora.rank = '16'", "r.toml:4:13: lora.rank: expected an integer, found the string \"16\"");
     refuse("lora.rank = 16.0", "r.toml:4:13: lora.rank: expected an integer, found the number 16");
     refuse("train.learning_rate = true", "r.toml:4:23: train.learning_rate: expected a number, found true");
@@ -401,7 +406,7 @@ fn wrong_types_name_both() {
 }
 
 #[test]
-fn out_of_range_names_the_range() {
+fn out_of_range_errors_name_the_range() {
     refuse("train.learning_rate = -1", "r.toml:4:23: train.learning_rate = -1: expected a number > 0");
     refuse("train.learning_rate = nan", "r.toml:4:23: train.learning_rate = NaN: expected a number > 0");
     refuse("lora.alpha = inf", "r.toml:4:14: lora.alpha = inf: expected a number > 0");
@@ -426,7 +431,7 @@ fn out_of_range_names_the_range() {
     );
     refuse("train.optimizer = 'adam'", "r.toml:4:19: train.optimizer = \"adam\": expected `adamw` or `sgd`");
     refuse("data.valid = []", "r.toml:4:14: data.valid = []: expected at least one path");
-    refuse("data.valid = ''", "r.toml:4:14: data.valid = \"\": expected a string that is not empty");
+    refuse("data.valid = ''", "r.toml:4:14: data.valid = \"\": expected a non-empty string");
     refuse(
         "lora.target_modules = ['q_prj']",
         "r.toml:4:24: lora.target_modules = \"q_prj\": expected the name of a module; did you mean \"q_proj\"?",
@@ -446,28 +451,28 @@ fn out_of_range_names_the_range() {
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn contradictions_are_rejected() {
     refuse(
         "data.valid = 'v.jsonl'\ndata.val_size = 0.1",
-        "r.toml:5:17: data.val_size: `valid` names the validation samples already; remove one of the two",
+        "r.toml:5:17: data.val_size: `valid` already names the validation samples; remove one of the two",
     );
     refuse(
         "train.warmup_steps = 5\ntrain.warmup_ratio = 0.1",
-        "r.toml:5:22: train.warmup_ratio: `warmup_steps` sets the warm-up already; remove one of the two",
+        "r.toml:5:22: train.warmup_ratio: `warmup_steps` already sets the warm-up; remove one of the two",
     );
     refuse(
         "train.gradient_checkpointing = true\ntrain.memory_limit = 6",
-        "r.toml:5:22: train.memory_limit: `gradient_checkpointing` says what is kept already; remove one of the two",
+        "r.toml:5:22: train.memory_limit: `gradient_checkpointing` already decides what is kept; remove one of the two",
     );
     refuse("train.memory_limit = 0", "r.toml:4:22: train.memory_limit = 0: expected a number > 0");
     refuse(
         "eval.early_stopping_patience = 3",
-        "r.toml:4:32: eval.early_stopping_patience: it counts evaluations, and `steps` is 0; set eval.steps, or remove it",
+        "r.toml:4:32: eval.early_stopping_patience: it counts evaluations, but eval.steps is 0; set eval.steps, or remove this key",
     );
 }
 
 #[test]
-fn changes_that_matter_are_named() {
+fn changes_that_affect_the_result_are_listed() {
     let (earlier, later) = (accept(""), parse(FULL, &NONE).expect("valid"));
     assert_eq!(earlier.changes_since(&earlier), []);
     let keys: Vec<String> = later.changes_since(&earlier).into_iter().map(|c| c.key).collect();
@@ -497,7 +502,7 @@ fn changes_that_matter_are_named() {
 }
 
 #[test]
-fn a_newer_version_is_named() {
+fn errors_name_a_newer_version() {
     let recipe = accept("");
     let resolved = recipe.to_resolved_toml();
     let own = env!("CARGO_PKG_VERSION");
@@ -510,10 +515,12 @@ fn a_newer_version_is_named() {
     assert_eq!(written_by("9.10.0", "").expect("nothing new in it"), recipe);
     let line = resolved.lines().count() + 1;
     let unknown =
-        format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, adapter, kernels");
+        format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, gpu, kernels");
     assert_eq!(
         written_by("9.10.0", "flux = 1\n").expect_err("unknown"),
-        format!("{unknown}. rullama-train 9.10.0 wrote this recipe, this is {own}: update the program")
+        format!(
+            "{unknown}. The recipe was written by rullama-train 9.10.0, and this is version {own}: update the program"
+        )
     );
     for old in [own, "0.0.9", "nonsense"] {
         assert_eq!(written_by(old, "flux = 1\n").expect_err("unknown"), unknown, "{old}");
@@ -521,27 +528,27 @@ fn a_newer_version_is_named() {
 }
 
 #[test]
-fn missing_keys_say_what_they_take() {
+fn errors_of_missing_keys_name_accepted_values() {
     let text = "data.train = 'a'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `model.base` is missing; it is \"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file",
+        "r.toml: `model.base` is missing, expected \"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file",
     );
     let text = "model.base = 'tiny'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list \
+        "r.toml: `data.train` is missing, expected a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list \
          of them",
     );
     let text = "model.base = 'tiny'\ndata.train = 'a'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `output.dir` is missing; it is the folder that the run writes",
+        "r.toml: `output.dir` is missing, expected the folder for the files of the run",
     );
 }
 
 #[test]
-fn overrides_win_and_are_named() {
+fn overrides_win_and_are_named_in_errors() {
     let overrides = [
         ("train.learning_rate", "2e-4"),
         ("model.base", "gemma4:e2b"),
@@ -600,17 +607,17 @@ fn syntax_errors_give_the_line() {
 #[test]
 fn hostile_files_are_errors() {
     let deep = format!("{{\"lora\": {{\"rank\": {}1{}}}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(Recipe::parse(&deep, Format::Json, "r.json", &NONE).is_err());
+    assert!(Recipe::parse(&deep, Syntax::Json, "r.json", &NONE).is_err());
     let deep = format!("{REQUIRED}lora.rank = {}1{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(parse(&deep, &NONE).is_err());
-    // Cut anywhere, a recipe is read or refused, never a panic.
+    // Truncated anywhere, a recipe is read or rejected without a panic.
     for end in (0..FULL.len()).filter(|&end| FULL.is_char_boundary(end)) {
         let _ = parse(&FULL[..end], &NONE);
     }
 }
 
 #[test]
-fn files_that_do_not_exist_are_named_in_full() {
+fn missing_files_are_named_by_absolute_path() {
     let recipe = accept("");
     let expected = std::env::current_dir().expect("a working directory").join("a.jsonl");
     assert_eq!(
@@ -626,7 +633,7 @@ fn files_that_do_not_exist_are_named_in_full() {
 }
 
 #[test]
-fn sources_have_their_own_weight_and_shape() {
+fn sources_have_their_own_weight_and_format() {
     let text = "model.base = 'tiny'\noutput.dir = 'runs/a'\n[data]\nformat = 'messages'\n";
     let with = |sources: &str| parse(&format!("{text}{sources}"), &NONE);
     let recipe = with(
@@ -641,22 +648,22 @@ fn sources_have_their_own_weight_and_shape() {
         (0.5, DataFormat::Text, TrainOn::All)
     );
     assert_eq!(parse(&recipe.to_toml(), &NONE).expect("sound"), recipe);
-    // What stands in `train` is a source of weight 1.
+    // `train` is a source of weight 1.
     let plain = accept("data.train_on = 'all'");
     assert_eq!((plain.data.training()[0].weight, plain.data.training()[0].train_on), (1.0, TrainOn::All));
 
     let refuse = |sources: &str, message: &str| assert_message(with(sources), message);
     refuse(
         "",
-        "r.toml: `data.train` is missing; it is a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them",
+        "r.toml: `data.train` is missing, expected a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them",
     );
     refuse(
         "train = 'c'\n[[data.sources]]\npath = 'a'\n",
-        "r.toml:6:1: data.sources: `train` names the samples already; remove one of the two",
+        "r.toml:6:1: data.sources: `train` already names the samples; remove one of the two",
     );
     refuse(
         "[[data.sources]]\nweight = 2\n",
-        "r.toml: `data.sources.path` is missing; it is a file, a folder or a pattern such as \"data/*.jsonl\"",
+        "r.toml: `data.sources.path` is missing, expected a file, a folder or a pattern such as \"data/*.jsonl\"",
     );
     refuse(
         "[[data.sources]]\npath = 'a'\nwieght = 2\n",

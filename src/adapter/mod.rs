@@ -1,3 +1,29 @@
-//! LoRA adapters: which matrices have one, and their values in host memory.
+//! LoRA adapters, in host memory and as files for other programs. Nothing here needs a device.
+//!
+//! [`write()`] checks an adapter, writes it in a [`Format`] and reads it back. [`load()`] reads adapters of any format for a
+//! base and adds them up; [`read_any`] reads one for any model of the right shape. [`merge`] writes a base with an adapter merged
+//! into it.
 
+mod combine;
+mod error;
+mod format;
+pub mod formats;
+mod load;
 pub mod lora;
+pub mod merge;
+mod origin;
+mod read;
+mod write;
+
+pub use combine::CombineError;
+pub use error::Error;
+pub use format::{AdapterPath, Format};
+pub use load::{Loaded, OtherBase, load};
+pub use origin::{Origin, origin};
+use read::read_file;
+pub use read::{detect, read_any};
+pub(crate) use write::write_and_read;
+pub use write::{WriteOptions, check, same_scale, write};
+
+/// Metadata key under which files hold the fingerprint of the adapter's base.
+const FINGERPRINT: &str = "rullama_train.base_fingerprint";

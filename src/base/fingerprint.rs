@@ -30,9 +30,9 @@ pub struct Fingerprint {
 /// How a base relates to the base that an adapter was trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinship {
-    /// The same weights.
+    /// Identical weights.
     Same,
-    /// The same checkpoint with other matrices: another quantization, or a merged adapter.
+    /// One checkpoint with other matrices: another quantization, or a merged adapter.
     OtherWeights,
     /// Another model.
     OtherModel,

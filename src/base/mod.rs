@@ -39,7 +39,7 @@ pub enum Error {
     Damaged {
         /// Name of the file.
         file: String,
-        /// What was found, what was expected, the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// A metadata key is missing, has another type, or a value that no model of the family has.
@@ -47,7 +47,7 @@ pub enum Error {
     Metadata {
         /// Name of the file.
         file: String,
-        /// What was found, what was expected, the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// A tensor is missing, has another shape, or a type without kernels.
@@ -55,7 +55,7 @@ pub enum Error {
     Tensor {
         /// Name of the file.
         file: String,
-        /// What was found, what was expected, the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// A sound file of a model that this program does not train.
@@ -63,7 +63,7 @@ pub enum Error {
     Unsupported {
         /// Name of the file.
         file: String,
-        /// What was found, what was expected, the next step.
+        /// The problem: found, expected, and the next step.
         problem: String,
     },
     /// The model is not in Ollama's store, or has no GGUF there.
@@ -71,7 +71,7 @@ pub enum Error {
     Ollama {
         /// The model as the user named it.
         name: String,
-        /// What was found, what was searched, the next step.
+        /// The problem: found, searched, and the next step.
         problem: String,
     },
 }

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::export::peft;
+use rullama_train::adapter::formats::peft;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;
-use rullama_train::train::trainer::Trainer;
+use rullama_train::train::Trainer;
 
 use super::output;
 use super::setup::session::Session;

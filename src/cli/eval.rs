@@ -6,13 +6,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::data::batch::Step;
-use rullama_train::export::{self, AdapterPath};
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::metrics::Scores;
-use rullama_train::run::{self, Data, Frozen, ValidationFile};
-use rullama_train::train::trainer::{Capacity, Evaluation, Trainer};
+use rullama_train::run::{self, Data, OpenBase, ValidationFile};
+use rullama_train::train::{Capacity, LossTotals, Trainer};
 use serde_json::{Value, json};
 
 use super::output;
@@ -42,7 +42,7 @@ impl EvalArgs {
 
 /// Evaluates the base, and the base with the adapter if there is one.
 pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
-    let frozen = Frozen::open(recipe)?;
+    let frozen = OpenBase::open(recipe)?;
     let data = validation_data(recipe, args, &frozen)?;
     let files = data.validation_files(recipe)?;
     let (adapter, mut notices) = adapter(recipe, args, &frozen)?;
@@ -87,7 +87,7 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
 }
 
 /// The samples of `--data`, or the recipe's validation samples. An error if there are none.
-fn validation_data(recipe: &Recipe, args: &EvalArgs, frozen: &Frozen) -> Result<Data> {
+fn validation_data(recipe: &Recipe, args: &EvalArgs, frozen: &OpenBase) -> Result<Data> {
     let data = match (&args.data[..], &recipe.data.valid[..]) {
         ([], []) => Data::read(recipe, frozen)?,
         ([], valid) => Data::read_validation(recipe, frozen, valid)?,
@@ -102,14 +102,14 @@ fn validation_data(recipe: &Recipe, args: &EvalArgs, frozen: &Frozen) -> Result<
 }
 
 /// The sum of the adapters, and notices about them. Without adapters, one that has no effect.
-fn adapter(recipe: &Recipe, args: &EvalArgs, frozen: &Frozen) -> Result<(Adapter, Vec<String>)> {
+fn adapter(recipe: &Recipe, args: &EvalArgs, frozen: &OpenBase) -> Result<(Adapter, Vec<String>)> {
     let slots = run::slots(recipe, frozen.base.config())?;
     if args.adapter.is_empty() {
         let lora = &recipe.lora;
         return Ok((Adapter::init(&slots, lora.rank, lora.alpha, lora.rslora, 0), Vec::new()));
     }
     let allow = recipe.lora.allow_other_base.into();
-    let loaded = export::load(&args.adapter, &frozen.base, Some(&slots), allow)?;
+    let loaded = adapter::load(&args.adapter, &frozen.base, Some(&slots), allow)?;
     Ok((loaded.adapter, loaded.notices))
 }
 
@@ -127,14 +127,14 @@ fn check_finite(results: &[Outcome]) -> Result<()> {
 /// Scores of one model.
 struct Outcome {
     model: &'static str,
-    total: Evaluation,
+    total: LossTotals,
     /// Scores per file.
-    parts: Vec<Evaluation>,
+    parts: Vec<LossTotals>,
 }
 
 impl Outcome {
     fn of(trainer: &Trainer, model: &'static str, files: &[ValidationFile]) -> Result<Outcome> {
-        let mut total = Evaluation::default();
+        let mut total = LossTotals::default();
         let mut parts = Vec::new();
         for file in files {
             let part = block_on(trainer.evaluate(&file.batches, |_| {}))?;
@@ -145,12 +145,12 @@ impl Outcome {
     }
 
     fn json(&self, files: &[ValidationFile]) -> Value {
-        let scores = |e: &Evaluation| {
+        let scores = |e: &LossTotals| {
             let mut object = serde_json::to_value(Scores::from(*e)).expect("plain values under text keys");
             object["not_finite"] = e.not_finite.into();
             object
         };
-        let part = |(file, e): (&ValidationFile, &Evaluation)| {
+        let part = |(file, e): (&ValidationFile, &LossTotals)| {
             let mut object = scores(e);
             object["source"] = file.name.as_str().into();
             object["samples"] = file.samples.into();
@@ -165,7 +165,7 @@ impl Outcome {
 
 /// Prints one line per file and one for all files, as `base → adapter`.
 fn table(results: &[Outcome], files: &[ValidationFile]) {
-    let mut rows: Vec<(String, usize, Vec<&Evaluation>)> = Vec::new();
+    let mut rows: Vec<(String, usize, Vec<&LossTotals>)> = Vec::new();
     if files.len() > 1 {
         for (i, file) in files.iter().enumerate() {
             rows.push((file.name.clone(), file.samples, results.iter().map(|r| &r.parts[i]).collect()));
@@ -177,7 +177,7 @@ fn table(results: &[Outcome], files: &[ValidationFile]) {
     for (name, samples, scores) in rows {
         let name = if files.len() > 1 { format!("{name:<width$}  ") } else { String::new() };
         let arrow =
-            |of: &dyn Fn(&Evaluation) -> String| scores.iter().map(|e| of(e)).collect::<Vec<_>>().join(" → ");
+            |of: &dyn Fn(&LossTotals) -> String| scores.iter().map(|e| of(e)).collect::<Vec<_>>().join(" → ");
         let loss = arrow(&|e| format!("{:.4}", e.loss()));
         let perplexity = arrow(&|e| format!("{:.2}", e.perplexity()));
         let accuracy = arrow(&|e| format!("{:.1} %", 100.0 * e.accuracy()));

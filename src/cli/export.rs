@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::adapter::{self, AdapterPath, Format, WriteOptions};
 use rullama_train::base::Base;
-use rullama_train::export::{self, AdapterPath, Format, Options};
+use rullama_train::verify;
 
 use super::output;
 use super::setup::comparison::{Comparison, ComparisonArgs};
@@ -36,7 +37,7 @@ pub struct ExportArgs {
 /// Loads the adapters and writes their sum in every format.
 pub fn run(args: &ExportArgs) -> Result<()> {
     let base = open_base(&args.adapters, args.base.as_deref())?;
-    let found = export::load(&args.adapters, &base, None, args.allow_other_base.into())?;
+    let found = adapter::load(&args.adapters, &base, None, args.allow_other_base.into())?;
     let dir = folder(args)?;
     for format in &args.to {
         let place = format.place(dir);
@@ -54,14 +55,14 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let matrices = output::count(adapter.pairs.len(), "matrix pair");
     output::line("adapter", format!("{matrices} for {}, rank {rank}, scale {scale:.4}", base.name()));
     output::notices(&found.notices);
-    let options = Options {
+    let options = WriteOptions {
         base_model: origin.base_model.as_deref().unwrap_or(base.name()),
         dropout: origin.dropout,
         fingerprint: origin.fingerprint.as_deref(),
     };
     let Some(comparison) = args.held_out.open(&base)? else {
         for format in &args.to {
-            let place = export::write(dir, *format, adapter, base.config(), &options)?;
+            let place = adapter::write(dir, *format, adapter, base.config(), &options)?;
             let place = place.display();
             let name = format.name();
             output::line("exported", format!("{place}: {name}, reloaded; logits were not compared"));
@@ -70,7 +71,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     };
     comparison.show();
     let Comparison { gpu, held_out, offload } = &comparison;
-    let write = export::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
+    let write = verify::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
     output::written(block_on(write)?)
 }
 
@@ -80,7 +81,7 @@ fn open_base(adapters: &[AdapterPath], named: Option<&str>) -> Result<Base> {
         return Ok(Base::open(name)?);
     }
     let path = &adapters[0].path;
-    match export::origin(path)?.base_model.filter(|name| !name.is_empty()) {
+    match adapter::origin(path)?.base_model.filter(|name| !name.is_empty()) {
         Some(name) => Base::open(&name).with_context(|| {
             format!("{} was trained on {name:?}; use --base to say where that is", path.display())
         }),

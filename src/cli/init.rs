@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use rullama_train::data::batch::Sample;
 use rullama_train::files;
-use rullama_train::recipe::{Format, Recipe, Template};
-use rullama_train::run::Frozen;
+use rullama_train::recipe::{Recipe, Syntax, Template};
+use rullama_train::run::OpenBase;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
@@ -51,7 +51,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut asker = Asker::new()?;
     let base = asker.base(args.base.as_deref())?;
-    let frozen = Frozen::named(&base, &Template::Auto)?;
+    let frozen = OpenBase::named(&base, &Template::Auto)?;
     let data = match &args.data {
         Some(data) => data.clone(),
         None => asker.ask("Samples (a file, a folder, or a glob pattern)", None, "--data PATH")?.into(),
@@ -71,7 +71,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
     let text = recipe(path, &base, &data, &output, &prompts, &Fit::of(&samples, &frozen));
     let name = path.display().to_string();
     // The written recipe must pass the checks of any recipe.
-    Recipe::parse::<&str>(&text, Format::Toml, &name, &[])?;
+    Recipe::parse::<&str>(&text, Syntax::Toml, &name, &[])?;
     files::write_atomic(path, text.as_bytes())?;
     output::line("written", &name);
     output::line("next", format_args!("rullama-train check {name}; rullama-train {name}"));
@@ -160,7 +160,7 @@ const LEAST_STEPS: usize = 30;
 const LONGEST_ROW: usize = 2048;
 
 impl Fit {
-    fn of(samples: &[Sample], frozen: &Frozen) -> Fit {
+    fn of(samples: &[Sample], frozen: &OpenBase) -> Fit {
         let mut lengths: Vec<usize> = samples.iter().map(|sample| sample.ids.len()).collect();
         lengths.sort_unstable();
         let longest = lengths[lengths.len() - 1];

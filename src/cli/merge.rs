@@ -6,10 +6,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::adapter::merge::{self, MergeType, MergedTensor};
+use rullama_train::adapter::{AdapterPath, Loaded, load};
 use rullama_train::base::{Base, GgmlType, Gguf};
-use rullama_train::export::merged::{self, MergeType, MergedTensor};
-use rullama_train::export::{AdapterPath, Loaded, drift, load};
 use rullama_train::files;
+use rullama_train::verify;
 
 use super::output;
 use super::setup::comparison::{Comparison, ComparisonArgs};
@@ -61,10 +62,10 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     let started = Instant::now();
     // Errors name the final path, not the temporary one.
     let in_place = |e| match e {
-        rullama_train::export::Error::Write(e) => files::Error { path: args.out.clone(), ..e }.into(),
+        rullama_train::adapter::Error::Write(e) => files::Error { path: args.out.clone(), ..e }.into(),
         e => e,
     };
-    let tensors = merged::write(&file, &base, &adapter, args.ty, |_| {}).map_err(in_place)?;
+    let tensors = merge::write(&file, &base, &adapter, args.ty, |_| {}).map_err(in_place)?;
     let seconds = started.elapsed().as_secs_f64();
     let size = std::fs::metadata(&file)?.len();
     output::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
@@ -74,8 +75,9 @@ pub fn run(args: &MergeArgs) -> Result<()> {
         comparison.show();
         let Comparison { gpu, held_out, offload } = &comparison;
         let merged = Base::from_gguf(Gguf::open(&file)?, &args.out.display().to_string())?;
-        let verdict = block_on(drift::measure(gpu, &base, &adapter, &merged, held_out, *offload))?;
-        output::line("drift", format!("{}, over {} tokens", verdict.drift, verdict.drift.tokens));
+        let verdict = block_on(verify::compare_merged(gpu, &base, &adapter, &merged, held_out, *offload))?;
+        let divergence = &verdict.divergence;
+        output::line("divergence", format!("{divergence}, over {} tokens", divergence.tokens));
         output::line("effect", format!("{} (the adapter's own effect, for comparison)", verdict.effect));
         verdict.check(args.ty)?;
     } else {
@@ -118,7 +120,7 @@ fn rounding(tensors: &[MergedTensor]) -> String {
     format!("the adapter changes the matrices by {change:.3} %, rounding to the stored format by {loss:.3} %")
 }
 
-/// Writes Ollama's Modelfile next to the file. It only has FROM: Ollama knows Gemma 4's chat template and stop tokens.
+/// Writes Ollama's Modelfile next to the file. It only has FROM: Ollama knows the chat templates and stop tokens of the families that this program trains.
 fn modelfile(out: &Path) -> Result<()> {
     let path = out.with_file_name("Modelfile");
     let name = out.file_name().unwrap_or_default().to_string_lossy();

@@ -23,7 +23,7 @@ use anyhow::{Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use rullama_train::recipe::{Recipe, split_override};
 
-/// Train LoRA adapters on quantized Gemma 4 GGUF files, on any GPU.
+/// Train LoRA adapters on quantized GGUF models, on any GPU.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 struct Cli {
@@ -32,7 +32,7 @@ struct Cli {
     #[command(flatten)]
     train: Option<RecipeArgs>,
     #[command(flatten)]
-    how: train::How,
+    how: train::TrainArgs,
 }
 
 #[derive(Subcommand)]

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use rullama_train::base::{Base, ollama};
+use rullama_train::families;
 use serde_json::json;
 
 use super::output;
@@ -89,7 +90,8 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
     if found.len() == 1 {
         let stores = stores.join(", ");
         output::text(format_args!(
-            "\nno Ollama models found in {stores}; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS"
+            "\nno Ollama models found in {stores}; run `ollama pull {}`, or set OLLAMA_MODELS",
+            families::ALL[0].example
         ));
     }
     Ok(())

@@ -21,7 +21,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// How many positions carry loss.
+    /// Number of loss tokens.
     pub fn loss_tokens(&self) -> usize {
         self.labels.iter().skip(1).filter(|&&l| l != IGNORE).count()
     }
@@ -38,7 +38,7 @@ pub struct MicroBatch {
     pub starts: Vec<u32>,
     /// One past the row of the last token of the own sample, `[T]`.
     pub ends: Vec<u32>,
-    /// Rows whose next token carries loss, ascending, `[N]`.
+    /// Rows whose next token is a loss token, ascending, `[N]`.
     pub loss_rows: Vec<u32>,
     /// The id that each of those rows must predict, `[N]`.
     pub targets: Vec<u32>,
@@ -83,7 +83,7 @@ impl MicroBatch {
 /// The micro-batches of one optimizer step. Its loss is the mean over `loss_tokens`, whatever the split.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What is run forward and backward before the optimizer moves.
+    /// The micro-batches that run forward and backward before one optimizer update.
     pub micro_batches: Vec<MicroBatch>,
     /// Loss-carrying positions in all of them.
     pub loss_tokens: usize,
@@ -119,6 +119,31 @@ pub struct Batching {
 
 /// The samples of one step, as indices: a list for each micro-batch.
 pub type StepPlan = Vec<Vec<usize>>;
+
+/// The largest micro-batch and step that a trainer must hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Capacity {
+    /// Tokens in a micro-batch.
+    pub tokens: usize,
+    /// Tokens of its longest sample; only the choice of what the memory plan keeps depends on it.
+    pub longest: usize,
+    /// Loss tokens in a micro-batch.
+    pub loss_tokens: usize,
+    /// Loss tokens in an optimizer step.
+    pub step_loss_tokens: usize,
+}
+
+impl Capacity {
+    /// Makes room for `step`.
+    pub fn include(&mut self, step: &Step) {
+        for batch in &step.micro_batches {
+            self.tokens = self.tokens.max(batch.len());
+            self.longest = self.longest.max(batch.longest());
+            self.loss_tokens = self.loss_tokens.max(batch.loss_rows.len());
+        }
+        self.step_loss_tokens = self.step_loss_tokens.max(step.loss_tokens);
+    }
+}
 
 /// Why an epoch cannot be planned.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
-//! The same as the native `files`, over a tree in memory, for where there is no disk: a browser.
+//! Files in memory, with the interface of the files on disk, for browsers.
 //!
-//! Whoever runs the library puts files here by the paths that recipes name ([`put`]), and takes out what was written ([`take`]).
+//! The host puts files at the paths that recipes name ([`put`]), and takes out the files that were written ([`take`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,22 +11,22 @@ thread_local! {
     static TREE: RefCell<BTreeMap<PathBuf, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Why something could not be written. What stood in its place still stands there.
+/// Why a file or folder could not be written. An existing one is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {source}", .path.display())]
 pub struct Error {
     /// The path as the caller gave it.
     pub path: PathBuf,
-    /// The reason.
+    /// Error in the terms of an operating system.
     pub source: io::Error,
 }
 
-/// Turns a reason into an [`Error`] at `path`.
+/// Converts a kind of error into an [`Error`] at `path`.
 fn at(path: &Path) -> impl Fn(ErrorKind) -> Error {
     move |kind| Error { path: path.into(), source: kind.into() }
 }
 
-/// A path without `.`, `..` and a root: there is one tree and no working directory.
+/// Normalizes a path: removes `.`, `..` and the root. There is no working directory.
 fn place(path: &Path) -> PathBuf {
     let mut place = PathBuf::new();
     for part in path.components() {
@@ -44,7 +44,7 @@ pub fn put(path: &Path, bytes: Vec<u8>) {
     TREE.with_borrow_mut(|tree| tree.insert(place(path), bytes));
 }
 
-/// Takes all files below `folder` out, by their paths from there.
+/// Removes all files below `folder` and returns them with their paths relative to it.
 pub fn take(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = place(folder);
     TREE.with_borrow_mut(|tree| {
@@ -56,19 +56,19 @@ pub fn take(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     })
 }
 
-/// A whole file.
+/// Reads a whole file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     TREE.with_borrow(|tree| tree.get(&place(path)).cloned()).ok_or_else(|| ErrorKind::NotFound.into())
 }
 
-/// At most the first `most` bytes of a file.
+/// Reads at most the first `most` bytes of a file.
 pub fn read_start(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = read(path)?;
     bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
     Ok(bytes)
 }
 
-/// A whole file of text.
+/// Reads a whole text file.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))
 }
@@ -78,18 +78,18 @@ pub fn is_file(path: &Path) -> bool {
     TREE.with_borrow(|tree| tree.contains_key(&place(path)))
 }
 
-/// Whether `path` is a folder that holds something.
+/// Whether `path` is a folder with contents.
 pub fn is_dir(path: &Path) -> bool {
     let folder = place(path);
     TREE.with_borrow(|tree| tree.keys().any(|path| *path != folder && path.starts_with(&folder)))
 }
 
-/// Whether anything is at `path`.
+/// Whether a file or folder is at `path`.
 pub fn exists(path: &Path) -> bool {
     is_file(path) || is_dir(path)
 }
 
-/// What a folder holds, files and folders, by name.
+/// Lists the files and folders in a folder, sorted by name.
 pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     if !is_dir(folder) {
         return Err(ErrorKind::NotFound.into());
@@ -101,9 +101,9 @@ pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The files that match a pattern such as `data/*.jsonl`, by name.
+/// Lists the files that match a pattern such as `data/*.jsonl`, sorted by name.
 ///
-/// Fails with [`ErrorKind::InvalidInput`] where it is no pattern.
+/// Fails with [`ErrorKind::InvalidInput`] if the pattern is invalid.
 pub fn matching(pattern: &str) -> io::Result<Vec<PathBuf>> {
     let invalid = |e| io::Error::new(ErrorKind::InvalidInput, e);
     let options = glob::MatchOptions {
@@ -116,14 +116,14 @@ pub fn matching(pattern: &str) -> io::Result<Vec<PathBuf>> {
     Ok(TREE.with_borrow(|tree| tree.keys().filter(matches).cloned().collect()))
 }
 
-/// Puts `bytes` at `path`.
+/// Writes `bytes` to `path`.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     check_file(path)?;
     put(path, bytes.into());
     Ok(())
 }
 
-/// [`write_atomic`] of what `fill` writes.
+/// [`write_atomic`] for contents that `fill` writes.
 pub fn write_atomic_with(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -143,11 +143,11 @@ pub fn replace(from: &Path, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A folder that goes, with what is in it, when this is dropped.
+/// A temporary folder, removed with its contents when dropped.
 pub struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -159,39 +159,39 @@ impl Drop for Temporary {
     }
 }
 
-/// A folder beside `path` for a file that must be looked at first.
+/// Creates a temporary folder beside `path`, for a file that is checked first.
 pub fn beside(path: &Path) -> Result<Temporary, Error> {
     check_file(path)?;
     near(path.parent().unwrap_or(Path::new("")))
 }
 
-/// A folder of our own in `dir` for results that must be looked at first.
+/// Creates a temporary folder in `dir`, for results that are checked first.
 pub fn near(dir: &Path) -> Result<Temporary, Error> {
     check_folder(dir)?;
     let name = |n: usize| dir.join(format!(".unfinished-{n}"));
-    let free = (0..).map(name).find(|path| !exists(path)).expect("numbers do not end");
+    let free = (0..).map(name).find(|path| !exists(path)).expect("there are infinitely many numbers");
     Ok(Temporary(free))
 }
 
-/// Writes a folder of files; others in it stay.
+/// Writes a folder of files. Other files in it stay.
 pub fn write_folder(dir: &Path, files: &[(&str, &[u8])]) -> Result<(), Error> {
     check_folder(dir)?;
     files.iter().for_each(|(name, bytes)| put(&dir.join(name), bytes.to_vec()));
     Ok(())
 }
 
-/// Removes a folder and what is in it.
+/// Removes a folder with its contents.
 pub fn remove_folder(dir: &Path) -> Result<(), Error> {
     take(dir);
     Ok(())
 }
 
-/// Nothing is ever unfinished here.
+/// Does nothing: writes in memory cannot be interrupted.
 pub fn remove_unfinished(_dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails where a file stands in the place of the folder `dir` or above it.
+/// Fails if a file is at `dir` or at one of its parents.
 pub fn check_folder(dir: &Path) -> Result<(), Error> {
     let place = place(dir);
     match place.ancestors().any(is_file) {
@@ -200,7 +200,7 @@ pub fn check_folder(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Fails where a file at `path` would have no place.
+/// Fails if no file can be written to `path`.
 pub fn check_file(path: &Path) -> Result<(), Error> {
     if is_dir(path) {
         return Err(at(path)(ErrorKind::IsADirectory));

@@ -1,4 +1,4 @@
-//! Reading and writing files, on disk or, where there is no disk, in memory. Both have the same interface.
+//! Reading and writing files: on disk, or in memory where there is no disk. Both have the same interface.
 
 #[cfg(feature = "native")]
 mod disk;

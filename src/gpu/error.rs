@@ -16,7 +16,7 @@ pub enum GpuError {
     NoDevice,
     /// No device has the wanted name.
     #[error(
-        "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.adapter"
+        "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.gpu or with --gpu"
     )]
     NotNamed {
         /// The part of a name that the recipe asks for.

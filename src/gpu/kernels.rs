@@ -149,7 +149,7 @@ impl Gpu {
         self.kernels
     }
 
-    /// The same device, running other kernels.
+    /// A handle of the device that runs other kernels.
     pub fn with_kernels(&self, kernels: Kernels) -> Gpu {
         Gpu { shared: self.shared.clone(), kernels }
     }

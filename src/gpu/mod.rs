@@ -1,6 +1,5 @@
 //! The device: opening it, its properties and its limits.
 
-mod adapter;
 mod backend;
 mod buffers;
 mod command;
@@ -11,13 +10,13 @@ mod pipeline;
 pub mod profile;
 mod recorder;
 mod recording;
+mod select;
 pub mod shader;
 mod upload;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use adapter::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
 pub use backend::{Backend, KernelSetting};
 pub(crate) use buffers::PARTIAL_SUMS;
 use error::Fault;
@@ -26,6 +25,7 @@ pub use kernels::{Kernels, Matrices, Products, Tier};
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
+use select::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
 pub use upload::{Submission, Upload};
 
 /// An open device, and the kernels that it runs.

@@ -18,7 +18,7 @@ pub struct Binding<'a> {
     pub range: Option<(u64, u64)>,
 }
 
-/// What happens to the recorded dispatches.
+/// The fate of the recorded dispatches.
 enum Mode {
     /// They are submitted once the parameters reach `limit` bytes, and at the end.
     Submit { limit: usize },

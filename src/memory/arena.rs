@@ -1,8 +1,9 @@
 //! The buffers of a plan, and what one layer sees of them.
 
 use super::experts::{ExpertActs, ExpertScratch};
+use super::keep::Kept;
 use super::lend::ScorePlace;
-use super::plan::{Kept, Plan};
+use super::plan::Plan;
 use super::table::{LENT, Role, Saved, Span, Storage, Storages, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
 use crate::gpu::{Gpu, GpuError, Recorder};

@@ -6,6 +6,7 @@
 
 mod arena;
 mod experts;
+mod keep;
 mod lend;
 mod plan;
 mod table;
@@ -13,6 +14,7 @@ mod widths;
 
 pub use arena::{Activations, Chunk, LayerActs, ScratchActs};
 pub use experts::{ExpertActs, ExpertScratch};
-pub use plan::{CHUNK, Demand, Kept, LEAST_CHUNK, Offloaded, Passes, Plan, Recompute};
+pub use keep::Kept;
+pub use plan::{CHUNK, Demand, LEAST_CHUNK, Offloaded, Passes, Plan, Recompute};
 pub use table::{Saved, Storages, Temp};
 pub use widths::LayerWidths;

@@ -1,16 +1,17 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
 use super::experts::{ExpertActs, ExpertScratch};
+use super::keep::{Kept, LayerCosts, Shared, choose};
 use super::lend::Lent;
 use super::table::{self, Entry, LENT, Own, Saved, Span, Storages, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
 use crate::base::config::{Config, Experts, LayerConfig};
+use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::attention::coop16;
 use crate::ops::attention::coop16_backward::{self, ScoreScratch};
 use crate::ops::lora::PerInput;
 use crate::ops::pass::Operands;
-use crate::train::trainer::Capacity;
 
 /// Tokens that pass through a feed-forward block at a time. It does not depend on what layers keep, so that no plan changes the
 /// order of a sum.
@@ -59,28 +60,6 @@ pub struct Shapes {
     pub masked: usize,
     /// Columns of an operand that is packed for a product; 0 where products read f32.
     pub operand: usize,
-}
-
-/// How much of its forward a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
-/// decides how much memory attention's backward can borrow, though: on 16×16 matrices sums over long passes may then be added
-/// up in other parts, and round differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kept {
-    /// Its input.
-    Input,
-    /// Also the output of its feed-forward block: a third of that block is not recomputed.
-    Down,
-    /// Also the output of its attention.
-    Attention,
-    /// Everything.
-    All,
-}
-
-impl Kept {
-    /// Whether backward computes anything again.
-    pub fn recomputes(self) -> bool {
-        self != Kept::All
-    }
 }
 
 /// How much may be kept, as the recipe sets it.
@@ -214,7 +193,7 @@ impl<'a> Planner<'a> {
 
     fn plan(self) -> Plan {
         let tokens = self.passes.capacity.tokens;
-        let sizes: Vec<Sizes> = (0..self.layers.len()).map(|i| self.sizes(i)).collect();
+        let sizes: Vec<LayerCosts> = (0..self.layers.len()).map(|i| self.sizes(i)).collect();
         let shared = Shared {
             all: self.shared(|own| matches!(own, Own::From(Kept::All) | Own::Keys))
                 + self.experts(&self.widest)
@@ -362,7 +341,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Bytes and saved work of layer `layer` at each level.
-    fn sizes(&self, layer: usize) -> Sizes {
+    fn sizes(&self, layer: usize) -> LayerCosts {
         let Passes { capacity: Capacity { tokens, longest, .. }, .. } = self.passes;
         let w = &self.layers[layer];
         let own = |kept: Kept| -> u64 {
@@ -373,7 +352,7 @@ impl<'a> Planner<'a> {
         let chunks = tokens.div_ceil(self.chunk.max(1)) as u64;
         let window = self.demand.config.layers[layer].window;
         let keys = window.map_or(longest / 2, |window| window.min(longest / 2));
-        Sizes {
+        LayerCosts {
             down,
             attention: own(Kept::Attention) - down,
             all: own(Kept::All) + chunks * self.experts(w),
@@ -403,107 +382,5 @@ impl<'a> Planner<'a> {
         sizes.extend(self.widest.experts.iter().flat_map(of_experts));
         let queries = (self.passes.capacity.tokens * self.widest.queries * 4) as u64;
         Lent::new(&sizes, queries, self.least_scores, self.gpu.max_binding_bytes())
-    }
-}
-
-/// Bytes that a layer may keep beyond those that it has at every level.
-#[derive(Clone, Copy)]
-struct Sizes {
-    down: u64,
-    attention: u64,
-    all: u64, // the others included
-    /// Multiplications that each saves.
-    down_work: u64,
-    attention_work: u64,
-}
-
-impl Sizes {
-    fn of(&self, kept: Kept) -> u64 {
-        match kept {
-            Kept::Input => 0,
-            Kept::Down => self.down,
-            Kept::Attention => self.down + self.attention,
-            Kept::All => self.all,
-        }
-    }
-}
-
-/// Bytes that recomputing layers share.
-struct Shared {
-    all: u64,
-    down: u64,      // more, where a layer does not keep it
-    attention: u64, // the same
-}
-
-impl Shared {
-    fn needed(&self, kept: &[Kept]) -> u64 {
-        let of = |level: Kept, bytes: u64| if kept.iter().any(|k| *k < level) { bytes } else { 0 };
-        of(Kept::All, self.all) + of(Kept::Down, self.down) + of(Kept::Attention, self.attention)
-    }
-}
-
-/// Chooses what each layer keeps, so that it fits into `room` where that is possible: first the outputs of feed-forward blocks
-/// and of attention, those first that save the most work per byte, then everything. Between equals the last layer comes first.
-fn choose(layers: &[Sizes], shared: &Shared, room: u64) -> Vec<Kept> {
-    if layers.iter().map(|l| l.all).sum::<u64>() <= room {
-        return vec![Kept::All; layers.len()];
-    }
-    let ratio = |work: u64, bytes: u64| work as f64 / bytes.max(1) as f64;
-    let mut turns: Vec<(f64, usize, Kept)> = Vec::new();
-    for (i, l) in layers.iter().enumerate().rev() {
-        let [down, attention] = [ratio(l.down_work, l.down), ratio(l.attention_work, l.attention)];
-        // Attention's output is kept beside the feed-forward block's, or both at once.
-        let both = ratio(l.down_work + l.attention_work, l.down + l.attention);
-        turns.extend([
-            (down, i, Kept::Down),
-            (if attention > down { both } else { attention }, i, Kept::Attention),
-        ]);
-    }
-    turns.sort_by(|a, b| b.0.total_cmp(&a.0));
-    turns.extend((0..layers.len()).rev().map(|i| (0.0, i, Kept::All)));
-    let mut kept = vec![Kept::Input; layers.len()];
-    for (_, i, more) in turns {
-        let before = kept[i];
-        kept[i] = before.max(more);
-        let bytes: u64 = kept.iter().zip(layers).map(|(kept, sizes)| sizes.of(*kept)).sum();
-        if bytes + shared.needed(&kept) > room {
-            kept[i] = before;
-        }
-    }
-    kept
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Kept::{All, Attention, Down, Input};
-    use super::{Shared, Sizes, choose};
-
-    #[test]
-    fn what_saves_most_for_its_size_is_kept_first() {
-        // The second one has no window.
-        let layer = |attention_work| Sizes { down: 3, attention: 5, all: 30, down_work: 12, attention_work };
-        let kept =
-            |layers: [Sizes; 3], room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
-        let short = |room| kept([layer(5), layer(10), layer(5)], room);
-        assert_eq!(short(90), [All; 3], "all fit without scratch");
-        assert_eq!(short(89), [Attention, Attention, All]);
-        assert_eq!(short(86), [Attention, Attention, All]);
-        assert_eq!(short(85), [Attention; 3]);
-        assert_eq!(short(64), [Attention; 3]);
-        assert_eq!(short(63), [Down, Attention, Attention]);
-        assert_eq!(short(58), [Down, Attention, Down]);
-        assert_eq!(short(57), [Down; 3]);
-        assert_eq!(short(53), [Down; 3]);
-        assert_eq!(short(52), [Input, Down, Down]);
-        assert_eq!(short(49), [Input, Input, Down]);
-        assert_eq!(short(48), [Input; 3]);
-        assert_eq!(short(0), [Input; 3]);
-        // Where samples are long, attention over all of them costs more than feed-forwards.
-        let long = |room| kept([layer(5), layer(100), layer(5)], room);
-        assert_eq!(long(64), [Attention; 3]);
-        assert_eq!(long(58), [Down, Attention, Down]);
-        assert_eq!(long(57), [Input, Attention, Down]);
-        assert_eq!(long(54), [Input, Attention, Input]);
-        assert_eq!(long(53), [Down; 3], "no room for both");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `T` are the tokens of a micro-batch, `C` those of a chunk, in which the feed-forward block runs.
 
-use super::plan::Kept;
+use super::keep::Kept;
 use super::widths::LayerWidths;
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::Rows;

@@ -9,7 +9,7 @@ use crate::ops::Weight;
 pub struct Inputs {
     /// Tokens `T`.
     pub tokens: usize,
-    /// Rows that carry loss `N`.
+    /// Loss rows `N`.
     pub loss_tokens: usize,
     pub(super) longest: usize,          // tokens of the longest sample
     pub(super) ids: wgpu::Buffer,       // [T]

@@ -25,8 +25,8 @@ impl<'b> Model<'b> {
         Model::offloading(gpu, base, positions, &[], progress).await
     }
 
-    /// The same but for the experts of the layers `offloaded`, each of which has some: they stay in host memory, as the kernels
-    /// read them, and are copied to the device whenever a pass comes to their layer. The results are the same bits.
+    /// Uploads any base, without the experts of the layers `offloaded`, each of which has some. They stay in host memory, in the
+    /// layout that kernels read, and are copied to the device whenever a pass reaches their layer. The results are bit-identical.
     pub async fn offloading(
         gpu: &Gpu,
         base: &'b Base,

@@ -1,4 +1,4 @@
-//! What differs between the recipe of a stopped run and the one that it is to go on with.
+//! Differences between the recipe of a stopped run and the recipe that resumes it.
 
 use std::fmt;
 
@@ -6,13 +6,14 @@ use serde_json::Value;
 
 use super::Recipe;
 
-/// Sections that decide what is measured, written and where it runs, but not the numbers: another device, or other kernels, move
-/// them by rounding.
+/// Sections that do not affect the result, except by the rounding of another device or other kernels.
 const HARMLESS_SECTIONS: [&str; 3] = ["eval", "output", "device"];
 
-/// Keys of the other sections that do not decide the numbers either: activations are the same bits kept or recomputed (a limit
-/// under which feed-forwards or attention take fewer tokens at a time moves gradients by their rounding), experts wherever they lie,
-/// and what the base and the samples are is told by their digests, wherever they lie.
+/// Keys of other sections that do not affect the result.
+///
+/// Base and samples are compared by digest, not by path. Recomputed activations are bit-identical to kept ones, and so are
+/// results with experts in host memory. A memory limit that splits feed-forwards or attention into smaller pieces changes
+/// gradients only by rounding.
 const HARMLESS_KEYS: [&str; 15] = [
     "model.base",
     "model.fingerprint",
@@ -31,14 +32,14 @@ const HARMLESS_KEYS: [&str; 15] = [
     "train.max_skipped_steps",
 ];
 
-/// A key and its two values, as TOML or JSON would write them.
+/// A key with its old and its new value, in TOML or JSON syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// `section.key`.
     pub key: String,
-    /// Its value then.
+    /// Value in the earlier recipe.
     pub was: String,
-    /// Its value now.
+    /// Value in the later recipe.
     pub is: String,
 }
 
@@ -49,18 +50,20 @@ impl fmt::Display for Change {
 }
 
 impl Recipe {
-    /// Keys in which this recipe would give other numbers than `earlier`, in the manual's order.
+    /// Changes since `earlier` that affect the result, in the order of the sections.
     pub fn changes_since(&self, earlier: &Recipe) -> Vec<Change> {
-        let (now, then) = (flat(self), flat(earlier));
+        let now = flat(self);
+        let then = flat(earlier);
         let value = |values: &[(String, Value)], key: &str| {
             let found = values.iter().find(|(k, _)| k == key);
             found.map_or("not set".to_string(), |(_, value)| value.to_string())
         };
         let mut keys: Vec<&String> = now.iter().map(|(key, _)| key).collect();
         keys.extend(then.iter().map(|(key, _)| key).filter(|key| !now.iter().any(|(k, _)| k == *key)));
-        let changes = keys.into_iter().filter(|key| !is_harmless(key)).map(|key| {
-            let (was, is) = (value(&then, key), value(&now, key));
-            Change { key: key.clone(), was, is }
+        let changes = keys.into_iter().filter(|key| !is_harmless(key)).map(|key| Change {
+            key: key.clone(),
+            was: value(&then, key),
+            is: value(&now, key),
         });
         changes.filter(|c| c.was != c.is).collect()
     }
@@ -71,10 +74,10 @@ fn is_harmless(key: &str) -> bool {
     HARMLESS_SECTIONS.contains(&section) || HARMLESS_KEYS.contains(&key)
 }
 
-/// Every key that is set.
+/// All keys that are set, with their values.
 fn flat(recipe: &Recipe) -> Vec<(String, Value)> {
     let Ok(Value::Object(sections)) = serde_json::to_value(recipe) else {
-        unreachable!("a recipe is tables of plain values")
+        unreachable!("a recipe has only tables and plain values")
     };
     let keys = |(section, keys): (String, Value)| {
         let keys = if let Value::Object(keys) = keys { keys } else { Default::default() };

@@ -1,115 +1,116 @@
-//! What can be wrong with a recipe: one message that says where, what was found, and what was expected.
+//! Errors of a recipe. Each message says where it is, what was found and what was expected.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a recipe was refused.
+/// Why a recipe was rejected.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecipeError {
     /// The recipe file could not be read.
     #[error("cannot read the recipe {}: {source}", .path.display())]
     Read {
-        /// The absolute path that was tried.
+        /// Absolute path.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file that the recipe names does not exist.
+    /// A file named in the recipe does not exist.
     #[error("{key}: {} does not exist (paths in a recipe are relative to the working directory)", .path.display())]
     NoFile {
         /// `section.key`.
         key: &'static str,
-        /// The absolute path that was tried.
+        /// Absolute path.
         path: PathBuf,
     },
-    /// Not TOML, or not JSON.
+    /// The text is not valid TOML or JSON.
     #[error("{place}: {message}")]
     Syntax {
-        /// Where.
+        /// Position in the recipe.
         place: Place,
-        /// What the parser said.
+        /// Message of the parser.
         message: String,
     },
-    /// An argument of `--set` without `=`.
+    /// An argument of `--set` has no `=`.
     #[error("--set {argument}: expected section.key=value, for instance --set train.learning_rate=2e-4")]
     Override {
         /// The argument.
         argument: String,
     },
-    /// A key or section that does not exist.
+    /// An unknown key or section.
     #[error("{place}: unknown {what}; {hint}")]
     Unknown {
-        /// Where.
+        /// Position in the recipe.
         place: Place,
         /// `` key `rnak` in [lora] ``, for instance.
         what: String,
-        /// What may have been meant.
+        /// A suggestion.
         hint: String,
     },
-    /// A key or value that is planned and does not exist yet.
+    /// A key or value that is planned for a later version.
     #[error("{place}: {what} is not supported yet; remove it")]
     NotSupported {
-        /// Where.
+        /// Position in the recipe.
         place: Place,
         /// `` `digest` in [model] ``, for instance.
         what: String,
     },
-    /// A value of the wrong type.
+    /// A value has the wrong type.
     #[error("{place}: {key}: expected {expected}, found {found}")]
     WrongType {
-        /// Where.
+        /// Position in the recipe.
         place: Place,
         /// `section.key`.
         key: String,
-        /// What the key takes.
+        /// Accepted values.
         expected: String,
-        /// What stands there.
+        /// Value found.
         found: String,
     },
-    /// A value of the right type that the key does not take.
+    /// A value has the right type but is not accepted.
     #[error("{place}: {key} = {found}: expected {expected}")]
     OutOfRange {
-        /// Where.
+        /// Position in the recipe.
         place: Place,
         /// `section.key`.
         key: String,
-        /// What stands there.
+        /// Value found.
         found: String,
-        /// What the key takes.
+        /// Accepted values.
         expected: String,
     },
-    /// A key that must stand in every recipe.
-    #[error("{name}: `{key}` is missing; it is {expected}")]
+    /// A required key is missing.
+    #[error("{name}: `{key}` is missing, expected {expected}")]
     Missing {
-        /// The recipe.
+        /// Name of the recipe.
         name: String,
         /// `section.key`.
         key: String,
-        /// What the key takes.
+        /// Accepted values.
         expected: String,
     },
-    /// A newer version of the program wrote the recipe, and this one does not understand it.
-    #[error("{error}. rullama-train {found} wrote this recipe, this is {}: update the program", env!("CARGO_PKG_VERSION"))]
+    /// The recipe was written by a newer version of the program, which this one does not understand.
+    #[error("{error}. The recipe was written by rullama-train {found}, and this is version {}: update the program", env!("CARGO_PKG_VERSION"))]
     Newer {
-        /// The version that wrote it.
+        /// Version that wrote the recipe.
         found: String,
-        /// What is not understood.
+        /// Error of this version.
         error: Box<RecipeError>,
     },
-    /// Two keys that contradict each other, or a value that means nothing.
+    /// Two keys contradict each other, or a value makes no sense.
     #[error("{place}: {key}: {message}")]
     Conflict {
-        /// Where the value stands, or the second of the two.
+        /// Position of the value, or of the second key.
         place: Place,
         /// `section.key`.
         key: String,
-        /// What is wrong, and its remedy.
+        /// The problem and how to fix it.
         message: String,
     },
 }
 
 impl RecipeError {
-    /// The `section.key` that it is about, where it is one.
+    /// The `section.key` at fault, if there is one.
     pub fn key(&self) -> Option<&str> {
         match self {
             RecipeError::NoFile { key, .. } => Some(key),
@@ -122,7 +123,7 @@ impl RecipeError {
         }
     }
 
-    /// Line and column in characters, both from 1, where it has a place in the text.
+    /// Line and column in the text, in characters and from 1. `None` for an override.
     pub fn position(&self) -> Option<(u32, u32)> {
         match self {
             RecipeError::Syntax { place, .. }
@@ -137,12 +138,12 @@ impl RecipeError {
     }
 }
 
-/// Where in a recipe: `recipes/chat.toml:12:3`, or `--set train.epochs=0`.
+/// A position in a recipe, such as `recipes/chat.toml:12:3` or `--set train.epochs=0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, or the whole override.
+    /// Name of the file, or the whole override.
     pub name: String,
-    /// Line and column in characters, both from 1; `None` in an override.
+    /// Line and column, in characters and from 1. `None` in an override.
     pub position: Option<(u32, u32)>,
 }
 
@@ -155,7 +156,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The absolute form of a path, or the path itself where the system has none.
+/// The absolute form of a path, or the path itself if it has none.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

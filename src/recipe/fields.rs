@@ -1,4 +1,4 @@
-//! Typed access to the keys of a section: default, type, range.
+//! Typed access to the keys of a section, with default, type and range.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,11 +11,11 @@ use super::error::RecipeError;
 use super::keys::nearest;
 use super::source::{Entry, Node, Source, Value};
 use super::{Cache, Switch, TargetModules};
+use crate::adapter::AdapterPath;
 use crate::base::Module;
-use crate::export::AdapterPath;
 use crate::families;
 
-/// Values that later versions are meant to take.
+/// Values that are planned for later versions.
 const PLANNED_VALUES: [(&str, &[&str]); 1] = [("output.export", &["merged-gguf"])];
 
 /// One section of a recipe.
@@ -38,7 +38,7 @@ impl Section<'_> {
         Ok(self.optional_integer(key, least, i64::MAX as u64)?.unwrap_or(default))
     }
 
-    /// A number of things; at most `u32::MAX`, so that products of two never overflow.
+    /// A count of at most `u32::MAX`, so that the product of two counts does not overflow.
     pub fn count(&self, key: &str, default: usize, least: usize) -> Result<usize, RecipeError> {
         Ok(self.optional_count(key, least)?.unwrap_or(default))
     }
@@ -57,7 +57,7 @@ impl Section<'_> {
         }
     }
 
-    /// A finite number for which `fits` holds; `expected` says so in words.
+    /// A finite number for which `fits` is true. `expected` describes it in the error.
     pub fn number(
         &self,
         key: &str,
@@ -78,12 +78,12 @@ impl Section<'_> {
         }
     }
 
-    /// A string that is not empty.
+    /// A non-empty string.
     pub fn text(&self, key: &str) -> Result<Option<String>, RecipeError> {
         self.get(key).map(|node| self.text_of(key, node, "a string")).transpose()
     }
 
-    /// A list of strings, none empty.
+    /// A list of non-empty strings.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, RecipeError> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let Value::List(items) = &node.value else {
@@ -96,7 +96,7 @@ impl Section<'_> {
             .map(Some)
     }
 
-    /// One path, or a list of at least one.
+    /// One path, or a non-empty list of paths.
     pub fn paths(&self, key: &str) -> Result<Option<Vec<PathBuf>>, RecipeError> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let texts = match &node.value {
@@ -112,7 +112,7 @@ impl Section<'_> {
         Ok(Some(texts.into_iter().map(PathBuf::from).collect()))
     }
 
-    /// One adapter, or a list of at least one.
+    /// One adapter, or a non-empty list of adapters.
     pub fn adapters(&self, key: &str) -> Result<Vec<AdapterPath>, RecipeError> {
         let Some(node) = self.get(key) else { return Ok(Vec::new()) };
         let expected = "the path of an adapter, or a list of them";
@@ -123,17 +123,17 @@ impl Section<'_> {
         }
     }
 
-    /// A string that stands for something.
+    /// A string that is parsed.
     pub fn parsed<T: FromStr<Err = String>>(&self, key: &str) -> Result<Option<T>, RecipeError> {
         self.get(key).map(|node| self.parsed_of(key, node, "a string")).transpose()
     }
 
-    /// One of the names of `T`'s variants.
+    /// The name of a variant of `T`.
     pub fn choice<T: for<'de> Deserialize<'de>>(&self, key: &str, default: T) -> Result<T, RecipeError> {
         self.get(key).map_or(Ok(default), |node| self.choice_of(key, node, "a string"))
     }
 
-    /// A list of names of `T`'s variants, each at most once.
+    /// A list of names of variants of `T`, without duplicates.
     pub fn choices<T>(&self, key: &str, default: &[T]) -> Result<Vec<T>, RecipeError>
     where
         T: for<'de> Deserialize<'de> + Serialize + Copy + PartialEq,
@@ -153,7 +153,7 @@ impl Section<'_> {
         Ok(choices)
     }
 
-    /// `"all-linear"`, or a list of GGUF's or PEFT's names.
+    /// `"all-linear"`, or a list of GGUF or PEFT names.
     pub fn target_modules(&self, key: &str) -> Result<TargetModules, RecipeError> {
         let expected = "\"all-linear\" or a list of module names";
         let Some(node) = self.get(key) else { return Ok(TargetModules::AllLinear) };
@@ -181,7 +181,7 @@ impl Section<'_> {
         Ok(TargetModules::Only(modules))
     }
 
-    /// Whether the key is there.
+    /// Whether the key is set.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -197,7 +197,7 @@ impl Section<'_> {
         }
     }
 
-    /// Tables in a list, each read by `read`; `keys` are what one may have.
+    /// A list of tables. `keys` are the keys that a table may have; `read` reads one table.
     pub fn tables<T>(
         &self,
         key: &str,
@@ -244,7 +244,7 @@ impl Section<'_> {
 
     /// A contradiction at `key`, which must be set.
     pub fn conflict(&self, key: &str, message: &str) -> RecipeError {
-        let origin = self.get(key).expect("only a key that was set contradicts another").origin;
+        let origin = self.get(key).expect("only a key that is set contradicts another").origin;
         RecipeError::Conflict {
             place: self.source.place(origin),
             key: self.path(key),
@@ -263,7 +263,7 @@ impl Section<'_> {
     fn text_of(&self, key: &str, node: &Node, expected: &str) -> Result<String, RecipeError> {
         match &node.value {
             Value::Text(text) if !text.is_empty() => Ok(text.clone()),
-            Value::Text(_) => Err(self.out_of_range(key, node, "a string that is not empty")),
+            Value::Text(_) => Err(self.out_of_range(key, node, "a non-empty string")),
             _ => Err(self.wrong_type(key, node, expected)),
         }
     }
@@ -274,7 +274,8 @@ impl Section<'_> {
         node: &Node,
         expected: &str,
     ) -> Result<T, RecipeError> {
-        let (place, path) = (self.source.place(node.origin), self.path(key));
+        let place = self.source.place(node.origin);
+        let path = self.path(key);
         let parsed = self.text_of(key, node, expected)?.parse();
         parsed.map_err(|message| RecipeError::Conflict { place, key: path, message })
     }
@@ -286,14 +287,15 @@ impl Section<'_> {
         expected: &str,
     ) -> Result<T, RecipeError> {
         let name = self.text_of(key, node, expected)?;
-        let (path, place) = (self.path(key), self.source.place(node.origin));
+        let path = self.path(key);
+        let place = self.source.place(node.origin);
         if PLANNED_VALUES.iter().any(|(planned, values)| *planned == path && values.contains(&name.as_str()))
         {
             return Err(RecipeError::NotSupported { place, what: format!("{path} = {name:?}") });
         }
         let deserializer: StrDeserializer<VariantError> = name.as_str().into_deserializer();
         T::deserialize(deserializer).map_err(|error| {
-            // serde says "unknown variant `x`, expected `y` or `z`"; the first half stands in our message already.
+            // serde writes "unknown variant `x`, expected `y` or `z`"; only the second half is needed.
             let message = error.to_string();
             let expected = message.split_once(", expected ").map_or(message.as_str(), |(_, names)| names);
             self.out_of_range(key, node, expected)

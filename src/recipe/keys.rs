@@ -1,9 +1,9 @@
-//! The names of all sections and keys, and what a wrong one may have meant.
+//! The names of all sections and keys, and suggestions for unknown ones.
 
 use super::error::RecipeError;
 use super::source::{Entry, Source, Value};
 
-/// Every section with its keys, in the order of `recipes/chat.toml`.
+/// All sections with their keys, in the order of `recipes/chat.toml`.
 const SECTIONS: [(&str, &[&str]); 7] = [
     ("model", &["base", "fingerprint"]),
     ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from", "allow_other_base"]),
@@ -52,13 +52,16 @@ const SECTIONS: [(&str, &[&str]); 7] = [
     ),
     ("eval", &["steps", "samples", "max_new_tokens", "keep_best", "early_stopping_patience"]),
     ("output", &["dir", "export", "base_model_name", "save_steps", "save_total_limit"]),
-    ("device", &["backend", "adapter", "kernels"]),
+    ("device", &["backend", "gpu", "kernels"]),
 ];
 
-/// Keys that later versions are meant to have.
+/// Keys that are planned for later versions.
 const PLANNED: [(&str, &[&str]); 1] = [("lora", &["layers"])];
 
-/// What other trainers call a key (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm), where the spelling is no hint.
+/// Renamed keys: section, old name, new name.
+const RENAMED: [(&str, &str, &str); 1] = [("device", "adapter", "gpu")];
+
+/// Names of keys in other trainers (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm) that are spelled differently.
 const OTHER_NAMES: [(&str, &str); 26] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
@@ -88,10 +91,10 @@ const OTHER_NAMES: [(&str, &str); 26] = [
     ("output_dir", "output.dir"),
 ];
 
-/// Least `strsim::normalized_damerau_levenshtein` at which a name is suggested.
-const ALIKE: f64 = 0.5;
+/// Minimum `strsim::normalized_damerau_levenshtein` at which a name is suggested.
+const MIN_SIMILARITY: f64 = 0.5;
 
-/// Refuses the first key or section that is not known.
+/// Rejects the first unknown key or section.
 pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
     for section in &source.entries {
         let name = section.key.as_str();
@@ -118,15 +121,17 @@ pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
 }
 
 fn unknown(source: &Source, section: &str, entry: &Entry) -> RecipeError {
-    let (place, key) = (source.place(entry.origin), entry.key.as_str());
+    let place = source.place(entry.origin);
+    let key = entry.key.as_str();
     if PLANNED.iter().any(|(name, keys)| *name == section && keys.contains(&key)) {
         return RecipeError::NotSupported { place, what: format!("`{key}` in [{section}]") };
     }
-    RecipeError::Unknown {
-        place,
-        what: format!("key `{key}` in [{section}]"),
-        hint: key_hint(Some(section), key),
-    }
+    let renamed = RENAMED.iter().find(|(name, old, _)| (*name, *old) == (section, key));
+    let hint = match renamed {
+        Some((_, old, new)) => format!("`{old}` is now called `{new}`"),
+        None => key_hint(Some(section), key),
+    };
+    RecipeError::Unknown { place, what: format!("key `{key}` in [{section}]"), hint }
 }
 
 fn section_hint(name: &str) -> String {
@@ -159,10 +164,12 @@ fn key_hint(section: Option<&str>, key: &str) -> String {
     }
 }
 
-/// The candidate most like `name`, if any is alike at all.
+/// The candidate most similar to `name`, if any is similar enough.
 pub(super) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let likeness = |candidate: &&str| strsim::normalized_damerau_levenshtein(name, candidate);
-    candidates.filter(|c| likeness(c) >= ALIKE).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+    let similarity = |candidate: &&str| strsim::normalized_damerau_levenshtein(name, candidate);
+    candidates
+        .filter(|c| similarity(c) >= MIN_SIMILARITY)
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {

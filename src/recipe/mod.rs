@@ -1,59 +1,60 @@
-//! What to do: the strict recipe, in TOML or JSON.
+//! The recipe of a run: a strict format, in TOML or JSON.
 //!
-//! Every key has a type, a range and a default; a key that is not known is an error. `recipes/chat.toml` is the
-//! manual of all keys. Paths are relative to the working directory.
+//! Every key has a type, a range and a default. An unknown key is an error. `recipes/chat.toml` documents all keys. Paths
+//! are relative to the working directory.
 
 mod changes;
 mod error;
 mod fields;
 mod keys;
+mod read;
 mod sections;
 mod source;
+mod values;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 pub use changes::Change;
 pub use error::{Place, RecipeError};
-pub use source::Format;
+pub use read::split_override;
+pub use source::Syntax;
+pub use values::{Cache, Switch, TargetModules, Template};
 
+use crate::adapter::{AdapterPath, Format as AdapterFormat};
 use crate::base::Fingerprint;
-use crate::base::Module;
 pub use crate::data::dataset::{Format as DataFormat, Invalid, Overlong};
 pub use crate::data::template::TrainOn;
-use crate::export::AdapterPath;
-pub use crate::export::Format as Export;
-use crate::families;
-use crate::files;
-pub use crate::gpu::{Backend, KernelSetting};
-use source::Source;
+use crate::gpu::{Backend, KernelSetting};
+pub use crate::train::OptimizerKind;
+pub use crate::train::schedule::LrScheduler;
 
-/// A whole run, with every default filled in.
+/// The settings of a whole run, with every default filled in.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recipe {
-    /// The frozen base.
+    /// The frozen base model.
     pub model: Model,
-    /// The adapter.
+    /// The LoRA adapter.
     pub lora: Lora,
-    /// The samples.
+    /// The samples, and how they become tokens.
     pub data: Data,
     /// The optimization.
     pub train: Train,
-    /// What is measured on the way.
+    /// Evaluation during the run.
     pub eval: Eval,
-    /// What is written, and where.
+    /// The files that the run writes.
     pub output: Output,
-    /// Which GPU.
+    /// The GPU and its kernels.
     pub device: Device,
 }
 
-/// `[model]`
+/// `[model]`: the base model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
     /// `tiny` (the model in `models/`), the path of a `.gguf` file, or an Ollama tag.
     pub base: String,
-    /// The only base that will do; a finished run's resolved recipe has that of its own.
+    /// Fingerprint that the base must have. The resolved recipe of a run contains the fingerprint of its base.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub fingerprint: Option<Fingerprint>,
 }
@@ -62,7 +63,7 @@ fn as_text<S: Serializer>(text: &Option<impl ToString>, serializer: S) -> Result
     text.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
-/// `[lora]`
+/// `[lora]`: the adapter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lora {
     /// Rank `R` of every `B·A`.
@@ -73,79 +74,51 @@ pub struct Lora {
     pub rslora: bool,
     /// Probability in `[0, 1)` that an input element of `A` is zeroed in training.
     pub dropout: f64,
-    /// Which matrices carry an adapter.
+    /// Matrices that get an adapter.
     pub target_modules: TargetModules,
-    /// Adapters of any [`Export`] form whose weighted sum is the starting point: a warm start, not a resume.
+    /// Adapters of any [`AdapterFormat`] whose weighted sum training starts from, with a new optimizer state.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_from: Vec<AdapterPath>,
-    /// Whether adapters that were trained on another model than `model.base` may be loaded.
+    /// Whether to load adapters that were trained on another model than `model.base`.
     pub allow_other_base: bool,
 }
 
-/// Which kinds of matrices carry an adapter.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TargetModules {
-    /// Every kind that the model has.
-    AllLinear,
-    /// These kinds, in the recipe's order, each once.
-    Only(Vec<Module>),
-}
-
-impl TargetModules {
-    /// The kinds as a list, for [`crate::adapter::lora::slots`].
-    pub fn modules(&self) -> &[Module] {
-        match self {
-            TargetModules::AllLinear => Module::ALL_LINEAR,
-            TargetModules::Only(modules) => modules,
-        }
-    }
-}
-
-impl Serialize for TargetModules {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            TargetModules::AllLinear => serializer.serialize_str("all-linear"),
-            TargetModules::Only(modules) => serializer.collect_seq(modules.iter().map(|m| m.gguf_name())),
-        }
-    }
-}
-
-/// `[data]`
+/// `[data]`: the samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Data {
-    /// Files, folders or patterns of training samples; empty where [`Data::sources`] names them.
+    /// Files, folders or patterns of training samples. Empty if [`Data::sources`] lists them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub train: Vec<PathBuf>,
-    /// The same of validation samples; empty where `val_size` splits them off.
+    /// Files, folders or patterns of validation samples. Empty if `val_size` splits them off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub valid: Vec<PathBuf>,
-    /// Validation samples split off the training samples: 0 none, below 1 a fraction, from 1 on a whole count.
+    /// Validation samples to split off the training samples: 0 for none, below 1 a fraction, otherwise a count.
     pub val_size: f64,
-    /// Shape of the samples.
+    /// Format of the samples.
     pub format: DataFormat,
-    /// How conversations become text.
+    /// Chat template that renders conversations.
     pub template: Template,
-    /// Which part of them carries loss.
+    /// Tokens of a conversation that are loss tokens.
     pub train_on: TrainOn,
-    /// Most tokens `T` in one row: in a packed row of several samples, or in a sample of its own.
+    /// Maximum number of tokens in a row, whether it holds one sample or several packed ones.
     pub max_seq_len: usize,
-    /// What happens to a sample that is longer.
+    /// The treatment of longer samples.
     pub overlong: Overlong,
-    /// What happens to a record that cannot be used.
+    /// The treatment of invalid records.
     pub invalid: Invalid,
-    /// Whether samples share rows.
+    /// Whether several samples are packed into one row.
     pub packing: bool,
-    /// Whether each epoch draws a new order from the seed.
+    /// Whether each epoch has its own random order, drawn from the seed.
     pub shuffle: bool,
-    /// Where tokens are kept between runs.
+    /// Where tokenized files are cached between runs.
     pub cache: Cache,
-    /// `[[data.sources]]`: training samples, each kind with its own weight and shape; instead of `train`.
+    /// `[[data.sources]]`: training samples with a weight and a format per source, instead of `train`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<DataSource>,
 }
 
 impl Data {
-    /// The training samples' sources; `train` is those of weight 1.
+    /// All sources of training samples. The paths of `train` have weight 1.
     pub fn training(&self) -> Vec<DataSource> {
         let plain = |path: &PathBuf| DataSource {
             path: path.clone(),
@@ -157,101 +130,42 @@ impl Data {
     }
 }
 
-/// One of `[[data.sources]]`
+/// One `[[data.sources]]` entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataSource {
     /// File, folder or pattern.
     pub path: PathBuf,
-    /// How often an epoch shows each of its samples; of a fraction, each epoch draws other samples.
+    /// How often an epoch shows each sample. For a fraction, each epoch draws different samples.
     pub weight: f64,
-    /// Shape of its samples; `data.format` unless set.
+    /// Format of its samples; `data.format` unless set.
     pub format: DataFormat,
-    /// Which part of them carries loss; `data.train_on` unless set.
+    /// Tokens that are loss tokens; `data.train_on` unless set.
     pub train_on: TrainOn,
 }
 
-/// How conversations become text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Template {
-    /// What runs the base renders: the built-in layout for Ollama's models, else the file's own template.
-    Auto,
-    /// The base file's own (`tokenizer.chat_template`).
-    Gguf,
-    /// The built-in layout of a family, by the family's name.
-    BuiltIn(&'static str),
-    /// A Jinja file.
-    File(PathBuf),
-}
-
-impl Template {
-    /// What `text` means in a recipe and on the command line.
-    pub fn from_name(text: &str) -> Template {
-        match text {
-            "auto" => Template::Auto,
-            "gguf" => Template::Gguf,
-            text => match families::named(text) {
-                Some(family) => Template::BuiltIn(family.name),
-                None => Template::File(text.into()),
-            },
-        }
-    }
-}
-
-impl Serialize for Template {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Template::Auto => serializer.serialize_str("auto"),
-            Template::Gguf => serializer.serialize_str("gguf"),
-            Template::BuiltIn(family) => serializer.serialize_str(family),
-            Template::File(path) => path.serialize(serializer),
-        }
-    }
-}
-
-/// Where tokens are kept between runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// In the user's cache folder.
-    User,
-    /// Nowhere.
-    Off,
-    /// In this folder.
-    Folder(PathBuf),
-}
-
-impl Serialize for Cache {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Cache::User => serializer.serialize_bool(true),
-            Cache::Off => serializer.serialize_bool(false),
-            Cache::Folder(path) => path.serialize(serializer),
-        }
-    }
-}
-
-/// `[train]`
+/// `[train]`: the optimization.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Train {
-    /// Decides the adapter's start, the order and the dropout.
+    /// Seed of the adapter's initial values, the sample order and the dropout masks.
     pub seed: u64,
-    /// Passes over the training samples, where `max_steps` is not set.
+    /// Passes over the training samples, unless `max_steps` is set.
     pub epochs: usize,
-    /// Optimizer steps; overrides `epochs`, as in transformers.
+    /// Number of optimizer steps; overrides `epochs`, as in transformers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<usize>,
-    /// Rows in one forward and backward pass.
+    /// Rows per forward and backward pass.
     pub batch_size: usize,
-    /// Forward and backward passes in one optimizer step.
+    /// Forward and backward passes per optimizer step.
     pub gradient_accumulation_steps: usize,
     /// How gradients become updates.
-    pub optimizer: Optimizer,
+    pub optimizer: OptimizerKind,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// AdamW's decay of the first moment, in `[0, 1)`.
     pub adam_beta1: f64,
     /// AdamW's decay of the second moment, in `[0, 1)`.
     pub adam_beta2: f64,
-    /// What AdamW adds to its denominator.
+    /// Term that AdamW adds to its denominator for numerical stability.
     pub adam_epsilon: f64,
     /// Shape of the learning rate after the warm-up.
     pub lr_scheduler: LrScheduler,
@@ -264,209 +178,59 @@ pub struct Train {
     pub warmup_steps: Option<usize>,
     /// Decoupled weight decay.
     pub weight_decay: f64,
-    /// Gradients are scaled down to this L2 norm over the whole adapter; 0 = off.
+    /// Gradients are clipped to this L2 norm over the whole adapter; 0 disables clipping.
     pub max_grad_norm: f64,
-    /// Whether layers keep their activations or compute them again in the backward pass.
+    /// Whether the backward pass recomputes activations instead of keeping them.
     pub gradient_checkpointing: Switch,
-    /// GiB that the memory plan may take in all, with `gradient_checkpointing = "auto"`.
+    /// GiB of GPU memory that the plan may use, with `gradient_checkpointing = "auto"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<f64>,
-    /// Whether the experts of a mixture stay in host memory and are copied to the device layer by layer; `Auto`: those of as few
-    /// layers as `memory_limit` asks for.
+    /// Whether the experts of a mixture stay in host memory and are copied to the device layer by layer. With `Auto`, as few
+    /// layers as `memory_limit` requires.
     pub offload_experts: Switch,
-    /// Steps that may be left out because they are not finite, before the run stops.
+    /// Number of steps with an infinite loss or gradient that are skipped before the run stops.
     pub max_skipped_steps: usize,
 }
 
-/// How gradients become updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Optimizer {
-    /// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101), as `torch.optim.AdamW`.
-    Adamw,
-    /// Plain gradient descent, as `torch.optim.SGD` without momentum.
-    Sgd,
-}
-
-/// Shape of the learning rate after the warm-up. See [`crate::train::schedule`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LrScheduler {
-    /// Half a cosine from the peak to the minimum.
-    Cosine,
-    /// A straight line from the peak to the minimum.
-    Linear,
-    /// The peak.
-    Constant,
-}
-
-/// What the memory plan may decide, or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
-    /// The memory plan decides, layer by layer.
-    Auto,
-    /// For every layer.
-    On,
-    /// For none.
-    Off,
-}
-
-impl Serialize for Switch {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Switch::Auto => serializer.serialize_str("auto"),
-            Switch::On => serializer.serialize_bool(true),
-            Switch::Off => serializer.serialize_bool(false),
-        }
-    }
-}
-
-/// `[eval]`
+/// `[eval]`: evaluation during the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Eval {
-    /// Validation after every so many optimizer steps; 0 = only before the first and after the last.
+    /// Optimizer steps between evaluations; 0 evaluates only before the first and after the last step.
     pub steps: usize,
-    /// User turns that the model answers at every evaluation.
+    /// Prompts that the model answers at every evaluation.
     pub samples: Vec<String>,
-    /// Longest answer to them, in tokens.
+    /// Maximum length of an answer, in tokens.
     pub max_new_tokens: usize,
-    /// Whether the adapter with the lowest validation loss is written, rather than the last one.
+    /// Whether to export the adapter with the lowest validation loss instead of the last one.
     pub keep_best: bool,
-    /// Evaluations in a row without a lower validation loss after which the run ends; 0 = none.
+    /// Number of evaluations without a lower validation loss after which the run ends; 0 disables early stopping.
     pub early_stopping_patience: usize,
 }
 
-/// `[output]`
+/// `[output]`: the files that the run writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Output {
-    /// The run's folder.
+    /// Folder of the run.
     pub dir: PathBuf,
-    /// What is written into it at the end.
-    pub export: Vec<Export>,
-    /// `base_model_name_or_path` of `adapter_config.json`; unset, it is `model.base`.
+    /// Formats of the final adapter.
+    pub export: Vec<AdapterFormat>,
+    /// `base_model_name_or_path` in `adapter_config.json`; `model.base` unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_model_name: Option<String>,
-    /// Optimizer steps from one checkpoint to the next; 0 = only at the end, or where the run is stopped.
+    /// Optimizer steps between checkpoints; 0 writes one only at the end, or when the run is stopped.
     pub save_steps: usize,
-    /// Checkpoints that are kept.
+    /// Number of checkpoints to keep.
     pub save_total_limit: usize,
 }
 
-/// `[device]`
+/// `[device]`: the GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Device {
-    /// Which graphics interface.
+    /// Graphics API.
     pub backend: Backend,
-    /// Part of the adapter's name, in any case; unset, the fastest kind of adapter is taken.
+    /// Part of the GPU's name, in upper or lower case. If unset, a discrete GPU is preferred over an integrated one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub adapter: Option<String>,
-    /// Which kernels it runs.
+    pub gpu: Option<String>,
+    /// KernelSetting that the GPU runs.
     pub kernels: KernelSetting,
-}
-
-impl Recipe {
-    /// Reads a recipe file: JSON if its name ends in `.json`, else TOML. The only access to files besides
-    /// [`Recipe::check_files`].
-    pub fn read<S: AsRef<str>>(path: &Path, overrides: &[(S, S)]) -> Result<Recipe, RecipeError> {
-        let text = files::read_to_string(path)
-            .map_err(|source| RecipeError::Read { path: error::absolute(path), source })?;
-        let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
-        let format = if is_json { Format::Json } else { Format::Toml };
-        Recipe::parse(&text, format, &path.display().to_string(), overrides)
-    }
-
-    /// Parses a recipe. `name` stands in messages; each override is (`section.key`, value as on a command line).
-    pub fn parse<S: AsRef<str>>(
-        text: &str,
-        format: Format,
-        name: &str,
-        overrides: &[(S, S)],
-    ) -> Result<Recipe, RecipeError> {
-        let parsed = Recipe::parse_sections(text, format, name, overrides);
-        // A resolved recipe says who wrote it.
-        let newer = text.strip_prefix(RESOLVED_BY).and_then(|rest| rest.split([':', '\n']).next());
-        match newer.filter(|found| version(found) > version(env!("CARGO_PKG_VERSION"))) {
-            Some(found) => {
-                parsed.map_err(|error| RecipeError::Newer { found: found.into(), error: Box::new(error) })
-            }
-            None => parsed,
-        }
-    }
-
-    fn parse_sections<S: AsRef<str>>(
-        text: &str,
-        format: Format,
-        name: &str,
-        overrides: &[(S, S)],
-    ) -> Result<Recipe, RecipeError> {
-        let source = Source::parse(text, format, name, overrides)?;
-        keys::check(&source)?;
-        Ok(Recipe {
-            model: sections::model(&source.section("model"))?,
-            lora: sections::lora(&source.section("lora"))?,
-            data: sections::data(&source.section("data"))?,
-            train: sections::train(&source.section("train"))?,
-            eval: sections::eval(&source.section("eval"))?,
-            output: sections::output(&source.section("output"))?,
-            device: sections::device(&source.section("device"))?,
-        })
-    }
-
-    /// Every default, for [`crate::run::finetune`]: it names no data and writes nothing.
-    pub fn new(base: &str) -> Recipe {
-        let required = "model.base = 'tiny'\ndata.train = '-'\noutput.dir = '-'";
-        let recipe = Recipe::parse::<&str>(required, Format::Toml, "defaults", &[]);
-        let mut recipe = recipe.expect("what is required is there");
-        (recipe.model.base, recipe.data.train) = (base.into(), Vec::new());
-        recipe
-    }
-
-    /// The whole recipe as TOML; reading it back gives an equal recipe.
-    pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("a recipe is tables of plain values")
-    }
-
-    /// [`Recipe::to_toml`] under a line that says which version of the program filled in the defaults.
-    pub fn to_resolved_toml(&self) -> String {
-        let version = env!("CARGO_PKG_VERSION");
-        format!("{RESOLVED_BY}{version}: the recipe with every default filled in\n\n{}", self.to_toml())
-    }
-
-    /// The same recipe for no other base than the one with this fingerprint.
-    pub fn pinned(&self, fingerprint: &Fingerprint) -> Recipe {
-        let model = Model { fingerprint: Some(fingerprint.clone()), ..self.model.clone() };
-        Recipe { model, ..self.clone() }
-    }
-
-    /// Whether the files that the recipe reads exist; the error shows the absolute path that was tried.
-    pub fn check_files(&self) -> Result<(), RecipeError> {
-        let data = self.data.train.iter().map(|p| ("data.train", p));
-        let sources = self.data.sources.iter().map(|s| ("data.sources", &s.path));
-        let valid = self.data.valid.iter().map(|p| ("data.valid", p));
-        let template = match &self.data.template {
-            Template::File(path) => Some(("data.template", path)),
-            _ => None,
-        };
-        let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
-        let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
-        match all.find(|(_, path)| !files::exists(path) && !crate::data::dataset::files::is_pattern(path)) {
-            Some((key, path)) => Err(RecipeError::NoFile { key, path: error::absolute(path) }),
-            None => Ok(()),
-        }
-    }
-}
-
-/// How a resolved recipe begins; the version follows.
-const RESOLVED_BY: &str = "# rullama-train ";
-
-/// `1.2.3` as numbers that compare; what is no number counts as 0.
-fn version(text: &str) -> Vec<u64> {
-    text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0)).collect()
-}
-
-/// Splits `section.key=value`, the argument of `--set`.
-pub fn split_override(argument: &str) -> Result<(&str, &str), RecipeError> {
-    let (key, value) =
-        argument.split_once('=').ok_or_else(|| RecipeError::Override { argument: argument.to_owned() })?;
-    Ok((key.trim(), value.trim()))
 }

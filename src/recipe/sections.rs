@@ -1,18 +1,22 @@
-//! Each section's keys with their types, ranges and defaults.
+//! The keys of each section, with their types, ranges and defaults.
 
 use std::path::PathBuf;
 
 use super::error::RecipeError;
 use super::fields::Section;
 use super::{
-    Backend, Data, DataFormat, DataSource, Device, Eval, Export, Invalid, KernelSetting, Lora, LrScheduler,
-    Model, Optimizer, Output, Overlong, Switch, Template, Train, TrainOn,
+    Data, DataFormat, DataSource, Device, Eval, Invalid, Lora, LrScheduler, Model, OptimizerKind, Output,
+    Overlong, Switch, Template, Train, TrainOn,
 };
+use crate::adapter::Format;
+use crate::families;
+use crate::gpu::{Backend, KernelSetting};
 
 pub(super) fn model(section: &Section) -> Result<Model, RecipeError> {
-    let expected = "\"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file";
+    let example = families::ALL[0].example;
+    let expected = format!("\"tiny\", an Ollama tag such as \"{example}\", or the path of a .gguf file");
     Ok(Model {
-        base: section.text("base")?.ok_or_else(|| section.missing("base", expected))?,
+        base: section.text("base")?.ok_or_else(|| section.missing("base", &expected))?,
         fingerprint: section.parsed("fingerprint")?,
     })
 }
@@ -39,7 +43,7 @@ pub(super) fn data(section: &Section) -> Result<Data, RecipeError> {
     })?;
     if !valid.is_empty() && val_size > 0.0 {
         return Err(section
-            .conflict("val_size", "`valid` names the validation samples already; remove one of the two"));
+            .conflict("val_size", "`valid` already names the validation samples; remove one of the two"));
     }
     let format = section.choice("format", DataFormat::Auto)?;
     let train_on = section.choice("train_on", TrainOn::Assistant)?;
@@ -54,7 +58,7 @@ pub(super) fn data(section: &Section) -> Result<Data, RecipeError> {
     })?;
     let train = section.paths("train")?;
     if train.is_some() && !sources.is_empty() {
-        return Err(section.conflict("sources", "`train` names the samples already; remove one of the two"));
+        return Err(section.conflict("sources", "`train` already names the samples; remove one of the two"));
     }
     let expected = "a file of samples, a folder or a pattern such as \"data/*.jsonl\", or a list of them";
     if train.is_none() && sources.is_empty() {
@@ -92,12 +96,12 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
     let warmup_ratio = fraction("warmup_ratio", if warmup_steps.is_some() { 0.0 } else { 0.05 })?;
     if warmup_steps.is_some() && warmup_ratio > 0.0 {
         return Err(section
-            .conflict("warmup_ratio", "`warmup_steps` sets the warm-up already; remove one of the two"));
+            .conflict("warmup_ratio", "`warmup_steps` already sets the warm-up; remove one of the two"));
     }
     let gradient_checkpointing = section.switch("gradient_checkpointing")?;
     let memory_limit = section.has("memory_limit").then(|| positive("memory_limit", 1.0)).transpose()?;
     if memory_limit.is_some() && gradient_checkpointing != Switch::Auto {
-        let message = "`gradient_checkpointing` says what is kept already; remove one of the two";
+        let message = "`gradient_checkpointing` already decides what is kept; remove one of the two";
         return Err(section.conflict("memory_limit", message));
     }
     Ok(Train {
@@ -106,7 +110,7 @@ pub(super) fn train(section: &Section) -> Result<Train, RecipeError> {
         max_steps: section.optional_count("max_steps", 1)?,
         batch_size: section.count("batch_size", 1, 1)?,
         gradient_accumulation_steps: section.count("gradient_accumulation_steps", 1, 1)?,
-        optimizer: section.choice("optimizer", Optimizer::Adamw)?,
+        optimizer: section.choice("optimizer", OptimizerKind::Adamw)?,
         learning_rate: positive("learning_rate", 1e-4)?,
         adam_beta1: beta("adam_beta1", 0.9)?,
         adam_beta2: beta("adam_beta2", 0.999)?,
@@ -128,7 +132,7 @@ pub(super) fn eval(section: &Section) -> Result<Eval, RecipeError> {
     let steps = section.count("steps", 0, 0)?;
     let early_stopping_patience = section.count("early_stopping_patience", 0, 0)?;
     if early_stopping_patience > 0 && steps == 0 {
-        let message = "it counts evaluations, and `steps` is 0; set eval.steps, or remove it";
+        let message = "it counts evaluations, but eval.steps is 0; set eval.steps, or remove this key";
         return Err(section.conflict("early_stopping_patience", message));
     }
     Ok(Eval {
@@ -141,10 +145,11 @@ pub(super) fn eval(section: &Section) -> Result<Eval, RecipeError> {
 }
 
 pub(super) fn output(section: &Section) -> Result<Output, RecipeError> {
-    let dir = section.text("dir")?.ok_or_else(|| section.missing("dir", "the folder that the run writes"))?;
+    let dir =
+        section.text("dir")?.ok_or_else(|| section.missing("dir", "the folder for the files of the run"))?;
     Ok(Output {
         dir: PathBuf::from(dir),
-        export: section.choices("export", &[Export::Peft])?,
+        export: section.choices("export", &[Format::Peft])?,
         base_model_name: section.text("base_model_name")?,
         save_steps: section.count("save_steps", 50, 0)?,
         save_total_limit: section.count("save_total_limit", 2, 1)?,
@@ -154,7 +159,7 @@ pub(super) fn output(section: &Section) -> Result<Output, RecipeError> {
 pub(super) fn device(section: &Section) -> Result<Device, RecipeError> {
     Ok(Device {
         backend: section.choice("backend", Backend::Auto)?,
-        adapter: section.text("adapter")?,
+        gpu: section.text("gpu")?,
         kernels: section.choice("kernels", KernelSetting::Auto)?,
     })
 }

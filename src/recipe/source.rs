@@ -1,4 +1,4 @@
-//! TOML, JSON and overrides as one tree whose every key and value knows where it was written.
+//! Parses TOML, JSON and overrides into one tree in which every key and value has its position in the text.
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -8,19 +8,19 @@ use toml::de::{DeTable, DeValue};
 use super::error::{Place, RecipeError};
 use super::fields::Section;
 
-/// Language of a recipe.
+/// Syntax of a recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum Syntax {
     /// TOML 1.1.
     Toml,
-    /// JSON, the sections as objects.
+    /// JSON, with sections as objects.
     Json,
 }
 
-/// Lists and tables inside each other beyond this are refused: no key takes more than a list in a table.
+/// Deeper nesting of lists and tables is an error: no key needs more than a list in a table.
 const MAX_DEPTH: usize = 8;
 
-/// Where a key or value was written.
+/// The origin of a key or value.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
     /// Byte offset in the text.
@@ -29,13 +29,13 @@ pub(super) enum Origin {
     Override(usize),
 }
 
-/// A value and where it stands.
+/// A value with its origin.
 pub(super) struct Node {
     pub value: Value,
     pub origin: Origin,
 }
 
-/// What TOML and JSON have in common.
+/// A value that both TOML and JSON can express.
 pub(super) enum Value {
     Boolean(bool),
     Integer(i64),
@@ -43,7 +43,7 @@ pub(super) enum Value {
     Text(String),
     List(Vec<Node>),
     Table(Vec<Entry>),
-    /// Something that no key takes (a date, null, an integer beyond 64 bits), in words.
+    /// A value that no key takes (a date, null, an integer beyond 64 bits), described in words.
     Other(String),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Entry {
     pub node: Node,
 }
 
-/// A parsed recipe, overrides applied.
+/// A parsed recipe with its overrides applied.
 pub(super) struct Source<'a> {
     name: &'a str,
     text: &'a str,
@@ -65,7 +65,7 @@ pub(super) struct Source<'a> {
 impl<'a> Source<'a> {
     pub fn parse<S: AsRef<str>>(
         text: &'a str,
-        format: Format,
+        syntax: Syntax,
         name: &'a str,
         overrides: &[(S, S)],
     ) -> Result<Source<'a>, RecipeError> {
@@ -73,9 +73,9 @@ impl<'a> Source<'a> {
         let show = |(key, value): &(S, S)| format!("--set {}={}", key.as_ref(), value.as_ref());
         let mut source =
             Source { name, text, overrides: overrides.iter().map(show).collect(), entries: Vec::new() };
-        source.entries = match format {
-            Format::Toml => source.toml_entries()?,
-            Format::Json => source.json_entries()?,
+        source.entries = match syntax {
+            Syntax::Toml => source.toml_entries()?,
+            Syntax::Json => source.json_entries()?,
         };
         for (index, (key, value)) in overrides.iter().enumerate() {
             source.apply(index, key.as_ref(), value.as_ref())?;
@@ -83,14 +83,14 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// The section of that name; empty where the recipe has none.
+    /// The section `name`; empty if the recipe does not have it.
     pub fn section(&self, name: &'static str) -> Section<'_> {
         let entries = self.entries.iter().find(|e| e.key == name).map(|e| &e.node.value);
         let entries = if let Some(Value::Table(entries)) = entries { entries.as_slice() } else { &[] };
         Section { source: self, name, entries }
     }
 
-    /// What messages call the recipe.
+    /// Name of the recipe in messages.
     pub fn name(&self) -> String {
         self.name.to_owned()
     }
@@ -99,7 +99,7 @@ impl<'a> Source<'a> {
         match origin {
             Origin::Override(index) => Place { name: self.overrides[index].clone(), position: None },
             Origin::Text(offset) => {
-                // A parser may point past the end, or (in an error) into a character.
+                // A parser may point past the end or, in an error, into the middle of a character.
                 let before = String::from_utf8_lossy(&self.text.as_bytes()[..offset.min(self.text.len())]);
                 let line = before.matches('\n').count() + 1;
                 let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
@@ -128,19 +128,20 @@ impl<'a> Source<'a> {
     }
 
     fn json_node(&self, raw: &RawValue, depth: usize) -> Result<Node, RecipeError> {
-        let (text, start) = (raw.get(), self.offset(raw));
+        let text = raw.get();
+        let start = self.offset(raw);
         let syntax =
             |message: String| RecipeError::Syntax { place: self.place(Origin::Text(start)), message };
         let failed = |error: serde_json::Error| self.json_error(start, &error);
         if depth > MAX_DEPTH {
-            return Err(syntax(format!("lists and objects are nested more than {MAX_DEPTH} deep")));
+            return Err(syntax(format!("lists and objects are nested more than {MAX_DEPTH} levels deep")));
         }
         let value = match text.as_bytes().first() {
             Some(b'{') => {
                 let members: Members = serde_json::from_str(text).map_err(failed)?;
                 let mut entries: Vec<Entry> = Vec::with_capacity(members.0.len());
                 for (raw_key, value) in members.0 {
-                    // Slices of `text` are slices of `self.text`, so their offsets stay true.
+                    // Slices of `text` are slices of `self.text`, so offsets can be computed from them.
                     let key: String = serde_json::from_str(raw_key.get()).map_err(failed)?;
                     let origin = Origin::Text(self.offset(raw_key));
                     if entries.iter().any(|e| e.key == key) {
@@ -176,7 +177,7 @@ impl<'a> Source<'a> {
         raw.get().as_ptr() as usize - self.text.as_ptr() as usize
     }
 
-    /// `start`: where the parsed part begins in the text.
+    /// Converts a parser error. `start`: byte offset of the parsed part in the text.
     fn json_error(&self, start: usize, error: &serde_json::Error) -> RecipeError {
         let part = &self.text[start..];
         let line_start: usize =
@@ -187,7 +188,7 @@ impl<'a> Source<'a> {
         RecipeError::Syntax { place, message }
     }
 
-    /// Sets `section.key`; keys and types are checked later, as those of the file are.
+    /// Sets `section.key`. Keys and types are checked later, like those of the file.
     fn apply(&mut self, index: usize, path: &str, text: &str) -> Result<(), RecipeError> {
         let origin = Origin::Override(index);
         let node = self.override_node(index, text)?;
@@ -226,7 +227,7 @@ impl<'a> Source<'a> {
 
 fn toml_table(table: &DeTable<'_>, origin: &dyn Fn(usize) -> Origin) -> Vec<Entry> {
     let mut items: Vec<_> = table.iter().collect();
-    items.sort_by_key(|(key, _)| key.span().start); // the first error is the topmost one
+    items.sort_by_key(|(key, _)| key.span().start); // so that the first error is the topmost one
     let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| Entry {
         key: ToString::to_string(key.get_ref() as &std::borrow::Cow<'_, str>),
         origin: origin(key.span().start),
@@ -261,7 +262,7 @@ fn integer(digits: &str, radix: u32) -> Value {
 }
 
 impl Value {
-    /// The value in words, for messages.
+    /// Describes the value in words, for messages.
     pub fn describe(&self) -> String {
         match self {
             Value::Boolean(flag) => flag.to_string(),
@@ -275,7 +276,7 @@ impl Value {
     }
 }
 
-/// The members of a JSON object in their order, keys and values still as text.
+/// The members of a JSON object in order, with keys and values as text.
 struct Members<'a>(Vec<(&'a RawValue, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

@@ -110,7 +110,7 @@ pub struct Gradients {
     pub ddown: Vec<f64>,
     /// `A` `[E, R, in]` and `B` `[E, out, R]` of `gate_up_lora`.
     pub dgate_up_lora: Option<[Vec<f64>; 2]>,
-    /// The same of `down_lora`.
+    /// Gradients of `down_lora`.
     pub ddown_lora: Option<[Vec<f64>; 2]>,
 }
 

@@ -1,51 +1,51 @@
-//! Line charts as SVG that stretches to any width, with labels in HTML, which do not.
+//! Line charts. The lines are SVG that stretches to any width; the labels are HTML and keep their size.
 
 use std::fmt::Write;
 
 use serde_json::json;
 
-use super::words::{escape, grouped};
+use super::text::{escape, grouped};
 
-/// Most points of a line; of more, the lowest and the highest of each stretch are drawn.
-const POINTS: usize = 800;
-/// Side of the SVG's own square of coordinates.
+/// Maximum number of points of a line. Longer lines are reduced to the minimum and maximum of each interval.
+const MAX_POINTS: usize = 800;
+/// Width and height of the SVG in its own coordinates.
 const SIDE: f64 = 1000.0;
 
-/// A line, or dots on a line.
+/// A line, or dots with a line.
 pub struct Series<'a> {
-    /// In the legend.
+    /// Name in the legend.
     pub name: &'a str,
-    /// Class that gives the colour: `train`, `raw`, `valid` or `plain`.
+    /// CSS class for the colour: `train`, `raw`, `valid` or `plain`.
     pub class: &'static str,
-    /// Step and value, by step.
+    /// Steps and values, sorted by step.
     pub points: Vec<(f64, f64)>,
-    /// Each point is a dot.
+    /// Whether each point is drawn as a dot.
     pub dots: bool,
 }
 
 /// Lines over steps.
 pub struct Chart<'a> {
-    /// What is shown.
+    /// Title of the chart.
     pub title: &'a str,
-    /// The unit or a hint, beside it.
+    /// Unit or hint, beside the title.
     pub note: &'a str,
-    /// At least one with points.
+    /// The lines.
     pub series: Vec<Series<'a>>,
-    /// The last step on the axis.
+    /// Last step on the horizontal axis.
     pub last_step: f64,
-    /// What is counted along the axis, in front of its number.
+    /// Unit of the horizontal axis.
     pub unit: &'a str,
-    /// How values are written.
+    /// Formats a value.
     pub format: fn(f64) -> String,
-    /// Ticks are powers of ten where the values span orders of magnitude.
+    /// Whether the vertical axis is logarithmic if the values span orders of magnitude.
     pub may_be_logarithmic: bool,
-    /// The axis begins at 0 however far the values are from it.
+    /// Whether the vertical axis always begins at 0.
     pub from_zero: bool,
-    /// Class of the figure.
+    /// CSS class of the figure.
     pub class: &'static str,
 }
 
-/// Values to places on the vertical axis, 0 below and 1 above.
+/// Maps values to positions on the vertical axis, from 0 at the bottom to 1 at the top.
 struct Axis {
     low: f64,
     high: f64,
@@ -57,10 +57,15 @@ impl Axis {
         let scale = |x: f64| if self.logarithmic { x.log10() } else { x };
         ((scale(value) - scale(self.low)) / (scale(self.high) - scale(self.low))).clamp(0.0, 1.0)
     }
+
+    /// Vertical position of a value in the SVG.
+    fn y(&self, value: f64) -> f64 {
+        SIDE * (1.0 - self.place(value))
+    }
 }
 
 impl Chart<'_> {
-    /// A chart of nothing, to be filled in.
+    /// An empty chart.
     pub fn new(format: fn(f64) -> String) -> Self {
         Chart {
             title: "",
@@ -75,73 +80,82 @@ impl Chart<'_> {
         }
     }
 
-    /// The figure; nothing where there is nothing to draw.
+    /// The chart as an HTML figure. Empty if no line has points.
     pub fn html(&self) -> String {
         let series: Vec<&Series> = self.series.iter().filter(|s| !s.points.is_empty()).collect();
         if series.is_empty() {
             return String::new();
         }
         let (axis, ticks) = self.axis(&series);
-        let x = |step: f64| SIDE * step / self.last_step.max(1.0);
-        let y = |value: f64| SIDE * (1.0 - axis.place(value));
         let mut svg = String::new();
         for tick in &ticks {
-            let _ = write!(svg, "<path class=grid d=\"M0 {0:.1}H{SIDE}\"/>", y(*tick));
+            let _ = write!(svg, "<path class=grid d=\"M0 {0:.1}H{SIDE}\"/>", axis.y(*tick));
         }
         let mut data = Vec::new();
         for s in &series {
-            let points = thinned(&s.points);
-            let mut path = String::new();
-            for (i, (step, value)) in points.iter().enumerate() {
-                let _ = write!(path, "{}{:.1} {:.1}", if i == 0 { "M" } else { "L" }, x(*step), y(*value));
-            }
-            // A line from one dot to another would tell of a way that nobody measured.
-            if !s.dots || points.len() > 2 {
-                let _ = write!(svg, "<path class=\"line {}\" d=\"{path}\"/>", s.class);
-            }
-            if s.dots || points.len() == 1 {
-                let dots: String = points
-                    .iter()
-                    .map(|(step, value)| format!("M{:.1} {:.1}h0", x(*step), y(*value)))
-                    .collect();
-                let _ = write!(svg, "<path class=\"dots {}\" d=\"{dots}\"/>", s.class);
-            }
-            let (steps, places): (Vec<f64>, Vec<f64>) =
-                points.iter().map(|&(step, value)| (step, round(axis.place(value)))).unzip();
-            let texts: Vec<String> = points.iter().map(|&(_, value)| (self.format)(value)).collect();
+            let points = downsample(&s.points);
+            self.draw(&mut svg, s, &points, &axis);
+            let steps: Vec<f64> = points.iter().map(|point| point.0).collect();
+            let places: Vec<f64> = points.iter().map(|point| round(axis.place(point.1))).collect();
+            let texts: Vec<String> = points.iter().map(|point| (self.format)(point.1)).collect();
             data.push(json!({ "name": s.name, "class": s.class, "x": steps, "y": places, "text": texts }));
         }
-        let label = |tick: &f64| {
-            let top = 100.0 * (1.0 - axis.place(*tick));
-            format!("<span style=\"top:{top:.2}%\">{}</span>", (self.format)(*tick))
-        };
-        let y_labels: String = ticks.iter().map(label).collect();
-        let label = |tick: &f64| {
-            let left = 100.0 * tick / self.last_step.max(1.0);
-            format!("<span style=\"left:{left:.2}%\">{}</span>", grouped(*tick as usize))
-        };
-        let x_labels: String = steps_of(self.last_step).iter().map(label).collect();
-        let legend = if series.len() > 1 {
-            series
-                .iter()
-                .map(|s| format!("<span class=\"key {}\">{}</span>", s.class, escape(s.name)))
-                .collect()
-        } else {
-            String::new()
-        };
+        let data = json!({ "last": self.last_step, "unit": self.unit, "series": data });
+        let legend = if series.len() > 1 { legend(&series) } else { String::new() };
         let note =
             if axis.logarithmic { format!("{} · logarithmic", self.note) } else { self.note.to_string() };
-        let data = json!({ "last": self.last_step, "unit": self.unit, "series": data });
         format!(
             "<figure class=\"card chart {}\"><figcaption><b>{}</b> <span class=note>{}</span><span class=legend>{legend}</span>\
-             </figcaption><div class=plot><div class=ys>{y_labels}</div><div class=area><svg viewBox=\"0 0 {SIDE} {SIDE}\" \
-             preserveAspectRatio=none role=img aria-label=\"{}\">{svg}</svg></div><div class=xs>{x_labels}</div>\
+             </figcaption><div class=plot><div class=ys>{}</div><div class=area><svg viewBox=\"0 0 {SIDE} {SIDE}\" \
+             preserveAspectRatio=none role=img aria-label=\"{}\">{svg}</svg></div><div class=xs>{}</div>\
              <script type=\"application/json\">{data}</script></div></figure>\n",
             self.class,
             escape(self.title),
             escape(note.trim_start_matches(" · ")),
+            self.y_labels(&axis, &ticks),
             escape(self.title),
+            self.x_labels(),
         )
+    }
+
+    /// Horizontal position of a step in the SVG.
+    fn x(&self, step: f64) -> f64 {
+        SIDE * step / self.last_step.max(1.0)
+    }
+
+    /// Draws the line and the dots of a series.
+    fn draw(&self, svg: &mut String, series: &Series, points: &[(f64, f64)], axis: &Axis) {
+        let mut path = String::new();
+        let mut dots = String::new();
+        for (i, (step, value)) in points.iter().enumerate() {
+            let x = self.x(*step);
+            let y = axis.y(*value);
+            let _ = write!(path, "{}{x:.1} {y:.1}", if i == 0 { "M" } else { "L" });
+            let _ = write!(dots, "M{x:.1} {y:.1}h0");
+        }
+        // A line between two dots would suggest values that nobody measured.
+        if !series.dots || points.len() > 2 {
+            let _ = write!(svg, "<path class=\"line {}\" d=\"{path}\"/>", series.class);
+        }
+        if series.dots || points.len() == 1 {
+            let _ = write!(svg, "<path class=\"dots {}\" d=\"{dots}\"/>", series.class);
+        }
+    }
+
+    fn y_labels(&self, axis: &Axis, ticks: &[f64]) -> String {
+        let label = |tick: &f64| {
+            let top = 100.0 * (1.0 - axis.place(*tick));
+            format!("<span style=\"top:{top:.2}%\">{}</span>", (self.format)(*tick))
+        };
+        ticks.iter().map(label).collect()
+    }
+
+    fn x_labels(&self) -> String {
+        let label = |tick: &f64| {
+            let left = 100.0 * tick / self.last_step.max(1.0);
+            format!("<span style=\"left:{left:.2}%\">{}</span>", grouped(*tick as usize))
+        };
+        steps_of(self.last_step).iter().map(label).collect()
     }
 
     fn axis(&self, series: &[&Series]) -> (Axis, Vec<f64>) {
@@ -154,7 +168,7 @@ impl Chart<'_> {
             let ticks: Vec<f64> = (first..=last).step_by(every).map(|e| 10f64.powi(e)).collect();
             return (Axis { low: 10f64.powi(first), high: 10f64.powi(last), logarithmic: true }, ticks);
         }
-        // Zero belongs on the axis unless it would flatten what there is to see.
+        // The axis includes zero unless that would flatten the line.
         let low = if low > 0.0 && (self.from_zero || low < 0.6 * high) { 0.0 } else { low };
         let step = nice(((high - low) / 4.0).max(high.abs() * 1e-9).max(1e-12));
         let (first, last) = ((low / step).floor() as i64, (high / step * (1.0 - 1e-9)).ceil() as i64);
@@ -163,13 +177,18 @@ impl Chart<'_> {
     }
 }
 
+fn legend(series: &[&Series]) -> String {
+    let key = |s: &&Series| format!("<span class=\"key {}\">{}</span>", s.class, escape(s.name));
+    series.iter().map(key).collect()
+}
+
 /// The smallest of 1, 2, 2.5 and 5 times a power of ten that is at least `x`.
 fn nice(x: f64) -> f64 {
     let power = 10f64.powf(x.log10().floor());
     [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|m| m * power).find(|n| *n >= x * (1.0 - 1e-9)).unwrap_or(x)
 }
 
-/// Whole steps to be written under the axis.
+/// Steps to label on the horizontal axis.
 fn steps_of(last: f64) -> Vec<f64> {
     let step = nice((last / 5.0).max(1.0)).ceil();
     let count = (last / step).floor() as usize;
@@ -180,13 +199,13 @@ fn round(x: f64) -> f64 {
     (x * 1e4).round() / 1e4
 }
 
-/// At most [`POINTS`] points with the same extremes.
-fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    if points.len() <= POINTS {
+/// Reduces a line to at most [`MAX_POINTS`] points with the same extremes.
+fn downsample(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    if points.len() <= MAX_POINTS {
         return points.to_vec();
     }
-    let mut kept = Vec::with_capacity(POINTS);
-    for stretch in points.chunks(points.len().div_ceil(POINTS / 2)) {
+    let mut kept = Vec::with_capacity(MAX_POINTS);
+    for stretch in points.chunks(points.len().div_ceil(MAX_POINTS / 2)) {
         let by_value = |&a: &usize, &b: &usize| stretch[a].1.total_cmp(&stretch[b].1);
         let lowest = (0..stretch.len()).min_by(by_value).unwrap_or(0);
         let highest = (0..stretch.len()).max_by(by_value).unwrap_or(0);
@@ -204,19 +223,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spikes_survive_thinning() {
+    fn downsampling_keeps_spikes() {
         let mut points: Vec<(f64, f64)> = (0..10_000).map(|i| (f64::from(i), 1.0)).collect();
         points[7777].1 = 50.0;
         points[1234].1 = -3.0;
-        let kept = thinned(&points);
-        assert!(kept.len() <= POINTS, "{}", kept.len());
+        let kept = downsample(&points);
+        assert!(kept.len() <= MAX_POINTS, "{}", kept.len());
         assert!(kept.contains(&(7777.0, 50.0)) && kept.contains(&(1234.0, -3.0)));
         assert!(kept.is_sorted_by(|a, b| a.0 < b.0));
-        assert_eq!(thinned(&points[..POINTS]).len(), POINTS);
+        assert_eq!(downsample(&points[..MAX_POINTS]).len(), MAX_POINTS);
     }
 
     #[test]
-    fn two_dots_are_no_line() {
+    fn two_dots_are_not_joined() {
         let html = |points: Vec<(f64, f64)>| {
             let series = vec![Series { name: "", class: "valid", points, dots: true }];
             Chart { series, last_step: 4.0, ..Chart::new(|v| v.to_string()) }.html()
@@ -228,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_round_and_hold_the_values() {
+    fn ticks_are_round_and_include_the_values() {
         let ticks = |values: &[f64], may_be_logarithmic| {
             let points = values.iter().enumerate().map(|(i, &v)| (i as f64, v)).collect();
             let series = Series { name: "", class: "train", points, dots: false };
@@ -238,7 +257,7 @@ mod tests {
         assert_eq!(ticks(&[7.3, 0.4], false), [0.0, 2.0, 4.0, 6.0, 8.0]);
         assert_eq!(ticks(&[101.0, 103.0], false), [101.0, 101.5, 102.0, 102.5, 103.0]);
         assert_eq!(ticks(&[0.0, 4e-3], false).len(), 5);
-        assert_eq!(ticks(&[2.0, 2.0], false).len(), 2, "a flat line has an axis");
+        assert_eq!(ticks(&[2.0, 2.0], false).len(), 2, "a flat line has two ticks");
         assert_eq!(ticks(&[0.0, 0.0], false).len(), 2);
         assert_eq!(ticks(&[0.0, 0.02, 40.0], true), [0.01, 0.1, 1.0, 10.0, 100.0]);
         assert_eq!(ticks(&[1.0, 3.0], true), [0.0, 1.0, 2.0, 3.0], "a narrow range stays linear");

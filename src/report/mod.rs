@@ -1,63 +1,83 @@
-//! `report.html`: a run on one page, without network, for light and dark screens of any width.
+//! `report.html`: one self-contained page about a run, for light and dark screens of any width.
 
 mod chart;
 mod sweep;
 pub mod tensorboard;
-mod words;
+mod text;
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use crate::recipe::Recipe;
-use crate::run::digest::Identity;
-use crate::run::metrics::{Evaluation, History, Scores, Step};
+use crate::run::metrics::{Evaluation, History, RunNotice, Scores, StepMetrics};
+use crate::run::{Identity, Run, Status, identity};
 use chart::{Chart, Series};
-use words::{date, duration, escape, grouped, number, percent, setting, small};
+use text::{date, duration, escape, grouped, number, percent, setting, small};
 
 pub use sweep::{Point, Sweep};
 
-/// What the file is called.
+/// Name of the file.
 pub const FILE: &str = "report.html";
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// Most steps that are drawn as one line without their mean.
-const FEW: usize = 200;
+/// Maximum number of steps that are drawn without their mean.
+const MAX_WITHOUT_MEAN: usize = 200;
 
-/// What a report is about.
+/// The contents of a report.
 pub struct Report<'a> {
-    /// What was asked for.
+    /// Recipe of the run.
     pub recipe: &'a Recipe,
-    /// What was measured.
+    /// Metrics of the run.
     pub history: &'a History,
-    /// `running`, `stopped` or `finished`.
-    pub status: &'a str,
-    /// Steps of the whole run.
+    /// Status of the run.
+    pub status: Status,
+    /// Number of steps of the whole run.
     pub steps: usize,
-    /// The step whose adapter was written.
+    /// The step whose adapter was exported.
     pub kept: Option<usize>,
-    /// The device.
-    pub device: &'a str,
-    /// The base's name.
+    /// Description of the device.
+    pub device: String,
+    /// Name of the base.
     pub base: &'a str,
-    /// Digests of base, tokenizer and samples.
+    /// Digests of the base, the tokenizer and the samples.
     pub identity: &'a Identity,
-    /// Of the adapter that was written.
+    /// Digest of the exported adapter.
     pub adapter_digest: Option<String>,
-    /// Trainable values.
+    /// Number of trainable values.
     pub parameters: usize,
-    /// Bytes on the device.
+    /// Planned device memory in bytes.
     pub planned_bytes: u64,
-    /// Training samples.
+    /// Number of training samples.
     pub train_samples: usize,
-    /// Validation samples.
+    /// Number of validation samples.
     pub validation_samples: usize,
 }
 
-impl Report<'_> {
-    /// The page.
+impl<'a> Report<'a> {
+    /// The report of a run in its current state. `kept`: the step whose adapter was exported; `adapter`: that file's bytes.
+    pub fn of(run: &'a Run<'_>, status: Status, kept: Option<usize>, adapter: Option<&[u8]>) -> Report<'a> {
+        let data = &run.prepared.data;
+        Report {
+            recipe: run.recipe,
+            history: &run.history,
+            status,
+            steps: run.steps(),
+            kept,
+            device: run.gpu().description(),
+            base: run.base.base.name(),
+            identity: run.identity,
+            adapter_digest: adapter.map(identity::sha256),
+            parameters: run.initial.parameters(),
+            planned_bytes: run.trainer.plan().total(),
+            train_samples: data.train.len(),
+            validation_samples: data.validation.len(),
+        }
+    }
+
+    /// The report as an HTML page.
     pub fn html(&self) -> String {
         let dir = self.recipe.output.dir.display().to_string();
         let title =
@@ -88,7 +108,7 @@ impl Report<'_> {
         )
     }
 
-    /// The evaluation of the adapter that counts: that which was written, or the last one.
+    /// The evaluation of the exported adapter, or the last evaluation.
     fn last_evaluation(&self) -> Option<&Evaluation> {
         let kept = self.kept.and_then(|step| self.history.evaluation(step));
         kept.or(self.history.evaluations().last())
@@ -96,7 +116,8 @@ impl Report<'_> {
 
     fn figures(&self) -> String {
         let scores = |e: Option<&Evaluation>| e.and_then(|e| e.scores);
-        let (first, last) = (scores(self.history.evaluation(0)), scores(self.last_evaluation()));
+        let first = scores(self.history.evaluation(0));
+        let last = scores(self.last_evaluation());
         let mut figures: Vec<(&str, String, String)> = Vec::new();
         if let Some(last) = last {
             let from =
@@ -115,7 +136,7 @@ impl Report<'_> {
         let of = if done == self.steps { "all done".into() } else { format!("of {}", grouped(self.steps)) };
         figures.push(("Steps", grouped(done), of));
         if done > 0 {
-            figures.push(("Speed", grouped(speed.round() as usize), "tokens a second".into()));
+            figures.push(("Speed", grouped(speed.round() as usize), "tokens per second".into()));
             figures.push(("Training time", duration(seconds), format!("{} tokens", grouped(tokens))));
         }
         let cell = |(name, value, under): &(&str, String, String)| {
@@ -126,8 +147,8 @@ impl Report<'_> {
 
     fn charts(&self) -> String {
         let h = self.history;
-        let last_step = if self.status == "running" { self.steps } else { h.steps().count() } as f64;
-        let of = |value: fn(&Step) -> Option<f64>| -> Vec<(f64, f64)> {
+        let last_step = if self.status == Status::Running { self.steps } else { h.steps().count() } as f64;
+        let of = |value: fn(&StepMetrics) -> Option<f64>| -> Vec<(f64, f64)> {
             h.steps().filter_map(|s| Some((s.step as f64, value(s)?))).collect()
         };
         let scores = |value: fn(&Scores) -> f64| -> Vec<(f64, f64)> {
@@ -135,9 +156,9 @@ impl Report<'_> {
         };
         let line = |name, class, points| Series { name, class, points, dots: false };
         let dots = |name, points| Series { name, class: "valid", points, dots: true };
-        // Each step faintly behind the mean, where there are so many that they would be a band.
+        // Many steps are drawn faintly behind their mean.
         let lines = |points: Vec<(f64, f64)>| match points.len() {
-            0..=FEW => vec![line("each step", "train", points)],
+            0..=MAX_WITHOUT_MEAN => vec![line("each step", "train", points)],
             _ => {
                 let mean = centred_mean(&points);
                 vec![line("each step", "raw", points), line("mean", "train", mean)]
@@ -164,15 +185,15 @@ impl Report<'_> {
         let rate = vec![line("", "train", of(|s| Some(s.learning_rate)))];
         let speed = lines(h.timing.iter().map(|t| (t.step as f64, t.tokens_per_second)).collect());
         let charts = [
-            Chart { class: "wide", ..chart("Loss", "over the tokens that carry loss", loss) },
+            Chart { class: "wide", ..chart("Loss", "over the loss tokens", loss) },
             Chart { format: percent, ..chart("Token accuracy", "top-1", accuracy) },
             Chart { format: small, ..chart("Learning rate", "", rate) },
             Chart {
                 may_be_logarithmic: true,
                 ..chart("Gradient norm", "before clipping", lines(of(|s| s.grad_norm)))
             },
-            chart("Update size", "in parts of the adapter", lines(of(|s| s.update_ratio))),
-            Chart { class: "wide low", from_zero: true, ..chart("Throughput", "tokens a second", speed) },
+            chart("Update size", "relative to the adapter", lines(of(|s| s.update_ratio))),
+            Chart { class: "wide low", from_zero: true, ..chart("Throughput", "tokens per second", speed) },
         ];
         format!("<div class=charts>{}</div>\n", charts.iter().map(Chart::html).collect::<String>())
     }
@@ -187,12 +208,12 @@ impl Report<'_> {
                 let own = e.replies.iter().find(|r| r.prompt == after.prompt);
                 own.map(|r| escape(&r.reply))
             };
-            let said = |class: &str, when: &str, text: &str| {
+            let reply = |class: &str, when: &str, text: &str| {
                 format!("<div class=\"said {class}\"><small>{when}</small><p>{text}</p></div>")
             };
             let before = self.history.evaluation(0).filter(|_| last.step > 0).and_then(reply_at);
-            let before = before.map_or(String::new(), |text| said("", "before training", &text));
-            let after_text = said("after", &format!("after step {}", last.step), &escape(&after.reply));
+            let before = before.map_or(String::new(), |text| reply("", "before training", &text));
+            let after_text = reply("after", &format!("after step {}", last.step), &escape(&after.reply));
             let others = self.history.evaluations().filter(|e| e.step > 0 && e.step != last.step);
             let between: String = others
                 .filter_map(|e| Some(format!("<small>step {}</small><p>{}</p>", e.step, reply_at(e)?)))
@@ -200,7 +221,7 @@ impl Report<'_> {
             let between = match between.is_empty() {
                 true => String::new(),
                 false => format!(
-                    "<details><summary>On the way</summary><div class=between>{between}</div></details>"
+                    "<details><summary>During training</summary><div class=between>{between}</div></details>"
                 ),
             };
             let prompt = escape(&after.prompt);
@@ -241,12 +262,11 @@ impl Report<'_> {
     }
 
     fn notices(&self) -> String {
-        let item =
-            |n: &crate::run::metrics::Notice| format!("<li><b>step {}</b>{}</li>", n.step, escape(&n.notice));
+        let item = |n: &RunNotice| format!("<li><b>step {}</b>{}</li>", n.step, escape(&n.notice));
         let items: String = self.history.notices().map(item).collect();
         match items.is_empty() {
             true => String::new(),
-            false => format!("<h2>Worth a look</h2>\n<ul class=\"card notices\">{items}</ul>\n"),
+            false => format!("<h2>Notices</h2>\n<ul class=\"card notices\">{items}</ul>\n"),
         }
     }
 
@@ -278,32 +298,32 @@ impl Report<'_> {
         let code = |text: &str| format!("<code>{text}</code>");
         let mebibytes = self.planned_bytes as f64 / f64::from(1 << 20);
         let mut facts = vec![
-            ("Device", escape(self.device)),
+            ("Device", escape(&self.device)),
             ("Device memory", format!("{} MiB planned", grouped(mebibytes.round() as usize))),
             ("Trainable parameters", grouped(self.parameters)),
             (
                 "Samples",
                 format!(
-                    "{} to train, {} to validate",
+                    "{} for training, {} for validation",
                     grouped(self.train_samples),
                     grouped(self.validation_samples)
                 ),
             ),
             ("Digest of the base", code(&self.identity.base)),
-            ("… of its tokenizer", code(&self.identity.tokenizer)),
-            ("… of the training samples", code(&self.identity.train)),
-            ("… of the validation samples", code(&self.identity.validation)),
+            ("Digest of the tokenizer", code(&self.identity.tokenizer)),
+            ("Digest of the training samples", code(&self.identity.train)),
+            ("Digest of the validation samples", code(&self.identity.validation)),
         ];
         if let (Some(digest), Some(step)) = (&self.adapter_digest, self.kept) {
-            facts.push(("… of the adapter", format!("{} (after step {step})", code(digest))));
+            facts.push(("Digest of the adapter", format!("{} (after step {step})", code(digest))));
         }
         let row = |(name, value): &(&str, String)| format!("<div><dt>{name}</dt><dd>{value}</dd></div>");
         let rows: String = facts.iter().map(row).collect();
-        format!("<h2>What it was made of</h2>\n<dl class=\"card facts\">{rows}</dl>\n")
+        format!("<h2>Details</h2>\n<dl class=\"card facts\">{rows}</dl>\n")
     }
 }
 
-/// A page that needs nothing else; `title` and `body` are HTML.
+/// A self-contained page. `title` and `body` are HTML.
 fn page(title: &str, body: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!(
@@ -313,15 +333,16 @@ fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// The mean over a fortieth of the line to either side of each point, which unlike a running mean does not lag.
+/// The mean over a fortieth of the points to either side of each point. Unlike a running mean it does not lag.
 fn centred_mean(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let reach = points.len().div_ceil(40);
     let mut sums = vec![0.0];
     points.iter().for_each(|(_, value)| sums.push(sums[sums.len() - 1] + value));
     let mean = |(i, &(step, _)): (usize, &(f64, f64))| {
-        // As far to one side as to the other, or the ends would lean inwards; but never over a few points only.
+        // Equally far to both sides, because otherwise the ends would be biased; but never over very few points.
         let reach = reach.min(i).min(points.len() - 1 - i).max(reach / 4);
-        let (first, end) = (i.saturating_sub(reach), (i + reach + 1).min(points.len()));
+        let first = i.saturating_sub(reach);
+        let end = (i + reach + 1).min(points.len());
         (step, (sums[end] - sums[first]) / (end - first) as f64)
     };
     points.iter().enumerate().map(mean).collect()
@@ -332,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_leans_to_no_side() {
+    fn the_mean_is_unbiased_at_the_ends() {
         let line: Vec<(f64, f64)> = (0..100).map(|i| (f64::from(i), 3.0 * f64::from(i))).collect();
         for ((step, value), (at, mean)) in line.iter().zip(centred_mean(&line)) {
             assert!(*step == at && (value - mean).abs() < 1e-9, "{step}: {value}, {mean}");

@@ -1,26 +1,26 @@
-//! What a step costs while one quantity grows, beside a straight line: `rullama-train bench --sweep`.
+//! The page of `rullama-train bench --sweep`: time and memory of a step against one varied quantity.
 
 use serde_json::{Value, json};
 
 use super::chart::{Chart, Series};
 use super::page;
-use super::words::{escape, grouped, number};
+use super::text::{escape, grouped, number};
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// What is varied.
+    /// Value of the varied quantity.
     pub at: usize,
-    /// Tokens in a step.
+    /// Tokens per step.
     pub tokens: usize,
-    /// Of a step.
+    /// Seconds per step.
     pub seconds: f64,
-    /// Planned on the device.
+    /// Planned device memory in bytes.
     pub bytes: u64,
 }
 
 impl Point {
-    fn microseconds_a_token(&self) -> f64 {
+    fn microseconds_per_token(&self) -> f64 {
         1e6 * self.seconds / self.tokens as f64
     }
 
@@ -31,17 +31,17 @@ impl Point {
 
 /// A series of measurements.
 pub struct Sweep<'a> {
-    /// `tokens`, `layers` or `width`.
+    /// The varied quantity: `tokens`, `layers` or `width`.
     pub varied: &'a str,
-    /// What was measured, and on which device, for the reader.
+    /// Subtitle: the measurement and the device.
     pub under: &'a str,
-    /// In ascending order, at least two.
+    /// At least two measurements, in ascending order.
     pub points: Vec<Point>,
 }
 
 impl Sweep<'_> {
-    /// A step's time, and the memory, of `point` over those on the straight line from the first point to the last: 1 all the way
-    /// where the cost is linear, below 1 where it begins slowly and climbs, above 1 where it levels off.
+    /// Time and memory of `point`, relative to the straight line from the first to the last point. Both are 1 if the cost is
+    /// linear.
     pub fn of_line(&self, point: &Point) -> [f64; 2] {
         let (first, last) = (self.points[0], self.points[self.points.len() - 1]);
         let part = (point.at - first.at) as f64 / (last.at - first.at).max(1) as f64;
@@ -52,7 +52,7 @@ impl Sweep<'_> {
         [of(|p| p.seconds), of(|p| p.bytes as f64)]
     }
 
-    /// The measurements, for `--json`.
+    /// The measurements as JSON, for `--json`.
     pub fn json(&self) -> Value {
         let point = |p: &Point| {
             let [time, memory] = self.of_line(p);
@@ -65,14 +65,14 @@ impl Sweep<'_> {
         self.points.iter().map(point).collect()
     }
 
-    /// The page.
+    /// The sweep as an HTML page.
     pub fn html(&self) -> String {
         let title = format!("Cost against {}", escape(self.varied));
         let by_tokens = self.varied == "tokens";
-        let a_token = "microseconds, forward, backward and update";
-        let mut charts = vec![self.chart("Time a token", a_token, !by_tokens, Point::microseconds_a_token)];
+        let note = "microseconds, forward, backward and update";
+        let mut charts = vec![self.chart("Time per token", note, !by_tokens, Point::microseconds_per_token)];
         if by_tokens {
-            charts.push(self.chart("Time a step", "milliseconds", true, |p| 1e3 * p.seconds));
+            charts.push(self.chart("Time per step", "milliseconds", true, |p| 1e3 * p.seconds));
         }
         charts.push(self.chart("Memory", "GiB planned on the device", true, Point::gibibytes));
         let row = |p: &Point| {
@@ -81,7 +81,7 @@ impl Sweep<'_> {
                 "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{time}</td><td>{}</td><td>{memory}</td></tr>",
                 grouped(p.at),
                 number(1e3 * p.seconds),
-                number(p.microseconds_a_token()),
+                number(p.microseconds_per_token()),
                 grouped((p.tokens as f64 / p.seconds).round() as usize),
                 number(p.gibibytes()),
             )
@@ -89,8 +89,8 @@ impl Sweep<'_> {
         let rows: String = self.points.iter().map(row).collect();
         let body = format!(
             "<header><div class=brand>rullama-train</div><h1>{title}</h1><p class=under>{}</p></header>\n\
-             <div class=charts>{}</div>\n<h2>Measured</h2>\n<div class=\"card scroll\"><table><tr><th>{}<th>ms a step<th>µs a token\
-             <th>tokens/s<th>time against the line<th>GiB<th>memory against the line</tr>{rows}</table></div>\n",
+             <div class=charts>{}</div>\n<h2>Measurements</h2>\n<div class=\"card scroll\"><table><tr><th>{}<th>ms per step<th>µs per token\
+             <th>tokens/s<th>time vs. line<th>GiB<th>memory vs. line</tr>{rows}</table></div>\n",
             escape(self.under),
             charts.iter().map(Chart::html).collect::<String>(),
             escape(self.varied),
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_linear_lies_on_the_line() {
+    fn linear_costs_are_on_the_line() {
         let point = |at: usize, seconds: f64| Point { at, tokens: at, seconds, bytes: 1000 + at as u64 };
         let sweep = Sweep {
             varied: "tokens",
@@ -144,9 +144,9 @@ mod tests {
             assert!((share[0] - expected).abs() < 1e-12 && (share[1] - 1.0).abs() < 1e-12, "{share:?}");
         }
         let html = sweep.html();
-        assert_eq!(html.matches("<svg").count(), 3, "a chart of each cost");
-        assert_eq!(html.matches("line raw").count(), 2, "a step's time and memory have a straight line");
-        assert!(html.contains("a &lt;device&gt;") && !html.contains("http"), "whole in itself");
+        assert_eq!(html.matches("<svg").count(), 3, "one chart per cost");
+        assert_eq!(html.matches("line raw").count(), 2, "time per step and memory have a straight line");
+        assert!(html.contains("a &lt;device&gt;") && !html.contains("http"), "self-contained");
         assert_eq!(sweep.json()[2]["tokens"], 400);
     }
 }

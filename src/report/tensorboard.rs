@@ -3,12 +3,12 @@
 //! Must match tensorflow's `core/lib/io/record_writer.cc` (frames, masked CRC-32C), `core/util/event.proto` and
 //! `core/framework/summary.proto`.
 
-use crate::run::metrics::{Evaluation, Event, Scores, Step};
+use crate::run::metrics::{Evaluation, MetricsEvent, Scores, StepMetrics};
 
-/// How TensorBoard recognizes such a file by its name.
+/// Name of the file. TensorBoard recognizes the prefix.
 pub const FILE: &str = "events.out.tfevents.rullama-train";
 
-/// The first record of a file.
+/// The first record of a file. `time`: seconds since 1970.
 pub fn header(time: f64) -> Vec<u8> {
     let mut event = Message::default();
     event.double(1, time);
@@ -16,18 +16,18 @@ pub fn header(time: f64) -> Vec<u8> {
     record(&event.0)
 }
 
-/// The records of an event; `time` in seconds since 1970. `tokens_per_second` where it was measured.
-pub fn records(event: &Event, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
+/// The records of an event. `time`: seconds since 1970.
+pub fn records(event: &MetricsEvent, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
     match event {
-        Event::Step(step) => of_step(step, time, tokens_per_second),
-        Event::Evaluation(evaluation) => of_evaluation(evaluation, time),
-        Event::Notice(notice) => {
-            summary(notice.step, time, &[("notices".into(), Shown::Text(&notice.notice))])
+        MetricsEvent::Step(step) => of_step(step, time, tokens_per_second),
+        MetricsEvent::Evaluation(evaluation) => of_evaluation(evaluation, time),
+        MetricsEvent::Notice(notice) => {
+            summary(notice.step, time, &[("notices".into(), Content::Text(&notice.notice))])
         }
     }
 }
 
-fn of_step(step: &Step, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
+fn of_step(step: &StepMetrics, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
     let values = [
         ("train/loss", step.loss),
         ("train/accuracy", step.accuracy),
@@ -36,8 +36,8 @@ fn of_step(step: &Step, time: f64, tokens_per_second: Option<f64>) -> Vec<u8> {
         ("train/learning_rate", Some(step.learning_rate)),
         ("train/tokens_per_second", tokens_per_second),
     ];
-    let shown = |(tag, value): (&str, Option<f64>)| Some((tag.to_string(), Shown::Number(value?)));
-    summary(step.step, time, &values.into_iter().filter_map(shown).collect::<Vec<_>>())
+    let content = |(tag, value): (&str, Option<f64>)| Some((tag.to_string(), Content::Number(value?)));
+    summary(step.step, time, &values.into_iter().filter_map(content).collect::<Vec<_>>())
 }
 
 fn of_evaluation(evaluation: &Evaluation, time: f64) -> Vec<u8> {
@@ -46,7 +46,7 @@ fn of_evaluation(evaluation: &Evaluation, time: f64) -> Vec<u8> {
         for (name, value) in
             [("loss", s.eval_loss), ("perplexity", s.eval_perplexity), ("accuracy", s.eval_accuracy)]
         {
-            values.push((format!("{prefix}/{name}"), Shown::Number(value)));
+            values.push((format!("{prefix}/{name}"), Content::Number(value)));
         }
     };
     evaluation.scores.iter().for_each(|s| scores("eval", s));
@@ -54,29 +54,29 @@ fn of_evaluation(evaluation: &Evaluation, time: f64) -> Vec<u8> {
     let replies: Vec<String> =
         evaluation.replies.iter().map(|r| format!("**{}**\n\n{}", r.prompt, r.reply)).collect();
     values.extend(
-        replies.iter().enumerate().map(|(i, text)| (format!("replies/{}", i + 1), Shown::Text(text))),
+        replies.iter().enumerate().map(|(i, text)| (format!("replies/{}", i + 1), Content::Text(text))),
     );
     summary(evaluation.step, time, &values)
 }
 
-enum Shown<'a> {
+enum Content<'a> {
     Number(f64),
     /// Markdown.
     Text(&'a str),
 }
 
-/// `Event { wall_time, step, summary { value { tag, … } } }`; nothing where there is nothing to show.
-fn summary(step: usize, time: f64, values: &[(String, Shown)]) -> Vec<u8> {
+/// `Event { wall_time, step, summary { value { tag, … } } }`. Empty without values.
+fn summary(step: usize, time: f64, values: &[(String, Content)]) -> Vec<u8> {
     if values.is_empty() {
         return Vec::new();
     }
     let mut summary = Message::default();
-    for (tag, shown) in values {
+    for (tag, content) in values {
         let mut value = Message::default();
         value.bytes(1, tag.as_bytes());
-        match shown {
-            Shown::Number(number) => value.float(2, *number as f32),
-            Shown::Text(text) => {
+        match content {
+            Content::Number(number) => value.float(2, *number as f32),
+            Content::Text(text) => {
                 value.message(8, |tensor| {
                     tensor.varint(1, 7); // DT_STRING
                     tensor.message(2, |shape| shape.message(2, |dim| dim.varint(1, 1)));
@@ -94,7 +94,7 @@ fn summary(step: usize, time: f64, values: &[(String, Shown)]) -> Vec<u8> {
     record(&event.0)
 }
 
-/// Length, its checksum, data, its checksum.
+/// A record: the length, its checksum, the data, and its checksum.
 fn record(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();
     [&length[..], &masked_crc(&length).to_le_bytes(), data, &masked_crc(data).to_le_bytes()].concat()
@@ -104,13 +104,13 @@ fn masked_crc(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Castagnoli's polynomial, reflected.
+/// CRC-32C, with the reflected polynomial.
 fn crc32c(data: &[u8]) -> u32 {
     let bit = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !data.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| bit(crc)))
 }
 
-/// A protocol buffer being written.
+/// A protocol buffer under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -158,10 +158,10 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::metrics::{Notice, Reply};
+    use crate::run::metrics::{RunNotice, SampleReply};
 
     #[test]
-    fn checksums_are_the_standards() {
+    fn checksums_match_the_standard() {
         // RFC 3720, appendix B.4: 32 bytes of zeros, and the usual check value.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
@@ -177,23 +177,23 @@ mod tests {
 
     #[test]
     fn a_scalar_has_tensorboards_bytes() {
-        let found = summary(300, 1.5, &[("train/loss".into(), Shown::Number(0.25))]);
+        let found = summary(300, 1.5, &[("train/loss".into(), Content::Number(0.25))]);
         assert_eq!(found, GOLDEN_SCALAR);
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_values_are_omitted() {
         let none = Evaluation { step: 3, scores: None, sources: vec![], replies: vec![] };
-        assert!(records(&Event::Evaluation(none.clone()), 0.0, None).is_empty());
-        let reply = Reply { prompt: "Hi?".into(), reply: "Ahoy!".into() };
-        let one = records(&Event::Evaluation(Evaluation { replies: vec![reply], ..none }), 0.0, None);
+        assert!(records(&MetricsEvent::Evaluation(none.clone()), 0.0, None).is_empty());
+        let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!".into() };
+        let one = records(&MetricsEvent::Evaluation(Evaluation { replies: vec![reply], ..none }), 0.0, None);
         assert!(one.windows(16).any(|w| w == b"**Hi?**\n\nAhoy!J\x08"), "{one:?}");
-        let skipped = Event::Step(Step::skipped(2, f64::NAN, f64::NAN, 1e-4, 7));
+        let skipped = MetricsEvent::Step(StepMetrics::skipped(2, f64::NAN, f64::NAN, 1e-4, 7));
         let text = String::from_utf8_lossy(&records(&skipped, 0.0, Some(9.0))).into_owned();
         assert!(
             !text.contains("loss") && text.contains("learning_rate") && text.contains("tokens_per_second")
         );
-        let notice = Event::Notice(Notice { step: 1, notice: "look".into() });
+        let notice = MetricsEvent::Notice(RunNotice { step: 1, notice: "look".into() });
         assert!(String::from_utf8_lossy(&records(&notice, 0.0, None)).contains("look"));
     }
 }

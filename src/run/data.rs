@@ -1,8 +1,9 @@
-//! From the recipe's `[data]` to samples: sources, template, cache, validation part.
+//! Reading the samples that the recipe's `[data]` names.
 
 use std::path::PathBuf;
 
-use super::{Frozen, RunError, batching};
+use super::steps::batching;
+use super::{OpenBase, RunError};
 use crate::base::Base;
 use crate::data::batch::{Batching, MicroBatch, Sample, Step};
 use crate::data::dataset::cache::Cache;
@@ -14,39 +15,40 @@ use crate::families;
 use crate::files;
 use crate::recipe::{self, Recipe};
 
-/// Training and validation samples, and what was left out of them.
+/// Training and validation samples, and notices about how they were read.
 pub struct Data {
     /// Training samples.
     pub train: Vec<Sample>,
     /// How often an epoch shows each of them.
     pub weights: Vec<f64>,
-    /// Validation samples; empty where the recipe wants none.
+    /// Validation samples; empty if the recipe has none.
     pub validation: Vec<Sample>,
-    /// The files that these come from and how many each has, in their order; none where they were split off.
+    /// Validation files and their sample counts, in the order of `validation`. Empty if the samples were split off the
+    /// training samples.
     pub validation_counts: Vec<(String, usize)>,
-    /// Every file that was read.
-    pub sources: Vec<Source>,
-    /// What the user should know.
+    /// All files that were read.
+    pub sources: Vec<SourceFile>,
+    /// Warnings for the user.
     pub notices: Vec<Notice>,
 }
 
-/// A file that was read.
-pub struct Source {
-    /// Its path.
+/// A file that samples were read from.
+pub struct SourceFile {
+    /// Path of the file.
     pub path: PathBuf,
-    /// What it turned out to be.
+    /// Its detected format.
     pub found: Found,
-    /// How often an epoch shows each of its samples; of validation samples always 1.
+    /// How often an epoch shows each of its samples; always 1 for validation samples.
     pub weight: f64,
-    /// How many samples it gave.
+    /// Number of its samples.
     pub samples: usize,
 }
 
 impl Data {
-    /// Reads what `recipe` names.
-    pub fn read(recipe: &Recipe, frozen: &Frozen) -> Result<Data, RunError> {
+    /// Reads the training and validation samples of `recipe`.
+    pub fn read(recipe: &Recipe, base: &OpenBase) -> Result<Data, RunError> {
         let d = &recipe.data;
-        let mut reader = Reader::new(recipe, frozen);
+        let mut reader = Reader::new(recipe, base);
         let (mut train, mut weights) = (Vec::new(), Vec::new());
         for source in d.training() {
             let samples = reader.read(&source)?;
@@ -63,12 +65,12 @@ impl Data {
         Ok(Data { train, weights, ..data })
     }
 
-    /// Reads `paths` as validation samples, as `recipe` wants them read, and nothing else.
-    pub fn read_validation(recipe: &Recipe, frozen: &Frozen, paths: &[PathBuf]) -> Result<Data, RunError> {
-        Reader::new(recipe, frozen).validation(paths)
+    /// Reads only `paths`, as validation samples, with the settings of `recipe`.
+    pub fn read_validation(recipe: &Recipe, base: &OpenBase, paths: &[PathBuf]) -> Result<Data, RunError> {
+        Reader::new(recipe, base).validation(paths)
     }
 
-    /// The validation samples as micro-batches of the recipe's size, in file order, each file on its own.
+    /// The validation samples as micro-batches of the recipe's size, in order and separately for each file.
     pub fn validation_files(&self, recipe: &Recipe) -> Result<Vec<ValidationFile>, RunError> {
         let batching = Batching { shuffle: false, gradient_accumulation_steps: 1, ..batching(recipe) };
         let split_off = [("data.train".to_string(), self.validation.len())];
@@ -86,38 +88,38 @@ impl Data {
     }
 }
 
-/// Validation samples of one file.
+/// The validation samples of one file, packed into micro-batches.
 pub struct ValidationFile {
-    /// The file; `data.train` where they were split off.
+    /// Path of the file; `data.train` for samples that were split off.
     pub name: String,
-    /// How many.
+    /// Number of samples.
     pub samples: usize,
-    /// Packed.
+    /// The micro-batches.
     pub batches: Vec<MicroBatch>,
 }
 
 struct Reader<'a> {
     recipe: &'a Recipe,
-    frozen: &'a Frozen,
+    base: &'a OpenBase,
     cache: Option<Cache>,
-    sources: Vec<Source>,
+    sources: Vec<SourceFile>,
     notices: Vec<Notice>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(recipe: &'a Recipe, frozen: &'a Frozen) -> Reader<'a> {
+    fn new(recipe: &'a Recipe, base: &'a OpenBase) -> Reader<'a> {
         let mut notices = Vec::new();
-        if let Template::Jinja(jinja) = &frozen.template
+        if let Template::Jinja(jinja) = &base.template
             && jinja.writes_date()
         {
             let (year, month, day) = jinja.today().civil();
             let what = What::Date(format!("{year}-{month:02}-{day:02} (UTC)"));
             notices.push(Notice { place: "data.template".into(), what });
         }
-        Reader { recipe, frozen, cache: cache(&recipe.data.cache), sources: Vec::new(), notices }
+        Reader { recipe, base, cache: cache(&recipe.data.cache), sources: Vec::new(), notices }
     }
 
-    /// What was read, with the samples of `paths` for validation and none for training.
+    /// Reads `paths` as validation samples and returns everything read so far, without training samples.
     fn validation(mut self, paths: &[PathBuf]) -> Result<Data, RunError> {
         let (before, mut validation) = (self.sources.len(), Vec::new());
         for path in paths {
@@ -125,7 +127,7 @@ impl<'a> Reader<'a> {
             let source = recipe::DataSource { path: path.clone(), weight: 1.0, format, train_on };
             validation.extend(self.read(&source)?);
         }
-        let count = |source: &Source| (source.path.display().to_string(), source.samples);
+        let count = |source: &SourceFile| (source.path.display().to_string(), source.samples);
         Ok(Data {
             train: Vec::new(),
             weights: Vec::new(),
@@ -140,7 +142,7 @@ impl<'a> Reader<'a> {
         let d = &self.recipe.data;
         let options = Options {
             format: source.format,
-            template: &self.frozen.template,
+            template: &self.base.template,
             train_on: source.train_on,
             max_seq_len: d.max_seq_len,
             overlong: d.overlong,
@@ -150,10 +152,10 @@ impl<'a> Reader<'a> {
         self.notices.extend(skipped);
         let mut all = Vec::new();
         for path in paths {
-            let read = dataset_files::read(&path, &self.frozen.tokenizer, &options, self.cache.as_ref())?;
+            let read = dataset_files::read(&path, &self.base.tokenizer, &options, self.cache.as_ref())?;
             let Dataset { samples, notices, found } = read;
             self.notices.extend(notices);
-            self.sources.push(Source { path, found, weight: source.weight, samples: samples.len() });
+            self.sources.push(SourceFile { path, found, weight: source.weight, samples: samples.len() });
             all.extend(samples);
         }
         Ok(all)
@@ -168,7 +170,7 @@ fn cache(setting: &recipe::Cache) -> Option<Cache> {
     }
 }
 
-/// The template that a recipe means for a base.
+/// The chat template that the recipe's `data.template` selects for a base.
 pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, RunError> {
     let own = base.gguf().get::<&str>("tokenizer.chat_template")?;
     let jinja = |source: &str| {
@@ -182,7 +184,7 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
             base.name(),
             found = base.config().architecture
         ))),
-        // Ollama renders by its own code, whatever its file says; the built-in model is part of this program.
+        // Ollama ignores the template in its file and renders with its own code; the built-in model comes with this program.
         recipe::Template::Auto if base.is_file() => match own {
             Some(source) => jinja(source),
             None => Ok(built_in),
@@ -191,7 +193,7 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
         recipe::Template::Gguf => match own {
             Some(source) => jinja(source),
             None => Err(RunError::Conflict(format!(
-                "data.template = \"gguf\", but {} holds no tokenizer.chat_template; choose \"{}\" or a file",
+                "data.template = \"gguf\", but {} has no tokenizer.chat_template; choose \"{}\" or a file",
                 base.name(),
                 base.config().architecture
             ))),
@@ -207,7 +209,7 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
     }
 }
 
-/// Today, in UTC.
+/// The current date in UTC.
 fn today() -> Date {
     let now = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH);
     Date(now.map_or(0, |now| (now.as_secs() / 86_400) as i64))

@@ -1,91 +1,134 @@
 //! Training from code: samples in memory, an adapter in memory, no recipe file and no output folder.
 //!
-//! [`Recipe::new`] has every default, to be changed field by field. What a run of the program does beyond this, it does with
-//! the same parts: [`crate::run`] plans, [`crate::train::trainer`] takes the steps, [`crate::export`] hands out.
+//! [`Recipe::new`] returns a recipe with all defaults, whose fields can be changed.
 
+use super::metrics::StepMetrics;
+use super::{Data, DriveError, Host, OpenBase, Outcome, PreparedRun, Run, RunError, RunEvent};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::Sample;
 use crate::data::dataset::{self, DatasetError};
 use crate::gpu::{Gpu, GpuError};
 use crate::recipe::Recipe;
-use crate::run::{self, Frozen, RunError, Steps};
-use crate::train::trainer::{StepReport, TrainError, Trainer};
+use crate::train::Trainer;
 
-/// Why there is no adapter.
+/// An adapter could not be trained.
 #[derive(Debug, thiserror::Error)]
 pub enum FinetuneError {
-    /// The samples or the settings.
+    /// The samples or the settings are invalid.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The device.
+    /// The device or a step failed.
     #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// A step.
-    #[error(transparent)]
-    Train(#[from] TrainError),
-    /// No step changed anything.
-    #[error("training changed nothing; check learning_rate, and that there are more than the warm-up steps")]
+    Drive(#[from] DriveError),
+    /// The trained adapter equals the initial one.
+    #[error(
+        "training changed nothing; check train.learning_rate, and that there are more steps than the warm-up has"
+    )]
     Unmoved,
 }
 
-/// What happened so far.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress {
-    /// The optimizer step that was taken, from 1.
-    pub step: usize,
-    /// How many there are.
-    pub steps: usize,
-    /// Its learning rate.
-    pub learning_rate: f64,
-    /// Its loss and gradient norm.
-    pub report: StepReport,
+impl From<GpuError> for FinetuneError {
+    fn from(error: GpuError) -> FinetuneError {
+        FinetuneError::Drive(error.into())
+    }
 }
 
-/// Samples from JSON Lines in memory, in the shapes that `datasets/README.md` shows, as `recipe.data` says.
+/// The progress of a run after a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// Number of the step, from 1.
+    pub step: usize,
+    /// Steps of the whole run.
+    pub steps: usize,
+    /// The step's measurements.
+    pub metrics: StepMetrics,
+}
+
+/// Parses samples from JSON Lines in memory, in the formats that `datasets/README.md` shows, with the settings of
+/// `recipe.data`.
 ///
-/// Fails on what cannot be used, with its line; `name` stands for the text in messages.
+/// Fails on unusable samples with the line number; `name` stands for the text in messages.
 pub fn samples(
-    frozen: &Frozen,
+    base: &OpenBase,
     recipe: &Recipe,
     text: &str,
     name: &str,
 ) -> Result<Vec<Sample>, DatasetError> {
     let options = dataset::Options {
         format: recipe.data.format,
-        template: &frozen.template,
+        template: &base.template,
         train_on: recipe.data.train_on,
         max_seq_len: recipe.data.max_seq_len,
         overlong: recipe.data.overlong,
         invalid: recipe.data.invalid,
     };
-    Ok(dataset::parse(text.as_bytes(), name, &frozen.tokenizer, &options)?.samples)
+    Ok(dataset::parse(text.as_bytes(), name, &base.tokenizer, &options)?.samples)
 }
 
-/// Trains an adapter as `recipe.lora` and `recipe.train` say, starting anew or from `recipe.lora.init_from`.
+/// Trains an adapter with the settings of `recipe.lora` and `recipe.train`, starting from a new one or from
+/// `recipe.lora.init_from`. `progress` is called after each step.
 ///
-/// The sections `eval`, `output` and `device` play no part. The same samples, recipe and device give the same bits.
+/// The sections `eval`, `output` and `device` are ignored. The same samples, recipe and device give bit-identical results.
 pub async fn finetune(
     gpu: &Gpu,
-    frozen: &Frozen,
+    base: &OpenBase,
     samples: &[Sample],
     recipe: &Recipe,
-    mut progress: impl FnMut(Progress),
+    progress: impl FnMut(Progress),
 ) -> Result<Adapter, FinetuneError> {
-    let planned = Steps::plan(recipe, samples)?;
-    let steps = planned.plans.len();
-    let capacity = run::capacity(&planned, samples, &[]);
+    let recipe = &steps_only(recipe);
+    let prepared = PreparedRun::plan(recipe, base, in_memory(samples))?;
+    let identity = prepared.identity(base);
+    let initial = super::initial_adapter(recipe, &base.base)?.adapter;
 
-    let start = run::initial_adapter(recipe, &frozen.base)?.adapter;
-    let positions = recipe.data.max_seq_len;
-    let model = run::load(gpu, &frozen.base, recipe, &start, capacity, positions, |_| ()).await?;
-    let trainer = Trainer::new(gpu, &model, &start, capacity, run::dropout(recipe), run::recompute(recipe))?;
-    let optimizer = run::optimizer(recipe);
-    trainer.compile(&run::largest(&planned, samples), &optimizer).await?;
-    for index in 0..steps {
-        let report = planned.take(&trainer, samples, index, &optimizer).await?;
-        let learning_rate = planned.schedule.learning_rate(index);
-        progress(Progress { step: index + 1, steps, learning_rate, report });
+    let (capacity, positions) = (prepared.capacity, prepared.positions);
+    let model = super::load(gpu, &base.base, recipe, &initial, capacity, positions, |_| ()).await?;
+    let (dropout, recompute) = (super::dropout(recipe), super::recompute(recipe));
+    let trainer = Trainer::new(gpu, &model, &initial, capacity, dropout, recompute)?;
+    let largest = super::largest(&prepared.steps, samples);
+    trainer.compile(&largest, &super::optimizer(recipe)).await?;
+
+    let run = Run::new(recipe, base, &prepared, &identity, &initial, trainer);
+    match run.drive(&mut Silent { progress }).await? {
+        Outcome::Finished(finished) => Ok(finished.adapter),
+        _ => Err(FinetuneError::Unmoved),
     }
-    let pairs = trainer.adapter().await?;
-    if pairs == start.pairs { Err(FinetuneError::Unmoved) } else { Ok(Adapter { pairs, ..start }) }
+}
+
+/// A host that reports steps and does nothing else.
+struct Silent<P> {
+    progress: P,
+}
+
+impl<P: FnMut(Progress)> Host for Silent<P> {
+    type Error = FinetuneError;
+
+    fn on_event(&mut self, run: &Run<'_>, event: RunEvent<'_>) -> Result<(), FinetuneError> {
+        if let RunEvent::Step { metrics, .. } = event {
+            let metrics = metrics.clone();
+            (self.progress)(Progress { step: metrics.step, steps: run.steps(), metrics });
+        }
+        Ok(())
+    }
+}
+
+/// `recipe` without evaluations and exports.
+fn steps_only(recipe: &Recipe) -> Recipe {
+    let mut recipe = recipe.clone();
+    recipe.eval.samples = Vec::new();
+    recipe.eval.keep_best = false;
+    recipe.eval.early_stopping_patience = 0;
+    recipe.output.export = Vec::new();
+    recipe
+}
+
+fn in_memory(samples: &[Sample]) -> Data {
+    Data {
+        train: samples.to_vec(),
+        weights: vec![1.0; samples.len()],
+        validation: Vec::new(),
+        validation_counts: Vec::new(),
+        sources: Vec::new(),
+        notices: Vec::new(),
+    }
 }

@@ -1,18 +1,18 @@
-//! The base on the device, as far as the recipe's memory allows.
+//! Uploading the base within the recipe's memory limit.
 
 use super::{dropout, offload, recompute};
 use crate::adapter::lora::Adapter;
 use crate::base::Base;
+use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::plan::{self, Offload, Passes, Recompute};
 use crate::model::{Model, Plan, Trainable};
 use crate::recipe::Recipe;
-use crate::train::trainer::Capacity;
 
-/// Uploads `base` with rotary tables for `positions` positions; `progress` hears how many layers are on the device.
+/// Uploads `base` with rotary tables for `positions` positions. `progress` is called with the number of layers uploaded.
 ///
-/// Experts stay in host memory where `train.offload_experts` says so, or where training `adapter` with passes up to `capacity` would
-/// not fit `train.memory_limit` otherwise.
+/// Experts stay in host memory if `train.offload_experts` is set, or if training `adapter` with passes up to `capacity` would
+/// otherwise exceed `train.memory_limit`.
 pub async fn load<'b>(
     gpu: &Gpu,
     base: &'b Base,

@@ -222,8 +222,8 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// Greedy replies to `prompts`, each a conversation of its own, of at most `max_new_tokens` tokens; `done` hears how many
-/// there are.
+/// Greedy replies to `prompts`, each a conversation of its own, of at most `max_new_tokens` tokens. `done` is called with the
+/// number of replies so far.
 pub async fn greedy(
     gpu: &Gpu,
     model: &Model<'_>,

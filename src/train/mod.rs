@@ -1,6 +1,17 @@
-//! The optimizer step on the device, the learning-rate schedule, and the health of a run.
+//! Training on the device: the optimizer step, the learning-rate schedule, and warnings about a run that goes wrong.
 
-pub mod health;
+mod error;
+mod evaluate;
+mod exchange;
 pub mod objective;
 pub mod schedule;
+mod settings;
 pub mod trainer;
+pub mod watch;
+
+pub use crate::data::batch::Capacity;
+pub use error::TrainError;
+pub use evaluate::LossTotals;
+pub use exchange::{Alone, Exchange};
+pub use settings::{Dropout, Optimizer, OptimizerKind};
+pub use trainer::{Snapshot, StepReport, Trainer};

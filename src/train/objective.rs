@@ -1,6 +1,6 @@
 //! The training objective: how the losses of a step's rows become one number to minimise.
 
-/// What a step minimises.
+/// The quantity that training minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objective {
     /// Mean cross entropy over the loss tokens of the step.

@@ -1,4 +1,4 @@
-//! The learning rate of each optimizer step, as transformers' schedulers give it.
+//! The learning rate of each optimizer step, as the schedulers of transformers compute it.
 //!
 //! Must match transformers `src/transformers/optimization.py`: `_get_constant_schedule_with_warmup_lr_lambda`,
 //! `_get_linear_schedule_with_warmup_lr_lambda`, `_get_cosine_schedule_with_warmup_lr_lambda` and, with a
@@ -6,9 +6,21 @@
 
 use std::f64::consts::PI;
 
-use crate::recipe::{LrScheduler, Train};
+use serde::{Deserialize, Serialize};
 
-/// Warm-up, then a shape from the peak down to the minimum.
+/// Shape of the learning rate after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LrScheduler {
+    /// Half a cosine from the peak to the minimum.
+    Cosine,
+    /// A straight line from the peak to the minimum.
+    Linear,
+    /// The peak.
+    Constant,
+}
+
+/// A warm-up, then a curve from the peak down to the minimum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// Shape after the warm-up.
@@ -19,23 +31,14 @@ pub struct Schedule {
     pub min_lr_ratio: f64,
     /// Optimizer steps of warm-up.
     pub warmup_steps: usize,
-    /// Optimizer steps in all.
+    /// Optimizer steps of the whole run.
     pub total_steps: usize,
 }
 
 impl Schedule {
-    /// The schedule of a recipe whose run has `total_steps` optimizer steps.
-    ///
-    /// `warmup_ratio` becomes `ceil(ratio·total)` steps: transformers `TrainingArguments.get_warmup_steps`.
-    pub fn new(train: &Train, total_steps: usize) -> Schedule {
-        let from_ratio = (train.warmup_ratio * total_steps as f64).ceil() as usize;
-        Schedule {
-            shape: train.lr_scheduler,
-            peak: train.learning_rate,
-            min_lr_ratio: train.min_lr_ratio,
-            warmup_steps: train.warmup_steps.unwrap_or(from_ratio),
-            total_steps,
-        }
+    /// `ceil(ratio·total_steps)` steps of warm-up, as transformers' `TrainingArguments.get_warmup_steps`.
+    pub fn warmup_steps(ratio: f64, total_steps: usize) -> usize {
+        (ratio * total_steps as f64).ceil() as usize
     }
 
     /// Learning rate of optimizer step `step`, counted from 0.
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn minimum_lifts_only_what_follows_the_warmup() {
+    fn the_minimum_does_not_affect_the_warmup() {
         // 0.1 + 0.9·f with f = 1, 3/4, 1/2, 1/4, 0.
         let expected = [0.0, 0.5, 1.0, 0.775, 0.55, 0.325, 0.1];
         assert_close(&factors(LrScheduler::Linear, 0.1, 2, 6), &expected);
@@ -128,12 +131,8 @@ mod tests {
 
     #[test]
     fn warmup_ratio_rounds_up() {
-        let recipe = "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\ntrain.warmup_ratio = 0.05";
-        let none: [(&str, &str); 0] = [];
-        let recipe = crate::recipe::Recipe::parse(recipe, crate::recipe::Format::Toml, "test", &none)
-            .expect("valid recipe");
         // 0.05 · 41 = 2.05
-        assert_eq!(Schedule::new(&recipe.train, 41).warmup_steps, 3);
-        assert_eq!(Schedule::new(&recipe.train, 40).warmup_steps, 2);
+        assert_eq!(Schedule::warmup_steps(0.05, 41), 3);
+        assert_eq!(Schedule::warmup_steps(0.05, 40), 2);
     }
 }

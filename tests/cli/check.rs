@@ -7,8 +7,9 @@ use safetensors::SafeTensors;
 use super::{Place, matches, texts};
 
 pub fn check(place: Place) {
-    let unknown = "no GPU has a name that contains \"no such\"; found: … Name one of these in device.adapter";
-    place.refused_on_device(&["check", "recipe.toml", "--set", "device.adapter=no such"], unknown);
+    let unknown =
+        "no GPU has a name that contains \"no such\"; found: … Name one of these in device.gpu or with --gpu";
+    place.refused_on_device(&["check", "recipe.toml", "--set", "device.gpu=no such"], unknown);
     let before = place.contents();
     let text = place.run(&["check", "recipe.toml"]);
     let expected = [

@@ -42,7 +42,7 @@ pub fn exports(place: Place) {
     // A format that cannot hold the adapter does not prevent the others.
     let output = place.command(&export).output().expect("the program starts");
     let (stdout, stderr) = texts(&output);
-    assert!(!output.status.success() && stderr.contains("has no place for inp_gate and proj"), "{stderr}");
+    assert!(!output.status.success() && stderr.contains("cannot hold inp_gate and proj"), "{stderr}");
     assert!(stdout.contains("other/mlx: mlx, reloaded"), "{stdout}");
 
     // At 1000 times its weight, the adapter breaks the base.
@@ -55,13 +55,13 @@ pub fn exports(place: Place) {
     };
     refused(
         &["export", "run=1000", "--to", "gguf-lora", "--out", "broken"],
-        "error: the adapter was not written: with it the KL divergence from the base is … nats over 116 tokens, expected at \
+        "error: the adapter was not written: its KL divergence from the base is … nats over 116 tokens, expected at \
          most 7.62: what blind guessing costs, 7.62, and the 0.00 by which it lowers the loss; lower the learning rate or the \
          alpha\n",
     );
     refused(
         &["merge", "run=1000", "--base", "tiny", "--out", "merged.gguf"],
-        "error: the adapter was not merged: with it the KL divergence from the base is …",
+        "error: the adapter was not merged: its KL divergence from the base is …",
     );
     let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf"]);
     has_lines(
@@ -78,7 +78,7 @@ pub fn exports(place: Place) {
     let wild = ["recipe.toml", "--set", "train.learning_rate=1", "--set", "output.dir=wild"];
     let output = place.command(&wild).output().expect("the program starts");
     let (stdout, stderr) = texts(&output);
-    let expected = "error: the adapter was not written: with it the KL divergence from the base is …; what was trained is \
+    let expected = "error: the adapter was not written: its KL divergence from the base is …; the trained adapter is \
                     kept in wild/refused\n";
     assert!(!output.status.success() && matches(&stderr, expected), "{stdout}\n{stderr}");
     let names = place.names("wild");

@@ -80,7 +80,7 @@ pub fn datasets(place: Place) {
     );
     refused(
         r#"{"input_ids": [2, 3, 4], "labels": [-100, -100, -100]}"#,
-        " line 1: none of the 3 tokens carries loss; expected at least one label other than -100 after the first",
+        " line 1: none of the 3 tokens is a loss token; expected at least one label other than -100 after the first",
     );
     let long = format!(r#"{{"input_ids": {0:?}, "labels": {0:?}}}"#, [5; 65]);
     refused(
@@ -148,7 +148,7 @@ pub fn adapters(place: Place) {
     let missing = ["eval", "recipe.toml", "--adapter", "no"];
     place.refused(
         &missing,
-        "no: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file",
+        "no: does not exist; give the path of a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file",
     );
     let dir = place.dir.display();
     place.refused(
@@ -168,7 +168,7 @@ pub fn adapters(place: Place) {
     place.refused(
         &["recipe.toml", "--set", &format!("lora.init_from={rank8}")],
         &format!(
-            "{rank8} has rank = 8, alpha = 16, rslora = false; the recipe has rank = 4, alpha = 8, rslora = false; make them equal"
+            "{rank8} has rank = 8, alpha = 16, rslora = false, but the recipe has rank = 4, alpha = 8, rslora = false; make them equal"
         ),
     );
     place.refused(&["eval", "recipe.toml", "--adapter", "old"], "old…adapter_model.safetensors…");
@@ -179,7 +179,7 @@ pub fn adapters(place: Place) {
 }
 
 pub fn places(place: Place) {
-    let folder = "a file stands where a folder is expected; remove it or choose another name";
+    let folder = "it is a file, expected a folder; remove it or choose another name";
     for dir in ["data.jsonl", "data.jsonl/inside"] {
         let expected = format!("cannot write {dir}: not a directory; {folder}");
         let set = format!("output.dir={dir}");
@@ -197,7 +197,7 @@ pub fn places(place: Place) {
     );
     place.refused(
         &["check", "recipe.toml", "--gradients", "."],
-        "cannot write .: is a directory; it is a folder where a file is expected; choose another name",
+        "cannot write .: is a directory; it is a folder, expected a file; choose another name",
     );
 }
 
@@ -211,7 +211,7 @@ pub fn no_validation(place: Place) {
 pub fn no_device(place: Place) {
     place.refused(
         &["check", "recipe.toml", "--set", "eval.samples=[\"Hi\"]", "--set", "eval.max_new_tokens=1020"],
-        "the longest of eval.samples needs … positions with its reply, tiny was trained for 1024; shorten it or lower eval.max_new_tokens",
+        "the longest of eval.samples needs … tokens with its reply, but tiny has a context of 1024; shorten it or lower eval.max_new_tokens",
     );
     let next = "Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` …";
     // Files of an earlier run stay.

@@ -1,4 +1,4 @@
-//! Runs that are stopped, killed, damaged or changed, and what the next one makes of it.
+//! Runs that are stopped, killed, damaged or changed, and how the next run resumes or refuses.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ const SETTINGS: [&str; 12] = [
     "--set",
     "lora.dropout=0.1",
 ];
-/// What must be the same bytes however often a run was stopped.
+/// Files that must have the same bytes however often a run was stopped.
 const SAME: [&str; 4] =
     ["adapter_model.safetensors", "adapter_config.json", "metrics.jsonl", "recipe.resolved.toml"];
 
@@ -45,7 +45,7 @@ pub fn assert_same(place: &Place, when: &str) {
         let texts = || [&whole, &run].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).join("\n");
         assert!(
             whole == run,
-            "{when}: {file} is another one\n{}",
+            "{when}: {file} differs\n{}",
             if file.ends_with("l") { texts() } else { file.into() }
         );
     }
@@ -75,7 +75,7 @@ fn has_entry(dir: &Path, start: &str) -> bool {
     entries.into_iter().any(|e| e.file_name().to_string_lossy().starts_with(start))
 }
 
-/// What a run has come to, seen from its folder.
+/// A moment in a run, recognized by the contents of its folder.
 type Moment = (&'static str, Box<dyn Fn(&Path) -> bool>);
 
 fn moments() -> Vec<Moment> {
@@ -96,7 +96,7 @@ fn moments() -> Vec<Moment> {
     ]
 }
 
-/// A run that is killed at any moment ends, when it goes on, in the same bytes as one that never was.
+/// A run that is killed at any moment and resumed writes the same bytes as an uninterrupted one.
 pub fn killed(place: Place) {
     whole(&place);
     for (when, reached) in moments() {
@@ -145,7 +145,7 @@ fn signal(child: &Child, name: &str) {
     assert!(status.success());
 }
 
-/// Ctrl-C finishes the step, saves, and says how to go on; so does what service managers send.
+/// SIGINT (Ctrl-C) and SIGTERM finish the step, save, and print how to resume.
 #[cfg(unix)]
 pub fn interrupted(place: Place) {
     whole(&place);
@@ -157,10 +157,13 @@ pub fn interrupted(place: Place) {
         let output = child.wait_with_output().expect("it ends");
         let (stdout, stderr) = texts(&output);
         assert_eq!(output.status.code(), Some(130), "{stdout}\n{stderr}");
-        assert_eq!(stderr, "\nstopping after this step; Ctrl-C again quits at once, without saving it\n");
+        assert_eq!(
+            stderr,
+            "\nstopping after this step; press Ctrl-C again to quit at once without saving it\n"
+        );
         let last = stdout.lines().last().unwrap_or_default();
         let step = lines(&place.dir.join("run"), "\"event\":\"step\"");
-        let how = "the same command goes on from there (run)";
+        let how = "run the same command to resume (run)";
         assert_eq!(last, format!("stopped    after step {step} of 6; {how}"), "{stdout}");
         let status: Json = serde_json::from_slice(&place.read("run/run.json")).expect("JSON");
         assert_eq!(
@@ -168,13 +171,13 @@ pub fn interrupted(place: Place) {
             (Some("stopped"), Some(step as u64))
         );
         let text = place.run(&arguments(&[]));
-        assert!(text.contains(&format!("resume     going on after step {step} of 6\n")), "{text}");
+        assert!(text.contains(&format!("resume     resuming after step {step} of 6\n")), "{text}");
         assert_same(&place, name);
         fs::remove_dir_all(place.dir.join("run")).expect("removed");
     }
 }
 
-/// The second Ctrl-C does not wait.
+/// The second Ctrl-C quits at once.
 #[cfg(unix)]
 pub fn interrupted_twice(place: Place) {
     let mut child =
@@ -190,7 +193,7 @@ pub fn interrupted_twice(place: Place) {
     place.run(&arguments(&[]));
 }
 
-/// A run that was stopped, as every test below needs it: after step 4 of 6.
+/// Leaves a run that was stopped after step 4 of 6.
 fn stopped(place: &Place) {
     let mut child =
         start_until(place, &arguments(&[]), "the second checkpoint", |dir| dir.join("checkpoint-4").exists());
@@ -198,13 +201,13 @@ fn stopped(place: &Place) {
     child.wait().expect("it is gone");
 }
 
-/// What decides the numbers may not change under a run; the rest may.
+/// Settings that affect the results may not change in a resumed run; others may.
 pub fn changed(place: Place) {
     whole(&place);
     stopped(&place);
     let refused = |more: &[&'static str], expected: &str| {
-        let held = "run holds a run that was stopped after step 4 of 6, and this one is another: ";
-        let next = ". Set that back to go on, choose another output.dir, or start anew with --fresh";
+        let held = "run holds a run that was stopped after step 4 of 6 and differs from this one: ";
+        let next = ". Undo that to resume, choose another output.dir, or start over with --fresh";
         place.refused(&arguments(more), &format!("{held}{expected}{next}"));
     };
     refused(&["--set", "train.learning_rate=2e-2"], "train.learning_rate was 0.01 and is 0.02");
@@ -216,8 +219,8 @@ pub fn changed(place: Place) {
     place.write("data.jsonl", DATA.replace("Ahoy!", "Arrr!"));
     refused(
         &[],
-        "the training samples (data.train) had digest … and has …; the validation samples (data.valid) had digest … and \
-         has …",
+        "the training samples (data.train) had digest … and now has …; the validation samples (data.valid) had digest … and \
+         now has …",
     );
     place.write("data.jsonl", DATA);
     let other = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf"));
@@ -225,7 +228,7 @@ pub fn changed(place: Place) {
     let last = other.len() - 1;
     other[last] ^= 1;
     place.write("other.gguf", &other);
-    refused(&["--set", "model.base=other.gguf"], "the base had digest … and has …");
+    refused(&["--set", "model.base=other.gguf"], "the base had digest … and now has …");
 
     // The same base and the same samples elsewhere, other exports, evaluations and checkpoints.
     other[last] ^= 1;
@@ -247,7 +250,7 @@ pub fn changed(place: Place) {
         "--set",
         "train.gradient_checkpointing=true",
     ]));
-    assert!(text.contains("resume     going on after step 4 of 6\n"), "{text}");
+    assert!(text.contains("resume     resuming after step 4 of 6\n"), "{text}");
     assert!(place.read("run/adapter_model.safetensors") == place.read("whole/adapter_model.safetensors"));
     assert!(place.names("run").contains(&"adapter.gguf".to_string()));
 
@@ -261,7 +264,7 @@ pub fn changed(place: Place) {
     assert!(!text.contains("resume"), "{text}");
 }
 
-/// A checkpoint that is damaged is named, and the one before it taken; without a sound one nothing begins.
+/// A damaged checkpoint is reported and the previous one is used. Without an intact one the run does not start.
 pub fn damaged(place: Place) {
     whole(&place);
     stopped(&place);
@@ -272,7 +275,7 @@ pub fn damaged(place: Place) {
         optimizer.len()
     );
     let text = place.run(&arguments(&[]));
-    let expected = format!("resume     {damage}; going on from run/checkpoint-2, which is sound\n");
+    let expected = format!("resume     {damage}; resuming from run/checkpoint-2, which is intact\n");
     assert!(text.contains(&expected), "{expected}\n{text}");
     assert_same(&place, "a damaged checkpoint");
 
@@ -282,16 +285,16 @@ pub fn damaged(place: Place) {
     place.write("run/checkpoint-2/trainer_state.json", "{\"format\": 1");
     place.refused(
         &arguments(&[]),
-        &format!("{damage}; run/checkpoint-2 is damaged: trainer_state.json: EOF …; no sound checkpoint is left in run: start anew with --fresh"),
+        &format!("{damage}; run/checkpoint-2 is damaged: trainer_state.json: EOF …; no intact checkpoint is left in run. Start over with --fresh"),
     );
     place.write("run/checkpoint-4/trainer_state.json", r#"{"format": 7, "version": "3.1.4"}"#);
     place.refused(
         &arguments(&[]),
-        "run/checkpoint-4 was written by rullama-train 3.1.4 in format 7, this program reads 1; update it, …",
+        "run/checkpoint-4 was written by rullama-train 3.1.4 in format 7; this program reads format 1. Update the program, …",
     );
 }
 
-/// One run a folder.
+/// Only one run may write to a folder.
 pub fn locked(place: Place) {
     let mut child =
         start_until(&place, &arguments(&[]), "the first step", |dir| lines(dir, "\"event\":\"step\"") >= 1);
@@ -354,7 +357,7 @@ pub fn full_disk(place: Place) {
     assert_same(&place, "a full disk");
 }
 
-/// A loss that is not finite stops the run with the step's number, and the adapter is not written.
+/// A loss that is not finite stops the run with an error that names the step. No adapter is written.
 pub fn not_finite(place: Place) {
     let absurd =
         ["recipe.toml", "--set", "train.learning_rate=1e30", "--set", "train.warmup_steps=0", "--set"];
@@ -365,18 +368,18 @@ pub fn not_finite(place: Place) {
     let (stderr, status) = failed(&["train.max_steps=4"]);
     assert!(stderr.starts_with("error: step 2: the loss is "), "{stderr}");
     assert!(stderr.contains("the gradient norm NaN, and "), "{stderr}");
-    let saved = "The run is saved as it was after step 1; the same command goes on from there\n";
+    let saved = "The run is saved after step 1; run the same command to resume\n";
     assert!(stderr.ends_with(saved), "{stderr}");
     assert_eq!(status.code(), Some(1));
     assert!(!place.names("run").contains(&"adapter_model.safetensors".to_string()));
-    // It goes on where such steps are left out, until there are too many.
+    // The run resumes if such steps may be skipped, until there are too many.
     let (stderr, _) = failed(&["train.max_steps=4", "--set", "train.max_skipped_steps=1"]);
     assert!(stderr.starts_with("error: step 3: the loss is "), "{stderr}");
     assert_eq!(lines(&place.dir.join("run"), "\"skipped\":true"), 1);
-    assert_eq!(lines(&place.dir.join("run"), "1 of at most 1 such steps"), 1);
+    assert_eq!(lines(&place.dir.join("run"), "1 of at most 1 skipped steps"), 1);
 }
 
-/// The adapter of the best evaluation is the one that is written, also by a run that was stopped after it.
+/// The adapter of the best evaluation is written, also by a run that was stopped after it.
 pub fn best(place: Place) {
     // A rate at which this model soon gets worse.
     let settings = [
@@ -404,8 +407,11 @@ pub fn best(place: Place) {
     assert_eq!(losses.len(), best + 4, "three evaluations after the best one: {losses:?}");
     assert!(losses.len() < 13, "before the last step: {losses:?}");
     for part in [
-        "early      3 evaluations without a lower validation loss: no further step of 12\n".to_string(),
-        format!("best       after step {best}: this adapter is written, not the last one\n"),
+        format!(
+            "early      stopped after step {} of 12: the validation loss did not improve in 3 evaluations\n",
+            losses.len() - 1
+        ),
+        format!("best       the adapter after step {best} is written, not the last one\n"),
     ] {
         assert!(text.contains(&part), "{part}\n{text}");
     }
@@ -431,13 +437,13 @@ pub fn best(place: Place) {
     place.run(&arguments(&[]));
     assert_same(&place, "stopped after the best evaluation");
 
-    // Where training only makes it worse, that is said, and the least bad adapter is what is compared, refused and kept apart.
+    // If training only makes the model worse, a notice says so, and the least bad adapter is compared, refused and kept apart.
     let worse = ["--set", "train.learning_rate=3", "--set", "train.max_steps=3", "--set", "eval.steps=1"];
     let place_of = ["--set", "output.dir=worse", "--set", "train.max_grad_norm=0"];
     let output = place.command(&[&["recipe.toml"][..], &worse, &place_of].concat()).output();
     let (stdout, stderr) = super::texts(&output.expect("it starts"));
     assert!(stdout.contains("notice     step 3: the validation loss did not fall: "), "{stdout}\n{stderr}");
-    assert!(stderr.contains("what was trained is kept in worse/refused"), "{stdout}\n{stderr}");
+    assert!(stderr.contains("the trained adapter is kept in worse/refused"), "{stdout}\n{stderr}");
     let worse = place.metrics("worse", "eval_loss");
     assert!(
         worse[0] == worse[1] && worse[0] < worse[2],
@@ -448,6 +454,6 @@ pub fn best(place: Place) {
     // Without it, the last one.
     let last_one = arguments(&["--set", "eval.keep_best=false", "--set", "output.dir=last"]);
     let output = place.command(&last_one).output().expect("it starts");
-    assert!(super::texts(&output).1.contains("what was trained is kept in last/refused"), "{output:?}");
+    assert!(super::texts(&output).1.contains("the trained adapter is kept in last/refused"), "{output:?}");
     assert_eq!(loss_of("last/refused"), losses[last]);
 }

@@ -238,8 +238,11 @@ pub fn templates(place: Place) {
     place.write("other.gguf", super::exports::other_tiny());
     place.run(&["recipe.toml", "--quiet"]);
     let other = ["generate", "other.gguf", "--prompt=Hello!", "--max-tokens=2", "--adapter=run"];
-    place.refused(&other, "run was trained on tiny …, and other.gguf … is another model; …");
+    place.refused(&other, "run was trained on tiny …, but other.gguf … is a different model; …");
     let allowed = place.command(&[&other[..], &["--allow-other-base"]].concat()).output();
     let (_, notes) = texts(&allowed.expect("it starts"));
-    assert!(notes.starts_with("note: run was trained on tiny, and other.gguf is another model"), "{notes}");
+    assert!(
+        notes.starts_with("note: run was trained on tiny, but other.gguf is a different model"),
+        "{notes}"
+    );
 }

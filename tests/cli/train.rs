@@ -101,17 +101,19 @@ pub fn eval(place: Place) {
     let other = ["eval", "recipe.toml", "--set", "model.base=other.gguf", "--json", "--adapter", "run"];
     place.refused(
         &other,
-        "run was trained on tiny (v1:…), and other.gguf (v1:…) is another model; name the base that it was trained on, or \
-         allow another one (--allow-other-base, in a recipe lora.allow_other_base = true)",
+        "run was trained on tiny (v1:…), but other.gguf (v1:…) is a different model; use the base that it was trained on, or \
+         allow a different one (--allow-other-base, or lora.allow_other_base = true in a recipe)",
     );
     let text = place.run(&[&other[..], &["--set", "lora.allow_other_base=true"]].concat());
     assert!(
-        text.contains("run was trained on tiny, and other.gguf is another model, as was allowed"),
+        text.contains(
+            "run was trained on tiny, but other.gguf is a different model; loaded because this is allowed"
+        ),
         "{text}"
     );
     place.refused(
         &["run/recipe.resolved.toml", "--set", "model.base=other.gguf"],
-        "other.gguf has the fingerprint v1:…, model.fingerprint is v1:…; use the base that the recipe was written for, or \
+        "other.gguf has the fingerprint v1:…, but model.fingerprint is v1:…; use the base that the recipe was written for, or \
          remove that key",
     );
 

@@ -1,4 +1,4 @@
-//! What a run shows of itself, while it works and afterwards.
+//! The output of a run: metrics, JSON events, the report.
 
 use serde_json::Value as Json;
 
@@ -160,7 +160,7 @@ pub fn eval_overflow(place: Place) {
     // Nor is anything trained from there.
     let from = ["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"];
     let output = place.command(&from).output().expect("it starts");
-    assert!(texts_of(&output).contains("overflow before the first step"), "{}", texts_of(&output));
+    assert!(texts_of(&output).contains("the model overflows before the first step"), "{}", texts_of(&output));
     assert!(!place.dir.join("next").exists());
 }
 
@@ -172,7 +172,7 @@ fn texts_of(output: &std::process::Output) -> String {
 pub fn changes_nothing(place: Place) {
     // One step, and that of the warm-up: its rate is 0.
     let output = place.command(&["recipe.toml", "--set", "train.max_steps=1"]).output().expect("it starts");
-    let expected = "error: training changed nothing: the adapter equals its start. ";
+    let expected = "error: training changed nothing: the adapter equals its initial value. ";
     assert!(super::texts(&output).1.starts_with(expected), "{}", texts_of(&output));
     assert!(!place.dir.join("run/adapter_model.safetensors").exists());
     // Nothing stands in the way of another try.

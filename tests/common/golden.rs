@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rullama_train::adapter;
+use rullama_train::adapter::formats::peft::{self, Naming};
 use rullama_train::adapter::lora::{Adapter, Pair, Slot};
 use rullama_train::base::config::Config;
 use rullama_train::base::gguf::writer::{self, Entry};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, Sample};
-use rullama_train::export;
-use rullama_train::export::peft::{self, Naming};
 use safetensors::{Dtype, SafeTensors};
 
 /// One folder: a model, an adapter, and PyTorch's figures in f64.
@@ -39,7 +39,8 @@ impl Golden {
         let gguf = Gguf::open(&gguf.expect("a model")).expect("a sound model");
         let base = Base::from_gguf(gguf, "golden").expect("a supported model");
 
-        let adapter = export::read_any(&folder.join("adapter"), base.config(), None).expect("PEFT's adapter");
+        let adapter =
+            adapter::read_any(&folder.join("adapter"), base.config(), None).expect("PEFT's adapter");
         let (rank, alpha) = (adapter.rank.to_string(), adapter.alpha.to_string());
         assert_eq!((&metadata["rank"], &metadata["alpha"]), (&rank, &alpha));
         for (name, values) in by_name(&adapter.pairs, base.config()) {

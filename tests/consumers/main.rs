@@ -8,6 +8,7 @@ mod gpu;
 #[path = "../common/tool_base.rs"]
 mod tool_base;
 
+use rullama_train::families;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -15,6 +16,8 @@ use std::sync::OnceLock;
 use libtest_mimic::{Arguments, Failed, Trial};
 use pollster::block_on;
 use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::adapter::merge::{self, MergeType};
+use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::base::Module;
 use rullama_train::base::formats::dequantize;
 use rullama_train::base::gguf::value::Value;
@@ -23,19 +26,17 @@ use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::template::{Conversation, Message, Role, Template, TrainOn, render_prompt};
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::export::merged::{self, MergeType};
-use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase, drift};
-use rullama_train::families;
 use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Offload, Recompute};
 use rullama_train::talk::sampling::likeliest;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
+use rullama_train::verify::{self, HeldOut};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 
-const OPTIONS: Options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
+const OPTIONS: WriteOptions = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
 /// Maximum difference of llama.cpp on the quantized file, where it rounds activations.
 const QUANTIZED: f64 = 5e-2;
 /// Longest reply, in tokens.
@@ -144,7 +145,7 @@ fn prepare_mixture() -> PathBuf {
     // llama.cpp rounds activations, so that its router sometimes chooses another expert.
     let work = Work { gpu, base, folder, quantized: 0.5 };
     let in_f32 = work.in_f32();
-    let every = export::read_any(&golden.join("adapter"), work.base.config(), None).expect("PEFT's own");
+    let every = adapter::read_any(&golden.join("adapter"), work.base.config(), None).expect("PEFT's own");
     let alone = work.random(&[Module::FfnGateUpExps, Module::FfnDownExps], 2, 3.0, 4);
     let gate_up = Adapter { rslora: true, ..work.random(&[Module::FfnGateUpExps], 5, 2.0, 5) };
     let down = work.random(&[Module::FfnDownExps, Module::AttnQ], 1, 1.0, 6);
@@ -206,7 +207,7 @@ impl Work {
             .args(["recipes/chat.toml", "--set", &output, "--set", "eval.samples=[]"])
             .status();
         assert!(program.expect("the program starts").success(), "training failed");
-        let found = export::load(&[AdapterPath::whole(run)], &self.base, None, OtherBase::Refuse);
+        let found = adapter::load(&[AdapterPath::whole(run)], &self.base, None, OtherBase::Refuse);
         found.unwrap_or_else(|e| panic!("{e}")).adapter
     }
 
@@ -222,7 +223,7 @@ impl Work {
     fn patterns(&self) -> (Adapter, Json) {
         let folder = self.folder.join("patterns");
         let whole = self.random(&[Module::AttnQ, Module::FfnDown, Module::InpGate], 4, 8.0, 3);
-        export::write(&folder, Format::Peft, &whole, self.base.config(), &OPTIONS).expect("written");
+        adapter::write(&folder, Format::Peft, &whole, self.base.config(), &OPTIONS).expect("written");
         let edit = |name: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>| {
             let path = folder.join(name);
             std::fs::write(&path, change(std::fs::read(&path).expect("there"))).expect("written");
@@ -255,7 +256,7 @@ impl Work {
             });
             safetensors::serialize(views, Some([("format".into(), "pt".into())].into())).expect("sound")
         });
-        let found = export::load(&[AdapterPath::whole(&folder)], &self.base, None, OtherBase::Refuse);
+        let found = adapter::load(&[AdapterPath::whole(&folder)], &self.base, None, OtherBase::Refuse);
         (found.unwrap_or_else(|e| panic!("{e}")).adapter, json!("patterns"))
     }
 
@@ -272,12 +273,12 @@ impl Work {
         let dir = self.folder.join("cases").join(name);
         for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16]
         {
-            export::write(&dir, format, adapter, self.base.config(), &OPTIONS)
+            adapter::write(&dir, format, adapter, self.base.config(), &OPTIONS)
                 .unwrap_or_else(|e| panic!("{e}"));
         }
         let merge = |base: &Base, file: &str, ty: &str| {
             let ty = MergeType::from_name(ty).expect("a type");
-            merged::write(&dir.join(file), base, adapter, ty, |_| {}).unwrap_or_else(|e| panic!("{e}"))
+            merge::write(&dir.join(file), base, adapter, ty, |_| {}).unwrap_or_else(|e| panic!("{e}"))
         };
         merge(in_f32, "merged.gguf", "f32");
         merge(&self.base, "merged-q8_0.gguf", "q8_0");
@@ -286,8 +287,13 @@ impl Work {
         let sample = Sample { ids: ids.to_vec(), labels, origin: "a conversation".into() };
         let vocab = self.base.config().vocab;
         let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token has loss");
-        let found =
-            block_on(drift::logits(&self.gpu, &self.base, &[None, Some(adapter)], &held_out, Offload::Never));
+        let found = block_on(verify::logits(
+            &self.gpu,
+            &self.base,
+            &[None, Some(adapter)],
+            &held_out,
+            Offload::Never,
+        ));
         let [base, adapted] = &found.expect("it runs")[..] else { panic!("two were asked for") };
         let tokens: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
         let rows = |values: &'_ [f32]| vec![values.len() / vocab, vocab];

@@ -53,7 +53,7 @@ fn render_sample(
     Template::BuiltIn(layout).render(tokenizer, &conversation, TrainOn::Assistant)
 }
 
-/// What carries loss, as text, one string for each run of labelled tokens.
+/// The loss tokens as text, one string for each run of labelled tokens.
 fn trained(tokenizer: &Tokenizer, ids: &[u32], labels: &[i32]) -> Vec<String> {
     assert_eq!(ids.len(), labels.len());
     for (t, (&id, &label)) in ids.iter().zip(labels).enumerate() {
@@ -374,7 +374,7 @@ fn broken_ids_are_named() {
         refused(
             text,
             &format!(
-                "x.jsonl line 1: none of the {length} tokens carries loss; expected at least one label other than \
+                "x.jsonl line 1: none of the {length} tokens is a loss token; expected at least one label other than \
                  -100 after the first"
             ),
         );
@@ -417,7 +417,7 @@ fn long_samples_are_refused_dropped_or_cut() {
     refused_with(
         options(Overlong::Truncate),
         r#"{"input_ids": [2, 5, 7, 8], "labels": [-100, -100, -100, 8]}"#,
-        "x.jsonl line 1: the sample has 4 tokens, and cut to max_seq_len = 3 none of them carries loss; raise \
+        "x.jsonl line 1: the sample has 4 tokens, and cut to max_seq_len = 3 none of them is a loss token; raise \
          max_seq_len, or set overlong to \"drop\"",
     );
     assert!(parse(text.as_bytes(), "x.jsonl", &tokenizer(), &Options { max_seq_len: 5, ..OPTIONS }).is_ok());

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use rullama_train::data::template::Template;
-use rullama_train::recipe::{Format, Recipe};
-use rullama_train::run::{Data, Frozen, Steps};
+use rullama_train::recipe::{Recipe, Syntax};
+use rullama_train::run::{Data, OpenBase, Steps};
 
 fn recipe(data: &str, base: &str) -> Recipe {
     let text = format!(
         "[model]\nbase = '{base}'\n[output]\ndir = 'x'\n[train]\nepochs = 4\n[data]\nmax_seq_len = 128\nval_size = 0\n{data}"
     );
     let none: [(&str, &str); 0] = [];
-    Recipe::parse(&text, Format::Toml, "r.toml", &none).unwrap_or_else(|error| panic!("{error}"))
+    Recipe::parse(&text, Syntax::Toml, "r.toml", &none).unwrap_or_else(|error| panic!("{error}"))
 }
 
 const TINY_FILE: &str = "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf";
@@ -36,7 +36,7 @@ fn sources_are_mixed_by_weight() {
         ),
         "tiny",
     );
-    let frozen = Frozen::open(&recipe).expect("the tiny base");
+    let frozen = OpenBase::open(&recipe).expect("the tiny base");
     let data = Data::read(&recipe, &frozen).expect("sound");
     assert_eq!(data.weights, [vec![2.0; 5], vec![0.25; 8]].concat());
     let files: Vec<(String, usize)> = data
@@ -52,7 +52,7 @@ fn sources_are_mixed_by_weight() {
     assert!(data.notices.is_empty(), "a weight makes no duplicates: {:?}", data.notices);
     // A validation part leaves each sample its weight.
     let split =
-        Recipe::parse(&recipe.to_toml(), Format::Toml, "r", &[("data.val_size", "6")]).expect("sound");
+        Recipe::parse(&recipe.to_toml(), Syntax::Toml, "r", &[("data.val_size", "6")]).expect("sound");
     let data = Data::read(&split, &frozen).expect("sound");
     let plus = |text: &str| data.train.iter().filter(|s| s.origin.contains(text)).count();
     assert_eq!(data.weights.iter().filter(|w| **w == 2.0).count(), plus("often"));
@@ -64,7 +64,7 @@ fn the_files_own_template_and_the_built_in_one_give_the_tiny_model_the_same_samp
     let data = "train = 'datasets/pirate.jsonl'\n";
     let read = |data: &str, base: &str| {
         let recipe = recipe(data, base);
-        let frozen = Frozen::open(&recipe).expect("the tiny base");
+        let frozen = OpenBase::open(&recipe).expect("the tiny base");
         let jinja = matches!(frozen.template, Template::Jinja(_));
         (jinja, frozen.prompt("Hi").expect("a prompt"), Data::read(&recipe, &frozen).expect("sound").train)
     };
@@ -82,7 +82,7 @@ fn the_files_own_template_and_the_built_in_one_give_the_tiny_model_the_same_samp
     let path = folder.path().join("t.jinja");
     std::fs::write(&path, "{% for m in messages %}{{ m.content }}").expect("written");
     let recipe = recipe(&format!("{data}template = '{}'\n", path.display()), "tiny");
-    let Err(error) = Frozen::open(&recipe) else { panic!("broken") };
+    let Err(error) = OpenBase::open(&recipe) else { panic!("broken") };
     let error = error.to_string();
     assert!(error.starts_with("data.template: the chat template cannot be read: "), "{error}");
 }
@@ -96,7 +96,7 @@ fn validation_samples_that_are_trained_on_are_said() {
     let text =
         format!("train = '{d}/train.jsonl'\nvalid = '{d}/valid.jsonl'\n").replace("val_size = 0\n", "");
     let recipe = recipe(&text, "tiny");
-    let frozen = Frozen::open(&recipe).expect("the tiny base");
+    let frozen = OpenBase::open(&recipe).expect("the tiny base");
     let data = Data::read(&recipe, &frozen).expect("sound");
     let alone = Data::read_validation(&recipe, &frozen, &recipe.data.valid).expect("sound");
     assert_eq!((alone.train.len(), alone.validation), (0, data.validation));

@@ -1,4 +1,4 @@
-//! Every shape of sample, with the ids of Hugging Face's tokenizer and the labels that follow from what carries loss
+//! Every shape of sample, with the ids of Hugging Face's tokenizer and the labels that mark its loss tokens
 //! (tests/fixtures/dataset/make.py), and what is refused.
 
 use std::path::Path;
@@ -173,7 +173,7 @@ fn broken_shapes_are_named() {
         &messages(
             r#"[{"role": "user", "content": "a", "weight": 0.5}, {"role": "assistant", "content": "b"}]"#,
         ),
-        "x.jsonl line 1: message 1: whether it carries loss is 0.5; expected \"weight\": 0 or 1, or \"train\": true or \
+        "x.jsonl line 1: message 1: its loss flag is 0.5; expected \"weight\": 0 or 1, or \"train\": true or \
          false, not both",
     );
     refused(

@@ -1,4 +1,4 @@
-//! Chat templates: texts equal transformers' own, character by character, and what carries loss is what the assistant wrote.
+//! Chat templates: texts equal transformers' own, character by character, and the loss tokens are those that the assistant wrote.
 
 use rullama_train::data::template::{
     Conversation, Jinja, Message, Role, Template, TemplateError, ToolCall, TrainOn,

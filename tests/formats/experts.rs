@@ -1,15 +1,15 @@
-//! Adapters of experts: an A and a B for each, in the layouts of PEFT's `target_parameters`, of llama.cpp's 3-D tensors and of mlx-lm's
-//! `LoRASwitchLinear`.
+//! Adapters of experts, with one A and one B per expert, in the layouts of PEFT's `target_parameters`, llama.cpp's 3-D tensors and
+//! mlx-lm's `LoRASwitchLinear`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use rullama_train::adapter::lora::{Adapter, Pair, Slot};
+use rullama_train::adapter::{Format, WriteOptions, read_any};
 use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::{Base, Gguf};
-use rullama_train::export::{self, Format, Options, read_any};
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
 use safetensors::Dtype;
@@ -37,15 +37,15 @@ fn adapters_of_experts_are_read_as_they_were_written() {
     for modules in [&Module::ALL[..], &BOTH, &BOTH[..1], &BOTH[1..], &[Module::AttnQ, Module::FfnGateUpExps]]
     {
         let mut written = adapter(config, modules);
-        // Times an expert's scale, the largest f16 would be none.
+        // The largest f16 would overflow when multiplied by an expert's scale.
         written.pairs.values_mut().for_each(|pair| pair.b[0] = 1.5);
         for format in Format::ALL.into_iter().filter(|format| *format != Format::RullamaV0) {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            let path = export::write(dir.path(), format, &written, config, &OPTIONS);
+            let path = adapter::write(dir.path(), format, &written, config, &OPTIONS);
             let path = path.unwrap_or_else(|e| panic!("{format:?}: {e}"));
             let read = read_any(&path, config, None).unwrap_or_else(|e| panic!("{format:?}: {e}"));
             assert!(read.pairs.keys().eq(written.pairs.keys()), "{format:?} of {modules:?}");
-            // GGUF LoRA holds B of down times its expert's scale; F16 rounds everything.
+            // GGUF LoRA multiplies B of down by its expert's scale. F16 rounds everything.
             let tolerance = match format {
                 Format::GgufLora => 2.0 * f32::EPSILON,
                 Format::GgufLoraF16 => 1e-3,
@@ -56,7 +56,7 @@ fn adapters_of_experts_are_read_as_they_were_written() {
                 for (found, written) in [(&found.a, &pair.a), (&found.b, &pair.b)] {
                     let near = |(f, w): (&f32, &f32)| (f - w).abs() <= tolerance * w.abs() + 1e-7 * tolerance;
                     assert!(found.len() == written.len(), "{format:?}");
-                    // Numbers below the smallest f16 vanish there.
+                    // Values below the smallest f16 become zero.
                     let small = |w: &f32| format == Format::GgufLoraF16 && w.abs() < 1e-4;
                     assert!(
                         found.iter().zip(written).all(|(f, w)| small(w) || near((f, w))),
@@ -68,15 +68,15 @@ fn adapters_of_experts_are_read_as_they_were_written() {
     }
 }
 
-/// One value of an expert that is neither the first nor the last, where PEFT and llama.cpp look for it.
+/// Checks the position of a value of an expert that is neither the first nor the last.
 #[test]
-fn experts_lie_where_peft_and_llama_cpp_want_them() {
+fn values_of_experts_are_where_peft_and_llama_cpp_read_them() {
     let base = mixture();
     let config = base.config();
     let written = adapter(config, &BOTH);
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let dropout = Options { dropout: 0.1, ..OPTIONS };
-    let folder = export::write(dir.path(), Format::Peft, &written, config, &dropout).expect("written");
+    let dropout = WriteOptions { dropout: 0.1, ..OPTIONS };
+    let folder = adapter::write(dir.path(), Format::Peft, &written, config, &dropout).expect("written");
     let file = SafeFile::read(&folder.join("adapter_model.safetensors"));
     let description: Json =
         serde_json::from_slice(&fs::read(folder.join("adapter_config.json")).expect("there")).expect("JSON");
@@ -85,7 +85,7 @@ fn experts_lie_where_peft_and_llama_cpp_want_them() {
     assert_eq!(description["target_parameters"].as_array().map(Vec::len), Some(8));
     assert_eq!(description["lora_dropout"], 0.0, "PEFT has no dropout on parameters");
 
-    let gguf = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
+    let gguf = adapter::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
     let gguf = Gguf::open(&gguf).expect("sound");
     let (e, o, r, i) = (5, 7, 2, 11);
     for (module, name) in [(Module::FfnGateUpExps, "experts.base_layer"), (Module::FfnDownExps, "experts")] {
@@ -115,15 +115,15 @@ fn experts_lie_where_peft_and_llama_cpp_want_them() {
     }
 }
 
-/// The same where mlx-lm looks for it: `LoRASwitchLinear` has `lora_a` `[E, r, in]` and `lora_b` `[E, out, r]`, and `Experts` of
-/// `gemma4_text` has gate, up and down apart.
+/// Checks the position of a value for mlx-lm: `LoRASwitchLinear` has `lora_a` `[E, r, in]` and `lora_b` `[E, out, r]`, and `Experts` of
+/// `gemma4_text` has separate gate, up and down.
 #[test]
-fn experts_lie_where_mlx_lm_wants_them() {
+fn values_of_experts_are_where_mlx_lm_reads_them() {
     let base = mixture();
     let config = base.config();
     let written = adapter(config, &Module::ALL);
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let folder = export::write(dir.path(), Format::Mlx, &written, config, &OPTIONS).expect("written");
+    let folder = adapter::write(dir.path(), Format::Mlx, &written, config, &OPTIONS).expect("written");
     let description: Json =
         serde_json::from_slice(&fs::read(folder.join("adapter_config.json")).expect("there")).expect("JSON");
     let keys = description["lora_parameters"]["keys"].as_array().expect("a list").clone();
@@ -153,7 +153,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
     assert_eq!(value("down_proj.lora_a", [8, RANK, k], [e, r, i]), down.a[(e * RANK + r) * k + i]);
     assert_eq!(value("down_proj.lora_b", [8, n, RANK], [e, o, r]), down.b[(e * n + o) * RANK + r]);
 
-    // What mlx-lm may have trained, and one adapter of gate and up cannot be.
+    // Different A for gate and up, which mlx-lm can train, cannot become one adapter.
     let change = |change: &dyn Fn(&mut BTreeMap<String, SafeTensor>), expected: &str| {
         let mut bad = file.clone();
         change(&mut bad.tensors);
@@ -163,7 +163,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
     let up = name("up_proj.lora_a");
     change(
         &|t| t.get_mut(&up).expect("there").2[0] ^= 1,
-        "up_proj.lora_a differ, and are one matrix here; fuse",
+        "up_proj.lora_a differ, but must be one matrix here; fuse",
     );
     change(&|t| drop(t.remove(&up)), "gate_proj.lora_a (not a LoRA matrix of a text layer)");
     change(
@@ -172,7 +172,7 @@ fn experts_lie_where_mlx_lm_wants_them() {
             shape[0] -= 1;
             data.truncate(4 * shape.iter().product::<usize>());
         },
-        "up_proj.lora_a is F32 [7, 3, 256], expected the same",
+        "up_proj.lora_a is F32 [7, 3, 256], expected equal types and shapes",
     );
     change(
         &|t| {
@@ -187,14 +187,14 @@ fn experts_lie_where_mlx_lm_wants_them() {
 }
 
 #[test]
-fn formats_without_a_place_for_experts_say_so() {
+fn formats_without_experts_reject_them() {
     let base = mixture();
     let text = json!({
         "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y", "export": ["peft"]},
         "lora": {"target_modules": ["attn_q", "experts.down_proj"]},
     });
     let recipe = |overrides: &[(&str, &str)]| {
-        Recipe::parse(&text.to_string(), recipe::Format::Json, "r.json", overrides).expect("sound")
+        Recipe::parse(&text.to_string(), recipe::Syntax::Json, "r.json", overrides).expect("sound")
     };
     let refused = |base: &Base, overrides: &[(&str, &str)], expected: &str| {
         let error = run::initial_adapter(&recipe(overrides), base).map(drop).expect_err(expected).to_string();
@@ -204,28 +204,28 @@ fn formats_without_a_place_for_experts_say_so() {
     refused(
         &base,
         &[("output.export", "['rullama-v0']")],
-        "\"rullama-v0\", which has no place for ffn_down_exps",
+        "\"rullama-v0\", which cannot store adapters of ffn_down_exps",
     );
     run::initial_adapter(&recipe(&[("lora.dropout", "0.1")]), &base)
         .map(drop)
         .unwrap_or_else(|e| panic!("{e}"));
 
     let (dir, written) = (tempfile::tempdir().expect("a temporary folder"), adapter(base.config(), &BOTH));
-    let expected = "rullama-lora-v0 has no place for ffn_gate_up_exps and ffn_down_exps";
-    let error = export::write(dir.path(), Format::RullamaV0, &written, base.config(), &OPTIONS);
+    let expected = "rullama-lora-v0 cannot hold ffn_gate_up_exps and ffn_down_exps";
+    let error = adapter::write(dir.path(), Format::RullamaV0, &written, base.config(), &OPTIONS);
     let error = error.expect_err(expected).to_string();
     assert!(error.contains(expected), "{error}");
     let mut split = base.config().clone();
     split.layers.iter_mut().for_each(|l| l.experts_split = true);
-    let error = export::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");
+    let error = adapter::write(dir.path(), Format::GgufLora, &written, &split, &OPTIONS).expect_err("split");
     assert!(
-        error.to_string().contains("gguf-lora has no place for ffn_gate_up_exps, as this model"),
+        error.to_string().contains("gguf-lora cannot hold ffn_gate_up_exps, because this model"),
         "{error}"
     );
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was written");
 }
 
-/// The adapter at `path` is refused in one line that says `expected`.
+/// Checks that the adapter at `path` is rejected with a one-line error that contains `expected`.
 fn refuse(path: &Path, config: &Config, expected: &str) {
     let error = read_any(path, config, None).expect_err(expected).to_string();
     assert!(error.contains(expected), "expected {expected:?} in: {error}");
@@ -237,7 +237,7 @@ fn malformed_adapters_of_experts_are_refused() {
     let base = mixture();
     let (config, written) = (base.config(), adapter(base.config(), &BOTH));
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let folder = export::write(dir.path(), Format::Peft, &written, config, &OPTIONS).expect("written");
+    let folder = adapter::write(dir.path(), Format::Peft, &written, config, &OPTIONS).expect("written");
     let path = folder.join("adapter_model.safetensors");
     let a = "base_model.model.model.layers.1.experts.lora_A.weight";
     let change = |change: &dyn Fn(&mut BTreeMap<String, SafeTensor>), expected: &str| {
@@ -248,8 +248,8 @@ fn malformed_adapters_of_experts_are_refused() {
         refuse(&folder, config, expected);
         fs::write(&path, good.bytes()).expect("written");
     };
-    change(&|t| drop(t.remove(a)), "model.layers.1.experts.down_proj has a lora_B and no lora_A");
-    // Seven experts' of eight.
+    change(&|t| drop(t.remove(a)), "model.layers.1.experts.down_proj has a lora_B but no lora_A");
+    // Tensors for seven of eight experts.
     change(
         &|t| {
             let (_, shape, data) = t.get_mut(a).expect("there");
@@ -274,7 +274,7 @@ fn malformed_adapters_of_experts_are_refused() {
         "target_parameters has \"model.layers.0.experts.weight\", expected \"experts.gate_up_proj\" or",
     );
 
-    let path = export::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::GgufLora, &written, config, &OPTIONS).expect("written");
     let mut bad = GgufWriter::of(&Gguf::open(&path).expect("sound"));
     let name = "blk.3.ffn_gate_up_exps.weight.lora_a";
     let changed = bad.tensor(name);

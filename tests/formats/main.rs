@@ -1,5 +1,5 @@
-//! Every format of adapters: what is written is read back exactly, holds what its consumers expect, and nothing wrong
-//! is accepted. What PEFT's folders hold is in `export.rs`.
+//! All formats of adapters are read back exactly, have the contents that their consumers expect, and are rejected if something
+//! is wrong. The contents of PEFT folders are tested in `tests/export.rs`.
 
 mod experts;
 #[path = "../common/gguf_writer.rs"]
@@ -15,11 +15,11 @@ use std::process::Command;
 use gguf_writer::GgufWriter;
 use half::f16;
 use rullama_train::adapter::lora::{Adapter, Slot, slots};
+use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions, check, detect, read_any};
 use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, Fingerprint, Gguf};
-use rullama_train::export::{self, AdapterPath, Format, Options, OtherBase, check, detect, read_any};
 use rullama_train::families;
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
@@ -28,14 +28,15 @@ use safetensors::SafeTensors;
 use serde_json::json;
 use tempfile::TempDir;
 
-const OPTIONS: Options = Options { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
+const OPTIONS: WriteOptions =
+    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
 const RANK: usize = 3;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Eight layers, the last three with shared keys and values, per-layer embeddings.
+/// Eight layers with per-layer embeddings. The last three share keys and values.
 fn dense_base() -> Base {
     let path = golden("dense/model.gguf");
     Base::open(path.to_str().expect("UTF-8")).expect("the golden model opens")
@@ -50,7 +51,7 @@ fn modules(format: Format) -> &'static [Module] {
     if format == Format::RullamaV0 { &Module::ALL[..7] } else { &Module::ALL }
 }
 
-/// Values in `B` too, among them the largest f16, a negative zero and numbers that no f16 holds.
+/// An adapter whose `B` has values too, among them the largest f16, a negative zero and values beyond the precision of f16.
 fn adapter(config: &Config, modules: &[Module]) -> Adapter {
     let mut adapter = Adapter::init(&slots(config, modules), RANK, 16.0, false, 7);
     for pair in adapter.pairs.values_mut() {
@@ -67,25 +68,25 @@ fn bits(adapter: &Adapter, map: fn(f32) -> f32) -> BTreeMap<Slot, [Vec<u32>; 2]>
     adapter.pairs.iter().map(|(slot, pair)| (*slot, [of(&pair.a), of(&pair.b)])).collect()
 }
 
-/// A good adapter, written.
+/// Writes a valid adapter.
 fn written(format: Format) -> (TempDir, PathBuf, Config) {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = adapter(&config, modules(format));
-    let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
     (dir, path, config)
 }
 
-// --- what is written ---
+// --- writing ---
 
 #[test]
 fn round_trips_are_exact() {
     let config = dense();
     for format in Format::ALL {
-        // 0.1 + 0.2 needs all 17 digits; a negative alpha is odd, but a scale like any other.
+        // 0.1 + 0.2 needs all 17 digits. A negative alpha is unusual but valid.
         for (alpha, rslora) in [(16.0, false), (16.0, true), (0.1 + 0.2, true), (-3.5, false)] {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let adapter = Adapter { alpha, rslora, ..adapter(&config, modules(format)) };
-            let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS)
+            let path = adapter::write(dir.path(), format, &adapter, &config, &OPTIONS)
                 .unwrap_or_else(|e| panic!("{format:?}: {e}"));
             assert_eq!(path, format.place(dir.path()));
             let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
@@ -95,7 +96,7 @@ fn round_trips_are_exact() {
                 assert_eq!(bits(&read, |v| v), bits(&adapter, map), "{format:?}");
                 assert_eq!(read.rank, RANK);
                 let (found, expected) = (read.scale(), adapter.scale());
-                // One rounding to f32 where the file holds alpha as such; f64 arithmetic elsewhere.
+                // One rounding to f32 if the file stores alpha as f32; otherwise f64 arithmetic.
                 let tolerance = if detect(&path).expect("known") == Format::GgufLora { 6e-8 } else { 4e-16 };
                 assert!(
                     ((found - expected) / expected).abs() <= tolerance,
@@ -107,7 +108,7 @@ fn round_trips_are_exact() {
 }
 
 #[test]
-fn formats_are_told_apart_and_keep_their_names() {
+fn formats_are_detected_and_keep_their_names() {
     for format in Format::ALL {
         let (_dir, path, _) = written(format);
         let expected = match format {
@@ -118,26 +119,26 @@ fn formats_are_told_apart_and_keep_their_names() {
         assert_eq!(detect(&path).expect("known"), expected, "{format:?}");
         assert_eq!(format.name().parse(), Ok(format));
         assert_eq!(json!(format), json!(format.name()), "a recipe calls it something else");
-        let origin = export::origin(&path).expect("read");
+        let origin = adapter::origin(&path).expect("read");
         assert_eq!(origin.base_model.as_deref(), Some(OPTIONS.base_model), "{format:?}");
         let keeps_dropout = !matches!(expected, Format::GgufLora | Format::RullamaV0);
         assert_eq!(origin.dropout, if keeps_dropout { OPTIONS.dropout } else { 0.0 }, "{format:?}");
         assert_eq!(origin.fingerprint, None, "{format:?}");
     }
     let error = "gguf".parse::<Format>().expect_err("no format");
-    assert!(error.contains("\"gguf\" is no format, expected one of peft, "), "{error}");
+    assert!(error.contains("unknown format \"gguf\", expected one of peft, "), "{error}");
 }
 
 #[test]
 fn the_same_adapter_gives_the_same_bytes() {
     let config = dense();
-    // Five metadata keys and more, in whose order a map's chance must not show.
-    let options = Options { fingerprint: Some("v1:of some base"), ..OPTIONS };
+    // At least five metadata keys, whose order must not depend on a hash map.
+    let options = WriteOptions { fingerprint: Some("v1:of some base"), ..OPTIONS };
     for format in Format::ALL {
         let adapter = adapter(&config, modules(format));
         let bytes = || {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            let path = export::write(dir.path(), format, &adapter, &config, &options).expect("written");
+            let path = adapter::write(dir.path(), format, &adapter, &config, &options).expect("written");
             let files = ["adapter_model.safetensors", "adapters.safetensors", "adapter_config.json"];
             match path.is_dir() {
                 true => files.iter().flat_map(|f| fs::read(path.join(f)).unwrap_or_default()).collect(),
@@ -154,7 +155,7 @@ fn all_formats_share_one_folder() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = adapter(&config, modules(Format::RullamaV0));
     let paths =
-        Format::ALL.map(|f| export::write(dir.path(), f, &adapter, &config, &OPTIONS).expect("written"));
+        Format::ALL.map(|f| adapter::write(dir.path(), f, &adapter, &config, &OPTIONS).expect("written"));
     for (path, format) in paths.iter().zip(Format::ALL) {
         let read = read_any(path, &config, None).unwrap_or_else(|e| panic!("{format:?}: {e}"));
         assert_eq!(read.pairs.len(), adapter.pairs.len(), "{format:?}");
@@ -162,17 +163,17 @@ fn all_formats_share_one_folder() {
 }
 
 #[test]
-fn a_gguf_lora_holds_what_llama_cpp_wants() {
+fn a_gguf_lora_has_what_llama_cpp_reads() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL) };
-    let path = export::write(dir.path(), Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
     let gguf = Gguf::open(&path).expect("sound");
     for (key, expected) in
         [("general.type", "adapter"), ("general.architecture", "gemma4"), ("adapter.type", "lora")]
     {
         assert_eq!(gguf.require::<&str>(key).expect("there"), expected);
     }
-    // llama.cpp's scale is alpha / rank: 16·√3 / 3 is 16 / √3. It reads alpha as f32 and as nothing else.
+    // llama.cpp's scale is alpha / rank: 16·√3 / 3 is 16 / √3. It accepts alpha only as f32.
     assert_eq!(gguf.value("adapter.lora.alpha"), Some(&Value::F32(27.712812)));
     assert_eq!(gguf.tensors().len(), 2 * adapter.pairs.len());
     for (slot, pair) in &adapter.pairs {
@@ -189,10 +190,10 @@ fn a_gguf_lora_holds_what_llama_cpp_wants() {
 }
 
 #[test]
-fn an_mlx_folder_holds_transposes_and_the_scale() {
+fn an_mlx_folder_has_transposes_and_the_scale() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnQ, Module::FfnDown]) };
-    let path = export::write(dir.path(), Format::Mlx, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::Mlx, &adapter, &config, &OPTIONS).expect("written");
     let json: serde_json::Value =
         serde_json::from_slice(&fs::read(path.join("adapter_config.json")).expect("there")).expect("JSON");
     let expected = json!({
@@ -226,10 +227,10 @@ fn an_mlx_folder_holds_transposes_and_the_scale() {
 }
 
 #[test]
-fn a_rullama_file_holds_its_names_and_metadata() {
+fn a_rullama_file_has_its_names_and_metadata() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &[Module::AttnOutput, Module::FfnUp]) };
-    let path = export::write(dir.path(), Format::RullamaV0, &adapter, &config, &OPTIONS).expect("written");
+    let path = adapter::write(dir.path(), Format::RullamaV0, &adapter, &config, &OPTIONS).expect("written");
     let file = SafeFile::read(&path);
     let expected = [
         ("format", "rullama-lora-v0"),
@@ -237,7 +238,7 @@ fn a_rullama_file_holds_its_names_and_metadata() {
         ("alpha", "27.712812921102035"),
         ("target_modules", "attn_o,ffn_up"),
         ("dtype", "f32"),
-        // rullama skips what it does not know.
+        // rullama ignores unknown keys.
         ("rullama_train.base_model", OPTIONS.base_model),
     ];
     assert_eq!(file.metadata, expected.map(|(k, v)| (k.to_string(), v.to_string())).into());
@@ -249,7 +250,7 @@ fn a_rullama_file_holds_its_names_and_metadata() {
 }
 
 #[test]
-fn what_changes_nothing_or_diverged_is_not_written() {
+fn adapters_without_effect_or_that_diverged_are_not_written() {
     let config = dense();
     let good = adapter(&config, &Module::ALL);
     let refuse = |format: Format, change: &dyn Fn(&mut Adapter), expected: &str| {
@@ -257,41 +258,42 @@ fn what_changes_nothing_or_diverged_is_not_written() {
         let mut bad = good.clone();
         change(&mut bad);
         let error =
-            export::write(dir.path(), format, &bad, &config, &OPTIONS).expect_err(expected).to_string();
+            adapter::write(dir.path(), format, &bad, &config, &OPTIONS).expect_err(expected).to_string();
         assert!(error.starts_with("the adapter was not written: "), "{error}");
         assert!(error.contains(expected), "{format:?}: {error}, expected {expected}");
         assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0, "{format:?}: {expected}");
     };
     for format in Format::ALL {
         let zero = |a: &mut Adapter| a.pairs.values_mut().for_each(|p| p.b.fill(-0.0));
-        refuse(format, &zero, "every B is zero, so it changes nothing; train it first");
+        refuse(format, &zero, "every B is zero, so it has no effect; train it first");
         refuse(format, &|a| a.alpha = 0.0, "its scale is 0, expected a number other than 0");
         refuse(format, &|a| a.alpha = f64::NAN, "its scale is NaN");
         refuse(format, &|a| a.pairs.clear(), "it has no matrices");
         for value in [f32::NAN, f32::INFINITY] {
-            let expected = format!("A of blk.0.attn_q holds {value}: training diverged");
+            let expected = format!("A of blk.0.attn_q contains {value}: training diverged");
             refuse(format, &|a| a.pairs.values_mut().next().expect("one").a[5] = value, &expected);
         }
     }
     let tiny = |a: &mut Adapter| a.alpha = 1e-60;
-    refuse(Format::GgufLora, &tiny, "which a GGUF file holds as 0; train with another alpha");
+    refuse(Format::GgufLora, &tiny, "which is 0 in a GGUF file; train with another alpha");
     let large = |a: &mut Adapter| a.pairs.values_mut().next().expect("one").b[1] = 1e5;
-    refuse(Format::GgufLoraF16, &large, "blk.0.attn_q.weight.lora_b holds 100000, more than F16 can");
     refuse(
-        Format::RullamaV0,
-        &|_| {},
-        "rullama-lora-v0 has no place for inp_gate and proj; train without them",
+        Format::GgufLoraF16,
+        &large,
+        "blk.0.attn_q.weight.lora_b contains 100000, which exceeds the range of F16",
     );
+    refuse(Format::RullamaV0, &|_| {}, "rullama-lora-v0 cannot hold inp_gate and proj; remove them");
     check(&good).expect("the adapter that all this was made from is sound");
 }
 
 #[test]
-fn a_folder_of_another_format_is_left_alone() {
+fn a_folder_of_another_format_is_not_overwritten() {
     let (_dir, path, config) = written(Format::Mlx);
     let good = adapter(&config, &Module::ALL);
-    let error = export::write(&path, Format::Peft, &good, &config, &OPTIONS).expect_err("theirs").to_string();
+    let error =
+        adapter::write(&path, Format::Peft, &good, &config, &OPTIONS).expect_err("theirs").to_string();
     assert!(
-        error.contains("holds adapters.safetensors, whose adapter_config.json would be replaced"),
+        error.contains("contains adapters.safetensors, whose adapter_config.json would be overwritten"),
         "{error}"
     );
     assert_eq!(detect(&path).expect("as before"), Format::Mlx);
@@ -302,20 +304,21 @@ fn an_adapter_too_small_for_f16_is_found_when_it_is_read_back() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let mut small = adapter(&config, &Module::ALL);
     small.pairs.values_mut().for_each(|p| p.b.fill(1e-9));
-    let error = export::write(dir.path(), Format::GgufLoraF16, &small, &config, &OPTIONS).expect_err("zeros");
-    assert!(error.to_string().contains("nothing but zeros in every B"), "{error}");
+    let error =
+        adapter::write(dir.path(), Format::GgufLoraF16, &small, &config, &OPTIONS).expect_err("zeros");
+    assert!(error.to_string().contains("only zeros in every B"), "{error}");
 }
 
-// --- where adapters come in ---
+// --- adapters in recipes and on the command line ---
 
 #[test]
-fn a_warm_start_takes_every_format_and_compares_rank_and_scale() {
+fn training_starts_from_every_format_and_checks_rank_and_scale() {
     let (dir, base) = (tempfile::tempdir().expect("a temporary folder"), dense_base());
     let config = base.config().clone();
     let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL[..7]) };
     let names = "[\"attn_q\",\"attn_k\",\"attn_v\",\"attn_output\",\"ffn_gate\",\"ffn_up\",\"ffn_down\"]";
     for format in Format::ALL {
-        let path = export::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
+        let path = adapter::write(dir.path(), format, &adapter, &config, &OPTIONS).expect("written");
         let recipe = |alpha: f64, rank: usize| {
             let text = json!({
                 "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y"},
@@ -324,7 +327,7 @@ fn a_warm_start_takes_every_format_and_compares_rank_and_scale() {
                     "target_modules": serde_json::from_str::<serde_json::Value>(names).expect("JSON"),
                 },
             });
-            Recipe::parse::<&str>(&text.to_string(), recipe::Format::Json, "r.json", &[]).expect("sound")
+            Recipe::parse::<&str>(&text.to_string(), recipe::Syntax::Json, "r.json", &[]).expect("sound")
         };
         let initial =
             run::initial_adapter(&recipe(16.0, RANK), &base).unwrap_or_else(|e| panic!("{e}")).adapter;
@@ -346,12 +349,12 @@ fn a_format_that_cannot_hold_the_modules_is_refused_before_training() {
         "model": {"base": "tiny"}, "data": {"train": "x"}, "output": {"dir": "y", "export": ["peft", "rullama-v0"]},
     });
     let recipe = |overrides: &[(&str, &str)]| {
-        Recipe::parse(&text.to_string(), recipe::Format::Json, "r.json", overrides).expect("sound")
+        Recipe::parse(&text.to_string(), recipe::Syntax::Json, "r.json", overrides).expect("sound")
     };
     let error =
         run::initial_adapter(&recipe(&[]), &dense_base()).map(|_| ()).expect_err("no place").to_string();
     assert!(
-        error.contains("\"rullama-v0\", which has no place for inp_gate, proj; leave these out"),
+        error.contains("\"rullama-v0\", which cannot store adapters of inp_gate, proj; remove these modules"),
         "{error}"
     );
     run::initial_adapter(&recipe(&[("lora.target_modules", "['attn_q', 'o_proj']")]), &dense_base())
@@ -364,7 +367,7 @@ fn the_program_exports_and_compares() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let export = |adapter: &Path, arguments: &[&str]| {
         let program = env!("CARGO_BIN_EXE_rullama-train");
-        // What it computes is compared in tests/cli.rs; this needs no device.
+        // Logits are compared in tests/cli. This test needs no device.
         let output =
             Command::new(program).arg("export").arg(adapter).args(arguments).arg("--unverified").output();
         let output = output.expect("it starts");
@@ -381,7 +384,7 @@ fn the_program_exports_and_compares() {
     let shown = export(&source, &all).expect("exported");
     assert!(shown.contains("66 matrices of ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
     assert_eq!(shown.matches("read back; logits were not compared").count(), 5, "{shown}");
-    // Exporting PEFT's own folder gives PEFT's own tensors, whichever way they went.
+    // Exporting a folder of PEFT gives the tensors of PEFT, through any intermediate format.
     let tensors = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).expect("there");
     for format in [Format::PeftConditionalGeneration, Format::GgufLora, Format::Mlx] {
         let (through, again) = (format.place(dir.path()), dir.path().join("again").join(format.name()));
@@ -390,7 +393,7 @@ fn the_program_exports_and_compares() {
         assert!(tensors(&again) == tensors(&source), "PEFT, {format:?}, PEFT changed a tensor");
     }
 
-    // Two halves are one adapter of twice the rank.
+    // The sum of two halves is one adapter of twice the rank.
     let half = |path: &Path| format!("{}=0.5", path.display());
     let halves = [half(&source), half(&source)];
     let sum = dir.path().join("sum");
@@ -408,15 +411,11 @@ fn the_program_exports_and_compares() {
             &[second, "--to", "mlx", "--base", base],
             "has no folder of its own; name one with --out",
         ),
-        (
-            &source,
-            &["--to", "rullama-v0", "--base", base, "--out", out],
-            "has no place for inp_gate and proj",
-        ),
+        (&source, &["--to", "rullama-v0", "--base", base, "--out", out], "cannot hold inp_gate and proj"),
         (&source, &["--to", "peft", "--base", base], "would be replaced by itself"),
         (&source, &["--to", "mlx", "--base", "tiny", "--out", out], "use an adapter of this model and rank"),
         (&source, &["--to", "mlx", "--out", out], "name the base's file with --base"),
-        (&source, &["--to", "onnx", "--base", base], "\"onnx\" is no format, expected one of peft, "),
+        (&source, &["--to", "onnx", "--base", base], "unknown format \"onnx\", expected one of peft, "),
     ];
     for (adapter, arguments, expected) in cases {
         let error = export(adapter, arguments).expect_err(expected);
@@ -426,7 +425,7 @@ fn the_program_exports_and_compares() {
 
 // --- adapters for a base, and several of them ---
 
-/// The dense model with one byte changed: of a norm, or of a matrix.
+/// The dense model with one byte changed in a norm or a matrix.
 fn relative_of_dense(tensor: &str) -> Base {
     let mut bytes = fs::read(golden("dense/model.gguf")).expect("there");
     let start = dense_base().gguf().tensor(tensor).expect("there").range.start;
@@ -441,10 +440,10 @@ fn an_adapter_knows_its_base() {
     let digests = Fingerprint::of(&dense).to_string();
     for format in Format::ALL {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let options = Options { fingerprint: Some(&digests), ..OPTIONS };
+        let options = WriteOptions { fingerprint: Some(&digests), ..OPTIONS };
         let adapter = adapter(dense.config(), modules(format));
-        let path = export::write(dir.path(), format, &adapter, dense.config(), &options).expect("written");
-        let load = |base: &Base, other| export::load(&[AdapterPath::whole(&path)], base, None, other);
+        let path = adapter::write(dir.path(), format, &adapter, dense.config(), &options).expect("written");
+        let load = |base: &Base, other| adapter::load(&[AdapterPath::whole(&path)], base, None, other);
         let found = load(&dense, OtherBase::Refuse).unwrap_or_else(|e| panic!("{format:?}: {e}"));
         assert_eq!(found.origin.fingerprint.as_deref(), Some(&*digests), "{format:?}");
         assert_eq!(
@@ -454,36 +453,37 @@ fn an_adapter_knows_its_base() {
         );
 
         let notices = load(&requantized, OtherBase::Refuse).unwrap_or_else(|e| panic!("{e}")).notices;
-        let expected = "was trained on google/gemma-4-E2B-it; other is the same model with other weights";
+        let expected = "was trained on google/gemma-4-E2B-it; other is the same model with different weights";
         assert!(notices.len() == 1 && notices[0].contains(expected), "{notices:?}");
 
         let error = load(&other, OtherBase::Refuse).expect_err("another model").to_string();
         let expected = format!(
-            "{} was trained on google/gemma-4-E2B-it ({digests}), and other ({}) is another model; name the base",
+            "{} was trained on google/gemma-4-E2B-it ({digests}), but other ({}) is a different model; use the base",
             path.display(),
             Fingerprint::of(&other)
         );
         assert!(error.starts_with(&expected), "{error}\nexpected {expected}");
         let notices = load(&other, OtherBase::Allow).unwrap_or_else(|e| panic!("{e}")).notices;
         assert!(
-            notices.len() == 1 && notices[0].contains("other is another model, as was allowed"),
+            notices.len() == 1
+                && notices[0].contains("other is a different model; loaded because this is allowed"),
             "{notices:?}"
         );
     }
-    // From a version to come: said, not guessed.
+    // A fingerprint of a future version gives a notice.
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let options = Options { fingerprint: Some("v7:abc"), ..OPTIONS };
-    let path = export::write(
+    let options = WriteOptions { fingerprint: Some("v7:abc"), ..OPTIONS };
+    let path = adapter::write(
         dir.path(),
         Format::GgufLora,
         &adapter(dense.config(), &Module::ALL),
         dense.config(),
         &options,
     );
-    let found = export::load(&[AdapterPath::whole(path.expect("written"))], &dense, None, OtherBase::Refuse);
+    let found = adapter::load(&[AdapterPath::whole(path.expect("written"))], &dense, None, OtherBase::Refuse);
     let notices = found.unwrap_or_else(|e| panic!("{e}")).notices;
     assert!(
-        notices[0].contains("says that its base is v7:abc, which this version cannot compare"),
+        notices[0].contains("has the base fingerprint v7:abc, which this version cannot compare"),
         "{notices:?}"
     );
 }
@@ -501,7 +501,7 @@ fn a_gguf_lora_may_have_a_rank_for_each_matrix() {
             .enumerate()
             .for_each(|(i, b)| *b = (i as f32).sin());
         let dir = dir.path().join(name);
-        let path = export::write(&dir, Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
+        let path = adapter::write(&dir, Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
         (adapter, Gguf::open(&path).expect("sound"))
     };
     let (q, q_file) = write("q", &[Module::AttnQ], 2);
@@ -533,17 +533,18 @@ fn several_adapters_are_loaded_as_one() {
     let (dir, base) = (tempfile::tempdir().expect("a temporary folder"), dense_base());
     let config = base.config();
     let digests = Fingerprint::of(&base).to_string();
-    let write = |name: &str, format, modules: &[Module], options: &Options| {
+    let write = |name: &str, format, modules: &[Module], options: &WriteOptions| {
         let adapter = adapter(config, modules);
-        let path = export::write(&dir.path().join(name), format, &adapter, config, options).expect("written");
+        let path =
+            adapter::write(&dir.path().join(name), format, &adapter, config, options).expect("written");
         (adapter, path)
     };
-    let known = Options { fingerprint: Some(&digests), ..OPTIONS };
+    let known = WriteOptions { fingerprint: Some(&digests), ..OPTIONS };
     let (q, q_path) = write("q", Format::Peft, &[Module::AttnQ, Module::FfnUp], &known);
     let (k, k_path) = write("k", Format::GgufLora, &[Module::AttnK, Module::FfnUp], &known);
     let paths = [(q_path, 0.75), (k_path, -0.5)].map(|(path, weight)| AdapterPath { path, weight });
     let load =
-        |paths: &[AdapterPath], slots: Option<&[Slot]>| export::load(paths, &base, slots, OtherBase::Refuse);
+        |paths: &[AdapterPath], slots: Option<&[Slot]>| adapter::load(paths, &base, slots, OtherBase::Refuse);
     let sum = load(&paths, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(sum.adapter, Adapter::combine(&[(&q, 0.75), (&k, -0.5)]).expect("they fit"));
     assert_eq!(sum.origin.fingerprint.as_deref(), Some(&*digests), "both are of this base");
@@ -557,22 +558,22 @@ fn several_adapters_are_loaded_as_one() {
         let error = load(&paths, Some(&slots(config, modules))).expect_err(expected).to_string();
         assert!(error.starts_with("the sum of the adapters: ") && error.contains(expected), "{error}");
     };
-    refused(&[Module::AttnQ, Module::FfnUp], "blk.0.attn_k (the recipe does not train it; add k_proj to");
+    refused(&[Module::AttnQ, Module::FfnUp], "blk.0.attn_k (not trained by the recipe; add k_proj to");
     refused(&Module::ALL, "no tensors for blk.0.attn_v, blk.0.attn_output, ");
-    // A warm start from them: the recipe's alpha, whatever theirs.
+    // Training that starts from a sum uses the alpha of the recipe.
     let warm = |rank: usize| {
         let init = paths.each_ref().map(ToString::to_string);
         let text = json!({
             "model": {"base": "x"}, "data": {"train": "x"}, "output": {"dir": "y"},
             "lora": {"rank": rank, "alpha": 5, "init_from": init, "target_modules": ["attn_q", "attn_k", "ffn_up"]},
         });
-        let recipe = Recipe::parse::<&str>(&text.to_string(), recipe::Format::Json, "r.json", &[]);
+        let recipe = Recipe::parse::<&str>(&text.to_string(), recipe::Syntax::Json, "r.json", &[]);
         run::initial_adapter(&recipe.expect("sound"), &base)
     };
     let start = warm(2 * RANK).unwrap_or_else(|e| panic!("{e}")).adapter;
     assert_eq!((start.alpha, &start), (5.0, &sum.adapter.rescaled(5.0, false)));
     let error = warm(RANK).map(drop).expect_err("the ranks add up").to_string();
-    assert!(error.contains("have rank 6 together; the recipe has rank = 3; make them equal"), "{error}");
+    assert!(error.contains("have rank 6 together, but the recipe has rank = 3; make them equal"), "{error}");
 }
 
 #[test]
@@ -590,7 +591,7 @@ fn an_adapter_path_may_have_a_weight() {
         assert_eq!(parsed(&written), parsed(text), "{written}");
     }
     for (text, expected) in [
-        ("", "\"\" names no adapter, expected PATH or PATH=WEIGHT"),
+        ("", "\"\" has no path, expected PATH or PATH=WEIGHT"),
         ("=0.5", "names no adapter"),
         ("a=0", "\"a=0\" has the weight 0, expected a finite number other than 0"),
         ("a=inf", "\"a=inf\" has the weight inf"),

@@ -1,4 +1,4 @@
-//! Adapters with something wrong, each refused in one clear line; tests/export.rs has PEFT's.
+//! Malformed adapters, each rejected with a clear error of one line. Those of PEFT are in tests/export.rs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 
 use rullama_train::adapter::lora::slots;
+use rullama_train::adapter::{Format, read_any};
 use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Base, Gguf};
-use rullama_train::export::{self, Format, read_any};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use super::gguf_writer::GgufWriter;
 use super::safe_file::{SafeFile, SafeTensor};
 use super::{OPTIONS, adapter, dense, golden, written};
 
-/// Every malformed adapter, so that none is lost from the list without notice: beside these, tests/export.rs has PEFT's.
+/// Runs all malformed adapters and checks their number, so that none is lost unnoticed.
 #[test]
 fn every_malformed_adapter_gives_one_clear_error() {
     for kind in [
@@ -26,7 +26,7 @@ fn every_malformed_adapter_gives_one_clear_error() {
         duplicate_names,
         gguf_loras_that_do_not_fit,
         tensors_that_do_not_fit,
-        wrong_descriptions,
+        wrong_configurations,
         no_adapters,
     ] {
         kind();
@@ -35,11 +35,11 @@ fn every_malformed_adapter_gives_one_clear_error() {
 }
 
 thread_local! {
-    /// Adapters that [`refused`] has seen in this test.
+    /// Number of adapters that [`refused`] has seen in this test.
     static REFUSED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The error stands on one line, names the file or folder, and says `expected`.
+/// Checks that the error has one line, names the file or folder, and contains `expected`.
 fn refused(path: &Path, config: &Config, expected: &str) {
     REFUSED.set(REFUSED.get() + 1);
     let error = read_any(path, config, None).expect_err(&format!("expected {expected:?}")).to_string();
@@ -49,10 +49,10 @@ fn refused(path: &Path, config: &Config, expected: &str) {
     assert!(error.contains(name), "{name} is not named: {error}");
 }
 
-/// What is done to a good file, and what the error says.
+/// A change of a valid file, and the expected error.
 type Case<'a, T> = (&'a dyn Fn(&mut T), &'a str);
 
-/// The good file at `path` changed as bytes.
+/// Changes the bytes of the valid file at `path`.
 fn refuse_bytes(path: &Path, config: &Config, cases: &[Case<Vec<u8>>]) {
     let good = fs::read(path).expect("there");
     let adapter = match path.file_name().and_then(|n| n.to_str()) {
@@ -69,7 +69,7 @@ fn refuse_bytes(path: &Path, config: &Config, cases: &[Case<Vec<u8>>]) {
     read_any(adapter, config, None).expect("the file that all this was made from is sound");
 }
 
-/// Swaps two names of one length wherever they stand.
+/// Replaces all occurrences of a name by one of equal length.
 fn rename(from: &'static str, to: &'static str) -> impl Fn(&mut Vec<u8>) {
     assert_eq!(from.len(), to.len());
     move |bytes| {
@@ -93,8 +93,8 @@ fn damaged_bytes() {
             (&cut(64), "the file is cut short"),
             (&keep(100), "claims 6 metadata keys, but only 76 bytes follow"),
             (&keep(4), "the file is cut short: it ends at byte 4, inside the version"),
-            (&keep(3), "is none of the adapters that can be read, expected a PEFT or mlx-lm folder"),
-            (&keep(0), "is none of the adapters that can be read"),
+            (&keep(3), "is not a supported adapter, expected a PEFT or mlx-lm folder"),
+            (&keep(0), "is not a supported adapter"),
             (&put(8, u64::MAX), "claims 18446744073709551615 tensors"),
             (&put(16, 1 << 40), "claims 1099511627776 metadata keys"),
             (
@@ -113,13 +113,13 @@ fn damaged_bytes() {
         &path,
         &config,
         &[
-            (&cut(4), "not a whole safetensors file: incomplete metadata"),
-            (&keep(20), "not a whole safetensors file: invalid header length"),
-            (&put(0, u64::MAX), "not a whole safetensors file: header too large"),
-            (&put(0, 3), "not a whole safetensors file: invalid JSON in header"),
+            (&cut(4), "not a complete safetensors file: incomplete metadata"),
+            (&keep(20), "not a complete safetensors file: invalid header length"),
+            (&put(0, u64::MAX), "not a complete safetensors file: header too large"),
+            (&put(0, 3), "not a complete safetensors file: invalid JSON in header"),
             (
                 &|bytes| *bytes = b"version https://git-lfs.github.com/spec/v1\n".to_vec(),
-                "is a pointer of Git LFS, expected the tensors; run `git lfs pull`",
+                "is a Git LFS pointer, expected the tensors; run `git lfs pull`",
             ),
         ],
     );
@@ -129,8 +129,8 @@ fn damaged_bytes() {
         &folder.join("adapters.safetensors"),
         &config,
         &[
-            (&cut(1), "not a whole safetensors file: incomplete metadata"),
-            (&put(0, 1 << 27), "not a whole safetensors file: header too large"),
+            (&cut(1), "not a complete safetensors file: incomplete metadata"),
+            (&put(0, 1 << 27), "not a complete safetensors file: header too large"),
         ],
     );
     refuse_bytes(
@@ -144,7 +144,7 @@ fn damaged_bytes() {
 }
 
 fn duplicate_names() {
-    // Two entries of one name: what the crate's own map would merge without a word.
+    // Two entries with one name, which the crate's map would merge silently.
     let entry = r#""lora.blk.0.attn_q.A":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
     let header = format!(
         r#"{{"__metadata__":{{"format":"rullama-lora-v0","rank":"1","alpha":"1"}},{entry},{entry}}}"#
@@ -189,15 +189,15 @@ fn gguf_loras_that_do_not_fit() {
         ),
         (
             &|w| w.set("adapter.alora.invocation_tokens", Value::Array(Array::U32(vec![1]))),
-            "is an activated LoRA, expected a plain one",
+            "is an activated LoRA; use a plain LoRA adapter",
         ),
-        (&|w| w.remove_tensor(q), "blk.0.attn_q.weight has a lora_b and no lora_a"),
+        (&|w| w.remove_tensor(q), "blk.0.attn_q.weight has a lora_b but no lora_a"),
         (
             &|w| w.remove_tensor("blk.2.ffn_up.weight.lora_b"),
-            "blk.2.ffn_up.weight has a lora_a and no lora_b",
+            "blk.2.ffn_up.weight has a lora_a but no lora_b",
         ),
-        (&|w| w.tensors.clear(), "has no LoRA matrix of a text layer"),
-        (&|w| w.tensors.retain(|t| t.name.contains("nothing")), "has no LoRA matrix of a text layer"),
+        (&|w| w.tensors.clear(), "contains no LoRA matrix of a text layer"),
+        (&|w| w.tensors.retain(|t| t.name.contains("nothing")), "contains no LoRA matrix of a text layer"),
         (&|w| resize(w, q, [257, 3]), "blk.0.attn_q.weight.lora_a is [257, 3], expected [in, r] = [256, 3]"),
         (
             &|w| resize(w, q, [256, 4]),
@@ -209,12 +209,12 @@ fn gguf_loras_that_do_not_fit() {
         ),
         (
             &|w| w.tensor(q).data[8..12].copy_from_slice(&f32::NAN.to_le_bytes()),
-            "blk.0.attn_q.weight.lora_a holds NaN at [0, 2]; use an adapter whose training did not diverge",
+            "blk.0.attn_q.weight.lora_a contains NaN at [0, 2]; use an adapter whose training did not diverge",
         ),
         (&|w| w.tensor(q).ty = 26, "blk.0.attn_q.weight.lora_a is I32, expected F32, F16 or BF16"),
         (
             &|w| name(w, q, "blk.8.attn_q.weight.lora_a"),
-            "blk.8.attn_q.weight.lora_a (the model has 8 layers, the first is 0)",
+            "blk.8.attn_q.weight.lora_a (the model has 8 layers, numbered from 0)",
         ),
         (
             &|w| name(w, q, "blk.7.attn_k.weight.lora_a"),
@@ -231,13 +231,13 @@ fn gguf_loras_that_do_not_fit() {
         fs::write(&path, file.bytes()).expect("written");
         refused(&path, &config, expected);
     }
-    // The other program's base: every tensor is of another size, the first is named.
+    // The base of another model: every tensor has another size, and the first is reported.
     fs::write(&path, good.bytes()).expect("written");
     let tiny = Base::tiny().expect("part of the program");
     refused(&path, tiny.config(), "use an adapter of this model and rank");
 }
 
-/// The changes of one tensor that each of the safetensors formats refuses; `a` and `b` name the first slot's.
+/// Changes of one tensor that each safetensors format rejects. `a` and `b` are the tensors of the first slot.
 fn refuse_tensors(path: &Path, file: &Path, config: &Config, (a, b): (&str, &str), a_shape: &str) {
     let good = SafeFile::read(file);
     let (ty, shape, data) = good.tensors[a].clone();
@@ -256,8 +256,8 @@ fn refuse_tensors(path: &Path, file: &Path, config: &Config, (a, b): (&str, &str
                 a.rsplit('.').next().expect("a half")
             ),
         ),
-        (Some(set(f32::NAN)), a, format!("{a} holds NaN at [0, 1]")),
-        (Some(set(f32::NEG_INFINITY)), a, format!("{a} holds -inf at [0, 1]")),
+        (Some(set(f32::NAN)), a, format!("{a} contains NaN at [0, 1]")),
+        (Some(set(f32::NEG_INFINITY)), a, format!("{a} contains -inf at [0, 1]")),
         (
             Some((ty, vec![shape[1], shape[0]], data.clone())),
             a,
@@ -289,7 +289,7 @@ fn refuse_tensors(path: &Path, file: &Path, config: &Config, (a, b): (&str, &str
         refused(path, config, &expected);
     }
     fs::write(file, SafeFile { tensors: BTreeMap::new(), ..good.clone() }.bytes()).expect("written");
-    refused(path, config, "holds no LoRA matrices");
+    refused(path, config, "contains no LoRA matrices");
     fs::write(file, good.bytes()).expect("written");
     let tiny = Base::tiny().expect("part of the program");
     refused(path, tiny.config(), "use an adapter of this model and rank");
@@ -313,22 +313,22 @@ fn tensors_that_do_not_fit() {
         let mut half = good.clone();
         half.tensors.remove(names.1);
         fs::write(&file, half.bytes()).expect("written");
-        refused(&path, &config, "model.layers.0.self_attn.q_proj has a lora_A and no lora_B");
+        refused(&path, &config, "model.layers.0.self_attn.q_proj has a lora_A but no lora_B");
     }
 }
 
-fn wrong_descriptions() {
+fn wrong_configurations() {
     let (_dir, path, config) = written(Format::RullamaV0);
     let good = SafeFile::read(&path);
     let cases: [(&str, Option<&str>, &str); 8] = [
-        ("format", None, "the metadata say no format, expected \"rullama-lora-v0\""),
-        ("format", Some("pt"), "the metadata say format = \"pt\", expected \"rullama-lora-v0\""),
-        ("rank", None, "the metadata say no rank, expected a whole number above 0"),
-        ("rank", Some("0"), "the metadata say rank = \"0\""),
+        ("format", None, "metadata key `format` is missing, expected \"rullama-lora-v0\""),
+        ("format", Some("pt"), "metadata key `format` is \"pt\", expected \"rullama-lora-v0\""),
+        ("rank", None, "metadata key `rank` is missing, expected a whole number above 0"),
+        ("rank", Some("0"), "metadata key `rank` is \"0\""),
         ("rank", Some("4"), "A is [3, 256], expected [r, in] = [4, 256]; lora"),
-        ("alpha", Some("0"), "the metadata say alpha = \"0\", expected a number other than 0"),
-        ("alpha", Some("inf"), "the metadata say alpha = \"inf\""),
-        ("alpha", Some("much"), "the metadata say alpha = \"much\""),
+        ("alpha", Some("0"), "metadata key `alpha` is \"0\", expected a number other than 0"),
+        ("alpha", Some("inf"), "metadata key `alpha` is \"inf\""),
+        ("alpha", Some("much"), "metadata key `alpha` is \"much\""),
     ];
     for (key, value, expected) in cases {
         let mut file = good.clone();
@@ -365,32 +365,40 @@ fn wrong_descriptions() {
 fn no_adapters() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let at = |name: &str| dir.path().join(name);
-    refused(&at("nowhere"), &config, "nowhere: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA");
-    refused(dir.path(), &config, "has no adapter_config.json; a PEFT folder holds");
+    refused(
+        &at("nowhere"),
+        &config,
+        "nowhere: does not exist; give the path of a PEFT or mlx-lm folder, a GGUF LoRA",
+    );
+    refused(dir.path(), &config, "has no adapter_config.json; a PEFT folder contains");
     refused(&golden("dense/model.gguf"), &config, "general.type is \"model\", expected \"adapter\"");
     fs::write(at("notes.txt"), "my adapter").expect("written");
-    refused(&at("notes.txt"), &config, "is none of the adapters that can be read");
+    refused(&at("notes.txt"), &config, "is not a supported adapter");
     let inside = golden("dense/adapter/adapter_model.safetensors");
-    refused(&inside, &config, "is a file of an adapter folder; name the folder");
+    refused(&inside, &config, "is a file of an adapter folder; give the folder");
     for name in ["adapter_model.safetensors", "adapters.safetensors"] {
         fs::write(at(name), "").expect("written");
     }
-    refused(dir.path(), &config, "holds adapter_model.safetensors and adapters.safetensors");
+    refused(
+        dir.path(),
+        &config,
+        "contains both adapter_model.safetensors (PEFT) and adapters.safetensors (mlx-lm)",
+    );
 }
 
 #[test]
-fn what_is_wanted_and_missing_is_named() {
+fn missing_slots_are_reported() {
     let config = dense();
     for format in Format::ALL {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let some = adapter(&config, &[Module::AttnQ, Module::AttnK]);
-        let path = export::write(dir.path(), format, &some, &config, &OPTIONS).expect("written");
+        let path = adapter::write(dir.path(), format, &some, &config, &OPTIONS).expect("written");
         let refused = |modules: &[Module], expected: &str| {
             let wanted = slots(&config, modules);
             let error = read_any(&path, &config, Some(&wanted)).expect_err(expected).to_string();
             assert!(error.contains(expected), "{format:?}: {error}, expected {expected}");
         };
-        refused(&[Module::AttnQ], "(the recipe does not train it; add k_proj to lora.target_modules)");
-        refused(&[Module::AttnQ, Module::AttnK, Module::FfnUp], "; leave these out of lora.target_modules");
+        refused(&[Module::AttnQ], "(not trained by the recipe; add k_proj to lora.target_modules)");
+        refused(&[Module::AttnQ, Module::AttnK, Module::FfnUp], "; remove these from lora.target_modules");
     }
 }

@@ -1,4 +1,4 @@
-//! Safetensors files to look into and to spoil.
+//! Safetensors files to inspect and to damage.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,7 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 /// Type, shape and bytes of a tensor.
 pub type SafeTensor = (Dtype, Vec<usize>, Vec<u8>);
 
-/// A safetensors file to change.
+/// A safetensors file that can be changed.
 #[derive(Clone)]
 pub struct SafeFile {
     pub metadata: HashMap<String, String>,

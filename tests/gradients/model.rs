@@ -324,7 +324,7 @@ fn model_packing_changes_nothing() {
     }
 }
 
-/// A micro-batch in which nothing carries loss is legal and moves nothing.
+/// A micro-batch without loss tokens is legal and moves nothing.
 #[test]
 fn model_without_loss_rows() {
     let mut case = Case::new(like_e2b());

@@ -13,8 +13,8 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, Data, Frozen, Steps};
-use rullama_train::train::trainer::StepReport;
+use rullama_train::run::{self, Data, OpenBase, Steps};
+use rullama_train::train::StepReport;
 use serde_json::{Value, json};
 
 use super::{check, check_that, trainer};
@@ -45,7 +45,7 @@ const GRAD_NORM: f64 = 1e-3;
 /// Everything that the recipe names.
 pub struct Chat {
     recipe: Recipe,
-    frozen: Frozen,
+    frozen: OpenBase,
     pub samples: Vec<Sample>,
     pub steps: Steps,
     initial: Adapter,
@@ -55,7 +55,7 @@ impl Chat {
     pub fn read(further: &[(&str, &str)]) -> Chat {
         let overrides = [&OVERRIDES, further].concat();
         let recipe = Recipe::read(Path::new("recipes/chat.toml"), &overrides).expect("a sound recipe");
-        let frozen = Frozen::open(&recipe).expect("the tiny base");
+        let frozen = OpenBase::open(&recipe).expect("the tiny base");
         let samples = Data::read(&recipe, &frozen).expect("sound data").train;
         let steps = Steps::plan(&recipe, &samples).expect("a plan");
         let initial = run::initial_adapter(&recipe, &frozen.base).expect("a sound adapter").adapter;

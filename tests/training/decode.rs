@@ -7,21 +7,21 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
+use rullama_train::adapter::formats::peft;
 use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::base::Module;
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::tokenizer::Special;
-use rullama_train::export::merged::{self, MergeType};
-use rullama_train::export::peft;
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::Recompute;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use rullama_train::talk::generate::{Finish, Generator, Options, Reply};
 use rullama_train::talk::sampling::{Sampling, likeliest};
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use super::golden::Golden;
 use super::{check, check_that, gpu};
@@ -54,7 +54,7 @@ fn cases() -> Vec<Case> {
     let adapter = random_adapter(&base, 6, 7);
     // Past its window of 64.
     let text = "<bos><|turn>user\nWhat is the capital of Peru?<turn|>\n<|turn>model\nThe capital of Peru is Lima.<turn|>\n";
-    let ids = Frozen::named("tiny", &rullama_train::recipe::Template::Auto)
+    let ids = OpenBase::named("tiny", &rullama_train::recipe::Template::Auto)
         .expect("the model in the program")
         .tokenizer
         .encode(&text.repeat(3), Special::Parse);
@@ -188,11 +188,11 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     let config = base.config();
     let mut adapter = peft::read(super::chat::ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
     adapter.alpha *= -6.0; // enough to change what is said
-    let frozen = Frozen::named("tiny", &rullama_train::recipe::Template::Auto)?;
+    let frozen = OpenBase::named("tiny", &rullama_train::recipe::Template::Auto)?;
     let model = Model::load(gpu, &base, 128)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("merged.gguf");
-    merged::write(&file, &base, &adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;
+    merge::write(&file, &base, &adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;
     let whole = Base::from_gguf(Gguf::open(&file)?, "merged")?;
     let merged = Model::load(gpu, &whole, 128)?;
 

@@ -12,7 +12,7 @@ use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::reference::model as reference;
-use rullama_train::train::trainer::Dropout;
+use rullama_train::train::Dropout;
 
 use super::golden::Golden;
 use super::{check, check_that, gpu, gradient_bits, trainer};

@@ -3,19 +3,20 @@
 
 use libtest_mimic::Failed;
 use pollster::block_on;
+use rullama_train::adapter::formats::{peft, rullama};
 use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::adapter::{self, Format, WriteOptions};
 use rullama_train::base::Base;
 use rullama_train::base::Module;
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::template::{Message, Role, render_prompt};
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::export::{self, Format, Options, peft, rullama};
 use rullama_train::families;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::talk::sampling::likeliest;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use safetensors::SafeTensors;
 
 use super::chat::ADAPTER;
@@ -38,7 +39,7 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let first = peft::read(ADAPTER.as_ref(), config, &all)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let dir = dir.path().join("adapter");
-    let options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
+    let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
     peft::write(&dir, &first, peft::Naming::causal_lm(config), &options)?;
     let adapter = peft::read(&dir, config, &all)?;
     check_that("reading, writing and reading changes nothing", adapter == first)?;
@@ -82,9 +83,9 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     })?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     for format in Format::ALL {
-        let options = Options { base_model: "tiny", dropout: 0.0, fingerprint: None };
-        let path = export::write(dir.path(), format, &adapter, config, &options)?;
-        let read = export::read_any(&path, config, None)?;
+        let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
+        let path = adapter::write(dir.path(), format, &adapter, config, &options)?;
+        let read = adapter::read_any(&path, config, None)?;
         // The same numbers give the same replies; all but F16 must have them.
         let same = read.pairs == adapter.pairs && read.scale() as f32 == adapter.scale() as f32;
         check_that(&format!("{format:?} holds the same numbers"), same != (format == Format::GgufLoraF16))?;

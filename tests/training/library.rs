@@ -8,7 +8,7 @@ use rullama_train::data::batch::Sample;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use rullama_train::run::finetune::{FinetuneError, finetune, samples};
 use rullama_train::talk::generate::greedy;
 
@@ -49,13 +49,13 @@ pub fn quick_path(gpu: &Gpu) -> Result<(), Failed> {
     recipe.data.max_seq_len = 64;
     recipe.train.max_steps = Some(2);
     recipe.lora.rank = 4;
-    let frozen = Frozen::open(&recipe)?;
+    let frozen = OpenBase::open(&recipe)?;
     let text = "{\"prompt\": \"Hello!\", \"completion\": \"Ahoy!\"}\n";
     let samples: Vec<Sample> = samples(&frozen, &recipe, text, "text")?;
     let train = |recipe: &Recipe| {
         let mut losses = Vec::new();
         let adapter =
-            pollster::block_on(finetune(gpu, &frozen, &samples, recipe, |p| losses.push(p.report.loss)));
+            pollster::block_on(finetune(gpu, &frozen, &samples, recipe, |p| losses.push(p.metrics.loss)));
         adapter.map(|adapter| (adapter, losses))
     };
     let (adapter, losses) = train(&recipe)?;
@@ -72,17 +72,18 @@ pub fn streamed(gpu: &Gpu) -> Result<(), Failed> {
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 64;
     recipe.train.max_steps = Some(2);
-    let whole = Frozen::open(&recipe)?;
+    let whole = OpenBase::open(&recipe)?;
     let pieces = Pieces::of(std::fs::read("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf")?);
     let base = pollster::block_on(Base::stream(Box::new(pieces.clone()), "tiny"))?;
-    let streamed = Frozen::of(base, &recipe.data.template)?;
+    let streamed = OpenBase::of(base, &recipe.data.template)?;
     let text = "{\"prompt\": \"Hello!\", \"completion\": \"Ahoy!\"}\n";
     let samples: Vec<Sample> = samples(&whole, &recipe, text, "text")?;
     let prompt = whole.prompt("Hello!")?;
-    let run = async |frozen: &Frozen| -> Result<_, Failed> {
+    let run = async |frozen: &OpenBase| -> Result<_, Failed> {
         let mut losses = Vec::new();
         let adapter =
-            finetune(gpu, frozen, &samples, &recipe, |p| losses.push(p.report.loss.to_bits())).await?;
+            finetune(gpu, frozen, &samples, &recipe, |p| losses.push(p.metrics.loss.map(f64::to_bits)))
+                .await?;
         let model = Model::stream(gpu, &frozen.base, 64, |_| ()).await?;
         let reply = greedy(gpu, &model, &frozen.tokenizer, &adapter, [&prompt[..]], 8, |_| ()).await?;
         Ok((losses, adapter, reply))

@@ -15,7 +15,7 @@ use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
-use rullama_train::train::trainer::{Dropout, Optimizer, TrainError};
+use rullama_train::train::{Dropout, Optimizer, TrainError};
 
 use super::golden::Golden;
 use super::{bits, check, check_that, trainer};

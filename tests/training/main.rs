@@ -14,6 +14,7 @@ mod exported;
 mod library;
 mod limits;
 mod offload;
+mod run;
 mod shapes;
 mod splits;
 
@@ -27,12 +28,12 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::op::Variant;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 27] = [
+    let cases: [(&str, &[Variant], Run); 31] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -93,6 +94,10 @@ fn main() {
         ("shapes: random weights of given shapes", F32, shapes::train),
         ("decode: greedy replies, unmerged, merged and by the training forward", F32, decode::greedy),
         ("exported: every format gives the same replies", F32, exported::replies),
+        ("run: every host sees the same events, the library included", F32, run::events),
+        ("run: a stop comes before a due checkpoint", F32, run::stops),
+        ("run: an adapter that the final check refuses is kept", F32, run::refused),
+        ("run: steps that are not finite are skipped as often as allowed", F32, run::skipped_steps),
         ("library: the examples run", F32, library::examples),
         ("library: training without a recipe file", F32, library::quick_path),
         ("library: a base that is read by ranges gives the same bits", F32, library::streamed),

@@ -15,8 +15,8 @@ use rullama_train::model::plan::{Offload, Passes, Plan, Recompute, with_experts}
 use rullama_train::model::{Model, Trainable};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::finetune::{finetune, samples};
-use rullama_train::run::{self, Frozen, RunError};
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::run::{self, OpenBase, RunError};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use super::golden::{Golden, split_experts};
 use super::limits::ADAMW;
@@ -178,7 +178,7 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     recipe.data.max_seq_len = 64;
     recipe.train.max_steps = Some(2);
     recipe.lora.rank = 4;
-    let frozen = Frozen::open(&recipe)?;
+    let frozen = OpenBase::open(&recipe)?;
     let text = "{\"input_ids\": [2, 9, 30, 41, 7, 19], \"labels\": [2, 9, 30, 41, 7, 19]}\n";
     let samples = samples(&frozen, &recipe, text, "text")?;
     let adapter = run::initial_adapter(&recipe, &frozen.base)?.adapter;
@@ -227,8 +227,8 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
 
     let mut dense = Recipe::new("tiny");
     dense.train.offload_experts = Switch::On;
-    let error = Frozen::open(&dense).err();
-    let expected = "train.offload_experts is true, but tiny is no mixture of experts; remove that key";
+    let error = OpenBase::open(&dense).err();
+    let expected = "train.offload_experts is true, but tiny is not a mixture of experts; remove that key";
     let said = matches!(&error, Some(RunError::Conflict(text)) if text == expected);
     check_that(&format!("a dense base is refused: {:?}", error.map(|e| e.to_string())), said)?;
 

@@ -9,7 +9,7 @@ use rullama_train::families::{Shape, gemma4};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use super::check_that;
 

@@ -8,7 +8,7 @@ use rullama_train::data::batch::Step;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::Dropout;
+use rullama_train::train::Dropout;
 
 use super::chat::Chat;
 use super::golden::Golden;

@@ -100,7 +100,7 @@ class FakeRun implements Run {
     const stopped = this.#state === "stopped";
     const files = await this.checkpoint();
     const adapter = files.filter((file) => /adapter_/.test(file.path)).map((file) => ({ ...file, path: file.path.replace(/^.*\//, "") }));
-    yield { event: "done", step: this.#step, adapter_of_step: this.#step, stopped, adapter, files: stopped ? files : [], seconds: 1 };
+    yield { event: "done", step: this.#step, adapter_of_step: this.#step, stopped, refused: null, adapter, files: stopped ? files : [], seconds: 1 };
   }
 
   async *#evaluate(loss: number): AsyncGenerator<Event> {

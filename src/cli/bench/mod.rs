@@ -19,7 +19,7 @@ use rullama_train::base::{Base, Module};
 use rullama_train::gpu::{Backend, KernelSetting};
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
-use rullama_train::train::trainer::Optimizer;
+use rullama_train::train::Optimizer;
 
 use super::refuse_renamed;
 use super::setup::device::Device;
@@ -28,7 +28,7 @@ use sweep::{Series, Varied};
 /// Options of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// "tiny", an Ollama tag, the path of a .gguf file, or a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b). A size has random
+    /// "tiny", an Ollama tag, the path of a .gguf file, or a published size (e2b, e4b, 12b, 26b-a4b, 31b). A size has random
     /// weights that are generated on the GPU; nothing is downloaded.
     base: String,
     /// Sequences per step.

@@ -9,7 +9,7 @@ use rullama_train::base::Base;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::plan::{Offload, Offloaded, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
-use rullama_train::train::trainer::Capacity;
+use rullama_train::train::Capacity;
 
 use super::BenchArgs;
 use crate::cli::output;

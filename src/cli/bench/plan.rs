@@ -4,7 +4,7 @@ use anyhow::Result;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Trainable;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
-use rullama_train::train::trainer::Capacity;
+use rullama_train::train::Capacity;
 use serde_json::json;
 
 use super::{BenchArgs, check_sequence, random};

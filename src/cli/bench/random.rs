@@ -10,7 +10,7 @@ use rullama_train::base::{Base, Module};
 use rullama_train::data::batch::{IGNORE, Sample, Step};
 use rullama_train::families::Shape;
 
-/// Opens a base. A size of Gemma 4 has random weights.
+/// Opens a base. A published size has random weights.
 pub fn open_base(name: &str) -> Result<Base> {
     Ok(match Shape::named(name) {
         Some(shape) => block_on(shape.base())?,

@@ -3,7 +3,7 @@
 use rullama_train::gpu::Gpu;
 use rullama_train::gpu::profile::KernelTime;
 use rullama_train::model::Plan;
-use rullama_train::train::trainer::StepReport;
+use rullama_train::train::StepReport;
 use serde_json::{Value, json};
 
 use super::BenchArgs;

@@ -8,7 +8,7 @@ use rullama_train::data::batch::Step;
 use rullama_train::gpu::Gpu;
 use rullama_train::gpu::profile::KernelTime;
 use rullama_train::model::Model;
-use rullama_train::train::trainer::{Capacity, Dropout, StepReport, Trainer};
+use rullama_train::train::{Capacity, Dropout, StepReport, Trainer};
 
 use super::peak::Peak;
 use super::results::Results;

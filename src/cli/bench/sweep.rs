@@ -12,7 +12,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::report::{Point, Sweep};
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 use serde_json::{Value, json};
 
 use super::{OPTIMIZER, check_sequence, random, steps};
@@ -23,9 +23,9 @@ use crate::cli::output;
 pub enum Varied {
     /// Tokens per sequence, doubling up to --sequence.
     Tokens,
-    /// Number of layers of a size of Gemma 4, with the same ratio of layer kinds.
+    /// Number of layers of a published size, with the same ratio of layer kinds.
     Layers,
-    /// Width of a size of Gemma 4; the feed-forward width grows in proportion.
+    /// Width of a published size; the feed-forward width grows in proportion.
     Width,
 }
 
@@ -152,7 +152,7 @@ impl Series<'_> {
         let named = Shape::named(self.base).or_else(|| families::small_shape(self.base));
         named.ok_or_else(|| {
             anyhow!(
-                "--sweep {} needs a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found {}",
+                "--sweep {} needs a published size (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found {}",
                 self.varied.name(),
                 self.base
             )

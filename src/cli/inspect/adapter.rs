@@ -4,21 +4,21 @@ use std::path::Path;
 
 use anyhow::Result;
 use rullama_train::adapter::lora::Slot;
+use rullama_train::adapter::{self, AdapterPath, Format, OtherBase};
 use rullama_train::base::Base;
-use rullama_train::export::{self, AdapterPath, Format, OtherBase};
 use rullama_train::run::names;
 
 use crate::cli::output;
 
 /// Describes the adapter at `path`. Opens the base `named`, or the one that the adapter's files name.
 pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
-    let format = match export::detect(path)? {
+    let format = match adapter::detect(path)? {
         Format::Peft => "PEFT folder",
         Format::GgufLora => "GGUF LoRA",
         Format::Mlx => "mlx-lm folder",
         _ => "rullama-lora-v0 file",
     };
-    let origin = export::origin(path)?;
+    let origin = adapter::origin(path)?;
     output::line("adapter", format_args!("{}: {format}", path.display()));
     let base_model = origin.base_model.as_deref();
     output::line("trained on", base_model.unwrap_or("unknown: the files do not name the base"));
@@ -39,7 +39,7 @@ pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
             return Ok(());
         }
     };
-    let loaded = export::load(&[AdapterPath::whole(path)], &base, None, OtherBase::Allow)?;
+    let loaded = adapter::load(&[AdapterPath::whole(path)], &base, None, OtherBase::Allow)?;
     output::notices(&loaded.notices);
     let adapter = loaded.adapter;
     let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();

@@ -7,14 +7,14 @@ use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::{self, Invalid, Options, Overlong, files};
 use rullama_train::data::template::TrainOn;
 use rullama_train::recipe::Template;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 
 use crate::cli::output;
 
 /// Describes a file, a folder or a pattern of samples. Tokens are counted with the tokenizer of `base`, or of tiny.
 pub fn describe(path: &Path, base: Option<&str>) -> Result<()> {
     let base = base.unwrap_or("tiny");
-    let frozen = Frozen::named(base, &Template::Auto)?;
+    let frozen = OpenBase::named(base, &Template::Auto)?;
     let samples = read(path, &frozen)?;
     output::line("samples", format_args!("{}, with the tokenizer of {base}", output::token_counts(&samples)));
     output::lengths(&samples);
@@ -24,7 +24,7 @@ pub fn describe(path: &Path, base: Option<&str>) -> Result<()> {
 }
 
 /// Reads every sample of `path` without truncation, and prints a line per file.
-pub fn read(path: &Path, frozen: &Frozen) -> Result<Vec<Sample>> {
+pub fn read(path: &Path, frozen: &OpenBase) -> Result<Vec<Sample>> {
     let options = Options {
         format: Default::default(),
         template: &frozen.template,

@@ -1,6 +1,7 @@
 //! Adapters: their paths, and the results of an export.
 
-use rullama_train::export::{AdapterPath, Exported, Written};
+use rullama_train::adapter::AdapterPath;
+use rullama_train::verify::{Exported, Written};
 
 use super::line;
 
@@ -11,7 +12,7 @@ pub fn adapters(paths: &[AdapterPath]) -> String {
 
 /// Prints one line per exported format. Returns the first failure after printing the rest.
 pub fn written(written: Written) -> anyhow::Result<()> {
-    line("effect", format_args!("{}, over {} tokens", written.effect, written.effect.drift.tokens));
+    line("effect", format_args!("{}, over {} tokens", written.effect, written.effect.divergence.tokens));
     let mut failed = None;
     for (format, result) in written.formats {
         match result {

@@ -1,5 +1,6 @@
 //! The text and the device with which `export` and `merge` compare their results.
 
+use rullama_train::families;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -8,12 +9,11 @@ use rullama_train::base::Base;
 use rullama_train::data::dataset::{Invalid, Options, Overlong, files};
 use rullama_train::data::template::TrainOn;
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::export::HeldOut;
-use rullama_train::families;
 use rullama_train::gpu::{Backend, KernelSetting};
 use rullama_train::model::plan::{self, Offload};
 use rullama_train::recipe::{Recipe, Switch, Template};
-use rullama_train::run::{self, Data, Frozen};
+use rullama_train::run::{self, Data, OpenBase};
+use rullama_train::verify::HeldOut;
 
 use super::device::Device;
 use super::layers_to_offload;
@@ -74,7 +74,7 @@ impl ComparisonArgs {
     fn open_with_recipe(&self, path: &Path, base: &Base) -> Result<Comparison> {
         let recipe = Recipe::read(path, &[("model.base".to_string(), format!("{:?}", base.name()))])?;
         recipe.check_files()?;
-        let validation = Data::read(&recipe, &Frozen::open(&recipe)?)?.validation;
+        let validation = Data::read(&recipe, &OpenBase::open(&recipe)?)?.validation;
         if validation.is_empty() {
             bail!(
                 "{} has no validation data: set data.valid or data.val_size, or use --data",

@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
+use rullama_train::adapter::Loaded;
 use rullama_train::adapter::lora::Adapter;
-use rullama_train::export::Loaded;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
-use rullama_train::run::{self, Data, Frozen, Prepared, wording};
-use rullama_train::train::trainer::Trainer;
+use rullama_train::run::{self, Data, OpenBase, PreparedRun, wording};
+use rullama_train::train::Trainer;
 
 use super::device::Device;
 use super::timings::Timings;
@@ -21,8 +21,8 @@ const COPIED_LAYERS: usize = 4;
 
 /// Base, data and steps, in host memory.
 pub struct Session {
-    pub frozen: Frozen,
-    pub prepared: Prepared,
+    pub frozen: OpenBase,
+    pub prepared: PreparedRun,
 }
 
 impl Session {
@@ -30,11 +30,11 @@ impl Session {
     pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
         // Check first whether the output folder can be written.
         files::check_folder(&recipe.output.dir)?;
-        let frozen = Frozen::open(recipe)?;
+        let frozen = OpenBase::open(recipe)?;
         let spinner = output::spinner("reading the data");
         let data = Data::read(recipe, &frozen)?;
         spinner.finish_and_clear();
-        let prepared = Prepared::plan(recipe, &frozen, data)?;
+        let prepared = PreparedRun::plan(recipe, &frozen, data)?;
         let initial = run::initial_adapter(recipe, &frozen.base)?;
         Ok((Session { frozen, prepared }, initial))
     }
@@ -55,12 +55,12 @@ impl Session {
     /// Opens the device that the recipe names, to run the kernels of `setting`.
     pub fn open_device(recipe: &Recipe, setting: KernelSetting) -> Result<Device> {
         let device = &recipe.device;
-        Ok(Device::open(device.backend, device.adapter.as_deref(), false, setting)?)
+        Ok(Device::open(device.backend, device.gpu.as_deref(), false, setting)?)
     }
 
     /// Uploads the base. Experts that do not fit stay in host memory.
     pub fn model(&self, recipe: &Recipe, gpu: &Gpu, adapter: &Adapter) -> Result<Model<'_>> {
-        let Prepared { capacity, positions, .. } = self.prepared;
+        let PreparedRun { capacity, positions, .. } = self.prepared;
         let base = &self.frozen.base;
         let loading = run::load(gpu, base, recipe, adapter, capacity, positions, |_| ());
         Ok(pollster::block_on(loading)?)
@@ -82,7 +82,7 @@ impl Session {
         }))
     }
 
-    /// Compiles the kernels, then runs [`Prepared::try_longest`]. Returns a description with the time it took.
+    /// Compiles the kernels, then runs [`PreparedRun::try_longest`]. Returns a description with the time it took.
     pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, timings: &mut Timings) -> Result<String> {
         let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
         let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;

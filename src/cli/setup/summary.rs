@@ -1,11 +1,11 @@
 //! The summary that `check` and a run print before the first step: device, base, adapter, data and steps.
 
+use rullama_train::adapter::Loaded;
 use rullama_train::adapter::lora::{Adapter, Slot};
 use rullama_train::data::dataset::{Notice, What};
-use rullama_train::export::Loaded;
 use rullama_train::gpu::Gpu;
 use rullama_train::recipe::{Recipe, TrainOn};
-use rullama_train::run::{Prepared, Source, names, wording};
+use rullama_train::run::{PreparedRun, SourceFile, names, wording};
 
 use super::session::Session;
 use crate::cli::output::{self, count, grouped, line};
@@ -71,7 +71,7 @@ fn data(recipe: &Recipe, session: &Session) {
     output::notices(&data.notices);
 }
 
-fn source(source: &Source) -> String {
+fn source(source: &SourceFile) -> String {
     let found = output::found(&source.path, &source.found);
     match source.weight {
         1.0 => found,
@@ -117,7 +117,7 @@ fn packing(recipe: &Recipe, session: &Session) {
         return;
     }
     let max_seq_len = recipe.data.max_seq_len;
-    let Prepared { data, steps, .. } = &session.prepared;
+    let PreparedRun { data, steps, .. } = &session.prepared;
     let lengths = |plan: &[usize]| plan.iter().map(|&i| data.train[i].ids.len()).sum::<usize>();
     let batches: Vec<&Vec<usize>> = steps.plans.iter().flatten().collect();
     let rows = batches.len() * recipe.train.batch_size;

@@ -1,12 +1,12 @@
 //! Command-line options that chat, generate and serve share.
 
+use rullama_train::base::config::Config;
+use rullama_train::families;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use rullama_train::base::config::Config;
-use rullama_train::export::AdapterPath;
-use rullama_train::families;
+use rullama_train::adapter::AdapterPath;
 use rullama_train::talk::generate::Options;
 use rullama_train::talk::sampling::Sampling;
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::data::tokenizer::Special;
-use rullama_train::run::Frozen;
+use rullama_train::run::OpenBase;
 use rullama_train::talk::conversation::Conversation;
 use rullama_train::talk::generate::{Event, Finish, Generator};
 use serde_json::json;
@@ -111,7 +111,7 @@ fn prompts(args: &GenerateArgs) -> Result<Vec<String>> {
     Ok(prompts)
 }
 
-fn encode(args: &GenerateArgs, frozen: &Frozen, prompt: &str) -> Result<Vec<u32>> {
+fn encode(args: &GenerateArgs, frozen: &OpenBase, prompt: &str) -> Result<Vec<u32>> {
     let tokenizer = &frozen.tokenizer;
     if args.raw {
         let ids = tokenizer.encode(prompt, Special::Parse);

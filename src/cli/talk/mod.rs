@@ -10,13 +10,13 @@ use std::ops::ControlFlow;
 use anyhow::{Result, bail};
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::base::Base;
-use rullama_train::export::{self, AdapterPath};
 use rullama_train::gpu::{Backend, KernelSetting};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::recipe::Template;
-use rullama_train::run::{Frozen, RunError, wording};
+use rullama_train::run::{OpenBase, RunError, wording};
 use rullama_train::talk::generate::{CHUNK, Finish, Generator, Reply};
 
 pub use args::{ModelArgs, SamplingArgs};
@@ -30,7 +30,7 @@ const CONTEXT: usize = 8192;
 
 /// Everything that [`ModelArgs`] names, opened; the weights are not on the device yet.
 pub struct Loaded {
-    pub frozen: Frozen,
+    pub frozen: OpenBase,
     /// The sum of all adapters.
     pub adapter: Option<Adapter>,
     /// Paths and weights of the adapters.
@@ -51,12 +51,12 @@ impl Loaded {
         args.check()?;
         let adapters = args::adapter_paths(&args.adapters)?;
         let template = Template::from_name(&args.template);
-        let frozen = Frozen::named(&args.base, &template).map_err(name_template_option)?;
+        let frozen = OpenBase::named(&args.base, &template).map_err(name_template_option)?;
         let base = &frozen.base;
         let adapter = match adapters.is_empty() {
             true => None,
             false => {
-                let loaded = export::load(&adapters, base, None, args.allow_other_base.into())?;
+                let loaded = adapter::load(&adapters, base, None, args.allow_other_base.into())?;
                 loaded.notices.iter().for_each(|notice| eprintln!("note: {notice}"));
                 Some(loaded.adapter)
             }
@@ -145,7 +145,7 @@ impl<'a> Generators<'a> {
 
 /// Loads the adapters that `--adapter` names and adds them up. Accepts adapters of any base with matching shapes.
 pub fn read_adapters(adapters: &[String], base: &Base) -> Result<Adapter> {
-    Ok(export::load(&args::adapter_paths(adapters)?, base, None, export::OtherBase::Allow)?.adapter)
+    Ok(adapter::load(&args::adapter_paths(adapters)?, base, None, adapter::OtherBase::Allow)?.adapter)
 }
 
 /// Replaces the recipe key `data.template` in an error by the option `--template`.

@@ -1,71 +1,74 @@
-//! What a run says while it works: bars on a terminal, lines elsewhere, JSON objects or nothing where that is asked for.
+//! The output of a run: progress bars on a terminal, lines of text elsewhere, JSON objects or nothing on request.
 
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rullama_train::run::metrics::{Evaluation, History, Notice, Step, Timing};
+use rullama_train::run::Phase;
+use rullama_train::run::metrics::{Evaluation, History, RunNotice, StepMetrics, Timing};
 use serde_json::{Value, json};
 
-use super::super::output as show;
+use super::super::output;
 
-/// Without a terminal there are about so many lines of steps …
+/// Without a terminal, about this many step lines are printed per run …
 const LINES: usize = 20;
-/// … and at least one in this time.
+/// … and at least one in this interval.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 
-/// How the run speaks.
+/// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Voice {
-    /// Text, with bars where there is a terminal.
-    Words,
-    /// One JSON object a line.
+pub enum OutputMode {
+    /// Text, with progress bars on a terminal.
+    Text,
+    /// One JSON object per line.
     Json,
     /// Errors only.
     Quiet,
 }
 
-/// Where it speaks.
+/// Prints the progress of a run.
 pub struct Console {
-    voice: Voice,
-    /// Of the steps.
+    mode: OutputMode,
+    /// The progress bar of the steps.
     bar: ProgressBar,
+    /// The progress bar of another phase.
+    phase: Option<(Phase, ProgressBar)>,
     steps: usize,
-    /// When the first step of this program began, and how many were done before.
+    /// When this program began its first step, and how many steps were done before.
     first: Option<(Instant, usize)>,
     last_line: Instant,
     memory: u64,
 }
 
 impl Console {
-    /// For a run of `steps` steps that uses `memory` bytes of the device.
-    pub fn new(voice: Voice, steps: usize, memory: u64) -> Console {
+    /// A console for a run of `steps` steps that uses `memory` bytes of the device.
+    pub fn new(mode: OutputMode, steps: usize, memory: u64) -> Console {
         let bar = ProgressBar::hidden();
-        Console { voice, bar, steps, first: None, last_line: Instant::now(), memory }
+        Console { mode, bar, phase: None, steps, first: None, last_line: Instant::now(), memory }
     }
 
-    /// Whether text is wanted.
-    pub fn words(&self) -> bool {
-        self.voice == Voice::Words
+    /// Whether the output is text.
+    pub fn is_text(&self) -> bool {
+        self.mode == OutputMode::Text
     }
 
-    /// An object on a line of its own, where JSON is wanted.
+    /// Prints an object on its own line if the output is JSON.
     pub fn json(&self, value: impl FnOnce() -> Value) {
-        if self.voice == Voice::Json {
-            show::text(value());
+        if self.mode == OutputMode::Json {
+            output::text(value());
         }
     }
 
-    /// A labelled line, where text is wanted; above the bar.
+    /// Prints a labelled line above the progress bar if the output is text.
     pub fn line(&self, label: &str, text: &str) {
-        if self.words() {
-            self.bar.suspend(|| show::line(label, text));
+        if self.is_text() {
+            self.bar.suspend(|| output::line(label, text));
         }
     }
 
-    /// A bar of its own for some other phase, which goes when it is done.
-    pub fn phase(&self, name: &str, len: usize) -> ProgressBar {
+    /// Opens a progress bar for another phase. The caller clears it.
+    pub fn bar(&self, name: &str, len: usize) -> ProgressBar {
         if !self.has_bars() {
             return ProgressBar::hidden();
         }
@@ -79,7 +82,30 @@ impl Console {
         bar
     }
 
-    /// The steps begin, or go on after another phase.
+    /// Shows the progress of a phase during the run.
+    pub fn progress(&mut self, phase: Phase, done: usize, of: usize) {
+        if self.phase.as_ref().is_none_or(|(open, _)| *open != phase) {
+            self.end_phase();
+            let bar = match phase {
+                Phase::Validation => self.bar("validation", of),
+                Phase::Replies => self.bar("replies", of),
+                Phase::Export => self.bar("comparing the exports", 0),
+            };
+            self.phase = Some((phase, bar));
+        }
+        if let Some((_, bar)) = &self.phase {
+            bar.set_position(done as u64);
+        }
+    }
+
+    /// Clears the progress bar of a phase.
+    pub fn end_phase(&mut self) {
+        if let Some((_, bar)) = self.phase.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Opens the progress bar of the steps, at the start or after another phase.
     pub fn start_steps(&mut self, done: usize) {
         if !self.has_bars() {
             return;
@@ -89,8 +115,8 @@ impl Console {
         self.bar.set_position(done as u64);
     }
 
-    /// A step was taken or left out.
-    pub fn step(&mut self, step: &Step, timing: &Timing, history: &History) {
+    /// Prints a step that was taken or skipped.
+    pub fn step(&mut self, step: &StepMetrics, timing: &Timing, history: &History) {
         let left = self.left(step.step, timing.seconds);
         self.json(|| {
             let mut object = serde_json::to_value(step).expect("plain values under text keys");
@@ -113,19 +139,19 @@ impl Console {
             number(step.grad_norm, 3),
             recent_speed(&history.timing),
         );
-        let (memory, left) = (show::bytes(self.memory), show::duration(left));
+        let (memory, left) = (output::bytes(self.memory), output::duration(left));
         self.bar.set_position(step.step as u64);
         self.bar.set_prefix(format!("{left} left  {memory}"));
         self.bar.set_message(message.clone());
         let due = step.step.is_multiple_of(self.steps.div_ceil(LINES)) || step.step == self.steps;
-        if self.words() && !self.has_bars() && (due || self.last_line.elapsed() >= AT_LEAST_EVERY) {
+        if self.is_text() && !self.has_bars() && (due || self.last_line.elapsed() >= AT_LEAST_EVERY) {
             let label = format!("step {}/{}", step.step, self.steps);
-            show::line(&label, format_args!("{message} · {memory} · {left} left"));
+            output::line(&label, format_args!("{message} · {memory} · {left} left"));
             self.last_line = Instant::now();
         }
     }
 
-    /// The model was evaluated.
+    /// Prints an evaluation.
     pub fn evaluation(&self, evaluation: &Evaluation, is_best: bool) {
         self.json(|| {
             let mut object = serde_json::to_value(evaluation).expect("plain values under text keys");
@@ -134,7 +160,7 @@ impl Console {
             object
         });
         let Some(scores) = &evaluation.scores else { return };
-        let best = if is_best && evaluation.step > 0 { ", the best so far" } else { "" };
+        let best = if is_best && evaluation.step > 0 { ", best so far" } else { "" };
         let (loss, perplexity) = (scores.eval_loss, scores.eval_perplexity);
         let accuracy = 100.0 * scores.eval_accuracy;
         let text =
@@ -142,27 +168,27 @@ impl Console {
         self.line(&format!("step {}/{}", evaluation.step, self.steps), &text);
     }
 
-    /// Something to look at.
-    pub fn notice(&self, notice: &Notice) {
+    /// Prints a warning.
+    pub fn notice(&self, notice: &RunNotice) {
         self.json(|| json!({ "event": "notice", "step": notice.step, "notice": notice.notice }));
         self.line("notice", &format!("step {}: {}", notice.step, notice.notice));
     }
 
-    /// A checkpoint was written.
-    pub fn saved(&self, step: usize, path: &Path) {
+    /// Prints that a checkpoint was written.
+    pub fn checkpoint(&self, step: usize, path: &Path) {
         self.json(|| json!({ "event": "checkpoint", "step": step, "path": path }));
     }
 
-    /// The steps are over.
+    /// Clears the progress bar of the steps.
     pub fn finish_steps(&self) {
         self.bar.finish_and_clear();
     }
 
     fn has_bars(&self) -> bool {
-        self.words() && std::io::stderr().is_terminal()
+        self.is_text() && std::io::stderr().is_terminal()
     }
 
-    /// Time until the last step, evaluations on the way included. The step before took `seconds`.
+    /// Estimated time until the last step, evaluations included. The last step took `seconds`.
     fn left(&mut self, done: usize, seconds: f64) -> Duration {
         let now = Instant::now();
         let began = now.checked_sub(Duration::from_secs_f64(seconds)).unwrap_or(now);
@@ -171,7 +197,7 @@ impl Console {
     }
 }
 
-/// Tokens a second over the last ten steps: a single one says little.
+/// Tokens per second over the last ten steps; single steps vary too much.
 fn recent_speed(timing: &[Timing]) -> f64 {
     let recent = &timing[timing.len().saturating_sub(10)..];
     let tokens: f64 = recent.iter().map(|t| t.tokens_per_second * t.seconds).sum();

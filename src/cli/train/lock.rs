@@ -1,4 +1,4 @@
-//! One run a folder: a lock that the system takes back when the program ends, however it ends.
+//! One run per folder: a file lock, which the system releases however the program ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -8,17 +8,17 @@ use anyhow::{Result, bail};
 use fs4::{FileExt, TryLockError};
 use rullama_train::files;
 
-use super::super::output as show;
+use super::super::output;
 
-/// The file that is locked. It stays: removing it would let two runs lock two files of one name.
+/// The locked file. It is never removed, as two runs could then lock two files of the same name.
 const FILE: &str = ".lock";
 
-/// Held as long as the run writes.
+/// Held while the run writes to its folder.
 pub struct Lock {
     _file: File,
 }
 
-/// Fails where another run writes into `dir`. Makes nothing.
+/// Fails if another run is writing into `dir`. Creates nothing.
 pub fn check(dir: &Path) -> Result<()> {
     match File::options().read(true).write(true).open(dir.join(FILE)) {
         Ok(file) => lock(file, dir).map(drop),
@@ -27,7 +27,7 @@ pub fn check(dir: &Path) -> Result<()> {
 }
 
 impl Lock {
-    /// Makes the folder and keeps other runs out of it.
+    /// Creates the folder and locks it.
     pub fn take(dir: &Path) -> Result<Lock> {
         let path = dir.join(FILE);
         let open = || {
@@ -36,7 +36,7 @@ impl Lock {
         };
         let file = open().map_err(|source| files::Error { path: path.clone(), source })?;
         let mut file = lock(file, dir)?;
-        // Only for the message of who comes second; nothing depends on it.
+        // Only for the error message of a second run; nothing depends on it.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
@@ -57,11 +57,14 @@ fn lock(mut file: File, dir: &Path) -> Result<File> {
                 dir.display()
             );
         }
-        // Some network disks know no locks.
+        // Some network file systems have no locks.
         Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => {
-            show::line(
+            output::line(
                 "notice",
-                format!("{} is on a disk without locks: start no second run there", dir.display()),
+                format!(
+                    "{} is on a file system without locks; do not start a second run there",
+                    dir.display()
+                ),
             );
         }
         Err(TryLockError::Error(source)) => return Err(files::Error { path: dir.join(FILE), source }.into()),

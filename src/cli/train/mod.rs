@@ -1,13 +1,13 @@
-//! The main job: a recipe becomes an adapter.
+//! Training: a recipe becomes an adapter.
 
 mod console;
-mod end;
-mod evaluate;
 mod lock;
-mod record;
+mod log_files;
 mod resume;
-mod state;
+mod run_file;
 mod stop;
+mod summary;
+mod terminal;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,77 +15,71 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::adapter::lora::Adapter;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::checkpoint;
-use rullama_train::run::digest::Identity;
-use rullama_train::run::metrics::{Event, History, now};
-use rullama_train::run::{Course, Recorded};
-use rullama_train::train::health::Watch;
-use serde_json::json;
+use rullama_train::report;
+use rullama_train::run::{Finished, Outcome, Run, checkpoint};
+use rullama_train::train::TrainError;
 
-use super::output as show;
 use super::setup::session::Session;
-use super::setup::summary;
 use super::setup::timings::Timings;
-use console::{Console, Voice};
-use record::Record;
-use state::Status;
-use stop::Stop;
+use super::{message, output};
+use console::{Console, OutputMode};
+use terminal::Terminal;
 
-/// How to go about it.
+/// Options of training.
 #[derive(Args)]
-pub struct How {
-    /// Start anew, even where a run that was stopped could go on.
+pub struct TrainArgs {
+    /// Start over, even if a stopped run could be resumed.
     #[arg(long, requires = "recipe")]
     fresh: bool,
     /// Print errors only.
     #[arg(long, requires = "recipe")]
     quiet: bool,
-    /// Print one JSON object a line: what happens, as it happens.
+    /// Print one JSON object per line for each event of the run.
     #[arg(long, requires = "recipe", conflicts_with = "quiet")]
     json: bool,
 }
 
-impl How {
-    fn voice(&self) -> Voice {
+impl TrainArgs {
+    fn output_mode(&self) -> OutputMode {
         match (self.json, self.quiet) {
-            (true, _) => Voice::Json,
-            (_, true) => Voice::Quiet,
-            _ => Voice::Words,
+            (true, _) => OutputMode::Json,
+            (_, true) => OutputMode::Quiet,
+            _ => OutputMode::Text,
         }
     }
 }
 
-/// Trains, evaluates on the way, and writes the output folder; goes on where a run of this recipe was stopped.
-pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
+/// Trains with evaluations and checkpoints, and writes the output folder. Resumes a stopped run of the same recipe.
+pub fn run(recipe: &Recipe, args: &TrainArgs) -> Result<ExitCode> {
     let dir = &recipe.output.dir;
     lock::check(dir)?;
     let mut timings = Timings::start();
     let (session, gpu) = Session::start_on_device(recipe);
     let (session, loaded) = session?;
     let initial = &loaded.adapter;
-    let identity = Identity::of(&session.frozen, &session.prepared.data);
+    let identity = session.prepared.identity(&session.frozen);
     let start = resume::find(recipe, &session, &identity, args.fresh)?;
-    check_space(recipe, initial)?;
+    terminal::check_space(dir, recipe.output.save_total_limit, recipe.output.export.len(), initial)?;
     let gpu = gpu?;
     timings.record("base, samples and device");
-    if args.voice() == Voice::Words {
-        summary::start(recipe, &session, &loaded, &gpu);
+    let mode = args.output_mode();
+    if mode == OutputMode::Text {
+        super::setup::summary::start(recipe, &session, &loaded, &gpu);
     }
 
     let steps = session.prepared.steps.plans.len();
-    let loading = Console::new(args.voice(), steps, 0);
-    let bar = loading.phase("loading the base", 0);
+    let loading = Console::new(mode, steps, 0);
+    let bar = loading.bar("loading the base", 0);
     let model = session.model(recipe, &gpu, initial)?;
     let trainer = session.trainer(recipe, &gpu, &model, initial)?;
     bar.finish_and_clear();
     timings.record("weights");
-    if args.voice() == Voice::Words {
-        show::plan(trainer.plan(), false);
+    if mode == OutputMode::Text {
+        output::plan(trainer.plan(), false);
     }
-    let bar = loading.phase("trying the longest batch", 0);
+    let bar = loading.bar("trying the longest batch", 0);
     let tried = session.dry_pass(recipe, &trainer, &mut timings)?;
     bar.finish_and_clear();
     loading.line("dry run", &tried);
@@ -98,164 +92,53 @@ pub fn run(recipe: &Recipe, args: &How) -> Result<ExitCode> {
     }
 
     let memory = gpu.allocated_bytes().unwrap_or(trainer.plan().total());
-    let mut course = Course {
-        recipe,
-        gpu: &gpu,
-        frozen: &session.frozen,
-        model: &model,
-        prepared: &session.prepared,
-        identity: &identity,
-        initial,
-        trainer,
-        history: History::default(),
-        watch: Watch::default(),
-        step: 0,
-        best: None,
-    };
+    let mut run = Run::new(recipe, &session.frozen, &session.prepared, &identity, initial, trainer);
     if let Some(checkpoint) = start.checkpoint {
-        let unreadable = |e| anyhow!("the checkpoint's {e}; start anew with --fresh");
-        course.resume(checkpoint).map_err(unreadable)?;
+        let unreadable = |e| anyhow!("the checkpoint's {e}; start over with --fresh");
+        run.resume(checkpoint).map_err(unreadable)?;
     }
 
-    // Only now: a run that cannot start leaves an earlier one's files as they are.
+    // Only now: a run that cannot start leaves the files of an earlier one alone.
     let _lock = lock::Lock::take(dir)?;
     start.obsolete.iter().try_for_each(|path| files::remove_folder(path))?;
     files::remove_unfinished(dir)?;
-    let resolved = recipe.pinned(&session.frozen.fingerprint).to_resolved_toml();
-    files::write_atomic(&dir.join("recipe.resolved.toml"), resolved.as_bytes())?;
-    let mut run = Run {
-        session: &session,
-        record: Record::begin(dir, &course.history)?,
-        course,
-        console: Console::new(args.voice(), steps, memory),
-        stop: Stop::listen()?,
-        started: now(),
-    };
-    run.begin(&start.notices, &loaded.notices, &timings)?;
-    run.train()
+    let mut terminal = Terminal::new(&session, &run, Console::new(mode, steps, memory))?;
+    terminal.begin(&run, &start.notices, &loaded.notices, &timings)?;
+    let outcome = block_on(run.drive(&mut terminal)).map_err(|error| with_how_to_resume(error, dir))?;
+    end(outcome, dir, mode)
 }
 
-/// Refuses a disk that has no room for what the run writes.
-fn check_space(recipe: &Recipe, adapter: &Adapter) -> Result<()> {
-    let dir = &recipe.output.dir;
-    let existing = dir.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("."));
-    // What a disk does not tell does not stop a run.
-    let Ok(free) = fs4::available_space(existing) else { return Ok(()) };
-    let matrices = 4 * adapter.parameters() as u64;
-    // Adapter, two moments and the best adapter; one more than are kept while it is written.
-    let more = (recipe.output.save_total_limit + 1).saturating_sub(checkpoint::list(dir).len()).max(1);
-    let needed = 4 * matrices * more as u64 + matrices * recipe.output.export.len() as u64;
-    if free < needed {
-        bail!(
-            "{} has {} free, checkpoints and exports need {}: free some space, lower output.save_total_limit, or choose \
-             another output.dir",
-            existing.display(),
-            show::bytes(free),
-            show::bytes(needed)
-        );
-    }
-    Ok(())
-}
-
-/// A run between its first and its last step: what is done, written down and said.
-struct Run<'a> {
-    course: Course<'a>,
-    session: &'a Session,
-    record: Record,
-    console: Console,
-    stop: Stop,
-    /// Seconds since 1970.
-    started: f64,
-}
-
-/// Why no further step is taken.
-enum End {
-    /// The last one is done.
-    Last,
-    /// The validation loss no longer falls.
-    Early,
-    /// Somebody asked.
-    Asked,
-}
-
-impl Run<'_> {
-    /// Says how the run begins, `notices` where it goes on. `loaded` is what is to be said of `lora.init_from`.
-    fn begin(&mut self, notices: &[String], loaded: &[String], timings: &Timings) -> Result<()> {
-        let recipe = self.course.recipe;
-        state::write(&recipe.output.dir, Status::Running, &self.facts())?;
-        self.console.json(|| {
-            let mut object = self.facts();
-            object["event"] = "start".into();
-            object["output"] = json!(recipe.output.dir);
-            object["steps"] = self.course.steps().into();
-            object["resumed_at"] = self.course.step.into();
-            object["start_seconds"] = timings.json();
-            object["offloaded_layers"] = json!(self.course.model.offloaded());
-            let of_data = self.course.prepared.data.notices.iter().map(ToString::to_string);
-            object["notices"] =
-                loaded.iter().cloned().chain(of_data).chain(notices.iter().cloned()).collect();
-            object["recipe"] = serde_json::to_value(recipe).expect("tables of plain values");
-            object
-        });
-        self.console.line("startup", &timings.to_string());
-        notices.iter().for_each(|notice| self.console.line("resume", notice));
-        Ok(())
-    }
-
-    /// Steps, evaluations and checkpoints to the end; what becomes of it.
-    fn train(&mut self) -> Result<ExitCode> {
-        let end = match self.steps_to_the_end() {
-            Ok(end) => end,
-            Err(error) => return Err(self.failed(error)),
-        };
-        self.console.finish_steps();
-        match end {
-            End::Asked => self.stopped(),
-            End::Last | End::Early => self.finished(matches!(end, End::Early)),
+/// Adds to an error that the run can be resumed, if it can.
+fn with_how_to_resume(error: anyhow::Error, dir: &Path) -> anyhow::Error {
+    match checkpoint::list(dir).first() {
+        Some((step, _)) => {
+            let message = message(&error);
+            anyhow!("{message}. The run is saved after step {step}; run the same command to resume")
         }
+        None => error,
     }
+}
 
-    /// Each turn does what is due after the steps so far, then takes the next.
-    fn steps_to_the_end(&mut self) -> Result<End> {
-        self.console.start_steps(self.course.step);
-        loop {
-            if self.course.evaluation_is_due() && !self.evaluate()? {
-                return Ok(End::Asked);
-            }
-            let early = self.course.stops_early();
-            if early || self.course.step == self.course.steps() {
-                self.save()?;
-                return Ok(if early { End::Early } else { End::Last });
-            }
-            if self.stop.asked() {
-                return Ok(End::Asked);
-            }
-            if self.course.checkpoint_is_due() {
-                self.save()?;
-            }
-            self.take_step()?;
+/// The exit code for an outcome; refusals and failed exports are errors.
+fn end(outcome: Outcome, dir: &Path, mode: OutputMode) -> Result<ExitCode> {
+    match outcome {
+        Outcome::Interrupted => Ok(ExitCode::from(stop::STATUS)),
+        Outcome::Unmoved => Err(TrainError::Unmoved.into()),
+        Outcome::Refused { reason, kept, .. } => {
+            bail!("{reason}; the trained adapter is kept in {}", kept.display())
         }
-    }
-
-    fn take_step(&mut self) -> Result<()> {
-        let Recorded { measured, timing, notices } = block_on(self.course.take_step())?;
-        self.record.step(&measured, &timing)?;
-        self.console.step(&measured, &timing, &self.course.history);
-        for notice in &notices {
-            self.record.push(&Event::Notice(notice.clone()))?;
-            self.console.notice(notice);
+        Outcome::Finished(Finished { written: Some(written), .. }) if mode == OutputMode::Text => {
+            output::written(written)?;
+            output::line("written", dir.display());
+            output::line("report", dir.join(report::FILE).display());
+            Ok(ExitCode::SUCCESS)
         }
-        Ok(())
-    }
-
-    /// Writes a checkpoint of the state after the last step, and the report so far.
-    fn save(&mut self) -> Result<()> {
-        let output = &self.course.recipe.output;
-        let checkpoint = block_on(self.course.checkpoint())?;
-        let path = checkpoint.write(&output.dir, &self.course.frozen.base)?;
-        checkpoint::prune(&output.dir, output.save_total_limit)?;
-        self.console.saved(checkpoint.step, &path);
-        self.write_report(Status::Running, None)?;
-        Ok(())
+        Outcome::Finished(finished) => {
+            let formats = finished.written.into_iter().flat_map(|written| written.formats);
+            match formats.into_iter().find_map(|(_, result)| result.err()) {
+                Some(error) => Err(error.into()),
+                None => Ok(ExitCode::SUCCESS),
+            }
+        }
     }
 }

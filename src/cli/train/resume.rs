@@ -1,33 +1,32 @@
-//! Whether a run goes on from a checkpoint, and from which.
+//! Finding the checkpoint that a run resumes from.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use rullama_train::recipe::Recipe;
-use rullama_train::run;
-use rullama_train::run::checkpoint::{self, Checkpoint, Error};
-use rullama_train::run::digest::Identity;
+use rullama_train::run::checkpoint::{self, Checkpoint, CheckpointError};
+use rullama_train::run::{self, Identity};
 
 use super::super::setup::session::Session;
-use super::state;
+use super::run_file;
 
-/// Where a run begins.
+/// The state from which a run starts.
 #[derive(Default)]
 pub struct Start {
-    /// What it goes on from.
+    /// The checkpoint to resume from.
     pub checkpoint: Option<Checkpoint>,
-    /// Checkpoints of earlier runs, or that are damaged: they go when the run begins.
+    /// Checkpoints that are damaged or belong to earlier runs. They are removed when the run starts.
     pub obsolete: Vec<PathBuf>,
-    /// What the user should know.
+    /// Messages for the user.
     pub notices: Vec<String>,
 }
 
-/// Looks into the output folder. A finished run is replaced; one that was stopped goes on, or is refused with the reason.
+/// Searches the output folder. A finished run is replaced. A stopped run is resumed; it is an error if its settings differ.
 pub fn find(recipe: &Recipe, session: &Session, identity: &Identity, fresh: bool) -> Result<Start> {
     let dir = &recipe.output.dir;
     let found = checkpoint::list(dir);
     let paths = || found.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>();
-    if fresh || found.is_empty() || state::is_finished(dir) {
+    if fresh || found.is_empty() || run_file::is_finished(dir) {
         return Ok(Start { obsolete: paths(), ..Start::default() });
     }
     let config = session.frozen.base.config();
@@ -37,40 +36,41 @@ pub fn find(recipe: &Recipe, session: &Session, identity: &Identity, fresh: bool
         let slots = |recipe: &Recipe| run::slots(recipe, config).map_err(|e| e.to_string());
         match Checkpoint::read(path, config, slots) {
             Ok(checkpoint) => {
-                check(&checkpoint, recipe, session, identity, dir)?;
+                check_same_run(&checkpoint, recipe, session, identity)?;
                 if !damage.is_empty() {
-                    start.notices.push(format!("{damage}; going on from {}, which is sound", path.display()));
+                    start
+                        .notices
+                        .push(format!("{damage}; resuming from {}, which is intact", path.display()));
                 }
-                start.notices.push(format!("going on after step {step} of {}", checkpoint.steps));
+                start.notices.push(format!("resuming after step {step} of {}", checkpoint.steps));
                 start.checkpoint = Some(checkpoint);
                 return Ok(start);
             }
-            Err(error @ Error::Damaged { .. }) => {
+            Err(error @ CheckpointError::Damaged { .. }) => {
                 damage = if damage.is_empty() { error.to_string() } else { format!("{damage}; {error}") };
                 start.obsolete.push(path.clone());
             }
             Err(error) => return Err(error.into()),
         }
     }
-    bail!("{damage}; no sound checkpoint is left in {}: start anew with --fresh", dir.display())
+    bail!("{damage}; no intact checkpoint is left in {}. Start over with --fresh", dir.display())
 }
 
-/// Refuses to go on with something else than what was begun.
-fn check(
+/// Fails if recipe, base or samples differ from those of the checkpoint.
+fn check_same_run(
     checkpoint: &Checkpoint,
     recipe: &Recipe,
     session: &Session,
     identity: &Identity,
-    dir: &Path,
 ) -> Result<()> {
     let changes = checkpoint.changes(recipe, identity, session.prepared.steps.plans.len());
     if changes.is_empty() {
         return Ok(());
     }
     bail!(
-        "{} holds a run that was stopped after step {} of {}, and this one is another: {}. Set that back to go on, choose \
-         another output.dir, or start anew with --fresh",
-        dir.display(),
+        "{} holds a run that was stopped after step {} of {} and differs from this one: {}. Undo that to resume, choose another \
+         output.dir, or start over with --fresh",
+        recipe.output.dir.display(),
         checkpoint.step,
         checkpoint.steps,
         changes.join("; ")

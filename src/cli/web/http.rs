@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http_range_header::parse_range_header;
-use rullama_train::run::digest;
+use rullama_train::run::identity;
 
 use super::page::{self, File};
 
@@ -49,7 +49,7 @@ async fn answer(uri: Uri, headers: HeaderMap) -> Response {
     let (tag, keep) = if file.is_named_by_digest() {
         (format!("\"{}\"", file.path), "public, max-age=31536000, immutable")
     } else {
-        (format!("\"{}\"", digest::bytes(file.bytes)), "no-cache") // the browser revalidates every time
+        (format!("\"{}\"", identity::sha256(file.bytes)), "no-cache") // the browser revalidates every time
     };
     let about = [
         (header::CONTENT_TYPE, file.mime_type().to_string()),

@@ -136,7 +136,7 @@ pub enum Problem {
     },
     /// A flag that is neither yes nor no.
     #[error(
-        "message {number}: whether it carries loss is {found}; expected \"weight\": 0 or 1, or \"train\": true or false, not \
+        "message {number}: its loss flag is {found}; expected \"weight\": 0 or 1, or \"train\": true or false, not \
          both"
     )]
     Flag {
@@ -217,7 +217,7 @@ pub enum Problem {
     AttentionMask,
     /// Nothing to learn.
     #[error(
-        "none of the {length} tokens carries loss; expected at least one label other than -100 after the first"
+        "none of the {length} tokens is a loss token; expected at least one label other than -100 after the first"
     )]
     NoLoss {
         /// Tokens of the sample.
@@ -236,7 +236,7 @@ pub enum Problem {
     },
     /// Cut so short that there is nothing to learn.
     #[error(
-        "the sample has {length} tokens, and cut to max_seq_len = {max_seq_len} none of them carries loss; \
+        "the sample has {length} tokens, and cut to max_seq_len = {max_seq_len} none of them is a loss token; \
          raise max_seq_len, or set overlong to \"drop\""
     )]
     TruncatedLoss {

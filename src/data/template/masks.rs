@@ -127,7 +127,7 @@ impl Rendering<'_> {
         Ok(Span { bytes: start..self.through(text, index)?, number: index + 1 })
     }
 
-    /// What the assistant writes in message `index`: from the prompt for it to the token that ends it.
+    /// The text that the assistant writes in message `index`: from its prompt to the token that ends it.
     ///
     /// Where a prompt ends in a block of control tokens that history leaves out (such as an empty
     /// thought), the last answer gets it, because a program that asks for that answer sends it.
@@ -151,7 +151,7 @@ impl Rendering<'_> {
             if common < history || !self.is_block(block) {
                 let excerpt: String = text[common..end].chars().take(24).collect();
                 let problem = format!(
-                    "the prompt for it goes on with {block:?}, the message with {excerpt:?}; expected the message to begin \
+                    "the prompt continues with {block:?}, the message with {excerpt:?}; expected the message to begin \
                      with its prompt. Choose another data.template, or data.train_on = \"all\""
                 );
                 return Err(TemplateError::Mask { number, problem });

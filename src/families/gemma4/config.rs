@@ -154,7 +154,7 @@ fn expert_scales(gguf: &Gguf, layer: usize, experts: Option<Experts>) -> Vec<f32
     read_vector(gguf, &format!("blk.{layer}.ffn_down_exps.scale"), count).unwrap_or_default()
 }
 
-/// What the sliding layers share, or the full ones.
+/// The shape that all sliding layers share, or all full layers.
 struct Attention {
     window: Option<usize>,
     head_size: usize,

@@ -51,7 +51,7 @@ pub struct ClipState {
     pub norm: f32,
     /// The factor that clips the gradients.
     pub factor: f32,
-    /// 1 where the norm and every row that carries loss are finite; at 0 the optimizer moves nothing.
+    /// 1 where the norm and every loss row are finite; at 0 the optimizer moves nothing.
     pub finite: f32,
     /// Rows whose target is the likeliest token: [`crate::ops::row_status::tally`].
     pub right: f32,

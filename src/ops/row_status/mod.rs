@@ -1,4 +1,4 @@
-//! Whether each row that carries loss is right, wrong or not finite, and the counts over an optimizer step.
+//! Whether each loss row is right, wrong or not finite, and the counts over an optimizer step.
 
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;

@@ -22,7 +22,7 @@ pub struct Activations {
     pub layers: Vec<LayerActivations>,
     /// `x·Aᵀ` of every adapted slot, `[T, R]`.
     pub z: BTreeMap<Slot, Vec<f64>>,
-    /// The last stream in the rows that carry loss, `[N, D]`.
+    /// The last stream in the loss rows, `[N, D]`.
     pub head: Vec<f64>,
     /// Logits of those rows before the softcap, `[N, V]`.
     pub logits: Vec<f64>,
@@ -93,7 +93,7 @@ pub struct ExpertActivations {
 }
 
 impl Model<'_> {
-    /// Runs the micro-batch. `N` is the number of rows that carry loss.
+    /// Runs the micro-batch. `N` is the number of loss rows.
     pub fn forward(&self, batch: &MicroBatch) -> Activations {
         self.forward_routed(batch, &[])
     }
@@ -125,7 +125,7 @@ impl Model<'_> {
         linear::forward(&normed, self.output(), self.config.width)
     }
 
-    /// `factor·Σ` of the cross entropy over the rows that carry loss; `factor` is one over their number in the step.
+    /// `factor·Σ` of the cross entropy over the loss rows; `factor` is one over their number in the step.
     pub fn loss(&self, batch: &MicroBatch, acts: &Activations, factor: f64) -> f64 {
         let losses = cross_entropy::forward(&acts.logits, &batch.targets, self.softcap(), self.config.vocab);
         factor * losses.iter().sum::<f64>()
@@ -295,7 +295,7 @@ mod tests {
             activation: Default::default(),
         };
         let config = Config {
-            architecture: "gemma4",
+            architecture: "test",
             width: 4,
             embedding_scale: 4f32.sqrt(),
             vocab: 2,

@@ -293,7 +293,7 @@ mod tests {
             activation: Default::default(),
         };
         Config {
-            architecture: "gemma4",
+            architecture: "test",
             width: 3,
             embedding_scale: 3f32.sqrt(),
             vocab: 7,

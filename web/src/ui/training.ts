@@ -79,6 +79,7 @@ export function trainingSection() {
         const last = stepOf(event.files);
         if (last !== null) await save(last, event.files.filter((file) => /(^|\/)checkpoint-\d+\//.test(file.path)));
         if (event.adapter && !event.stopped) await keepResult(event.adapter_of_step, event.adapter);
+        if (event.refused) alertUser(`The final check refused the adapter: ${event.refused}. It can still be downloaded.`);
         announce(event.stopped ? `Stopped after step ${event.step}.` : `Trained: ${event.step} steps.`);
         break;
       }

@@ -8,8 +8,8 @@ use js_sys::Function;
 use rullama_train::base::Base;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::Model;
-use rullama_train::recipe::{Format, Recipe, Template};
-use rullama_train::run::Frozen;
+use rullama_train::recipe::{Recipe, Syntax, Template};
+use rullama_train::run::OpenBase;
 use serde::Serialize;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{future_to_promise, spawn_local};
@@ -115,7 +115,7 @@ type Answer = Result<JsValue, Problem>;
 /// The device and the uploaded model, which jobs use.
 pub struct Stage<'a> {
     pub gpu: &'a Gpu,
-    pub frozen: &'a Frozen,
+    pub frozen: &'a OpenBase,
     pub model: &'a Model<'a>,
 }
 
@@ -210,7 +210,7 @@ impl Job {
     }
 
     /// Opens the base, after making the files of the template available.
-    async fn open(&mut self, wanted: &Wanted) -> Result<Frozen, Problem> {
+    async fn open(&mut self, wanted: &Wanted) -> Result<OpenBase, Problem> {
         let source = self.source.take().ok_or_else(|| Problem::new("the request has no base"))?;
         if let Some(Request::Check { files, .. } | Request::Train { files, .. }) = &self.request
             && let Template::File(_) = wanted.template
@@ -219,7 +219,7 @@ impl Job {
         }
         let name = source.name();
         let base = Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::new)?;
-        Ok(Frozen::of(base, &wanted.template)?)
+        Ok(OpenBase::of(base, &wanted.template)?)
     }
 
     async fn measure(mut self, gpu: &Gpu) -> Option<Job> {
@@ -288,7 +288,7 @@ extern "C" {
 
 /// Parses the recipe of a request.
 fn parse(text: &str) -> Result<Recipe, Problem> {
-    Ok(Recipe::parse(text, Format::Toml, "recipe", &[("", ""); 0])?)
+    Ok(Recipe::parse(text, Syntax::Toml, "recipe", &[("", ""); 0])?)
 }
 
 /// Calls the listener of a job. An exception in it is thrown again.

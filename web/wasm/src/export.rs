@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use rullama_train::export::{self, AdapterPath, Format, HeldOut, Options, OtherBase};
+use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::{Dropout, Trainer};
+use rullama_train::train::{Dropout, Trainer};
+use rullama_train::verify::{self, HeldOut};
 
 use crate::engine::Stage;
 use crate::tree;
@@ -18,10 +19,10 @@ pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Res
     let config = frozen.base.config();
     tree::fill(Vec::new());
     let path = AdapterPath::whole(tree::adapter(adapter)?);
-    let found = export::load(&[path], &frozen.base, None, OtherBase::Refuse)?;
+    let found = adapter::load(&[path], &frozen.base, None, OtherBase::Refuse)?;
     let longest = config.context_length.min(2048);
     let held_out = HeldOut::built_in(&frozen.tokenizer, frozen.layout, longest, config.vocab);
-    let options = Options {
+    let options = WriteOptions {
         base_model: found.origin.base_model.as_deref().unwrap_or(frozen.base.name()),
         dropout: found.origin.dropout,
         fingerprint: found.origin.fingerprint.as_deref(),
@@ -31,7 +32,7 @@ pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Res
     let mut trainer =
         Trainer::new(stage.gpu, stage.model, adapter, capacity, Dropout::NONE, Recompute::Always)?;
     let written =
-        export::write_verified_by(&mut trainer, out, &[format], adapter, &options, &held_out).await?;
+        verify::write_verified_by(&mut trainer, out, &[format], adapter, &options, &held_out).await?;
     for (_, result) in written.formats {
         result?;
     }

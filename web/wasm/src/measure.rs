@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use rullama_train::adapter::formats::peft;
+use rullama_train::adapter::{AdapterPath, OtherBase, load};
 use rullama_train::base::Base;
 use rullama_train::data::batch::{MicroBatch, Sample, Step};
-use rullama_train::export::{AdapterPath, OtherBase, load, peft};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
-use rullama_train::train::trainer::{Capacity, Dropout, Trainer};
+use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use crate::source::{ByteSource, Ranges};
 use crate::tree;

@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 
-use rullama_train::export::Error as ExportError;
+use rullama_train::adapter::Error as AdapterError;
 use rullama_train::gpu::GpuError;
 use rullama_train::recipe::RecipeError;
-use rullama_train::run::RunError;
+use rullama_train::run::{DriveError, RunError};
 use rullama_train::talk::generate::GenerateError;
-use rullama_train::train::trainer::TrainError;
+use rullama_train::train::TrainError;
+use rullama_train::verify::Error as VerifyError;
 
 use crate::types::Problem;
 
@@ -66,11 +67,28 @@ impl From<GenerateError> for Problem {
     }
 }
 
-impl From<ExportError> for Problem {
-    fn from(error: ExportError) -> Problem {
+impl From<AdapterError> for Problem {
+    fn from(error: AdapterError) -> Problem {
+        Problem::new(error)
+    }
+}
+
+impl From<VerifyError> for Problem {
+    fn from(error: VerifyError) -> Problem {
         match error {
-            ExportError::Gpu(error) => error.into(),
+            VerifyError::Gpu(error) => error.into(),
             error => Problem::new(error),
+        }
+    }
+}
+
+impl From<DriveError> for Problem {
+    fn from(error: DriveError) -> Problem {
+        match error {
+            DriveError::Train(error) => error.into(),
+            DriveError::Generate(error) => error.into(),
+            DriveError::Export(error) => error.into(),
+            DriveError::Verify(error) => error.into(),
         }
     }
 }

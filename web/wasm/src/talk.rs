@@ -1,11 +1,11 @@
 //! Chat replies.
 
+use rullama_train::base::config::Config;
+use rullama_train::families;
 use std::ops::ControlFlow;
 
-use rullama_train::base::config::Config;
+use rullama_train::adapter::{AdapterPath, OtherBase, load};
 use rullama_train::data::template::{Conversation, Message, Part, ReplyParts, Role};
-use rullama_train::export::{AdapterPath, OtherBase, load};
-use rullama_train::families;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::talk::generate::{CHUNK, Event, Generator, Options};
 use rullama_train::talk::sampling;

@@ -1,7 +1,7 @@
 //! Types of requests, events and results. `wasm-bindgen` generates the TypeScript types from them.
 
 use rullama_train::model::Plan;
-use rullama_train::run::metrics::{self, Step, Timing};
+use rullama_train::run::metrics::{self, StepMetrics, Timing};
 use serde::{Deserialize, Serialize};
 use tsify::Tsify;
 
@@ -125,7 +125,7 @@ pub enum Event {
         #[serde(flatten)]
         check: Check,
     },
-    /// An optimizer step was taken, or skipped because a value was not finite.
+    /// An optimizer step was taken, or skipped because a value in it was not finite.
     Step {
         /// Number of the step, from 1.
         step: usize,
@@ -156,12 +156,12 @@ pub enum Event {
         prompt: String,
         reply: String,
     },
-    /// A notice for the user.
+    /// A warning about the run.
     Notice {
         step: usize,
         notice: String,
     },
-    /// The state after `step` steps, as files `checkpoint-STEP/…`. Save them to resume later.
+    /// The state after `step` steps, as files: `checkpoint-STEP/…`. Save them to resume later.
     Checkpoint {
         step: usize,
         files: Vec<FileEntry>,
@@ -180,6 +180,8 @@ pub enum Event {
         adapter_of_step: usize,
         /// Whether the run was stopped before its last step.
         stopped: bool,
+        /// Why the final check refused the adapter; null if it passed. `adapter` holds it all the same.
+        refused: Option<String>,
         /// The adapter as the files of a PEFT folder; null if no step was taken.
         adapter: Option<Vec<FileEntry>>,
         /// The output folder: every format of `output.export`, `report.html`, `metrics.jsonl`, `recipe.resolved.toml`.
@@ -190,8 +192,9 @@ pub enum Event {
 }
 
 impl Event {
-    pub fn of_step(step: &Step, timing: &Timing, smoothed: Option<f64>) -> Event {
-        let &Step { step, loss, accuracy, grad_norm, update_ratio, learning_rate, tokens, skipped } = step;
+    pub fn of_step(step: &StepMetrics, timing: &Timing, smoothed: Option<f64>) -> Event {
+        let &StepMetrics { step, loss, accuracy, grad_norm, update_ratio, learning_rate, tokens, skipped } =
+            step;
         let &Timing { seconds, tokens_per_second, .. } = timing;
         Event::Step {
             step,

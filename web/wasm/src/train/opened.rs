@@ -1,26 +1,26 @@
-//! What a recipe names, opened: samples, steps, the adapter that training starts from, a checkpoint.
+//! Opening what a recipe names: samples, steps, the initial adapter, a checkpoint.
 
 use std::path::PathBuf;
 
+use rullama_train::adapter::Loaded;
 use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::files as dataset_files;
-use rullama_train::export::Loaded;
 use rullama_train::files;
-use rullama_train::gpu::GpuError;
+use rullama_train::gpu::{Backend, GpuError};
 use rullama_train::model::Plan;
-use rullama_train::recipe::{Backend, Recipe, Template as Setting};
+use rullama_train::recipe::{Recipe, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
-use rullama_train::run::digest::Identity;
-use rullama_train::run::{self, Data, Prepared, wording};
-use rullama_train::train::trainer::Trainer;
+use rullama_train::run::{self, Data, Identity, PreparedRun, wording};
+use rullama_train::train::Trainer;
 use rullama_train::words::grouped;
 
 use crate::engine::Stage;
 use crate::tree;
 use crate::types::{Check, Counts, FileEntry, Problem};
 
+/// Everything that a run needs besides the base.
 pub struct Opened {
-    pub prepared: Prepared,
+    pub prepared: PreparedRun,
     pub loaded: Loaded,
     pub identity: Identity,
 }
@@ -33,12 +33,12 @@ impl Opened {
         check_files(recipe, &names)?;
         frozen.check(recipe)?;
         let data = Data::read(recipe, frozen)?;
-        let prepared = Prepared::plan(recipe, frozen, data)?;
+        let prepared = PreparedRun::plan(recipe, frozen, data)?;
         if prepared.positions > stage.model.positions() {
             return Err(Problem::of_key(
                 "eval.samples",
                 format!(
-                    "the longest of eval.samples needs {} positions with its reply, a browser has {}; shorten it or lower \
+                    "the longest of eval.samples needs {} tokens with its reply, but {} fit in a browser; shorten it or lower \
                      eval.max_new_tokens",
                     prepared.positions,
                     stage.model.positions()
@@ -46,11 +46,11 @@ impl Opened {
             ));
         }
         let loaded = run::initial_adapter(recipe, &frozen.base)?;
-        let identity = Identity::of(frozen, &prepared.data);
+        let identity = prepared.identity(frozen);
         Ok(Opened { prepared, loaded, identity })
     }
 
-    /// Allocates what training needs.
+    /// Allocates the buffers for training.
     pub fn trainer<'a>(&self, stage: &Stage<'a>, recipe: &Recipe) -> Result<Trainer<'a>, Problem> {
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
         let (adapter, capacity) = (&self.loaded.adapter, self.prepared.capacity);
@@ -58,13 +58,13 @@ impl Opened {
         trainer.map_err(|error| match error {
             GpuError::OverLimit { needed, .. } => Problem::of_key(
                 "train.memory_limit",
-                wording::over_memory_limit(recipe, self.prepared.capacity.tokens, needed, ""),
+                wording::over_memory_limit(recipe, capacity.tokens, needed, ""),
             ),
             error => error.into(),
         })
     }
 
-    /// The newest checkpoint among `given`; `None` where nothing is given. Refuses one of another run.
+    /// Reads the newest checkpoint among `given`; `None` if nothing is given. Fails for a checkpoint of another run.
     pub fn resume(
         &self,
         stage: &Stage,
@@ -84,8 +84,8 @@ impl Opened {
         match changes.is_empty() {
             true => Ok(Some(checkpoint)),
             false => Err(Problem::new(format!(
-                "the checkpoint is of another run, which stopped after step {} of {}: {}. Set that back to go on, or start \
-                 anew without the checkpoint",
+                "the checkpoint was stopped after step {} of {}, and its run differs from this one: {}. Undo that to resume, or \
+                 start over without the checkpoint",
                 checkpoint.step,
                 checkpoint.steps,
                 changes.join("; ")
@@ -99,8 +99,8 @@ impl Opened {
         let (layers, vocab) = (config.layers.len(), grouped(config.vocab, ' '));
         let notices = data.notices.iter().map(ToString::to_string);
         let mut warnings: Vec<String> = self.loaded.notices.iter().cloned().chain(notices).collect();
-        if recipe.device.backend != Backend::Auto || recipe.device.adapter.is_some() {
-            warnings.push("device.backend and device.adapter: a browser chooses the GPU by itself".into());
+        if recipe.device.backend != Backend::Auto || recipe.device.gpu.is_some() {
+            warnings.push("device.backend and device.gpu: a browser chooses the GPU by itself".into());
         }
         Check {
             recipe: recipe.pinned(&stage.frozen.fingerprint).to_resolved_toml(),
@@ -116,7 +116,7 @@ impl Opened {
     }
 }
 
-/// Refuses a recipe that names files which are not given.
+/// Fails if the recipe names files that are not among those given.
 fn check_files(recipe: &Recipe, given: &[String]) -> Result<(), Problem> {
     let data = recipe.data.train.iter().map(|path| ("data.train", path));
     let sources = recipe.data.sources.iter().map(|source| ("data.sources", &source.path));

@@ -1,0 +1,137 @@
+//! The order of values of `A` and `B` in each format.
+
+use std::borrow::Cow;
+
+use half::f16;
+
+use crate::adapter::lora::Slot;
+use crate::base::Module;
+use crate::base::config::Config;
+
+/// One of the two matrices of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::adapter) enum Half {
+    A,
+    B,
+}
+
+/// Shapes and order of the two matrices in a format.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::adapter) enum MatrixLayout {
+    /// `A` `[r, in]` and `B` `[out, r]`, row-major; for experts `[E·r, in]` and `[out, r·E]`, as in PEFT.
+    Rows,
+    /// The bytes of [`MatrixLayout::Rows`] with sizes in GGUF's order, columns first. The matrices of experts follow each other.
+    Gguf,
+    /// Transposed: `A` `[in, r]` and `B` `[r, out]`, row-major; for experts `[E, r, in]` and `[E, out, r]`, as in mlx-lm.
+    Mlx,
+}
+
+impl MatrixLayout {
+    /// The shape of a tensor in the file, and the meaning of its sizes.
+    pub fn shape(self, half: Half, rank: usize, slot: &Slot) -> (Vec<usize>, &'static str) {
+        let input = slot.in_features;
+        let output = slot.out_features;
+        let experts = slot.experts;
+        match (self, half, experts) {
+            (MatrixLayout::Rows, Half::A, 1) => (vec![rank, input], "[r, in]"),
+            (MatrixLayout::Rows, Half::B, 1) => (vec![output, rank], "[out, r]"),
+            (MatrixLayout::Rows, Half::A, _) => (vec![experts * rank, input], "[E·r, in]"),
+            (MatrixLayout::Rows, Half::B, _) => (vec![output, rank * experts], "[out, r·E]"),
+            (MatrixLayout::Mlx, Half::A, 2..) => (vec![experts, rank, input], "[E, r, in]"),
+            (MatrixLayout::Mlx, Half::B, 2..) => (vec![experts, output, rank], "[E, out, r]"),
+            (_, Half::A, 1) => (vec![input, rank], "[in, r]"),
+            (_, Half::B, 1) => (vec![rank, output], "[r, out]"),
+            (_, Half::A, _) => (vec![input, rank, experts], "[in, r, E]"),
+            (_, Half::B, _) => (vec![rank, output, experts], "[r, out, E]"),
+        }
+    }
+
+    /// Converts values in memory to the order of the file.
+    pub fn store<'a>(
+        self,
+        half: Half,
+        values: &'a [f32],
+        rank: usize,
+        slot: &Slot,
+        config: &Config,
+    ) -> Cow<'a, [f32]> {
+        match (self, half) {
+            (MatrixLayout::Mlx, _) if slot.experts > 1 => Cow::Borrowed(values),
+            (MatrixLayout::Mlx, Half::A) => Cow::Owned(transpose(values, slot.in_features)),
+            (MatrixLayout::Mlx, Half::B) => Cow::Owned(transpose(values, rank)),
+            (MatrixLayout::Rows, _) => MatrixLayout::store_rows(half, values, rank, slot),
+            (MatrixLayout::Gguf, Half::B) => scaled(values, slot, config, |b, scale| b * scale),
+            _ => Cow::Borrowed(values),
+        }
+    }
+
+    /// Converts values in memory to [`MatrixLayout::Rows`], for which no model is needed. There, `B` of experts is `[out, r, E]`.
+    pub fn store_rows<'a>(half: Half, values: &'a [f32], rank: usize, slot: &Slot) -> Cow<'a, [f32]> {
+        match half {
+            Half::B if slot.experts > 1 => Cow::Owned(transpose(values, slot.out_features * rank)),
+            _ => Cow::Borrowed(values),
+        }
+    }
+
+    /// Converts values of a file to the order in memory.
+    pub fn read(
+        self,
+        half: Half,
+        values: Vec<f32>,
+        columns: usize,
+        slot: &Slot,
+        config: &Config,
+    ) -> Vec<f32> {
+        let undo = |b: f32, scale: f32| if scale == 0.0 { 0.0 } else { b / scale };
+        match (self, half) {
+            (MatrixLayout::Mlx, _) if slot.experts == 1 => transpose(&values, columns),
+            (MatrixLayout::Rows, Half::B) if slot.experts > 1 => transpose(&values, slot.experts),
+            (MatrixLayout::Gguf, Half::B) => scaled(&values, slot, config, undo).into_owned(),
+            _ => values,
+        }
+    }
+
+    /// Values after storing and reading them, rounded to F16 if `rounded`.
+    pub fn round_trip(
+        self,
+        half: Half,
+        values: &[f32],
+        (rank, rounded): (usize, bool),
+        slot: &Slot,
+        config: &Config,
+    ) -> Vec<f32> {
+        let mut stored = self.store(half, values, rank, slot, config).into_owned();
+        if rounded {
+            stored.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32());
+        }
+        let columns = *self.shape(half, rank, slot).0.last().expect("a shape is not empty");
+        self.read(half, stored, columns, slot, config)
+    }
+
+    /// The rank, given the first two sizes of a tensor.
+    pub fn rank(self, half: Half, shape: [usize; 2]) -> usize {
+        let a_starts_with_rank = self == MatrixLayout::Rows;
+        shape[usize::from((half == Half::A) != a_starts_with_rank)]
+    }
+}
+
+/// Applies `f` to each value of the `B` of the experts' down projections and the scale of its expert. Other matrices are unchanged.
+///
+/// An expert's scale is a factor on its whole output. llama.cpp (`build_lora_mm_id`) adds the adapter's output after the
+/// scaling.
+fn scaled<'a>(b: &'a [f32], slot: &Slot, config: &Config, f: impl Fn(f32, f32) -> f32) -> Cow<'a, [f32]> {
+    if slot.module != Module::FfnDownExps {
+        return Cow::Borrowed(b);
+    }
+    let scales = &config.layers[slot.layer].expert_scales;
+    let of_expert = |(b, scale): (&'a [f32], &f32)| {
+        let scale = *scale;
+        b.iter().map(|b| f(*b, scale)).collect::<Vec<_>>()
+    };
+    Cow::Owned(b.chunks_exact(b.len() / slot.experts).zip(scales).flat_map(of_expert).collect())
+}
+
+/// The transpose of a matrix with rows of `columns` values.
+pub(super) fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|c| values.iter().skip(c).step_by(columns).copied()).collect()
+}

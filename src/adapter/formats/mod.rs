@@ -1,0 +1,9 @@
+//! One module per file format, and code that they share.
+
+pub(super) mod assemble;
+pub mod gguf;
+pub(super) mod layout;
+pub mod mlx;
+pub mod peft;
+pub mod rullama;
+pub(super) mod safetensors_file;

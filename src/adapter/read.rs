@@ -1,0 +1,71 @@
+//! Reads adapters in any format, which is detected from names and first bytes.
+
+use std::path::Path;
+
+use super::formats::{gguf, mlx, peft, rullama};
+use super::lora::{Adapter, Slot};
+use super::{Error, Format};
+use crate::base::config::Config;
+use crate::files;
+
+/// Reads an adapter in any [`Format`] for the model `config`.
+///
+/// With `slots`, the file must have exactly these slots. With `None`, all slots in the file are read. F16 and BF16 are
+/// converted to F32, which is exact.
+///
+/// Fails if the files are damaged or are not a plain LoRA, if rank or scale are invalid, if a tensor is missing or fits no
+/// slot, and on wrong shapes, other types, and values that are not finite.
+pub fn read_any(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
+    match detect(path)? {
+        Format::Peft | Format::PeftConditionalGeneration => peft::read_slots(path, config, slots),
+        Format::GgufLora | Format::GgufLoraF16 => gguf::read(path, config, slots),
+        Format::Mlx => mlx::read(path, config, slots),
+        Format::RullamaV0 => rullama::read(path, config, slots),
+    }
+}
+
+/// Detects the format of a file or folder from its names and first bytes.
+///
+/// [`Format::Peft`] and [`Format::GgufLora`] stand for all variants of PEFT folders and GGUF files.
+pub fn detect(path: &Path) -> Result<Format, Error> {
+    let refuse = |problem: &str| Err(Error::Read { path: path.into(), problem: problem.into() });
+    const KINDS: &str = "a PEFT or mlx-lm folder, a GGUF LoRA or a rullama-lora-v0 file";
+    if files::is_dir(path) {
+        let [peft, mlx] = [peft::TENSORS, mlx::TENSORS].map(|name| files::exists(&path.join(name)));
+        return match (peft, mlx) {
+            (true, true) => refuse(
+                "contains both adapter_model.safetensors (PEFT) and adapters.safetensors (mlx-lm), expected one of them; remove the other",
+            ),
+            (false, true) => Ok(Format::Mlx),
+            // The PEFT reader reports missing files.
+            (_, false) => Ok(Format::Peft),
+        };
+    }
+    if !files::exists(path) {
+        return refuse(&format!("does not exist; give the path of {KINDS}"));
+    }
+    let start = match files::read_start(path, 9) {
+        Ok(start) => start,
+        Err(source) => return refuse(&format!("{source}; check the path and its permissions")),
+    };
+    if start.starts_with(b"GGUF") {
+        return Ok(Format::GgufLora);
+    }
+    let name = path.file_name().unwrap_or_default();
+    if name == peft::TENSORS || name == mlx::TENSORS || name == "adapter_config.json" {
+        return refuse("is a file of an adapter folder; give the folder instead");
+    }
+    // A safetensors file starts with the length of its header, then the header as JSON.
+    if start.get(8) == Some(&b'{') || path.extension().is_some_and(|e| e == "safetensors") {
+        return Ok(Format::RullamaV0);
+    }
+    refuse(&format!("is not a supported adapter, expected {KINDS}"))
+}
+
+/// Reads a whole file.
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
+    files::read(path).map_err(|source| Error::Read {
+        path: path.into(),
+        problem: format!("{source}; check the path and its permissions"),
+    })
+}

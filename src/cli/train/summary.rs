@@ -1,0 +1,86 @@
+//! The summary at the end of a run.
+
+use rullama_train::adapter::{self, Format};
+use rullama_train::run::{Finished, Run};
+use rullama_train::verify::{self, Written};
+use serde_json::{Value, json};
+
+use super::super::output;
+use super::console::Console;
+
+/// Prints that the run was interrupted, and how to resume it.
+pub fn interrupted(run: &Run, console: &Console) {
+    let (step, steps, dir) = (run.step, run.steps(), &run.recipe.output.dir);
+    let text = match step {
+        0 => format!("before the first step; there was nothing to save ({})", dir.display()),
+        _ => format!("after step {step} of {steps}; run the same command to resume ({})", dir.display()),
+    };
+    console.json(|| json!({ "event": "stopped", "step": step, "output": dir }));
+    console.line("stopped", &text);
+}
+
+/// Prints the results of a finished run.
+pub fn finished(run: &Run, finished: &Finished, console: &Console) {
+    console.json(|| as_json(run, finished));
+    if !console.is_text() {
+        return;
+    }
+    let history = &run.history;
+    let kept = finished.adapter_of_step;
+    let (seconds, speed) = history.speed();
+    output::text("");
+    let steps = output::count(run.step, "step");
+    output::line("trained", format_args!("{steps} in {seconds:.1} s, {speed:.0} tokens/s"));
+    if finished.early {
+        let patience = output::count(run.recipe.eval.early_stopping_patience, "evaluation");
+        let (step, steps) = (run.step, run.steps());
+        output::line(
+            "early",
+            format_args!(
+                "stopped after step {step} of {steps}: the validation loss did not improve in {patience}"
+            ),
+        );
+    }
+    if kept != run.step {
+        output::line("best", format_args!("the adapter after step {kept} is written, not the last one"));
+    }
+    let scores = |step: usize| history.evaluation(step).and_then(|e| e.scores);
+    if let (Some(before), Some(after)) = (scores(0), scores(kept)) {
+        let loss = format!("loss {:.4} → {:.4}", before.eval_loss, after.eval_loss);
+        let perplexity = format!("perplexity {:.2} → {:.2}", before.eval_perplexity, after.eval_perplexity);
+        let (from, to) = (100.0 * before.eval_accuracy, 100.0 * after.eval_accuracy);
+        output::line("validation", format_args!("{loss}, {perplexity}, accuracy {from:.1} % → {to:.1} %"));
+    }
+    let replies = |step: usize| history.evaluation(step).map_or(&[][..], |e| &e.replies);
+    for (before, after) in replies(0).iter().zip(replies(kept)) {
+        output::text(format_args!(
+            "\n  {}\n    before  {}\n    after   {}",
+            before.prompt, before.reply, after.reply
+        ));
+    }
+    output::text("");
+}
+
+fn as_json(run: &Run, finished: &Finished) -> Value {
+    let (seconds, speed) = run.history.speed();
+    let kept = finished.adapter_of_step;
+    let eval_loss = |step: usize| Some(run.history.evaluation(step)?.scores?.eval_loss);
+    let written = finished.written.as_ref();
+    json!({
+        "event": "finished", "step": run.step, "adapter_of_step": kept, "stopped_early": finished.early,
+        "seconds": seconds, "tokens_per_second": speed, "output": run.recipe.output.dir,
+        "eval_loss_before": eval_loss(0), "eval_loss": eval_loss(kept),
+        "effect": written.map(|w| w.effect.to_string()), "exported": written.map(exported),
+    })
+}
+
+/// The result for each format.
+fn exported(written: &Written) -> Value {
+    let of = |(format, result): &(Format, Result<verify::Exported, adapter::Error>)| match result {
+        Ok(found) => json!({
+            "format": format.name(), "place": found.place, "read_back": found.fidelity.to_string(),
+        }),
+        Err(error) => json!({ "format": format.name(), "error": error.to_string() }),
+    };
+    written.formats.iter().map(of).collect()
+}

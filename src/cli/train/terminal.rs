@@ -1,0 +1,188 @@
+//! The program as the host of a run: output on the terminal, files in the output folder.
+
+use std::path::Path;
+
+use anyhow::Result;
+use rullama_train::adapter::Format;
+use rullama_train::adapter::lora::Adapter;
+use rullama_train::files;
+use rullama_train::report::{self, Report};
+use rullama_train::run::checkpoint::{self, Checkpoint};
+use rullama_train::run::metrics::{MetricsEvent, now};
+use rullama_train::run::{Asked, Host, Outcome, Run, RunEvent, Status};
+use serde_json::{Value, json};
+
+use super::super::output;
+use super::super::setup::session::Session;
+use super::super::setup::timings::Timings;
+use super::console::Console;
+use super::log_files::LogFiles;
+use super::stop::Stop;
+use super::{run_file, summary};
+
+/// Shows a run on the terminal and writes its files.
+pub struct Terminal<'a> {
+    session: &'a Session,
+    /// The output folder.
+    dir: &'a Path,
+    log: LogFiles,
+    console: Console,
+    stop: Stop,
+    /// When the run was started, in seconds since 1970.
+    started: f64,
+}
+
+impl<'a> Terminal<'a> {
+    /// Prepares the output folder's files, and listens for Ctrl-C.
+    pub fn new(session: &'a Session, run: &Run<'a>, console: Console) -> Result<Terminal<'a>> {
+        let dir = &run.recipe.output.dir;
+        let resolved = run.recipe.pinned(&run.base.fingerprint).to_resolved_toml();
+        files::write_atomic(&dir.join("recipe.resolved.toml"), resolved.as_bytes())?;
+        let log = LogFiles::create(dir, &run.history)?;
+        Ok(Terminal { session, dir, log, console, stop: Stop::listen()?, started: now() })
+    }
+
+    /// Prints how the run starts. `resumed`: messages about resuming; `loaded`: messages about `lora.init_from`.
+    pub fn begin(&self, run: &Run, resumed: &[String], loaded: &[String], timings: &Timings) -> Result<()> {
+        run_file::write(self.dir, Status::Running, &self.facts(run))?;
+        self.console.json(|| {
+            let mut object = self.facts(run);
+            object["event"] = "start".into();
+            object["output"] = json!(self.dir);
+            object["steps"] = run.steps().into();
+            object["resumed_at"] = run.step.into();
+            object["start_seconds"] = timings.json();
+            object["offloaded_layers"] = json!(run.model().offloaded());
+            let of_data = run.prepared.data.notices.iter().map(ToString::to_string);
+            object["notices"] =
+                loaded.iter().cloned().chain(of_data).chain(resumed.iter().cloned()).collect();
+            object["recipe"] = serde_json::to_value(run.recipe).expect("tables of plain values");
+            object
+        });
+        self.console.line("startup", &timings.to_string());
+        resumed.iter().for_each(|notice| self.console.line("resume", notice));
+        Ok(())
+    }
+
+    /// Facts about the run that are known before its first step.
+    fn facts(&self, run: &Run) -> Value {
+        json!({
+            "device": run.gpu().description(), "base": run.base.base.name(), "digests": run.identity,
+            "startup": self.started, "steps": run.steps(), "parameters": run.initial.parameters(),
+        })
+    }
+
+    fn write_report(&self, run: &Run, status: Status, kept: Option<usize>) -> Result<()> {
+        let adapter = Format::Peft.place(self.dir).join("adapter_model.safetensors");
+        let adapter = kept.and_then(|_| std::fs::read(adapter).ok());
+        let html = Report::of(run, status, kept, adapter.as_deref()).html();
+        files::write_atomic(&self.dir.join(report::FILE), html.as_bytes())?;
+        Ok(())
+    }
+
+    /// Writes the final report and status. `kept`: the step whose adapter was exported.
+    fn write_end(&self, run: &Run, status: Status, kept: Option<usize>) -> Result<()> {
+        self.write_report(run, status, kept)?;
+        let mut facts = self.facts(run);
+        facts["ended"] = now().into();
+        facts["step"] = run.step.into();
+        facts["adapter_of_step"] = json!(kept);
+        run_file::write(self.dir, status, &facts)?;
+        Ok(())
+    }
+
+    fn ended(&mut self, run: &Run, outcome: &Outcome) -> Result<()> {
+        self.console.finish_steps();
+        let kept =
+            if let Outcome::Finished(finished) = outcome { Some(finished.adapter_of_step) } else { None };
+        self.write_end(run, Status::of(outcome), kept)?;
+        match outcome {
+            Outcome::Interrupted => summary::interrupted(run, &self.console),
+            Outcome::Finished(finished) => {
+                summary::finished(run, finished, &self.console);
+                if self.console.is_text()
+                    && let Some(load) = self.session.experts(&run.trainer)?
+                {
+                    output::line("experts", load);
+                }
+            }
+            // The caller reports these as errors.
+            Outcome::Refused { .. } | Outcome::Unmoved => {}
+        }
+        Ok(())
+    }
+}
+
+impl Host for Terminal<'_> {
+    type Error = anyhow::Error;
+
+    fn on_event(&mut self, run: &Run<'_>, event: RunEvent<'_>) -> Result<()> {
+        if !matches!(event, RunEvent::Progress { .. }) {
+            self.console.end_phase();
+        }
+        match event {
+            RunEvent::Started => self.console.start_steps(run.step),
+            RunEvent::Step { metrics, timing } => {
+                self.log.step(metrics, timing)?;
+                self.console.step(metrics, timing, &run.history);
+            }
+            RunEvent::Evaluation { evaluation, is_best } => {
+                self.log.event(&MetricsEvent::Evaluation(evaluation.clone()))?;
+                self.console.evaluation(evaluation, is_best);
+                self.console.start_steps(run.step);
+            }
+            RunEvent::Notice(notice) => {
+                self.log.event(&MetricsEvent::Notice(notice.clone()))?;
+                self.console.notice(notice);
+            }
+            RunEvent::Progress { phase, done, of } => self.console.progress(phase, done, of),
+            RunEvent::Ended(outcome) => self.ended(run, outcome)?,
+            RunEvent::Failed => {
+                self.console.finish_steps();
+                self.write_end(run, Status::Stopped, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the checkpoint, removes old ones, and writes the report so far.
+    fn keep(&mut self, run: &Run<'_>, checkpoint: &Checkpoint) -> Result<()> {
+        let path = checkpoint.write(self.dir, &run.base.base)?;
+        checkpoint::prune(self.dir, run.recipe.output.save_total_limit)?;
+        self.console.checkpoint(checkpoint.step, &path);
+        self.write_report(run, Status::Running, None)
+    }
+
+    async fn asked(&mut self, _: &Run<'_>) -> Asked {
+        if self.stop.asked() { Asked::Stop } else { Asked::Nothing }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.asked()
+    }
+
+    fn output(&self) -> Option<&Path> {
+        Some(self.dir)
+    }
+}
+
+/// Fails if the disk has too little room for checkpoints and exports.
+pub fn check_space(run_dir: &Path, keep: usize, exports: usize, adapter: &Adapter) -> Result<()> {
+    let existing = run_dir.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("."));
+    // A file system that does not report its free space does not stop the run.
+    let Ok(free) = fs4::available_space(existing) else { return Ok(()) };
+    let matrices = 4 * adapter.parameters() as u64;
+    // A checkpoint holds the adapter, two moments and the best adapter. While one is written, one more than `keep` exist.
+    let more = (keep + 1).saturating_sub(checkpoint::list(run_dir).len()).max(1);
+    let needed = 4 * matrices * more as u64 + matrices * exports as u64;
+    if free < needed {
+        anyhow::bail!(
+            "{} has {} free, but checkpoints and exports need {}; free some space, lower output.save_total_limit, or choose \
+             another output.dir",
+            existing.display(),
+            output::bytes(free),
+            output::bytes(needed)
+        );
+    }
+    Ok(())
+}

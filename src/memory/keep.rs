@@ -1,0 +1,135 @@
+//! How much each layer keeps for backward.
+
+/// How much of its forward a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
+/// decides how much memory attention's backward can borrow, though: on 16×16 matrices sums over long passes may then be added
+/// up in other parts, and round differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// Its input.
+    Input,
+    /// Also the output of its feed-forward block: a third of that block is not recomputed.
+    Down,
+    /// Also the output of its attention.
+    Attention,
+    /// Everything.
+    All,
+}
+
+impl Kept {
+    /// Whether backward computes anything again.
+    pub fn recomputes(self) -> bool {
+        self != Kept::All
+    }
+}
+
+/// Bytes that a layer may keep beyond those that it has at every level.
+#[derive(Clone, Copy)]
+pub struct LayerCosts {
+    /// Bytes of the feed-forward block's output.
+    pub down: u64,
+    /// Bytes of attention's output.
+    pub attention: u64,
+    /// Bytes of everything, the others included.
+    pub all: u64,
+    /// Multiplications that keeping the feed-forward block's output saves.
+    pub down_work: u64,
+    /// Multiplications that keeping attention's output saves.
+    pub attention_work: u64,
+}
+
+impl LayerCosts {
+    /// Bytes at a level.
+    pub fn of(&self, kept: Kept) -> u64 {
+        match kept {
+            Kept::Input => 0,
+            Kept::Down => self.down,
+            Kept::Attention => self.down + self.attention,
+            Kept::All => self.all,
+        }
+    }
+}
+
+/// Bytes that recomputing layers share.
+pub struct Shared {
+    /// Bytes of what every recomputing layer needs.
+    pub all: u64,
+    /// Bytes more, where a layer does not keep the feed-forward block's output.
+    pub down: u64,
+    /// Bytes more, where a layer does not keep attention's output.
+    pub attention: u64,
+}
+
+impl Shared {
+    /// Bytes that are needed where layers keep as much as `kept` has.
+    pub fn needed(&self, kept: &[Kept]) -> u64 {
+        let of = |level: Kept, bytes: u64| if kept.iter().any(|k| *k < level) { bytes } else { 0 };
+        of(Kept::All, self.all) + of(Kept::Down, self.down) + of(Kept::Attention, self.attention)
+    }
+}
+
+/// Chooses what each layer keeps, so that it fits into `room` where that is possible: first the outputs of feed-forward blocks
+/// and of attention, those first that save the most work per byte, then everything. Between equals the last layer comes first.
+pub fn choose(layers: &[LayerCosts], shared: &Shared, room: u64) -> Vec<Kept> {
+    if layers.iter().map(|l| l.all).sum::<u64>() <= room {
+        return vec![Kept::All; layers.len()];
+    }
+    let ratio = |work: u64, bytes: u64| work as f64 / bytes.max(1) as f64;
+    let mut turns: Vec<(f64, usize, Kept)> = Vec::new();
+    for (i, l) in layers.iter().enumerate().rev() {
+        let [down, attention] = [ratio(l.down_work, l.down), ratio(l.attention_work, l.attention)];
+        // Attention's output is kept beside the feed-forward block's, or both at once.
+        let both = ratio(l.down_work + l.attention_work, l.down + l.attention);
+        turns.extend([
+            (down, i, Kept::Down),
+            (if attention > down { both } else { attention }, i, Kept::Attention),
+        ]);
+    }
+    turns.sort_by(|a, b| b.0.total_cmp(&a.0));
+    turns.extend((0..layers.len()).rev().map(|i| (0.0, i, Kept::All)));
+    let mut kept = vec![Kept::Input; layers.len()];
+    for (_, i, more) in turns {
+        let before = kept[i];
+        kept[i] = before.max(more);
+        let bytes: u64 = kept.iter().zip(layers).map(|(kept, sizes)| sizes.of(*kept)).sum();
+        if bytes + shared.needed(&kept) > room {
+            kept[i] = before;
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept::{All, Attention, Down, Input};
+    use super::{LayerCosts, Shared, choose};
+
+    #[test]
+    fn what_saves_most_for_its_size_is_kept_first() {
+        // The second one has no window.
+        let layer =
+            |attention_work| LayerCosts { down: 3, attention: 5, all: 30, down_work: 12, attention_work };
+        let kept =
+            |layers: [LayerCosts; 3], room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
+        let short = |room| kept([layer(5), layer(10), layer(5)], room);
+        assert_eq!(short(90), [All; 3], "all fit without scratch");
+        assert_eq!(short(89), [Attention, Attention, All]);
+        assert_eq!(short(86), [Attention, Attention, All]);
+        assert_eq!(short(85), [Attention; 3]);
+        assert_eq!(short(64), [Attention; 3]);
+        assert_eq!(short(63), [Down, Attention, Attention]);
+        assert_eq!(short(58), [Down, Attention, Down]);
+        assert_eq!(short(57), [Down; 3]);
+        assert_eq!(short(53), [Down; 3]);
+        assert_eq!(short(52), [Input, Down, Down]);
+        assert_eq!(short(49), [Input, Input, Down]);
+        assert_eq!(short(48), [Input; 3]);
+        assert_eq!(short(0), [Input; 3]);
+        // Where samples are long, attention over all of them costs more than feed-forwards.
+        let long = |room| kept([layer(5), layer(100), layer(5)], room);
+        assert_eq!(long(64), [Attention; 3]);
+        assert_eq!(long(58), [Down, Attention, Down]);
+        assert_eq!(long(57), [Input, Attention, Down]);
+        assert_eq!(long(54), [Input, Attention, Input]);
+        assert_eq!(long(53), [Down; 3], "no room for both");
+    }
+}

@@ -1,0 +1,116 @@
+//! Values of keys that are not plain strings or numbers.
+
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+
+use crate::base::Module;
+use crate::families;
+
+/// The kinds of matrices that get an adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TargetModules {
+    /// [`Module::ALL_LINEAR`].
+    AllLinear,
+    /// These kinds, in the recipe's order, without duplicates.
+    Only(Vec<Module>),
+}
+
+impl TargetModules {
+    /// The kinds as a list, for [`slots`](crate::adapter::lora::slots).
+    pub fn modules(&self) -> &[Module] {
+        match self {
+            TargetModules::AllLinear => Module::ALL_LINEAR,
+            TargetModules::Only(modules) => modules,
+        }
+    }
+}
+
+impl Serialize for TargetModules {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            TargetModules::AllLinear => serializer.serialize_str("all-linear"),
+            TargetModules::Only(modules) => serializer.collect_seq(modules.iter().map(|m| m.gguf_name())),
+        }
+    }
+}
+
+/// The chat template that renders conversations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Template {
+    /// The template that the model will be run with: the built-in one for Ollama's models, otherwise the base file's own.
+    Auto,
+    /// The base file's own template (`tokenizer.chat_template`).
+    Gguf,
+    /// The built-in template of a family, by the family's name.
+    BuiltIn(&'static str),
+    /// A Jinja file.
+    File(PathBuf),
+}
+
+impl Template {
+    /// Parses the value of `data.template` or `--template`.
+    pub fn from_name(text: &str) -> Template {
+        match text {
+            "auto" => Template::Auto,
+            "gguf" => Template::Gguf,
+            text => match families::named(text) {
+                Some(family) => Template::BuiltIn(family.name),
+                None => Template::File(text.into()),
+            },
+        }
+    }
+}
+
+impl Serialize for Template {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Template::Auto => serializer.serialize_str("auto"),
+            Template::Gguf => serializer.serialize_str("gguf"),
+            Template::BuiltIn(family) => serializer.serialize_str(family),
+            Template::File(path) => path.serialize(serializer),
+        }
+    }
+}
+
+/// Where tokenized files are cached between runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// The user's cache folder.
+    User,
+    /// No cache.
+    Off,
+    /// This folder.
+    Folder(PathBuf),
+}
+
+impl Serialize for Cache {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cache::User => serializer.serialize_bool(true),
+            Cache::Off => serializer.serialize_bool(false),
+            Cache::Folder(path) => path.serialize(serializer),
+        }
+    }
+}
+
+/// `"auto"`, true or false: a choice per layer that may be left to the memory plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// The memory plan decides, layer by layer.
+    Auto,
+    /// Every layer.
+    On,
+    /// No layer.
+    Off,
+}
+
+impl Serialize for Switch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Switch::Auto => serializer.serialize_str("auto"),
+            Switch::On => serializer.serialize_bool(true),
+            Switch::Off => serializer.serialize_bool(false),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Errors of reading and writing checkpoints.
+
+use std::path::PathBuf;
+
+use super::FORMAT;
+use crate::{adapter, files};
+
+/// A checkpoint cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A file cannot be written.
+    #[error(transparent)]
+    Write(#[from] files::Error),
+    /// The adapter cannot be exported: it is not finite, or has no effect.
+    #[error(transparent)]
+    Adapter(#[from] adapter::Error),
+    /// The checkpoint is incomplete, or differs from what was written.
+    #[error("{} is damaged: {problem}", .path.display())]
+    Damaged {
+        /// The folder.
+        path: PathBuf,
+        /// The problem: found and expected.
+        problem: String,
+    },
+    /// A newer program wrote the checkpoint.
+    #[error(
+        "{} was written by rullama-train {version} in format {found}; this program reads format {FORMAT}. Update the program, \
+         choose another output.dir, or start over with --fresh",
+        .path.display()
+    )]
+    Newer {
+        /// The folder.
+        path: PathBuf,
+        /// The version of the program that wrote it.
+        version: String,
+        /// The version of its files.
+        found: u64,
+    },
+}

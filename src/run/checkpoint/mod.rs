@@ -1,0 +1,347 @@
+//! Checkpoints: folders from which a stopped run resumes with bit-identical results.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `adapter_model.safetensors`, `adapter_config.json` | the adapter, as a PEFT folder that every command accepts |
+//! | `optimizer.safetensors` | AdamW's moments, `exp_avg.…` and `exp_avg_sq.…`, named as the adapter's tensors |
+//! | `best.safetensors` | the adapter of the best evaluation so far, if it is not the current one |
+//! | `metrics.jsonl`, `timing.jsonl` | the measurements so far |
+//! | `trainer_state.json` | position, recipe, digests of base, tokenizer, samples and of the files above; written last |
+//!
+//! No random generator state is saved: the learning rate, the order of the samples and every dropout mask follow from the
+//! recipe and the step.
+
+mod error;
+mod folder;
+mod matrices;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::identity::{self, Identity};
+use crate::adapter::formats::peft::{self, Naming};
+use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::base::Base;
+use crate::base::config::Config;
+use crate::files;
+use crate::recipe::{Recipe, Syntax};
+use matrices::{parse, serialize};
+
+pub use error::CheckpointError;
+pub use folder::{Summary, inspect, list, prune};
+
+/// Version of the file format. It rises when older programs cannot read the files.
+const FORMAT: u64 = 1;
+/// The file that marks a folder as a checkpoint; it is written last.
+pub const STATE: &str = "trainer_state.json";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const BEST: &str = "best.safetensors";
+const METRICS: &str = "metrics.jsonl";
+const TIMING: &str = "timing.jsonl";
+/// How the name of a checkpoint's folder begins; the step follows.
+const PREFIX: &str = "checkpoint-";
+
+/// The state of a run between two steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Steps taken so far, skipped ones included.
+    pub step: usize,
+    /// Steps of the whole run.
+    pub steps: usize,
+    /// The recipe of the run.
+    pub recipe: Recipe,
+    /// Digests of base and samples.
+    pub identity: Identity,
+    /// The adapter after the last step.
+    pub adapter: Adapter,
+    /// AdamW's first moments.
+    pub first: BTreeMap<Slot, Pair>,
+    /// AdamW's second moments.
+    pub second: BTreeMap<Slot, Pair>,
+    /// Steps that updated the adapter.
+    pub updates: u64,
+    /// The step of the best evaluation, and its adapter if it is not `adapter`.
+    pub best: Option<(usize, Option<BTreeMap<Slot, Pair>>)>,
+    /// Lines of `metrics.jsonl`.
+    pub metrics: String,
+    /// Lines of `timing.jsonl`.
+    pub timing: String,
+}
+
+/// The contents of `trainer_state.json`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct TrainerState {
+    format: u64,
+    version: String,
+    step: usize,
+    steps: usize,
+    updates: u64,
+    best_step: Option<usize>,
+    identity: Identity,
+    recipe: serde_json::Value,
+    files: BTreeMap<String, FileDigest>,
+}
+
+/// Size and digest of a file.
+#[derive(Serialize, Deserialize)]
+struct FileDigest {
+    bytes: usize,
+    sha256: String,
+}
+
+impl Checkpoint {
+    /// Writes the folder `checkpoint-STEP` into the folder `dir`, atomically. Does nothing if it exists already.
+    ///
+    /// The adapter's file records the fingerprint of `base`.
+    pub fn write(&self, dir: &Path, base: &Base) -> Result<PathBuf, CheckpointError> {
+        let path = dir.join(format!("{PREFIX}{}", self.step));
+        if files::exists(&path) {
+            return Ok(path);
+        }
+        let fingerprint = base.fingerprint().to_string();
+        let options = super::write_options(&self.recipe, &fingerprint);
+        let naming = Naming::causal_lm(base.config());
+        let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, naming, &options)?.into();
+        let moments = [("exp_avg", &self.first), ("exp_avg_sq", &self.second)];
+        contents.push((OPTIMIZER, serialize(&moments, self.adapter.rank, naming)));
+        if let Some((_, Some(best))) = &self.best {
+            contents.push((BEST, serialize(&[("best", best)], self.adapter.rank, naming)));
+        }
+        contents.push((METRICS, self.metrics.clone().into()));
+        contents.push((TIMING, self.timing.clone().into()));
+        let digest = |(name, bytes): &(&str, Vec<u8>)| {
+            (name.to_string(), FileDigest { bytes: bytes.len(), sha256: identity::sha256(bytes) })
+        };
+        let state = TrainerState {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").into(),
+            step: self.step,
+            steps: self.steps,
+            updates: self.updates,
+            best_step: self.best.as_ref().map(|(step, _)| *step),
+            identity: self.identity.clone(),
+            recipe: serde_json::to_value(&self.recipe).expect("a recipe is tables of plain values"),
+            files: contents.iter().map(digest).collect(),
+        };
+        contents.push((STATE, serde_json::to_vec_pretty(&state).expect("plain values under text keys")));
+        let contents: Vec<(&str, &[u8])> = contents.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
+        files::write_folder(&path, &contents)?;
+        Ok(path)
+    }
+
+    /// Lists the differences between this run and one of `recipe` with `steps` steps over the base and samples in `identity`.
+    /// Empty if that run can resume from this checkpoint.
+    pub fn changes(&self, recipe: &Recipe, identity: &Identity, steps: usize) -> Vec<String> {
+        let mut changes: Vec<String> =
+            recipe.changes_since(&self.recipe).iter().map(ToString::to_string).collect();
+        // A changed seed, for instance, changes the validation split too; only the key is reported then.
+        if changes.is_empty() {
+            changes = identity.changes_since(&self.identity);
+        }
+        if changes.is_empty() && steps != self.steps {
+            changes.push(format!("the run had {} steps and now has {steps}", self.steps));
+        }
+        changes
+    }
+
+    /// Reads the checkpoint in the folder `path` for the model `config`; `slots` returns the slots of its recipe. Fails if a
+    /// file differs from what was written, or a newer program wrote it.
+    pub fn read(
+        path: &Path,
+        config: &Config,
+        slots: impl FnOnce(&Recipe) -> Result<Vec<Slot>, String>,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let damaged = |problem: String| CheckpointError::Damaged { path: path.into(), problem };
+        let (state, contents) = open(path)?;
+        let content = |name: &str| contents.get(name).ok_or_else(|| damaged(format!("it has no {name}")));
+        let lines = |name: &str| {
+            let text = String::from_utf8(content(name)?.clone());
+            text.map_err(|e| damaged(format!("{name}: {e}")))
+        };
+
+        let recipe = Recipe::parse(&state.recipe.to_string(), Syntax::Json, STATE, &[("", ""); 0])
+            .map_err(|e| damaged(e.to_string()))?;
+        let slots = slots(&recipe).map_err(damaged)?;
+        let adapter = peft::read(path, config, &slots).map_err(|e| damaged(e.to_string()))?;
+        let rank = adapter.rank;
+        let naming = Naming::causal_lm(config);
+        let group = |name: &str, group: &str| {
+            parse(content(name)?, group, rank, &slots, naming).map_err(|e| damaged(format!("{name}: {e}")))
+        };
+        Ok(Checkpoint {
+            step: state.step,
+            steps: state.steps,
+            recipe,
+            identity: state.identity.clone(),
+            first: group(OPTIMIZER, "exp_avg")?,
+            second: group(OPTIMIZER, "exp_avg_sq")?,
+            updates: state.updates,
+            best: match state.best_step {
+                Some(step) if step != state.step => Some((step, Some(group(BEST, "best")?))),
+                step => step.map(|step| (step, None)),
+            },
+            metrics: lines(METRICS)?,
+            timing: lines(TIMING)?,
+            adapter,
+        })
+    }
+}
+
+/// Reads the state of the checkpoint in the folder `path`, and its files by name. Checks every file's digest.
+fn open(path: &Path) -> Result<(TrainerState, HashMap<String, Vec<u8>>), CheckpointError> {
+    let damaged = |problem: String| CheckpointError::Damaged { path: path.into(), problem };
+    let read = |name: &str| files::read(&path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
+    let text = read(STATE)?;
+    let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
+    let state: serde_json::Value = serde_json::from_slice(&text).map_err(unreadable)?;
+    if let Some(found) = state["format"].as_u64().filter(|&found| found > FORMAT) {
+        let version = state["version"].as_str().unwrap_or("(unknown version)").into();
+        return Err(CheckpointError::Newer { path: path.into(), version, found });
+    }
+    let state: TrainerState = serde_json::from_value(state).map_err(unreadable)?;
+    let mut contents = HashMap::new();
+    for (name, expected) in &state.files {
+        let bytes = read(name)?;
+        if bytes.len() != expected.bytes {
+            let found = bytes.len();
+            return Err(damaged(format!("{name} has {found} bytes, expected {}", expected.bytes)));
+        }
+        if identity::sha256(&bytes) != expected.sha256 {
+            return Err(damaged(format!("{name} is not what was written: its SHA-256 differs")));
+        }
+        contents.insert(name.clone(), bytes);
+    }
+    Ok((state, contents))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::adapter::lora::slots;
+    use crate::base::Module;
+
+    const RECIPE: &str =
+        "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\nlora.rank = 3\ntrain.learning_rate = 1e-3";
+
+    fn recipe() -> Recipe {
+        Recipe::parse(RECIPE, Syntax::Toml, "r.toml", &[("", ""); 0]).expect("sound")
+    }
+
+    fn the_slots(base: &Base) -> Vec<Slot> {
+        slots(base.config(), &[Module::AttnK, Module::FfnDown])
+    }
+
+    fn checkpoint(base: &Base, step: usize) -> Checkpoint {
+        let recipe = recipe();
+        let new = |seed| Adapter::init(&the_slots(base), 3, 6.0, false, seed);
+        Checkpoint {
+            step,
+            steps: 9,
+            identity: Identity {
+                base: "b".into(),
+                tokenizer: "t".into(),
+                train: "d".into(),
+                validation: "v".into(),
+            },
+            adapter: new(1),
+            first: new(2).pairs,
+            second: new(3).pairs,
+            updates: step as u64 - 1,
+            best: [None, Some((4, None)), Some((4, Some(new(4).pairs)))][step.min(5) - 3].clone(),
+            metrics: "{\"event\":\"step\"}\n".into(),
+            timing: String::new(),
+            recipe,
+        }
+    }
+
+    fn read(path: &Path, base: &Base) -> Result<Checkpoint, CheckpointError> {
+        Checkpoint::read(path, base.config(), |found| {
+            assert_eq!(*found, recipe());
+            Ok(the_slots(base))
+        })
+    }
+
+    #[test]
+    fn checkpoints_round_trip() {
+        let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
+        for step in [3, 4, 5] {
+            let written = checkpoint(&base, step);
+            let path = written.write(dir.path(), &base).expect("written");
+            assert_eq!(path, dir.path().join(format!("checkpoint-{step}")));
+            assert_eq!(read(&path, &base).expect("sound"), written);
+            // Any checkpoint is an adapter that other programs load.
+            let adapter = peft::read(&path, base.config(), &the_slots(&base)).expect("a PEFT folder");
+            assert_eq!(adapter, written.adapter);
+        }
+    }
+
+    #[test]
+    fn prune_keeps_the_newest() {
+        let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
+        for step in [9, 4, 10, 100] {
+            checkpoint(&base, step).write(dir.path(), &base).expect("written");
+        }
+        fs::create_dir(dir.path().join("checkpoint-mine")).expect("created");
+        fs::create_dir(dir.path().join(".unfinished-x")).expect("created");
+        let steps = || list(dir.path()).into_iter().map(|(step, _)| step).collect::<Vec<_>>();
+        assert_eq!(steps(), [100, 10, 9, 4]);
+        prune(dir.path(), 2).expect("removed");
+        assert_eq!(steps(), [100, 10]);
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 3, "other folders stay");
+        assert_eq!(list(&dir.path().join("nowhere")), []);
+    }
+
+    #[test]
+    fn damage_is_reported() {
+        let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
+        let path = checkpoint(&base, 5).write(dir.path(), &base).expect("written");
+        let damaged = |name: &str, change: &dyn Fn(&mut Vec<u8>), expected: &str| {
+            let file = path.join(name);
+            let sound = fs::read(&file).expect("there");
+            let mut bytes = sound.clone();
+            change(&mut bytes);
+            fs::write(&file, bytes).expect("written");
+            let error = read(&path, &base).expect_err("damaged").to_string();
+            fs::write(&file, sound).expect("written");
+            let message = error.strip_prefix(&format!("{} is damaged: ", path.display()));
+            assert!(message.is_some_and(|m| m.starts_with(expected)), "{expected}\n{error}");
+        };
+        for name in [OPTIMIZER, BEST, "adapter_model.safetensors", "adapter_config.json", METRICS] {
+            let length = fs::metadata(path.join(name)).expect("there").len() as usize;
+            damaged(
+                name,
+                &|b| b.truncate(length / 2),
+                &format!("{name} has {} bytes, expected {length}", length / 2),
+            );
+            damaged(name, &|b| b[length / 2] ^= 1, &format!("{name} is not what was written"));
+        }
+        damaged(STATE, &|b| b.truncate(100), "trainer_state.json: EOF");
+        damaged(STATE, &|b| b.clear(), "trainer_state.json: EOF");
+        damaged(STATE, &|b| *b = b"{}".to_vec(), "trainer_state.json: missing field `format`");
+        // Each file listed is there, whatever else the state says.
+        for name in [OPTIMIZER, STATE] {
+            let (file, aside) = (path.join(name), path.join("aside"));
+            fs::rename(&file, &aside).expect("renamed");
+            let error = read(&path, &base).expect_err("missing").to_string();
+            fs::rename(&aside, &file).expect("renamed");
+            assert!(error.contains(&format!("damaged: {name}: ")), "{error}");
+        }
+        assert!(read(&path, &base).is_ok(), "the file is whole again");
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
+        let path = checkpoint(&base, 5).write(dir.path(), &base).expect("written");
+        fs::write(path.join(STATE), r#"{"format": 2, "version": "9.0.0", "anything": "else"}"#)
+            .expect("written");
+        let error = read(&path, &base).expect_err("newer").to_string();
+        let expected = "was written by rullama-train 9.0.0 in format 2; this program reads format 1. Update the program, \
+                        choose another output.dir, or start over with --fresh";
+        assert_eq!(error, format!("{} {expected}", path.display()));
+    }
+}

@@ -1,0 +1,179 @@
+//! The training loop.
+
+use std::path::Path;
+
+use web_time::Instant;
+
+use super::metrics::{self, MetricsEvent, StepMetrics, Timing};
+use super::state::observed;
+use super::{Asked, DriveError, Finished, Host, Outcome, Phase, PreparedRun, Run, RunEvent, optimizer};
+use crate::train::TrainError;
+
+/// The folder, inside the output folder, for an adapter that the final check refuses.
+const REFUSED: &str = "refused";
+
+/// Why no further step is taken.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// The last step is done.
+    LastStep,
+    /// The validation loss stopped improving.
+    EarlyStopping,
+    /// The user asked to stop.
+    Stop,
+}
+
+impl Run<'_> {
+    /// Takes all remaining steps with evaluations and checkpoints, then exports the adapter.
+    ///
+    /// Every host sees the same events in the same order. After [`RunEvent::Ended`] the outcome is returned.
+    pub async fn drive<H: Host>(mut self, host: &mut H) -> Result<Outcome, H::Error> {
+        match self.run(host).await {
+            Ok(outcome) => {
+                host.on_event(&self, RunEvent::Ended(&outcome))?;
+                Ok(outcome)
+            }
+            Err(error) => {
+                // The first error is the one to report.
+                let _ = host.on_event(&self, RunEvent::Failed);
+                Err(error)
+            }
+        }
+    }
+
+    async fn run<H: Host>(&mut self, host: &mut H) -> Result<Outcome, H::Error> {
+        host.on_event(self, RunEvent::Started)?;
+        let end = self.take_steps(host).await?;
+        if end == End::Stop {
+            if self.step > 0 {
+                self.keep(host).await?;
+            }
+            return Ok(Outcome::Interrupted);
+        }
+        self.keep(host).await?;
+        self.finish(end == End::EarlyStopping, host).await
+    }
+
+    /// Each turn does what is due after the steps so far, then takes the next step.
+    async fn take_steps<H: Host>(&mut self, host: &mut H) -> Result<End, H::Error> {
+        loop {
+            if self.evaluation_is_due() && !self.evaluate(host).await? {
+                return Ok(End::Stop);
+            }
+            if self.stops_early() {
+                return Ok(End::EarlyStopping);
+            }
+            if self.step == self.steps() {
+                return Ok(End::LastStep);
+            }
+            loop {
+                match host.asked(self).await {
+                    Asked::Nothing => break,
+                    Asked::Save => self.keep(host).await?,
+                    Asked::Stop => return Ok(End::Stop),
+                }
+            }
+            if self.checkpoint_is_due() {
+                self.keep(host).await?;
+            }
+            self.take_step(host).await?;
+        }
+    }
+
+    /// Whether the validation loss has not improved for `eval.early_stopping_patience` evaluations.
+    fn stops_early(&self) -> bool {
+        let patience = self.recipe.eval.early_stopping_patience;
+        patience > 0 && self.history.stale >= patience
+    }
+
+    /// Whether a checkpoint is due: every `output.save_steps`.
+    fn checkpoint_is_due(&self) -> bool {
+        let every = self.recipe.output.save_steps;
+        every > 0 && self.step > 0 && self.step.is_multiple_of(every)
+    }
+
+    /// Hands a checkpoint of the current state to the host.
+    async fn keep<H: Host>(&self, host: &mut H) -> Result<(), H::Error> {
+        if host.output().is_none() {
+            return Ok(());
+        }
+        let checkpoint = self.checkpoint().await.map_err(DriveError::from)?;
+        host.keep(self, &checkpoint)
+    }
+
+    /// Takes the next step. A step that is not finite is skipped, up to `train.max_skipped_steps` times.
+    async fn take_step<H: Host>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        let PreparedRun { steps, data, .. } = self.prepared;
+        let index = self.step;
+        let number = index + 1;
+        let learning_rate = steps.schedule.learning_rate(index);
+        let tokens = steps.tokens(&data.train, index);
+        let started = Instant::now();
+        let result = steps.take(&self.trainer, &data.train, index, &optimizer(self.recipe)).await;
+        let seconds = started.elapsed().as_secs_f64();
+        let mut warnings = Vec::new();
+        let metrics = match result {
+            Ok(report) => StepMetrics::taken(number, &report, learning_rate, tokens),
+            Err(TrainError::NotFinite { loss, grad_norm, rows, loss_tokens, .. }) if self.may_skip() => {
+                warnings.push(format!(
+                    "step skipped: loss {loss}, gradient norm {grad_norm}, {rows} of {loss_tokens} loss tokens overflowed; {} \
+                     of at most {} skipped steps",
+                    self.history.skipped + 1,
+                    self.recipe.train.max_skipped_steps
+                ));
+                StepMetrics::skipped(number, loss, grad_norm, learning_rate, tokens)
+            }
+            Err(error) => {
+                if matches!(error, TrainError::NotFinite { .. }) && self.step > 0 {
+                    // The state before this step is sound. If it cannot be kept, an earlier checkpoint remains.
+                    let _ = self.keep(host).await;
+                }
+                return Err(DriveError::from(error).into());
+            }
+        };
+        let tokens_per_second = tokens as f64 / seconds;
+        let timing = Timing { step: number, time: metrics::now(), seconds, tokens_per_second };
+        self.step = number;
+        self.history.timing.push(timing);
+        self.history.push(MetricsEvent::Step(metrics.clone()));
+        warnings.extend(observed(&metrics).map(|step| self.watch.step(&step)).unwrap_or_default());
+        host.on_event(self, RunEvent::Step { metrics: &metrics, timing: &timing })?;
+        for warning in warnings {
+            let notice = self.notice(warning);
+            host.on_event(self, RunEvent::Notice(&notice))?;
+        }
+        Ok(())
+    }
+
+    fn may_skip(&self) -> bool {
+        self.history.skipped < self.recipe.train.max_skipped_steps
+    }
+
+    /// Exports the final adapter.
+    async fn finish<H: Host>(&mut self, early: bool, host: &mut H) -> Result<Outcome, H::Error> {
+        let Some((adapter_of_step, adapter)) = self.result().await? else { return Ok(Outcome::Unmoved) };
+        if let (Some(before), Some(after)) = (self.eval_loss(0), self.eval_loss(adapter_of_step))
+            && after >= before
+        {
+            let notice = self.notice(format!(
+                "the validation loss did not fall: {before:.4} before training, {after:.4} after it"
+            ));
+            host.on_event(self, RunEvent::Notice(&notice))?;
+        }
+        let Some(dir) = host.output().map(Path::to_owned) else {
+            return Ok(Outcome::Finished(Finished { early, adapter_of_step, adapter, written: None }));
+        };
+        let of = self.recipe.output.export.len();
+        host.on_event(self, RunEvent::Progress { phase: Phase::Export, done: 0, of })?;
+        match self.export(&dir, &adapter).await {
+            Ok(written) => {
+                let written = Some(written);
+                Ok(Outcome::Finished(Finished { early, adapter_of_step, adapter, written }))
+            }
+            Err(reason) => {
+                let kept = self.write_peft(&dir.join(REFUSED), &adapter).map_err(DriveError::from)?;
+                Ok(Outcome::Refused { adapter_of_step, reason, kept })
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Digests of what a run depends on, to refuse resuming with another base or other samples.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::base::gguf::value::{Array, Value};
+use crate::base::{Base, Gguf};
+use crate::data::batch::Sample;
+
+/// SHA-256 digests of everything that, besides the recipe, decides the results of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Digest of the base's weights: that of its [`crate::base::Fingerprint`].
+    pub base: String,
+    /// Digest of the base's tokens and merges.
+    pub tokenizer: String,
+    /// Digest of the training samples, as ids and labels, and of their weights.
+    pub train: String,
+    /// Digest of the validation samples, as ids and labels.
+    pub validation: String,
+}
+
+impl Identity {
+    /// The identity of a run on `base`. `weights` says how often an epoch shows each sample of `train`.
+    pub fn of(base: &Base, train: &[Sample], weights: &[f64], validation: &[Sample]) -> Identity {
+        Identity {
+            base: base.fingerprint().weights,
+            tokenizer: tokenizer(base.gguf()),
+            train: samples(train, weights),
+            validation: samples(validation, &[]),
+        }
+    }
+
+    /// Describes each difference from `earlier`, with both digests shortened.
+    pub fn changes_since(&self, earlier: &Identity) -> Vec<String> {
+        let pairs = [
+            ("the base", &earlier.base, &self.base),
+            ("the base's tokenizer", &earlier.tokenizer, &self.tokenizer),
+            ("the training samples (data.train)", &earlier.train, &self.train),
+            ("the validation samples (data.valid)", &earlier.validation, &self.validation),
+        ];
+        let changed = pairs.into_iter().filter(|(_, was, is)| was != is);
+        changed
+            .map(|(what, was, is)| format!("{what} had digest {} and now has {}", short(was), short(is)))
+            .collect()
+    }
+}
+
+/// The first characters of a digest, enough to tell two apart.
+pub fn short(digest: &str) -> &str {
+    &digest[..digest.len().min(12)]
+}
+
+/// The SHA-256 of `bytes`, in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(Sha256::digest(bytes).as_slice())
+}
+
+/// The digest of samples and weights. Where the samples come from does not count.
+fn samples(samples: &[Sample], weights: &[f64]) -> String {
+    let mut hash = Sha256::new();
+    for sample in samples {
+        hash.update((sample.ids.len() as u64).to_le_bytes());
+        sample.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        sample.labels.iter().for_each(|label| hash.update(label.to_le_bytes()));
+    }
+    weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
+    hex(hash.finalize().as_slice())
+}
+
+/// The digest of the tokens, in order, and of the merges.
+fn tokenizer(gguf: &Gguf) -> String {
+    let mut hash = Sha256::new();
+    for key in ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
+        if let Some(Value::Array(Array::String(texts))) = gguf.value(key) {
+            for text in texts {
+                hash.update((text.len() as u64).to_le_bytes());
+                hash.update(text);
+            }
+        }
+        hash.update(u64::MAX.to_le_bytes());
+    }
+    hex(hash.finalize().as_slice())
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sha_256_of_the_standard() {
+        // FIPS 180-4, "abc".
+        assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn every_id_label_and_boundary_counts() {
+        let sample = |ids: &[u32], labels: &[i32]| Sample {
+            ids: ids.to_vec(),
+            labels: labels.to_vec(),
+            origin: "anywhere".into(),
+        };
+        let all = [
+            vec![],
+            vec![sample(&[1, 2], &[-100, 2])],
+            vec![sample(&[1, 2], &[-100, -100])],
+            vec![sample(&[1, 3], &[-100, 2])],
+            vec![sample(&[1], &[-100]), sample(&[2], &[2])],
+            vec![sample(&[2], &[2]), sample(&[1], &[-100])],
+        ];
+        let mut digests: Vec<String> = all.iter().map(|s| samples(s, &[])).collect();
+        digests.push(samples(&all[1], &[1.0]));
+        digests.push(samples(&all[1], &[2.0]));
+        digests.sort();
+        digests.dedup();
+        assert_eq!(digests.len(), all.len() + 2);
+        let mut elsewhere = all[1].clone();
+        elsewhere[0].origin = "elsewhere".into();
+        assert_eq!(samples(&elsewhere, &[]), samples(&all[1], &[]));
+    }
+}

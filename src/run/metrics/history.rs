@@ -1,0 +1,95 @@
+//! Everything that a run has measured so far, and the state that follows from it.
+
+use super::{Evaluation, MetricsEvent, RunNotice, StepMetrics, Timing, line};
+
+/// Weight of the previous value in the smoothed loss.
+const SMOOTHING: f64 = 0.9;
+
+/// The next value of the exponential moving average of a loss.
+fn smooth(before: Option<f64>, loss: f64) -> f64 {
+    before.map_or(loss, |before| SMOOTHING * before + (1.0 - SMOOTHING) * loss)
+}
+
+/// Everything that a run has measured so far, and the state that follows from it. A resumed run replays the same lines and
+/// so gets the same state.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// All events, in order.
+    pub events: Vec<MetricsEvent>,
+    /// Durations of the steps, as far as they are known.
+    pub timing: Vec<Timing>,
+    /// Exponential moving average of the training loss.
+    pub smoothed: Option<f64>,
+    /// Step and loss of the evaluation with the lowest loss; of equal ones, the first. The evaluation before the first step
+    /// does not count.
+    pub best: Option<(usize, f64)>,
+    /// Evaluations since the best one.
+    pub stale: usize,
+    /// Skipped steps.
+    pub skipped: usize,
+    /// The last step that was evaluated.
+    pub evaluated: Option<usize>,
+}
+
+impl History {
+    /// Restores the state after these events.
+    pub fn replay(events: Vec<MetricsEvent>, timing: Vec<Timing>) -> History {
+        let mut history = History { timing, ..History::default() };
+        events.into_iter().for_each(|event| history.push(event));
+        history
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, event: MetricsEvent) {
+        match &event {
+            MetricsEvent::Step(step) if step.skipped => self.skipped += 1,
+            MetricsEvent::Step(step) => {
+                self.smoothed = step.loss.map(|loss| smooth(self.smoothed, loss)).or(self.smoothed);
+            }
+            MetricsEvent::Evaluation(evaluation) => {
+                self.evaluated = Some(evaluation.step);
+                if let (Some(scores), true) = (evaluation.scores, evaluation.step > 0) {
+                    let better = self.best.is_none_or(|(_, loss)| scores.eval_loss < loss);
+                    self.stale = if better { 0 } else { self.stale + 1 };
+                    if better {
+                        self.best = Some((evaluation.step, scores.eval_loss));
+                    }
+                }
+            }
+            MetricsEvent::Notice(_) => {}
+        }
+        self.events.push(event);
+    }
+
+    /// The optimizer steps.
+    pub fn steps(&self) -> impl Iterator<Item = &StepMetrics> {
+        self.events.iter().filter_map(|e| if let MetricsEvent::Step(step) = e { Some(step) } else { None })
+    }
+
+    /// The evaluations.
+    pub fn evaluations(&self) -> impl Iterator<Item = &Evaluation> {
+        self.events.iter().filter_map(|e| if let MetricsEvent::Evaluation(e) = e { Some(e) } else { None })
+    }
+
+    /// The evaluation after `step` steps.
+    pub fn evaluation(&self, step: usize) -> Option<&Evaluation> {
+        self.evaluations().find(|e| e.step == step)
+    }
+
+    /// The warnings.
+    pub fn notices(&self) -> impl Iterator<Item = &RunNotice> {
+        self.events.iter().filter_map(|e| if let MetricsEvent::Notice(n) = e { Some(n) } else { None })
+    }
+
+    /// The contents of `metrics.jsonl` and of `timing.jsonl`.
+    pub fn lines(&self) -> (String, String) {
+        (self.events.iter().map(line).collect(), self.timing.iter().map(line).collect())
+    }
+
+    /// Duration of all steps in seconds, and tokens per second.
+    pub fn speed(&self) -> (f64, f64) {
+        let seconds: f64 = self.timing.iter().map(|t| t.seconds).sum();
+        let tokens: f64 = self.timing.iter().map(|t| t.tokens_per_second * t.seconds).sum();
+        (seconds, tokens / seconds.max(f64::MIN_POSITIVE))
+    }
+}

@@ -1,0 +1,97 @@
+//! Opening the base that a recipe names.
+
+use super::RunError;
+use crate::base::{Base, Fingerprint};
+use crate::data::template::{BuiltIn, Conversation, Message, Role, Template, TemplateError};
+use crate::data::tokenizer::Tokenizer;
+use crate::families;
+use crate::recipe::{Recipe, Switch, Template as Setting};
+
+/// An open base with its tokenizer and chat template.
+pub struct OpenBase {
+    /// The model file.
+    pub base: Base,
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The variant of the built-in chat template that fits the model.
+    pub layout: &'static BuiltIn,
+    /// The base's fingerprint.
+    pub fingerprint: Fingerprint,
+    /// The chat template of this run.
+    pub template: Template,
+}
+
+impl OpenBase {
+    /// Opens the base that `recipe` names.
+    #[cfg(feature = "native")]
+    pub fn open(recipe: &Recipe) -> Result<OpenBase, RunError> {
+        let base = OpenBase::named(&recipe.model.base, &recipe.data.template)?;
+        base.check(recipe)?;
+        Ok(base)
+    }
+
+    /// Fails if `recipe` was written for another base, or needs a longer context or experts that this base does not have.
+    pub fn check(&self, recipe: &Recipe) -> Result<(), RunError> {
+        if let Some(wanted) = recipe.model.fingerprint.as_ref().filter(|wanted| **wanted != self.fingerprint)
+        {
+            return Err(RunError::Conflict(format!(
+                "{} has the fingerprint {}, but model.fingerprint is {wanted}; use the base that the recipe was \
+                 written for, or remove that key",
+                self.base.name(),
+                self.fingerprint
+            )));
+        }
+        if recipe.train.offload_experts == Switch::On {
+            if self.base.config().layers.iter().all(|l| l.experts.is_none()) {
+                let text = super::wording::not_a_mixture("train.offload_experts", self.base.name());
+                return Err(RunError::Conflict(text));
+            }
+            if cfg!(target_arch = "wasm32") {
+                return Err(RunError::Conflict(
+                    "train.offload_experts is true, but a browser has too little memory for it; remove that key, or train with \
+                     the command-line program"
+                        .into(),
+                ));
+            }
+        }
+        let context = self.base.config().context_length;
+        if recipe.data.max_seq_len > context {
+            return Err(RunError::Conflict(format!(
+                "data.max_seq_len = {} is longer than the context of {} ({context} tokens); lower it",
+                recipe.data.max_seq_len,
+                self.base.name(),
+            )));
+        }
+        Ok(())
+    }
+
+    /// Opens the base `spec` as [`Base::open`] does, with a chat template.
+    #[cfg(feature = "native")]
+    pub fn named(spec: &str, template: &Setting) -> Result<OpenBase, RunError> {
+        OpenBase::of(Base::open(spec)?, template)
+    }
+
+    /// Adds tokenizer and chat template to `base`. Fails if the tokenizer does not fit the model.
+    pub fn of(base: Base, template: &Setting) -> Result<OpenBase, RunError> {
+        let fingerprint = base.fingerprint();
+        let tokenizer = Tokenizer::from_gguf(base.gguf())?;
+        let config = base.config();
+        if tokenizer.vocab_size() > config.vocab {
+            return Err(RunError::Conflict(format!(
+                "{}: the tokenizer has {} tokens, but token_embd.weight has {} rows; the file is damaged, download it again",
+                base.name(),
+                tokenizer.vocab_size(),
+                config.vocab
+            )));
+        }
+        let layout = families::template(config);
+        let template = super::template(template, &base)?;
+        Ok(OpenBase { base, tokenizer, layout, template, fingerprint })
+    }
+
+    /// Renders a user's message as a prompt for a reply, as token ids.
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TemplateError> {
+        let conversation = Conversation::new(vec![Message::new(Role::User, text)]);
+        self.template.prompt(&self.tokenizer, &conversation)
+    }
+}

@@ -1,0 +1,67 @@
+//! Everything that a run needs besides the base, planned ahead from recipe and samples.
+
+use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, capacity, largest};
+use crate::data::batch::{Capacity, MicroBatch};
+use crate::recipe::Recipe;
+use crate::train::{TrainError, Trainer};
+
+/// Samples, steps and prompts of a run.
+pub struct PreparedRun {
+    /// The samples.
+    pub data: Data,
+    /// The validation samples, packed.
+    pub validation: Vec<ValidationFile>,
+    /// All optimizer steps.
+    pub steps: Steps,
+    /// The prompts of `eval.samples`, as text and as token ids.
+    pub prompts: Vec<(String, Vec<u32>)>,
+    /// The capacity that the trainer needs.
+    pub capacity: Capacity,
+    /// Positions that the model needs: those of the longest row, or of a prompt with its reply.
+    pub positions: usize,
+}
+
+impl PreparedRun {
+    /// Plans every step of `recipe` over `data`.
+    pub fn plan(recipe: &Recipe, base: &OpenBase, data: Data) -> Result<PreparedRun, RunError> {
+        let steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
+        let validation = data.validation_files(recipe)?;
+        if recipe.eval.early_stopping_patience > 0 && data.validation.is_empty() {
+            return Err(RunError::Conflict(
+                "eval.early_stopping_patience needs validation samples: set data.valid or data.val_size, or remove it"
+                    .into(),
+            ));
+        }
+        let render = |text: &String| Ok((text.clone(), base.prompt(text).map_err(RunError::Prompt)?));
+        let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>, RunError>>()?;
+        let longest =
+            prompts.iter().map(|(_, ids)| ids.len() + recipe.eval.max_new_tokens).max().unwrap_or(0);
+        let context = base.base.config().context_length;
+        if longest > context {
+            return Err(RunError::Conflict(format!(
+                "the longest of eval.samples needs {longest} tokens with its reply, but {} has a context of {context}; \
+                 shorten it or lower eval.max_new_tokens",
+                base.base.name()
+            )));
+        }
+        let capacity = capacity(&steps, &data.train, &validation);
+        let positions = longest.max(recipe.data.max_seq_len);
+        Ok(PreparedRun { data, validation, steps, prompts, capacity, positions })
+    }
+
+    /// Digests of base and samples.
+    pub fn identity(&self, base: &OpenBase) -> Identity {
+        Identity::of(&base.base, &self.data.train, &self.data.weights, &self.data.validation)
+    }
+
+    /// Runs the largest batches once, so that out-of-memory errors and overflows occur before the first step. Returns the
+    /// tokens of the longest batch.
+    pub async fn try_longest(&self, trainer: &Trainer<'_>) -> Result<usize, TrainError> {
+        let largest = largest(&self.steps, &self.data.train);
+        let found = trainer.dry_pass(&largest).await?;
+        if found.not_finite > 0 {
+            return Err(TrainError::LongestNotFinite { rows: found.not_finite, tokens: found.tokens });
+        }
+        Ok(largest.iter().map(MicroBatch::len).max().unwrap_or(0))
+    }
+}

@@ -1,0 +1,166 @@
+//! The state of a run between two steps.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::checkpoint::Checkpoint;
+use super::metrics::{self, History, MetricsEvent, RunNotice, StepMetrics};
+use super::{DriveError, Identity, OpenBase, PreparedRun, write_options};
+use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::adapter::{self, Format};
+use crate::gpu::{Gpu, GpuError};
+use crate::model::Model;
+use crate::recipe::Recipe;
+use crate::train::watch::{Observed, Watch};
+use crate::train::{Snapshot, Trainer};
+use crate::verify::{self, HeldOut, NoTokens, Written};
+
+/// A run between two steps. [`Run::drive`] takes it to its end.
+pub struct Run<'a> {
+    /// The recipe.
+    pub recipe: &'a Recipe,
+    /// The base.
+    pub base: &'a OpenBase,
+    /// Samples, steps and prompts.
+    pub prepared: &'a PreparedRun,
+    /// Digests of base and samples.
+    pub identity: &'a Identity,
+    /// The adapter that training started from.
+    pub initial: &'a Adapter,
+    /// The model and the adapter on the device.
+    pub trainer: Trainer<'a>,
+    /// All measurements so far.
+    pub history: History,
+    /// Steps taken so far, skipped ones included.
+    pub step: usize,
+    /// With `eval.keep_best`, the step of the best evaluation so far, and the adapter after it.
+    pub(super) best: Option<(usize, BTreeMap<Slot, Pair>)>,
+    /// Has seen the steps of `history`.
+    pub(super) watch: Watch,
+}
+
+impl<'a> Run<'a> {
+    /// A run before its first step. `trainer` holds `initial` and has room for all steps.
+    pub fn new(
+        recipe: &'a Recipe,
+        base: &'a OpenBase,
+        prepared: &'a PreparedRun,
+        identity: &'a Identity,
+        initial: &'a Adapter,
+        trainer: Trainer<'a>,
+    ) -> Run<'a> {
+        Run {
+            recipe,
+            base,
+            prepared,
+            identity,
+            initial,
+            trainer,
+            history: History::default(),
+            step: 0,
+            best: None,
+            watch: Watch::default(),
+        }
+    }
+
+    /// Restores the state of a checkpoint. Fails if its metrics cannot be parsed; the error names the file and the line.
+    pub fn resume(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
+        let Checkpoint { step, adapter, first, second, updates, best, metrics, timing, .. } = checkpoint;
+        let events = metrics::parse(&metrics).map_err(|e| format!("metrics.jsonl: {e}"))?;
+        let timing = metrics::parse(&timing).map_err(|e| format!("timing.jsonl: {e}"))?;
+        self.history = History::replay(events, timing);
+        self.watch = Watch::default();
+        for observed in self.history.steps().filter_map(observed) {
+            self.watch.step(&observed);
+        }
+        self.step = step;
+        let best = best.filter(|_| self.recipe.eval.keep_best);
+        self.best = best.map(|(step, pairs)| (step, pairs.unwrap_or_else(|| adapter.pairs.clone())));
+        self.trainer.restore(&Snapshot { parameters: adapter.pairs, first, second, updates });
+        Ok(())
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &'a Gpu {
+        self.trainer.gpu()
+    }
+
+    /// The base model on the device.
+    pub fn model(&self) -> &'a Model<'a> {
+        self.trainer.model()
+    }
+
+    /// Steps of the whole run.
+    pub fn steps(&self) -> usize {
+        self.prepared.steps.plans.len()
+    }
+
+    /// The checkpoint of the current state.
+    pub async fn checkpoint(&self) -> Result<Checkpoint, GpuError> {
+        let Snapshot { parameters, first, second, updates } = self.trainer.snapshot().await?;
+        let (metrics, timing) = self.history.lines();
+        let best = self.best.as_ref();
+        Ok(Checkpoint {
+            step: self.step,
+            steps: self.steps(),
+            recipe: self.recipe.clone(),
+            identity: self.identity.clone(),
+            adapter: Adapter { pairs: parameters, ..self.initial.clone() },
+            first,
+            second,
+            updates,
+            best: best.map(|(step, pairs)| (*step, (*step != self.step).then(|| pairs.clone()))),
+            metrics,
+            timing,
+        })
+    }
+
+    /// Writes `adapter` into the folder `dir` as PEFT files, without comparing what it computes. Fails as
+    /// [`adapter::write()`].
+    pub fn write_peft(&self, dir: &Path, adapter: &Adapter) -> Result<PathBuf, adapter::Error> {
+        let fingerprint = self.base.fingerprint.to_string();
+        let options = write_options(self.recipe, &fingerprint);
+        adapter::write(dir, Format::Peft, adapter, self.base.base.config(), &options)
+    }
+
+    /// Writes `adapter` into the folder `dir` in every format of the recipe, and compares each with the adapter in memory:
+    /// on the validation samples, or on a built-in text if there are none. Fails as [`verify::write_verified_by`].
+    pub(super) async fn export(&mut self, dir: &Path, adapter: &Adapter) -> Result<Written, verify::Error> {
+        let vocab = self.base.base.config().vocab;
+        let longest = self.trainer.capacity().tokens;
+        let batches = self.prepared.validation.iter().flat_map(|file| file.batches.iter().cloned());
+        let held_out = HeldOut::of_batches(batches, vocab).unwrap_or_else(|NoTokens| {
+            HeldOut::built_in(&self.base.tokenizer, self.base.layout, longest, vocab)
+        });
+        let fingerprint = self.base.fingerprint.to_string();
+        let options = write_options(self.recipe, &fingerprint);
+        let formats = &self.recipe.output.export;
+        verify::write_verified_by(&mut self.trainer, dir, formats, adapter, &options, &held_out).await
+    }
+
+    /// The final adapter and the step it is from: that of the best evaluation, or the last. `None` if it equals the initial
+    /// one.
+    pub(super) async fn result(&mut self) -> Result<Option<(usize, Adapter)>, DriveError> {
+        let (step, pairs) = match self.best.take() {
+            Some((step, pairs)) if step != self.step => (step, pairs),
+            _ => (self.step, self.trainer.adapter().await?),
+        };
+        let moved = pairs != self.initial.pairs;
+        Ok(moved.then(|| (step, Adapter { pairs, ..self.initial.clone() })))
+    }
+
+    /// Adds a warning after the last step.
+    pub(super) fn notice(&mut self, notice: String) -> RunNotice {
+        let notice = RunNotice { step: self.step, notice };
+        self.history.push(MetricsEvent::Notice(notice.clone()));
+        notice
+    }
+}
+
+/// The values of a step that [`Watch`] observes; `None` if the step was skipped or they are not finite.
+pub(super) fn observed(metrics: &StepMetrics) -> Option<Observed> {
+    let (false, Some(loss), Some(grad_norm)) = (metrics.skipped, metrics.loss, metrics.grad_norm) else {
+        return None;
+    };
+    Some(Observed { step: metrics.step, loss, grad_norm, update_ratio: metrics.update_ratio })
+}

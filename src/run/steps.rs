@@ -1,0 +1,105 @@
+//! Planning every optimizer step of a run ahead.
+
+use super::{RunError, ValidationFile};
+use crate::data::batch::{Batching, Capacity, MicroBatch, Sample, Step, StepPlan, draw};
+use crate::recipe::Recipe;
+use crate::train::schedule::Schedule;
+use crate::train::{Optimizer, StepReport, TrainError, Trainer};
+
+/// All optimizer steps of a run.
+pub struct Steps {
+    /// Sample indices of each step, in order, epoch after epoch.
+    pub plans: Vec<StepPlan>,
+    /// The learning rate of each step.
+    pub schedule: Schedule,
+}
+
+impl Steps {
+    /// Plans `epochs` epochs, or as many as `max_steps` needs.
+    pub fn plan(recipe: &Recipe, samples: &[Sample]) -> Result<Steps, RunError> {
+        Steps::plan_weighted(recipe, samples, &vec![1.0; samples.len()])
+    }
+
+    /// Plans as [`Steps::plan`] does, with epochs that show each sample `weights` times; see [`draw`].
+    pub fn plan_weighted(recipe: &Recipe, samples: &[Sample], weights: &[f64]) -> Result<Steps, RunError> {
+        let batching = batching(recipe);
+        let mut plans = Vec::new();
+        let mut epoch = 0;
+        while recipe.train.max_steps.map_or(epoch < recipe.train.epochs, |max| plans.len() < max) {
+            let drawn = draw(weights, recipe.train.seed, epoch as u64);
+            let lengths: Vec<usize> = drawn.iter().map(|&i| samples[i].ids.len()).collect();
+            let mut steps = batching.plan_epoch(&lengths, epoch as u64)?;
+            steps.iter_mut().flatten().flatten().for_each(|index| *index = drawn[*index]);
+            if steps.is_empty() {
+                return Err(RunError::Conflict(
+                    "data.sources: the weights are so low that an epoch has no samples; raise them".into(),
+                ));
+            }
+            plans.extend(steps);
+            epoch += 1;
+        }
+        plans.truncate(recipe.train.max_steps.unwrap_or(usize::MAX));
+        let schedule = super::schedule(recipe, plans.len());
+        Ok(Steps { plans, schedule })
+    }
+
+    /// Builds step `index`, from 0.
+    pub fn step(&self, samples: &[Sample], index: usize) -> Step {
+        Step::new(samples, &self.plans[index])
+    }
+
+    /// Takes step `index`, from 0, on one device. The first micro-batch of the following step is uploaded meanwhile.
+    pub async fn take(
+        &self,
+        trainer: &Trainer<'_>,
+        samples: &[Sample],
+        index: usize,
+        optimizer: &Optimizer,
+    ) -> Result<StepReport, TrainError> {
+        let number = index + 1;
+        if number < self.plans.len() {
+            trainer.announce(&self.step(samples, number));
+        }
+        let learning_rate = self.schedule.learning_rate(index);
+        trainer.step(&self.step(samples, index), number as u64, optimizer, learning_rate).await
+    }
+
+    /// Tokens that pass through the model in step `index`, from 0.
+    pub fn tokens(&self, samples: &[Sample], index: usize) -> usize {
+        self.plans[index].iter().flatten().map(|&sample| samples[sample].ids.len()).sum()
+    }
+}
+
+pub(super) fn batching(recipe: &Recipe) -> Batching {
+    Batching {
+        batch_size: recipe.train.batch_size,
+        gradient_accumulation_steps: recipe.train.gradient_accumulation_steps,
+        max_seq_len: recipe.data.max_seq_len,
+        packing: recipe.data.packing,
+        shuffle: recipe.data.shuffle,
+        seed: recipe.train.seed,
+    }
+}
+
+/// The capacity that a trainer needs for these steps and validation batches.
+pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[ValidationFile]) -> Capacity {
+    let mut capacity = Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1 };
+    for index in 0..steps.plans.len() {
+        capacity.include(&steps.step(samples, index));
+    }
+    for batch in validation.iter().flat_map(|file| &file.batches) {
+        capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
+    }
+    capacity
+}
+
+/// The micro-batches of the run that need the most device memory: the one with the most tokens, and the one with the most
+/// loss tokens.
+pub fn largest(steps: &Steps, samples: &[Sample]) -> Vec<MicroBatch> {
+    let plans = || steps.plans.iter().flatten();
+    let longest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].ids.len()).sum::<usize>());
+    let heaviest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].loss_tokens()).sum::<usize>());
+    let mut largest: Vec<&Vec<usize>> = longest.into_iter().chain(heaviest).collect();
+    largest.dedup();
+    largest.iter().map(|plan| MicroBatch::pack(plan.iter().map(|&i| &samples[i]))).collect()
+}

@@ -1,0 +1,109 @@
+//! Forward passes without an update: evaluation, a trial pass, logits.
+
+use super::{TrainError, Trainer};
+use crate::data::batch::{MicroBatch, Step};
+use crate::gpu::{GpuError, Recorder};
+use crate::model::{Inputs, Losses};
+use crate::ops::row_status;
+
+/// Loss and accuracy, summed over micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossTotals {
+    /// Sum of the losses of all loss tokens.
+    pub loss_sum: f64,
+    /// Loss tokens.
+    pub tokens: usize,
+    /// Loss tokens whose target was the most likely token.
+    pub right: usize,
+    /// Loss tokens whose hidden state or logits are not finite. Above 0, the loss is meaningless.
+    pub not_finite: usize,
+}
+
+impl std::ops::AddAssign for LossTotals {
+    fn add_assign(&mut self, other: LossTotals) {
+        self.loss_sum += other.loss_sum;
+        self.tokens += other.tokens;
+        self.right += other.right;
+        self.not_finite += other.not_finite;
+    }
+}
+
+impl LossTotals {
+    /// Mean loss per token.
+    pub fn loss(&self) -> f64 {
+        self.loss_sum / self.tokens as f64
+    }
+
+    /// `e` to the mean loss.
+    pub fn perplexity(&self) -> f64 {
+        self.loss().exp()
+    }
+
+    /// Fraction of tokens whose target was the most likely token.
+    pub fn accuracy(&self) -> f64 {
+        self.right as f64 / self.tokens as f64
+    }
+}
+
+impl Trainer<'_> {
+    /// Runs micro-batches forward and backward without updating the adapter, so that running out of memory or losing the
+    /// device happens before the first step.
+    pub async fn dry_pass(&self, batches: &[MicroBatch]) -> Result<LossTotals, TrainError> {
+        let mut totals = LossTotals::default();
+        for batch in batches {
+            let step = Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] };
+            self.accumulate(&step, 0).await?;
+            totals += self.read_totals(step.loss_tokens).await?;
+        }
+        Ok(totals)
+    }
+
+    /// Loss and accuracy over `batches`, without dropout. `progress` is called with the number of batches done.
+    pub async fn evaluate(
+        &self,
+        batches: &[MicroBatch],
+        mut progress: impl FnMut(usize),
+    ) -> Result<LossTotals, GpuError> {
+        self.assert_fits(batches);
+        let mut totals = LossTotals::default();
+        for (i, batch) in batches.iter().enumerate() {
+            let mut rec = Recorder::new(self.gpu);
+            let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
+            let losses = self.losses(0);
+            self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
+            self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
+            rec.submit()?;
+            totals += self.read_totals(inputs.loss_tokens).await?;
+            progress(i + 1);
+        }
+        Ok(totals)
+    }
+
+    /// Logits after the softcap for the given rows of a micro-batch, `rows.len()` times `[V]`.
+    pub async fn logits(&self, batch: &MicroBatch, rows: &[u32]) -> Result<Vec<f32>, GpuError> {
+        self.assert_fits(std::slice::from_ref(batch));
+        let mut rec = Recorder::new(self.gpu);
+        let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
+        self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
+        rec.submit()?;
+        self.head.read_logits(self.gpu, self.model, &self.activations, rows).await
+    }
+
+    /// Reads back the first `rows` losses and their status.
+    async fn read_totals(&self, rows: usize) -> Result<LossTotals, GpuError> {
+        let losses = self.gpu.read::<f32>(&self.losses, rows).await?;
+        let status = self.gpu.read::<u32>(&self.row_status, rows).await?;
+        let count = |which: u32| status.iter().filter(|&&found| found == which).count();
+        Ok(LossTotals {
+            loss_sum: losses.iter().map(|&l| f64::from(l)).sum(),
+            tokens: rows,
+            right: count(row_status::RIGHT),
+            not_finite: count(row_status::NOT_FINITE),
+        })
+    }
+
+    /// Where a micro-batch writes its losses, from row `offset` of the step on.
+    pub(super) fn losses(&self, offset: usize) -> Losses<'_> {
+        Losses { buffer: &self.losses, verdicts: &self.row_status, offset }
+    }
+}

@@ -1,0 +1,50 @@
+//! Training in the page: the library's loop, with the page as its host.
+
+mod opened;
+mod page;
+
+use rullama_train::recipe::Recipe;
+use rullama_train::run::{Outcome, Run};
+use rullama_train::train::TrainError;
+
+use crate::control::Control;
+use crate::engine::Stage;
+use crate::types::{Check, Event, FileEntry, Problem};
+use opened::Opened;
+use page::Page;
+
+/// Does everything up to the first step.
+pub async fn check(stage: &Stage<'_>, recipe: &Recipe, files: Vec<FileEntry>) -> Result<Check, Problem> {
+    let opened = Opened::read(stage, recipe, files)?;
+    let trainer = opened.trainer(stage, recipe)?;
+    opened.prepared.try_longest(&trainer).await?;
+    Ok(opened.check(stage, recipe, trainer.plan()))
+}
+
+/// Trains and posts events to the page, the last of them with the adapter. Resumes from `checkpoint` if it has files.
+pub async fn train(
+    stage: &Stage<'_>,
+    recipe: &Recipe,
+    files: Vec<FileEntry>,
+    checkpoint: Vec<FileEntry>,
+    control: &Control,
+    post: &dyn Fn(&Event),
+) -> Result<(), Problem> {
+    let opened = Opened::read(stage, recipe, files)?;
+    let checkpoint = opened.resume(stage, recipe, checkpoint)?;
+    let trainer = opened.trainer(stage, recipe)?;
+    opened.prepared.try_longest(&trainer).await?;
+    let resumed_at = checkpoint.as_ref().map_or(0, |c| c.step);
+    post(&Event::Plan { resumed_at, check: opened.check(stage, recipe, trainer.plan()) });
+
+    let initial = &opened.loaded.adapter;
+    let mut run = Run::new(recipe, stage.frozen, &opened.prepared, &opened.identity, initial, trainer);
+    if let Some(checkpoint) = checkpoint {
+        run.resume(checkpoint).map_err(|e| Problem::new(format!("the checkpoint's {e}")))?;
+    }
+    let saved = (run.step > 0).then_some(run.step);
+    match run.drive(&mut Page::new(control, post, saved)).await? {
+        Outcome::Unmoved => Err(TrainError::Unmoved.into()),
+        _ => Ok(()),
+    }
+}
