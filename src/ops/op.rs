@@ -178,18 +178,7 @@ pub fn sizes(shader: &str) -> Vec<Sizes> {
 /// # Panics
 /// Panics on a format without kernels, which models are never loaded with.
 pub fn reader(format: GgmlType) -> &'static str {
-    match format {
-        GgmlType::F32 => "f32",
-        GgmlType::F16 => "f16",
-        GgmlType::BF16 => "bf16",
-        GgmlType::Q4_0 => "q4_0",
-        GgmlType::Q5_0 => "q5_0",
-        GgmlType::Q8_0 => "q8_0",
-        GgmlType::Q4_K => "q4_k",
-        GgmlType::Q5_K => "q5_k",
-        GgmlType::Q6_K => "q6_k",
-        other => panic!("{} has no kernels", other.name()),
-    }
+    format.format().unwrap_or_else(|| panic!("{} has no kernels", format.name())).reader
 }
 
 fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {

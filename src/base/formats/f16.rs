@@ -4,6 +4,7 @@ use super::{Format, GgmlType, each, f32_of};
 
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::F16,
+    reader: "f16",
     file_type: 1,
     decode: |bytes, out| each(bytes, out, |b: &[u8; 2], y: &mut [f32; 1]| y[0] = f32_of(*b)),
     half_offsets: &[0],

@@ -17,6 +17,7 @@ const _: () = assert!(size_of::<BlockQ5_0>() == GgmlType::Q5_0.block_bytes());
 
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q5_0,
+    reader: "q5_0",
     file_type: 8,
     decode: |bytes, out| each(bytes, out, decode),
     half_offsets: &[0],

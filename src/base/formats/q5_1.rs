@@ -18,6 +18,7 @@ const _: () = assert!(size_of::<BlockQ5_1>() == GgmlType::Q5_1.block_bytes());
 
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q5_1,
+    reader: "q5_1",
     file_type: 9,
     decode: |bytes, out| each(bytes, out, decode),
     half_offsets: &[0, 2],

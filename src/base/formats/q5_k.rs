@@ -20,6 +20,7 @@ const _: () = assert!(size_of::<BlockQ5K>() == GgmlType::Q5_K.block_bytes());
 
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q5_K,
+    reader: "q5_k",
     file_type: 17,
     decode: |bytes, out| each(bytes, out, decode),
     half_offsets: &[0, 2],
