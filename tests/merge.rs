@@ -239,7 +239,7 @@ fn rows_that_are_not_a_multiple_of_the_block_fall_back() {
     use GgmlType::*;
     let cases = [
         (Q4_K, 704, Q5_0),
-        (Q5_K, 704, Q8_0), // llama-quantize takes Q5_1, which has no kernel here
+        (Q5_K, 704, Q8_0), // llama-quantize takes Q5_1
         (Q6_K, 2112, Q8_0),
         (Q8_0, 2112, Q8_0),
         (Q4_K, 2816, Q4_K),

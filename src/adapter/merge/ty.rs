@@ -39,7 +39,7 @@ impl MergeType {
     /// The merged type of a matrix that has the type `own` and rows of `cols` values.
     ///
     /// If rows are not a multiple of the block size, types fall back as in llama-quantize (`tensor_type_fallback`): Q4_K to
-    /// Q5_0, Q6_K to Q8_0, and to F16 if rows are not a multiple of 32 either. Q5_K falls back to Q8_0 (llama-quantize: Q5_1).
+    /// Q5_0, Q6_K to Q8_0, and to F16 if rows are not a multiple of 32 either. Q5_K falls back to Q8_0, where llama-quantize takes Q5_1.
     pub fn of(self, own: GgmlType, cols: usize) -> GgmlType {
         use GgmlType::{BF16, F16, F32, Q4_K, Q5_0, Q8_0};
         let wanted = match self {
