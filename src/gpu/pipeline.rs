@@ -43,7 +43,7 @@ impl Kernel {
         self
     }
 
-    /// Sets the sizes for subgroups of `lanes`, a multiple of 4, that are SIMD registers: see [`Gpu::simd`].
+    /// Sets the sizes for subgroups of `lanes`, a multiple of 4, that are SIMD registers: see [`super::Kernels::software_lanes`].
     pub fn with_lanes(self, lanes: u32) -> Kernel {
         self.with_size("LANES", lanes).with_size("QUADS", lanes / 4)
     }

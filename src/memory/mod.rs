@@ -1,7 +1,7 @@
 //! Memory of a training pass: every buffer's size before the first is made.
 //!
-//! [`table`] describes each activation once: its name, how it is stored, its shape, and which layers have one of their own.
-//! [`plan`] sums the table and decides what each layer keeps, [`arena`] allocates it, and [`lend`] finds memory that is free
+//! `table` describes each activation once: its name, how it is stored, its shape, and which layers have one of their own.
+//! `plan` sums the table and decides what each layer keeps, `arena` allocates it, and `lend` finds memory that is free
 //! while attention's backward runs.
 
 mod arena;

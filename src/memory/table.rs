@@ -244,13 +244,13 @@ pub const TABLE: [Entry; 28] = {
         entry(Saved::Gated, Operand, |w| w.ffn, From(All), Chunk),
         entry(Saved::ZDown, Plain, |w| w.z[Input::Gated], From(All), Chunk),
         entry(Saved::Down, Block, |w| w.width, From(Down), Chunk),
-        entry(Saved::AfterFfn, OperandAndRows, |w| branch(w), From(All), Chunk),
+        entry(Saved::AfterFfn, OperandAndRows, branch, From(All), Chunk),
         entry(Saved::ZGate, Plain, |w| w.z[Input::AfterFfn], From(All), Chunk),
         entry(Saved::PerLayerInput, Plain, |w| w.per_layer, From(All), Chunk),
         entry(Saved::InpGate, Plain, |w| w.per_layer, From(All), Chunk),
         entry(Saved::GatedInput, Plain, |w| w.per_layer, From(All), Chunk),
         entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(All), Chunk),
-        entry(Saved::Proj, Plain, |w| branch(w), From(All), Chunk),
+        entry(Saved::Proj, Plain, branch, From(All), Chunk),
     ]
 };
 

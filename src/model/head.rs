@@ -24,7 +24,7 @@ pub struct Head {
 pub struct Losses<'a> {
     /// Losses, f32.
     pub buffer: &'a wgpu::Buffer,
-    /// Verdicts, u32: see [`verdict`].
+    /// Verdicts, u32: see [`row_status`].
     pub verdicts: &'a wgpu::Buffer,
     /// Place of the micro-batch's first row.
     pub offset: usize,

@@ -5,6 +5,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::ops::op::Variant;
 
+type Run = Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>;
+
 /// A test on the device.
 pub struct Test {
     /// Shown before the variant.
@@ -12,7 +14,7 @@ pub struct Test {
     /// The kernels that it runs on. It is ignored where the device does not have them.
     pub variant: Variant,
     /// The test itself.
-    pub run: Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>,
+    pub run: Run,
 }
 
 impl Test {
