@@ -1,4 +1,4 @@
-//! `y = gelu(gate) ⊙ up` with the tanh form of GELU, for the gates of feed-forward blocks and per-layer embeddings.
+//! `y = gelu(gate) ⊙ up` with the tanh approximation of GELU, for feed-forward blocks and per-layer embeddings.
 //!
 //! Hendrycks and Gimpel 2016, arXiv:1606.08415: `gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
 

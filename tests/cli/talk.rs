@@ -122,7 +122,7 @@ pub fn generate(place: Place) {
     );
     place.refused_on_device(
         &[&greedy[..], &["--prompt=Hello!", "--context=4"]].concat(),
-        "the prompt has 11 tokens, the context holds 4; shorten it, or raise the context",
+        "the prompt has 11 tokens, but the context holds 4; shorten it, or raise the context",
     );
     let cut = place.command(&[&greedy[..], &["--prompt=Hello!", "--context=13"]].concat()).output();
     assert_eq!(
@@ -183,7 +183,7 @@ pub fn chat_commands(place: Place) {
     let (_, errors) = chat(&place, &["--context=30"], "Hello!\nWhat is 7 plus 8?\n");
     assert_eq!(
         errors,
-        "error: the prompt has 37 tokens, the context holds 30; shorten it, or raise the context\n"
+        "error: the prompt has 37 tokens, but the context holds 30; shorten it, or raise the context\n"
     );
 }
 

@@ -573,7 +573,10 @@ fn several_adapters_are_loaded_as_one() {
     let start = warm(2 * RANK).unwrap_or_else(|e| panic!("{e}")).adapter;
     assert_eq!((start.alpha, &start), (5.0, &sum.adapter.rescaled(5.0, false)));
     let error = warm(RANK).map(drop).expect_err("the ranks add up").to_string();
-    assert!(error.contains("have rank 6 together, but the recipe has rank = 3; make them equal"), "{error}");
+    assert!(
+        error.contains("have a total rank of 6, but the recipe has rank = 3; make them equal"),
+        "{error}"
+    );
 }
 
 #[test]
