@@ -382,8 +382,8 @@ fn the_program_exports_and_compares() {
         .chain(["--base", base, "--out", out])
         .collect();
     let shown = export(&source, &all).expect("exported");
-    assert!(shown.contains("66 matrices of ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
-    assert_eq!(shown.matches("read back; logits were not compared").count(), 5, "{shown}");
+    assert!(shown.contains("66 matrix pairs for ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
+    assert_eq!(shown.matches("reloaded; logits were not compared").count(), 5, "{shown}");
     // Exporting a folder of PEFT gives the tensors of PEFT, through any intermediate format.
     let tensors = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).expect("there");
     for format in [Format::PeftConditionalGeneration, Format::GgufLora, Format::Mlx] {
@@ -400,7 +400,7 @@ fn the_program_exports_and_compares() {
     let [first, second] = &halves;
     let arguments = [second, "--to", "gguf-lora", "--base", base, "--out", sum.to_str().expect("UTF-8")];
     let shown = export(first.as_ref(), &arguments).expect("exported");
-    assert!(shown.contains("66 matrices of ") && shown.contains("rank 8, scale 1.0000"), "{shown}");
+    assert!(shown.contains("66 matrix pairs for ") && shown.contains("rank 8, scale 1.0000"), "{shown}");
     let (dense, one) = (dense(), read_any(&source, &dense(), None).expect("sound"));
     let read = read_any(&sum.join("adapter.gguf"), &dense, None).expect("sound");
     assert_eq!(read.pairs, Adapter::combine(&[(&one, 0.5), (&one, 0.5)]).expect("they fit").pairs);
