@@ -39,7 +39,7 @@ pub fn thirty_moments(place: Place) {
     kill(&place, ("everything", &EVERYTHING), 30);
 }
 
-/// SIGKILL at `kills` moments drawn over the life of a run, from its first instruction on; it goes on each time, and the
+/// SIGKILL at `kills` moments drawn over the life of a run, from its first instruction on; it is resumed each time, and the
 /// next begins where it came to its end.
 fn kill(place: &Place, (name, settings): (&str, &[&'static str]), kills: usize) {
     place.write("recipe.toml", super::RECIPE.replace("max_steps = 2\n", ""));

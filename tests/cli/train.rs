@@ -117,7 +117,7 @@ pub fn eval(place: Place) {
          remove that key",
     );
 
-    // Another run goes on from there.
+    // Another run starts from there.
     place.run(&["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"]);
     assert_eq!(place.metrics("next", "eval_loss")[0], during[1]);
 }

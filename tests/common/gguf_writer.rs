@@ -173,7 +173,7 @@ impl GgufWriter {
         w
     }
 
-    /// The same with four experts of width 32 beside every feed-forward block, two of which work on a token.
+    /// The same with four experts of width 32 beside every feed-forward block, two of which are active per token.
     pub fn mixture() -> Self {
         let mut w = GgufWriter::gemma4();
         for (key, value) in
