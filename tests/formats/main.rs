@@ -595,7 +595,7 @@ fn an_adapter_path_may_have_a_weight() {
     }
     for (text, expected) in [
         ("", "\"\" has no path, expected PATH or PATH=WEIGHT"),
-        ("=0.5", "names no adapter"),
+        ("=0.5", "has no path, expected PATH or PATH=WEIGHT"),
         ("a=0", "\"a=0\" has the weight 0, expected a finite number other than 0"),
         ("a=inf", "\"a=inf\" has the weight inf"),
         ("a=nan", "\"a=nan\" has the weight NaN"),
