@@ -366,7 +366,7 @@ fn invalid_ids_are_reported() {
     );
     refused(
         r#"{"input_ids": [2, 5], "attention_mask": [0, 1]}"#,
-        "x.jsonl line 1: \"attention_mask\" hides tokens; expected only 1: give the sample without padding",
+        "x.jsonl line 1: \"attention_mask\" hides tokens; expected only 1: remove the padding",
     );
     // No token precedes the first label, so it is never predicted.
     for text in [r#"{"input_ids": [2, 5], "labels": [2, -100]}"#, r#"{"input_ids": [2]}"#] {
