@@ -24,7 +24,10 @@ pub fn refusals(place: Place) {
     generate(&["--max-tokens=0"], "--max-tokens must be at least 1");
     generate(&["--context=0"], "--context 0: expected 1 to 1024, the context of tiny");
     generate(&["--context=1025"], "--context 1025: expected 1 to 1024, the context of tiny");
-    generate(&["--adapter=no"], "no: does not exist; give the path of a PEFT or mlx-lm folder, a GGUF LoRA or …");
+    generate(
+        &["--adapter=no"],
+        "no: does not exist; give the path of a PEFT or mlx-lm folder, a GGUF LoRA or …",
+    );
     generate(
         &["--adapter=data.jsonl=half"],
         "--adapter data.jsonl=half: invalid weight \"half\": expected a number after the last `=`, as in data.jsonl=0.5",
