@@ -25,7 +25,7 @@
 //!
 //! let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
 //! let training = finetune(&gpu, &base, &samples, &recipe, |progress| {
-//!     println!("step {}: loss {:.4}", progress.step, progress.report.loss);
+//!     println!("step {}: loss {:?}", progress.step, progress.metrics.loss);
 //! });
 //! let adapter = block_on(training)?;
 //!
@@ -76,6 +76,7 @@ pub mod gpu;
 #[doc(hidden)]
 pub mod ops;
 
+#[doc(hidden)]
 pub mod memory;
 
 pub mod model;
