@@ -358,7 +358,7 @@ fn the_command_writes_the_file_and_a_modelfile() {
     // An existing Modelfile is kept.
     fs::write(place.join("out/Modelfile"), "FROM ./other.gguf\n").expect("written");
     let (success, text) = rullama(&[&merge[..], &["--type", "f16"]].concat(), place);
-    assert!(success && text.contains("is there already and stays"), "{text}");
+    assert!(success && text.contains("exists and was not changed"), "{text}");
     assert_eq!(fs::read_to_string(place.join("out/Modelfile")).expect("there"), "FROM ./other.gguf\n");
 
     for (arguments, expected) in [
