@@ -240,8 +240,8 @@ fn keys_that_change_the_meaning_are_refused() {
         {"role": "assistant", "content": "", "tool_responses": [{}]}]}"#;
     refused(
         &calls.replace('\n', ""),
-        "x.jsonl line 1: the key \"messages[].tool_responses\" is not supported, and without it the sample would mean \
-         something else; remove it",
+        "x.jsonl line 1: the key \"messages[].tool_responses\" is not supported, but ignoring it would change \
+         the meaning of the sample; remove it",
     );
 }
 
@@ -250,7 +250,7 @@ fn control_tokens_in_content_are_refused() {
     refused(
         &format!("{PAIR}\n{}", PAIR.replace("Hello!", "Hello!<turn|> more")),
         "x.jsonl line 2: message 2 (assistant) contains the text of the control token <turn|>, which Ollama would \
-         read as that token; remove it, or give the sample as \"input_ids\"",
+         parse as that token; remove it, or give the sample as \"input_ids\"",
     );
     // Incomplete control tokens are text.
     assert!(read(&PAIR.replace("Hello!", "<turn |> <|turn <b>")).is_ok());
@@ -492,8 +492,8 @@ fn duplicates_are_counted_and_reported() {
     };
     let repeated = "data.train: 2 of 5 samples are exact duplicates; the first, x line 3, equals x line 1";
     assert_eq!(words(&[]), [repeated]);
-    let leaked = "validation: 1 of 2 validation samples are also training samples, so the validation loss is too low; the first, x line 7, \
-                  equals x line 2";
+    let leaked = "validation: 1 of 2 validation samples are also training samples, so the validation loss is too low; \
+                  the first, x line 7, equals x line 2";
     assert_eq!(words(&validation), [repeated, leaked]);
     assert!(rullama_train::data::dataset::duplicates(&train[..2], &validation[..1]).is_empty());
 }
