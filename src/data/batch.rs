@@ -1,4 +1,4 @@
-//! Samples as token ids with labels, and their way into micro-batches and optimizer steps.
+//! Tokenized samples, and how they are grouped into micro-batches and optimizer steps.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A label that carries no loss, as in transformers and PyTorch's `ignore_index`.
+/// The label of a token without loss, as in transformers and PyTorch's `ignore_index`.
 pub const IGNORE: i32 = -100;
 
 /// One tokenized sample.
@@ -14,9 +14,9 @@ pub const IGNORE: i32 = -100;
 pub struct Sample {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// One label under each token: the id that position `t - 1` must predict, or [`IGNORE`]. `labels[0]` is never used.
+    /// One label per token: the id that position `t - 1` must predict, or [`IGNORE`]. `labels[0]` is never used.
     pub labels: Vec<i32>,
-    /// Where it came from, for messages: `datasets/pirate.jsonl line 12`.
+    /// The sample's source, for messages: `datasets/pirate.jsonl line 12`.
     pub origin: String,
 }
 
@@ -27,20 +27,20 @@ impl Sample {
     }
 }
 
-/// The tokens of one forward and backward pass: samples one after another, without padding.
+/// The tokens of one forward and backward pass: samples laid end to end, without padding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MicroBatch {
     /// Token ids, `[T]`.
     pub tokens: Vec<u32>,
-    /// Position inside the own sample, `[T]`.
+    /// Position within the sample, `[T]`.
     pub positions: Vec<u32>,
-    /// Row of the first token of the own sample, `[T]`.
+    /// Row of the sample's first token, `[T]`.
     pub starts: Vec<u32>,
-    /// One past the row of the last token of the own sample, `[T]`.
+    /// One past the row of the sample's last token, `[T]`.
     pub ends: Vec<u32>,
     /// Rows whose next token is a loss token, ascending, `[N]`.
     pub loss_rows: Vec<u32>,
-    /// The id that each of those rows must predict, `[N]`.
+    /// The id that each loss row must predict, `[N]`.
     pub targets: Vec<u32>,
 }
 
@@ -51,7 +51,7 @@ impl MicroBatch {
         lengths.max().unwrap_or(0) as usize
     }
 
-    /// Lays samples one after another.
+    /// Lays samples end to end.
     pub fn pack<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> MicroBatch {
         let mut batch = MicroBatch::default();
         for sample in samples {
@@ -69,28 +69,28 @@ impl MicroBatch {
         batch
     }
 
-    /// Tokens `T`.
+    /// Number of tokens `T`.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it holds no token.
+    /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 }
 
-/// The micro-batches of one optimizer step. Its loss is the mean over `loss_tokens`, whatever the split.
+/// The micro-batches of one optimizer step. Its loss is the mean over `loss_tokens`, however they are split into micro-batches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     /// The micro-batches that run forward and backward before one optimizer update.
     pub micro_batches: Vec<MicroBatch>,
-    /// Loss-carrying positions in all of them.
+    /// Number of loss tokens in all micro-batches.
     pub loss_tokens: usize,
 }
 
 impl Step {
-    /// Builds a step from its plan: indices into `samples`, one list a micro-batch.
+    /// Builds a step from its plan: indices into `samples`, one list per micro-batch.
     pub fn new(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
         let pack = |indices: &Vec<usize>| MicroBatch::pack(indices.iter().map(|&i| &samples[i]));
         let micro_batches: Vec<MicroBatch> = micro_batches.iter().map(pack).collect();
@@ -99,33 +99,33 @@ impl Step {
     }
 }
 
-/// How samples are grouped. A micro-batch has `batch_size` rows; a row is one sample or, with packing, as many as
-/// fit into `max_seq_len` tokens.
+/// How samples are grouped. A micro-batch has `batch_size` rows. A row is one sample or, with packing, as many samples as fit
+/// into `max_seq_len` tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Rows in a micro-batch, at least 1.
+    /// Rows per micro-batch, at least 1.
     pub batch_size: usize,
-    /// Micro-batches in a step, at least 1.
+    /// Micro-batches per step, at least 1.
     pub gradient_accumulation_steps: usize,
-    /// Tokens in a row, and the longest sample.
+    /// Maximum tokens per row and per sample.
     pub max_seq_len: usize,
-    /// Whether a row holds several samples.
+    /// Whether a row may hold several samples.
     pub packing: bool,
-    /// Whether the order changes each epoch; else it is the file's.
+    /// Whether the order is shuffled every epoch. Otherwise it is the file's order.
     pub shuffle: bool,
     /// Seed of the order.
     pub seed: u64,
 }
 
-/// The samples of one step, as indices: a list for each micro-batch.
+/// The samples of one step as indices, one list per micro-batch.
 pub type StepPlan = Vec<Vec<usize>>;
 
-/// The largest micro-batch and step that a trainer must hold.
+/// The largest micro-batch and step that a trainer must have room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Capacity {
     /// Tokens in a micro-batch.
     pub tokens: usize,
-    /// Tokens of its longest sample; only the choice of what the memory plan keeps depends on it.
+    /// Tokens of its longest sample. It only affects which activations the memory plan keeps.
     pub longest: usize,
     /// Loss tokens in a micro-batch.
     pub loss_tokens: usize,
@@ -134,7 +134,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Makes room for `step`.
+    /// Grows to fit `step`.
     pub fn include(&mut self, step: &Step) {
         for batch in &step.micro_batches {
             self.tokens = self.tokens.max(batch.len());
@@ -148,29 +148,30 @@ impl Capacity {
 /// Why an epoch cannot be planned.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// A setting of zero.
+    /// A setting that is zero.
     #[error("{0} is 0, expected at least 1")]
     Zero(&'static str),
-    /// A sample that fits no row.
+    /// A sample that does not fit a row.
     #[error("sample {index} has {length} tokens, more than max_seq_len = {max_seq_len}")]
     TooLong {
-        /// Its index, from 0.
+        /// Index of the sample, from 0.
         index: usize,
-        /// Its tokens.
+        /// Number of tokens in the sample.
         length: usize,
         /// The limit.
         max_seq_len: usize,
     },
 }
 
-/// Rows that one round of packing fills: enough to waste little, few enough to keep the order random.
+/// Number of rows that are packed at a time: enough to waste little, few enough to keep the order random.
 const PACKING_ROWS: usize = 256;
-/// Most lengths × capacity × rows of a round for which rows are filled one by one: well under a second.
+/// Largest product of lengths, capacity and rows at which rows are filled one by one. That takes well under a second.
 const MOST_PACKING_WORK: usize = 1 << 28;
 
 impl Batching {
-    /// The steps of epoch `epoch` over samples of `lengths` tokens: each sample exactly once, the last step maybe
-    /// smaller. The samples of a step depend on `batch_size · gradient_accumulation_steps` alone, not on the factors.
+    /// The steps of epoch `epoch` for samples of `lengths` tokens. Each sample occurs exactly once; the last step may be
+    /// smaller. The samples of a step depend only on the product `batch_size · gradient_accumulation_steps`, not on its
+    /// factors.
     pub fn plan_epoch(&self, lengths: &[usize], epoch: u64) -> Result<Vec<StepPlan>, BatchError> {
         if self.batch_size == 0 {
             return Err(BatchError::Zero("batch_size"));
@@ -184,7 +185,7 @@ impl Batching {
             return Err(BatchError::TooLong { index, length, max_seq_len });
         }
 
-        // Two draws an epoch: the order of the samples, then that of the rows they were packed into.
+        // Two draws per epoch: the order of the samples, and the order of the packed rows.
         let draw = |n: usize, which: u64| match self.shuffle {
             true => permutation(n, self.seed, epoch.wrapping_mul(2).wrapping_add(which)),
             false => (0..n).collect(),
@@ -205,9 +206,9 @@ impl Batching {
     }
 }
 
-/// The samples that epoch `epoch` shows, as ascending indices: sample `i` comes `weights[i]` times. Of samples whose
-/// weight has a fraction, each epoch takes that part in turn from an order drawn once from `seed`, so that all of them
-/// come equally often. Weights of 1 give every sample once.
+/// The samples of epoch `epoch`, as ascending indices: sample `i` occurs `weights[i]` times. If a weight has a fractional part,
+/// each epoch takes that fraction of its samples, in turn, from an order drawn once from `seed`, so that all of them occur
+/// equally often. With weights of 1, every sample occurs once.
 pub fn draw(weights: &[f64], seed: u64, epoch: u64) -> Vec<usize> {
     let mut counts: Vec<usize> = weights.iter().map(|weight| *weight as usize).collect();
     let mut fractions: Vec<f64> = weights.iter().copied().filter(|w| w.fract() > 0.0).collect();
@@ -217,7 +218,7 @@ pub fn draw(weights: &[f64], seed: u64, epoch: u64) -> Vec<usize> {
         let members: Vec<usize> = (0..weights.len()).filter(|&i| weights[i] == weight).collect();
         let n = members.len();
         let order = permutation(n, seed, MIXTURE - group as u64);
-        // Where the sum of all earlier epochs ends, so that rounding evens out.
+        // The end of the running sum over all earlier epochs, so that rounding errors cancel out.
         let end = |epochs: u64| (weight.fract() * n as f64 * epochs as f64).round() as usize;
         for position in end(epoch)..end(epoch + 1) {
             counts[members[order[position % n]]] += 1;
@@ -227,17 +228,17 @@ pub fn draw(weights: &[f64], seed: u64, epoch: u64) -> Vec<usize> {
     counts.iter().enumerate().flat_map(repeat).collect()
 }
 
-/// Keeps the draws of mixtures apart from those of epochs, which count from 0, and of the split, which is the last.
+/// The random stream of mixtures. Epochs use the streams from 0 on, the split uses the last one.
 const MIXTURE: u64 = u64::MAX - 1;
 
-/// `0..n` in an order that depends on `seed` and `stream` alone, the same on every platform and in every release.
+/// A permutation of `0..n` that depends only on `seed` and `stream`. It is the same on every platform and in every release.
 pub fn permutation(n: usize, seed: u64, stream: u64) -> Vec<usize> {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     let mut rng = ChaCha8Rng::from_seed(key);
     rng.set_stream(stream);
     let mut order: Vec<usize> = (0..n).collect();
-    // Fisher–Yates; the high half of the product is uniform below i + 1 up to 2⁻⁶⁴·n.
+    // Fisher–Yates. The high half of the product is uniform below i + 1, up to 2⁻⁶⁴·n.
     for i in (1..n).rev() {
         let j = (u128::from(rng.next_u64()) * (i as u128 + 1)) >> 64;
         order.swap(i, j as usize);
@@ -245,8 +246,8 @@ pub fn permutation(n: usize, seed: u64, stream: u64) -> Vec<usize> {
     order
 }
 
-/// Fills rows of `capacity` tokens with samples, over rounds of [`PACKING_ROWS`] rows taken from `order` one after
-/// another: best fit decreasing, and where that wastes too much, row by row as full as can be.
+/// Packs samples into rows of `capacity` tokens, in rounds of [`PACKING_ROWS`] rows taken from `order` in turn: best fit
+/// decreasing, or, if that wastes too much, row by row as full as possible.
 fn pack_rows(order: &[usize], lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
     let total: usize = order.iter().map(|&sample| lengths[sample]).sum();
     let rounds = (total / capacity.saturating_mul(PACKING_ROWS).max(1)).max(1);
@@ -274,7 +275,7 @@ fn pack_rows(order: &[usize], lengths: &[usize], capacity: usize) -> Vec<Vec<usi
     rows
 }
 
-/// Best fit decreasing: each sample, the longest first, goes into the row that it leaves the least room in.
+/// Best fit decreasing: each sample, longest first, goes into the row that it leaves the least room in.
 fn best_fit(round: &[usize], lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
     let mut rows: Vec<Vec<usize>> = Vec::new();
     let mut by_space: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -299,9 +300,9 @@ fn best_fit(round: &[usize], lengths: &[usize], capacity: usize) -> Vec<Vec<usiz
     rows
 }
 
-/// Row by row: the longest sample that is left, and those others that fill the row best (Gupta & Ho 1999, minimum bin
-/// slack). Pays where lengths are alike, so that best fit leaves a gap in every row; those are few lengths. `None`
-/// where there are so many that it would take long.
+/// Row by row: the longest remaining sample, and the other samples that fill the row best (Gupta & Ho 1999, minimum bin slack).
+/// This pays off if lengths are similar, so that best fit leaves a gap in every row; there are then few distinct lengths.
+/// Returns `None` if there are so many that it would take long.
 fn fullest(round: &[usize], lengths: &[usize], capacity: usize) -> Option<Vec<Vec<usize>>> {
     let mut left: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     round.iter().rev().for_each(|&sample| left.entry(lengths[sample]).or_default().push(sample));
@@ -321,9 +322,9 @@ fn fullest(round: &[usize], lengths: &[usize], capacity: usize) -> Option<Vec<Ve
     Some(rows)
 }
 
-/// The lengths among `left` whose sum comes closest to `space` without going beyond.
+/// The lengths among `left` whose sum is closest to `space` without exceeding it.
 fn fill(left: &BTreeMap<usize, Vec<usize>>, space: usize) -> Vec<usize> {
-    // For each sum: the last length in it, and how many of that length.
+    // For each sum: the last length in it, and its count.
     let mut last: Vec<Option<(usize, usize)>> = vec![None; space + 1];
     last[0] = Some((0, 0));
     for (&length, samples) in left.range(..=space).rev() {

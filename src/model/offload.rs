@@ -1,9 +1,9 @@
-//! Experts that stay in host memory, and how a layer's come to the device before it needs them.
+//! Experts in host memory, and copying a layer's experts to the device before they are needed.
 //!
-//! The layers whose experts stay in host memory take turns in one set of buffers on the device. Copies start from a set of
-//! upload buffers of the same sizes: the host fills these while the device still works on the layers before, then the device
-//! copies them, in the order of its one queue behind the last kernel that reads the layer before. Weights are frozen: nothing
-//! comes back, and a layer that still lies there from its forward is not copied again for its backward.
+//! The layers whose experts are in host memory share one set of buffers on the device. Upload buffers of equal sizes are the
+//! source of the copies: the host fills them while the device computes the previous layers. The device then copies them, in
+//! queue order, after the last kernel that reads the previous layer's experts. Weights are frozen, so nothing is copied back.
+//! If a layer's experts are still on the device after forward, backward does not copy them again.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,24 +14,24 @@ use crate::base::{Base, Tensor};
 use crate::gpu::{Gpu, GpuError, Recorder, Submission, Upload};
 use crate::ops::linear::grouped::ExpertWeight;
 
-/// The experts that stay in host memory.
+/// The experts that are in host memory.
 pub(super) struct HostExperts<'b> {
-    /// Every tile of a layer's matrices, as kernels read them.
+    /// All tiles of a layer's matrices, in the form that kernels read.
     layers: BTreeMap<usize, Vec<Cow<'b, [u8]>>>,
-    /// By tile: where it is read on the device, and where the device copies it from.
+    /// For each tile: the buffer on the device, and the upload buffer that it is copied from.
     places: Vec<(wgpu::Buffer, Upload)>,
     now: Mutex<Now>,
 }
 
-/// The contents of the places.
+/// The current contents of the shared buffers.
 #[derive(Default)]
 struct Now {
     layer: Option<usize>,
-    /// The submission that copied it there.
+    /// The submission that copied it.
     copied: Option<Submission>,
 }
 
-/// The matrices of the experts of `layer`, gate and up before down; none in a layer without.
+/// The expert matrices of `layer`, gate and up before down; empty for a layer without experts.
 pub(super) fn matrices(base: &Base, layer: usize) -> impl Iterator<Item = Tensor<'_>> {
     let names = ["ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
     names.into_iter().filter_map(move |name| base.tensor(&format!("blk.{layer}.{name}")))
@@ -48,7 +48,7 @@ pub(super) fn layer_bytes(gpu: &Gpu, base: &Base, layer: usize) -> u64 {
     tile_bytes(gpu, base, layer).iter().sum()
 }
 
-/// Bytes of each place that `layers` take turns in.
+/// Bytes of each buffer that `layers` share.
 fn place_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> Vec<u64> {
     let mut places: Vec<u64> = Vec::new();
     for &layer in layers {
@@ -59,12 +59,12 @@ fn place_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> Vec<u64> {
     places
 }
 
-/// Bytes of the places on the device, and of what they are copied from, where the experts of `layers` stay in host memory.
+/// Bytes of the shared buffers and of their upload buffers, if the experts of `layers` are in host memory.
 pub(super) fn device_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
     2 * place_bytes(gpu, base, layers).iter().sum::<u64>()
 }
 
-/// Bytes of host memory that the experts of `layers` take there: their own, and what the device copies from.
+/// Bytes of host memory for the experts of `layers`: their weights and the upload buffers.
 fn host_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
     let own = |&layer: &usize| {
         let count = base.config().layers[layer].experts.map_or(0, |experts| experts.count);
@@ -73,14 +73,14 @@ fn host_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
     layers.iter().map(own).sum::<u64>() + place_bytes(gpu, base, layers).iter().sum::<u64>()
 }
 
-/// `count` of `layers`, as far from each other as can be: so each copy has the most work of others to hide behind.
+/// Picks `count` of `layers`, spread as evenly as possible, so that each copy can overlap with as much computation as possible.
 pub(super) fn spread(layers: &[usize], count: usize) -> Vec<usize> {
     (0..count).map(|i| layers[(2 * i + 1) * layers.len() / (2 * count)]).collect()
 }
 
 impl<'b> HostExperts<'b> {
-    /// The places for `layers`; [`HostExperts::keep`] brings the experts themselves. Refused where host memory is too small for
-    /// them: a system that runs out of it ends the program, or others.
+    /// Allocates the shared buffers for `layers`; [`HostExperts::keep`] adds the experts. Fails if host memory is too small: a
+    /// system that runs out of memory kills this program or others.
     pub fn new(gpu: &Gpu, base: &Base, layers: &[usize]) -> Result<HostExperts<'b>, GpuError> {
         let needed = host_bytes(gpu, base, layers);
         if let Some(available) = gpu.host_memory().filter(|&available| needed > available) {
@@ -94,7 +94,7 @@ impl<'b> HostExperts<'b> {
         Ok(HostExperts { layers: BTreeMap::new(), places, now: Mutex::default() })
     }
 
-    /// Reads the experts of `layer` into host memory; the weights stand for them where they will lie on the device, in the order of
+    /// Reads the experts of `layer` into host memory. Returns weights that refer to the shared buffers, in the order of
     /// [`matrices`].
     pub async fn keep(
         &mut self,
@@ -113,8 +113,8 @@ impl<'b> HostExperts<'b> {
         Ok(weights)
     }
 
-    /// Copies the experts of `layer` to the device, where they are in host memory and not there yet. What `rec` holds is submitted
-    /// first, so that the device is busy meanwhile; later work finds them there.
+    /// Copies the experts of `layer` to the device, if they are in host memory and not on the device yet. First submits the
+    /// commands in `rec`, to keep the device busy meanwhile. Later commands can use the experts.
     async fn fetch(&self, rec: &mut Recorder<'_>, layer: usize) -> Result<(), GpuError> {
         let Some(tiles) = self.layers.get(&layer) else { return Ok(()) };
         let before = {
@@ -122,7 +122,7 @@ impl<'b> HostExperts<'b> {
             if now.layer == Some(layer) {
                 return Ok(());
             }
-            now.layer = None; // whatever fails on the way
+            now.layer = None; // even if the copy fails
             now.copied.clone()
         };
         rec.submit()?;
@@ -139,12 +139,12 @@ impl<'b> HostExperts<'b> {
 }
 
 impl Model<'_> {
-    /// Layers whose experts stay in host memory.
+    /// The layers whose experts are in host memory.
     pub fn offloaded(&self) -> Vec<usize> {
         self.offload.iter().flat_map(|offload| offload.layers.keys().copied()).collect()
     }
 
-    /// Sees that the experts of `layer` are on the device for what is recorded next.
+    /// Ensures that the experts of `layer` are on the device for the commands recorded next.
     pub(super) async fn fetch(&self, rec: &mut Recorder<'_>, layer: usize) -> Result<(), GpuError> {
         match &self.offload {
             Some(offload) => offload.fetch(rec, layer).await,
@@ -152,8 +152,8 @@ impl Model<'_> {
         }
     }
 
-    /// Copies the experts of at most `layers` layers from host memory to the device, without other work, and waits for it: for
-    /// measuring what that takes. Bytes that were copied.
+    /// Copies the experts of up to `layers` layers from host memory to the device and waits, without other work, to measure the
+    /// copy rate. Returns the number of bytes.
     pub async fn copy_experts(&self, gpu: &Gpu, layers: usize) -> Result<u64, GpuError> {
         let Some(offload) = &self.offload else { return Ok(0) };
         let there = offload.now.lock().expect("the lock is held for a move only").layer;

@@ -1,4 +1,4 @@
-//! The adapter on the device: parameters, gradients and moments, in few large buffers.
+//! The trained adapter on the device: parameters, gradients and moments, in a few large buffers.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::ops::lora::{Group, Input, Member, PerInput, Trained};
 use crate::ops::row_status;
 use crate::ops::update_norm::{Taken, UpdateNorm};
 
-/// The adapter being trained. The rank is padded to a multiple of 4, or of 16 for cooperative
-/// matrices, inside; the padding is zero and its gradient too.
+/// The trained adapter. On the device the rank is padded to a multiple of 4, or of 16 for cooperative matrices. The padding and
+/// its gradient are zero.
 pub struct Trainable {
     rank: usize,
     pub(super) padded_rank: usize,
@@ -23,7 +23,7 @@ pub struct Trainable {
     gradients: Vec<wgpu::Buffer>,
     first: Vec<wgpu::Buffer>,
     second: Vec<wgpu::Buffer>,
-    /// Norm, clipping and counts of the last step.
+    /// Gradient norm, clipping and counts of the last step.
     pub clip: Clip,
     update_norm: UpdateNorm,
 }
@@ -95,17 +95,17 @@ impl Trainable {
         Ok(trainable)
     }
 
-    /// The group that reads `input` in `layer`, where any of its matrices is adapted.
+    /// The group that reads `input` in `layer`; `None` if none of its matrices is adapted.
     pub(super) fn group(&self, layer: usize, input: Input) -> Option<&Group> {
         self.layers[layer][input as usize].as_ref()
     }
 
-    /// The lowest layer that has an adapted matrix: no gradient is needed below it.
+    /// The lowest layer with an adapted matrix. No gradients are needed below it.
     pub(super) fn lowest_layer(&self) -> usize {
         self.slots.first().map_or(self.layers.len(), |s| s.layer)
     }
 
-    /// Widest `z` of tokens: columns over all matrices of one input.
+    /// Maximum width of `z`: columns of all matrices that read one input.
     pub(super) fn max_z_width(&self) -> usize {
         let of_tokens = |layer| {
             let z = self.z_widths(layer);
@@ -115,12 +115,12 @@ impl Trainable {
         (0..self.layers.len()).flat_map(of_tokens).max().unwrap_or(0).max(4)
     }
 
-    /// Columns of `z` of each input of a layer; 0 where nothing that reads it is adapted.
+    /// Columns of `z` for each input of a layer; 0 if nothing that reads the input is adapted.
     pub(super) fn z_widths(&self, layer: usize) -> PerInput<usize> {
         PerInput::new(|input| self.group(layer, input).map_or(0, |g| g.members.len() * self.padded_rank))
     }
 
-    /// Bytes of parameters, gradients and both moments.
+    /// Bytes of the parameters, gradients and both moments.
     pub fn bytes(&self) -> u64 {
         4 * self.parameters.iter().map(|b| b.size()).sum::<u64>()
     }
@@ -132,8 +132,8 @@ impl Trainable {
         }
     }
 
-    /// Clips the gradients to `max_norm` (0: not) and takes an optimizer step, unless the gradients or any of the first
-    /// `rows` verdicts are not finite.
+    /// Clips the gradients to `max_norm` (0: no clipping) and takes an optimizer step, unless the gradients or any of the first
+    /// `rows` rows are not finite.
     pub fn update(
         &self,
         rec: &mut Recorder,
@@ -159,16 +159,16 @@ impl Trainable {
         self.update_norm.record(rec, &shards, &self.clip, step);
     }
 
-    /// Takes over the matrices and the scale of an adapter of the same slots and rank; moments and gradients stay.
+    /// Replaces parameters and scale by those of an adapter of the same slots and rank. Moments and gradients are kept.
     ///
-    /// Panics where slots or rank differ.
+    /// Panics if slots or rank differ.
     pub fn set(&mut self, gpu: &Gpu, adapter: &Adapter) {
         assert!(adapter.pairs.keys().eq(&self.slots) && adapter.rank == self.rank, "the same slots and rank");
         self.scale = adapter.scale() as f32;
         self.write(gpu, &self.parameters, &adapter.pairs);
     }
 
-    /// Overwrites the parameters; moments and gradients stay.
+    /// Overwrites the parameters. Moments and gradients are kept.
     pub fn write_parameters(&self, gpu: &Gpu, pairs: &BTreeMap<Slot, Pair>) {
         self.write(gpu, &self.parameters, pairs);
     }
@@ -198,17 +198,17 @@ impl Trainable {
         }
     }
 
-    /// The parameters, by slot.
+    /// Reads the parameters, by slot.
     pub async fn read(&self, gpu: &Gpu) -> Result<BTreeMap<Slot, Pair>, GpuError> {
         self.read_from(gpu, &self.parameters).await
     }
 
-    /// AdamW's first and second moments, by slot.
+    /// Reads AdamW's first and second moments, by slot.
     pub async fn read_moments(&self, gpu: &Gpu) -> Result<[BTreeMap<Slot, Pair>; 2], GpuError> {
         Ok([self.read_from(gpu, &self.first).await?, self.read_from(gpu, &self.second).await?])
     }
 
-    /// The gradients, by slot.
+    /// Reads the gradients, by slot.
     pub async fn read_gradients(&self, gpu: &Gpu) -> Result<BTreeMap<Slot, Pair>, GpuError> {
         self.read_from(gpu, &self.gradients).await
     }
@@ -243,7 +243,7 @@ impl Trainable {
     }
 }
 
-/// Where a matrix lies.
+/// The location of a matrix.
 struct Place {
     shard: usize,
     offset: u64,
@@ -258,7 +258,7 @@ struct GroupPlaces {
     members: Vec<(Module, Place)>,
 }
 
-/// Buffers being filled one after another, none larger than a binding.
+/// Packs tensors into buffers in order. No buffer is larger than a binding.
 struct Layout {
     shard_limit: u64,
     shards: Vec<u64>,

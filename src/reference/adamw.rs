@@ -1,4 +1,4 @@
-//! One optimizer step on one tensor, and gradient clipping over all of them, as PyTorch defines them.
+//! One optimizer step on one tensor, and gradient clipping over all tensors, as PyTorch defines them.
 
 use super::dot;
 
@@ -36,7 +36,7 @@ pub fn sgd(x: &mut [f64], dx: &[f64], learning_rate: f64, weight_decay: f64) {
     }
 }
 
-/// Scales all gradients to a common L2 norm of at most `max_norm`; returns the norm before.
+/// Scales all gradients so that their joint L2 norm is at most `max_norm`. Returns the norm before clipping.
 ///
 /// `torch.nn.utils.clip_grad_norm_`: the factor is `min(1, max_norm/(norm + 1e-6))`.
 pub fn clip(gradients: &mut [&mut [f64]], max_norm: f64) -> f64 {
@@ -58,7 +58,7 @@ pub fn clip(gradients: &mut [&mut [f64]], max_norm: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// With bias correction the first step is `lr·g/(|g| + ε)` whatever the betas, after a decay of `lr·wd·x`.
+    /// With bias correction the first step is `lr·g/(|g| + ε)` for any betas, after a decay of `lr·wd·x`.
     #[test]
     fn first_step_is_the_sign_of_the_gradient() {
         let (mut x, mut m, mut v) = ([2.0, 2.0], [0.0; 2], [0.0; 2]);
@@ -68,7 +68,7 @@ mod tests {
         assert!((x[1] - (decayed + 0.1 * 0.5 / 1.0)).abs() < 1e-13, "found {}", x[1]);
     }
 
-    /// A constant gradient keeps both corrected moments at `g` and `g²`, so every step has the same length.
+    /// A constant gradient keeps both corrected moments at `g` and `g²`, so all steps have equal length.
     #[test]
     fn bias_correction_follows_the_step() {
         let (mut x, mut m, mut v) = ([0.0], [0.0], [0.0]);

@@ -1,10 +1,10 @@
-//! Causal, windowed, grouped-query attention over packed samples; scores are `q·k` without a factor.
+//! Causal, sliding-window, grouped-query attention over packed samples. Scores are `q·k` without a scale.
 
 use super::{add_scaled, dot, row, row_mut};
 
 /// `q` `[T, H, K]`, `k`, `v` `[T, G, K]`, `starts` `[T]` -> `out` `[T, H, K]` and the log-sum-exp of the scores, `lse` `[T, H]`.
 ///
-/// Query row `i` sees the key rows `j` with `starts[i] <= j <= i` and, given a window `w`, `i - w < j`.
+/// Query row `i` attends to the key rows `j` with `starts[i] <= j <= i` and, with a window `w`, `i - w < j`.
 /// Query head `h` reads key/value head `h / (H/G)`.
 pub fn forward(
     q: &[f64],
@@ -84,7 +84,7 @@ pub fn backward(
     dq
 }
 
-/// The first key row that query row `i` sees.
+/// The first key row that query row `i` attends to.
 fn first_visible(i: usize, starts: &[u32], window: Option<usize>) -> usize {
     let start = starts[i] as usize;
     match window {
@@ -97,7 +97,7 @@ fn first_visible(i: usize, starts: &[u32], window: Option<usize>) -> usize {
 mod tests {
     use super::*;
 
-    /// Queries of zero attend evenly: the output is the mean of the visible values, the lse is ln(how many).
+    /// Zero queries attend uniformly: the output is the mean of the visible values, and lse is ln of their number.
     #[test]
     fn sees_its_sample_its_past_and_its_window() {
         let q = [0.0; 5];
@@ -107,10 +107,10 @@ mod tests {
         assert_close(&out, &[1.0, 1.5, 7.0 / 3.0, 8.0, 12.0]);
         assert_close(&lse, &[0.0, 2f64.ln(), 3f64.ln(), 0.0, 2f64.ln()]);
         let (out, _) = forward(&q, &v, &v, &starts, Some(2), 1, 1);
-        assert_close(&out, &[1.0, 1.5, 3.0, 8.0, 12.0]); // Row 2 has lost row 0.
+        assert_close(&out, &[1.0, 1.5, 3.0, 8.0, 12.0]); // Row 2 does not see row 0.
     }
 
-    /// Two query heads in a row share a key/value head; the score is the plain product.
+    /// Two consecutive query heads share a key/value head; the score is the plain dot product.
     #[test]
     fn query_heads_are_grouped_and_scores_not_scaled() {
         let q = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0];

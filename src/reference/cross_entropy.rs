@@ -37,7 +37,7 @@ pub fn backward(
     dlogits
 }
 
-/// `cap·tanh(z/cap)` of every logit, or the logits as they are.
+/// `cap·tanh(z/cap)` of every logit; without a cap, the logits unchanged.
 pub fn softcap(logits: &[f64], softcap: Option<f64>) -> Vec<f64> {
     let mut capped = logits.to_vec();
     if let Some(cap) = softcap {

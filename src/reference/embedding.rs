@@ -1,4 +1,4 @@
-//! Rows by id, and the rows of the stream that the head works on.
+//! Embedding lookup, and gathering the rows of the residual stream that the head needs.
 
 use super::{add_scaled, row, row_mut};
 

@@ -1,8 +1,8 @@
-//! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·gated(GateUp_e·x[n])`, `e` the `k`-th expert of `n`.
-//! Each matrix may carry an adapter of its own, as PEFT's `target_parameters` adapts them; dropout stands in front of its `A`, drawn for
-//! every choice of a token, which PEFT refuses there.
+//! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·gated(GateUp_e·x[n])`, where `e` is the
+//! `k`-th expert of `n`. Each matrix may have its own adapter, like those of PEFT's `target_parameters`. Dropout is applied
+//! before `A`, drawn separately for every active expert of a token; PEFT does not support that.
 //!
-//! The rows of an expert's gate stand before those of its up. Runs expert by expert and token by token.
+//! An expert's gate rows precede its up rows. Runs expert by expert and token by token.
 
 use crate::base::config::Activation;
 
@@ -27,7 +27,7 @@ pub struct Experts<'a> {
     pub down_lora: Option<Lora<'a>>,
 }
 
-/// An adapter of every expert.
+/// The adapters of one matrix of every expert.
 #[derive(Clone, Copy, Debug)]
 pub struct Lora<'a> {
     /// `[E, R, in]`.
@@ -38,12 +38,13 @@ pub struct Lora<'a> {
     pub rank: usize,
     /// Factor on `B·A`.
     pub scale: f64,
-    /// Inverted dropout mask of what it reads, `[N·used, in]`, a row for every expert of every token.
+    /// Inverted dropout mask of the input, `[N·used, in]`, with a row for every active expert of every token.
     pub mask: Option<&'a [f64]>,
 }
 
 impl Lora<'_> {
-    /// Adds to `y` `[1, out]` of choice `choice`, which is of expert `expert`, one of `experts`, and returns `z` `[R]`; `x` `[1, in]`.
+    /// Adds the adapter's output to `y` `[1, out]` and returns `z` `[R]`. `x` `[1, in]`. `choice`: row of the mask; `expert`:
+    /// index of the expert, one of `experts`.
     fn forward(
         &self,
         x: &[f64],
@@ -59,7 +60,7 @@ impl Lora<'_> {
         self.mask.map(|mask| row(mask, choice, columns))
     }
 
-    /// Adds to `dx` and to the gradients of all `A` and `B`.
+    /// Adds to `dx` and to the gradients of `A` and `B` of one expert.
     fn backward(
         &self,
         dy: &[f64],
@@ -80,18 +81,18 @@ impl Lora<'_> {
         (row(self.a, expert, self.a.len() / experts), row(self.b, expert, self.b.len() / experts))
     }
 
-    /// Zeros for the gradients of `A` and `B`.
+    /// Zero gradients of `A` and `B`.
     fn zeros(&self) -> [Vec<f64>; 2] {
         [vec![0.0; self.a.len()], vec![0.0; self.b.len()]]
     }
 }
 
-/// Activations that backward needs: one row per active expert of each token.
+/// The activations that backward needs: one row per active expert of each token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
-    /// `[N·used, F]`.
+    /// Gate before the activation, `[N·used, F]`.
     pub gate: Vec<f64>,
-    /// `[N·used, F]`.
+    /// Up projection, `[N·used, F]`.
     pub up: Vec<f64>,
     /// Output of the expert before scale and weight, `[N·used, D]`.
     pub down: Vec<f64>,
@@ -101,7 +102,7 @@ pub struct Saved {
     pub z_down: Vec<f64>,
 }
 
-/// Gradients of inputs, and of the experts' matrices as if they were trained.
+/// Gradients of the inputs, and of the experts' matrices as if they were trained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
     /// `[N, D]`.
@@ -156,7 +157,7 @@ pub fn forward(x: &[f64], routing: &Routing, w: &Experts, d: usize) -> (Vec<f64>
     (y, saved)
 }
 
-/// The mirror of [`forward`].
+/// Gradients of [`forward`].
 pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &Saved, d: usize) -> Gradients {
     let (rows, f) = (x.len() / d, w.width);
     let used = routing.experts.len() / rows.max(1);
@@ -196,7 +197,7 @@ pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &S
     gradients
 }
 
-/// `dw += dyᵀ·x` of one row.
+/// `dw += dyᵀ·x` for one row.
 fn outer(dw: &mut [f64], dy: &[f64], x: &[f64]) {
     for (o, g) in dy.iter().enumerate() {
         add_scaled(row_mut(dw, o, x.len()), *g, x);

@@ -1,7 +1,8 @@
-//! `y = activation(gate) ⊙ up`, for the gates of feed-forward blocks, experts and per-layer embeddings.
+//! `y = activation(gate) ⊙ up`, for feed-forward blocks, experts and per-layer embeddings.
 //!
-//! GELU in its tanh form is from Hendrycks and Gimpel 2016, arXiv:1606.08415: `gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`. SiLU
-//! is from Elfwing, Uchibe and Doya 2017, arXiv:1702.03118: `silu(x) = x·σ(x)`, `σ(x) = 1/(1 + e⁻ˣ)`.
+//! GELU, in its tanh approximation, is from Hendrycks and Gimpel 2016, arXiv:1606.08415:
+//! `gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`. SiLU is from Elfwing, Uchibe and Doya 2017, arXiv:1702.03118:
+//! `silu(x) = x·σ(x)`, `σ(x) = 1/(1 + e⁻ˣ)`.
 
 use std::f64::consts::PI;
 

@@ -1,7 +1,6 @@
-//! The adapter's part of a product: `z = x̃·Aᵀ`, `y += scale·z·Bᵀ`, where `x̃` is `x` or, with dropout, `mask ⊙ x`.
+//! The adapter's term of a product: `z = x̃·Aᵀ`, `y += scale·z·Bᵀ`, where `x̃` is `x` or, with dropout, `mask ⊙ x`.
 //!
-//! Hu et al. 2021, arXiv:2106.09685; dropout sits in front of `A` as in PEFT, its mask is inverted
-//! (0 or `1/(1 − p)`).
+//! Hu et al. 2021, arXiv:2106.09685. As in PEFT, dropout is applied before `A`; its mask is inverted (0 or `1/(1 − p)`).
 
 use super::{add_scaled, linear, row, row_mut};
 
@@ -52,7 +51,7 @@ pub fn backward(
     add_scaled(dx, 1.0, &masked(&linear::backward(&u, a, in_features), mask));
 }
 
-/// `mask ⊙ x`, or `x`.
+/// `mask ⊙ x`, or `x` without a mask.
 fn masked(x: &[f64], mask: Option<&[f64]>) -> Vec<f64> {
     let mut y = x.to_vec();
     if let Some(mask) = mask {

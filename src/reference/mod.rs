@@ -1,11 +1,10 @@
-//! All ops and the whole model as plain f64 loops: slow and obvious, and the truth for every kernel.
+//! All ops and the whole model as plain f64 loops: slow, obvious, and the ground truth for every kernel.
 //!
-//! All slices are row-major. An op's `forward` and `backward` stand next to each other and take their
-//! arguments in the same order; the gradient of `x` is called `dx`. A gradient that is returned is new, one
-//! behind `&mut` is added to. Constants of the model (ε, softcap, window) are always arguments. Slices whose
-//! lengths do not fit the shapes are a mistake of the caller and panic.
+//! All slices are row-major. An op's `forward` and `backward` are in the same file and take their arguments in the same order;
+//! the gradient of `x` is called `dx`. Returned gradients are new; gradients behind `&mut` are added to. Constants of the model
+//! (ε, softcap, window) are always arguments. Slices whose lengths do not match the shapes are a bug in the caller and panic.
 
-// The index is what the formulas are written in.
+// The formulas are written with indices.
 #![allow(clippy::needless_range_loop)]
 
 pub mod adamw;
@@ -29,7 +28,7 @@ fn row(x: &[f64], n: usize, width: usize) -> &[f64] {
     &x[n * width..(n + 1) * width]
 }
 
-/// Row `n` of `x` `[N, width]`, to write.
+/// Mutable row `n` of `x` `[N, width]`.
 fn row_mut(x: &mut [f64], n: usize, width: usize) -> &mut [f64] {
     &mut x[n * width..(n + 1) * width]
 }

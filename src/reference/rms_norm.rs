@@ -1,8 +1,8 @@
-//! RMSNorm over rows: `y = w ⊙ x·r`, `r = 1/√(mean(x²) + ε)`. Per head where the row is one head.
+//! RMSNorm over rows: `y = w ⊙ x·r`, `r = 1/√(mean(x²) + ε)`. For a norm per head, a row is one head.
 
 use super::{dot, row};
 
-/// `x` `[N, width]`, `weight` `[width]` or none (= 1) -> `[N, width]`. The weight is used as stored, without +1.
+/// `x` `[N, width]`, `weight` `[width]` or `None` (= 1) -> `[N, width]`. The weight is used as stored, without adding 1.
 pub fn forward(x: &[f64], weight: Option<&[f64]>, width: usize, eps: f64) -> Vec<f64> {
     let mut y = vec![0.0; x.len()];
     for n in 0..x.len() / width {
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn divides_by_the_root_mean_square() {
-        // mean(1, 49) = 25, plus ε = 39: the row is divided by 8. mean(4, 4) = 4, ε = 0: divided by 2.
+        // mean(1, 49) = 25, plus ε = 39 is 64: the row is divided by 8. mean(4, 4) = 4, ε = 0: divided by 2.
         assert_eq!(forward(&[1.0, 7.0], None, 2, 39.0), [1.0 / 8.0, 7.0 / 8.0]);
         assert_eq!(forward(&[2.0, -2.0], Some(&[5.0, 10.0]), 2, 0.0), [5.0, -10.0]);
     }

@@ -1,8 +1,9 @@
-//! Rotary position embedding in NeoX order: element `i` of a head turns together with element `i + K/2`.
+//! Rotary position embedding in NeoX order: element `i` of a head is rotated together with element `i + K/2`.
 //!
 //! Su et al. 2021, arXiv:2104.09864; the frequencies are `Config::rope_frequencies`.
 
-/// `x` `[T, heads, K]`, `positions` `[T]`, `frequencies` `[K/2]` -> `[T, heads, K]`: the pair turns by `position·frequency`.
+/// `x` `[T, heads, K]`, `positions` `[T]`, `frequencies` `[K/2]` -> `[T, heads, K]`: each pair is rotated by
+/// `position·frequency`.
 pub fn forward(x: &[f64], positions: &[u32], frequencies: &[f64], heads: usize) -> Vec<f64> {
     rotate(x, positions, frequencies, heads, 1.0)
 }
@@ -36,7 +37,7 @@ mod tests {
 
     #[test]
     fn pairs_are_half_a_head_apart() {
-        // Two tokens, one head of 4; pair 0 turns a quarter per position, pair 1 stands still.
+        // Two tokens, one head of size 4; pair 0 rotates by a quarter turn per position, pair 1 does not rotate.
         let y = forward(&[1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0], &[0, 1], &[FRAC_PI_2, 0.0], 1);
         let expected = [1.0, 2.0, 3.0, 4.0, -3.0, 2.0, 1.0, 4.0];
         for i in 0..8 {

@@ -1,21 +1,21 @@
-//! The router of a mixture of experts: softmax over all scores, the `used` largest, divided by their sum.
+//! The router of a mixture of experts: softmax over all scores; the `used` largest are normalized to a sum of 1.
 //!
-//! Of equal scores the lower expert comes first, here and on the device.
+//! Among equal scores the lower expert comes first, both here and on the device.
 
 use super::row;
 
-/// Which experts work on each token, and with which weights.
+/// The active experts of each token, and their weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routing {
-    /// `[N, used]`, the largest score first.
+    /// Indices of the active experts, `[N, used]`, the largest score first.
     pub experts: Vec<usize>,
-    /// `[N, used]`, each row sums to 1.
+    /// Weights of the active experts, `[N, used]`; each row sums to 1.
     pub weights: Vec<f64>,
-    /// `[N, E]`, over all experts.
+    /// Softmax over all experts, `[N, E]`.
     pub probabilities: Vec<f64>,
 }
 
-/// `scores` `[N, E]` -> the routing; the experts are those of `chosen` `[N, used]` where it is given.
+/// `scores` `[N, E]` -> the routing. If `chosen` `[N, used]` is given, it determines the experts.
 pub fn forward(scores: &[f64], experts: usize, used: usize, chosen: Option<&[usize]>) -> Routing {
     let mut routing = Routing::default();
     for n in 0..scores.len() / experts {
@@ -34,7 +34,8 @@ pub fn forward(scores: &[f64], experts: usize, used: usize, chosen: Option<&[usi
     routing
 }
 
-/// `dscores` `[N, E]` from `dweights` `[N, used]`, through the division and the softmax; the choice is a constant.
+/// `dscores` `[N, E]` from `dweights` `[N, used]`, through the normalization and the softmax. The choice of experts is a
+/// constant.
 pub fn backward(dweights: &[f64], routing: &Routing, experts: usize) -> Vec<f64> {
     let rows = routing.probabilities.len() / experts;
     let used = routing.experts.len() / rows.max(1);
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_largest_are_chosen_and_equals_by_their_number() {
-        // exp: 1, 3, 1, 3 of 8: experts 1 and 3 with ½ each, and of three equals the first two.
+        // exp: 1, 3, 1, 3 of 8: experts 1 and 3 with ½ each. Among three equal scores, the first two are taken.
         let three = 3f64.ln();
         let routing = forward(&[0.0, three, 0.0, three, 1.0, 1.0, 0.0, 1.0], 4, 2, None);
         assert_eq!(routing.experts, [1, 3, 0, 1]);

@@ -1,9 +1,8 @@
-//! Which rows of logits have their target as the likeliest token.
+//! Which rows of logits predict their target as the likeliest token.
 
 use super::row;
 
-/// `logits` `[N, V]`, `targets` `[N]` -> whether no logit is larger than the target's, and no equal one comes before
-/// it, `[N]`.
+/// `logits` `[N, V]`, `targets` `[N]` -> `[N]`: whether no logit is larger than the target's and no equal one precedes it.
 pub fn right(logits: &[f64], targets: &[u32], vocab: usize) -> Vec<bool> {
     let mut right = vec![true; targets.len()];
     for n in 0..targets.len() {

@@ -27,7 +27,7 @@ pub fn slots(recipe: &Recipe, config: &Config) -> Result<Vec<Slot>, RunError> {
 pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError> {
     let slots = slots(recipe, base.config())?;
     let lora = &recipe.lora;
-    // Checked here rather than after hours of training.
+    // Checked now rather than after hours of training.
     for format in &recipe.output.export {
         let lacking = |s: &&Slot| format.lacks(s, base.config()).is_some();
         let lacking: Vec<Slot> = slots.iter().filter(lacking).copied().collect();
@@ -47,7 +47,7 @@ pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError>
     Ok(Loaded { adapter, origin: Origin::default(), notices: Vec::new() })
 }
 
-/// Loads one or more adapters of any format, as their weighted sum with the recipe's rank and scale.
+/// Loads one or several adapters of any format as their weighted sum, with the recipe's rank and scale.
 ///
 /// A single adapter with weight 1 must have the recipe's scale. It gets the recipe's alpha, which not all files record. A
 /// weighted sum has no scale of its own and gets the recipe's.
@@ -65,7 +65,7 @@ pub fn read_adapters(
     let whole = matches!(paths, [AdapterPath { weight: 1.0, .. }]);
     if !whole && found.adapter.rank != lora.rank {
         return Err(RunError::Conflict(format!(
-            "{names} have rank {} together, but the recipe has rank = {}; make them equal",
+            "{names} have a total rank of {}, but the recipe has rank = {}; make them equal",
             found.adapter.rank, lora.rank
         )));
     }

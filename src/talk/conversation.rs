@@ -1,31 +1,31 @@
-//! [`Conversation`]: a conversation over several turns, as the ids in a cache.
+//! [`Conversation`]: a conversation of several turns, kept as the ids in a cache.
 //!
-//! A built-in layout keeps earlier turns as they are. A Jinja template may render earlier turns in another way than the
-//! last one (it may drop thoughts), so it renders all messages again; the common prefix stays in the cache.
+//! A built-in template keeps earlier turns unchanged. A Jinja template may render earlier turns differently from the last one
+//! (it may drop reasoning), so it renders all messages again; the common prefix stays in the cache.
 
 use crate::data::template::{self, BuiltIn, Message, Part, ReplyParts, Role, Template, TemplateError};
 use crate::data::tokenizer::{Special, Tokenizer};
 
-/// The turns so far.
+/// A conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
     messages: Vec<Message>,
-    /// Ids up to the newline after the last reply, in a built-in layout; empty before the first message.
+    /// Ids up to the newline after the last reply, with a built-in template; empty before the first message.
     history: Vec<u32>,
 }
 
-/// A message of the user with the conversation before it.
+/// A user message together with the conversation before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// All ids, up to the prompt for the reply.
+    /// All ids, including the generation prompt.
     pub ids: Vec<u32>,
-    /// All ids in the layout of earlier turns ([`BuiltIn::history`]).
+    /// All ids in the template of earlier turns ([`BuiltIn::history`]).
     history: Vec<u32>,
     message: Message,
 }
 
 impl Conversation {
-    /// An empty conversation under a system message, where there is one.
+    /// Starts a conversation, optionally with a system message.
     pub fn new(system: Option<String>) -> Conversation {
         let messages = system.into_iter().map(|content| Message::new(Role::System, content)).collect();
         Conversation { messages, history: Vec::new() }
@@ -37,12 +37,12 @@ impl Conversation {
         self.history.clear();
     }
 
-    /// Whether there is no message but the system message.
+    /// Whether there are no messages besides the system message.
     pub fn is_empty(&self) -> bool {
         self.messages.iter().all(|m| m.role == Role::System)
     }
 
-    /// A turn in which the user writes `message`.
+    /// Starts a turn in which the user writes `message`.
     pub fn ask(
         &self,
         template: &Template,
@@ -63,7 +63,7 @@ impl Conversation {
         let unsaid = if self.history.is_empty() { &self.messages[..] } else { &[] };
         let with = |layout: &'static BuiltIn| -> Result<Vec<u32>, TemplateError> {
             let ids = Template::BuiltIn(layout).prompt(tokenizer, &after(unsaid))?;
-            // Only the first message has <bos> before it.
+            // Only the first message has `<bos>` before it.
             let skipped = usize::from(!self.history.is_empty());
             Ok([&self.history, &ids[skipped..]].concat())
         };
@@ -71,9 +71,9 @@ impl Conversation {
         Ok(Turn { ids, history, message })
     }
 
-    /// Adds the model's reply to `turn`: its ids, without the token that ended it, and their text.
+    /// Adds the reply to `turn` to the conversation: its ids, without the end token, and their text.
     pub fn push(&mut self, tokenizer: &Tokenizer, turn: Turn, reply: &[u32], text: &str) {
-        // Later turns show no thoughts.
+        // Later turns contain no reasoning.
         let parts = ReplyParts::to(&turn.ids, tokenizer);
         let said = Message { thinking: String::new(), ..message(parts, text) };
         self.messages.extend([turn.message, said]);
@@ -84,7 +84,7 @@ impl Conversation {
     }
 }
 
-/// The assistant's message that `text`, control tokens spelled out, is; `parts` knows what the prompt has begun.
+/// Converts the text of a reply, with control tokens spelled out, to a message. `parts`: the parser started on the prompt.
 pub fn message(mut parts: ReplyParts, text: &str) -> Message {
     let mut message = Message::new(Role::Assistant, "");
     for part in parts.push(text).into_iter().chain(parts.finish()) {

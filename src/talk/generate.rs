@@ -1,4 +1,5 @@
-//! Replies: a prompt goes into the cache as far as it is not there yet, then one token after the other.
+//! Generating replies: the part of the prompt that is not in the cache yet is processed first, then one token at a time is
+//! generated.
 
 use std::ops::ControlFlow;
 
@@ -9,94 +10,96 @@ use crate::model::Model;
 use crate::model::decode::{Decoder, Lengths, Workspace};
 use crate::talk::sampling::{Sampler, Sampling};
 
-/// Tokens of a prompt that are taken in at once: enough to fill a device.
+/// Maximum number of prompt tokens per pass: enough to keep a device busy.
 pub const CHUNK: usize = 512;
 
-/// How a reply is made.
+/// How a reply is generated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Longest reply, in tokens.
+    /// Maximum number of tokens in a reply.
     pub max_new_tokens: usize,
-    /// Texts that end the reply; they are not part of it.
+    /// Texts that end the reply and are not part of it.
     pub stop: Vec<String>,
 }
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model ended it, or one of [`Options::stop`] did.
+    /// The model ended it, or one of [`Options::stop`] occurred.
     Stop,
     /// It reached [`Options::max_new_tokens`].
     Length,
-    /// The sequence reached its context.
+    /// The conversation reached the end of the context.
     Context,
-    /// The caller wanted no more.
+    /// The caller cancelled it.
     Cancelled,
 }
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
-    /// The tokens, without the one that ended the reply.
+    /// The tokens, without the end token.
     pub ids: Vec<u32>,
-    /// Their text, up to one of [`Options::stop`]. Control tokens are spelled out.
+    /// The text, up to one of [`Options::stop`]. Control tokens are spelled out.
     pub text: String,
-    /// Why it ended.
+    /// Why the reply ended.
     pub finish: Finish,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Those of them that were in the cache already.
+    /// Number of prompt tokens that were in the cache already.
     pub cached_tokens: usize,
 }
 
-/// Events of a running reply.
+/// Events during a reply.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// So many tokens of the prompt are in.
+    /// Number of prompt tokens that have been processed.
     Prompt(usize),
     /// The next piece of text: whole characters.
     Text(&'a str),
 }
 
-/// Why there is no reply.
+/// Why no reply was generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// Nothing to reply to.
+    /// An empty prompt.
     #[error("the prompt has no tokens; expected at least one")]
     Empty,
-    /// More than the cache holds.
-    #[error("the prompt has {found} tokens, the context holds {context}; shorten it, or raise the context")]
+    /// A prompt longer than the context.
+    #[error(
+        "the prompt has {found} tokens, but the context holds {context}; shorten it, or raise the context"
+    )]
     TooLong {
-        /// Its tokens.
+        /// Number of tokens in the prompt.
         found: usize,
-        /// The most there can be.
+        /// Maximum number of tokens.
         context: usize,
     },
-    /// An id that the vocabulary lacks.
-    #[error("the prompt has token {id}, the vocabulary ends at {last}")]
+    /// A token id outside the vocabulary.
+    #[error("the prompt has token {id}, but the vocabulary ends at {last}")]
     Token {
         /// The id.
         id: u32,
-        /// The largest there is.
+        /// The largest valid id.
         last: u32,
     },
-    /// Weights that give no numbers.
+    /// Logits that are not finite.
     #[error(
         "the logits after {tokens} tokens are not finite: the adapter, its weight or the base is damaged; try without \
          the adapter"
     )]
     NotFinite {
-        /// Tokens before.
+        /// Number of tokens before.
         tokens: usize,
     },
 }
 
-/// One conversation with the base, or with the base and an adapter. The common prefix of two prompts stays in the cache.
+/// A conversation with the base, with or without an adapter. The common prefix of two prompts stays in the cache.
 pub struct Generator<'a> {
     decoder: Decoder<'a>,
     tokenizer: &'a Tokenizer,
@@ -106,7 +109,7 @@ pub struct Generator<'a> {
 }
 
 impl<'a> Generator<'a> {
-    /// An empty conversation.
+    /// Starts an empty conversation.
     pub fn new(
         workspace: &'a Workspace<'a>,
         tokenizer: &'a Tokenizer,
@@ -121,7 +124,7 @@ impl<'a> Generator<'a> {
         &mut self.decoder
     }
 
-    /// Replies to `prompt`. Calls `hear` with every event; `hear` may cancel the reply.
+    /// Replies to `prompt`. Calls `hear` for every event; `hear` may cancel the reply.
     pub async fn reply(
         &mut self,
         prompt: &[u32],
@@ -168,7 +171,7 @@ impl<'a> Generator<'a> {
             if text.ended {
                 reply.finish = Finish::Stop;
             }
-            // Also without text: whoever listens can break off at every token.
+            // Emitted even if the text is empty, so that the caller can cancel after every token.
             if hear(Event::Text(&piece)).is_break() {
                 reply.finish = Finish::Cancelled;
             }
@@ -185,7 +188,8 @@ impl<'a> Generator<'a> {
         Ok(reply)
     }
 
-    /// Goes back to what `prompt` begins with, all but its last token at most; returns the tokens that stay.
+    /// Rewinds to the longest common prefix with `prompt`, leaving at least one token to process. Returns the number of tokens
+    /// kept.
     fn keep_common(&mut self, prompt: &[u32]) -> Result<usize, GenerateError> {
         let context = self.workspace.lengths().context;
         let last = self.tokenizer.vocab_size() as u32 - 1;
@@ -207,7 +211,7 @@ impl<'a> Generator<'a> {
 
     async fn choose(&mut self, ids: &[u32], sampler: &mut Sampler) -> Result<u32, GenerateError> {
         let tokens = self.ids.len() + ids.len();
-        // Rows of the embedding beyond the vocabulary belong to no token; such files are rare.
+        // Rows of the output matrix beyond the vocabulary belong to no token; few files have such rows.
         let vocab = self.tokenizer.vocab_size();
         if sampler.is_greedy() && vocab == self.workspace.vocab() {
             let likeliest = self.decoder.likeliest(ids).await?;
@@ -222,7 +226,7 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// Greedy replies to `prompts`, each a conversation of its own, of at most `max_new_tokens` tokens. `done` is called with the
+/// Greedy replies to `prompts`, each a separate conversation of at most `max_new_tokens` new tokens. `done` is called with the
 /// number of replies so far.
 pub async fn greedy(
     gpu: &Gpu,
@@ -249,7 +253,7 @@ pub async fn greedy(
     Ok(replies)
 }
 
-/// Text up to the first of some words, held back as long as one of them may have begun.
+/// Text up to the first stop text. Holds back text that may be the start of one.
 struct StopText<'a> {
     words: &'a [String],
     held: String,
@@ -261,7 +265,7 @@ impl StopText<'_> {
         StopText { words, held: String::new(), ended: false }
     }
 
-    /// The text that is now known to be part of the reply.
+    /// Adds a piece and returns the text that is now known to be part of the reply.
     fn push(&mut self, piece: &str) -> String {
         self.held += piece;
         let words = self.words.iter().filter(|w| !w.is_empty());
@@ -277,7 +281,7 @@ impl StopText<'_> {
         std::mem::replace(&mut self.held, held)
     }
 
-    /// Withheld text that did not become a stop text.
+    /// Returns the text that was held back but did not become a stop text.
     fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -303,7 +307,7 @@ mod tests {
         assert_eq!(StopText::new(&[]).push("END"), "END");
     }
 
-    /// The earliest stop text counts, in any order of the list.
+    /// The earliest stop text ends the reply, whatever its position in the list.
     #[test]
     fn the_first_stop_in_the_text_ends_it() {
         let words = ["two".to_string(), "one".to_string()];

@@ -1,8 +1,8 @@
-//! From logits to the next token: penalties, temperature, top-k, top-p, min-p, and a draw that the seed decides.
+//! Sampling: from logits to the next token, by penalties, temperature, top-k, top-p, min-p and a seeded draw.
 //!
-//! In transformers' order (`generation/utils.py`, `_get_logits_processor`): penalties on the logits, then temperature, then
-//! the cuts. Each cut keeps the head of the tokens sorted by logit, the smaller id first among equals; the draw is
-//! by inverse transform over the rest, with one number of ChaCha8 per token.
+//! The order is that of transformers (`generation/utils.py`, `_get_logits_processor`): penalties, then temperature, then the
+//! cuts. Each cut keeps the head of the tokens sorted by logit; among equal logits the smaller id comes first. The draw is by
+//! inverse transform over the remaining tokens, with one ChaCha8 number per token.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,22 +14,22 @@ use rand_chacha::ChaCha8Rng;
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by it; 0 takes the likeliest token.
+    /// Divides the logits; 0 takes the likeliest token.
     pub temperature: f64,
-    /// Number of the likeliest tokens to choose from; 0: all.
+    /// Sample from this many of the likeliest tokens only; 0: all.
     pub top_k: usize,
-    /// Only the likeliest tokens that together have this probability; 1: all.
+    /// Sample only from the likeliest tokens that together have this probability; 1: all.
     pub top_p: f64,
-    /// Only tokens with at least this part of the likeliest one's probability; 0: all.
+    /// Sample only tokens with at least this fraction of the likeliest token's probability; 0: all.
     pub min_p: f64,
-    /// A logit of a token that occurred, in the prompt or since, is divided by it if positive, else multiplied (Keskar
+    /// Divides the logit of a token that occurred in prompt or reply if the logit is positive, otherwise multiplies it (Keskar
     /// et al. 2019, arXiv:1909.05858); 1: none.
     pub repetition_penalty: f64,
-    /// Taken off the logits of tokens that were generated (OpenAI's parameter).
+    /// Subtracted from the logits of generated tokens (OpenAI's parameter).
     pub presence_penalty: f64,
-    /// Taken off these logits once for each time that the token was generated.
+    /// Subtracted from a token's logit once for each time that it was generated (OpenAI's parameter).
     pub frequency_penalty: f64,
-    /// Decides every draw.
+    /// Seed of all draws.
     pub seed: u64,
 }
 
@@ -46,13 +46,13 @@ impl Sampling {
         seed: 0,
     };
 
-    /// The settings that a family's authors recommend.
+    /// The settings recommended by a family's authors.
     pub const fn recommended(by: SamplingDefaults) -> Sampling {
         let SamplingDefaults { temperature, top_k, top_p } = by;
         Sampling { temperature, top_k, top_p, ..Sampling::GREEDY }
     }
 
-    /// Refuses values out of range, by their name.
+    /// Checks the ranges. Errors name the setting.
     pub fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: f64, from: f64, to: f64| match (from..=to).contains(&value) {
             true => Ok(()),
@@ -75,12 +75,12 @@ impl Sampling {
 pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
-    /// How often each token was generated; 0 for those of the prompt alone. Kept for penalties only.
+    /// How often each token was generated; 0 for tokens that occur only in the prompt. Empty if no penalty is set.
     occurred: HashMap<u32, u32>,
 }
 
 impl Sampler {
-    /// A sampler for a reply to `prompt`.
+    /// Creates a sampler for a reply to `prompt`.
     pub fn new(sampling: Sampling, prompt: &[u32]) -> Sampler {
         let random = ChaCha8Rng::seed_from_u64(sampling.seed);
         let occurred = match sampling.penalizes() {
@@ -90,12 +90,12 @@ impl Sampler {
         Sampler { sampling, random, occurred }
     }
 
-    /// Whether the likeliest token is all it needs to know.
+    /// Whether the likeliest token is all that it needs.
     pub fn is_greedy(&self) -> bool {
         self.sampling.temperature == 0.0 && !self.sampling.penalizes()
     }
 
-    /// The next token by a row of logits, which is changed; `None` where the largest of them is not finite.
+    /// Chooses the next token by a row of logits, which is modified. Returns `None` if the largest logit is not finite.
     pub fn next(&mut self, logits: &mut [f32]) -> Option<u32> {
         self.penalize(logits);
         let largest = likeliest(logits);
@@ -136,7 +136,8 @@ impl Sampler {
         let weight = |logit: f32| (f64::from(logit - largest) / s.temperature).exp();
         let all = if s.top_k == 0 { logits.len() } else { s.top_k.min(logits.len()) };
         let point: f64 = self.random.random();
-        // Sorting a whole vocabulary is slow and seldom needed: the head, and eight times as much where that does not do.
+        // Sorting a whole vocabulary is slow and rarely needed: sort only the head, and a head eight times as large if that is
+        // not enough.
         let mut count = all.min(64.max(s.top_k));
         loop {
             let head = head(logits, count);
@@ -153,14 +154,14 @@ impl Sampler {
     }
 }
 
-/// Where in the sorted `weights`, which add up to `total` with what is not among them, the draw falls; `None` where
-/// that depends on the rest. `whole`: there is no rest.
+/// The position in the sorted `weights` at which the draw falls. `total`: sum of all weights, including those that are not in
+/// `weights`. Returns `None` if the result depends on the missing weights. `whole`: no weights are missing.
 fn choose(weights: &[f64], total: f64, s: &Sampling, point: f64, whole: bool) -> Option<usize> {
     let mut sum = 0.0;
     let mut sums = Vec::with_capacity(weights.len());
     let mut cut = false;
     for &weight in weights {
-        // The likeliest always stays; the token that reaches top_p does too.
+        // The likeliest token always stays; the token that reaches top_p stays too.
         if !sums.is_empty() && (weight < s.min_p || sum >= s.top_p * total && s.top_p < 1.0) {
             cut = true;
             break;
@@ -195,14 +196,14 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// The larger logit is greater, of equals the smaller id.
+/// Ordered by logit; among equal logits the smaller id is greater.
 impl Ord for Candidate {
     fn cmp(&self, other: &Candidate) -> std::cmp::Ordering {
         self.logit.total_cmp(&other.logit).then(other.id.cmp(&self.id))
     }
 }
 
-/// The `count` greatest, greatest first.
+/// The `count` greatest candidates, greatest first.
 fn head(logits: &[f32], count: usize) -> Vec<Candidate> {
     let mut candidates = (0..).zip(logits).map(|(id, &logit)| Candidate { logit, id });
     let mut heap: BinaryHeap<Reverse<Candidate>> = candidates.by_ref().take(count).map(Reverse).collect();
@@ -215,7 +216,7 @@ fn head(logits: &[f32], count: usize) -> Vec<Candidate> {
     heap.into_sorted_vec().into_iter().map(|Reverse(c)| c).collect()
 }
 
-/// Index of the largest of a row of logits; the first of equals, 0 of none.
+/// Index of the largest logit: the first one among equals, 0 if there are none.
 pub fn likeliest(logits: &[f32]) -> usize {
     (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap_or_default()
 }
@@ -226,7 +227,7 @@ mod tests {
 
     const RANDOM: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
 
-    /// The draw by sorting all logits.
+    /// The same draw by sorting all logits.
     fn plain(logits: &[f32], s: &Sampling, point: f64) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(cases, 3000);
     }
 
-    /// 20 000 draws of five tokens: within four standard deviations of the softmax.
+    /// 20 000 draws of five tokens agree with the softmax within four standard deviations.
     #[test]
     fn frequencies_are_the_softmax() {
         let logits = [0.0f32, 1.0, 2.0, -1.0, 0.5];
@@ -325,7 +326,8 @@ mod tests {
         assert_ne!(draws(7), draws(8));
     }
 
-    /// transformers' RepetitionPenaltyLogitsProcessor: 2 → 1, -1 → -2 at a penalty of 2; OpenAI's two by count.
+    /// transformers' RepetitionPenaltyLogitsProcessor with a penalty of 2 maps 2 → 1 and -1 → -2; OpenAI's penalties depend on
+    /// the count.
     #[test]
     fn penalties_are_of_what_occurred() {
         let s = Sampling {

@@ -25,7 +25,7 @@ pub fn bench_numbers(place: Place) {
     );
     place.refused(
         &["bench", "model.gguf", "--sweep=layers"],
-        "--sweep layers needs a size of Gemma 4 (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found model.gguf",
+        "--sweep layers needs a published size (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found model.gguf",
     );
     place.refused(
         &["bench", "tiny", "--sweep=tokens", "--sequence=63"],

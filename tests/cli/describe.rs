@@ -181,7 +181,7 @@ pub fn inspect_samples(place: Place) {
     place.write("nothing.jsonl", "");
     place.refused(
         &["inspect", "nothing.jsonl"],
-        "nothing.jsonl: the file holds no sample; expected one JSON object a line",
+        "nothing.jsonl: the file contains no sample; expected one JSON object per line",
     );
 }
 

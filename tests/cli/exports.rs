@@ -18,7 +18,7 @@ pub fn exports(place: Place) {
         &text,
         &[
             effect,
-            "exported   run: peft, reloaded: the same logits",
+            "exported   run: peft, reloaded: identical logits",
             "exported   run/adapter-f16.gguf: gguf-lora-f16, reloaded: logits differ by … of what the adapter changes",
         ],
     );
@@ -34,8 +34,8 @@ pub fn exports(place: Place) {
             &text,
             &[
                 "effect     KL divergence …",
-                "exported   other/mlx: mlx, reloaded: the same logits",
-                "exported   other/rullama-v0.safetensors: rullama-v0, reloaded: the same logits",
+                "exported   other/mlx: mlx, reloaded: identical logits",
+                "exported   other/rullama-v0.safetensors: rullama-v0, reloaded: identical logits",
             ],
         );
     }

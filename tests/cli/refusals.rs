@@ -62,7 +62,7 @@ pub fn datasets(place: Place) {
         place.refused(&["recipe.toml"], &format!("data.jsonl{expected}"));
     };
     let sound = DATA.lines().next().expect("a line");
-    refused("", ": the file holds no sample; expected one JSON object a line");
+    refused("", ": the file contains no sample; expected one JSON object per line");
     refused(
         &format!("{sound}\n\n{sound}\n"),
         " line 2: the line is empty; expected a JSON object (empty lines are accepted only at the end)",

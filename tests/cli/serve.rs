@@ -266,7 +266,7 @@ fn bad_messages(server: &Server) {
     bad_message(
         json!({ "role": "tool", "content": "x" }),
         "messages",
-        "message 1 is from a tool; expected it behind an assistant message …",
+        "message 1 is from a tool; expected it after an assistant message …",
     );
     let call = |call: Json| json!({ "role": "assistant", "tool_calls": [call] });
     bad_message(call(json!({})), "messages[0].tool_calls[0].function", "expected an object, found null");
@@ -299,7 +299,7 @@ fn bad_messages(server: &Server) {
     bad(
         json!({ "messages": [{ "role": "user", "content": long }] }),
         "messages",
-        "the messages have … tokens, the context holds 1024; shorten them",
+        "the messages have … tokens, but the context holds 1024; shorten them",
     );
 }
 

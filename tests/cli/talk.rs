@@ -24,7 +24,10 @@ pub fn refusals(place: Place) {
     generate(&["--max-tokens=0"], "--max-tokens must be at least 1");
     generate(&["--context=0"], "--context 0: expected 1 to 1024, the context of tiny");
     generate(&["--context=1025"], "--context 1025: expected 1 to 1024, the context of tiny");
-    generate(&["--adapter=no"], "no: does not exist; name a PEFT or mlx-lm folder, a GGUF LoRA or …");
+    generate(
+        &["--adapter=no"],
+        "no: does not exist; give the path of a PEFT or mlx-lm folder, a GGUF LoRA or …",
+    );
     generate(
         &["--adapter=data.jsonl=half"],
         "--adapter data.jsonl=half: invalid weight \"half\": expected a number after the last `=`, as in data.jsonl=0.5",
@@ -122,7 +125,7 @@ pub fn generate(place: Place) {
     );
     place.refused_on_device(
         &[&greedy[..], &["--prompt=Hello!", "--context=4"]].concat(),
-        "the prompt has 11 tokens, the context holds 4; shorten it, or raise the context",
+        "the prompt has 11 tokens, but the context holds 4; shorten it, or raise the context",
     );
     let cut = place.command(&[&greedy[..], &["--prompt=Hello!", "--context=13"]].concat()).output();
     assert_eq!(
@@ -183,7 +186,7 @@ pub fn chat_commands(place: Place) {
     let (_, errors) = chat(&place, &["--context=30"], "Hello!\nWhat is 7 plus 8?\n");
     assert_eq!(
         errors,
-        "error: the prompt has 37 tokens, the context holds 30; shorten it, or raise the context\n"
+        "error: the prompt has 37 tokens, but the context holds 30; shorten it, or raise the context\n"
     );
 }
 

@@ -81,7 +81,7 @@ fn a_damaged_entry_is_made_anew_with_a_word() {
         let again = read();
         assert_eq!(again.samples, fresh.samples);
         let word = again.notices.last().expect("a word").to_string();
-        assert!(word.contains("were damaged and are rebuilt"), "{word}");
+        assert!(word.contains("were damaged and have been rebuilt"), "{word}");
         assert_eq!(std::fs::read(&entry).expect("there"), sound, "and it is whole again");
     }
 }
@@ -96,7 +96,7 @@ fn a_cache_that_cannot_be_written_costs_only_time() {
         files::read(&path, &tokenizer(), &OPTIONS, Some(&cache(&path.join("inside")))).expect("sound");
     assert_eq!(dataset.samples.len(), 4);
     let word = dataset.notices.last().expect("a word").to_string();
-    assert!(word.contains("its tokens are not cached: cannot write "), "{word}");
+    assert!(word.contains("its tokens cannot be cached: cannot write "), "{word}");
     assert!(!Cache::new(folder.path().into()).is_worth(LINES.len()), "small files are not worth it");
 }
 

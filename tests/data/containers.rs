@@ -39,7 +39,7 @@ fn arrays_hold_the_same_samples_as_lines() {
     }
     let refused =
         |text: &str, expected: &str| assert_eq!(read(text.as_bytes(), "x.json"), Err(expected.to_owned()));
-    refused("[]", "x.json: the JSON array holds no item");
+    refused("[]", "x.json: the JSON array contains no item");
     refused(&format!("[{PAIR}, 3]"), "x.json item 2: expected a JSON object, found a number");
     refused(
         &format!("[\n{PAIR}\n{PAIR}]"),
@@ -69,7 +69,7 @@ fn compressed_files_are_told_by_their_first_bytes() {
     for (mut bytes, name) in [(gzip(lines.as_bytes()), "gzip"), (zstd, "zstd")] {
         bytes.truncate(bytes.len() - 6);
         let error = read(&bytes, "x.gz").expect_err("cut");
-        assert!(error.starts_with(&format!("x.gz: cannot be unpacked as {name}: ")), "{error}");
+        assert!(error.starts_with(&format!("x.gz: cannot be decompressed as {name}: ")), "{error}");
     }
 }
 
@@ -118,7 +118,7 @@ fn folders_and_patterns_are_files_in_the_order_of_their_names() {
     };
     let (found, notice) = names(root);
     assert_eq!(found, ["a.json", "b.jsonl", "sub/c.jsonl.gz", "sub/d.PARQUET"]);
-    assert_eq!(notice, Some(format!("{}: no samples, skipped: README.md, x.txt", root.display())));
+    assert_eq!(notice, Some(format!("{}: skipped files without samples: README.md, x.txt", root.display())));
     assert_eq!(names(&root.join("*.json*")).0, ["a.json", "b.jsonl"]);
     assert_eq!(names(&root.join("**/*.gz")).0, ["sub/c.jsonl.gz"]);
     assert_eq!(names(&root.join("b.jsonl")).0, ["b.jsonl"]);
@@ -133,7 +133,7 @@ fn folders_and_patterns_are_files_in_the_order_of_their_names() {
     assert_eq!(
         refused(&empty),
         format!(
-            "{}: the folder holds no samples; expected files that end in .jsonl, .ndjson, .json, .parquet, .pq, also with \
+            "{}: the folder contains no samples; expected files that end in .jsonl, .ndjson, .json, .parquet, .pq, optionally with \
              .gz or .zst",
             empty.display()
         )

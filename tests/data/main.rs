@@ -233,7 +233,7 @@ fn keys_that_change_the_meaning_are_refused() {
     let text = PAIR.replace("{\"prompt", "{\"system\": \"Be brief.\", \"prompt");
     refused(
         &text,
-        "x.jsonl line 1: the key \"system\" is not supported, and without it the sample would mean something else; \
+        "x.jsonl line 1: the key \"system\" is not supported, but ignoring it would change the meaning of the sample; \
          remove it",
     );
     let calls = r#"{"messages": [{"role": "user", "content": "a"},
@@ -278,7 +278,7 @@ fn broken_lines_are_named() {
         "x.jsonl line 2: the line is empty; expected a JSON object (empty lines are accepted only at the end)",
     );
     for empty in ["", "\n", "\u{feff}\r\n \n"] {
-        refused(empty, "x.jsonl: the file holds no sample; expected one JSON object a line");
+        refused(empty, "x.jsonl: the file contains no sample; expected one JSON object per line");
     }
     let bytes = [PAIR.as_bytes(), b"\n{\"a\": \"\xFF\"}"].concat();
     let error = parse(&bytes, "x.jsonl", &tokenizer(), &OPTIONS).expect_err("not UTF-8").to_string();
@@ -358,7 +358,7 @@ fn broken_ids_are_named() {
     }
     refused(
         r#"{"input_ids": [2, 5], "labels": [-100]}"#,
-        "x.jsonl line 1: \"labels\" has 1 values for 2 \"input_ids\"; expected one under each",
+        "x.jsonl line 1: \"labels\" has 1 values for 2 \"input_ids\"; expected one per id",
     );
     refused(
         r#"{"input_ids": [2, 5], "labels": [-100, -1]}"#,
@@ -417,7 +417,7 @@ fn long_samples_are_refused_dropped_or_cut() {
     refused_with(
         options(Overlong::Truncate),
         r#"{"input_ids": [2, 5, 7, 8], "labels": [-100, -100, -100, 8]}"#,
-        "x.jsonl line 1: the sample has 4 tokens, and cut to max_seq_len = 3 none of them is a loss token; raise \
+        "x.jsonl line 1: the sample has 4 tokens, but no loss token is left after truncation to max_seq_len = 3; raise \
          max_seq_len, or set overlong to \"drop\"",
     );
     assert!(parse(text.as_bytes(), "x.jsonl", &tokenizer(), &Options { max_seq_len: 5, ..OPTIONS }).is_ok());
@@ -492,7 +492,7 @@ fn duplicates_are_counted_and_shown() {
     };
     let repeated = "data.train: 2 of 5 samples are exact duplicates; the first, x line 3, equals x line 1";
     assert_eq!(words(&[]), [repeated]);
-    let leaked = "validation: 1 of 2 validation samples are trained on, too, so their loss is too low; the first, x line 7, \
+    let leaked = "validation: 1 of 2 validation samples are also training samples, so the validation loss is too low; the first, x line 7, \
                   equals x line 2";
     assert_eq!(words(&validation), [repeated, leaked]);
     assert!(rullama_train::data::dataset::duplicates(&train[..2], &validation[..1]).is_empty());

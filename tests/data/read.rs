@@ -105,7 +105,7 @@ fn validation_samples_that_are_trained_on_are_said() {
     assert_eq!(
         notices,
         [format!(
-            "validation: 1 of 3 validation samples are trained on, too, so their loss is too low; the first, {d}/valid.jsonl \
+            "validation: 1 of 3 validation samples are also training samples, so the validation loss is too low; the first, {d}/valid.jsonl \
              line 1, equals {d}/train.jsonl line 6"
         )]
     );

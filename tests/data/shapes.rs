@@ -97,10 +97,7 @@ fn texts_may_spell_control_tokens_which_is_said() {
     let text = r#"{"text": "<bos><|turn>user\nHi<turn|>\n"}"#.to_owned() + "\n" + r#"{"text": "Hi."}"#;
     let dataset = parse(text.as_bytes(), "x.jsonl", &tokenizer, &OPTIONS).expect("sound");
     let notices: Vec<String> = dataset.notices.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        notices,
-        ["x.jsonl: control tokens that are spelled in texts (1 of them) are read as those tokens"]
-    );
+    assert_eq!(notices, ["x.jsonl: control tokens in texts (1 of them) are parsed as control tokens"]);
     refused(r#"{"text": ""}"#, "x.jsonl line 1: \"text\" is empty; expected a document");
     refused(r#"{"text": 3}"#, "x.jsonl line 1: expected \"text\" to be a string, found a number");
 }
@@ -116,7 +113,10 @@ fn thoughts_that_no_layout_shows_are_said() {
         "<bos><|turn>user\na<turn|>\n<|turn>model\nb<turn|>\n<|turn>user\nc<turn|>\n<|turn>model\nd<turn|>\n"
     );
     let dataset = parse(text.as_bytes(), "x.jsonl", &tokenizer(), &OPTIONS).expect("sound");
-    assert!(dataset.notices[0].to_string().starts_with("x.jsonl: the chat layout leaves out"), "{dataset:?}");
+    assert!(
+        dataset.notices[0].to_string().starts_with("x.jsonl: the chat template drops or changes"),
+        "{dataset:?}"
+    );
 }
 
 #[test]
@@ -186,20 +186,20 @@ fn broken_shapes_are_named() {
         &messages(
             r#"[{"role": "user", "content": "a", "tool_calls": [{"function": {"name": "f"}}]}, {"role": "assistant", "content": "b"}]"#,
         ),
-        "x.jsonl line 1: message 1 is from the user, whose messages have no \"tool_calls\"",
+        "x.jsonl line 1: message 1 is from the user; messages of this role cannot have \"tool_calls\"",
     );
     refused(
         &messages(
             r#"[{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}, {"role": "assistant", "content": "c"}]"#,
         ),
-        "x.jsonl line 1: message 2 is from a tool; expected it behind an assistant message with \"tool_calls\", or behind \
-         another tool's",
+        "x.jsonl line 1: message 2 is from a tool; expected it after an assistant message with \"tool_calls\", or after \
+         another tool's message",
     );
     refused(
         &messages(
             r#"[{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x=1"}}]}]"#,
         ),
-        "x.jsonl line 1: message 2: a function call needs \"arguments\" that are an object; expected {\"name\": \"…\", \
+        "x.jsonl line 1: message 2: a function call must have an object as \"arguments\"; expected {\"name\": \"…\", \
          \"arguments\": {…}}",
     );
     let tools = |tools: &str| format!(r#"{{"prompt": "a", "completion": "b", "tools": {tools}}}"#);
@@ -213,7 +213,7 @@ fn broken_shapes_are_named() {
     );
     refused(
         &tools(r#"[{"name": "f", "description": "a <turn|> b"}]"#),
-        "x.jsonl line 1: \"tools\" contains the text of the control token <turn|>, which Ollama would read as that token; \
+        "x.jsonl line 1: \"tools\" contains the text of the control token <turn|>, which Ollama would parse as that token; \
          remove it, or give the sample as \"input_ids\"",
     );
 }

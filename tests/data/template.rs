@@ -192,15 +192,15 @@ fn what_cannot_be_masked_is_refused_by_name() {
         PLAIN.replace("m.content | trim", "m.content + ('!' if loop.last and m.role == 'assistant' else '')");
     assert_eq!(
         refused(&numbered, &four_turns()),
-        "message 2: its tokens cannot be told from the rest: the template renders it differently once other messages \
-         follow; set data.train_on = \"last_assistant\", or cut the conversation behind it"
+        "message 2: its tokens cannot be separated from the others: the template renders it differently once other messages \
+         follow; set data.train_on = \"last_assistant\", or end the conversation after it"
     );
     assert!(rendered(&jinja(&numbered), &tokenizer, &four_turns(), TrainOn::LastAssistant).is_ok());
     // The prompt names another role than the message.
     let other = PLAIN.replace("'<|turn>assistant\n'", "'<|turn>model\n'");
     assert_eq!(
         refused(&other, &four_turns()),
-        "message 2: its tokens cannot be told from the rest: the prompt for it goes on with \"model\\n\", the message with \
+        "message 2: its tokens cannot be separated from the others: the prompt continues with \"model\\n\", the message with \
          \"assistant\\nb c<turn|>\\n\"; expected the message to begin with its prompt. Choose another data.template, or \
          data.train_on = \"all\""
     );
@@ -208,10 +208,10 @@ fn what_cannot_be_masked_is_refused_by_name() {
     let spaced = PLAIN.replace("m.role + '\n'", "m.role + ': '").replace("assistant\n'", "assistant: '");
     let error = refused(&spaced, &four_turns());
     assert!(
-        error.starts_with("message 2: its tokens cannot be told from the rest: the template's text "),
+        error.starts_with("message 2: its tokens cannot be separated from the others: one token covers both the template's text "),
         "{error}"
     );
-    assert!(error.contains("share a token"), "{error}");
+    assert!(error.contains("one token covers both"), "{error}");
     // The template's own words.
     let raising = "{{ raise_exception('only one turn, please') }}";
     assert_eq!(
@@ -224,7 +224,7 @@ fn what_cannot_be_masked_is_refused_by_name() {
     let once = "{% generation %}{{ messages[1].content }}{% endgeneration %}";
     assert_eq!(
         refused(once, &four_turns()),
-        "message 2: its tokens cannot be told from the rest: the template marks 1 answers with {% generation %}, the \
+        "message 2: its tokens cannot be separated from the others: the template marks 1 answers with {% generation %}, the \
          conversation has 2; correct the template"
     );
 }

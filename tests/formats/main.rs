@@ -382,8 +382,8 @@ fn the_program_exports_and_compares() {
         .chain(["--base", base, "--out", out])
         .collect();
     let shown = export(&source, &all).expect("exported");
-    assert!(shown.contains("66 matrices of ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
-    assert_eq!(shown.matches("read back; logits were not compared").count(), 5, "{shown}");
+    assert!(shown.contains("66 matrix pairs for ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
+    assert_eq!(shown.matches("reloaded; logits were not compared").count(), 5, "{shown}");
     // Exporting a folder of PEFT gives the tensors of PEFT, through any intermediate format.
     let tensors = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).expect("there");
     for format in [Format::PeftConditionalGeneration, Format::GgufLora, Format::Mlx] {
@@ -400,7 +400,7 @@ fn the_program_exports_and_compares() {
     let [first, second] = &halves;
     let arguments = [second, "--to", "gguf-lora", "--base", base, "--out", sum.to_str().expect("UTF-8")];
     let shown = export(first.as_ref(), &arguments).expect("exported");
-    assert!(shown.contains("66 matrices of ") && shown.contains("rank 8, scale 1.0000"), "{shown}");
+    assert!(shown.contains("66 matrix pairs for ") && shown.contains("rank 8, scale 1.0000"), "{shown}");
     let (dense, one) = (dense(), read_any(&source, &dense(), None).expect("sound"));
     let read = read_any(&sum.join("adapter.gguf"), &dense, None).expect("sound");
     assert_eq!(read.pairs, Adapter::combine(&[(&one, 0.5), (&one, 0.5)]).expect("they fit").pairs);
@@ -573,7 +573,10 @@ fn several_adapters_are_loaded_as_one() {
     let start = warm(2 * RANK).unwrap_or_else(|e| panic!("{e}")).adapter;
     assert_eq!((start.alpha, &start), (5.0, &sum.adapter.rescaled(5.0, false)));
     let error = warm(RANK).map(drop).expect_err("the ranks add up").to_string();
-    assert!(error.contains("have rank 6 together, but the recipe has rank = 3; make them equal"), "{error}");
+    assert!(
+        error.contains("have a total rank of 6, but the recipe has rank = 3; make them equal"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -592,7 +595,7 @@ fn an_adapter_path_may_have_a_weight() {
     }
     for (text, expected) in [
         ("", "\"\" has no path, expected PATH or PATH=WEIGHT"),
-        ("=0.5", "names no adapter"),
+        ("=0.5", "has no path, expected PATH or PATH=WEIGHT"),
         ("a=0", "\"a=0\" has the weight 0, expected a finite number other than 0"),
         ("a=inf", "\"a=inf\" has the weight inf"),
         ("a=nan", "\"a=nan\" has the weight NaN"),

@@ -76,7 +76,7 @@ pub struct BenchArgs {
     /// Adapter for --decode, in any export format [default: a random one of --rank on every linear layer]; may be repeated.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", requires = "decode")]
     adapters: Vec<String>,
-    /// KernelSetting to use, like device.kernels in a recipe: auto, f32, f16 or cooperative.
+    /// Kernels to use, like device.kernels in a recipe: auto, f32, f16 or cooperative.
     #[arg(long, value_name = "KERNELS", default_value = "auto", value_parser = kernels)]
     kernels: KernelSetting,
     /// Same as --kernels f32.

@@ -179,8 +179,10 @@ fn prompt(served: &Served, conversation: &Conversation) -> Result<Vec<u32>, ApiE
         .map_err(|e| bad(format!("messages: {e}"), None))?;
     if prompt.len() > served.context {
         let found = prompt.len();
-        let message =
-            format!("the messages have {found} tokens, the context holds {}; shorten them", served.context);
+        let message = format!(
+            "the messages have {found} tokens, but the context holds {}; shorten them",
+            served.context
+        );
         return Err(bad(message, Some("context_length_exceeded")));
     }
     Ok(prompt)

@@ -1,5 +1,6 @@
 //! `{"instruction": "…", "input": "…", "output": "…"}`: one user turn, `instruction` and `input` joined by a newline as
-//! LLaMA-Factory does, and one assistant turn. Its `system` and `history` (pairs of question and answer) are read, too.
+//! LLaMA-Factory does, and one assistant turn. LLaMA-Factory's keys `system` and `history` (pairs of question and answer) are
+//! read too.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +8,7 @@ use super::error::Problem;
 use super::record::{Ignored, is_empty, list, optional_text, text, wrong};
 use crate::data::template::{Conversation, Message, Role};
 
-/// The instruction as a conversation.
+/// Converts a record to a conversation.
 pub(super) fn conversation(
     object: &Map<String, Value>,
     ignored: &mut Ignored,

@@ -1,9 +1,9 @@
-//! Tokenized files, kept between runs under the digest of everything that decides their tokens: the file's bytes, the
-//! tokenizer, the template, the options, and the version of this program's reading.
+//! A cache of tokenized files. The key is the digest of everything that decides the tokens: the file's bytes, the tokenizer,
+//! the template, the options, and `VERSION`.
 //!
-//! An entry is `MAGIC`, the SHA-256 of the rest, the length of a JSON header, the header, and little-endian u32 arrays:
-//! the samples' record numbers, lengths, and numbers of loss runs and of odd labels; then all ids, runs (start, length)
-//! of labels that equal their ids, and labels that do not (position, label).
+//! An entry consists of `MAGIC`, the SHA-256 of the rest, the length of a JSON header, the header, and little-endian u32
+//! arrays: for each sample its record number, length, number of loss runs and number of other labels; then all ids, the runs
+//! (start, length) of labels that equal their ids, and the other labels (position, label).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,31 +17,31 @@ use crate::data::batch::{IGNORE, Sample};
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
-/// Raised whenever the same file could give other tokens, or the layout of an entry changes.
+/// Must be raised when the same file could give different tokens, or when the layout of an entry changes.
 const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"RLTOKENS";
-/// Below this size reading is as fast as looking up.
+/// Smaller files are read about as fast as they are looked up.
 const LEAST_BYTES: usize = 1 << 20;
-/// Entries that were not used for so long are removed.
+/// Entries that were not used for this long are removed.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 const ENDING: &str = "tokens";
 
-/// A folder of tokenized files.
+/// A folder with the tokens of files that were read before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cache {
-    /// The folder; it is made where it is missing.
+    /// The folder. It is created if it does not exist.
     pub dir: PathBuf,
     /// Files smaller than this are not cached.
     pub least_bytes: usize,
 }
 
-/// The entry of the cache under a key.
+/// Result of a lookup.
 pub enum Entry {
-    /// The file's samples.
+    /// The samples of the file.
     Found(Dataset),
-    /// Nothing.
+    /// There is no entry.
     Missing,
-    /// A file that is no whole entry.
+    /// The entry at this path is damaged.
     Broken(PathBuf),
 }
 
@@ -57,22 +57,22 @@ struct Header {
 }
 
 impl Cache {
-    /// A cache in a folder.
+    /// Creates a cache in `dir`.
     pub fn new(dir: PathBuf) -> Cache {
         Cache { dir, least_bytes: LEAST_BYTES }
     }
 
-    /// The user's own, where the system has a place for such (`$XDG_CACHE_HOME` or `~/.cache` on Linux).
+    /// The user's cache, if the system has a cache folder (`$XDG_CACHE_HOME` or `~/.cache` on Linux).
     pub fn of_user() -> Option<Cache> {
         user_folder().map(|dir| Cache::new(dir.join("rullama-train").join("datasets")))
     }
 
-    /// Whether the entry of a file of this size is kept.
+    /// Whether a file of `bytes` bytes is cached.
     pub fn is_worth(&self, bytes: usize) -> bool {
         bytes >= self.least_bytes
     }
 
-    /// The digest under which a file's tokens lie, in hex.
+    /// The key of a file's tokens: a SHA-256 in hex.
     pub fn key(bytes: &[u8], tokenizer: &Tokenizer, options: &Options) -> String {
         let Options { format, template, train_on, max_seq_len, overlong, invalid } = options;
         let mut hash = Sha256::new();
@@ -87,7 +87,7 @@ impl Cache {
         self.dir.join(format!("{key}.{ENDING}"))
     }
 
-    /// The samples under a key; `name` is what the file is called now.
+    /// Looks up the samples under a key. `name`: current name of the file, for messages.
     pub fn load(&self, key: &str, name: &str) -> Entry {
         let path = self.path(key);
         let bytes = match files::read(&path) {
@@ -97,7 +97,7 @@ impl Cache {
         };
         match decode(&bytes, name) {
             Some(dataset) => {
-                // Its age counts from the last use; where that cannot be set, it only goes sooner.
+                // The age counts from the last use. If the time cannot be set, the entry is only removed sooner.
                 let _ = std::fs::File::options()
                     .append(true)
                     .open(&path)
@@ -108,7 +108,7 @@ impl Cache {
         }
     }
 
-    /// Keeps samples under a key, whole or not at all, and removes what was not used for long.
+    /// Stores samples under a key, atomically, and removes old entries.
     pub fn store(&self, key: &str, dataset: &Dataset) -> Result<(), files::Error> {
         files::write_atomic(&self.path(key), &encode(dataset))?;
         prune(&self.dir);
@@ -126,7 +126,7 @@ fn user_folder() -> Option<PathBuf> {
     None
 }
 
-/// Best effort: what cannot be removed stays.
+/// Removes old entries. Entries that cannot be removed are ignored.
 fn prune(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let unused = |modified: SystemTime| modified.elapsed().is_ok_and(|age| age > KEPT);
@@ -185,7 +185,7 @@ fn encode(dataset: &Dataset) -> Vec<u8> {
     [&MAGIC[..], &Sha256::digest(&rest), &rest].concat()
 }
 
-/// `None` where the bytes are no whole entry.
+/// Decodes an entry. Returns `None` if it is damaged.
 fn decode(bytes: &[u8], name: &str) -> Option<Dataset> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (digest, rest) = rest.split_at_checked(32)?;

@@ -1,5 +1,5 @@
-//! The records of a file: JSON Lines or a JSON array, also compressed by gzip or zstd, or Parquet.
-//! Told apart by their first bytes, not by names.
+//! The container of a file's records: JSON Lines, a JSON array (both optionally compressed by gzip or zstd), or Parquet.
+//! Containers are recognized by their first bytes, not by file names.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -13,7 +13,7 @@ use super::record;
 /// Container of a file's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Container {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Lines,
     /// One JSON array of objects.
     Array,
@@ -22,7 +22,7 @@ pub enum Container {
 }
 
 impl Container {
-    /// Its name.
+    /// The name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Container::Lines => "JSON Lines",
@@ -31,7 +31,7 @@ impl Container {
         }
     }
 
-    /// Word for one of its records; records count from 1.
+    /// The word for one of its records in messages. Records count from 1.
     pub fn unit(self) -> &'static str {
         match self {
             Container::Lines => "line",
@@ -41,17 +41,17 @@ impl Container {
     }
 }
 
-/// How a file was compressed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Compression {
-    /// gzip (RFC 1952), one member or several.
+    /// gzip (RFC 1952), with one or several members.
     Gzip,
     /// zstd (RFC 8878).
     Zstd,
 }
 
 impl Compression {
-    /// Its name.
+    /// The name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
@@ -66,7 +66,7 @@ pub(super) struct Unpacked<'a> {
     pub compression: Option<Compression>,
 }
 
-/// Uncompresses what is compressed.
+/// Decompresses a file if it is compressed.
 pub(super) fn unpack(bytes: &[u8]) -> Result<Unpacked<'_>, Problem> {
     let compression = match bytes {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -94,15 +94,15 @@ fn unpack_zstd(bytes: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
 #[cfg(not(feature = "zstd"))]
 fn unpack_zstd(_: &[u8], _: &mut Vec<u8>) -> std::io::Result<()> {
     Err(std::io::Error::other(
-        "this build leaves zstd out; build it with the feature \"zstd\", or unpack the file",
+        "this build does not support zstd; build it with the feature \"zstd\", or decompress the file",
     ))
 }
 
-/// Records in their order.
+/// The records of a file, in order.
 pub(super) enum Records<'a> {
-    /// JSON texts, one an object.
+    /// JSON texts, one per object.
     Texts(Container, Vec<&'a [u8]>),
-    /// Rows, as objects.
+    /// Rows as JSON objects.
     Rows(Vec<Map<String, Value>>),
 }
 
@@ -121,7 +121,7 @@ impl Records<'_> {
         }
     }
 
-    /// Record `index`, from 0.
+    /// The record at `index`, from 0.
     pub fn get(&self, index: usize) -> Result<Cow<'_, Map<String, Value>>, Problem> {
         match self {
             Records::Texts(_, texts) => record::object(texts[index]).map(Cow::Owned),
@@ -130,7 +130,7 @@ impl Records<'_> {
     }
 }
 
-/// A byte order mark, CRLF and empty lines at the end are accepted.
+/// Splits a file into records. Accepts a byte order mark, CRLF line endings, and empty lines at the end.
 pub(super) fn records<'a>(unpacked: &'a Unpacked) -> Result<Records<'a>, Problem> {
     if unpacked.bytes.starts_with(b"PAR1") {
         return rows(&unpacked.bytes).map(Records::Rows);
@@ -140,12 +140,13 @@ pub(super) fn records<'a>(unpacked: &'a Unpacked) -> Result<Records<'a>, Problem
     if bytes.trim_ascii_start().starts_with(b"[") && !is_line(bytes) {
         return array(bytes).map(|items| Records::Texts(Container::Array, items));
     }
-    // Splitting nothing gives one empty line, which an empty file does not have.
+    // `split` on an empty text yields one empty line.
     let lines = bytes.split(|&b| b == b'\n').filter(|_| !bytes.is_empty()).collect();
     Ok(Records::Texts(Container::Lines, lines))
 }
 
-/// Whether the first line is a whole JSON array and others follow: lines that are no objects, and refused as such.
+/// Whether the first line is a complete JSON array and more lines follow: such a file is JSON Lines whose records are not
+/// objects, which is an error.
 fn is_line(bytes: &[u8]) -> bool {
     let mut lines = bytes.splitn(2, |&b| b == b'\n');
     let first = lines.next().unwrap_or_default();
@@ -169,5 +170,5 @@ fn rows(bytes: &[u8]) -> Result<Vec<Map<String, Value>>, Problem> {
 
 #[cfg(not(feature = "parquet"))]
 fn rows(_: &[u8]) -> Result<Vec<Map<String, Value>>, Problem> {
-    Err(Problem::Parquet("this build leaves Parquet out; build it with the feature \"parquet\"".into()))
+    Err(Problem::Parquet("this build does not support Parquet; build it with the feature \"parquet\"".into()))
 }

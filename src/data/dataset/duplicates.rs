@@ -1,4 +1,4 @@
-//! Samples that are there twice.
+//! Finds duplicate samples.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,8 +12,8 @@ fn tokens(sample: &Sample) -> Tokens<'_> {
     (&sample.ids, &sample.labels)
 }
 
-/// Says which training samples equal an earlier one, and which validation samples equal a training sample: same ids,
-/// same labels.
+/// Reports training samples that equal an earlier one, and validation samples that equal a training sample. Samples are equal
+/// if ids and labels are.
 pub fn duplicates(train: &[Sample], validation: &[Sample]) -> Vec<Notice> {
     let mut seen: HashMap<Tokens, &Sample> = HashMap::with_capacity(train.len());
     let mut repeated: Vec<(&Sample, &Sample)> = Vec::new();

@@ -1,9 +1,9 @@
-//! Errors of datasets. Messages have the place, what was found, and what was expected.
+//! Errors of datasets. Each message states the place, what was found and what was expected.
 
 use super::{Container, Format};
 use crate::data::template::{Role, TemplateError};
 
-/// A problem and its place.
+/// A problem with its place.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct DatasetError {
@@ -19,33 +19,33 @@ pub enum Problem {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(String),
-    /// No such file.
+    /// A path, folder or pattern without data files.
     #[error("{0}")]
     NoFiles(String),
-    /// A compressed file that cannot be uncompressed.
-    #[error("cannot be unpacked as {compression}: {message}")]
+    /// A compressed file that cannot be decompressed.
+    #[error("cannot be decompressed as {compression}: {message}")]
     Compressed {
-        /// By its first bytes.
+        /// The compression, recognized by the first bytes.
         compression: &'static str,
-        /// The library's words.
+        /// The library's message.
         message: String,
     },
     /// A Parquet file that cannot be read.
     #[error("cannot be read as Parquet: {0}")]
     Parquet(String),
-    /// No sample is left.
+    /// No sample remains.
     #[error("{}", no_samples(*.container, *.dropped, .invalid, *.max_seq_len))]
     NoSamples {
         /// Container of the records.
         container: Container,
-        /// How many were too long.
+        /// Number of samples that were too long.
         dropped: usize,
-        /// The first that cannot be used, and why.
+        /// The first unusable record and its problem.
         invalid: Option<(usize, String)>,
         /// The limit.
         max_seq_len: usize,
     },
-    /// A line without text, and lines after it.
+    /// A line without text, followed by more lines.
     #[error("the line is empty; expected a JSON object (empty lines are accepted only at the end)")]
     EmptyLine,
     /// Not UTF-8.
@@ -56,33 +56,33 @@ pub enum Problem {
     Json {
         /// Byte column, from 1.
         column: usize,
-        /// The parser's words.
+        /// The parser's message.
         message: String,
     },
-    /// Text that starts as a JSON array and is not one.
+    /// Text that starts like a JSON array but is not valid.
     #[error("broken JSON at line {line}, column {column}: {message}; expected an array of objects")]
     JsonArray {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
         /// Byte column, from 1.
         column: usize,
-        /// The parser's words.
+        /// The parser's message.
         message: String,
     },
     /// A value of the wrong type.
     #[error("expected {expected}, found {found}")]
     Type {
-        /// Key and type.
+        /// The key and its expected type.
         expected: String,
-        /// The type that is there.
+        /// The type found.
         found: &'static str,
     },
     /// No shape fits.
     #[error("expected {}, found keys [{}]", expected_keys(*.format), .found.join(", "))]
     Shape {
-        /// The format asked for.
+        /// The requested format.
         format: Format,
-        /// The line's keys.
+        /// The record's keys.
         found: Vec<String>,
     },
     /// More than one shape fits.
@@ -93,15 +93,15 @@ pub enum Problem {
         /// The shapes.
         fit: Vec<Format>,
     },
-    /// A key that changes what would be trained.
+    /// An unsupported key that changes the meaning of the sample.
     #[error(
-        "the key \"{0}\" is not supported, and without it the sample would mean something else; remove it"
+        "the key \"{0}\" is not supported, but ignoring it would change the meaning of the sample; remove it"
     )]
     UnsupportedKey(String),
     /// A message without role or content.
     #[error("message {number}: expected keys \"role\" and \"content\", found [{}]", .found.join(", "))]
     MessageKeys {
-        /// Which message, from 1.
+        /// The message's number, from 1.
         number: usize,
         /// Its keys.
         found: Vec<String>,
@@ -111,36 +111,36 @@ pub enum Problem {
         "message {number}: unknown role \"{found}\"; expected \"system\", \"developer\", \"user\", \"assistant\" or \"tool\""
     )]
     Role {
-        /// Which message, from 1.
+        /// The message's number, from 1.
         number: usize,
         /// The role as written.
         found: String,
     },
-    /// A key that means nothing in a message of this role.
-    #[error("message {number} is from the {role}, whose messages have no \"{key}\"")]
+    /// A key that messages of this role cannot have.
+    #[error("message {number} is from the {role}; messages of this role cannot have \"{key}\"")]
     Misplaced {
-        /// Which message, from 1.
+        /// The message's number, from 1.
         number: usize,
         /// The key.
         key: &'static str,
-        /// Whose it is.
+        /// Role of the message.
         role: Role,
     },
-    /// Content that is no text.
+    /// Content that is not text.
     #[error("message {number}: its \"content\" has a part of type \"{found}\"; expected only \"text\"")]
     Part {
-        /// Which message, from 1.
+        /// The message's number, from 1.
         number: usize,
         /// The type as written.
         found: String,
     },
-    /// A flag that is neither yes nor no.
+    /// An invalid or contradictory loss flag.
     #[error(
         "message {number}: its loss flag is {found}; expected \"weight\": 0 or 1, or \"train\": true or false, not \
          both"
     )]
     Flag {
-        /// Which message, from 1.
+        /// The message's number, from 1.
         number: usize,
         /// The value as written.
         found: String,
@@ -150,15 +150,15 @@ pub enum Problem {
         "message {number}: a function call {problem}; expected {{\"name\": \"…\", \"arguments\": {{…}}}}"
     )]
     Call {
-        /// Which message, from 1.
+        /// The message's number, from 1.
         number: usize,
         /// The problem.
         problem: &'static str,
     },
-    /// A turn without speaker or words.
+    /// A turn without a speaker or text.
     #[error("turn {number}: expected keys \"from\" and \"value\", found [{}]", .found.join(", "))]
     TurnKeys {
-        /// Which turn, from 1.
+        /// The turn's number, from 1.
         number: usize,
         /// Its keys.
         found: Vec<String>,
@@ -168,21 +168,21 @@ pub enum Problem {
         "turn {number}: unknown \"from\": \"{found}\"; expected \"system\", \"human\", \"gpt\", \"function_call\" or \"observation\""
     )]
     From {
-        /// Which turn, from 1.
+        /// The turn's number, from 1.
         number: usize,
         /// The speaker as written.
         found: String,
     },
-    /// A document without words.
+    /// An empty document.
     #[error("\"text\" is empty; expected a document")]
     EmptyText,
     /// The conversation cannot be rendered.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// No ids.
+    /// An empty list of ids.
     #[error("\"input_ids\" is empty; expected at least two token ids")]
     NoIds,
-    /// An id that is no token.
+    /// A value that is not a token id.
     #[error("\"input_ids\"[{index}] is {found}, expected a token id from 0 to {}", .vocab - 1)]
     Id {
         /// Position in the list, from 0.
@@ -203,49 +203,49 @@ pub enum Problem {
         vocab: usize,
     },
     /// Lists of different lengths.
-    #[error("\"{key}\" has {found} values for {ids} \"input_ids\"; expected one under each")]
+    #[error("\"{key}\" has {found} values for {ids} \"input_ids\"; expected one per id")]
     Length {
         /// The list's key.
         key: &'static str,
         /// Its length.
         found: usize,
-        /// How many ids there are.
+        /// Number of ids.
         ids: usize,
     },
-    /// A mask that hides tokens.
-    #[error("\"attention_mask\" hides tokens; expected only 1: give the sample without padding")]
+    /// An attention mask that hides tokens.
+    #[error("\"attention_mask\" hides tokens; expected only 1: remove the padding")]
     AttentionMask,
-    /// Nothing to learn.
+    /// A sample without loss tokens.
     #[error(
         "none of the {length} tokens is a loss token; expected at least one label other than -100 after the first"
     )]
     NoLoss {
-        /// Tokens of the sample.
+        /// Number of tokens in the sample.
         length: usize,
     },
-    /// Too long.
+    /// A sample that is too long.
     #[error(
         "the sample has {length} tokens, more than max_seq_len = {max_seq_len}; raise max_seq_len, shorten it, \
          or set overlong to \"drop\" or \"truncate\""
     )]
     Overlong {
-        /// Tokens of the sample.
+        /// Number of tokens in the sample.
         length: usize,
         /// The limit.
         max_seq_len: usize,
     },
-    /// Cut so short that there is nothing to learn.
+    /// A sample without loss tokens after truncation.
     #[error(
-        "the sample has {length} tokens, and cut to max_seq_len = {max_seq_len} none of them is a loss token; \
+        "the sample has {length} tokens, but no loss token is left after truncation to max_seq_len = {max_seq_len}; \
          raise max_seq_len, or set overlong to \"drop\""
     )]
     TruncatedLoss {
-        /// Tokens of the sample.
+        /// Number of tokens in the sample.
         length: usize,
         /// The limit.
         max_seq_len: usize,
     },
-    /// A validation part that cannot be cut off.
+    /// A validation split of an impossible size.
     #[error(
         "val_size = {val_size} cannot be cut from {samples} sample{}; expected a fraction between 0 and 1 or a \
          whole number, with at least one sample on each side",
@@ -254,18 +254,18 @@ pub enum Problem {
     ValSize {
         /// The setting.
         val_size: f64,
-        /// Samples to split.
+        /// Number of samples to split.
         samples: usize,
     },
 }
 
 impl Problem {
-    /// Whether dropping the record helps: an overlong one has a setting of its own.
+    /// Whether the problem concerns a single record, which can be dropped. Overlong records have their own setting.
     pub(super) fn is_of_one_record(&self) -> bool {
         !matches!(self, Problem::Overlong { .. })
     }
 
-    /// The problem at a place.
+    /// Adds the place.
     pub(super) fn at(self, place: impl Into<String>) -> DatasetError {
         DatasetError { place: place.into(), problem: self }
     }
@@ -284,7 +284,7 @@ fn names(formats: &[Format]) -> String {
     either(formats.iter().map(|format| format!("\"{}\"", format.name())))
 }
 
-/// `a, b or c`.
+/// Joins names: `a, b or c`.
 fn either(names: impl Iterator<Item = String>) -> String {
     let names: Vec<String> = names.collect();
     match names.split_last() {
@@ -306,8 +306,8 @@ fn no_samples(
             format!("no {unit} can be used; the first problem, in {unit} {number}: {problem}")
         }
         (0, None) => match container {
-            Container::Lines => "the file holds no sample; expected one JSON object a line".to_owned(),
-            _ => format!("the {} holds no {unit}", container.name()),
+            Container::Lines => "the file contains no sample; expected one JSON object per line".to_owned(),
+            _ => format!("the {} contains no {unit}", container.name()),
         },
         (n, None) => {
             format!("all {n} samples are longer than max_seq_len = {max_seq_len} and were dropped; raise it")

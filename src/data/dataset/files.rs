@@ -1,4 +1,4 @@
-//! Dataset files on the disk: paths, folders and patterns to files, and files to samples.
+//! Dataset files: from paths, folders and patterns to files, and from files to samples.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use super::{Dataset, DatasetError, Notice, Options, Problem, What, parse};
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
-/// Extensions of files with samples. Compressed files have one of [`COMPRESSED`] after it.
+/// Extensions of files with samples. Compressed files have an additional extension from [`COMPRESSED`].
 const ENDINGS: [&str; 5] = ["jsonl", "ndjson", "json", "parquet", "pq"];
 const COMPRESSED: [&str; 2] = ["gz", "zst"];
 
-/// Whether a path is a pattern such as `data/*.jsonl`; a file of that very name is not.
+/// Whether a path is a pattern such as `data/*.jsonl`. An existing file of that exact name is not a pattern.
 pub fn is_pattern(path: &Path) -> bool {
     path.to_string_lossy().contains(['*', '?', '[']) && !files::exists(path)
 }
 
-/// The files that a path means, by name: itself, those of a folder and its subfolders, or those that match a pattern.
-/// Files of a folder that hold no samples are told.
+/// The files that a path stands for, sorted by name: the file itself, the files in a folder and its subfolders, or the files
+/// that match a pattern. Files in a folder that contain no samples are reported in a notice.
 pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetError> {
     let place = path.display().to_string();
     let mut skipped = Vec::new();
@@ -26,9 +26,9 @@ pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetErro
     if is_pattern(path) {
         found = files::matching(&path.to_string_lossy()).map_err(|error| {
             let problem = match error.kind() {
-                ErrorKind::InvalidInput => {
-                    Problem::NoFiles(format!("it is no pattern: {error}; expected one such as data/*.jsonl"))
-                }
+                ErrorKind::InvalidInput => Problem::NoFiles(format!(
+                    "invalid pattern: {error}; expected a pattern such as data/*.jsonl"
+                )),
                 _ => Problem::Read(error.to_string()),
             };
             problem.at(&place)
@@ -41,7 +41,7 @@ pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetErro
         if found.is_empty() {
             let endings = ENDINGS.map(|ending| format!(".{ending}")).join(", ");
             let problem = format!(
-                "the folder holds no samples; expected files that end in {endings}, also with .gz or .zst"
+                "the folder contains no samples; expected files that end in {endings}, optionally with .gz or .zst"
             );
             return Err(Problem::NoFiles(problem).at(place));
         }
@@ -52,7 +52,7 @@ pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetErro
     Ok((found, notice))
 }
 
-/// Files of a folder in the order of their names; hidden ones are left alone.
+/// Files in a folder, sorted by name. Hidden files are ignored.
 fn walk(folder: &Path, found: &mut Vec<PathBuf>, skipped: &mut Vec<String>) -> Result<(), DatasetError> {
     let failed = |error: std::io::Error| Problem::Read(error.to_string()).at(folder.display().to_string());
     let paths = files::list(folder).map_err(failed)?;
@@ -80,7 +80,7 @@ fn holds_samples(path: &Path) -> bool {
     ending(path).is_some_and(|e| ENDINGS.contains(&e.as_str()))
 }
 
-/// Reads one file, from the cache where it is there; what was parsed goes into it.
+/// Reads a file, from the cache if possible. Stores the samples in the cache otherwise.
 pub fn read(
     path: &Path,
     tokenizer: &Tokenizer,
@@ -99,12 +99,12 @@ pub fn read(
         Entry::Missing => {}
         Entry::Broken(file) => {
             let file = file.display();
-            say.push(format!("its tokens in the cache were damaged and are rebuilt ({file})"));
+            say.push(format!("its cached tokens were damaged and have been rebuilt ({file})"));
         }
     }
     let mut dataset = parse(&bytes, &name, tokenizer, options)?;
     if let Err(error) = cache.store(&key, &dataset) {
-        say.push(format!("its tokens are not cached: {error}"));
+        say.push(format!("its tokens cannot be cached: {error}"));
     }
     let notices = say.into_iter().map(|text| Notice { place: name.clone(), what: What::Cache(text) });
     dataset.notices.extend(notices);

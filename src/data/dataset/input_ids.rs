@@ -1,5 +1,5 @@
-//! `{"input_ids": […], "labels": […]}`: tokens as they are; nothing is added. Each label belongs to its own token,
-//! −100 for no loss, as in transformers; without `labels` every token but the first is a loss token.
+//! `{"input_ids": […], "labels": […]}`: token ids, used unchanged. As in transformers, `labels[i]` belongs to `input_ids[i]`,
+//! and −100 means no loss. Without `labels`, every token but the first is a loss token.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::data::batch::IGNORE;
 use crate::data::template::Rendered;
 use crate::data::tokenizer::Tokenizer;
 
-/// The sample, checked against the vocabulary.
+/// Converts a record to a sample. Checks the ids against the vocabulary.
 pub(super) fn sample(
     object: &Map<String, Value>,
     tokenizer: &Tokenizer,

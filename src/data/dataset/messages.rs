@@ -1,6 +1,6 @@
-//! `{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]}`, with OpenAI's keys
-//! for tools (`tools`, `tool_calls`, `tool_call_id`), thoughts under any of their three names, and `weight` or `train`
-//! on a message decides whether it has loss.
+//! `{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]}`, with OpenAI's keys for tools
+//! (`tools`, `tool_calls`, `tool_call_id`), and with reasoning under any of its three names. `weight` or `train` on a message
+//! decides whether it has loss.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::record::{Ignored, is_empty, kind, list};
 use super::tools;
 use crate::data::template::{Conversation, Message, Role};
 
-/// Keys of a message, the first of each pair of names the one that wins.
+/// Keys of a message. The first of two synonyms takes precedence.
 const KNOWN: [&str; 11] = [
     "role",
     "content",
@@ -24,7 +24,7 @@ const KNOWN: [&str; 11] = [
     "train",
 ];
 
-/// The whole conversation under `key`.
+/// Reads the conversation under `key`.
 pub(super) fn conversation(
     object: &Map<String, Value>,
     key: &str,
@@ -39,7 +39,7 @@ pub(super) fn conversation(
     })
 }
 
-/// Variables for the template, as in TRL.
+/// Reads variables for the template, under TRL's key.
 pub(super) fn kwargs(object: &Map<String, Value>) -> Result<Map<String, Value>, Problem> {
     match object.get("chat_template_kwargs") {
         None | Some(Value::Null) => Ok(Map::new()),
@@ -48,7 +48,7 @@ pub(super) fn kwargs(object: &Map<String, Value>) -> Result<Map<String, Value>, 
     }
 }
 
-/// The list of messages in `value`; `before` messages stand in front of it.
+/// Reads the messages in `value`. `before`: number of messages in front of them, for errors.
 pub(super) fn list_of(
     value: &Value,
     key: &str,
@@ -76,7 +76,7 @@ fn message(value: &Value, list: &str, number: usize, ignored: &mut Ignored) -> R
     let Some(role) = Role::from_name(role) else {
         return Err(Problem::Role { number, found: role.to_owned() });
     };
-    // A user's name is shown to no model; a tool's is.
+    // No model sees a user's name, but models see a tool's.
     let known = KNOWN.iter().filter(|key| role == Role::Tool || !["name", "tool_name"].contains(key));
     ignored.note(object, &known.copied().collect::<Vec<_>>(), &format!("{list}[]."))?;
     let optional = |key: &str| match object.get(key) {
@@ -123,7 +123,7 @@ fn message(value: &Value, list: &str, number: usize, ignored: &mut Ignored) -> R
     }
 }
 
-/// Text in parts, `[{"type": "text", "text": "…"}, …]`, each trimmed as chat templates do.
+/// Joins text parts, `[{"type": "text", "text": "…"}, …]`. Several parts are trimmed, as chat templates do.
 fn text_parts(parts: &[Value], number: usize) -> Result<String, Problem> {
     let part = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(text)) if parts.len() == 1 => Ok(text.to_owned()),
@@ -136,7 +136,7 @@ fn text_parts(parts: &[Value], number: usize) -> Result<String, Problem> {
     parts.iter().map(part).collect()
 }
 
-/// `"weight": 0` or `1` as OpenAI has it, or `"train": true` or `false`.
+/// The loss flag: OpenAI's `"weight": 0` or `1`, or `"train": true` or `false`.
 pub(super) fn train(object: &Map<String, Value>, number: usize) -> Result<Option<bool>, Problem> {
     let weight = object.get("weight").filter(|value| !value.is_null());
     let train = object.get("train").filter(|value| !value.is_null());

@@ -1,7 +1,7 @@
-//! Files of records to samples: any of six shapes, one module per shape, in any of three containers.
+//! Files to samples: six record shapes, one module each, in three kinds of containers.
 //!
-//! Parsing is strict: a record that cannot be used is refused with file, record and field, and every skipped record is returned
-//! as a [`Notice`]. [`parse`] is a pure function of bytes; only [`files`] and [`cache`] touch the disk.
+//! Parsing is strict: a record that cannot be used is an error that names file, record and field, and every skipped record is
+//! reported as a [`Notice`]. [`parse`] is a pure function of bytes; only [`files`] and [`cache`] access the disk.
 
 mod alpaca;
 pub mod cache;
@@ -36,19 +36,19 @@ pub use notice::{Notice, What};
 pub use shape::Format;
 pub use split::{Split, split};
 
-/// Records that are read before the first error among them is returned.
+/// Number of records that are parsed in parallel before errors are checked.
 const RECORDS_AT_A_TIME: usize = 8192;
 
 /// Treatment of a sample longer than `max_seq_len`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlong {
-    /// It is refused.
+    /// It is an error.
     #[default]
     Error,
-    /// It is skipped, and counted.
+    /// It is skipped and counted.
     Drop,
-    /// Its end is cut off, and it is counted; refused where no loss is left.
+    /// Its end is cut off, and it is counted. It is an error if no loss token is left.
     Truncate,
 }
 
@@ -56,10 +56,10 @@ pub enum Overlong {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Invalid {
-    /// It is refused.
+    /// It is an error.
     #[default]
     Error,
-    /// It is skipped, and counted.
+    /// It is skipped and counted.
     Drop,
 }
 
@@ -68,41 +68,41 @@ pub enum Invalid {
 pub struct Options<'a> {
     /// Expected shape.
     pub format: Format,
-    /// How conversations become text.
+    /// How conversations are rendered.
     pub template: &'a Template,
-    /// Which part of them has loss.
+    /// Which messages have loss.
     pub train_on: TrainOn,
-    /// Longest sample, in tokens.
+    /// Maximum tokens per sample.
     pub max_seq_len: usize,
-    /// Treatment of longer samples.
+    /// How longer samples are treated.
     pub overlong: Overlong,
-    /// Treatment of records that cannot be used.
+    /// How records that cannot be used are treated.
     pub invalid: Invalid,
 }
 
-/// The samples of a file, in its order.
+/// The samples of a file, in file order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
-    /// At least one sample, each with loss and at most `max_seq_len` tokens.
+    /// At least one sample, each with loss tokens and at most `max_seq_len` tokens.
     pub samples: Vec<Sample>,
     /// Samples and records that were skipped.
     pub notices: Vec<Notice>,
-    /// Recognised shapes.
+    /// Detected container and shapes.
     pub found: Found,
 }
 
-/// Detected shape of a file.
+/// Detected container, compression and shapes of a file.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Found {
-    /// Container of its records.
+    /// Container of the records.
     pub container: Container,
-    /// How it is compressed.
+    /// Compression, if any.
     pub compression: Option<Compression>,
-    /// Shapes, with the number of samples of each.
+    /// Shapes, each with its number of samples.
     pub shapes: Vec<(Format, usize)>,
 }
 
-/// Parses the bytes of a file; messages call it `name`. Returns the first error in the file's order.
+/// Parses the bytes of a file. `name`: the file's name in messages. Returns the first error in file order.
 pub fn parse(
     bytes: &[u8],
     name: &str,
@@ -147,10 +147,10 @@ pub fn parse(
 
 /// Result of one record.
 struct Read {
-    /// `None`: dropped because it is too long.
+    /// `None`: dropped, because it is too long.
     rendered: Option<Rendered>,
     shape: Format,
-    /// Tokens before anything is cut.
+    /// Number of tokens before truncation.
     length: usize,
     overlong: bool,
     control_tokens: bool,
@@ -217,7 +217,7 @@ fn increment<T: PartialEq>(counts: &mut Vec<(T, usize)>, key: T) {
     }
 }
 
-/// One record's sample.
+/// Converts one record to a sample.
 fn sample(object: &Map<String, Value>, tokenizer: &Tokenizer, options: &Options) -> Result<Read, Problem> {
     let mut ignored = record::Ignored::default();
     let mut control_tokens = false;
@@ -246,7 +246,7 @@ fn sample(object: &Map<String, Value>, tokenizer: &Tokenizer, options: &Options)
     Ok(Read { rendered, shape, length, overlong, control_tokens, left_out, ignored: ignored.0 })
 }
 
-/// The sample as it will be trained, or `None` where it is dropped.
+/// Truncates an overlong sample. Returns `None` if it is dropped.
 fn fit(mut rendered: Rendered, options: &Options) -> Result<Option<Rendered>, Problem> {
     let (length, max_seq_len) = (rendered.ids.len(), options.max_seq_len);
     if length <= max_seq_len {
@@ -266,7 +266,7 @@ fn fit(mut rendered: Rendered, options: &Options) -> Result<Option<Rendered>, Pr
     }
 }
 
-/// The conversation of a record in the `messages` shape, not rendered.
+/// The conversation of a record in the `messages` shape, before rendering.
 pub fn conversation(object: &Map<String, Value>) -> Result<crate::data::template::Conversation, Problem> {
     messages::conversation(object, "messages", &mut record::Ignored::default())
 }

@@ -1,4 +1,4 @@
-//! Notices: things about a dataset that a user should know, but that do not stop a run.
+//! Notices: facts about a dataset that a user should know but that do not stop a run.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Container, Overlong};
 
-/// A skipped or remarkable record, with its place.
+/// A notice with its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
     /// A file, or a key of the recipe.
@@ -18,70 +18,70 @@ pub struct Notice {
 /// Content of a notice. Counts are of samples unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum What {
-    /// Keys that play no part in training, with the number of records that have them, in order of appearance.
+    /// Keys that training ignores, with the number of records that have them, in order of appearance.
     IgnoredKeys {
-        /// Key and records.
+        /// Each key with its number of records.
         keys: Vec<(String, usize)>,
-        /// Word for the records.
+        /// Container of the records.
         container: Container,
     },
     /// Samples longer than `max_seq_len`.
     Overlong {
         /// [`Overlong::Drop`] or [`Overlong::Truncate`].
         action: Overlong,
-        /// How many of them.
+        /// Number of these samples.
         count: usize,
-        /// How many samples the file has, these included.
+        /// Number of samples in the file, including these.
         total: usize,
-        /// Tokens of the longest.
+        /// Number of tokens of the longest.
         longest: usize,
         /// The limit.
         max_seq_len: usize,
     },
     /// Records that cannot be used and were dropped, because of `invalid = "drop"`.
     Invalid {
-        /// How many of them.
+        /// Number of these records.
         count: usize,
-        /// How many records the file has, these included.
+        /// Number of records in the file, including these.
         total: usize,
-        /// The first: its number, from 1.
+        /// Number of the first one, from 1.
         number: usize,
-        /// Problem of the first.
+        /// Problem of the first one.
         problem: String,
-        /// Word for the records.
+        /// Container of the records.
         container: Container,
     },
-    /// `text` that spells control tokens.
+    /// Number of samples whose `text` contains control tokens.
     ControlTokens(usize),
-    /// Words or thoughts that the chat template skips or changes.
+    /// Number of samples with text or reasoning that the chat template drops or changes.
     LeftOut(usize),
-    /// The template writes the day's date.
+    /// The template writes the current date.
     Date(String),
     /// Samples that equal an earlier one, token by token.
     Duplicates {
-        /// How many.
+        /// Number of duplicates.
         count: usize,
-        /// Total number.
+        /// Number of all samples.
         total: usize,
-        /// The first of them.
+        /// Place of the first duplicate.
         first: String,
-        /// Place of its duplicate.
+        /// Place of the sample that it equals.
         of: String,
     },
-    /// Validation samples that are trained on, too.
+    /// Validation samples that are also training samples.
     Leaked {
-        /// How many.
+        /// Number of these samples.
         count: usize,
-        /// Total number.
+        /// Number of all validation samples.
         total: usize,
-        /// The first of them.
+        /// Place of the first one.
         first: String,
-        /// Place of its duplicate.
+        /// Place of the training sample that it equals.
         of: String,
     },
-    /// Files of a folder that hold no samples.
+    /// Files in a folder that contain no samples.
     Skipped(Vec<String>),
-    /// The cache could not be used as it should be.
+    /// A problem with the cache.
     Cache(String),
 }
 
@@ -110,29 +110,26 @@ impl fmt::Display for Notice {
                 container.unit()
             ),
             What::ControlTokens(count) => {
-                write!(
-                    f,
-                    "control tokens that are spelled in texts ({count} of them) are read as those tokens"
-                )
+                write!(f, "control tokens in texts ({count} of them) are parsed as control tokens")
             }
             What::LeftOut(count) => write!(
                 f,
-                "the chat layout leaves out or changes words or thoughts of {count} samples (thoughts before the last \
-                 question are history, which no layout shows)"
+                "the chat template drops or changes text or reasoning of {count} samples (reasoning before the last \
+                 question is history, which no template shows)"
             ),
             What::Date(date) => {
-                write!(f, "the chat template writes the date, {date}; another day gives other tokens")
+                write!(f, "the chat template writes the date, {date}; on another day, the tokens differ")
             }
             What::Duplicates { count, total, first, of } => {
                 write!(f, "{count} of {total} samples are exact duplicates; the first, {first}, equals {of}")
             }
             What::Leaked { count, total, first, of } => write!(
                 f,
-                "{count} of {total} validation samples are trained on, too, so their loss is too low; the first, {first}, \
+                "{count} of {total} validation samples are also training samples, so the validation loss is too low; the first, {first}, \
                  equals {of}"
             ),
             What::Skipped(files) => {
-                write!(f, "no samples, skipped: {}", files.join(", "))
+                write!(f, "skipped files without samples: {}", files.join(", "))
             }
             What::Cache(text) => f.write_str(text),
         }

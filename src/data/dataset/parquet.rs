@@ -1,5 +1,5 @@
-//! Rows of a Parquet file as JSON objects. Null fields are skipped: nested columns have every field that any
-//! row has, so null means that the key is missing.
+//! Rows of a Parquet file as JSON objects. Null fields are skipped: in a nested column every row has all fields of any row, so
+//! null means that the key is missing.
 
 use bytes::Bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::error::Problem;
 
-/// All rows of a file.
+/// Reads all rows of a file.
 pub(super) fn rows(bytes: &[u8]) -> Result<Vec<Map<String, Value>>, Problem> {
     let failed = |error: parquet::errors::ParquetError| Problem::Parquet(error.to_string());
     let reader = SerializedFileReader::new(Bytes::copy_from_slice(bytes)).map_err(failed)?;
@@ -38,7 +38,7 @@ fn value(field: &Field) -> Value {
         Field::Float(x) => f64::from(*x).into(),
         Field::Double(x) => (*x).into(),
         Field::Str(text) => text.clone().into(),
-        // Older writers leave out that a column of bytes is text.
+        // Older writers do not mark a byte column as text.
         Field::Bytes(bytes) => match bytes.as_utf8() {
             Ok(text) => text.into(),
             Err(_) => bytes.data().to_vec().into(),

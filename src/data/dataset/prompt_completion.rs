@@ -1,5 +1,5 @@
-//! `{"prompt": "…", "completion": "…"}`: one user and one assistant turn in the chat layout, as the base model is
-//! used through it. Both may be message lists instead, as in TRL's conversational form; loss is on the completion.
+//! `{"prompt": "…", "completion": "…"}`: one user and one assistant turn in the chat template. Both may be message lists
+//! instead, as in TRL's conversational format. Loss is on the completion.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::record::{Ignored, wrong};
 use super::tools;
 use crate::data::template::{Conversation, Message, Role};
 
-/// The pair as one conversation.
+/// Converts the pair to one conversation.
 pub(super) fn conversation(
     object: &Map<String, Value>,
     ignored: &mut Ignored,

@@ -1,4 +1,4 @@
-//! One record of a dataset: bytes to a JSON object, and the keys that nothing reads.
+//! One record of a dataset: from bytes to a JSON object, and the keys that are ignored.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::error::Problem;
 use crate::data::batch::IGNORE;
 use crate::data::template::Rendered;
 
-/// Keys that change what a sample means; leaving them out silently would train on something else.
+/// Keys that change the meaning of a sample. Ignoring them silently would train on something else.
 const UNSUPPORTED: [&str; 18] = [
     "system",
     "tools",
@@ -28,12 +28,12 @@ const UNSUPPORTED: [&str; 18] = [
     "reasoning_content",
 ];
 
-/// Keys of one record that play no part in training.
+/// Keys of a record that training ignores.
 #[derive(Default)]
 pub(super) struct Ignored(pub Vec<String>);
 
 impl Ignored {
-    /// Notes every key that is not `known`; refuses those that change the meaning, unless they hold nothing.
+    /// Records every key that is not `known`. Fails for an unsupported key, unless its value is empty.
     pub fn note(&mut self, object: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), Problem> {
         for (key, value) in object.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
             let path = format!("{path}{key}");
@@ -48,7 +48,7 @@ impl Ignored {
     }
 }
 
-/// The JSON object in some bytes.
+/// Parses a JSON object.
 pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     let text = std::str::from_utf8(line).map_err(|error| Problem::Utf8(error.valid_up_to() + 1))?;
     if text.trim().is_empty() {
@@ -61,17 +61,17 @@ pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     }
 }
 
-/// The parser's words, without its own "at line 1", which would mislead.
+/// The parser's message without "at line 1", which would be misleading.
 pub(super) fn message(error: &serde_json::Error) -> String {
     error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// A value that must be a list.
+/// The value as a list.
 pub(super) fn list<'a>(value: &'a Value, name: &str, of: &str) -> Result<&'a Vec<Value>, Problem> {
     value.as_array().ok_or_else(|| wrong(name, &format!("a list of {of}"), value))
 }
 
-/// The string under a key; empty where the key is missing or null.
+/// The string under a key; empty if the key is missing or null.
 pub(super) fn optional_text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Problem> {
     match object.get(key) {
         None | Some(Value::Null) => Ok(""),
@@ -80,17 +80,17 @@ pub(super) fn optional_text<'a>(object: &'a Map<String, Value>, key: &str) -> Re
     }
 }
 
-/// The string under a key that is there.
+/// The string under an existing key.
 pub(super) fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Problem> {
     object[key].as_str().ok_or_else(|| wrong(key, "a string", &object[key]))
 }
 
-/// A value of the wrong type under `key`.
+/// The error for a value of the wrong type under `key`.
 pub(super) fn wrong(key: &str, expected: &str, found: &Value) -> Problem {
     Problem::Type { expected: format!("\"{key}\" to be {expected}"), found: kind(found) }
 }
 
-/// Words for a JSON value.
+/// The type of a JSON value, for messages.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -102,12 +102,12 @@ pub(super) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Whether any position has a label to predict; the first has none before it that could.
+/// Whether any position has a label to predict. The first position is never predicted.
 pub(super) fn has_loss(rendered: &Rendered) -> bool {
     rendered.labels.iter().skip(1).any(|&label| label != IGNORE)
 }
 
-/// Whether a value holds nothing.
+/// Whether a value is empty.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Which shape a record has, by its keys.
+//! The shape of a record, recognized by its keys.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use super::error::Problem;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// Whichever each record's keys show; shapes may be mixed.
+    /// Each record's shape is detected by its keys; shapes may be mixed.
     #[default]
     Auto,
     /// `{"messages": [{"role", "content"}, …]}`.
@@ -23,12 +23,12 @@ pub enum Format {
     Sharegpt,
     /// `{"text"}`: a document.
     Text,
-    /// `{"input_ids": […], "labels": […]}`, taken as they are.
+    /// `{"input_ids": […], "labels": […]}`, used unchanged.
     InputIds,
 }
 
 impl Format {
-    /// Every shape, `Auto` not among them.
+    /// Every shape; excludes `Auto`.
     pub const SHAPES: [Format; 6] = [
         Format::Messages,
         Format::PromptCompletion,
@@ -38,7 +38,7 @@ impl Format {
         Format::InputIds,
     ];
 
-    /// Its name in recipes.
+    /// The name in recipes.
     pub fn name(self) -> &'static str {
         match self {
             Format::Auto => "auto",
@@ -51,7 +51,7 @@ impl Format {
         }
     }
 
-    /// The keys that show it.
+    /// The keys that identify it.
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
             Format::Auto => &[],
@@ -65,8 +65,8 @@ impl Format {
     }
 }
 
-/// The shape that a record's keys show, or the one that is asked for. `text` gives way to any other: it is then those
-/// same samples, rendered.
+/// The shape that a record's keys identify, or the requested one. Any other shape takes precedence over `text`, which then
+/// holds the same sample already rendered.
 pub(super) fn shape(object: &Map<String, Value>, format: Format) -> Result<Format, Problem> {
     let fits = |shape: &Format| {
         let asked_for = format == Format::Auto || format == *shape;

@@ -1,4 +1,4 @@
-//! `{"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]}`, with LLaMA-Factory's
+//! `{"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]}`, with LLaMA-Factory's extensions
 //! `function_call`, `observation`, `system` and `tools`.
 
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ use crate::data::template::{Conversation, Message, Role};
 
 const LIST: &str = "conversations";
 
-/// The conversation; messages spelled `role` and `content` are taken as such.
+/// Converts a record to a conversation. Messages with `role` and `content` are accepted too.
 pub(super) fn conversation(
     object: &Map<String, Value>,
     ignored: &mut Ignored,

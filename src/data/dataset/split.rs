@@ -1,28 +1,28 @@
-//! Cutting the validation part off.
+//! Splits samples into training and validation.
 
 use super::error::{DatasetError, Problem};
 use crate::data::batch::{Sample, permutation};
 
-/// The counter that keeps this draw apart from those of the epochs.
+/// The random stream of the split; epochs use other streams.
 const STREAM: u64 = u64::MAX;
 
 /// Training and validation samples, each in their original order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split {
-    /// Trained on.
+    /// Samples to train on.
     pub train: Vec<Sample>,
-    /// Only measured on.
+    /// Samples to validate on.
     pub validation: Vec<Sample>,
-    /// Which of the samples are in `train`, ascending.
+    /// Indices of the training samples, ascending.
     pub kept: Vec<usize>,
 }
 
-/// Moves a random part of the samples to validation: a fraction below 1 (rounded, at least one sample), a count from
-/// 1 on. The same samples, size and seed give the same split on every machine. Both sides get at least one sample.
+/// Moves a random part of the samples to validation. `val_size`: a fraction below 1 (rounded to at least one sample), or a
+/// count. The same samples, size and seed give the same split on every machine. Both sides get at least one sample.
 pub fn split(samples: Vec<Sample>, val_size: f64, seed: u64) -> Result<Split, DatasetError> {
     let n = samples.len();
     let wanted = if val_size < 1.0 { (val_size * n as f64).round().max(1.0) } else { val_size };
-    // Written so that NaN fails, too.
+    // Written so that NaN fails too.
     if !(val_size > 0.0 && wanted.fract() == 0.0 && wanted < n as f64) {
         return Err(Problem::ValSize { val_size, samples: n }.at("data.train"));
     }

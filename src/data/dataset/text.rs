@@ -1,6 +1,6 @@
-//! `{"text": "…"}`: a document, every token of which has loss. `<bos>` comes before it and `<eos>` after it, unless
-//! the text has them. Control tokens in the text are real, as transformers reads them: such data are often conversations
-//! that were rendered before.
+//! `{"text": "…"}`: a document. Every token is a loss token. `<bos>` is added at the start and `<eos>` at the end, unless the
+//! text has them. Control tokens in the text are parsed, as in transformers, because such data are often conversations that
+//! were already rendered.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::record::{Ignored, text};
 use crate::data::template::Rendered;
 use crate::data::tokenizer::{Special, Tokenizer};
 
-/// The document, and whether it spells control tokens.
+/// Converts the document, and returns whether it contains control tokens.
 pub(super) fn sample(
     object: &Map<String, Value>,
     tokenizer: &Tokenizer,

@@ -1,4 +1,4 @@
-//! Functions that a conversation declares and calls, in OpenAI's keys.
+//! Declared functions and function calls, under OpenAI's keys.
 
 use serde_json::{Map, Value, json};
 
@@ -6,8 +6,8 @@ use super::error::Problem;
 use super::record::{is_empty, kind, list, wrong};
 use crate::data::template::ToolCall;
 
-/// `"tools"`: a list of `{"type": "function", "function": {…}}` or of the functions alone, or such a list as a string
-/// (Parquet cannot hold lists of unlike objects).
+/// Reads `"tools"`: a list of `{"type": "function", "function": {…}}` or of bare functions, or such a list as a JSON string
+/// (Parquet cannot store lists of differing objects).
 pub(super) fn declared(tools: Option<&Value>) -> Result<Vec<Value>, Problem> {
     let Some(tools) = tools.filter(|tools| !is_empty(tools)) else { return Ok(Vec::new()) };
     let parsed;
@@ -42,12 +42,12 @@ fn function(tool: &Value) -> Result<Value, Problem> {
     }
 }
 
-/// `"tool_calls"` of message `number`: `[{"function": {"name": "…", "arguments": {…}}}, …]`.
+/// Reads `"tool_calls"` of message `number`: `[{"function": {"name": "…", "arguments": {…}}}, …]`.
 pub(super) fn calls(calls: &Value, number: usize) -> Result<Vec<ToolCall>, Problem> {
     list(calls, "tool_calls", "calls")?.iter().map(|value| call(value, number)).collect()
 }
 
-/// One call, with or without `"function"` around it.
+/// Reads one call, with or without the enclosing `"function"`.
 pub(super) fn call(value: &Value, number: usize) -> Result<ToolCall, Problem> {
     let function = if value["function"].is_object() { &value["function"] } else { value };
     let Some(name) = function["name"].as_str() else {
@@ -57,12 +57,12 @@ pub(super) fn call(value: &Value, number: usize) -> Result<ToolCall, Problem> {
         id: value["id"].as_str().unwrap_or_default().to_owned(),
         name: name.to_owned(),
         arguments: arguments(&function["arguments"])
-            .ok_or(Problem::Call { number, problem: "needs \"arguments\" that are an object" })?,
+            .ok_or(Problem::Call { number, problem: "must have an object as \"arguments\"" })?,
     })
 }
 
-/// Arguments as an object, or as OpenAI's string of JSON. Nothing is an empty object. Parquet fills every argument
-/// that any call has, so nulls are none.
+/// Reads arguments: an object, or OpenAI's JSON string. Missing arguments become an empty object. Nulls are dropped, because
+/// Parquet adds every argument that any call has.
 fn arguments(value: &Value) -> Option<Map<String, Value>> {
     match value {
         Value::Null => Some(Map::new()),

@@ -1,28 +1,28 @@
-//! [`BuiltIn`]: a chat layout that is written in Rust, and the pieces of text that it makes.
+//! [`BuiltIn`]: a chat template written in Rust, and the pieces of text that it produces.
 
 use std::borrow::Cow;
 
 use super::{Conversation, Rendered, Role, TemplateError, TrainOn};
 use crate::data::tokenizer::{Special, Tokenizer};
 
-/// A family's chat layout.
+/// A family's built-in chat template.
 #[derive(Debug)]
 pub struct BuiltIn {
     /// Name of the family.
     pub family: &'static str,
-    /// Which of the family's models have it: `small`.
+    /// The family's models that use it, for example `small`.
     pub variant: &'static str,
-    /// Text that changes whenever a rendering changes; part of a run's identity.
+    /// Identifies the rendering; part of a run's identity. Must change whenever a rendering changes.
     pub version: &'static str,
-    /// Refuses conversations that the layout cannot render.
+    /// Fails for conversations that the template cannot render.
     pub check: fn(&Conversation) -> Result<(), TemplateError>,
-    /// The text of a conversation.
+    /// Renders a conversation.
     pub pieces: for<'a> fn(&'a Conversation) -> Vec<Piece<'a>>,
-    /// The prompt for the answer to a conversation; `None` where nothing follows.
+    /// The generation prompt for the answer to a conversation; `None` if there is none.
     pub answer_prompt: fn(&Conversation) -> Option<Piece<'static>>,
-    /// Whether thoughts of a conversation are missing in its text.
+    /// Whether the rendering drops reasoning.
     pub hides_thoughts: fn(&Conversation) -> bool,
-    /// The layout of earlier turns; `None` where it is the same.
+    /// The template for earlier turns; `None` if it is the same.
     pub history: Option<&'static BuiltIn>,
 }
 
@@ -30,20 +30,20 @@ pub struct BuiltIn {
 pub struct Piece<'a> {
     /// The text.
     pub text: Cow<'a, str>,
-    /// Whether control tokens in the text become tokens.
+    /// Whether control tokens in the text are parsed.
     pub special: Special,
-    /// Index of the message that it belongs to; `None` for the head of the text.
+    /// Index of the message that it belongs to; `None` for text before the first message.
     pub owner: Option<usize>,
-    /// Whether the model writes it: words, calls, thoughts, and the end of its turn.
+    /// Whether the model generates it: text, calls, reasoning, and the end of its turn.
     pub written: bool,
 }
 
-/// Pieces in order.
+/// Pieces of text, in order.
 #[derive(Default)]
 pub struct Pieces<'a>(Vec<Piece<'a>>);
 
 impl<'a> Pieces<'a> {
-    /// All pieces.
+    /// Returns all pieces.
     pub fn into_vec(self) -> Vec<Piece<'a>> {
         self.0
     }
@@ -59,18 +59,19 @@ impl<'a> Pieces<'a> {
         self.0.push(Piece { text: text.into(), special, owner, written });
     }
 
-    /// Adds text of the layout, with control tokens.
+    /// Adds text of the template itself, with control tokens.
     pub fn layout(&mut self, owner: Option<usize>, text: impl Into<Cow<'a, str>>) {
         self.push(owner, text, Special::Parse, false);
     }
 
-    /// Adds words of a message, which never become control tokens.
+    /// Adds text of a message, in which control tokens are never parsed.
     pub fn words(&mut self, owner: Option<usize>, text: &'a str, written: bool) {
         self.push(owner, text, Special::Plain, written);
     }
 }
 
-/// Ids and labels. Loss is on what the model writes in the trained messages, or on these messages as a whole.
+/// Encodes pieces to ids and labels. Loss is on the generated pieces of the trained messages, or with `TrainOn::All` on all
+/// pieces.
 pub(super) fn encode(
     tokenizer: &Tokenizer,
     pieces: &[Piece],

@@ -1,21 +1,21 @@
-//! Rendered text to token ids, split where the loss begins and ends.
+//! Rendered text to token ids, split at the boundaries of the loss.
 
 use std::ops::Range;
 
 use super::{Rendered, TemplateError};
 use crate::data::tokenizer::{Special, Tokenizer};
 
-/// Bytes of a text with loss, and the number of their message, from 1, for errors.
+/// The bytes of a text that have loss, and the number of their message, from 1, for errors.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Span {
     pub bytes: Range<usize>,
     pub number: usize,
 }
 
-/// Ids and labels of a text with control tokens. `loss` is ascending and disjoint. Every sequence starts with
-/// `<bos>`, also where the text does not.
+/// Encodes text with control tokens to ids and labels. `loss` is ascending and disjoint. Every sequence starts with `<bos>`,
+/// even if the text does not.
 ///
-/// Every cut must fall between two tokens: then the ids equal those of the whole text, and those of a program that
+/// Every boundary must fall between two tokens. Then the ids equal those of the whole text, and also those of a program that
 /// encodes only the prompt and lets the model continue.
 pub(super) fn spans(tokenizer: &Tokenizer, text: &str, loss: &[Span]) -> Result<Rendered, TemplateError> {
     let mut rendered = Rendered::default();
@@ -42,7 +42,7 @@ fn joined(text: &str, at: usize) -> String {
     let before: String = text[..at].chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
     let after: String = text[at..].chars().take(12).collect();
     format!(
-        "the template's text {before:?} and what follows, {after:?}, share a token; let the template end the prompt with a \
+        "one token covers both the template's text {before:?} and the text after it, {after:?}; let the template end the prompt with a \
          newline or a control token"
     )
 }

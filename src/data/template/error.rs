@@ -6,7 +6,7 @@ use super::jinja::GENERATION;
 use super::{Conversation, Role};
 use crate::data::tokenizer::Tokenizer;
 
-/// Why a conversation cannot be rendered. Messages count from 1.
+/// Why a conversation cannot be rendered. Message numbers count from 1.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
     /// A conversation without messages.
@@ -14,43 +14,43 @@ pub enum TemplateError {
         "the conversation has no message; expected at least one from the user and one from the assistant"
     )]
     Empty,
-    /// A system message in the middle.
+    /// A system message that is not the first message.
     #[error("message {number} is from the system; expected a system message only as the first one")]
     SystemNotFirst {
-        /// Which message.
+        /// The message's number.
         number: usize,
     },
-    /// One role twice in a row.
+    /// Two messages in a row from the same role.
     #[error("messages {} and {number} are both from the {role}; expected turns that alternate; join the two", .number - 1)]
     Repeated {
-        /// The second of the two.
+        /// Number of the second message.
         number: usize,
-        /// Author of both.
+        /// Role of both.
         role: Role,
     },
-    /// A result without a call.
+    /// A tool result without a preceding call.
     #[error(
-        "message {number} is from a tool; expected it behind an assistant message with \"tool_calls\", or behind another tool's"
+        "message {number} is from a tool; expected it after an assistant message with \"tool_calls\", or after another tool's message"
     )]
     ToolWithoutCall {
-        /// Which message.
+        /// The message's number.
         number: usize,
     },
-    /// The wrong role at the end.
+    /// The last message has the wrong role.
     #[error("the last message is from the {found}, expected one from the {expected}")]
     Last {
-        /// Author of the last message.
+        /// Role of the last message.
         found: Role,
-        /// Expected author.
+        /// Expected role.
         expected: Role,
     },
-    /// Content that spells a control token.
+    /// Content that contains a control token.
     #[error(
-        "{place} contains the text of the control token {token}, which Ollama would read as that token; remove it, or \
+        "{place} contains the text of the control token {token}, which Ollama would parse as that token; remove it, or \
          give the sample as \"input_ids\""
     )]
     Special {
-        /// The message and its author, or the tools.
+        /// The message and its role, or the tools.
         place: String,
         /// The token.
         token: String,
@@ -60,7 +60,7 @@ pub enum TemplateError {
         "the chat template cannot be read: {0}; choose the model's built-in layout as data.template, or another file"
     )]
     Syntax(String),
-    /// The template raises an error, or has a mistake.
+    /// The template raises an error, or is faulty.
     #[error("the chat template refuses the conversation: {0}")]
     Refused(String),
     /// A field that the template never reads.
@@ -68,24 +68,26 @@ pub enum TemplateError {
         "the chat template never reads \"{0}\", so the sample would lose it; remove it from the data, or choose another data.template"
     )]
     Unused(String),
-    /// A message whose tokens cannot be distinguished from the others.
-    #[error("message {number}: its tokens cannot be told from the rest: {problem}")]
+    /// A message whose tokens cannot be located.
+    #[error("message {number}: its tokens cannot be separated from the others: {problem}")]
     Mask {
-        /// Which message.
+        /// The message's number.
         number: usize,
         /// The problem and the next step.
         problem: String,
     },
 }
 
-/// Checks for every template: there is a message, the right author is last, and no text spells a control token.
+/// Checks that hold for every template: there is a message, the last one has the right role, and no text contains a control
+/// token.
 pub(super) fn check(
     tokenizer: &Tokenizer,
     conversation: &Conversation,
     last: &[Role],
 ) -> Result<(), TemplateError> {
     let plain = |place: &dyn Fn() -> String, text: &str| {
-        let mark = text.contains([GENERATION.0, GENERATION.1]).then_some("U+FDD0 (a mark, no character)");
+        let mark =
+            text.contains([GENERATION.0, GENERATION.1]).then_some("U+FDD0 (a marker, not a character)");
         match tokenizer.find_special(text).or(mark) {
             None => Ok(()),
             Some(token) => Err(TemplateError::Special { place: place(), token: token.to_owned() }),
@@ -116,7 +118,7 @@ pub(super) fn check(
     }
 }
 
-/// Calls `each` with every string of a JSON value, keys included.
+/// Calls `each` for every string in a JSON value, including keys.
 fn strings(
     value: &Value,
     each: &mut dyn FnMut(&str) -> Result<(), TemplateError>,

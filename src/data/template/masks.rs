@@ -1,18 +1,18 @@
-//! Which bytes of a template's rendering have loss.
+//! Finds the bytes of a rendering that have loss.
 //!
-//! A template may mark them with `{% generation %}` (transformers' `return_assistant_tokens_mask`). Otherwise the mask follows
-//! from prefixes, as in TRL: a message adds the rendering up to it minus the rendering before it with the prompt for an answer.
-//! Each of these must be a prefix of the whole; where one is not, the sample is refused.
+//! A template may mark them with `{% generation %}` (transformers' `return_assistant_tokens_mask`). Otherwise the mask is
+//! derived from prefixes, as in TRL: a message's text is the rendering up to and including it, minus the rendering before it
+//! with the generation prompt. Each of these renderings must be a prefix of the whole; otherwise the sample is rejected.
 
 use super::encode::Span;
 use super::jinja::GENERATION;
 use super::{Conversation, Jinja, Role, TemplateError, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 
-/// Upper bound of the bytes of a control token.
+/// Upper bound of a control token's length, in bytes.
 const LONGEST_TOKEN: usize = 48;
 
-/// The text of the whole conversation, and its parts with loss.
+/// The text of the whole conversation, and its spans with loss.
 pub(super) fn masks(
     jinja: &Jinja,
     tokenizer: &Tokenizer,
@@ -30,7 +30,7 @@ pub(super) fn masks(
     let rendering = Rendering { jinja, tokenizer, conversation };
     let mut spans = Vec::new();
     if train_on == TrainOn::All {
-        // Everything but the messages without loss.
+        // Everything except the messages without loss.
         let mut start = 0;
         for index in (0..all).filter(|&index| !trained[index]) {
             let turn = rendering.turn(&text, index)?;
@@ -55,7 +55,7 @@ pub(super) fn masks(
     Ok((text, spans))
 }
 
-/// Removes the marks from `text`, and returns the spans between them.
+/// Removes the markers from `text` and returns the spans between them.
 fn marks(text: &mut String) -> Result<Vec<Span>, TemplateError> {
     let (mut out, mut spans, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
     for c in text.chars() {
@@ -75,7 +75,7 @@ fn marks(text: &mut String) -> Result<Vec<Span>, TemplateError> {
     Ok(spans)
 }
 
-/// The template's marks by assistant message.
+/// The marked spans by assistant message.
 fn by_message(
     conversation: &Conversation,
     trained: &[bool],
@@ -110,27 +110,27 @@ impl Rendering<'_> {
         self.jinja.render(self.tokenizer, self.conversation, count, prompt)
     }
 
-    /// End of the rendering up to and including message `index`, which must be a prefix of the whole.
+    /// End of the rendering up to and including message `index`. It must be a prefix of the whole.
     fn through(&self, text: &str, index: usize) -> Result<usize, TemplateError> {
         let through = self.first(index + 1, false)?;
         if text.starts_with(&through) {
             return Ok(through.len());
         }
         let problem = "the template renders it differently once other messages follow; set data.train_on = \
-                       \"last_assistant\", or cut the conversation behind it";
+                       \"last_assistant\", or end the conversation after it";
         Err(TemplateError::Mask { number: index + 1, problem: problem.into() })
     }
 
-    /// A whole message, including its head.
+    /// The span of a whole message, including its header.
     fn turn(&self, text: &str, index: usize) -> Result<Span, TemplateError> {
         let start = if index == 0 { 0 } else { self.through(text, index - 1)? };
         Ok(Span { bytes: start..self.through(text, index)?, number: index + 1 })
     }
 
-    /// The text that the assistant writes in message `index`: from its prompt to the token that ends it.
+    /// The span that the assistant generates in message `index`: from the end of its prompt to the end token.
     ///
-    /// Where a prompt ends in a block of control tokens that history leaves out (such as an empty
-    /// thought), the last answer gets it, because a program that asks for that answer sends it.
+    /// If the prompt ends in a block of control tokens that the history does not have (such as an empty thought), the block is
+    /// inserted before the last answer, because a program that requests this answer sends it.
     fn answer(&self, text: &mut String, index: usize) -> Result<Span, TemplateError> {
         let number = index + 1;
         let mut end =
@@ -164,7 +164,7 @@ impl Rendering<'_> {
                 common
             }
         };
-        // The model never writes what a template puts after the end token.
+        // The model never generates the template's text after the end token.
         let words = text[start..end].trim_end();
         if self.ends_in_control_token(words) {
             end = start + words.len();
@@ -172,7 +172,7 @@ impl Rendering<'_> {
         Ok(Span { bytes: start..end, number })
     }
 
-    /// `at`, or where the control token begins that it falls into: two different ones may begin alike.
+    /// `at`, or the start of the control token that contains `at`: two different control tokens may begin alike.
     fn before_control_token(&self, text: &str, at: usize) -> usize {
         let inside = |start: &usize| {
             let token = text
@@ -183,7 +183,7 @@ impl Rendering<'_> {
         (at.saturating_sub(LONGEST_TOKEN)..at).find(inside).unwrap_or(at)
     }
 
-    /// Whether a text opens and closes with a control token.
+    /// Whether a text starts and ends with a control token.
     fn is_block(&self, text: &str) -> bool {
         self.tokenizer.find_special(text).is_some_and(|token| text.starts_with(token))
             && self.ends_in_control_token(text)

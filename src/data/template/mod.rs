@@ -1,7 +1,7 @@
-//! Conversations to token ids with labels: by a family's built-in chat layout, or by any Jinja chat template.
+//! Conversations to token ids with labels, by a family's built-in chat template or by any Jinja chat template.
 //!
-//! Either way the loss mask is exact token by token. A built-in layout knows who wrote each piece. For a Jinja template the mask
-//! follows from its own renderings, and a sample without a provable mask is refused.
+//! Either way the loss mask is exact for every token. A built-in template knows who wrote each piece. For a Jinja template the
+//! mask is derived from its renderings, and a sample without a provable mask is rejected.
 
 mod built_in;
 mod encode;
@@ -25,22 +25,22 @@ pub use jinja::{Date, Jinja};
 pub(crate) use python::float;
 pub use reply::{Part, ReplyParts, ReplySyntax};
 
-/// Author of a message.
+/// Role of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Instructions, only as the first message; also called `developer`.
+    /// Instructions; only as the first message. Also called `developer`.
     System,
     /// The user.
     #[default]
     User,
-    /// The model, which is trained.
+    /// The model.
     Assistant,
-    /// Result of a function that the assistant called.
+    /// The result of a function that the assistant called.
     Tool,
 }
 
 impl Role {
-    /// The role that a dataset means by `name`.
+    /// Parses the name of a role in a dataset.
     pub fn from_name(name: &str) -> Option<Role> {
         match name {
             "system" | "developer" => Some(Role::System),
@@ -51,7 +51,7 @@ impl Role {
         }
     }
 
-    /// Its name in messages and templates.
+    /// The name in messages and templates.
     pub fn name(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -71,26 +71,26 @@ impl fmt::Display for Role {
 /// One message of a conversation. An empty field counts as missing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
-    /// Author of a message.
+    /// The role.
     pub role: Role,
     /// The text, untrimmed.
     pub content: String,
-    /// Thought of the assistant before its text.
+    /// The assistant's reasoning before its text.
     pub thinking: String,
-    /// Function calls of the assistant.
+    /// The assistant's function calls.
     pub tool_calls: Vec<ToolCall>,
-    /// In a tool message: name of the function.
+    /// In a tool message: the name of the function.
     pub name: String,
-    /// In a tool message: [`ToolCall::id`] of the call that it answers.
+    /// In a tool message: the [`ToolCall::id`] of the call that it answers.
     pub tool_call_id: String,
-    /// In a tool message: a result that is not a string; then `content` is empty.
+    /// In a tool message: a result that is not a string. `content` is then empty.
     pub result: Option<Value>,
     /// Whether this message has loss; overrides [`TrainOn`].
     pub train: Option<bool>,
 }
 
 impl Message {
-    /// A message with text only.
+    /// Creates a message with text only.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
         Message { role, content: content.into(), ..Message::default() }
     }
@@ -99,35 +99,35 @@ impl Message {
 /// A function call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolCall {
-    /// Id that results refer to; may be empty.
+    /// The id that results refer to; may be empty.
     pub id: String,
     /// The function's name.
     pub name: String,
-    /// Its arguments by name.
+    /// The arguments by name.
     pub arguments: Map<String, Value>,
 }
 
 /// The content of one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// In order.
+    /// The messages, in order.
     pub messages: Vec<Message>,
-    /// Functions that may be called, each `{"type": "function", "function": {…}}` with a JSON schema.
+    /// Available functions, each `{"type": "function", "function": {…}}` with a JSON schema.
     pub tools: Vec<Value>,
-    /// Messages before this index are a prompt without loss.
+    /// Messages before this index are a prompt and have no loss.
     pub trained_from: usize,
-    /// More variables for the template. Every template knows `enable_thinking`.
+    /// Further variables for the template. Every template gets `enable_thinking`.
     pub kwargs: Map<String, Value>,
 }
 
 impl Conversation {
-    /// A conversation with messages only.
+    /// Creates a conversation with messages only.
     pub fn new(messages: Vec<Message>) -> Conversation {
         Conversation { messages, ..Conversation::default() }
     }
 
-    /// Whether the model should think: the value of `enable_thinking`, else whether the answer to the last user message
-    /// has a thought.
+    /// Whether the model should think: the value of `enable_thinking` if set; otherwise whether the answer to the last user
+    /// message has reasoning.
     pub fn thinks(&self) -> bool {
         let answer = self.messages.iter().rev().take_while(|m| m.role != Role::User);
         match self.kwargs.get("enable_thinking") {
@@ -152,44 +152,44 @@ impl Conversation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainOn {
-    /// Every message of the assistant: its text and the token that ends it.
+    /// Every message of the assistant: its text and its end token.
     #[default]
     Assistant,
     /// The assistant's last message only.
     LastAssistant,
-    /// Everything, including the text of the layout.
+    /// Everything, including the template's own text.
     All,
 }
 
-/// Token ids with one label under each, as in [`crate::data::batch::Sample`].
+/// Token ids with a label for each, as in [`crate::data::batch::Sample`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rendered {
     /// Token ids, `[T]`.
     pub ids: Vec<u32>,
-    /// The ids with loss, [`IGNORE`] elsewhere, `[T]`.
+    /// Each id that has loss, [`IGNORE`] elsewhere, `[T]`.
     pub labels: Vec<i32>,
-    /// Whether the text of a message, or its thought, is missing in the rendering.
+    /// Whether the rendering drops a message's text or reasoning.
     pub left_out: bool,
 }
 
 impl Rendered {
-    /// Appends tokens, all with loss or all without.
+    /// Appends tokens, all with or all without loss.
     fn push(&mut self, ids: &[u32], loss: bool) {
         self.labels.extend(ids.iter().map(|&id| if loss { id as i32 } else { IGNORE }));
         self.ids.extend(ids);
     }
 }
 
-/// How conversations become text.
+/// A chat template.
 pub enum Template {
-    /// A layout of the program.
+    /// A built-in template.
     BuiltIn(&'static BuiltIn),
-    /// A chat template in Jinja, as transformers and llama.cpp run it.
+    /// A Jinja template, as transformers and llama.cpp run it.
     Jinja(Box<Jinja>),
 }
 
 impl Template {
-    /// Ids and labels of a conversation that ends with the assistant.
+    /// Encodes a conversation whose last message is the assistant's to ids and labels.
     pub fn render(
         &self,
         tokenizer: &Tokenizer,
@@ -214,7 +214,7 @@ impl Template {
         }
     }
 
-    /// Ids of a conversation that ends with the user or a tool, followed by the prompt for the answer.
+    /// Encodes a conversation whose last message is from the user or a tool, followed by the generation prompt.
     pub fn prompt(
         &self,
         tokenizer: &Tokenizer,
@@ -236,7 +236,7 @@ impl Template {
         }
     }
 
-    /// The rendered text of a sample, or with `prompt` of a conversation that is to be answered.
+    /// Renders a sample as text; with `prompt`, a conversation that is to be answered.
     pub fn text(
         &self,
         tokenizer: &Tokenizer,
@@ -258,7 +258,7 @@ impl Template {
         }
     }
 
-    /// SHA-256 of everything that decides the rendering.
+    /// SHA-256 of everything that determines the rendering.
     pub fn digest(&self) -> [u8; 32] {
         match self {
             Template::BuiltIn(layout) => Sha256::digest(layout.version).into(),
@@ -267,7 +267,7 @@ impl Template {
     }
 }
 
-/// Ids of messages in the built-in layout, followed by the prompt for the answer.
+/// Encodes messages with the built-in template, followed by the generation prompt.
 pub fn render_prompt(
     tokenizer: &Tokenizer,
     layout: &'static BuiltIn,

@@ -1,15 +1,15 @@
-//! The parts of Python that Jinja templates use: printed values, `json.dumps`, `str.strip`, `strftime`.
+//! The parts of Python that Jinja templates use: printing values, `json.dumps`, `str.strip`, `strftime`.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::jinja::Date;
 
-/// Python writes a number with an exponent from this power of ten on.
+/// Python writes numbers from this power of ten on with an exponent.
 const EXPONENT: i32 = 16;
 
-/// The shortest digits that give `x` back, with an exponent below 1e-4 and from `10^exponent_from` on. Go and Python
-/// differ in that bound alone; neither puts `.0` here.
+/// The shortest digits that round-trip to `x`, with an exponent below 1e-4 and from `10^exponent_from` on. Only that upper
+/// bound differs between Go and Python. Adds no `.0`.
 pub(crate) fn float(x: f64, exponent_from: i32) -> String {
     if !x.is_finite() {
         return if x.is_nan() { "nan".into() } else { format!("{}inf", if x < 0.0 { "-" } else { "" }) };
@@ -29,7 +29,7 @@ fn python_float(x: f64) -> String {
     if x.is_finite() && text.bytes().all(|b| b.is_ascii_digit() || b == b'-') { text + ".0" } else { text }
 }
 
-/// `str(value)`: what `{{ value }}` prints.
+/// `str(value)`: the output of `{{ value }}`.
 pub(super) fn display(value: &Value) -> String {
     match value.kind() {
         ValueKind::String => value.as_str().unwrap_or_default().to_owned(),
@@ -56,7 +56,7 @@ fn repr(value: &Value) -> String {
     }
 }
 
-/// A string as Python shows it inside a list.
+/// A string as Python prints it inside a list.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
@@ -133,7 +133,7 @@ impl Json {
                 })?;
             }
             kind => {
-                let problem = format!("tojson: {kind} cannot be JSON");
+                let problem = format!("tojson: cannot convert {kind} to JSON");
                 return Err(Error::new(ErrorKind::InvalidOperation, problem));
             }
         }
@@ -177,7 +177,7 @@ impl Json {
                 c if self.ascii && !c.is_ascii() => {
                     c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| self.out += &format!("\\u{unit:04x}"));
                 }
-                // serde_json leaves it; Python does not.
+                // serde_json does not escape it, Python does.
                 '\u{7f}' if self.ascii => self.out.push(c),
                 c => self.out.push(c),
             }
@@ -193,7 +193,7 @@ fn member(map: &Value, key: &Value) -> Value {
     map.get_item(key).unwrap_or_default()
 }
 
-/// `str.strip()`, which drops four control characters that Rust's `trim` keeps.
+/// `str.strip()`. It strips four control characters that Rust's `trim` keeps.
 pub(super) fn strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
 }
@@ -239,7 +239,7 @@ pub(super) fn strftime(date: Date, format: &str) -> Result<String, Error> {
             other => {
                 let found = other.map_or("%".into(), |c| format!("%{c}"));
                 let problem =
-                    format!("strftime_now: {found} is not known; expected %Y %y %m %d %B %b %A %a %F");
+                    format!("strftime_now: {found} is not supported; expected %Y %y %m %d %B %b %A %a %F");
                 return Err(Error::new(ErrorKind::InvalidOperation, problem));
             }
         }

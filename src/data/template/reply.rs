@@ -1,18 +1,18 @@
-//! [`ReplyParts`]: splits what the assistant writes into words, thoughts and function calls, as it arrives.
+//! [`ReplyParts`]: splits the assistant's output into text, reasoning and function calls while it is streamed.
 
 use super::ToolCall;
 use crate::data::tokenizer::Tokenizer;
 
-/// How the models of a family mark thoughts and function calls in a reply.
+/// How the models of a family mark reasoning and function calls in a reply.
 #[derive(Debug)]
 pub struct ReplySyntax {
-    /// Control tokens before and after a thought.
+    /// Control tokens around reasoning.
     pub thought: (&'static str, &'static str),
-    /// Text between the opening token and the thought; a reply may lack it.
+    /// Text between the opening token and the reasoning; a reply may lack it.
     pub thought_name: &'static str,
-    /// Control tokens before and after a function call.
+    /// Control tokens around a function call.
     pub call: (&'static str, &'static str),
-    /// Reads the text between the tokens of a call; `None` where it is not a call.
+    /// Parses the text between the tokens of a call; `None` if it is not a valid call.
     pub parse_call: fn(&str) -> Option<ToolCall>,
 }
 
@@ -21,7 +21,7 @@ pub struct ReplySyntax {
 pub enum Part {
     /// Text for the user.
     Words(String),
-    /// Text of a thought.
+    /// Reasoning.
     Thought(String),
     /// A function call, without [`ToolCall::id`].
     Call(ToolCall),
@@ -30,13 +30,13 @@ pub enum Part {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Words,
-    /// After the opening token of a thought: [`ReplySyntax::thought_name`] may follow.
+    /// After the opening token of reasoning: [`ReplySyntax::thought_name`] may follow.
     ThoughtName,
     Thought,
     Call,
 }
 
-/// Reads a reply piece by piece. Withholds what may be the beginning of a control token until that is decided.
+/// Parses a reply piece by piece. Holds back text that may be the start of a control token.
 #[derive(Clone, Debug)]
 pub struct ReplyParts {
     syntax: &'static ReplySyntax,
@@ -45,23 +45,23 @@ pub struct ReplyParts {
 }
 
 impl ReplyParts {
-    /// A reply to `prompt`, which may end within a thought.
+    /// Starts a reply to `prompt`, which may end within reasoning.
     pub fn to(prompt: &[u32], tokenizer: &Tokenizer) -> ReplyParts {
         let last =
             |mark: &str| tokenizer.id(mark).and_then(|id| prompt.iter().rposition(|&other| other == id));
         let syntax = tokenizer.spec().reply;
-        // A prompt that opens a thought has the thought's name as well.
+        // A prompt that opens reasoning includes its name.
         let thinks = last(syntax.thought.0) > last(syntax.thought.1);
         ReplyParts::new(syntax, thinks)
     }
 
-    /// A reply that begins within a thought, or with words.
+    /// Starts a reply that begins with reasoning or with text.
     pub(crate) fn new(syntax: &'static ReplySyntax, thinks: bool) -> ReplyParts {
         let place = if thinks { Place::Thought } else { Place::Words };
         ReplyParts { syntax, place, held: String::new() }
     }
 
-    /// The parts that `piece` completes.
+    /// Adds a piece and returns the parts that it completes.
     pub fn push(&mut self, piece: &str) -> Vec<Part> {
         self.held += piece;
         let mut parts = Vec::new();
@@ -69,7 +69,7 @@ impl ReplyParts {
         parts
     }
 
-    /// The rest at the end of the reply. An incomplete call becomes words.
+    /// Returns the rest at the end of the reply. An incomplete call becomes text.
     pub fn finish(mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
         match self.place {
@@ -80,7 +80,7 @@ impl ReplyParts {
         }
     }
 
-    /// Reads up to the next mark; false where the mark is not complete yet.
+    /// Parses up to the next mark. Returns false if no complete mark is available yet.
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
         match self.place {
             Place::Words => {
@@ -108,7 +108,7 @@ impl ReplyParts {
                         words.truncate(trimmed);
                         self.place = Place::Words;
                     }
-                    // Newlines at the end of a thought belong to the layout.
+                    // Newlines at the end of reasoning belong to the template.
                     None => self.held.insert_str(0, &words.split_off(trimmed)),
                 }
                 parts.extend(thought(&words));
@@ -125,12 +125,13 @@ impl ReplyParts {
         true
     }
 
-    /// The call that `text` is; words, from `otherwise`, where it is not a call.
+    /// Parses `text` as a call. If it is not one, it becomes the text that `otherwise` returns.
     fn call(&self, text: &str, otherwise: impl Fn() -> String) -> Part {
         (self.syntax.parse_call)(text).map_or_else(|| Part::Words(otherwise()), Part::Call)
     }
 
-    /// Takes the text before the first of `marks`, and that mark; all text that cannot be part of a mark where there is none.
+    /// Takes the text before the first of `marks`, and that mark. Without a mark, takes all text that cannot be the start of
+    /// one.
     fn until(&mut self, marks: &[&'static str]) -> (String, Option<&'static str>) {
         let found = marks.iter().filter_map(|mark| Some((self.held.find(mark)?, *mark))).min();
         if let Some((at, mark)) = found {

@@ -1,4 +1,4 @@
-//! Inputs of a tokenizer: the metadata of a GGUF file, and the constants of its family.
+//! Inputs of a tokenizer: the metadata of a GGUF file, and its family's constants.
 
 use sha2::{Digest, Sha256};
 
@@ -10,13 +10,13 @@ use crate::data::template::ReplySyntax;
 pub struct TokenizerData {
     /// `tokenizer.ggml.model`.
     pub model: String,
-    /// `tokenizer.ggml.pre`, where present.
+    /// `tokenizer.ggml.pre`, if present.
     pub pre: Option<String>,
     /// `tokenizer.ggml.tokens`, `[V]`.
     pub tokens: Vec<String>,
-    /// `tokenizer.ggml.token_type`, `[V]`. Ollama marks byte tokens NORMAL, so bytes are found by their spelling.
+    /// `tokenizer.ggml.token_type`, `[V]`. Ollama marks byte tokens NORMAL, so byte tokens are recognized by their spelling.
     pub token_types: Vec<i32>,
-    /// `tokenizer.ggml.merges`, best first: two tokens with one space between.
+    /// `tokenizer.ggml.merges`, best first: two tokens separated by a space.
     pub merges: Vec<String>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: u32,
@@ -27,7 +27,7 @@ pub struct TokenizerData {
 }
 
 impl TokenizerData {
-    /// Reads the metadata; an error where a key is missing or has another type.
+    /// Reads the metadata. Fails if a key is missing or has the wrong type.
     pub fn from_gguf(gguf: &Gguf) -> Result<TokenizerData, Error> {
         let mut eos: Vec<u32> = gguf.get("tokenizer.ggml.eos_token_ids")?.unwrap_or_default();
         eos.extend(gguf.get::<u32>("tokenizer.ggml.eos_token_id")?);
@@ -47,9 +47,9 @@ impl TokenizerData {
 /// Constants of a family's tokenizers: byte-pair merges over characters with byte fallback.
 #[derive(Debug)]
 pub struct TokenizerSpec {
-    /// Values of `tokenizer.ggml.model`, each with the program that writes it.
+    /// Accepted values of `tokenizer.ggml.model`, each with the program that writes it.
     pub models: &'static [(&'static str, &'static str)],
-    /// Value of `tokenizer.ggml.pre`, where the file has one.
+    /// Value of `tokenizer.ggml.pre`, if the file has one.
     pub pre: &'static str,
     /// Spelling of the token that starts every sequence.
     pub bos: &'static str,
@@ -59,16 +59,16 @@ pub struct TokenizerSpec {
     pub turn_start: &'static str,
     /// Spelling of the token that ends a turn of a conversation.
     pub turn_end: &'static str,
-    /// Spellings of the tokens that end generation where the vocabulary has them, besides those that the file names.
+    /// Spellings of further tokens that end generation, if the vocabulary has them.
     pub end_names: &'static [&'static str],
-    /// How a reply marks thoughts and function calls.
+    /// How a reply marks reasoning and function calls.
     pub reply: &'static ReplySyntax,
 }
 
 /// Why a tokenizer could not be built.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum TokenizerError {
-    /// Not the kind of tokenizer that the family has.
+    /// The tokenizer is not of the family's kind.
     #[error("tokenizer: {key} is {found:?}, expected {expected}; use another conversion of the model")]
     Unsupported {
         /// GGUF key.
@@ -81,12 +81,12 @@ pub enum TokenizerError {
     /// Lists of different lengths.
     #[error("tokenizer.ggml.token_type has {types} entries for {tokens} tokens; the file is damaged")]
     TokenTypes {
-        /// How many types.
+        /// Number of types.
         types: usize,
-        /// How many tokens.
+        /// Number of tokens.
         tokens: usize,
     },
-    /// A special id that is no token.
+    /// A special token's id that is outside the vocabulary.
     #[error("{key} is {id}, but the vocabulary has {vocab} tokens; the file is damaged")]
     Id {
         /// GGUF key.
@@ -96,7 +96,7 @@ pub enum TokenizerError {
         /// Vocabulary size.
         vocab: usize,
     },
-    /// A merge that is not two tokens, or whose result is not a token.
+    /// A merge that does not consist of two tokens, or whose result is not a token.
     #[error(
         "tokenizer.ggml.merges[{index}] is {found:?}, expected two tokens of the vocabulary that join to a third; \
          the file is damaged"
@@ -107,15 +107,15 @@ pub enum TokenizerError {
         /// The merge as written.
         found: String,
     },
-    /// The merge list as a whole was refused.
+    /// The merge list as a whole is invalid.
     #[error("tokenizer.ggml.merges does not fit the vocabulary: {0}")]
     Merges(String),
-    /// A token that the family needs is missing.
+    /// A token that the family requires is missing.
     #[error("the vocabulary has no token {0:?}; expected the vocabulary of the instruction-tuned model")]
     Missing(String),
 }
 
-/// Refuses metadata that do not fit the family.
+/// Checks that the metadata fit the family.
 pub(super) fn check(data: &TokenizerData, spec: &TokenizerSpec) -> Result<(), TokenizerError> {
     let unsupported = |key, found: &str, expected: String| {
         Err(TokenizerError::Unsupported { key, found: found.to_owned(), expected })
@@ -149,7 +149,7 @@ pub(super) fn check(data: &TokenizerData, spec: &TokenizerSpec) -> Result<(), To
     }
 }
 
-/// SHA-256 of everything that decides which ids a text has.
+/// SHA-256 of everything that determines the ids of a text.
 pub(super) fn digest(data: &TokenizerData) -> [u8; 32] {
     let mut hash = Sha256::new();
     for list in [&data.tokens, &data.merges] {

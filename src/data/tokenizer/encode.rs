@@ -1,4 +1,4 @@
-//! Text to token ids.
+//! Encoding text to token ids.
 
 use tokenizers::Model;
 
@@ -20,13 +20,13 @@ impl Tokenizer {
         ids
     }
 
-    /// The first control token whose text occurs in `text`, if any.
+    /// The first control token in `text`, if any.
     pub fn find_special(&self, text: &str) -> Option<&str> {
         self.next_special(text).map(|(_, token, _)| token)
     }
 
-    /// Whether some token of the whole text covers both sides of byte `at`. Then the two halves, encoded separately, have other
-    /// ids than the whole text.
+    /// Whether a token of the whole text spans byte `at`. The two halves, encoded separately, then have different ids than the
+    /// whole text.
     pub fn joins_at(&self, text: &str, at: usize) -> bool {
         let (left, right) = text.split_at(at);
         let (Some(before), Some(after)) = (left.chars().next_back(), right.chars().next()) else {
@@ -34,9 +34,9 @@ impl Tokenizer {
         };
         let newline = before == '\n';
         if newline != (after == '\n') {
-            return false; // a run of newlines is a piece of its own
+            return false; // a run of newlines is a separate piece
         }
-        // The longest stretch without such an edge holds every token that could cover both sides.
+        // The longest stretch without such a boundary contains every token that could span `at`.
         let edge = |c: char| (c == '\n') != newline;
         let start = left.rfind(edge).map_or(0, |at| at + left[at..].chars().next().map_or(0, char::len_utf8));
         let (left, right) = (&left[start..], &right[..right.find(edge).unwrap_or(right.len())]);
@@ -44,7 +44,7 @@ impl Tokenizer {
         self.encode(&text[start..at + right.len()], Special::Parse) != halves
     }
 
-    /// The leftmost control token in `text`, the longest of several at one position: its position, text and id.
+    /// The leftmost control token in `text`, the longest one if several start there: its position, text and id.
     fn next_special(&self, text: &str) -> Option<(usize, &str, u32)> {
         let bytes = text.as_bytes();
         let starts = bytes.iter().enumerate().filter(|(_, byte)| self.special_starts[usize::from(**byte)]);
@@ -77,7 +77,7 @@ impl Tokenizer {
         }
     }
 
-    /// Whether some token may cover both sides of byte `at` of a line.
+    /// Whether a token may span byte `at` of a line.
     fn crossed(&self, line: &str, at: usize) -> bool {
         let Some(crossing) = &self.crossing else { return true };
         let line = line.as_bytes();

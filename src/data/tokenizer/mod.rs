@@ -1,10 +1,10 @@
 //! Tokenizers: byte-pair merges over characters with byte fallback, built from the metadata of a GGUF file.
 //!
-//! A space becomes `▁` (U+2581), and nothing is put in front of a text. As in llama.cpp's pre-tokenizer `[^\n]+|[\n]+`, a run
-//! of newlines is a piece of its own, which is looked up as a whole before any merge. Decoding restores the encoded text, with
-//! one exception: a literal `▁` becomes a space, because the vocabulary cannot tell the two apart.
+//! A space becomes `▁` (U+2581); no prefix is added to a text. As in llama.cpp's pre-tokenizer `[^\n]+|[\n]+`, a run of
+//! newlines is a separate piece, which is looked up as a whole before any merge. Decoding restores the encoded text, with one
+//! exception: a literal `▁` becomes a space, because the vocabulary cannot distinguish the two.
 //!
-//! Nearly no token has a space after another character, so text is merged word by word. That gives the same ids as merging
+//! Almost no token has a space after another character, so text is merged word by word. That gives the same ids as merging
 //! whole lines, and words can be cached.
 
 mod data;
@@ -26,21 +26,21 @@ use encode::word_starts;
 const CONTROL: i32 = 3;
 /// GGUF's token type for tokens added by the user (`LLAMA_TOKEN_TYPE_USER_DEFINED`), such as channel and tool tokens.
 const USER_DEFINED: i32 = 4;
-/// Words in the cache of each thread.
+/// Number of words in each thread's cache.
 const CACHED_WORDS: usize = 1 << 16;
-/// Largest number of tokens that cross a space. With more, lines are merged as a whole.
+/// Largest number of tokens that cross a space. With more, whole lines are merged.
 const MOST_CROSSING: usize = 64;
 
 /// Whether the text of a control token becomes that token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// It becomes the token: for the template's own text.
+    /// The text becomes the token: for the template's own text.
     Parse,
-    /// It stays text: for text that a user wrote.
+    /// The text stays text: for text that a user wrote.
     Plain,
 }
 
-/// Text to token ids and back.
+/// Converts text to token ids and back.
 pub struct Tokenizer {
     bpe: BPE,
     tokens: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Tokenizer {
     specials: Vec<(String, u32)>,
     /// Whether a control token starts with this byte.
     special_starts: [bool; 256],
-    /// Tokens that cross a space, with the position of the space: only these can join two words. `None` where there are too many.
+    /// Tokens that cross a space, with the position of the space: only these can join two words. `None` if there are too many.
     crossing: Option<Vec<(String, usize)>>,
     byte_ids: [u32; 256],
     spec: &'static TokenizerSpec,
@@ -60,7 +60,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer. Fails where the data are damaged or do not fit the family.
+    /// Builds the tokenizer. Fails if the data are damaged or do not fit the family.
     pub fn new(data: TokenizerData, spec: &'static TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
         check(&data, spec)?;
         let ids = || data.tokens.iter().zip(0u32..).map(|(token, id)| (token.clone(), id)).collect::<Vocab>();
@@ -88,7 +88,7 @@ impl Tokenizer {
         let mut specials: Vec<(String, u32)> = (0u32..)
             .zip(tokens.iter().zip(&token_types))
             .filter(|(id, (token, kind))| {
-                // Some converters mark `<eos>` NORMAL; llama.cpp, too, makes every end token a control token.
+                // Some converters mark `<eos>` NORMAL. llama.cpp also makes every end token a control token.
                 let named = [bos, turn_start].contains(id) || eos.contains(id);
                 !token.is_empty() && (named || matches!(**kind, CONTROL | USER_DEFINED))
             })
@@ -119,7 +119,7 @@ impl Tokenizer {
         })
     }
 
-    /// The text of `ids`, with the spelling of control tokens. Bytes that are not UTF-8, and ids outside the vocabulary, become
+    /// Decodes `ids`; control tokens are spelled out. Bytes that are not valid UTF-8, and ids outside the vocabulary, become
     /// U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id).into_owned()).collect();
@@ -127,7 +127,7 @@ impl Tokenizer {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// The bytes of one token; several byte tokens may make one character.
+    /// The bytes of one token; several byte tokens may form one character.
     pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
         let Some(token) = self.tokens.get(id as usize) else {
             return Cow::Borrowed("\u{FFFD}".as_bytes());
@@ -161,7 +161,7 @@ impl Tokenizer {
         &self.eos
     }
 
-    /// Id of the token that ends a text; where the vocabulary has none, of the token that ends a turn.
+    /// Id of the token that ends a text; if the vocabulary has none, of the token that ends a turn.
     pub fn end_of_text(&self) -> u32 {
         self.id(self.spec.end_of_text).unwrap_or(self.turn_end)
     }
@@ -171,7 +171,7 @@ impl Tokenizer {
         self.spec
     }
 
-    /// SHA-256 of everything that decides which ids a text has.
+    /// SHA-256 of everything that determines the ids of a text.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
@@ -187,7 +187,7 @@ impl Tokenizer {
     }
 }
 
-/// Merges as pairs. Refuses a pair longer than every token: it would overrun the buffer in which the `tokenizers` crate joins it.
+/// Splits merges into pairs. Fails for a pair longer than every token, which would overrun the `tokenizers` crate's buffer.
 fn split_merges(tokens: &[String], merges: &[String]) -> Result<Vec<(String, String)>, TokenizerError> {
     let longest = tokens.iter().map(String::len).max().unwrap_or(0);
     let split = |(index, merge): (usize, &String)| match merge.split_once(' ') {
@@ -199,7 +199,7 @@ fn split_merges(tokens: &[String], merges: &[String]) -> Result<Vec<(String, Str
     merges.iter().enumerate().map(split).collect()
 }
 
-/// The byte that a token spelled `<0xHH>` stands for.
+/// The byte that a token spelled `<0xHH>` represents.
 fn byte_of(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
     (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok())?

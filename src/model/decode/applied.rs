@@ -1,4 +1,4 @@
-//! An adapter on the device as decoding applies it: unmerged, frozen, its scale inside `B`.
+//! An adapter on the device as decoding applies it: unmerged, frozen, with the scale multiplied into `B`.
 
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Module;
@@ -15,32 +15,32 @@ pub(super) struct Applied {
     layers: Vec<PerInput<Option<Group>>>,
 }
 
-/// The matrices that read one input. Those that the adapter leaves alone have zeros.
+/// The matrices that read one input. Matrices without an adapter have zeros.
 pub(super) struct Group {
-    /// `A` of every matrix below each other, `[Σ R, K]`.
+    /// `A` of all matrices, stacked, `[Σ R, K]`.
     pub a: Param,
-    /// `B` of every matrix `[N, R]`, in [`Module::ALL`]'s order: long passes multiply with it.
+    /// `B` of every matrix `[N, R]`, in the order of [`Module::ALL`]; used by long passes.
     pub b: Vec<Param>,
-    /// `Bᵀ` of every matrix `[R, N]`, which passes of a few tokens add up; empty of experts.
+    /// `Bᵀ` of every matrix `[R, N]`; used by passes of a few tokens. Empty for experts.
     transposed: wgpu::Buffer,
-    /// First float of each in either buffer.
+    /// Offset of each matrix in either buffer, in floats.
     offsets: Vec<usize>,
     /// `R`, padded to a multiple of 4, or of 16 for cooperative matrices.
     pub rank: usize,
 }
 
-/// The rank that an adapter of rank `rank` has on the device.
+/// The rank on the device of an adapter of rank `rank`.
 pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
     rank.next_multiple_of(gpu.kernels().rank_multiple())
 }
 
 impl Group {
-    /// The group as products of long passes take it.
+    /// The group in the form that products of long passes use.
     pub fn matrices(&self) -> applied::Applied<'_> {
         applied::Applied { a: &self.a, b: &self.b, rank: self.rank }
     }
 
-    /// The adapter's second half, for an op that reads a row of products whose `z` begins at `z_offset`.
+    /// The `B` matrices, for an op that reads a row of products whose `z` starts at `z_offset`.
     pub fn up(&self, z_offset: usize) -> Up<'_> {
         Up { b: &self.transposed, offsets: &self.offsets, rank: self.rank, z_offset }
     }
@@ -63,12 +63,12 @@ impl Applied {
         Ok(Applied { layers: (0..config.layers.len()).map(layer).collect::<Result<_, _>>()? })
     }
 
-    /// The group that reads `input` in `layer`, where any of its matrices is adapted.
+    /// The group that reads `input` in `layer`; `None` if none of its matrices is adapted.
     pub fn group(&self, layer: usize, input: Input) -> Option<&Group> {
         self.layers[layer][input].as_ref()
     }
 
-    /// The adapters of a layer's experts; the scale is inside `B`.
+    /// The adapters of a layer's experts. The scale is included in `B`.
     pub fn experts(&self, layer: usize) -> ExpertLoras<'_> {
         let lora = |input: Input| {
             let group = self.group(layer, input)?;
@@ -92,7 +92,7 @@ struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Rows of `B`, of all experts.
+    /// Rows of `B` over all experts.
     fn rows(&self) -> usize {
         self.slot.experts * self.slot.out_features
     }

@@ -1,8 +1,9 @@
-//! Forward over cached keys and values: a prompt at once, then token by token without running the sequence again.
+//! Forward over a key-value cache: a prompt in large passes, then token by token without recomputing earlier tokens.
 //!
-//! A pass over 1 to [`MAX_ROWS`](crate::ops::matvec::MAX_ROWS) tokens multiplies with matrix-vector kernels, a longer one with the training
-//! forward's. What one token needs is recorded once and submitted again and again; all that changes lies in buffers. Where experts
-//! stay in host memory, every token copies them to the device, layer by layer, and is recorded anew.
+//! A pass over 1 to [`MAX_ROWS`](crate::ops::matvec::MAX_ROWS) tokens uses matrix-vector kernels, a longer pass uses the
+//! training forward's kernels. The commands for one token are recorded once and resubmitted; everything that changes is in
+//! buffers. If experts are in host memory, they are copied to the device for every token, layer by layer, and the commands are
+//! recorded again.
 
 mod applied;
 mod pass;
@@ -16,14 +17,14 @@ use crate::ops::cached_heads::Cache;
 use applied::Applied;
 pub use workspace::{Lengths, Workspace, longest_context};
 
-/// The result that is read back after a pass.
+/// The result that is read from the device after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
     Logits,
     Likeliest,
 }
 
-/// The commands of a pass over one token, recorded.
+/// The recorded commands of a pass over one token.
 struct OneToken {
     body: Recording,
     logits: Recording,
@@ -36,21 +37,21 @@ impl OneToken {
     }
 }
 
-/// One sequence: its keys and values, and the adapter that it is read with.
+/// One sequence: its key-value cache and its adapter.
 pub struct Decoder<'a> {
     w: &'a Workspace<'a>,
     adapter: Option<Applied>,
-    caches: Vec<Option<Cache>>, // by layer; none where it uses another one's
+    caches: Vec<Option<Cache>>, // by layer; `None` if the layer uses another layer's cache
     past: wgpu::Buffer,         // [1]
     len: usize,
-    /// Most tokens that the caches have held since they were empty: a ring has overwritten older ones.
+    /// Maximum number of tokens that the caches have held since they were last empty. A ring has overwritten older ones.
     seen: usize,
     one_token: Option<OneToken>,
     prepared: Option<(Tail, Prepared)>,
 }
 
 impl<'a> Decoder<'a> {
-    /// An empty sequence, read with `adapter` unmerged.
+    /// Creates an empty sequence. `adapter` is applied unmerged.
     pub fn new(w: &'a Workspace<'a>, adapter: Option<&Adapter>) -> Result<Decoder<'a>, GpuError> {
         let config = w.model.config();
         let upload = |a: &Adapter| Applied::upload(w.gpu, a, config);
@@ -74,34 +75,34 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Tokens so far.
+    /// Number of tokens so far.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the sequence is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of the adapter and of the cached keys and values.
+    /// Bytes of the adapter and the key-value cache.
     pub fn bytes(&self) -> u64 {
         let caches: u64 = self.caches.iter().flatten().map(|c| c.buffer.size()).sum();
         caches + self.adapter.as_ref().map_or(0, Applied::bytes)
     }
 
-    /// Dispatches that one token takes, its likeliest successor included.
+    /// Number of dispatches for one token, including the argmax.
     pub fn dispatches(&mut self) -> usize {
         self.one_token().parts(Tail::Likeliest).iter().map(|r| r.dispatches()).sum()
     }
 
-    /// Goes back to the first `len` tokens, or to none where sliding layers no longer hold what the next would see.
-    /// Returns the tokens that are left.
+    /// Rewinds to the first `len` tokens, or to none if sliding-window layers no longer hold the keys that the next token
+    /// needs. Returns the number of tokens kept.
     pub fn rewind(&mut self, len: usize) -> usize {
         let config = self.w.model.config();
         let windows = config.layers.iter().filter(|l| l.kv_donor.is_none()).filter_map(|l| l.window);
         let lost = |window: usize| {
-            // The next token sees keys from here on; the ring holds the last `ring` that it has seen.
+            // The next token sees keys from this position on; the ring holds the last `ring` of the `seen` tokens.
             let first = (len + 1).saturating_sub(window);
             first + self.w.lengths.ring(Some(window)) < self.seen
         };
@@ -112,7 +113,7 @@ impl<'a> Decoder<'a> {
         self.len
     }
 
-    /// Takes in at most a chunk of tokens.
+    /// Appends tokens, at most a chunk.
     pub async fn append(&mut self, ids: &[u32]) -> Result<(), GpuError> {
         let rows = self.start(ids).await?;
         let mut rec = Recorder::new(self.w.gpu);
@@ -120,13 +121,13 @@ impl<'a> Decoder<'a> {
         rec.submit()
     }
 
-    /// Takes in at most a chunk of tokens, at least one, and reads the logits after the last, `[V]`, softcap applied.
+    /// Appends 1 to `chunk` tokens and reads the logits after the last one, `[V]`, with the softcap applied.
     pub async fn logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, GpuError> {
         self.finish(ids, Tail::Logits).await?;
         self.w.gpu.read_staging(&self.w.logits_staging, self.w.model.config().vocab).await
     }
 
-    /// Takes in at most a chunk of tokens, at least one, and reads the likeliest next token only.
+    /// Appends 1 to `chunk` tokens and reads only the likeliest next token.
     pub async fn likeliest(&mut self, ids: &[u32]) -> Result<Likeliest, GpuError> {
         self.finish(ids, Tail::Likeliest).await?;
         Ok(self.w.gpu.read_staging(&self.w.likeliest_staging, 1).await?[0])
@@ -144,12 +145,12 @@ impl<'a> Decoder<'a> {
         let gpu = self.w.gpu;
         let prepared = ready.unwrap_or_else(|| gpu.prepare(&self.one_token().parts(tail)));
         gpu.submit(prepared)?;
-        // The next token's commands are made while the device works on this one.
+        // The next token's commands are recorded while the device computes this one.
         self.prepared = Some((tail, gpu.prepare(&self.one_token().parts(tail))));
         Ok(())
     }
 
-    /// Puts the tokens where the next pass reads them, and counts them; returns how many there are.
+    /// Writes the tokens to the pass's input buffers and counts them. Returns their number.
     async fn start(&mut self, ids: &[u32]) -> Result<usize, GpuError> {
         let w = self.w;
         assert!((1..=w.lengths.chunk).contains(&ids.len()), "one token to a chunk of them");

@@ -1,4 +1,4 @@
-//! One pass, straight through: `forward.rs` without what backward needs, over cached keys and values.
+//! One pass, written out in order: `forward.rs` without the activations for backward, with cached keys and values.
 
 use super::applied::Group;
 use super::{Decoder, Tail};
@@ -26,8 +26,7 @@ use crate::ops::per_layer;
 use crate::ops::rms_norm;
 
 impl<'a> Decoder<'a> {
-    /// All layers over `rows` tokens, up to the output norm, of a model that is on the device as a whole. The mirror of
-    /// `forward.rs` without what backward needs.
+    /// All layers for `rows` tokens, up to the output norm, of a model that is entirely on the device. Mirrors `forward.rs`.
     pub(super) fn pass(&self, rec: &mut Recorder<'a>, rows: usize) {
         self.embed(rec, rows);
         for layer in 0..self.w.model.layers.len() {
@@ -36,7 +35,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// [`Decoder::pass`] of any model; parts of it run before `rec` is submitted.
+    /// Like [`Decoder::pass`], for any model. Parts of the pass run before `rec` is submitted.
     pub(super) async fn pass_fetching(&self, rec: &mut Recorder<'a>, rows: usize) -> Result<(), GpuError> {
         self.embed(rec, rows);
         for layer in 0..self.w.model.layers.len() {
@@ -56,7 +55,7 @@ impl<'a> Decoder<'a> {
         rms_norm::plain::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
     }
 
-    /// Heads into the cache, attention over it, and the stream after that with the norm before the feed-forward.
+    /// Attention with its cache, the residual sum, and the norm before the feed-forward block.
     fn attention(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
         let (w, config) = (self.w, self.w.model.config());
         let (l, lw) = (&config.layers[layer], &self.w.model.layers[layer]);
@@ -88,7 +87,7 @@ impl<'a> Decoder<'a> {
         block_end::forward(rec, &w.stream, &w.normed, &y, up.as_ref(), norm, next, 1.0, rows);
     }
 
-    /// Feed-forward, per-layer branch where there is one, and the norm before what follows: the next layer or the head.
+    /// The feed-forward block, the per-layer branch if there is one, and the next norm: that of the next layer or of the head.
     fn feed_forward(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
         let (w, model) = (self.w, self.w.model);
         let (l, lw) = (&model.config().layers[layer], &model.layers[layer]);
@@ -128,7 +127,7 @@ impl<'a> Decoder<'a> {
                 true => experts.forward_short(p, &input, acts, scratch, loras, score),
                 false => experts.forward_with(p, &input, acts, scratch, loras, score),
             }
-            // The sum of the two norms starts at zero; the adapter's term is inside the first.
+            // The sum of the two norms starts at zero; the first one includes the adapter's term.
             let sum = acts.sum.rows();
             rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
             let (first, second) = (&experts.post_ffw_norm_1, &experts.post_ffw_norm_2);
@@ -183,8 +182,8 @@ impl<'a> Decoder<'a> {
         per_layer::forward(rec, &w.per_layer, &table, &global.proj_norm);
     }
 
-    /// Products of `x` with `matrices`, side by side, and what is still to be added by who reads them: a long pass adds the
-    /// adapter's term itself.
+    /// Products of `x` with `matrices`, side by side. Also returns the adapter's term if the reader must still add it; a long
+    /// pass adds it here.
     fn products(
         &self,
         rec: &mut Recorder<'a>,
@@ -208,12 +207,12 @@ impl<'a> Decoder<'a> {
         (y, group.map(|g| g.up(width)))
     }
 
-    /// A pass over `rows` tokens by the ops of training.
+    /// A pass over `rows` tokens with the ops of training.
     fn long<'p>(&'p self, rec: &'p mut Recorder<'a>, rows: usize) -> Pass<'p, 'a> {
         Pass { rec, tokens: rows, first: 0, scratch: &self.w.scratch }
     }
 
-    /// Logits of the pass's row `row`, and what the host reads of them.
+    /// Logits of row `row` of the pass, and the result that the host reads.
     pub(super) fn tail(&self, rec: &mut Recorder<'_>, row: usize, tail: Tail) {
         let (w, model) = (self.w, self.w.model);
         let (vocab, softcap) = (model.config().vocab, model.config().softcap);

@@ -1,4 +1,4 @@
-//! The buffers of one pass, and how long sequences may get.
+//! The buffers of one pass, and the limits on sequence lengths.
 
 use super::applied;
 use crate::base::config::{Config, LayerConfig};
@@ -14,23 +14,23 @@ use crate::ops::lora::PerInput;
 use crate::ops::matvec;
 use crate::ops::pass::{Operands, Scratch};
 
-/// How long sequences may get, and how they are taken in.
+/// Limits on sequence lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
-    /// Most tokens in a sequence.
+    /// Maximum number of tokens in a sequence.
     pub context: usize,
-    /// Most tokens in one pass: a longer prompt takes several.
+    /// Maximum number of tokens in one pass. A longer prompt takes several.
     pub chunk: usize,
 }
 
 impl Lengths {
-    /// Rows of a layer's cache. A sliding layer keeps its window, room for a pass, and as much again: so many tokens can
-    /// be taken back ([`Decoder::rewind`]).
+    /// Rows of a layer's cache. A sliding-window layer keeps its window, room for a pass, and the same amount again, so that
+    /// many tokens can be rewound ([`Decoder::rewind`]).
     pub(super) fn ring(&self, window: Option<usize>) -> usize {
         window.map_or(self.context, |w| self.context.min(w + 2 * self.chunk))
     }
 
-    /// Bytes of the cache of one layer, for one sequence; 0 where it uses another layer's.
+    /// Bytes of one layer's cache for one sequence; 0 if it uses another layer's cache.
     pub(super) fn cache_bytes(&self, config: &Config, layer: usize) -> u64 {
         let l = &config.layers[layer];
         match l.kv_donor {
@@ -40,14 +40,14 @@ impl Lengths {
     }
 }
 
-/// The longest context whose cache fits the device's bindings, at most `wanted`.
+/// The longest context, at most `wanted`, whose cache fits the device's bindings.
 pub fn longest_context(gpu: &Gpu, config: &Config, wanted: usize) -> usize {
     let full = config.layers.iter().filter(|l| l.kv_donor.is_none() && l.window.is_none());
     let row_bytes = full.map(|l| 2 * l.kv_heads * l.head_size * 4).max().unwrap_or(1);
     wanted.min(gpu.max_binding_bytes() as usize / row_bytes)
 }
 
-/// The buffers of one pass, which every sequence of a workspace uses in turn.
+/// The buffers of one pass. All sequences of a workspace share them.
 pub struct Workspace<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) model: &'a Model<'a>,
@@ -58,11 +58,11 @@ pub struct Workspace<'a> {
     pub(super) stream: Rows,               // [chunk, D]
     pub(super) normed: Rows,               // [chunk, D]
     pub(super) per_layer: Rows,            // [chunk, L·P]
-    pub(super) products: Rows, // what the matrices that read one input make, and z [chunk, widest]
-    pub(super) branch: Rows,   // what a short pass's per-layer branch adds, and z [8, D + R]
-    pub(super) wide: Rows,     // what attention and gates make [chunk, widest]
-    pub(super) z: Rows,        // of long passes [chunk, Σ R]
-    pub(super) scratch: Scratch, // of long passes
+    pub(super) products: Rows,             // products of one input, and z [chunk, widest]
+    pub(super) branch: Rows,               // per-layer branch of short passes, and z [8, D + R]
+    pub(super) wide: Rows,                 // outputs of attention and gates [chunk, widest]
+    pub(super) z: Rows,                    // for long passes: [chunk, Σ R]
+    pub(super) scratch: Scratch,           // for long passes
     pub(super) experts: Option<(ExpertActs, ExpertScratch)>,
     bytes: u64,
     pub(super) parts: Parts,
@@ -73,7 +73,7 @@ pub struct Workspace<'a> {
 }
 
 impl<'a> Workspace<'a> {
-    /// Buffers for passes with adapters of up to `rank`, over a base that is in memory.
+    /// Allocates buffers for adapters of rank up to `rank`, over a base that is in memory.
     pub fn new(
         gpu: &'a Gpu,
         model: &'a Model<'a>,
@@ -83,7 +83,7 @@ impl<'a> Workspace<'a> {
         now(Workspace::stream(gpu, model, lengths, rank))
     }
 
-    /// Buffers for passes with adapters of up to `rank`, over any base.
+    /// Allocates buffers for adapters of rank up to `rank`, over any base.
     pub async fn stream(
         gpu: &'a Gpu,
         model: &'a Model<'a>,
@@ -155,17 +155,17 @@ impl<'a> Workspace<'a> {
         })
     }
 
-    /// The lengths that it was made for.
+    /// The limits that it was created with.
     pub fn lengths(&self) -> Lengths {
         self.lengths
     }
 
-    /// Logits of a token, `V`.
+    /// Number of logits per token, `V`.
     pub fn vocab(&self) -> usize {
         self.model.config().vocab
     }
 
-    /// The device that it is on.
+    /// The device.
     pub fn gpu(&self) -> &'a Gpu {
         self.gpu
     }

@@ -11,27 +11,27 @@ struct Params {
     groups: u32,
 }
 
-/// Most workgroups of the first pass.
+/// Maximum number of workgroups in the first pass.
 const MAX_GROUPS: usize = 256;
 
-/// The largest of a row and its index.
+/// The largest value of a row and its index.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Likeliest {
-    /// Where it is: the first of equals; 0 where there is none.
+    /// The index, the first one among equals; 0 if there is none.
     pub index: u32,
-    /// Its value; at most -3.4e38 where no value is a number.
+    /// The value; at most -3.4e38 if no value is a number.
     pub value: f32,
 }
 
 impl Likeliest {
-    /// Whether there was a finite value.
+    /// Whether there is a finite value.
     pub fn is_finite(&self) -> bool {
         self.value.is_finite() && self.value > -3.4e38
     }
 }
 
-/// Buffers of the two passes.
+/// The buffers of the two passes.
 pub struct Argmax {
     shares: wgpu::Buffer,
     /// One [`Likeliest`].
@@ -39,7 +39,7 @@ pub struct Argmax {
 }
 
 impl Argmax {
-    /// Buffers for rows of any length.
+    /// Allocates buffers for rows of any length.
     pub fn new(gpu: &Gpu) -> Result<Argmax, GpuError> {
         let bytes = size_of::<Likeliest>() as u64;
         Ok(Argmax {
@@ -48,9 +48,9 @@ impl Argmax {
         })
     }
 
-    /// The largest of the first `count` values of `values`, in [`Argmax::result`].
+    /// Finds the largest of the first `count` elements of `values` and stores it in [`Argmax::result`].
     pub fn forward(&self, rec: &mut Recorder, values: &Rows, count: usize) {
-        // A thread looks at some sixteen values.
+        // Each thread reads about sixteen values.
         let groups = count.div_ceil(64 * 16).clamp(1, MAX_GROUPS);
         let params = Params { count: count as u32, groups: groups as u32 };
         let bound = |index, buffer| Binding { index, buffer, range: None };

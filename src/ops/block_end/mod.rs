@@ -1,4 +1,4 @@
-//! The end of a block and the norm before the next: for decoding.
+//! The end of a block and the norm before the next block; for decoding.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
@@ -18,15 +18,15 @@ struct Params {
     scale: f32,
 }
 
-/// Most vec4s of a row that a thread keeps: of 256, for rows of up to 8192.
+/// Maximum number of vec4s of a row per thread; with 256 threads, rows have up to 8192 columns.
 pub const MAX_SHARES: usize = 8;
-/// Threads of a workgroup, or of each of its groups.
+/// Threads per workgroup, or per group of a workgroup.
 const THREADS: usize = 256;
-/// Groups that share `B`, where the device takes workgroups of so many threads.
+/// Groups that share `B`, if the device supports workgroups of that many threads.
 const GROUPS: usize = 4;
 
-/// `stream = scale·(stream + norm(y + B·z))` over `rows` rows of `[rows, D]`, and with `next` `normed = next(stream)`. `y`
-/// `[rows, D]` stands at the start of a row of products, `z` in it.
+/// `stream = scale·(stream + norm(y + B·z))` for `rows` rows of `[rows, D]`; with `next`, also `normed = next(stream)`. A row
+/// of products starts with `y` `[rows, D]` and contains `z`.
 pub fn forward(
     rec: &mut Recorder,
     stream: &Rows,
@@ -51,7 +51,12 @@ pub fn forward(
     let bindings =
         [y.bind(1), b, norm.weights(3), next.unwrap_or(norm).weights(4), stream.bind(5), normed.bind(6)];
     let shares = norm.width.div_ceil(4 * 256);
-    assert!(shares <= MAX_SHARES, "a row of {} is at most {}", norm.width, MAX_SHARES * 1024);
+    assert!(
+        shares <= MAX_SHARES,
+        "rows have {} columns, at most {} are supported",
+        norm.width,
+        MAX_SHARES * 1024
+    );
     let gpu = rec.gpu();
     let groups = if up
         .is_some_and(|u| gpu.threads_to_share() >= THREADS * GROUPS && u.rank.is_multiple_of(4 * GROUPS))

@@ -1,4 +1,4 @@
-//! Attention of new tokens over cached keys and values, windowed and grouped-query: for decoding.
+//! Attention of new tokens over cached keys and values, with sliding window and grouped queries; for decoding.
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;
@@ -17,14 +17,14 @@ struct Params {
     splits: u32,
 }
 
-/// Keys that a workgroup takes at a time; one part has at least as many.
+/// Keys that a workgroup reads at a time; a split has at least this many.
 const KEYS: usize = 64;
-/// Most parts of the keys.
+/// Maximum number of splits of the keys.
 const MAX_SPLITS: usize = 64;
-/// Tokens up to which the keys are split: more tokens fill the device by themselves.
+/// Up to this many tokens the keys are split. More tokens fill the device without splitting.
 const SPLIT_ROWS: usize = crate::ops::matvec::MAX_ROWS;
 
-/// One layer's shape.
+/// The shape of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedAttention {
     /// Query heads `H`.
@@ -37,7 +37,7 @@ pub struct CachedAttention {
     pub window: Option<usize>,
 }
 
-/// Partial results of several workgroups per query; every layer uses the same memory.
+/// Scratch for the partial results of several workgroups per query. All layers share it.
 #[derive(Clone, Debug)]
 pub struct Parts {
     sums: wgpu::Buffer,
@@ -45,7 +45,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Room for layers of up to `heads` query heads and `queries` = `H·K` columns.
+    /// Allocates scratch for layers of up to `heads` query heads and `queries` = `H·K` columns.
     pub fn new(gpu: &Gpu, heads: usize, queries: usize) -> Result<Parts, GpuError> {
         let parts = if gpu.kernels().workgroups_to_fill() > 1 { SPLIT_ROWS * MAX_SPLITS } else { 0 };
         Ok(Parts {
@@ -61,8 +61,8 @@ impl Parts {
 }
 
 impl CachedAttention {
-    /// `result` `[rows, H, K]` of the queries that `products` starts with, behind `past` (u32, `[1]`) tokens. The cache
-    /// holds the new tokens' keys and values too, and is never asked for more than `context` tokens.
+    /// Computes `result` `[rows, H, K]` of the queries at the start of the rows of `products`, after `past` (u32, `[1]`)
+    /// tokens. The cache already holds the new tokens' keys and values. No more than `context` tokens are ever read from it.
     pub fn forward(
         &self,
         rec: &mut Recorder,
@@ -106,8 +106,9 @@ impl CachedAttention {
         }
     }
 
-    /// Queries of a workgroup, and parts of the keys. Queries that share a workgroup share what it reads, so there are as
-    /// many as leave the device enough workgroups: of 64 threads, with much to wait for, a sixteenth of what fills it.
+    /// Queries per workgroup, and splits of the keys. Queries in a workgroup share the keys that it reads, so each workgroup
+    /// takes as many queries as leave enough workgroups for the device: a sixteenth of the number that fills it, because they
+    /// have 64 threads and mostly wait for memory.
     fn shares(&self, workgroups_to_fill: usize, keys: usize, rows: usize) -> (usize, usize) {
         let queries = rows * self.heads / self.kv_heads;
         let most = if self.head_size <= 256 { 8 } else { 4 }.min(queries.next_power_of_two());

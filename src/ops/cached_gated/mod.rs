@@ -1,4 +1,4 @@
-//! The product of a gate and what it lets through, with their adapters' terms: for decoding.
+//! The gated product of a feed-forward block or per-layer branch, with the adapter's terms; for decoding.
 
 use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
@@ -23,8 +23,8 @@ struct Params {
     up_rank4: u32,
 }
 
-/// `y = activation(gate + B·z)·(up + B·z)` over `rows` rows of `y`'s width. The gate stands at the start of a row of products, the
-/// `z` of both in it; the adapter's first member is the gate, its second, where there is one, is `up`.
+/// `y = activation(gate + B·z)·(up + B·z)` for `rows` rows of `y`'s width. A row of products starts with the gate and contains the
+/// `z` of both. The adapter's first member belongs to the gate; its second, if there is one, to `up`.
 pub fn forward(
     rec: &mut Recorder,
     y: &Rows,
@@ -52,7 +52,7 @@ pub fn forward(
     let b = adapter.map_or(rec.unused(3), |a| a.bind(3));
     let bindings = [gate.bind(1), up.rows.bind(2), b, y.bind(4)];
     let count = rows * y.stride / 4;
-    // A device that runs much at once has more threads ask for B.
+    // On a device that runs many threads at once, more threads read B.
     let shared =
         rec.gpu().kernels().workgroups_to_fill() > 0 && adapter.is_some_and(|a| a.rank.is_multiple_of(16));
     let parts = if shared { 4 } else { 1 };

@@ -1,4 +1,4 @@
-//! Norms and rotary embeddings of heads, and keys and values into the cache: for decoding.
+//! Norms and rotary embedding of heads, and storing keys and values in the cache; for decoding.
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
@@ -25,7 +25,7 @@ struct Params {
     eps: f32,
 }
 
-/// One layer's shape and weights. A row of products holds queries `[H, K]`, keys and values `[G, K]`, and `z`.
+/// Shape and weights of one layer. A row of products holds queries `[H, K]`, keys and values `[G, K]`, and `z`.
 pub struct Heads<'a> {
     /// Query heads `H`.
     pub heads: usize,
@@ -37,25 +37,25 @@ pub struct Heads<'a> {
     pub k_eq_v: bool,
     /// The norm of the queries.
     pub q_norm: &'a Norm,
-    /// The norm of the keys; `None` where the layer uses another layer's.
+    /// The norm of the keys; `None` if the layer uses another layer's keys.
     pub k_norm: Option<&'a Norm>,
     /// The cache that the layer's attention reads: its own or another layer's.
     pub cache: &'a Cache,
-    /// Rotary embedding.
+    /// Table of the rotary embedding.
     pub table: &'a Table,
 }
 
-/// Keys and values of earlier tokens.
+/// A layer's key-value cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
     /// `[ring, 2, G, K]`: keys, then values. Token `p` is in row `p % ring`.
     pub buffer: wgpu::Buffer,
-    /// Rows.
+    /// Number of rows.
     pub ring: usize,
 }
 
-/// Adds the adapter's term to `rows` rows of `products`, norms and turns queries in place, and puts keys and values into
-/// the cache, behind `past` (u32, `[1]`) tokens. `up` holds the `B` of queries, keys and values, as far as there are such.
+/// Adds the adapter's term to `rows` rows of `products`, norms and rotates the queries in place, and stores keys and values in
+/// the cache after `past` (u32, `[1]`) tokens. `up` holds the `B` of queries, keys and values, as far as the layer has them.
 pub fn forward(
     rec: &mut Recorder,
     products: &Rows,
@@ -68,7 +68,7 @@ pub fn forward(
     let keys = layer.heads * layer.head_size;
     let member = |i: usize| up.map_or((0, 0), |u| u.member(i));
     let [(z_offset, _), (k_z_offset, k_b_offset)] = [0, 1].map(member);
-    // Values that are raw keys carry the keys' term too.
+    // If the values are the raw keys, they include the keys' term.
     let (v_z_offset, v_b_offset) = member(if layer.k_eq_v { 1 } else { 2 });
     let params = Params {
         heads: layer.heads as u32,

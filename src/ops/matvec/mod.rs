@@ -1,4 +1,4 @@
-//! Products of a few rows with frozen matrices, and with the `A` of an adapter that reads the same rows: for decoding.
+//! Products of a few rows with frozen matrices, and with the `A` of an adapter that reads the same rows; for decoding.
 
 pub mod grouped;
 
@@ -14,11 +14,11 @@ use crate::ops::Weight;
 use crate::ops::gated::silu;
 use crate::ops::op;
 
-/// Most rows that the kernel takes; [`crate::ops::linear`] is for more.
+/// Maximum number of rows. [`crate::ops::linear`] is for more.
 pub const MAX_ROWS: usize = 8;
-/// Most matrices of one dispatch.
+/// Maximum number of matrices per dispatch.
 const MAX_MATRICES: usize = 3;
-/// Most values of a gated input, of all rows together: each workgroup keeps them.
+/// Maximum number of elements of a gated input, over all rows. Each workgroup stores them.
 const MAX_GATED: usize = 2048;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
@@ -48,7 +48,7 @@ struct Params {
     gate_rank4: u32,
 }
 
-/// An adapter's `A` that reads the same input, and the first column of its `z` in the rows of the result.
+/// The `A` of an adapter that reads the same input, and the first column of its `z` in the rows of the result.
 pub struct Down<'a> {
     /// `A` `[R, K]`.
     pub a: &'a Param,
@@ -56,9 +56,9 @@ pub struct Down<'a> {
     pub z_offset: usize,
 }
 
-/// An input that is made on the way: `x = activation(gate + B·z)·up`, as [`crate::ops::cached_gated`] makes it.
+/// An input that is computed on the fly: `x = activation(gate + B·z)·up`, as in [`crate::ops::cached_gated`].
 pub struct Gated<'a> {
-    /// Rows of products that start with the gate, `[rows, K]`, and hold its `z`.
+    /// Rows of products that start with the gate, `[rows, K]`, and contain its `z`.
     pub gate: &'a Rows,
     /// `[rows, K]`.
     pub up: View<'a>,
@@ -68,12 +68,12 @@ pub struct Gated<'a> {
     pub activation: Activation,
 }
 
-/// Whether [`forward_gated`] takes `rows` rows of `cols` columns.
+/// Whether [`forward_gated`] supports `rows` rows of `cols` columns.
 pub fn takes_gated(rows: usize, cols: usize) -> bool {
     rows <= MAX_ROWS && rows * cols <= MAX_GATED
 }
 
-/// [`forward`] with one matrix and an input that is short enough ([`takes_gated`]) for every workgroup to make it.
+/// [`forward`] with one matrix, and an input that is short enough ([`takes_gated`]) for every workgroup to compute it.
 pub fn forward_gated(
     rec: &mut Recorder,
     y: View,
@@ -87,7 +87,7 @@ pub fn forward_gated(
 }
 
 /// `y = scale·x·Wᵀ` for `x` `[rows, K]` from row `first_row` on and `y` `[rows, Σ N]`, the results of all `matrices` side by
-/// side, capped where there is a `softcap`; and `z = x·Aᵀ` `[rows, R]` in the same rows. At most [`MAX_ROWS`] rows.
+/// side, with the softcap if there is one; and `z = x·Aᵀ` `[rows, R]` in the same rows. At most [`MAX_ROWS`] rows.
 pub fn forward(
     rec: &mut Recorder,
     y: View,
@@ -126,7 +126,7 @@ fn product(
         let sliced = |ty: GgmlType| !ty.is_row_by_row();
         let fill = rec.gpu().kernels().workgroups_to_fill();
         let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
-        // A device that runs much at once gives each of A's few rows as many threads as there is for them to do.
+        // On a device that runs many threads at once, each of A's few rows gets as many threads as it has work for.
         let a_parts = if fill == 0 { parts } else { (cols / 4).next_power_of_two().clamp(8, THREADS) };
         let params = Params {
             rows: rows as u32,
@@ -171,10 +171,10 @@ fn product(
     }
 }
 
-/// Threads for each of `rows` rows of `cols` columns: as many as a row's slices of 32 columns keep busy for four fifths of
-/// the time. Few rows leave a device idle that runs `workgroups_to_fill` workgroups of 64: then more threads share a row,
-/// as many as three quarters of the time keeps busy and the device runs at once, and no more than leave four neighbouring
-/// rows to a workgroup: they lie side by side in memory.
+/// Threads for each of `rows` rows of `cols` columns: as many as a row's slices of 32 columns keep busy for four fifths of the
+/// time. Few rows would leave a device idle that runs `workgroups_to_fill` workgroups of 64 threads at once. Then more threads
+/// share a row: as many as are busy for three quarters of the time and as the device runs at once, but a workgroup must keep at
+/// least four neighbouring rows, because these are adjacent in memory.
 fn parts(cols: usize, rows: usize, workgroups_to_fill: usize) -> usize {
     let slices = cols.div_ceil(32);
     let rounds = |parts: usize| parts * slices.div_ceil(parts);

@@ -1,4 +1,4 @@
-//! Splitting a long sum over several workgroups, for products with too few tiles to fill the device.
+//! Split-K: divides a long sum among several workgroups, for products with too few tiles to fill the device.
 
 use crate::gpu::{Binding, Kernel, PARTIAL_SUMS, Recorder, grid};
 
@@ -14,7 +14,7 @@ struct Params {
     accumulate: u32,
 }
 
-/// Where a product's result goes.
+/// The destination of a product.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     /// The result, as the product's kernel binds it.
@@ -27,18 +27,18 @@ pub struct Target<'a> {
     pub stride4: u32,
     /// vec4s before the first.
     pub offset4: u32,
-    /// Whether the result keeps what it holds.
+    /// Whether the product is added to the present contents.
     pub accumulate: bool,
 }
 
-/// Least steps of the sum in a part: below, the second pass costs more than it saves.
+/// Minimum number of steps in a part. With fewer, the second pass costs more than the split saves.
 const LEAST_STEPS: usize = 4;
 
-/// How a product is computed: what its kernel writes, and the share of the sum in each of its `parts`.
+/// How a product is split: the destination of its kernel, and the steps of the sum in each part.
 pub struct Parts<'a> {
-    /// The target itself, or scratch for the results of all parts, under the target's binding number.
+    /// The target itself, or scratch for the results of all parts, at the target's binding number.
     pub result: Binding<'a>,
-    /// Parts; the workgroups' third dimension.
+    /// Number of parts; the third dimension of the dispatch.
     pub count: u32,
     /// Steps of the sum in one part.
     pub steps: u32,
@@ -46,18 +46,18 @@ pub struct Parts<'a> {
     pub stride4: u32,
     /// vec4s before the first.
     pub offset4: u32,
-    /// Whether the result keeps what it holds.
+    /// 1 if the product is added to the present contents, otherwise 0.
     pub accumulate: u32,
 }
 
-/// Workgroups of 64×64 results that keep a device as busy as one of 128×128 results on cooperative matrices.
+/// Workgroups of 64×64 results that keep a device as busy as one workgroup of 128×128 results on cooperative matrices.
 const WIDE: usize = 16;
 
-/// Like the constant above, for the adapter's thin products.
+/// The number of narrow workgroups of the adapter's thin products that keep a device as busy as one wide workgroup.
 const THIN: usize = 4;
 
-/// Computes a product over `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device:
-/// `product` runs the kernel that fills [`Parts::result`].
+/// Computes a product of `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device.
+/// `product` runs the kernel that writes [`Parts::result`].
 pub fn split(
     rec: &mut Recorder,
     target: &Target,
@@ -83,7 +83,7 @@ pub fn split_wide(
     sum(rec, target, parts);
 }
 
-/// [`split`] for kernels that wait for memory, without the last step: the parts, which lie in the device's scratch if there are several.
+/// [`split`] for memory-bound kernels, without the final sum. If there are several parts, they remain in the device's scratch.
 pub fn split_thin_unsummed(
     rec: &mut Recorder,
     target: &Target,
@@ -120,7 +120,7 @@ fn split_to_fill(
     count
 }
 
-/// Adds up `parts` results, if there are several, in the device's scratch and stores or adds them to `target`.
+/// Adds up `parts` results in the device's scratch, if there are several, and stores or adds the sum to `target`.
 pub fn sum(rec: &mut Recorder, target: &Target, parts: u32) {
     if parts == 1 {
         return;

@@ -1,4 +1,4 @@
-//! Per-layer inputs of all layers at once: for decoding.
+//! Per-layer inputs of all layers at once; for decoding.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
@@ -18,8 +18,8 @@ struct Params {
     root: f32,
 }
 
-/// `x = (√P·table + norm(x))/√2` in place over `x` `[rows, L, P]`; `table` holds the tokens' rows of the per-layer
-/// embeddings, `[rows, L·P]`.
+/// `x = (√P·table + norm(x))/√2` in place for `x` `[rows, L, P]`. `table` holds the tokens' rows of the per-layer embeddings,
+/// `[rows, L·P]`.
 pub fn forward(rec: &mut Recorder, x: &Rows, table: &Weight, norm: &Norm) {
     let [tile] = &table.tiles[..] else { panic!("the rows of a few tokens are one tile") };
     let (layers, width) = (table.cols / norm.width, norm.width);

@@ -1,4 +1,4 @@
-//! Backward pass, straight through in the reverse order of `forward.rs`.
+//! Backward pass, written out in the reverse order of `forward.rs`.
 
 use super::{Activations, Gradients, Model, Pair};
 use crate::base::Module;
@@ -7,8 +7,8 @@ use crate::reference::{
     add_scaled, attention, cross_entropy, embedding, experts, gated, linear, lora, rms_norm, rope, router,
 };
 
-/// Gradients of the keys and values of each layer that makes its own, `[T, G, K]`: its own attention and those of
-/// the layers that share them add to it until its own backward takes it.
+/// Gradients of the keys and values of each layer that computes its own, `[T, G, K]`. The layer's own attention and the layers
+/// that share its keys and values add to them until its own backward uses them.
 struct KeyValueGradients {
     dk: Vec<Vec<f64>>,
     dv: Vec<Vec<f64>>,
@@ -136,8 +136,8 @@ impl Model<'_> {
         grads.hidden[layer] = dh;
     }
 
-    /// Adds what comes through the router and the experts to `dh`, the gradient of the stream; returns that of the
-    /// feed-forward block's output.
+    /// Adds the gradient through the router and the experts to `dh`, the gradient of the residual stream. Returns the gradient
+    /// of the feed-forward block's output.
     fn experts_backward(
         &self,
         layer: usize,
@@ -173,7 +173,7 @@ impl Model<'_> {
         rms_norm::backward(&dsum, &a.ffn_down, Some(&we.post_ffw_norm_1), d, eps)
     }
 
-    /// `dx` of an adapted product; adds to the slot's gradients.
+    /// `dx` of a product with an adapter; adds to the slot's gradients.
     fn adapted_backward(
         &self,
         layer: usize,

@@ -1,4 +1,4 @@
-//! Forward pass and loss, straight through. `backward.rs` is the mirror of this file.
+//! Forward pass and loss, written out in order. `backward.rs` mirrors this file.
 
 use std::collections::BTreeMap;
 
@@ -11,95 +11,95 @@ use crate::reference::{
     router,
 };
 
-/// Everything that backward reads.
+/// The activations that backward needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Activations {
-    /// The stream, `L + 1` times `[T, D]`: the scaled embeddings, then the output of every layer.
+    /// The residual stream, `L + 1` times `[T, D]`: the scaled embeddings, then the output of every layer.
     pub hidden: Vec<Vec<f64>>,
-    /// Per-layer inputs, `L` times `[T, P]`; empty where `P` is 0.
+    /// Per-layer inputs, `L` times `[T, P]`; empty if `P` is 0.
     pub per_layer_inputs: Vec<Vec<f64>>,
-    /// Values inside the layers, `L`.
+    /// Activations within the layers, `L`.
     pub layers: Vec<LayerActivations>,
     /// `x·Aᵀ` of every adapted slot, `[T, R]`.
     pub z: BTreeMap<Slot, Vec<f64>>,
-    /// The last stream in the loss rows, `[N, D]`.
+    /// The final residual stream in the loss rows, `[N, D]`.
     pub head: Vec<f64>,
-    /// Logits of those rows before the softcap, `[N, V]`.
+    /// Logits of the loss rows before the softcap, `[N, V]`.
     pub logits: Vec<f64>,
 }
 
-/// The values inside one layer; a projection is named after its matrix.
+/// Activations within one layer. A projection is named after its matrix.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerActivations {
-    /// Input of the q, k and v projections, `[T, D]`.
+    /// Input of the query, key and value projections, `[T, D]`.
     pub attn_normed: Vec<f64>,
-    /// Before `attn_q_norm`, `[T, H, K]`.
+    /// Queries before `attn_q_norm`, `[T, H, K]`.
     pub attn_q: Vec<f64>,
-    /// Before `attn_k_norm`, `[T, G, K]`; empty on layers with a donor.
+    /// Keys before `attn_k_norm`, `[T, G, K]`; empty on layers with a donor.
     pub attn_k: Vec<f64>,
-    /// Before the weightless norm, `[T, G, K]`; empty on layers with a donor.
+    /// Values before the weightless norm, `[T, G, K]`; empty on layers with a donor.
     pub attn_v: Vec<f64>,
-    /// Normed and rotated, `[T, H, K]`.
+    /// Queries after norm and rotation, `[T, H, K]`.
     pub q: Vec<f64>,
-    /// Normed and rotated, `[T, G, K]`; empty on layers with a donor.
+    /// Keys after norm and rotation, `[T, G, K]`; empty on layers with a donor.
     pub k: Vec<f64>,
-    /// Normed, `[T, G, K]`; empty on layers with a donor.
+    /// Values after the norm, `[T, G, K]`; empty on layers with a donor.
     pub v: Vec<f64>,
-    /// Output of the attention, `[T, H, K]`.
+    /// Output of attention, `[T, H, K]`.
     pub attention: Vec<f64>,
     /// Log-sum-exp of the scores, `[T, H]`.
     pub lse: Vec<f64>,
-    /// Before `post_attention_norm`, `[T, D]`.
+    /// Output projection before `post_attention_norm`, `[T, D]`.
     pub attn_output: Vec<f64>,
-    /// The stream after attention, `[T, D]`.
+    /// Residual stream after attention, `[T, D]`.
     pub after_attention: Vec<f64>,
-    /// Input of gate and up, `[T, D]`.
+    /// Input of the gate and up projections, `[T, D]`.
     pub ffn_normed: Vec<f64>,
-    /// `[T, F]`.
+    /// Gate projection, `[T, F]`.
     pub ffn_gate: Vec<f64>,
-    /// `[T, F]`.
+    /// Up projection, `[T, F]`.
     pub ffn_up: Vec<f64>,
-    /// Input of down, `[T, F]`.
+    /// Input of the down projection, `[T, F]`.
     pub gated: Vec<f64>,
-    /// Before `post_ffw_norm`, `[T, D]`.
+    /// Down projection before `post_ffw_norm`, `[T, D]`.
     pub ffn_down: Vec<f64>,
-    /// Values around the experts; `None` in dense models.
+    /// Activations around the experts; `None` in dense models.
     pub experts: Option<ExpertActivations>,
-    /// The stream after the feed-forward, `[T, D]`.
+    /// Residual stream after the feed-forward block, `[T, D]`.
     pub after_ffn: Vec<f64>,
-    /// Before the GELU, `[T, P]`; empty where `P` is 0.
+    /// Gate of the per-layer input before the activation, `[T, P]`; empty if `P` is 0.
     pub inp_gate: Vec<f64>,
-    /// Input of `proj`, `[T, P]`; empty where `P` is 0.
+    /// Input of `proj`, `[T, P]`; empty if `P` is 0.
     pub gated_input: Vec<f64>,
-    /// Before `post_norm`, `[T, D]`; empty where `P` is 0.
+    /// Output of `proj` before `post_norm`, `[T, D]`; empty if `P` is 0.
     pub proj: Vec<f64>,
 }
 
-/// The values around the experts of one layer.
+/// Activations around the experts of one layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExpertActivations {
     /// Input of the router's matrix, `[T, D]`.
     pub router_normed: Vec<f64>,
-    /// The router's choice.
+    /// The active experts and their weights.
     pub routing: Routing,
     /// Input of the experts, `[T, D]`.
     pub normed: Vec<f64>,
-    /// Inside the experts.
+    /// Activations within the experts.
     pub inner: experts::Saved,
     /// Output of the experts, `[T, D]`.
     pub output: Vec<f64>,
-    /// Before `post_ffw_norm`, `[T, D]`: the normed outputs of the feed-forward block and of the experts, added.
+    /// Sum of the normed outputs of the feed-forward block and of the experts, before `post_ffw_norm`, `[T, D]`.
     pub sum: Vec<f64>,
 }
 
 impl Model<'_> {
-    /// Runs the micro-batch. `N` is the number of loss rows.
+    /// Runs a micro-batch. `N` is the number of loss rows.
     pub fn forward(&self, batch: &MicroBatch) -> Activations {
         self.forward_routed(batch, &[])
     }
 
-    /// [`Model::forward`] with given experts for each token, `[T, used]` by layer: a step that is small enough
-    /// for derivatives may still change the router's choice.
+    /// [`Model::forward`] with given experts for each token, one list `[T, used]` per layer: even a step that is small enough
+    /// for finite differences may change the router's choice.
     pub fn forward_routed(&self, batch: &MicroBatch, chosen: &[Vec<usize>]) -> Activations {
         let d = self.config.width;
         let embeddings = embedding::forward(
@@ -118,14 +118,14 @@ impl Model<'_> {
         acts
     }
 
-    /// Logits before the softcap, `[N, V]`, of rows of the last stream, `[N, D]`.
+    /// Logits before the softcap, `[N, V]`, of rows of the final residual stream, `[N, D]`.
     pub fn logits(&self, hidden: &[f64]) -> Vec<f64> {
         let normed =
             rms_norm::forward(hidden, Some(&self.weights.output_norm), self.config.width, self.eps());
         linear::forward(&normed, self.output(), self.config.width)
     }
 
-    /// `factor·Σ` of the cross entropy over the loss rows; `factor` is one over their number in the step.
+    /// `factor` times the summed cross entropy of the loss rows; `factor` is one over their number in the step.
     pub fn loss(&self, batch: &MicroBatch, acts: &Activations, factor: f64) -> f64 {
         let losses = cross_entropy::forward(&acts.logits, &batch.targets, self.softcap(), self.config.vocab);
         factor * losses.iter().sum::<f64>()
@@ -217,7 +217,7 @@ impl Model<'_> {
         acts.layers.push(a);
     }
 
-    /// The router and the experts beside the feed-forward block, and the sum of both.
+    /// The router and the experts beside the feed-forward block, and the sum of both outputs.
     fn experts_forward(
         &self,
         layer: usize,
@@ -237,7 +237,7 @@ impl Model<'_> {
         Some(ExpertActivations { router_normed, routing, normed, inner, output, sum })
     }
 
-    /// `x·Wᵀ`, plus the adapter's part where the slot has one; keeps its `z`.
+    /// `x·Wᵀ`, plus the adapter's term if the slot has one. Stores its `z`.
     fn adapted(
         &self,
         layer: usize,
@@ -256,7 +256,7 @@ impl Model<'_> {
         y
     }
 
-    /// The matrix of the head, `[V, D]`.
+    /// The output matrix, `[V, D]`.
     pub(super) fn output(&self) -> &[f64] {
         self.weights.output.as_ref().unwrap_or(&self.weights.token_embd)
     }
@@ -273,7 +273,7 @@ mod tests {
     use crate::data::batch::MicroBatch;
     use crate::reference::model::{Adapter, Model, Weights};
 
-    /// The factors on the embeddings, which no gradient shows, because only frozen tensors come before them.
+    /// No gradient depends on the factors on the embeddings, because only frozen tensors precede them.
     #[test]
     fn per_layer_inputs_by_hand() {
         let layer = LayerConfig {

@@ -1,4 +1,4 @@
-//! The whole text model over one micro-batch: forward, loss, and every adapter gradient.
+//! The whole text model on one micro-batch: forward, loss, and all adapter gradients.
 
 mod backward;
 mod forward;
@@ -17,7 +17,7 @@ pub use weights::{
     ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError,
 };
 
-/// A frozen base with an adapter on it. Its methods are `forward`, `logits`, `loss` and `backward`.
+/// A frozen base with an adapter. Its methods are `forward`, `logits`, `loss` and `backward`.
 #[derive(Clone, Copy, Debug)]
 pub struct Model<'a> {
     /// Shapes and constants.
@@ -28,7 +28,7 @@ pub struct Model<'a> {
     pub adapter: &'a Adapter,
 }
 
-/// `A` `[R, in]` and `B` `[out, R]` of one slot, or their gradients; of experts `[E, R, in]` and `[E, out, R]`.
+/// `A` `[R, in]` and `B` `[out, R]` of one slot, or their gradients; for experts `[E, R, in]` and `[E, out, R]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// `[R, in]`.
@@ -40,14 +40,14 @@ pub struct Pair {
 /// LoRA matrices of any subset of the model's slots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// `R`, the same in every slot.
+    /// `R`, equal in every slot.
     pub rank: usize,
-    /// Factor on `B·A`: see [`crate::adapter::lora::scale`].
+    /// Factor on `B·A`; see [`crate::adapter::lora::scale`].
     pub scale: f64,
-    /// The matrices; a slot that is missing stays as the base has it.
+    /// The matrices. Slots that are missing are not adapted.
     pub pairs: BTreeMap<Slot, Pair>,
-    /// Inverted dropout masks (0 or `1/(1 − p)`) of this micro-batch, `[T, in]` or, of experts, `[T·used, in]`; a slot that is missing
-    /// drops nothing.
+    /// Inverted dropout masks (0 or `1/(1 − p)`) of this micro-batch, `[T, in]`, or for experts `[T·used, in]`. Slots that are
+    /// missing have no dropout.
     pub masks: BTreeMap<Slot, Vec<f64>>,
 }
 
@@ -56,13 +56,13 @@ pub struct Adapter {
 pub struct Gradients {
     /// Gradients of every slot of the adapter.
     pub pairs: BTreeMap<Slot, Pair>,
-    /// Gradients of [`Activations::hidden`], `L + 1` times `[T, D]`. The first one leaves out the way
-    /// through the per-layer inputs, as no trained tensor lies there.
+    /// Gradients of [`Activations::hidden`], `L + 1` times `[T, D]`. The first one excludes the path through the per-layer
+    /// inputs, because it contains no trained tensor.
     pub hidden: Vec<Vec<f64>>,
 }
 
 impl Adapter {
-    /// No slots: the base alone.
+    /// An adapter without slots: the base alone.
     pub fn none() -> Adapter {
         Adapter { rank: 1, scale: 0.0, pairs: BTreeMap::new(), masks: BTreeMap::new() }
     }
@@ -83,12 +83,12 @@ impl Adapter {
 }
 
 impl Model<'_> {
-    /// The slot of a matrix that the layer has.
+    /// The slot of a matrix of the layer.
     fn slot(&self, layer: usize, module: Module) -> Slot {
         Slot::of(self.config, layer, module).expect("forward only asks for matrices that the layer has")
     }
 
-    /// The matrices of a layer's experts, of `width` each, with their adapters.
+    /// The matrices of a layer's experts, of width `width` each, with their adapters.
     fn expert_matrices(&self, layer: usize, width: usize) -> Option<experts::Experts<'_>> {
         let matrices = self.weights.layers[layer]
             .experts

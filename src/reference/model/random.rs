@@ -7,9 +7,9 @@ use super::weights::{ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLaye
 use crate::base::config::{Config, Experts};
 
 impl Weights {
-    /// Random weights at scales where every path matters: embeddings of RMS 1, moderate attention scores, branches
-    /// that move the stream by a third, logits that reach the softcap, signs in the output norm so that the tied
-    /// head does not just echo its input.
+    /// Random weights at scales at which every path matters: embeddings of RMS 1, moderate attention scores, branches that
+    /// change the residual stream by a third, logits that reach the softcap, and an output norm with mixed signs, so that the
+    /// tied head does not merely reproduce its input.
     pub fn random(config: &Config, seed: u64) -> Weights {
         let mut normal = Normal::new(seed);
         let (d, p) = (config.width, config.per_layer_width);
@@ -39,7 +39,7 @@ impl LayerWeights {
         let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let own_keys = l.kv_donor.is_none();
-        // Scores are a sum of K products of unit-RMS elements times both norms: keep their spread near 1.5.
+        // Scores are sums of K products of unit-RMS elements and of both norms: keep their spread near 1.5.
         let k_norm = 1.7 * (l.head_size as f64).powf(-0.5);
         LayerWeights {
             attn_norm: normal.vec(d, 1.0, 0.2),
@@ -67,7 +67,7 @@ impl LayerWeights {
 }
 
 impl ExpertWeights {
-    /// Scores with a spread of about 1.5, so that no expert takes all.
+    /// Scores with a spread of about 1.5, so that no expert dominates.
     fn random(experts: &Experts, d: usize, normal: &mut Normal) -> ExpertWeights {
         let Experts { count, width, .. } = *experts;
         ExpertWeights {
@@ -91,7 +91,7 @@ impl Normal {
         Normal(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// `N(mean, std²)`, by Box and Muller; rounded to f32, so that a GPU can hold exactly the same numbers.
+    /// `N(mean, std²)` by Box–Muller, rounded to f32, so that a GPU can represent exactly the same numbers.
     pub(super) fn vec(&mut self, len: usize, mean: f64, std: f64) -> Vec<f64> {
         let mut values = Vec::with_capacity(len);
         for _ in 0..len {

@@ -1,4 +1,4 @@
-//! The frozen base as f64 matrices, named as in GGUF.
+//! The frozen base as f64 matrices with GGUF names.
 
 use crate::base::config::{Activation, Config, Experts};
 use crate::reference::experts;
@@ -10,15 +10,15 @@ pub struct Weights {
     pub token_embd: Vec<f64>,
     /// `[D]`.
     pub output_norm: Vec<f64>,
-    /// `[V, D]`; `None` where the embedding is the output matrix.
+    /// Output matrix, `[V, D]`; `None` if it is tied to the embedding.
     pub output: Option<Vec<f64>>,
-    /// The global part of the per-layer embeddings; `None` where `P` is 0.
+    /// Weights of the per-layer inputs that all layers share; `None` if `P` is 0.
     pub per_layer: Option<PerLayerInputWeights>,
     /// The layers, `L`.
     pub layers: Vec<LayerWeights>,
 }
 
-/// Weights that turn a token into its per-layer inputs.
+/// Weights that compute a token's per-layer inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerLayerInputWeights {
     /// `per_layer_token_embd`, `[V, L·P]`.
@@ -36,13 +36,13 @@ pub struct LayerWeights {
     pub attn_norm: Vec<f64>,
     /// `[H·K, D]`.
     pub attn_q: Vec<f64>,
-    /// `[G·K, D]`; `None` where a donor's keys and values are used.
+    /// `[G·K, D]`; `None` if the layer uses a donor's keys and values.
     pub attn_k: Option<Vec<f64>>,
-    /// `[G·K, D]`; `None` there and where the values are the raw keys.
+    /// `[G·K, D]`; `None` if the layer has a donor, or if the values are the raw keys.
     pub attn_v: Option<Vec<f64>>,
     /// `[K]`.
     pub attn_q_norm: Vec<f64>,
-    /// `[K]`; `None` where a donor's keys and values are used.
+    /// `[K]`; `None` if the layer uses a donor's keys and values.
     pub attn_k_norm: Option<Vec<f64>>,
     /// `[D, H·K]`.
     pub attn_output: Vec<f64>,
@@ -58,15 +58,15 @@ pub struct LayerWeights {
     pub ffn_down: Vec<f64>,
     /// `[D]`.
     pub post_ffw_norm: Vec<f64>,
-    /// The layer's part of the per-layer embeddings; `None` where `P` is 0.
+    /// The layer's weights for its per-layer input; `None` if `P` is 0.
     pub per_layer: Option<PerLayerBranchWeights>,
     /// The experts; `None` in dense models.
     pub experts: Option<ExpertWeights>,
-    /// `layer_output_scale`, multiplies the whole stream; 1 where the file has none.
+    /// `layer_output_scale`, which multiplies the residual stream; 1 if the file has none.
     pub output_scale: f64,
 }
 
-/// How one layer takes in its per-layer input.
+/// The weights that apply a layer's per-layer input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerLayerBranchWeights {
     /// `[P, D]`.
@@ -84,44 +84,44 @@ pub struct ExpertWeights {
     pub router: Vec<f64>,
     /// `ffn_gate_inp.scale`, `[D]`.
     pub router_scale: Vec<f64>,
-    /// `ffn_gate_up_exps`, `[E, 2·F, D]`: an expert's gate above its up.
+    /// `ffn_gate_up_exps`, `[E, 2·F, D]`: an expert's gate rows precede its up rows.
     pub gate_up: Vec<f64>,
     /// `ffn_down_exps`, `[E, D, F]`.
     pub down: Vec<f64>,
     /// `ffn_down_exps.scale`, `[E]`.
     pub down_scale: Vec<f64>,
-    /// Behind the feed-forward block beside the experts, `[D]`.
+    /// Norm after the dense feed-forward block, `[D]`.
     pub post_ffw_norm_1: Vec<f64>,
-    /// Before the experts, `[D]`.
+    /// Norm before the experts, `[D]`.
     pub pre_ffw_norm_2: Vec<f64>,
-    /// Behind the experts, `[D]`.
+    /// Norm after the experts, `[D]`.
     pub post_ffw_norm_2: Vec<f64>,
 }
 
-/// Why tensors do not make a model.
+/// Why tensors do not form a model.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum WeightsError {
-    /// A tensor that the configuration asks for is not there.
-    #[error("tensor {0} is missing, the configuration asks for it; take both from the same base")]
+    /// A tensor that the configuration requires is missing.
+    #[error("tensor {0} is missing, but the configuration requires it; take both from the same base")]
     Missing(String),
-    /// A tensor has another size than the configuration says.
+    /// A tensor has a different size than the configuration requires.
     #[error(
-        "tensor {name} has {found} elements, the configuration asks for {expected}; take both from the same base"
+        "tensor {name} has {found} elements, but the configuration requires {expected}; take both from the same base"
     )]
     Length {
         /// GGUF name.
         name: String,
-        /// Elements found.
+        /// Number of elements found.
         found: usize,
-        /// Elements expected.
+        /// Number of elements expected.
         expected: usize,
     },
 }
 
 impl Weights {
-    /// Collects the tensors, dequantized, row-major `[out, in]`, by their GGUF names without `.weight` (`blk.3.attn_q`).
+    /// Collects the dequantized tensors, row-major `[out, in]`. `tensor` gets GGUF names without `.weight` (`blk.3.attn_q`).
     ///
-    /// Asks only for what the model uses; `output` and `layer_output_scale` may be missing.
+    /// Requests only tensors that the model uses; `output` and `layer_output_scale` may be missing.
     pub fn from_tensors(
         config: &Config,
         mut tensor: impl FnMut(&str) -> Option<Vec<f64>>,
@@ -248,7 +248,7 @@ impl ExpertWeights {
         })
     }
 
-    /// `ffn_gate_inp.scale/√D`, as the weights of the norm before the router.
+    /// `ffn_gate_inp.scale/√D`: the weights of the norm before the router.
     pub(super) fn router_norm(&self) -> Vec<f64> {
         let root = (self.router_scale.len() as f64).sqrt();
         self.router_scale.iter().map(|s| s / root).collect()
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Lengths of the tensors of [`config`], multiplied out.
+    /// Number of elements of the tensors of [`config`].
     fn length(name: &str) -> Option<usize> {
         Some(match name.trim_start_matches("blk.0.").trim_start_matches("blk.1.") {
             "token_embd" => 21,
@@ -333,7 +333,7 @@ mod tests {
         });
         let weights = weights.expect("all tensors are there");
         assert_eq!((weights.output, weights.layers[0].output_scale), (None, 1.0));
-        // 3 + 3 global ones; 14 + 3 in a layer, of which the second has no use for its k, v and k_norm.
+        // 3 + 3 global tensors; 14 + 3 per layer, of which the second does not use its k, v and k_norm.
         assert_eq!(asked.len(), 6 + 17 + 14, "{asked:?}");
         assert!(!asked.contains(&"blk.1.attn_k".to_string()));
     }

@@ -322,7 +322,7 @@ mod tests {
         damaged(STATE, &|b| b.truncate(100), "trainer_state.json: EOF");
         damaged(STATE, &|b| b.clear(), "trainer_state.json: EOF");
         damaged(STATE, &|b| *b = b"{}".to_vec(), "trainer_state.json: missing field `format`");
-        // Each file listed is there, whatever else the state says.
+        // Every listed file must exist, whatever else the state contains.
         for name in [OPTIMIZER, STATE] {
             let (file, aside) = (path.join(name), path.join("aside"));
             fs::rename(&file, &aside).expect("renamed");

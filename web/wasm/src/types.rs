@@ -236,7 +236,7 @@ pub struct Sampling {
     /// Sample tokens with at least this fraction of the highest probability. Default: 0.
     #[tsify(optional)]
     pub min_p: Option<f64>,
-    /// Penalty for tokens that occurred already. Default: 1, none.
+    /// Repetition penalty for tokens that occurred already. Default: 1 (none).
     #[tsify(optional)]
     pub repetition_penalty: Option<f64>,
     /// Random seed. Default: 0.
