@@ -1,5 +1,5 @@
-//! Epoch plans: every sample once, nothing too long, the same on every machine, little waste, and steps that do not
-//! depend on how they are cut into micro-batches.
+//! Epoch plans: each sample occurs once, no row is too long, plans are equal on every machine, little space is wasted, and
+//! steps do not depend on how they are split into micro-batches.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -14,7 +14,7 @@ const BATCHING: Batching = Batching {
     seed: 7,
 };
 
-/// Token counts like those of chat data: log-normal with median 200 and σ = 0.9, cut at 8 and 1024.
+/// Token counts similar to chat data: log-normal with median 200 and σ = 0.9, clamped to 8 and 1024.
 fn chat_lengths(n: usize) -> Vec<usize> {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let mut uniform = || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
@@ -54,7 +54,7 @@ fn every_sample_comes_once_and_every_micro_batch_fits() {
 
 #[test]
 fn a_row_is_never_overfull() {
-    // With one row a micro-batch, micro-batches are rows.
+    // With one row per micro-batch, micro-batches are rows.
     let lengths = chat_lengths(20_000);
     let rows = plan(Batching { batch_size: 1, ..BATCHING }, &lengths, 0).concat();
     let fullest = rows.iter().map(|row| row.iter().map(|&i| lengths[i]).sum::<usize>()).max();
@@ -83,7 +83,7 @@ fn the_order_depends_on_seed_and_epoch_alone() {
 
 #[test]
 fn permutations_are_the_same_on_every_machine() {
-    // From ChaCha8 written out in Python (key = seed, nonce = stream); a resumed run relies on these numbers.
+    // Computed by ChaCha8 written out in Python (key = seed, nonce = stream). Resumed runs rely on these numbers.
     assert_eq!(permutation(10, 0, 0), [9, 2, 3, 4, 6, 7, 0, 1, 5, 8]);
     assert_eq!(permutation(10, 42, 3), [1, 5, 9, 3, 2, 0, 7, 8, 6, 4]);
     assert!(permutation(0, 1, 1).is_empty());
@@ -91,7 +91,7 @@ fn permutations_are_the_same_on_every_machine() {
 
 #[test]
 fn permutations_are_uniform() {
-    // Each of 4! orders of 4 is due 1000 times in 24 000; the standard deviation is √(1000·23/24) = 31.
+    // Each of the 4! orders is expected 1000 times in 24 000; the standard deviation is √(1000·23/24) = 31.
     let mut counts = std::collections::BTreeMap::new();
     for stream in 0..24_000 {
         *counts.entry(permutation(4, 5, stream)).or_insert(0u32) += 1;
@@ -182,7 +182,7 @@ fn a_step_counts_its_loss() {
         origin: String::new(),
     };
     let samples = [
-        sample(&[5, 6, 7], &[5, IGNORE, 7]), // the first label counts for nothing
+        sample(&[5, 6, 7], &[5, IGNORE, 7]), // the first label is ignored
         sample(&[8, 9], &[IGNORE, 9]),
         sample(&[1, 2, 3], &[IGNORE, 2, 3]),
     ];
@@ -197,7 +197,7 @@ fn a_step_counts_its_loss() {
 
 #[test]
 fn packing_wastes_little_where_lengths_are_alike() {
-    // Best fit leaves a gap in every row when all samples are of nearly one length. The pirate's conversations: 22 to 52
+    // If all samples have nearly the same length, best fit leaves a gap in every row. The pirate's conversations have 22 to 52
     // tokens, 360 of them in rows of 256.
     let lengths: Vec<usize> =
         permutation(360, 9, 0).into_iter().map(|i| 22 + (i * i / 97) % 17 + (i / 7) % 14).collect();
@@ -221,7 +221,7 @@ fn packing_wastes_little_where_lengths_are_alike() {
 fn mixtures_show_every_sample_as_often_as_its_weight_says() {
     assert_eq!(draw(&[1.0; 5], 3, 7), [0, 1, 2, 3, 4]);
     assert_eq!(draw(&[2.0, 1.0, 3.0], 3, 0), [0, 0, 1, 2, 2, 2]);
-    // A third of 10 samples: three epochs show each of them once, as near as whole numbers go.
+    // A third of 10 samples: three epochs show each of them once, as far as whole numbers allow.
     let weights = [vec![1.0 / 3.0; 10], vec![1.5; 4]].concat();
     let epochs: Vec<Vec<usize>> = (0..30).map(|epoch| draw(&weights, 42, epoch)).collect();
     assert_eq!(epochs, (0..30).map(|epoch| draw(&weights, 42, epoch)).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! PEFT folders: written as PEFT writes them, read back exactly, and rejected if something is wrong.
+//! PEFT folders: written as PEFT writes them, reloaded exactly, and rejected if something is wrong.
 //!
 //! The golden folders were written by PEFT 0.21.2, for models of transformers' `Gemma4ForCausalLM`.
 

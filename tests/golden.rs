@@ -1,4 +1,4 @@
-//! Whole models on the device against PyTorch in f64: logits, loss, every gradient, two samples in a step, ten steps.
+//! Whole models on the device compared with PyTorch in f64: logits, loss, all gradients, two samples in a step, and ten steps.
 //!
 //! `RULLAMA_GOLDEN` names further folders like those in tests/golden, separated by colons.
 
@@ -29,13 +29,13 @@ const GRADIENT: f64 = 5e-5;
 /// Adam divides small gradients by their own size, which magnifies rounding: PyTorch in f32 drifts up to 1.1e-5 from
 /// its own f64 over ten such steps (models of tests/golden/make_random.py's size and larger).
 const ADAMW_LOSS: f64 = 5e-5;
-/// Of logits, loss, gradients and losses after steps where operands are f16, on cooperative matrices or not.
+/// Tolerances of logits, loss, gradients and losses after steps with f16 operands, with and without cooperative matrices.
 const HALF: [f64; 4] = [1e-2, 2e-3, 1e-2, 5e-3];
-/// The last of these for mixtures of experts: where two scores of a router come nearer to each other than f16 is exact, another
+/// Tolerance of losses after steps for mixtures of experts: if two router scores are closer than the precision of f16, another
 /// expert is chosen (1.2e-2 seen).
 const HALF_MIXTURE: f64 = 2e-2;
-/// Of a mixture's logits without adapter, outside of cooperative matrices: 3.2e-2 seen of `moe`, where the same happens to the third
-/// token, which all later ones attend to, while the first two are within 7e-4.
+/// Tolerance of a mixture's logits without adapter, except on cooperative matrices: 3.2e-2 was seen for `moe`. Another expert
+/// is chosen for the third token, which all later tokens attend to; the first two are within 7e-4.
 const HALF_MIXTURE_BASE: f64 = 5e-2;
 
 fn main() {
@@ -89,7 +89,7 @@ fn step_of(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
     Step::new(samples, micro_batches)
 }
 
-/// What is allowed of logits, loss, gradients and losses after steps.
+/// Tolerances of logits, loss, gradients and losses after steps.
 fn tolerances(gpu: &Gpu) -> [f64; 4] {
     if gpu.kernels().tier() != Tier::F32 { HALF } else { [LOGITS, LOSS, GRADIENT, ADAMW_LOSS] }
 }
@@ -129,12 +129,12 @@ fn gradients(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> 
     same_sample(gpu, g, &model(gpu, g), recompute, 1)
 }
 
-/// Every product cut into as many parts as its sum allows.
+/// Every product is split into as many parts as its sum allows.
 fn sums_split(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     gradients(&gpu.with_kernels(gpu.kernels().filling(1 << 20)), g, Recompute::Never)
 }
 
-/// More tokens than pass through a feed-forward at a time; the last chunk is a part of one.
+/// More tokens than a feed-forward processes at a time; the last chunk is not full.
 fn chunks(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let copies = 150usize.div_ceil(g.first.ids.len());
     let mut model = model(gpu, g);
@@ -143,7 +143,7 @@ fn chunks(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     same_sample(gpu, g, &model, Recompute::Always, copies)
 }
 
-/// The sample `copies` times in one micro-batch: the loss is a mean, so that neither it nor the gradients change.
+/// The sample `copies` times in one micro-batch. The loss is a mean, so neither it nor the gradients change.
 fn same_sample(
     gpu: &Gpu,
     g: &Golden,

@@ -38,7 +38,7 @@ fn main() {
             continue; // a merge that rounds changes which experts are chosen
         }
         add("the divergence of each weight type", divergences);
-        add("adapters that were read back", read_back);
+        add("reloaded adapters", read_back);
         if name == "dense" {
             add("unsound adapters are not written", refusals);
         }
@@ -168,7 +168,7 @@ fn read_back(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
         let verified = block_on(verify::verify(trainer, &g.adapter, &wrong, held_out)).expect("it runs");
         for fidelity in verified.formats {
             let error = fidelity.check().expect_err(&format!("{fidelity:?}")).to_string();
-            let expected = format!("read back from {}, its logits differ by ", fidelity.format.name());
+            let expected = format!("reloaded from {}, its logits differ by ", fidelity.format.name());
             assert!(
                 error.contains(&expected)
                     && error.contains(" of the adapter's effect, expected at most ")

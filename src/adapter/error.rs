@@ -61,7 +61,7 @@ pub enum Error {
         problem: String,
     },
     /// A file does not contain the adapter that was written to it.
-    #[error("{} was read back with {problem}; check the disk and export again", .path.display())]
+    #[error("{} was reloaded with {problem}; check the disk and export again", .path.display())]
     Changed {
         /// The file or the folder.
         path: PathBuf,

@@ -30,7 +30,7 @@ impl<'a> WriteOptions<'a> {
 
 /// Writes an adapter of the model `config` to [`Format::place`] of the folder `dir`, and returns that path.
 ///
-/// Fails if the adapter is not finite or has no effect ([`check`]). The file is read back: names and shapes must fit the model,
+/// Fails if the adapter is not finite or has no effect ([`check`]). The file is reloaded: names and shapes must fit the model,
 /// every value must be equal (in F16: rounded), and the scale must be equal to the precision of f32.
 /// [`write_verified`](crate::verify::write_verified) also compares the logits.
 pub fn write(
@@ -43,7 +43,7 @@ pub fn write(
     write_and_read(dir, format, adapter, config, options).map(|(path, _)| path)
 }
 
-/// Writes one format, and returns its path and the adapter that was read back.
+/// Writes one format, and returns its path and the reloaded adapter.
 pub(crate) fn write_and_read(
     dir: &Path,
     format: Format,
@@ -115,7 +115,7 @@ pub fn check(adapter: &Adapter) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares an adapter with the one read back from its file. The error describes the first difference.
+/// Compares an adapter with the one reloaded from its file. The error describes the first difference.
 fn compare(written: &Adapter, read: &Adapter, format: Format, config: &Config) -> Result<(), String> {
     let rank = written.rank;
     let rounded = format == Format::GgufLoraF16;

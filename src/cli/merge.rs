@@ -81,7 +81,7 @@ pub fn run(args: &MergeArgs) -> Result<()> {
         output::line("effect", format!("{} (the adapter's own effect, for comparison)", verdict.effect));
         verdict.check(args.ty)?;
     } else {
-        output::line("drift", "not measured (--unverified)");
+        output::line("divergence", "not measured (--unverified)");
     }
     files::replace(&file, &args.out)?;
     output::line("written", format!("{}, {} in {seconds:.1} s", args.out.display(), output::bytes(size)));

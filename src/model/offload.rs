@@ -118,7 +118,7 @@ impl<'b> HostExperts<'b> {
     async fn fetch(&self, rec: &mut Recorder<'_>, layer: usize) -> Result<(), GpuError> {
         let Some(tiles) = self.layers.get(&layer) else { return Ok(()) };
         let before = {
-            let mut now = self.now.lock().expect("the lock is held for a move only");
+            let mut now = self.now.lock().expect("lock is not poisoned");
             if now.layer == Some(layer) {
                 return Ok(());
             }
@@ -133,7 +133,7 @@ impl<'b> HostExperts<'b> {
             rec.copy_in(upload, place, tile.len() as u64);
         }
         let copied = Some(rec.submit_marked()?);
-        *self.now.lock().expect("the lock is held for a move only") = Now { layer: Some(layer), copied };
+        *self.now.lock().expect("lock is not poisoned") = Now { layer: Some(layer), copied };
         Ok(())
     }
 }
@@ -156,7 +156,7 @@ impl Model<'_> {
     /// copy rate. Returns the number of bytes.
     pub async fn copy_experts(&self, gpu: &Gpu, layers: usize) -> Result<u64, GpuError> {
         let Some(offload) = &self.offload else { return Ok(0) };
-        let there = offload.now.lock().expect("the lock is held for a move only").layer;
+        let there = offload.now.lock().expect("lock is not poisoned").layer;
         let mut rec = Recorder::new(gpu);
         let mut bytes = 0;
         for (layer, tiles) in offload.layers.iter().filter(|(l, _)| Some(**l) != there).take(layers) {

@@ -227,7 +227,7 @@ mod tests {
 
     const RANDOM: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
 
-    /// The same draw by sorting all logits.
+    /// Draws the same token by sorting all logits.
     fn plain(logits: &[f32], s: &Sampling, point: f64) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));

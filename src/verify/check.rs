@@ -1,4 +1,4 @@
-//! Compares adapters that were read back from files with the adapter in memory, by their logits.
+//! Compares adapters that were reloaded from files with the adapter in memory, by their logits.
 
 use std::fmt;
 
@@ -13,16 +13,16 @@ const ROUNDING_F32: f64 = 1e-6;
 /// Rounding of kernels with f16 operands, as a fraction of the norm of the logits.
 const ROUNDING_F16: f64 = 2e-3;
 
-/// The adapter in memory and the adapters read back, compared.
+/// The adapter in memory and the reloaded adapters, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verification {
     /// The effect of the adapter in memory on its base.
     pub effect: Effect,
-    /// One result per adapter that was read back.
+    /// One result per reloaded adapter.
     pub formats: Vec<Fidelity>,
 }
 
-/// How far the logits of an adapter read back from a file are from those of the adapter in memory.
+/// How far the logits of an adapter reloaded from a file are from those of the adapter in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fidelity {
     /// The file's format.
@@ -56,7 +56,7 @@ impl Fidelity {
         };
         Err(Error::Adapter {
             problem: format!(
-                "read back from {}, its logits differ by {difference:.1e} of the adapter's effect, expected at most {allowed:.1e}; {next}",
+                "reloaded from {}, its logits differ by {difference:.1e} of the adapter's effect, expected at most {allowed:.1e}; {next}",
                 format.name()
             ),
         })

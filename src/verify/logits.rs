@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::model::plan::{self, Offload, Recompute};
 use crate::train::{Dropout, Trainer};
 
-/// Values that are read back from the device at a time.
+/// Number of values that are read from the device at a time.
 const VALUES_PER_READ: usize = 1 << 24;
 
 /// Logits of a model for the tokens of a [`HeldOut`].

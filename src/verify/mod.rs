@@ -24,7 +24,7 @@ pub use write::{Exported, Written, write_verified, write_verified_by};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The adapter cannot be written or read back, or does nothing, or breaks its base.
+    /// The adapter cannot be written or reloaded, or does nothing, or breaks its base.
     #[error(transparent)]
     Adapter(#[from] adapter::Error),
     /// The device failed.

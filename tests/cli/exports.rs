@@ -67,12 +67,12 @@ pub fn exports(place: Place) {
     has_lines(
         &text,
         &[
-            "drift      KL divergence …, over … tokens",
+            "divergence KL divergence …, over … tokens",
             "effect     … (the adapter's own effect, for comparison)",
         ],
     );
     let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf", "--unverified"]);
-    has_lines(&text, &["drift      not measured (--unverified)"]);
+    has_lines(&text, &["divergence not measured (--unverified)"]);
 
     // A run with a useless result is an error, but its adapter is kept.
     let wild = ["recipe.toml", "--set", "train.learning_rate=1", "--set", "output.dir=wild"];

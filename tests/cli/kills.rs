@@ -1,4 +1,4 @@
-//! Runs that are killed at random moments, dozens of times, and end in the bytes of one that never was.
+//! Runs that are killed dozens of times at random moments and end with the same bytes as an uninterrupted run.
 
 use std::fs;
 use std::process::Stdio;
@@ -10,10 +10,10 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::Place;
 use super::resume::{assert_same, lines, start_until};
 
-/// One sample a step, and nothing else.
+/// One sample per step, and nothing else.
 const PLAIN: [&str; 5] =
     ["train.max_steps=24", "data.packing=false", "eval.steps=10", "output.save_steps=1", "lora.dropout=0"];
-/// Accumulation, dropout, rows packed of several samples, several epochs, replies, the best adapter kept.
+/// Gradient accumulation, dropout, packed rows, several epochs, replies, and keeping the best adapter.
 const EVERYTHING: [&str; 9] = [
     "train.epochs=3",
     "train.batch_size=2",
@@ -32,15 +32,15 @@ pub fn three_moments(place: Place) {
     kill(&place, ("everything", &EVERYTHING), 3);
 }
 
-/// By hand, for the minutes that it takes: thirty of each kind of run.
+/// Run by hand, as it takes minutes: thirty kills of each kind of run.
 pub fn thirty_moments(place: Place) {
     place.write("data.jsonl", samples(60));
     kill(&place, ("plain", &PLAIN), 30);
     kill(&place, ("everything", &EVERYTHING), 30);
 }
 
-/// SIGKILL at `kills` moments drawn over the life of a run, from its first instruction on; it goes on each time, and the
-/// next begins where it came to its end.
+/// Sends SIGKILL at `kills` random moments of a run, from its first instruction on. It is resumed after each kill. When it
+/// finishes, a new run starts.
 fn kill(place: &Place, (name, settings): (&str, &[&'static str]), kills: usize) {
     place.write("recipe.toml", super::RECIPE.replace("max_steps = 2\n", ""));
     let mut arguments = vec!["recipe.toml", "--quiet"];
@@ -57,10 +57,10 @@ fn kill(place: &Place, (name, settings): (&str, &[&'static str]), kills: usize) 
     child.kill().expect("killed");
     child.wait().expect("it is gone");
     fs::remove_dir_all(&run).expect("removed");
-    // Up to a third of the way each time, so that a few kills fall into each run, and every stretch of it has some.
+    // Up to a third of the run each time, so that a few kills fall into each run and every stretch of it is covered.
     let longest = until_first + life.saturating_sub(until_first) / 3;
 
-    // A few moments are not spent on the start, before which there is nothing to go on from.
+    // If there are few kills, none is spent on the startup, when there is nothing to resume from.
     let earliest = if kills < 10 { until_first } else { Duration::ZERO };
 
     let mut rng = ChaCha8Rng::seed_from_u64(kills as u64);
@@ -68,7 +68,7 @@ fn kill(place: &Place, (name, settings): (&str, &[&'static str]), kills: usize) 
     while killed < kills {
         let mut child = place.command(&arguments).stdout(Stdio::null()).spawn().expect("it starts");
         std::thread::sleep(earliest + (longest - earliest).mul_f64(rng.next_u32() as f64 / u32::MAX as f64));
-        // One that is over already cannot be killed.
+        // A run that has finished cannot be killed.
         let _ = child.kill();
         let status = child.wait().expect("it is gone");
         if status.code().is_none() {
@@ -89,7 +89,7 @@ fn kill(place: &Place, (name, settings): (&str, &[&'static str]), kills: usize) 
     }
 }
 
-/// [`assert_same`], and the optimizer's state.
+/// [`assert_same`], and compares the optimizer's state.
 #[track_caller]
 fn assert_same_state(place: &Place, steps: usize, when: &str) {
     assert_same(place, when);
@@ -97,7 +97,7 @@ fn assert_same_state(place: &Place, steps: usize, when: &str) {
     assert!(state("whole") == state("run"), "{when}: the optimizer's state is another one");
 }
 
-/// Questions and answers of many lengths, so that rows hold several.
+/// Questions and answers of many lengths, so that rows hold several samples.
 fn samples(n: usize) -> String {
     let sample = |i: usize| {
         let words = ["river", "stone", "cloud", "bread"].repeat(3)[..2 + i % 9].join(" ");

@@ -57,7 +57,7 @@ pub fn offload(place: Place) {
     let write = |verb: &[&str], more: &[&str], file: &str| {
         let text = place.run(&[verb, &["--data", "rows.jsonl"], more].concat());
         let line = |start: &str| text.lines().find(|l| l.starts_with(start)).map(str::to_owned);
-        let found = (place.read(file), line("drift "), line("effect "), line("exported "));
+        let found = (place.read(file), line("divergence "), line("effect "), line("exported "));
         assert_eq!(line("offload ").is_some(), !more.is_empty(), "{text}");
         found
     };

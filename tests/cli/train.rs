@@ -1,4 +1,4 @@
-//! Training and evaluation: what is written, and that it is the same each time.
+//! Training and evaluation: the files that are written, and that they are the same each time.
 
 use serde_json::Value as Json;
 
@@ -71,7 +71,7 @@ pub fn eval(place: Place) {
     let scores = |j: &Json, key: &str| -> Vec<f64> {
         j["results"].as_array().expect("a list").iter().filter_map(|r| r[key].as_f64()).collect()
     };
-    // The same kernels over the same numbers: the same bits.
+    // The same kernels on the same numbers give the same bits.
     assert_eq!(scores(&base, "eval_loss"), [during[0]]);
     assert_eq!(scores(&adapted, "eval_loss"), during);
     assert_eq!(scores(&adapted, "eval_accuracy"), accuracy);
@@ -84,7 +84,7 @@ pub fn eval(place: Place) {
     assert!(text.contains(&format!("validation loss {:.4} → {:.4}, ", during[0], during[1])), "{text}");
     assert!(text.ends_with(" of 1 sample\n"), "{text}");
 
-    // Two halves are a whole, whatever their ranks add up to; with operands in f16 they are rounded apart.
+    // Two halves add up to the whole adapter, whatever the sum of their ranks. With f16 operands they are rounded differently.
     let halves_differ = 5e-3;
     let halves = json(&["--adapter", "run=0.5", "--adapter", "run=0.5"]);
     let difference = scores(&halves, "eval_loss")[1] - during[1];
@@ -96,7 +96,7 @@ pub fn eval(place: Place) {
     assert!(difference.abs() < halves_differ, "{difference:e}");
     assert_eq!(json(&[])["notices"], serde_json::json!([]));
 
-    // The same model, but for one bit of a norm.
+    // The same model except for one bit of a norm.
     place.write("other.gguf", other_tiny());
     let other = ["eval", "recipe.toml", "--set", "model.base=other.gguf", "--json", "--adapter", "run"];
     place.refused(
@@ -117,7 +117,7 @@ pub fn eval(place: Place) {
          remove that key",
     );
 
-    // Another run goes on from there.
+    // Another run starts from there.
     place.run(&["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"]);
     assert_eq!(place.metrics("next", "eval_loss")[0], during[1]);
 }

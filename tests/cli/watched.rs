@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::{DATA, Place};
 
-/// Files of samples: the first two of [`DATA`], and the others.
+/// Files of samples: one with the first two of [`DATA`], one with the others.
 fn two_files(place: &Place) {
     let lines: Vec<&str> = DATA.lines().collect();
     place.write("first.jsonl", lines[..2].join("\n"));
@@ -15,7 +15,7 @@ fn number(json: &Json, key: &str) -> f64 {
     json[key].as_f64().unwrap_or_else(|| panic!("{key} in {json}"))
 }
 
-/// The mean over all tokens, from the parts.
+/// The mean over all tokens, computed from the parts.
 fn mean(parts: &[Json], key: &str) -> f64 {
     let sum: f64 = parts.iter().map(|p| number(p, key) * number(p, "eval_tokens")).sum();
     sum / parts.iter().map(|p| number(p, "eval_tokens")).sum::<f64>()
@@ -49,7 +49,7 @@ pub fn eval_files(place: Place) {
     }
     assert!(text.ends_with(" of 4 samples\n"), "{text}");
 
-    // The recipe's own data need not be there.
+    // The recipe's own data need not exist.
     std::fs::remove_file(place.dir.join("data.jsonl")).expect("removed");
     place.run(&arguments);
     place.refused(&["eval", "recipe.toml", "--data", "no.jsonl"], "no.jsonl: …No such file…");
@@ -115,7 +115,7 @@ pub fn voices(place: Place) {
 }
 
 pub fn report(place: Place) {
-    // What a user writes must not become part of the page.
+    // Text written by a user must not become part of the page's markup.
     let prompt = "eval.samples=[\"<script>alert(1)</script> & more\"]";
     place.run(&["recipe.toml", "--set", "eval.steps=1", "--set", prompt, "--set", "eval.max_new_tokens=2"]);
     let html = String::from_utf8(place.read("run/report.html")).expect("UTF-8");
@@ -136,12 +136,12 @@ pub fn report(place: Place) {
     }
 }
 
-/// Activations that overflow look like a model that guesses; evaluation must not take them for one.
+/// Activations that overflow look like a model that guesses; evaluation must not confuse the two.
 pub fn eval_overflow(place: Place) {
     place.run(&["recipe.toml"]);
     let path = place.dir.join("run/adapter_model.safetensors");
     let mut bytes = std::fs::read(&path).expect("there");
-    // All of A and B: their product leaves f32 far behind.
+    // All of A and B, so that their product far exceeds f32.
     let data = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8")) as usize;
     for value in bytes[data..].as_chunks_mut().0 {
         *value = (1e25 * f32::from_le_bytes(*value)).to_le_bytes();
@@ -157,7 +157,7 @@ pub fn eval_overflow(place: Place) {
     let expected = format!("error: the hidden states or logits of {} tokens are not finite", lost[1]);
     assert!(stderr.starts_with(&expected), "{stderr}");
     assert_eq!(output.status.code(), Some(1));
-    // Nor is anything trained from there.
+    // Nor does training start from it.
     let from = ["recipe.toml", "--set", "lora.init_from=run", "--set", "output.dir=next"];
     let output = place.command(&from).output().expect("it starts");
     assert!(texts_of(&output).contains("the model overflows before the first step"), "{}", texts_of(&output));
@@ -170,11 +170,11 @@ fn texts_of(output: &std::process::Output) -> String {
 }
 
 pub fn changes_nothing(place: Place) {
-    // One step, and that of the warm-up: its rate is 0.
+    // One step, which is the warm-up: the learning rate is 0.
     let output = place.command(&["recipe.toml", "--set", "train.max_steps=1"]).output().expect("it starts");
     let expected = "error: training changed nothing: the adapter equals its initial value. ";
     assert!(super::texts(&output).1.starts_with(expected), "{}", texts_of(&output));
     assert!(!place.dir.join("run/adapter_model.safetensors").exists());
-    // Nothing stands in the way of another try.
+    // Nothing prevents another attempt.
     place.run(&["recipe.toml"]);
 }

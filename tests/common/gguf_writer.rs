@@ -1,4 +1,4 @@
-//! Writes GGUF files for tests, sound or lying. Use: `#[path = "common/gguf_writer.rs"] mod gguf_writer;`.
+//! Writes GGUF files for tests, valid or with false contents. Use: `#[path = "common/gguf_writer.rs"] mod gguf_writer;`.
 #![allow(dead_code)] // each test uses a part
 
 use rullama_train::base::formats::random_blocks;
@@ -9,20 +9,20 @@ use rullama_train::base::{GgmlType, Gguf, TensorInfo};
 #[derive(Clone)]
 pub struct Tensor {
     pub name: String,
-    /// `ne` order: columns first.
+    /// The shape in `ne` order: columns first.
     pub shape: Vec<u64>,
-    /// Type id, known or not.
+    /// Type id, supported or not.
     pub ty: u32,
-    /// Offset to write instead of the right one.
+    /// Offset to write instead of the correct one.
     pub offset: Option<u64>,
     pub data: Vec<u8>,
 }
 
-/// A file to write: change the fields, then [`GgufWriter::bytes`].
+/// A file to write: change the fields, then call [`GgufWriter::bytes`].
 #[derive(Clone)]
 pub struct GgufWriter {
     pub version: u32,
-    /// Counts to write instead of the right ones.
+    /// Counts to write instead of the correct ones.
     pub tensor_count: Option<u64>,
     pub key_count: Option<u64>,
     pub alignment: usize,
@@ -51,7 +51,7 @@ impl GgufWriter {
         GgufWriter { metadata, tensors, ..GgufWriter::default() }
     }
 
-    /// Adds a key or replaces its value.
+    /// Adds a key, or replaces its value.
     pub fn set(&mut self, key: &str, value: Value) {
         self.remove_key(key);
         self.metadata.push((key.into(), value));
@@ -79,7 +79,7 @@ impl GgufWriter {
         self.tensors.iter_mut().find(|t| t.name == name).expect("the test names a tensor that it added")
     }
 
-    /// The file.
+    /// The bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
@@ -173,7 +173,7 @@ impl GgufWriter {
         w
     }
 
-    /// The same with four experts of width 32 beside every feed-forward block, two of which work on a token.
+    /// The same with four experts of width 32 beside every feed-forward block, two of which are active per token.
     pub fn mixture() -> Self {
         let mut w = GgufWriter::gemma4();
         for (key, value) in

@@ -1,4 +1,4 @@
-//! Reads what tests/golden/golden.py wrote.
+//! Reads the files that tests/golden/golden.py wrote.
 #![allow(dead_code)] // each test uses a part
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, Sample};
 use safetensors::{Dtype, SafeTensors};
 
-/// One folder: a model, an adapter, and PyTorch's figures in f64.
+/// One folder: a model, an adapter, and PyTorch's results in f64.
 pub struct Golden {
     pub folder: PathBuf,
     pub base: Base,
@@ -69,7 +69,7 @@ impl Golden {
         self.tensors.get(name).unwrap_or_else(|| panic!("{} has no {name}", self.folder.display()))
     }
 
-    /// Tensors whose name starts so.
+    /// Tensors whose name starts with `prefix`.
     pub fn count(&self, prefix: &str) -> usize {
         self.tensors.keys().filter(|k| k.starts_with(prefix)).count()
     }
@@ -106,7 +106,7 @@ pub fn split_experts(gguf: &Gguf) -> Vec<u8> {
     out
 }
 
-/// PEFT's name and the values of every matrix, as PEFT lays them out.
+/// PEFT's name and layout of every matrix, with its values.
 pub fn by_name(pairs: &BTreeMap<Slot, Pair>, config: &Config) -> Vec<(String, Vec<f64>)> {
     let (slot, pair) = pairs.first_key_value().expect("some matrix");
     let rank = pair.a.len() / slot.in_features / slot.experts;

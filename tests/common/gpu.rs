@@ -1,4 +1,4 @@
-//! The device of GPU tests. Without a device they show as ignored.
+//! The device of GPU tests. Without a device, they are reported as ignored.
 #![allow(dead_code)] // each test uses a part
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -7,13 +7,13 @@ use rullama_train::ops::op::Variant;
 
 type Run = Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>;
 
-/// A test on the device.
+/// A test on a device.
 pub struct Test {
-    /// Shown before the variant.
+    /// The name, shown before the variant.
     pub name: String,
-    /// The kernels that it runs on. It is ignored where the device does not have them.
+    /// The kernels that it runs on. It is ignored if the device does not support them.
     pub variant: Variant,
-    /// The test itself.
+    /// The function to run.
     pub run: Run,
 }
 
@@ -27,7 +27,7 @@ impl Test {
     }
 }
 
-/// The tier whose kernels a variant takes.
+/// The tier whose kernels a variant uses.
 fn tier(variant: Variant) -> Tier {
     match variant {
         Variant::F32 | Variant::Plain | Variant::Packed => Tier::F32,
@@ -37,19 +37,19 @@ fn tier(variant: Variant) -> Tier {
     }
 }
 
-/// The device running the kernels of a variant; `None` where it does not have them.
+/// The device with the kernels of a variant; `None` if it does not support them.
 pub fn running(gpu: &Gpu, variant: Variant) -> Option<Gpu> {
     let kernels = gpu.kernels_of(tier(variant)).filter(|_| variant != Variant::Packed || gpu.half())?;
     Some(gpu.with_kernels(if variant == Variant::Plain { kernels.without_software() } else { kernels }))
 }
 
-/// Runs the tests. Without a device each of them shows as ignored, and the reason is printed.
+/// Runs the tests. Without a device, each is reported as ignored, and the reason is printed.
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
     // All tests share one device; a software device already uses every core.
     arguments.test_threads = Some(1);
-    // The variable limits the device to what every browser guarantees.
+    // The variable limits the device to the sizes that every browser guarantees.
     let webgpu_limits = std::env::var_os("RULLAMA_WEBGPU_LIMITS").is_some();
     let gpu = pollster::block_on(Gpu::open(Backend::Auto, None, webgpu_limits));
     let trials = match gpu {
@@ -83,7 +83,7 @@ fn shown(test: &Test) -> String {
     format!("{} [{}]", test.name, test.variant)
 }
 
-/// Silences a layer of Mesa. Without a desktop it complains on stderr that it cannot ask which GPU the desktop uses.
+/// Silences Mesa's device-select layer, which prints a warning to stderr without a desktop.
 pub fn quiet_mesa() {
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: called before any other thread starts.

@@ -1,4 +1,4 @@
-//! A file that is read by ranges, and that lets everybody wait a turn, as a browser's do.
+//! A file that is read in ranges, and whose reads yield once, as a browser's do.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,7 +10,7 @@ use std::task::Poll;
 use rullama_train::base::Source;
 use rullama_train::base::gguf::source::Reading;
 
-/// The file, and what was read of it.
+/// The file, and counts of the bytes that were read from it.
 #[derive(Clone)]
 pub struct Pieces {
     bytes: Arc<Vec<u8>>,
@@ -31,7 +31,7 @@ impl Pieces {
         }
     }
 
-    /// Bytes that were read since the last call, and the largest piece of them.
+    /// Number of bytes read since the last call, and the largest single read.
     pub fn take_read(&self) -> (u64, u64) {
         (self.read.swap(0, Ordering::Relaxed), self.largest.swap(0, Ordering::Relaxed))
     }

@@ -6,7 +6,7 @@ use rullama_train::data::template::{Conversation, Date, Jinja, Role, Template};
 use rullama_train::data::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// The day that make.py lets templates write: 5 September 2026.
+/// The date that make.py lets templates write: 5 September 2026.
 pub const DAY: Date = Date(20_701);
 
 /// One conversation.
@@ -29,18 +29,18 @@ impl Case {
         cases.into_iter().map(case).collect()
     }
 
-    /// What transformers makes of it with a template: the text, or `None` where the template refuses.
+    /// transformers' rendering with a template: the text, or `None` if the template raises an error.
     pub fn expected(&self, template: &str, prompt: bool) -> Option<&str> {
         self.renderings[template][if prompt { "prompt" } else { "sample" }]["text"].as_str()
     }
 
-    /// What transformers says that the assistant wrote.
+    /// The text that transformers marks as the assistant's.
     pub fn spans(&self, template: &str) -> Vec<&str> {
         let spans = self.renderings[template]["sample"]["spans"].as_array().expect("spans");
         spans.iter().map(|span| span.as_str().expect("text")).collect()
     }
 
-    /// Whether any message thinks.
+    /// Whether any message has reasoning.
     pub fn thinks(&self) -> bool {
         self.conversation.messages.iter().any(|m| !m.thinking.is_empty())
     }
@@ -53,7 +53,7 @@ impl Case {
         Case { name: self.name.clone(), conversation, renderings: self.renderings.clone() }
     }
 
-    /// Compares the texts of sample and prompt; an error says where they part.
+    /// Compares the texts of sample and prompt. The error shows where they differ.
     pub fn compare(&self, tokenizer: &Tokenizer, template: &Template, key: &str) -> Result<(), String> {
         let mut asked = self.conversation.clone();
         let thinks = asked.thinks();
@@ -83,7 +83,7 @@ impl Case {
     }
 }
 
-/// The template of our own.
+/// This project's own template.
 pub fn own() -> Template {
     let source = include_str!("../fixtures/template/own.jinja");
     Template::Jinja(Box::new(Jinja::new(source, DAY).expect("sound")))

@@ -39,7 +39,7 @@ use serde_json::{Value as Json, json};
 const OPTIONS: WriteOptions = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
 /// Maximum difference of llama.cpp on the quantized file, where it rounds activations.
 const QUANTIZED: f64 = 5e-2;
-/// Longest reply, in tokens.
+/// Maximum number of tokens per reply.
 const REPLY: usize = 24;
 
 fn main() {

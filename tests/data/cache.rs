@@ -1,4 +1,4 @@
-//! The cache of tokens: what comes out is what went in, another question gets another answer, damage is noticed.
+//! The token cache: samples round-trip, different inputs get different keys, and damage is detected.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn cache(dir: &Path) -> Cache {
 }
 
 #[test]
-fn what_comes_out_is_what_went_in() {
+fn samples_round_trip() {
     let folder = tempfile::tempdir().expect("a folder");
     let (cache, tokenizer) = (cache(&folder.path().join("new/cache")), tokenizer());
     let path = folder.path().join("x.jsonl");
@@ -33,13 +33,13 @@ fn what_comes_out_is_what_went_in() {
     let Entry::Found(found) = cache.load(&key, &path.display().to_string()) else { panic!("it was stored") };
     assert_eq!(found, fresh);
     assert_eq!(files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound"), fresh);
-    // The same bytes under another name: the places follow.
+    // The same bytes under another name: places in messages use the new name.
     let Entry::Found(moved) = cache.load(&key, "y.jsonl") else { panic!("it was stored") };
     assert_eq!(moved, parse(LINES.as_bytes(), "y.jsonl", &tokenizer, &OPTIONS).expect("sound"));
 }
 
 #[test]
-fn everything_that_decides_the_tokens_is_in_the_key() {
+fn the_key_covers_everything_that_decides_the_tokens() {
     let tokenizer = tokenizer();
     let large = Template::BuiltIn(&gemma4::template::LARGE);
     let own = crate::common_template::own();
@@ -62,7 +62,7 @@ fn everything_that_decides_the_tokens_is_in_the_key() {
 }
 
 #[test]
-fn a_damaged_entry_is_made_anew_with_a_word() {
+fn a_damaged_entry_is_reported_and_rebuilt() {
     let folder = tempfile::tempdir().expect("a folder");
     let (cache, tokenizer) = (cache(folder.path()), tokenizer());
     let path = folder.path().join("x.jsonl");
@@ -87,11 +87,11 @@ fn a_damaged_entry_is_made_anew_with_a_word() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_costs_only_time() {
+fn a_cache_that_cannot_be_written_is_only_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.jsonl");
     std::fs::write(&path, LINES).expect("written");
-    // A file stands where the folder should be.
+    // A file is in the way of the folder.
     let dataset =
         files::read(&path, &tokenizer(), &OPTIONS, Some(&cache(&path.join("inside")))).expect("sound");
     assert_eq!(dataset.samples.len(), 4);
@@ -101,7 +101,7 @@ fn a_cache_that_cannot_be_written_costs_only_time() {
 }
 
 #[test]
-fn entries_that_are_not_used_go_away() {
+fn unused_entries_are_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let (cache, tokenizer) = (cache(folder.path()), tokenizer());
     let dataset = parse(LINES.as_bytes(), "x", &tokenizer, &OPTIONS).expect("sound");
@@ -122,11 +122,11 @@ fn entries_that_are_not_used_go_away() {
     assert_eq!(names, ["new.tokens", "other", "used.tokens"]);
 }
 
-/// What a large file costs: `cargo test --release --test data -- --ignored --nocapture hundred`, on a quiet machine, with
-/// Gemma's own vocabulary where RULLAMA_TOKENIZER_GGUF names it. Nothing is asserted about time.
+/// Measures the cost of a large file: `cargo test --release --test data -- --ignored --nocapture hundred`, on an idle machine.
+/// Uses Gemma's own vocabulary if RULLAMA_TOKENIZER_GGUF names it. Asserts nothing about time.
 #[test]
 #[ignore = "measures; run it by hand"]
-fn a_hundred_thousand_samples_are_read_and_opened_again() {
+fn a_hundred_thousand_samples_are_read_and_loaded_from_the_cache() {
     use std::fmt::Write;
     let folder = tempfile::tempdir().expect("a folder");
     let cache = cache(&folder.path().join("cache"));
@@ -141,7 +141,7 @@ fn a_hundred_thousand_samples_are_read_and_opened_again() {
     let known = std::fs::read_to_string(pirate).expect("the dataset");
     let mut text = String::new();
     for (i, line) in known.lines().cycle().take(100_000).enumerate() {
-        // No two are the same.
+        // All samples differ.
         let line = line.replacen("\"content\": \"", &format!("\"content\": \"Question {i}. "), 1);
         writeln!(text, "{line}").expect("a string takes everything");
     }

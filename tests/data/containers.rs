@@ -1,4 +1,4 @@
-//! What samples lie in: lines, arrays, gzip, zstd, Parquet, folders, patterns.
+//! Containers of samples: lines, arrays, gzip, zstd, Parquet, folders and patterns.
 
 use std::io::Write;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn arrays_hold_the_same_samples_as_lines() {
 }
 
 #[test]
-fn compressed_files_are_told_by_their_first_bytes() {
+fn compressed_files_are_recognized_by_their_first_bytes() {
     let lines = format!("{PAIR}\n{{\"input_ids\": [2, 5]}}\n");
     let plain = read(lines.as_bytes(), "x").expect("sound");
     let members = [gzip(PAIR.as_bytes()), gzip(b"\n{\"input_ids\": [2, 5]}")].concat();
@@ -81,9 +81,9 @@ fn parquet_rows_are_samples() {
     assert_eq!(found.found.shapes, [(Format::Messages, 3)]);
     assert_eq!(origins(&found), ["m.parquet row 1", "m.parquet row 2", "m.parquet row 3"]);
     let notices: Vec<String> = found.notices.iter().map(ToString::to_string).collect();
-    // A null is a key that is not there.
+    // A null counts as a missing key.
     assert_eq!(notices, ["m.parquet: ignored keys: score (2 rows)"]);
-    // The same records as JSON Lines, by shapes.json: "messages" and "tools".
+    // The same records as JSON Lines, from shapes.json: "messages" and "tools".
     let cases: Vec<serde_json::Value> =
         serde_json::from_str(include_str!("../fixtures/dataset/shapes.json")).expect("JSON");
     for (name, sample) in [("messages", &found.samples[0]), ("tools", &found.samples[1])] {
@@ -98,7 +98,7 @@ fn parquet_rows_are_samples() {
 }
 
 #[test]
-fn folders_and_patterns_are_files_in_the_order_of_their_names() {
+fn folders_and_patterns_expand_to_files_sorted_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
     let write = |name: &str| {
@@ -122,7 +122,7 @@ fn folders_and_patterns_are_files_in_the_order_of_their_names() {
     assert_eq!(names(&root.join("*.json*")).0, ["a.json", "b.jsonl"]);
     assert_eq!(names(&root.join("**/*.gz")).0, ["sub/c.jsonl.gz"]);
     assert_eq!(names(&root.join("b.jsonl")).0, ["b.jsonl"]);
-    // A file whose name looks like a pattern is that file.
+    // An existing file whose name looks like a pattern is read as a file.
     write("[1].jsonl");
     assert_eq!(names(&root.join("[1].jsonl")).0, ["[1].jsonl"]);
     let refused = |path: &Path| files::expand(path).expect_err("nothing there").to_string();
@@ -141,8 +141,8 @@ fn folders_and_patterns_are_files_in_the_order_of_their_names() {
 }
 
 #[test]
-fn the_first_error_in_the_file_is_told_whatever_is_parsed_first() {
-    // More records than are parsed at a time, with errors in both parts.
+fn the_first_error_in_the_file_is_reported_whatever_is_parsed_first() {
+    // More records than are parsed at a time, with errors in both batches.
     let mut lines = vec![r#"{"input_ids": [2, 5]}"#.to_owned(); 9000];
     lines[8900] = "{}".into();
     lines[7000] = "[]".into();

@@ -1,4 +1,4 @@
-//! Datasets and the chat layout: which tokens carry loss, what is refused and in which words, what is left out.
+//! Datasets and the built-in chat template: loss tokens, errors word by word, and samples that are dropped.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ fn render_sample(
     Template::BuiltIn(layout).render(tokenizer, &conversation, TrainOn::Assistant)
 }
 
-/// The loss tokens as text, one string for each run of labelled tokens.
+/// The loss tokens as text, one string per run of labelled tokens.
 fn trained(tokenizer: &Tokenizer, ids: &[u32], labels: &[i32]) -> Vec<String> {
     assert_eq!(ids.len(), labels.len());
     for (t, (&id, &label)) in ids.iter().zip(labels).enumerate() {
@@ -124,13 +124,13 @@ fn every_answer_is_trained_and_nothing_else() {
         (small.to_owned(), vec!["b c<turn|>".into(), "e<turn|>".into()])
     );
     assert_eq!(text(&gemma4::template::SMALL, 2), (small.to_owned(), vec!["e<turn|>".into()]));
-    // Large models answer after an empty thought channel; history stands without one.
+    // Large models answer after an empty thought channel; earlier turns have none.
     let large = small.replace("model\ne", "model\n<|channel>thought\n<channel|>e");
     assert_eq!(text(&gemma4::template::LARGE, 0), (large, vec!["b c<turn|>".into(), "e<turn|>".into()]));
 }
 
 #[test]
-fn the_prompt_is_what_stands_before_the_answer() {
+fn the_prompt_is_the_text_before_the_answer() {
     let tokenizer = tokenizer();
     let mut messages = vec![message("developer", "Be brief."), message("user", " Hi ")];
     for (layout, head) in
@@ -182,7 +182,7 @@ fn prompt_and_completion_are_a_conversation() {
     let lists = r#"{"prompt": [{"role": "user", "content": "Hi"}],
         "completion": [{"role": "assistant", "content": "Hello!"}]}"#;
     assert_eq!(one(&lists.replace('\n', "")), expected);
-    // An answer inside the prompt carries no loss.
+    // An answer inside the prompt has no loss.
     let lists = r#"{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
         {"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}]}"#;
     let Sample { ids, labels, .. } = one(&lists.replace('\n', ""));
@@ -190,7 +190,7 @@ fn prompt_and_completion_are_a_conversation() {
 }
 
 #[test]
-fn input_ids_are_taken_as_they_are() {
+fn input_ids_are_used_unchanged() {
     let sample = one(r#"{"input_ids": [2, 5, 2047], "labels": [-100, 0, 2047]}"#);
     assert_eq!((sample.ids, sample.labels), (vec![2, 5, 2047], vec![IGNORE, 0, 2047]));
     let sample = one(r#"{"input_ids": [2, 5, 9], "attention_mask": [1, 1, 1]}"#);
@@ -208,7 +208,7 @@ fn shapes_mix_and_lines_may_end_in_any_way() {
     assert_eq!(plain.samples[2].origin, "datasets/x.jsonl line 3");
     assert_eq!(plain.notices, []);
     assert_eq!(read(&format!("\u{feff}{PAIR}\r\n{ids}\r\n{messages}\r\n\r\n")), Ok(plain));
-    // Text beside a whole shape is only an extra key.
+    // `text` beside a complete shape is only an extra key.
     let both = one(&messages.replace("{\"messages", "{\"prompt\": \"a\", \"messages"));
     assert_eq!(both, one(messages));
 }
@@ -252,12 +252,12 @@ fn control_tokens_in_content_are_refused() {
         "x.jsonl line 2: message 2 (assistant) contains the text of the control token <turn|>, which Ollama would \
          read as that token; remove it, or give the sample as \"input_ids\"",
     );
-    // Broken control tokens are text.
+    // Incomplete control tokens are text.
     assert!(read(&PAIR.replace("Hello!", "<turn |> <|turn <b>")).is_ok());
 }
 
 #[test]
-fn broken_lines_are_named() {
+fn invalid_lines_are_reported() {
     let shapes = "\"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \
                   \"input_ids\"";
     refused(r#"{"word": "abc"}"#, &format!("x.jsonl line 1: expected {shapes}, found keys [word]"));
@@ -288,7 +288,7 @@ fn broken_lines_are_named() {
 }
 
 #[test]
-fn broken_conversations_are_named() {
+fn invalid_conversations_are_reported() {
     let messages = |list: &str| format!("{{\"messages\": {list}}}");
     let turn = |role: &str| format!("{{\"role\": \"{role}\", \"content\": \"a\"}}");
     let roles = |roles: &[&str]| {
@@ -343,7 +343,7 @@ fn broken_conversations_are_named() {
 }
 
 #[test]
-fn broken_ids_are_named() {
+fn invalid_ids_are_reported() {
     refused(
         r#"{"input_ids": []}"#,
         "x.jsonl line 1: \"input_ids\" is empty; expected at least two token ids",
@@ -366,9 +366,9 @@ fn broken_ids_are_named() {
     );
     refused(
         r#"{"input_ids": [2, 5], "attention_mask": [0, 1]}"#,
-        "x.jsonl line 1: \"attention_mask\" hides tokens; expected only 1: give the sample without padding",
+        "x.jsonl line 1: \"attention_mask\" hides tokens; expected only 1: remove the padding",
     );
-    // The first label has nothing before it that could predict it.
+    // No token precedes the first label, so it is never predicted.
     for text in [r#"{"input_ids": [2, 5], "labels": [2, -100]}"#, r#"{"input_ids": [2]}"#] {
         let length = if text.contains("labels") { 2 } else { 1 };
         refused(
@@ -382,7 +382,7 @@ fn broken_ids_are_named() {
 }
 
 #[test]
-fn long_samples_are_refused_dropped_or_cut() {
+fn overlong_samples_are_refused_dropped_or_truncated() {
     let text = "{\"input_ids\": [2, 5, 7, 8]}\n{\"input_ids\": [2, 5]}\n{\"input_ids\": [2, 5, 7, 8, 9]}";
     let options = |overlong| Options { max_seq_len: 3, overlong, ..OPTIONS };
     let read = |overlong| parse(text.as_bytes(), "x.jsonl", &tokenizer(), &options(overlong)).expect("sound");
@@ -424,7 +424,7 @@ fn long_samples_are_refused_dropped_or_cut() {
 }
 
 #[test]
-fn files_are_read_and_missing_ones_named() {
+fn files_are_read_and_missing_ones_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.jsonl");
     let missing = files::read(&path, &tokenizer(), &OPTIONS, None).expect_err("no such file").to_string();
@@ -473,7 +473,7 @@ fn the_validation_part_is_random_and_repeatable() {
 }
 
 #[test]
-fn duplicates_are_counted_and_shown() {
+fn duplicates_are_counted_and_reported() {
     let sample = |ids: &[u32], label: i32, n: usize| Sample {
         ids: ids.to_vec(),
         labels: vec![label; ids.len()],

@@ -1,4 +1,4 @@
-//! From a recipe's `[data]` to samples: sources with weights, folders, the template that `auto` means.
+//! From a recipe's `[data]` to samples: weighted sources, folders, and the template that `auto` selects.
 
 use std::path::Path;
 
@@ -47,10 +47,10 @@ fn sources_are_mixed_by_weight() {
     assert_eq!(files, [("a.jsonl".into(), 3), ("b.jsonl".into(), 2), ("seldom.jsonl".into(), 8)]);
     let steps = Steps::plan_weighted(&recipe, &data.train, &data.weights).expect("a plan");
     let seen = |i: usize| steps.plans.iter().flatten().flatten().filter(|j| **j == i).count();
-    // Four epochs: each of the first five twice an epoch, each of the eight once in all.
+    // Four epochs: each of the first five samples twice per epoch, each of the eight once in all.
     assert_eq!((0..13).map(seen).collect::<Vec<_>>(), [vec![8; 5], vec![1; 8]].concat());
     assert!(data.notices.is_empty(), "a weight makes no duplicates: {:?}", data.notices);
-    // A validation part leaves each sample its weight.
+    // A validation split leaves each sample its weight.
     let split =
         Recipe::parse(&recipe.to_toml(), Syntax::Toml, "r", &[("data.val_size", "6")]).expect("sound");
     let data = Data::read(&split, &frozen).expect("sound");
@@ -88,7 +88,7 @@ fn the_files_own_template_and_the_built_in_one_give_the_tiny_model_the_same_samp
 }
 
 #[test]
-fn validation_samples_that_are_trained_on_are_said() {
+fn validation_samples_in_the_training_data_are_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), "train.jsonl", 0..6);
     write(folder.path(), "valid.jsonl", 5..8);

@@ -1,5 +1,5 @@
-//! Every shape of sample, with the ids of Hugging Face's tokenizer and the labels that mark its loss tokens
-//! (tests/fixtures/dataset/make.py), and what is refused.
+//! Every shape of sample, with the ids of Hugging Face's tokenizer and the labels of its loss tokens
+//! (tests/fixtures/dataset/make.py), and the samples that are refused.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use crate::{OPTIONS, one, refused, refused_with, tokenizer};
 
-/// Tokens for tools, which the tiny vocabulary has not; make.py adds the same.
+/// Tokens for tools, which the tiny vocabulary lacks; make.py adds the same ones.
 const TOOL_TOKENS: [&str; 7] =
     ["<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"];
 
-/// The tiny tokenizer with tokens for tools.
+/// The tiny tokenizer with tokens for tools added.
 pub fn with_tools() -> Tokenizer {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
     let gguf = Gguf::open(Path::new(path)).expect("the tiny model");
@@ -61,7 +61,7 @@ fn every_shape_has_hugging_face_ids_and_loss_where_the_assistant_writes() {
 }
 
 #[test]
-fn a_format_accepts_its_own_shape_alone() {
+fn a_format_accepts_only_its_own_shape() {
     let lines = [
         (
             Format::Messages,
@@ -92,7 +92,7 @@ fn a_format_accepts_its_own_shape_alone() {
 }
 
 #[test]
-fn texts_may_spell_control_tokens_which_is_said() {
+fn control_tokens_in_texts_are_parsed_and_reported() {
     let tokenizer = tokenizer();
     let text = r#"{"text": "<bos><|turn>user\nHi<turn|>\n"}"#.to_owned() + "\n" + r#"{"text": "Hi."}"#;
     let dataset = parse(text.as_bytes(), "x.jsonl", &tokenizer, &OPTIONS).expect("sound");
@@ -103,7 +103,7 @@ fn texts_may_spell_control_tokens_which_is_said() {
 }
 
 #[test]
-fn thoughts_that_no_layout_shows_are_said() {
+fn reasoning_that_templates_drop_is_reported() {
     let text = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning": "t"},
         {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}"#;
     let text = text.replace('\n', "");
@@ -120,7 +120,7 @@ fn thoughts_that_no_layout_shows_are_said() {
 }
 
 #[test]
-fn unusable_records_are_dropped_and_counted_where_that_is_asked_for() {
+fn unusable_records_are_dropped_and_counted_on_request() {
     let sound = r#"{"prompt": "Hi", "completion": "Hello!"}"#;
     let text =
         format!("{sound}\n{{\"a\": 1}}\n{{\"prompt\": \"x\"\n{sound}\n{{\"input_ids\": [2, 3, 4, 5]}}");
@@ -134,7 +134,7 @@ fn unusable_records_are_dropped_and_counted_where_that_is_asked_for() {
         "x.jsonl: dropped 2 of 5 lines that cannot be used; the first, line 2: expected \"messages\", \"prompt\" + \
          \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \"input_ids\", found keys [a]"
     );
-    // A sample that is too long has a setting of its own.
+    // Overlong samples have their own setting.
     let error = read(&Options { max_seq_len: 3, ..drop }).expect_err("too long").to_string();
     assert!(error.starts_with("x.jsonl line 1: the sample has "), "{error}");
     let long = Options { max_seq_len: 3, overlong: Overlong::Drop, ..drop };
@@ -146,7 +146,7 @@ fn unusable_records_are_dropped_and_counted_where_that_is_asked_for() {
 }
 
 #[test]
-fn broken_shapes_are_named() {
+fn invalid_shapes_are_reported() {
     let messages = |list: &str| format!("{{\"messages\": {list}}}");
     refused(
         r#"{"instruction": "a", "output": null}"#,

@@ -1,4 +1,5 @@
-//! Chat templates: texts equal transformers' own, character by character, and the loss tokens are those that the assistant wrote.
+//! Chat templates: the text equals transformers' character by character, and the loss tokens are those that the assistant
+//! wrote.
 
 use rullama_train::data::template::{
     Conversation, Jinja, Message, Role, Template, TemplateError, ToolCall, TrainOn,
@@ -10,7 +11,7 @@ use crate::common_template::{Case, DAY, own};
 use crate::shapes::with_tools;
 use crate::{tokenizer, trained};
 
-/// Gemma's turns without any mark.
+/// Gemma's turns without any marks.
 const PLAIN: &str = "{{ bos_token }}{% for m in messages %}{{ '<|turn>' + m.role + '\n' + m.content | trim + '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>assistant\n' }}{% endif %}";
 
 fn jinja(source: &str) -> Template {
@@ -25,7 +26,7 @@ fn four_turns() -> Conversation {
     talk(&[(Role::User, "a"), (Role::Assistant, "b c"), (Role::User, "d"), (Role::Assistant, "e")])
 }
 
-/// The text and the pieces of it that carry loss; the ids are those of the text.
+/// The text and its parts with loss. Checks that the ids are those of the text.
 fn rendered(
     template: &Template,
     tokenizer: &Tokenizer,
@@ -54,7 +55,7 @@ fn generation_blocks_mark_what_transformers_marks() {
     for case in Case::all() {
         let (_, found) =
             rendered(&template, &tokenizer, &case.conversation, TrainOn::Assistant).expect("sound");
-        // transformers' indices are of characters; ours must fall between tokens.
+        // transformers' indices count characters; ours must fall between tokens.
         assert_eq!(found, case.spans("own"), "{}", case.name);
     }
 }
@@ -65,7 +66,7 @@ fn the_built_in_layout_renders_as_googles_templates() {
     for (layout, key) in [(&gemma4::template::SMALL, "small"), (&gemma4::template::LARGE, "large")] {
         let mut compared = 0;
         for case in Case::all() {
-            // The template takes only strings for results; Python strips, sorts and prints a few things unlike Go.
+            // The template accepts only strings as results. Python strips, sorts and prints a few things differently from Go.
             let known = ["object result", "list result", "control characters", "arguments of all kinds"];
             if known.contains(&case.name.as_str()) {
                 continue;
@@ -73,7 +74,7 @@ fn the_built_in_layout_renders_as_googles_templates() {
             let template = Template::BuiltIn(layout);
             match case.compare(&tokenizer, &template, key) {
                 Ok(()) => {}
-                // The empty thought of the prompt stands in our sample, too; transformers' has none.
+                // Our sample includes the prompt's empty thought, transformers' does not.
                 Err(text) if key == "large" && text.contains("prompt false") => {
                     let found = template.text(&tokenizer, &case.conversation, false).expect("sound");
                     let without = found.replace("<|channel>thought\n<channel|>", "");
@@ -124,14 +125,14 @@ fn prefixes_give_the_mask_of_a_template_without_marks() {
     assert_eq!(of(TrainOn::Assistant), ["<|turn>user\nd<turn|>\n", "e<turn|>"]);
     let (before, after) = text.split_once("<|turn>assistant\nb c<turn|>\n").expect("there");
     assert_eq!(of(TrainOn::All), [before, after]);
-    // The prompt is what stands before the answer.
+    // The prompt is the text before the answer.
     let prompt = template.prompt(&tokenizer, &talk(&[(Role::User, "a")])).expect("sound");
     assert_eq!(tokenizer.decode(&prompt), "<bos><|turn>user\na<turn|>\n<|turn>assistant\n");
 }
 
 #[test]
-fn prefixes_and_marks_and_pieces_agree() {
-    // The tiny model's own template, a marked form of it, and the built-in layout: the same ids, the same labels.
+fn prefixes_marks_and_pieces_agree() {
+    // The tiny model's own template, a version with marks, and the built-in template give the same ids and labels.
     let tokenizer = tokenizer();
     let plain = "{{ bos_token }}{% for message in messages %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}{{ '<|turn>' + role + '\n' + message['content'] | trim + '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}";
     let marked = plain.replace(
@@ -161,8 +162,8 @@ fn prefixes_and_marks_and_pieces_agree() {
 }
 
 #[test]
-fn the_last_answer_gets_the_block_that_its_prompt_ends_in() {
-    // As in Gemma's templates for large models: an empty thought in the prompt, none in history.
+fn the_last_answer_includes_the_block_at_the_end_of_its_prompt() {
+    // As in Gemma's templates for large models: the prompt has an empty thought, earlier turns have none.
     let large = PLAIN.replace(
         "'<|turn>assistant\n' }}{% endif %}",
         "'<|turn>assistant\n<|channel>thought\n<channel|>' }}{% endif %}",
@@ -172,7 +173,7 @@ fn the_last_answer_gets_the_block_that_its_prompt_ends_in() {
     assert!(text.ends_with("<|turn>assistant\n<|channel>thought\n<channel|>e<turn|>\n"), "{text}");
     assert_eq!(text.matches("<channel|>").count(), 1);
     assert_eq!(found, ["b c<turn|>", "e<turn|>"]);
-    // An empty answer begins with another control token, which begins alike.
+    // An empty answer starts with a different control token, whose first characters are the same.
     let empty = talk(&[(Role::User, "a"), (Role::Assistant, "")]);
     let (text, found) = rendered(&template, &tokenizer, &empty, TrainOn::Assistant).expect("sound");
     assert!(text.ends_with("<|turn>assistant\n<|channel>thought\n<channel|><turn|>\n"), "{text}");
@@ -180,14 +181,14 @@ fn the_last_answer_gets_the_block_that_its_prompt_ends_in() {
 }
 
 #[test]
-fn what_cannot_be_masked_is_refused_by_name() {
+fn conversations_without_a_provable_mask_are_refused() {
     let tokenizer = tokenizer();
     let refused = |source: &str, conversation: &Conversation| {
         let error =
             rendered(&jinja(source), &tokenizer, conversation, TrainOn::Assistant).expect_err("refused");
         error.to_string()
     };
-    // History is rendered differently from the end.
+    // Earlier turns are rendered differently from the last one.
     let numbered =
         PLAIN.replace("m.content | trim", "m.content + ('!' if loop.last and m.role == 'assistant' else '')");
     assert_eq!(
@@ -196,7 +197,7 @@ fn what_cannot_be_masked_is_refused_by_name() {
          follow; set data.train_on = \"last_assistant\", or end the conversation after it"
     );
     assert!(rendered(&jinja(&numbered), &tokenizer, &four_turns(), TrainOn::LastAssistant).is_ok());
-    // The prompt names another role than the message.
+    // The role in the prompt differs from the role in the message.
     let other = PLAIN.replace("'<|turn>assistant\n'", "'<|turn>model\n'");
     assert_eq!(
         refused(&other, &four_turns()),
@@ -204,7 +205,7 @@ fn what_cannot_be_masked_is_refused_by_name() {
          \"assistant\\nb c<turn|>\\n\"; expected the message to begin with its prompt. Choose another data.template, or \
          data.train_on = \"all\""
     );
-    // The prompt ends inside a token.
+    // The prompt ends within a token.
     let spaced = PLAIN.replace("m.role + '\n'", "m.role + ': '").replace("assistant\n'", "assistant: '");
     let error = refused(&spaced, &four_turns());
     assert!(
@@ -212,7 +213,7 @@ fn what_cannot_be_masked_is_refused_by_name() {
         "{error}"
     );
     assert!(error.contains("one token covers both"), "{error}");
-    // The template's own words.
+    // The template's own message.
     let raising = "{{ raise_exception('only one turn, please') }}";
     assert_eq!(
         refused(raising, &four_turns()),
@@ -220,7 +221,7 @@ fn what_cannot_be_masked_is_refused_by_name() {
     );
     let Err(error) = Jinja::new("{% if %}", DAY) else { panic!("broken") };
     assert!(error.to_string().starts_with("the chat template cannot be read: "), "{error}");
-    // Marks that do not count the answers.
+    // The number of marks differs from the number of answers.
     let once = "{% generation %}{{ messages[1].content }}{% endgeneration %}";
     assert_eq!(
         refused(once, &four_turns()),
@@ -230,7 +231,7 @@ fn what_cannot_be_masked_is_refused_by_name() {
 }
 
 #[test]
-fn what_the_template_has_no_place_for_is_refused() {
+fn fields_that_the_template_never_reads_are_refused() {
     let tokenizer = tokenizer();
     let refused = |conversation: &Conversation| {
         rendered(&jinja(PLAIN), &tokenizer, conversation, TrainOn::Assistant)
@@ -261,7 +262,7 @@ fn what_the_template_has_no_place_for_is_refused() {
     let kind = PLAIN.replace("{{ bos_token }}", "{{ bos_token }}{{ tone }}");
     let (text, _) = rendered(&jinja(&kind), &tokenizer, &wishing, TrainOn::Assistant).expect("sound");
     assert!(text.starts_with("<bos>kind<|turn>"), "{text}");
-    // Words that the template drops are noticed.
+    // Text that the template drops is noticed.
     let forgetful = PLAIN.replace("messages %}", "messages if m.role != 'system' %}");
     let conversation = talk(&[(Role::System, "Be brief."), (Role::User, "a"), (Role::Assistant, "b")]);
     let of =
@@ -270,7 +271,7 @@ fn what_the_template_has_no_place_for_is_refused() {
 }
 
 #[test]
-fn dates_are_the_callers() {
+fn the_caller_sets_the_date() {
     use rullama_train::data::template::Date;
     // Python: datetime.date.fromordinal(719163 + n).
     for (days, expected) in
@@ -283,7 +284,7 @@ fn dates_are_the_callers() {
     assert_eq!(text, "2026-09-05 Sat Sep 26 %!");
     let refused = jinja("{{ strftime_now('%Q') }}").text(&tokenizer(), &talk(&[(Role::User, "!")]), false);
     assert!(refused.is_err());
-    // Only a template that writes the date is another one the day after.
+    // The digest changes from day to day only if the template writes the date.
     let digest =
         |source: &str, day| Template::Jinja(Box::new(Jinja::new(source, Date(day)).expect("sound"))).digest();
     assert_ne!(digest("{{ strftime_now('%Y') }}", 0), digest("{{ strftime_now('%Y') }}", 1));
@@ -298,7 +299,7 @@ fn values_are_printed_as_in_python() {
         let text = jinja(&source).text(&tokenizer(), &talk(&[(Role::User, "")]), false).expect("sound");
         text.split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("both")
     };
-    // Each as print(x) and json.dumps(x, ensure_ascii=False) in Python 3.11.
+    // Each value as Python 3.11 prints it with print(x) and json.dumps(x, ensure_ascii=False).
     for (value, text, json) in [
         ("[1, 2.0, true, none]", "[1, 2.0, True, None]", "[1, 2.0, true, null]"),
         ("'a\"b'", "a\"b", "\"a\\\"b\""),

@@ -1,5 +1,5 @@
-//! All formats of adapters are read back exactly, have the contents that their consumers expect, and are rejected if something
-//! is wrong. The contents of PEFT folders are tested in `tests/export.rs`.
+//! All adapter formats round-trip exactly, have the contents that their consumers expect, and are rejected if something is
+//! wrong. The contents of PEFT folders are tested in `tests/export.rs`.
 
 mod experts;
 #[path = "../common/gguf_writer.rs"]
@@ -163,7 +163,7 @@ fn all_formats_share_one_folder() {
 }
 
 #[test]
-fn a_gguf_lora_has_what_llama_cpp_reads() {
+fn a_gguf_lora_has_the_contents_that_llama_cpp_reads() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let adapter = Adapter { rslora: true, ..adapter(&config, &Module::ALL) };
     let path = adapter::write(dir.path(), Format::GgufLora, &adapter, &config, &OPTIONS).expect("written");
@@ -300,7 +300,7 @@ fn a_folder_of_another_format_is_not_overwritten() {
 }
 
 #[test]
-fn an_adapter_too_small_for_f16_is_found_when_it_is_read_back() {
+fn an_adapter_too_small_for_f16_is_detected_on_reload() {
     let (dir, config) = (tempfile::tempdir().expect("a temporary folder"), dense());
     let mut small = adapter(&config, &Module::ALL);
     small.pairs.values_mut().for_each(|p| p.b.fill(1e-9));

@@ -1,7 +1,7 @@
-//! Every backward of the f64 reference against central finite differences of its forward, and the whole model.
+//! Compares every backward of the f64 reference, and the whole model, with central finite differences of its forward.
 //!
-//! With a step of 1e-5 the differences themselves are good to about 1e-9 (truncation h²·f‴/6 = 1e-11 times the third
-//! derivative, rounding ε·|f|/h = 1e-11·|f|); 1e-6 leaves room and is far below any missing term.
+//! With a step of 1e-5 the differences themselves are accurate to about 1e-9 (truncation h²·f‴/6 = 1e-11 times the third
+//! derivative, rounding ε·|f|/h = 1e-11·|f|); 1e-6 leaves a margin and is far below any missing term.
 
 mod model;
 mod ops;
@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 
 const STEP: f64 = 1e-5;
 const RELATIVE: f64 = 1e-6;
-/// Absolute floor of one element, as a part of the tensor's largest.
+/// Absolute tolerance of one element, relative to the tensor's largest.
 const FLOOR: f64 = 1e-8;
 
-/// Uniform in [-1, 1), fixed by the seed.
+/// Uniform in [-1, 1), determined by the seed.
 fn values(seed: u64, len: usize) -> Vec<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..len).map(|_| 2.0 * rng.random::<f64>() - 1.0).collect()
@@ -29,7 +29,7 @@ fn norm(x: &[f64]) -> f64 {
     dot(x, x).sqrt()
 }
 
-/// Compares `gradient` with the differences of `f` around `x`, element by element and as a whole.
+/// Compares `gradient` with finite differences of `f` around `x`, element by element and as a whole.
 fn assert_gradient(name: &str, gradient: &[f64], x: &[f64], f: impl Fn(&[f64]) -> f64) {
     let mut expected = vec![0.0; x.len()];
     for i in 0..x.len() {
@@ -61,7 +61,7 @@ fn assert_close(name: &str, found: &[f64], expected: &[f64], relative: f64) {
     assert!(error <= relative, "{name}: relative error {error:.1e}");
 }
 
-/// What a backward added to a buffer.
+/// The amount that a backward added to a buffer.
 fn added(after: &[f64], before: &[f64]) -> Vec<f64> {
     after.iter().zip(before).map(|(after, before)| after - before).collect()
 }

@@ -1,4 +1,4 @@
-//! The whole model: slopes of the loss along the matrices of every slot, shared keys and values, packing.
+//! Gradients of the whole model: slopes of the loss along the matrices of every slot, shared keys and values, packing.
 
 use std::cell::Cell;
 
@@ -35,8 +35,8 @@ fn layer(full: bool, kv_donor: Option<usize>) -> LayerConfig {
     }
 }
 
-/// Per-layer embeddings, shared keys and values with a sliding and a full donor (not the first of their kind, and
-/// one of them read twice), and a wider feed-forward in the layers that share.
+/// Per-layer embeddings; shared keys and values with a sliding and a full donor (not the first of their kind, and one of them
+/// read twice); and a wider feed-forward in the layers that share.
 fn like_e2b() -> Config {
     Config {
         architecture: "gemma4",
@@ -61,7 +61,7 @@ fn like_e2b() -> Config {
     }
 }
 
-/// Values that are the raw keys, and one key/value head, on the full layers; no per-layer embeddings.
+/// Full layers with one key/value head and raw keys as values; no per-layer embeddings.
 fn like_31b() -> Config {
     let full = LayerConfig { k_eq_v: true, kv_heads: 1, ..layer(true, None) };
     Config {
@@ -72,7 +72,8 @@ fn like_31b() -> Config {
     }
 }
 
-/// Sizes that are no multiple of anything, SiLU in the second layer and in the per-layer branch, no softcap, no frequency factors, an ε that is felt.
+/// Sizes that are multiples of nothing, SiLU in the second layer and in the per-layer branch, no softcap, no frequency
+/// factors, and an ε large enough to matter.
 fn odd_sizes() -> Config {
     let odd = LayerConfig { heads: 3, kv_heads: 1, head_size: 10, ffn_width: 7, ..layer(true, None) };
     Config {
@@ -92,7 +93,7 @@ fn odd_sizes() -> Config {
     }
 }
 
-/// Experts beside every feed-forward block, SiLU in every second layer, the most of two tokens' in common, values that are the raw keys.
+/// Experts beside every feed-forward block, many of them shared by several tokens; SiLU in every second layer; raw keys as values.
 fn like_26b() -> Config {
     let experts = Some(Experts { count: 5, used: 2, width: 7 });
     let like = like_31b();
@@ -107,8 +108,8 @@ fn configs() -> [(&'static str, Config); 4] {
     [("like e2b", like_e2b()), ("like 31b", like_31b()), ("like 26b", like_26b()), ("odd sizes", odd_sizes())]
 }
 
-/// Three samples, 11 tokens in all: one that is longer than the windows, with a prompt that carries no loss, one
-/// of a single token, which carries none either, and one without a prompt.
+/// Three samples, 11 tokens in all: one longer than the windows, with a prompt without loss; one of a single token, which has
+/// no loss either; and one without a prompt.
 fn samples(vocab: usize) -> Vec<Sample> {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let lengths = [(6, 2), (1, 0), (4, 0)];
@@ -160,8 +161,8 @@ impl Case {
         model.backward(&self.batch, &model.forward(&self.batch), self.factor)
     }
 
-    /// The change of the loss along a random direction in the matrices that `chosen` picks, by differences and by
-    /// the gradients. Returns the slope.
+    /// The slope of the loss along a random direction in the matrices that `chosen` selects, by finite differences and by the
+    /// gradients.
     fn assert_slope(&self, name: &str, gradients: &Gradients, chosen: impl Fn(&Slot, &str) -> bool) -> f64 {
         let seed = Cell::new(100);
         let direction = |slot: &Slot, part: &str, len: usize| {
@@ -195,8 +196,8 @@ impl Case {
     }
 }
 
-/// Derivative of `f` at 0 by central differences of fourth order: the slope along a single matrix can be small
-/// beside the loss, which asks for a larger step than [`STEP`].
+/// Derivative of `f` at 0 by central differences of fourth order. The slope along a single matrix can be small relative to the
+/// loss, which requires a larger step than [`STEP`].
 fn slope(f: impl Fn(f64) -> f64) -> f64 {
     let h = 1e-4;
     (8.0 * (f(h) - f(-h)) - (f(2.0 * h) - f(-2.0 * h))) / (12.0 * h)
@@ -263,7 +264,7 @@ fn model_with_dropout() {
     }
 }
 
-/// A donor whose own attention is cut off still trains its keys and values, through the layers that share them.
+/// A donor whose own attention output is cut off still trains its keys and values, through the layers that share them.
 #[test]
 fn model_shared_keys_and_values() {
     let mut case = Case::new(like_e2b());
@@ -280,8 +281,8 @@ fn model_shared_keys_and_values() {
     }
 }
 
-/// The stream's own gradient at the bottom: it is the gradient of the embedding rows where these have no other way
-/// into the loss (own output matrix, no per-layer inputs).
+/// The gradient of the residual stream at the bottom. It equals the gradient of the embedding rows if these have no other path
+/// to the loss (separate output matrix, no per-layer inputs).
 #[test]
 fn model_gradient_of_the_embeddings() {
     let mut case = Case::new(like_31b());
@@ -301,7 +302,7 @@ fn model_gradient_of_the_embeddings() {
     assert_slopes("embeddings", 0.1 * found, expected);
 }
 
-/// Packed samples do not see each other: losses and gradients are the sums over the samples alone.
+/// Packed samples do not attend to each other: losses and gradients are the sums over the individual samples.
 #[test]
 fn model_packing_changes_nothing() {
     for (name, config) in configs() {
@@ -332,7 +333,7 @@ fn model_packing_changes_nothing() {
     }
 }
 
-/// A micro-batch without loss tokens is legal and moves nothing.
+/// A micro-batch without loss tokens is valid and has zero gradients.
 #[test]
 fn model_without_loss_rows() {
     let mut case = Case::new(like_e2b());

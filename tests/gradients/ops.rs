@@ -1,4 +1,4 @@
-//! Every op.
+//! Gradients of every op.
 
 use rullama_train::base::config::Activation;
 
@@ -77,7 +77,7 @@ fn attention_backward() {
         );
         let name = format!("window {window:?}");
         if window == Some(1) {
-            // Each token sees itself alone: P is 1 whatever the scores.
+            // Each token attends only to itself: P is 1 for any scores.
             assert!(norm(&dq) < 1e-13, "{name}: dq must vanish, found norm {:e}", norm(&dq));
         } else {
             assert_gradient(&format!("{name}: dq"), &dq, &q, |q| f(q, &k, &v));

@@ -1,6 +1,6 @@
-//! The chat recipe's first twenty steps: its own data, split, packing and order, against PyTorch's record.
+//! The first twenty steps of the chat recipe, with its own data, split, packing and order, compared with a PyTorch record.
 //!
-//! tests/golden/README.md, "chat/", says how the record is made.
+//! tests/golden/README.md, "chat/", describes how the record is made.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 
 use super::{check, check_that, trainer};
 
-/// Set, it makes the test write [`BATCHES`] first.
+/// If set, the test writes [`BATCHES`] first.
 const WRITE: &str = "RULLAMA_WRITE_BATCHES";
 const BATCHES: &str = "tests/golden/chat/batches.json";
 const LOSSES: &str = "tests/golden/chat/losses.json";
 pub const ADAPTER: &str = "tests/golden/chat/adapter";
 
-/// Over what stands in the recipe: the recorded adapter, rows of about three samples, two rows a step, and a norm
+/// Overrides of the recipe: the recorded adapter, rows of about three samples, two rows per step, and a gradient norm limit
 /// that some steps reach and others do not.
 const OVERRIDES: [(&str, &str); 7] = [
     ("lora.rank", "8"),
@@ -42,7 +42,7 @@ const LOSS: f64 = 1e-4;
 /// Relative. PyTorch itself is within 2.9e-6 in f32.
 const GRAD_NORM: f64 = 1e-3;
 
-/// Everything that the recipe names.
+/// Everything that the recipe refers to.
 pub struct Chat {
     recipe: Recipe,
     frozen: OpenBase,
@@ -66,7 +66,7 @@ impl Chat {
         Model::load(gpu, &self.frozen.base, self.recipe.data.max_seq_len).expect("the model fits")
     }
 
-    /// Trains the first `count` steps, as `change` makes them; the reports and the adapter that comes of it.
+    /// Trains the first `count` steps, modified by `change`. Returns the reports and the trained adapter.
     pub fn train(
         &self,
         gpu: &Gpu,
@@ -87,7 +87,7 @@ impl Chat {
         Ok((reports, block_on(trainer.adapter())?))
     }
 
-    /// The steps as tests/golden/chat/train.py reads them.
+    /// The steps in the form that tests/golden/chat/train.py reads.
     fn batches(&self) -> Value {
         let sample = |&i: &usize| {
             let sample = &self.samples[i];
@@ -97,7 +97,7 @@ impl Chat {
         self.steps.plans.iter().map(|plan| plan.iter().map(micro_batch).collect::<Value>()).collect()
     }
 
-    /// What train.py must have been told.
+    /// The settings that train.py must have used.
     fn settings(&self) -> Value {
         let (t, schedule) = (&self.recipe.train, &self.steps.schedule);
         json!({
@@ -115,7 +115,7 @@ fn read(path: &str) -> Value {
     serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Whole numbers are equal however they are written.
+/// Whole numbers are equal in any notation.
 fn alike(a: &Value, b: &Value) -> bool {
     a == b || (a.is_number() && a.as_f64() == b.as_f64())
 }
@@ -149,7 +149,7 @@ pub fn twenty_steps(gpu: &Gpu) -> Result<(), Failed> {
         (worst_loss, worst_norm) = (f64::max(worst_loss, loss), f64::max(worst_norm, norm));
         clipped += usize::from(number("grad_norm") > chat.recipe.train.max_grad_norm);
         let rate = chat.steps.schedule.learning_rate(i);
-        // Both are f64: the last bit of a cosine may differ.
+        // Both are f64; the last bit of a cosine may differ.
         check(&format!("learning rate of step {}", i + 1), (rate - number("learning_rate")).abs(), 1e-17)?;
     }
     check("worst loss", worst_loss, LOSS)?;

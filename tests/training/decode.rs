@@ -1,4 +1,4 @@
-//! Decoding over cached keys and values must give the training forward's logits, however the tokens come in.
+//! Decoding over the key-value cache gives the training forward's logits, however the tokens are divided into passes.
 //!
 //! `RULLAMA_MODELS` names further GGUF files to check, separated by colons.
 
@@ -26,12 +26,13 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 use super::golden::Golden;
 use super::{check, check_that, gpu};
 
-/// Both sides round sums of f32 in another order: some 1e-6.
+/// Both sides sum f32 in different orders: about 1e-6.
 const LOGITS: f64 = 1e-5;
 
 /// As in tests/golden.rs.
 const HALF: f64 = 1e-2;
-/// The same where experts are multiplied in f16 by some kernels and in f32 by others, and a router chooses another expert: 8.5e-2 seen.
+/// For mixtures, where some kernels multiply in f16 and others in f32, and the router may choose another expert: 8.5e-2 was
+/// seen.
 const HALF_MIXTURE: f64 = 1e-1;
 
 /// A model, an adapter and a sequence.
@@ -42,7 +43,7 @@ struct Case {
     ids: Vec<u32>,
 }
 
-/// The golden models, which together have every part, and the tiny one with an adapter that changes much.
+/// The golden models, which together cover every part, and the tiny one with an adapter of large effect.
 fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = ["dense", "big", "ollama", "moe", "moe128"]
         .map(|name| {
@@ -52,7 +53,7 @@ fn cases() -> Vec<Case> {
         .into();
     let base = Base::tiny().expect("the model in the program");
     let adapter = random_adapter(&base, 6, 7);
-    // Past its window of 64.
+    // Longer than its window of 64.
     let text = "<bos><|turn>user\nWhat is the capital of Peru?<turn|>\n<|turn>model\nThe capital of Peru is Lima.<turn|>\n";
     let ids = OpenBase::named("tiny", &rullama_train::recipe::Template::Auto)
         .expect("the model in the program")
@@ -91,21 +92,22 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
     logits.expect("a sound pass").into_iter().map(f64::from).collect()
 }
 
-/// Ways to take in a sequence: how many tokens of it come at once at first, then one by one; and the longest pass, which
-/// also decides when the rings of sliding layers wrap. One to eight tokens and more than eight use other kernels.
+/// Ways to divide a sequence: the sizes of the first passes, then single tokens; and the maximum pass size, which also decides
+/// when the rings of sliding-window layers wrap. Passes of one to eight tokens and longer passes use different kernels.
 const WAYS: [(usize, usize); 4] = [(7, 8), (1, 2), (100, 9), (60, 32)];
 
-/// Every row's logits against the training forward: the adapter, unmerged, in three ways, the base in another.
+/// Compares every row's logits with the training forward: with the adapter unmerged, divided in three ways, and for the base in
+/// a fourth.
 pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
     compare(gpu, &WAYS[1..], &WAYS[..1])
 }
 
-/// The same with the keys of every attention split over workgroups.
+/// Like [`against_training`], with the keys of every attention split over workgroups.
 pub fn keys_split(gpu: &Gpu) -> Result<(), Failed> {
     compare(&gpu.with_kernels(gpu.kernels().filling(1 << 20)), &WAYS[..1], &[])
 }
 
-/// Long passes with operands in f16, against the training forward there: both round them, in other places.
+/// Long passes with f16 operands, compared with the training forward with f16 operands: both round, but at different places.
 pub fn in_f16(gpu: &Gpu) -> Result<(), Failed> {
     compare(gpu, &WAYS[2..], &WAYS[3..])
 }
@@ -148,14 +150,15 @@ fn compare(gpu: &Gpu, adapted: &[(usize, usize)], base: &[(usize, usize)]) -> Re
     Ok(())
 }
 
-/// The first `first` tokens in passes of at most `chunk`, the rest one by one.
+/// Runs the first `first` tokens in passes of at most `chunk`, and the rest one by one.
 fn passes(len: usize, first: usize, chunk: usize) -> Vec<(usize, usize)> {
     let first = first.min(len);
     let starts = (0..first).step_by(chunk).map(|from| (from, (from + chunk).min(first)));
     starts.chain((first..len).map(|i| (i, i + 1))).collect()
 }
 
-/// Going back and on with other tokens gives what a sequence of only these gives, bit by bit where it is asked the same way.
+/// Rewinding and continuing with other tokens gives the logits of a sequence of only these tokens, bit-identical if the passes
+/// are the same.
 pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
     let base = Base::tiny().expect("the model in the program");
     let model = Model::load(gpu, &base, 256)?;
@@ -173,7 +176,7 @@ pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
     check_that("thirty tokens can be taken back", decoder.rewind(160) == 160)?;
     let (found, expected) = (block_on(decoder.logits(&[7])), block_on(fresh.logits(&[7])));
     check_that("going back and on equals never having gone further", found? == expected?)?;
-    // The ring of 64 + 2·16 rows has seen 190 tokens: it begins at 94, which token 157 is the first to see no more of.
+    // The ring of 64 + 2·16 rows has seen 190 tokens: it starts at 94, the first token that token 157 no longer sees.
     check_that("what the ring still has stays", decoder.rewind(157) == 157)?;
     check_that("what the ring has lost begins anew", decoder.rewind(156) == 0)?;
     check_that("an empty sequence is empty", decoder.is_empty() && decoder.rewind(5) == 0)?;
@@ -181,13 +184,13 @@ pub fn rewind(gpu: &Gpu) -> Result<(), Failed> {
     check_that("after that it counts from the start", decoder.rewind(100) == 16)
 }
 
-/// Greedy replies with the adapter unmerged, against the training forward's likeliest tokens one by one, and against
-/// the base with the adapter merged into F32.
+/// Greedy replies with the adapter unmerged agree with the training forward's likeliest tokens, and with a base into which the
+/// adapter was merged in F32.
 pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     let base = Base::tiny().expect("the model in the program");
     let config = base.config();
     let mut adapter = peft::read(super::chat::ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
-    adapter.alpha *= -6.0; // enough to change what is said
+    adapter.alpha *= -6.0; // enough to change the replies
     let frozen = OpenBase::named("tiny", &rullama_train::recipe::Template::Auto)?;
     let model = Model::load(gpu, &base, 128)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -201,7 +204,7 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     let workspaces = [(&model, adapter.rank), (&merged, 0)];
     let [workspace, merged] = workspaces.map(|(model, rank)| Workspace::new(gpu, model, lengths, rank));
     let (workspace, merged) = (workspace?, merged?);
-    // One conversation after the other in the same caches.
+    // Several conversations in turn in the same caches.
     let mut with = Generator::new(&workspace, &frozen.tokenizer, Some(&adapter))?;
     let mut without = Generator::new(&workspace, &frozen.tokenizer, None)?;
     let mut whole = Generator::new(&merged, &frozen.tokenizer, None)?;
@@ -230,5 +233,5 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
         let last = likeliest(&row) as u32;
         check_that("the training forward ends there too", frozen.tokenizer.eos().contains(&last))?;
     }
-    check_that("the adapter changes what is said", changed > 0)
+    check_that("the adapter changes the replies", changed > 0)
 }

@@ -1,4 +1,4 @@
-//! Dropout in a whole model: its masks written again here, and handed to the f64 reference.
+//! Dropout in a whole model: the masks are computed again here and passed to the f64 reference.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::golden::Golden;
 use super::{check, check_that, gpu, gradient_bits, trainer};
 
 const DROPOUT: Dropout = Dropout { probability: 0.3, seed: 42 };
-/// What is allowed of loss and gradients, as in tests/golden.rs: in f32, and with operands in f16.
+/// Tolerances for loss and gradients, as in tests/golden.rs: with f32 operands, and with f16 operands.
 const EXACT: [f64; 2] = [1e-5, 5e-5];
 const HALF: [f64; 2] = [1e-3, 1e-2];
 
@@ -50,7 +50,8 @@ fn input(module: Module) -> usize {
     }
 }
 
-/// `[T, in]`, of experts `[T·used, in]`, for every slot; inputs are numbered by layer and then in the order in which the layer uses them.
+/// One mask per slot, `[T, in]`, or for experts `[T·used, in]`. Inputs are numbered by layer, then in the order in which the
+/// layer uses them.
 fn masks<'a>(
     slots: impl Iterator<Item = &'a Slot> + Clone,
     (tokens, used): (usize, usize),
@@ -77,7 +78,7 @@ pub fn against_reference(gpu: &Gpu) -> Result<(), Failed> {
     compare(gpu, "dense")
 }
 
-/// The same of a mixture: its router and its experts' own matrices are adapted too.
+/// Checks a mixture too: its router and its experts' own matrices are adapted.
 pub fn experts_against_reference(gpu: &Gpu) -> Result<(), Failed> {
     compare(gpu, "moe")
 }
@@ -138,14 +139,14 @@ pub fn same_bits(gpu: &Gpu) -> Result<(), Failed> {
     same_bits_of(gpu, &g, &[&[]])
 }
 
-/// The same of a mixture, wherever its experts lie.
+/// Checks that a mixture gives the same results wherever its experts are.
 pub fn same_bits_of_experts(gpu: &Gpu) -> Result<(), Failed> {
     let g = Golden::read(Path::new("tests/golden/moe"));
     same_bits_of(gpu, &g, &[&[], &[0, 2], &[0, 1, 2, 3]])?;
     same_bits_of(gpu, &g.with_experts_split(), &[&[], &[1, 3]])
 }
 
-/// `offloaded`: layers whose experts lie on the host, the first of them the model that others are compared with.
+/// `offloaded`: layers with their experts in host memory, one list per model. The others are compared with the first.
 fn same_bits_of(gpu: &Gpu, g: &Golden, offloaded: &[&[usize]]) -> Result<(), Failed> {
     let samples = [g.first.clone(), g.second.clone()];
     let step = Step::new(&samples, &[vec![0], vec![1]]);

@@ -1,5 +1,5 @@
-//! What is exported must compute what it computed before: a PEFT folder what PEFT computes, whose logits
-//! tests/golden/chat/peft_logits.py wrote, and every format the same replies.
+//! Exports compute what the trained adapter computes: PEFT agrees on a PEFT folder (tests/golden/chat/peft_logits.py recorded
+//! its logits), and every format gives the same replies.
 
 use libtest_mimic::Failed;
 use pollster::block_on;
@@ -56,14 +56,14 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     check("logits", gpu::relative(&found, &expected), LOGITS)
 }
 
-/// Twenty questions, a few tokens of reply each.
+/// Twenty questions, with a few tokens per reply.
 pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     let base = Base::tiny().expect("the model in the program");
     let (config, tokenizer) = (base.config(), Tokenizer::from_gguf(base.gguf())?);
-    // Without the modules that rullama has no place for.
+    // Without the modules that rullama's format cannot store.
     let mut adapter = peft::read(ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
     adapter.pairs.retain(|slot, _| rullama::name(slot.module).is_some());
-    // Loud enough to be heard in a reply.
+    // Large enough to change the replies.
     adapter.alpha *= 10.0;
     let text = std::fs::read_to_string("datasets/pirate.jsonl")?;
     let prompts: Vec<Vec<u32>> = text.lines().take(20).map(|line| prompt(line, &tokenizer, &base)).collect();
@@ -86,7 +86,7 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
         let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
         let path = adapter::write(dir.path(), format, &adapter, config, &options)?;
         let read = adapter::read_any(&path, config, None)?;
-        // The same numbers give the same replies; all but F16 must have them.
+        // Equal numbers give equal replies; all formats but F16 must have them.
         let same = read.pairs == adapter.pairs && read.scale() as f32 == adapter.scale() as f32;
         check_that(&format!("{format:?} holds the same numbers"), same != (format == Format::GgufLoraF16))?;
         check_that(
@@ -97,10 +97,10 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Longest reply, in tokens.
+/// Maximum number of tokens per reply.
 const REPLY: usize = 4;
 
-/// The question of a conversation, with the prompt for the reply.
+/// The question of a conversation, with the generation prompt.
 fn prompt(line: &str, tokenizer: &Tokenizer, base: &Base) -> Vec<u32> {
     let sample: serde_json::Value = serde_json::from_str(line).expect("JSON");
     let question = sample["messages"][0]["content"].as_str().expect("a question");

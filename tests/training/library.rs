@@ -1,4 +1,4 @@
-//! The examples do what their heads say: a program trains, loads, replies and exports with the library alone.
+//! The examples do what their headers promise: with the library alone, a program trains, loads, replies and exports.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub fn examples(_: &Gpu) -> Result<(), Failed> {
     check_that("everything was exported", names.into_iter().all(there))
 }
 
-/// The quick path is the program's own: the same numbers, and its errors are words.
+/// `finetune` gives the same numbers as the program, and its errors are readable.
 pub fn quick_path(gpu: &Gpu) -> Result<(), Failed> {
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 64;
@@ -61,13 +61,14 @@ pub fn quick_path(gpu: &Gpu) -> Result<(), Failed> {
     let (adapter, losses) = train(&recipe)?;
     check_that("the same settings give the same bits", train(&recipe)? == (adapter, losses.clone()))?;
     check_that("it reports every step", losses.len() == 2)?;
-    // One step, and that of warm-up: the learning rate is zero.
+    // One step, which is the warm-up: the learning rate is zero.
     recipe.train.max_steps = Some(1);
     recipe.train.warmup_steps = Some(5);
     check_that("nothing learned is an error", matches!(train(&recipe), Err(FinetuneError::Unmoved)))
 }
 
-/// A base that stays on a disk or a server: uploaded matrix by matrix, its per-layer rows fetched batch by batch.
+/// A base that stays on a disk or a server: it is uploaded matrix by matrix, and per-layer embedding rows are fetched per
+/// batch.
 pub fn streamed(gpu: &Gpu) -> Result<(), Failed> {
     let mut recipe = Recipe::new("tiny");
     recipe.data.max_seq_len = 64;

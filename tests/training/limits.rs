@@ -1,4 +1,4 @@
-//! Where training ends: at gradients that are not finite, at steps without loss, and at a sample known by heart.
+//! Conditions that end training: gradients that are not finite, steps without loss, and a memorized sample.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub const ADAMW: Optimizer = Optimizer {
     weight_decay: 0.0,
     max_grad_norm: 1.0,
 };
-/// Plain descent needs 21.
+/// Plain gradient descent needs 21 steps.
 const STEPS: u64 = 30;
 const SGD: Optimizer = Optimizer { adam: None, ..ADAMW };
 
@@ -35,7 +35,7 @@ pub fn not_finite(gpu: &Gpu) -> Result<(), Failed> {
     let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
     for (name, optimizer) in [("sgd", SGD), ("adamw", ADAMW)] {
         let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, Recompute::Never);
-        // One step so far that A, B and their product leave f32's range.
+        // A step so large that A, B and their product leave the range of f32.
         block_on(trainer.step(&step, 1, &optimizer, 1e30))?;
         let before = bits(&block_on(trainer.adapter())?);
         check_that(&format!("{name}: the first step moves"), before != bits(&g.adapter.pairs))?;
@@ -49,7 +49,7 @@ pub fn not_finite(gpu: &Gpu) -> Result<(), Failed> {
     Ok(())
 }
 
-/// An overflow inside the model, however it is passed on, must not look like the loss of a model that guesses.
+/// An overflow inside the model, however it propagates, must not look like the loss of a model that guesses.
 pub fn overflow(gpu: &Gpu) -> Result<(), Failed> {
     let g = Golden::read(Path::new("tests/golden/ollama"));
     let model = Model::load(gpu, &g.base, 128).expect("the model fits");
@@ -58,7 +58,7 @@ pub fn overflow(gpu: &Gpu) -> Result<(), Failed> {
     check_that("the model has every module", modules.len() == Module::ALL_LINEAR.len())?;
     for module in modules {
         let mut adapter = g.without_effect();
-        // Finite itself; its squares are not.
+        // Finite itself, but its squares are not.
         let slot = *adapter.pairs.keys().find(|s| s.module == module).expect("it has the module");
         adapter.pairs.get_mut(&slot).expect("its own").b.fill(1e24);
         let name = slot.name();
@@ -75,13 +75,13 @@ pub fn overflow(gpu: &Gpu) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A kernel that a step compiles in passing is waited for alone.
+/// All kernels of a step are compiled ahead, in parallel. A kernel that a step compiles itself delays the step.
 pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
     let g = Golden::read(Path::new("tests/golden/ollama"));
     let step = Step::new(std::slice::from_ref(&g.first), &[vec![0]]);
     let masked = Dropout { probability: 0.3, seed: 1 };
     for (dropout, recompute) in [(Dropout::NONE, Recompute::Never), (masked, Recompute::Always)] {
-        // One that has compiled nothing.
+        // A device that has compiled nothing.
         let fresh = block_on(Gpu::open(Backend::Auto, None, false))?.with_kernels(gpu.kernels());
         let model = Model::load(&fresh, &g.base, 128).expect("the model fits");
         let trainer = trainer(&fresh, &model, &g.adapter, &[&step], dropout, recompute);
@@ -127,8 +127,8 @@ pub fn overfit(gpu: &Gpu) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A feed-forward that leaves f16's range many times over, before a norm takes its size away again: the same loss and, but for
-/// the sizes of `up` and `down`'s inputs, the same gradients.
+/// A feed-forward block whose activations far exceed the range of f16 before a norm rescales them: the loss is the same, and so
+/// are the gradients, apart from the magnitudes of the inputs of `up` and `down`.
 pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
     const SCALE: f32 = 4096.0;
     let path = Path::new("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
@@ -160,7 +160,7 @@ pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
     let tolerance = if gpu.kernels().tier() != Tier::F32 { 1e-2 } else { 1e-4 };
     check("loss", (scaled_loss - loss).abs() / loss, tolerance / 5.0)?;
     for (slot, pair) in &gradients {
-        // Every A has no gradient yet: B is zero.
+        // B is zero, so every A still has a zero gradient.
         let size = if slot.module == Module::FfnUp { SCALE } else { 1.0 };
         let found: Vec<f64> = scaled[slot].b.iter().map(|g| f64::from(size * g)).collect();
         let expected: Vec<f64> = pair.b.iter().map(|&g| f64::from(g)).collect();

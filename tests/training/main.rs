@@ -1,4 +1,4 @@
-//! The loop as a whole: recorded losses, determinism, dropout, what stops a run, what an exported adapter computes.
+//! The training loop: recorded losses, determinism, dropout, stopping conditions, and the logits of exported adapters.
 
 #[path = "../common/golden.rs"]
 mod golden;
@@ -64,11 +64,11 @@ fn main() {
         ),
         ("dropout: the same seed gives the same bits, kept and recomputed", F32, dropout::same_bits),
         (
-            "dropout: of experts, the same seed gives the same bits, on the device or in host memory",
+            "dropout: for experts, the same seed gives the same bits, on the device or in host memory",
             &[Variant::F32, Variant::Coop16],
             dropout::same_bits_of_experts,
         ),
-        ("limits: a gradient that is not finite leaves the adapter as it was", F32, limits::not_finite),
+        ("limits: a gradient that is not finite leaves the adapter unchanged", F32, limits::not_finite),
         ("limits: an overflow in a layer is reported in training and in evaluation", F32, limits::overflow),
         ("limits: a step without loss is refused", F32, limits::no_loss),
         (
@@ -100,7 +100,7 @@ fn main() {
         ("run: steps that are not finite are skipped as often as allowed", F32, run::skipped_steps),
         ("library: the examples run", F32, library::examples),
         ("library: training without a recipe file", F32, library::quick_path),
-        ("library: a base that is read by ranges gives the same bits", F32, library::streamed),
+        ("library: a base that is read in ranges gives the same bits", F32, library::streamed),
     ];
     let tests = cases.into_iter().flat_map(|(name, variants, run)| {
         variants.iter().map(move |variant| gpu::Test::new(name, *variant, run))
@@ -122,13 +122,13 @@ fn trainer<'a>(
     Trainer::new(gpu, model, adapter, capacity, dropout, recompute).expect("the buffers fit")
 }
 
-/// The loss and the gradients of `step` as bits: NaN and the sign of zero count.
+/// Loss and gradients of `step` as bits: NaN and the sign of zero count.
 fn gradient_bits(trainer: &Trainer, step: &Step, number: u64) -> (u64, Vec<u32>) {
     let (loss, gradients) = block_on(trainer.gradients(step, number)).expect("a sound step");
     (loss.to_bits(), bits(&gradients))
 }
 
-/// Every value of every matrix.
+/// All values of all matrices.
 fn values(pairs: &BTreeMap<Slot, Pair>) -> impl Iterator<Item = f32> {
     pairs.values().flat_map(|pair| pair.a.iter().chain(&pair.b)).copied()
 }

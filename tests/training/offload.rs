@@ -1,4 +1,4 @@
-//! Experts in host memory: the same bits as on the device, in less of its memory.
+//! Experts in host memory: results are bit-identical, and less GPU memory is used.
 
 use std::path::Path;
 
@@ -22,8 +22,8 @@ use super::golden::{Golden, split_experts};
 use super::limits::ADAMW;
 use super::{bits, check_that, gradient_bits, trainer};
 
-/// Losses, gradients, the trained adapter, evaluations, logits and replies, all as bits, of a model whose layers `offloaded` have
-/// their experts in host memory.
+/// Losses, gradients, the trained adapter, evaluations, logits and replies as bits, for a model with the experts of the layers
+/// `offloaded` in host memory.
 fn everything(
     gpu: &Gpu,
     g: &Golden,
@@ -46,7 +46,7 @@ fn everything(
     let logits = block_on(trainer.logits(&step.micro_batches[1], &[3, 17]))?;
     found.push(logits.into_iter().map(|l| l.to_bits().into()).collect());
 
-    // Between two passes of the trainer, as the prompts of an evaluation are.
+    // Between two passes of the trainer, like the prompts of an evaluation.
     let workspace = Workspace::new(gpu, &model, Lengths { context: 64, chunk: 12 }, trained.rank)?;
     let mut decoder = Decoder::new(&workspace, Some(&trained))?;
     block_on(decoder.append(&g.first.ids[..12]))?;
@@ -62,7 +62,7 @@ fn everything(
     Ok(found)
 }
 
-/// None, one, some and all layers' experts, in one tensor and in two, kept and recomputed.
+/// Offloads the experts of no layer, one, some and all, stored in one tensor and in two, with activations kept and recomputed.
 pub fn same_bits(gpu: &Gpu) -> Result<(), Failed> {
     type Case<'a> = (&'a str, bool, &'a [(&'a [usize], Recompute)]);
     let cases: [Case; 3] = [
@@ -86,7 +86,7 @@ pub fn same_bits(gpu: &Gpu) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A mixture whose experts take most of its memory, made of what a [`Shape`] is.
+/// A mixture whose experts take most of its memory, built from a [`Shape`].
 fn mixture() -> Shape {
     let shape = gemma4::FAMILY.shapes.iter().copied().find(|shape| shape.experts.is_some()).expect("26b-a4b");
     Shape {
@@ -117,8 +117,8 @@ fn plan(
     Ok(Plan::ahead(gpu, base, positions, &adapter, passes, offload))
 }
 
-/// Under every limit the plan takes as few experts off the device as it must, is what the trainer then carries out, and what the
-/// device really allocates is no more than was planned.
+/// Under every limit, the plan offloads as few experts as possible, the trainer follows the plan, and the device allocates no
+/// more than was planned.
 pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
     let base = block_on(mixture().base())?;
     let layers = base.config().layers.len();
@@ -158,7 +158,7 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
         check_that(&format!("{what}: planned before and after"), plan.bytes == trainer.plan().bytes)?;
         losses.push(block_on(trainer.step(&step, 1, &ADAMW, 1e-3))?.loss);
         if let Some((now, others)) = gpu.allocated_bytes().zip(others) {
-            // Batches, losses and read-backs are not planned; drivers round buffers up.
+            // Batches, losses and read-backs are not part of the plan; drivers round buffer sizes up.
             let (taken, planned) = (now - others, plan.total());
             println!("{what}: {planned} planned, {taken} allocated");
             check_that(&format!("{what}: {taken} allocated"), taken <= planned + planned / 50)?;
@@ -172,7 +172,7 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
     check_that("what never fits is planned as small as can be", plan.total() == least)
 }
 
-/// What a recipe says is what happens; what it cannot mean is refused.
+/// The recipe's settings are followed; contradictory ones are refused.
 pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let mut recipe = Recipe::new("tests/golden/moe/model.gguf");
     recipe.data.max_seq_len = 64;
@@ -200,7 +200,7 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let refused = train(Switch::Off, tight).expect_err("too large").to_string();
     check_that(&format!("none are allowed: {refused}"), refused.contains("with every layer recomputed"))?;
 
-    // Host memory is counted before anything is uploaded: to the last byte.
+    // Host memory is checked to the byte before anything is uploaded.
     let refused = |bytes: u64| {
         gpu.set_host_memory(bytes);
         let found = block_on(Model::offloading(gpu, &frozen.base, 24, &[0, 2], |_| ())).map(drop);
@@ -232,7 +232,7 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let said = matches!(&error, Some(RunError::Conflict(text)) if text == expected);
     check_that(&format!("a dense base is refused: {:?}", error.map(|e| e.to_string())), said)?;
 
-    // Gate and up apart, read from a file in memory.
+    // Gate and up as separate tensors, read from a file in memory.
     let bytes = split_experts(frozen.base.gguf());
     let base = Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split")?;
     let model = block_on(Model::offloading(gpu, &base, 24, &[1, 3], |_| ()))?;

@@ -1,4 +1,4 @@
-//! The training loop, seen by a host that records its events.
+//! The training loop, observed by a host that records its events.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ impl Place {
         Ok(Place { dir, recipe })
     }
 
-    /// Drives a run to its end. `ask` gets the number of steps taken and of earlier questions at that step.
+    /// Drives a run to its end. `ask` gets the number of steps taken, and how often it was asked at that step before.
     fn drive(
         &self,
         gpu: &Gpu,
@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-/// Records every call in words.
+/// Records every call as text.
 struct Recorder {
     ask: fn(usize, usize) -> Asked,
     asked: (usize, usize),
@@ -131,7 +131,7 @@ fn check_calls(host: &Recorder, expected: &[&str]) -> Result<(), Failed> {
     if host.calls == expected { Ok(()) } else { Err(format!("{:?}\n{expected:?}", host.calls).into()) }
 }
 
-/// Every host gets the same events in the same order; the library's adapter is that of a whole run.
+/// Every host gets the same events in the same order, and the library's adapter equals that of a complete run.
 pub fn events(gpu: &Gpu) -> Result<(), Failed> {
     let settings = [
         ("train.max_steps", "4"),
@@ -170,7 +170,7 @@ pub fn events(gpu: &Gpu) -> Result<(), Failed> {
     check_that("the library returns the same adapter", adapter == finished.adapter)
 }
 
-/// A stop is heard before a due checkpoint is kept; either way there is one checkpoint of that step.
+/// A request to stop is handled before a due checkpoint is written; either way there is one checkpoint of that step.
 pub fn stops(gpu: &Gpu) -> Result<(), Failed> {
     let place = Place::new(&[("train.max_steps", "4"), ("output.save_steps", "1"), ("data.val_size", "0")])?;
     let ask = |step, earlier| match (step, earlier) {
@@ -196,7 +196,7 @@ pub fn stops(gpu: &Gpu) -> Result<(), Failed> {
     check_that("a run without steps keeps nothing", matches!(outcome?, Outcome::Interrupted))
 }
 
-/// An adapter that the final check refuses is kept in a folder of its own.
+/// An adapter that the final check refuses is kept in a separate folder.
 pub fn refused(gpu: &Gpu) -> Result<(), Failed> {
     let settings = [("train.max_steps", "3"), ("train.learning_rate", "3"), ("train.max_grad_norm", "0")];
     let place = Place::new(&settings)?;
@@ -210,7 +210,7 @@ pub fn refused(gpu: &Gpu) -> Result<(), Failed> {
     check_that("nothing is exported", !host.dir.join("adapter_model.safetensors").exists())
 }
 
-/// Steps that are not finite are skipped as often as the recipe allows, in the library too.
+/// The library, too, skips steps that are not finite as often as the recipe allows.
 pub fn skipped_steps(gpu: &Gpu) -> Result<(), Failed> {
     let train = |allowed: &str| -> Result<_, Failed> {
         let settings = [

@@ -1,4 +1,4 @@
-//! Sizes of Gemma 4 without their weights: they load, train, and take the memory that was planned before.
+//! The published sizes of Gemma 4 with random weights: they load, train, and take the memory that was planned.
 
 use libtest_mimic::Failed;
 use pollster::block_on;
@@ -13,7 +13,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use super::check_that;
 
-/// Every size, with fewer and narrower layers and words.
+/// Every size, with fewer and narrower layers and a smaller vocabulary.
 pub fn train(gpu: &Gpu) -> Result<(), Failed> {
     for &shape in gemma4::FAMILY.shapes {
         let small = Shape {
@@ -48,7 +48,7 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         )?;
         let loss = || block_on(trainer.evaluate(&step.micro_batches, |_| ())).map(|found| found.loss());
         let found = loss()?;
-        // Nothing was learnt: the loss is near that of a guess, ln 512, and more for what a random head is sure of.
+        // Nothing was learnt: the loss is near ln 512, that of a guess, or above, where a random head is confident.
         check_that(
             &format!("{}: loss {found}", shape.name),
             (5.0..20.0).contains(&found) && loss()? == found,

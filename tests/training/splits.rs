@@ -1,4 +1,4 @@
-//! The split of a step into micro-batches, and recomputation, are matters of memory: they change no result.
+//! How a step is split into micro-batches, and recomputation, affect only memory, not results.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::golden::Golden;
 use super::{bits, check, check_that, gpu, gradient_bits, trainer, wide};
 
 const STEPS: usize = 4;
-/// Another order of f32 sums.
+/// The f32 sums are in another order.
 const LOSS: f64 = 1e-6;
-/// Adam turns a gradient that is all rounding into a step of full size, so single values may differ.
+/// Adam turns a gradient that is mere rounding error into a full-size step, so single values may differ.
 const ADAPTER: f64 = 1e-5;
 
 pub fn micro_batches(gpu: &Gpu) -> Result<(), Failed> {

@@ -1,4 +1,4 @@
-//! The model: its shape, its tensors, and what is refused.
+//! Base models: shapes, tensors, and models that are refused.
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
@@ -11,7 +11,7 @@ fn open(writer: &GgufWriter) -> Result<Base, Error> {
     Base::from_gguf(Gguf::from_bytes(writer.bytes(), "test.gguf")?, "test")
 }
 
-/// The small model with a change.
+/// The small model with a modification.
 fn changed(change: impl FnOnce(&mut GgufWriter)) -> GgufWriter {
     let mut w = GgufWriter::gemma4();
     change(&mut w);
@@ -26,7 +26,7 @@ fn the_embedded_model_has_the_shape_that_it_was_trained_with() {
     assert_eq!((config.width, config.vocab, config.per_layer_width), (256, 2048, 256));
     assert_eq!((config.rms_eps, config.softcap, config.context_length), (1e-6, Some(30.0), 1024));
     let factors = config.rope_freq_factors.as_ref().expect("it has full layers");
-    // Proportional rotary: a quarter of the 64 pairs rotates.
+    // Proportional rotary embedding: a quarter of the 64 pairs rotates.
     assert_eq!((factors.len(), &factors[..16], &factors[16..]), (64, &[1.0; 16][..], &[1e30; 48][..]));
     assert_eq!(config.layers.len(), 4);
     for (i, layer) in config.layers.iter().enumerate() {
@@ -49,7 +49,7 @@ fn the_embedded_model_has_the_shape_that_it_was_trained_with() {
 }
 
 #[test]
-fn matrices_and_their_rows_are_the_files_bytes() {
+fn matrices_and_rows_are_the_bytes_of_the_file() {
     let w = GgufWriter::gemma4();
     let base = open(&w).expect("sound");
     let stored = &w.tensors.iter().find(|t| t.name == "blk.0.attn_q.weight").expect("written").data;
@@ -74,7 +74,7 @@ fn files_are_opened_by_path() {
 }
 
 #[test]
-fn absent_keys_have_llama_cpps_meaning() {
+fn missing_keys_have_llama_cpps_defaults() {
     let base = open(&changed(|w| {
         w.remove_key("gemma4.final_logit_softcapping");
         w.remove_tensor("blk.1.layer_output_scale.weight");
@@ -89,7 +89,7 @@ fn absent_keys_have_llama_cpps_meaning() {
 
 #[test]
 fn heads_may_differ_by_layer() {
-    // Layer 1 (full) and layer 3, which uses its keys, have two key/value heads.
+    // Layer 1 (full) and layer 3, which shares its keys, have two key/value heads.
     let wider = |w: &mut GgufWriter| {
         for name in ["blk.1.attn_k.weight", "blk.1.attn_v.weight"] {
             w.remove_tensor(name);
@@ -113,7 +113,7 @@ fn heads_may_differ_by_layer() {
 
 #[test]
 fn keys_come_from_the_last_layer_of_the_same_kind() {
-    // Sliding, full, sliding, and a sliding layer that shares: it uses layer 2's keys, not layer 0's.
+    // Sliding, full, sliding, and a sliding layer that shares: it uses the keys of layer 2, not of layer 0.
     let base = open(&changed(|w| {
         w.set("gemma4.attention.shared_kv_layers", Value::U32(1));
         let pattern = Value::Array(Array::Bool(vec![true, false, true, true]));
@@ -146,11 +146,11 @@ fn other_names_and_layouts_are_accepted() {
             w.remove_tensor(&format!("blk.0.attn_{last}.weight"));
         }
         w.random("blk.0.attn_qkv.weight", &[32, 16], GgmlType::Q8_0);
-        // No values on layer 1: they are its raw keys. An output of its own. A tower that is not text.
+        // Layer 1 has no values: they are its raw keys. There is a separate output matrix, and a tower that is not text.
         w.remove_tensor("blk.1.attn_v.weight");
         w.random("output.weight", &[32, 8], GgmlType::F32);
         w.random("v.blk.0.attn_q.weight", &[256], GgmlType::IQ4_XS);
-        // Layer 2 shares, yet its unused keys are in the file, in a format without kernels.
+        // Layer 2 shares keys, yet its unused keys are in the file, in a format without kernels.
         w.random("blk.2.attn_k.weight", &[32, 4], GgmlType::IQ4_NL);
     }));
     let base = base.expect("sound");
@@ -186,7 +186,7 @@ fn a_tensor_that_is_needed_cannot_be_missing() {
 }
 
 #[test]
-fn other_models_are_refused_by_what_they_are() {
+fn unsupported_models_are_refused_with_the_reason() {
     let refused = |what: &str, change: fn(&mut GgufWriter), parts: &[&str]| {
         assert_says(what, open(&changed(change)), &[&["test.gguf"], parts].concat());
     };
@@ -216,7 +216,7 @@ fn other_models_are_refused_by_what_they_are() {
 }
 
 #[test]
-fn keys_that_make_no_sense_are_named() {
+fn invalid_keys_are_reported() {
     let mut keys: Vec<(&str, Value, &[&str])> = vec![
         ("block_count", Value::U32(0), &["1 to"]),
         ("block_count", Value::U32(u32::MAX), &["4294967295", "1 to"]),
@@ -253,7 +253,7 @@ fn keys_that_make_no_sense_are_named() {
 }
 
 #[test]
-fn tensors_that_do_not_fit_are_named() {
+fn tensors_of_the_wrong_shape_are_reported() {
     let replaced = |name: &str, shape: &[usize], ty| {
         open(&changed(|w| {
             w.remove_tensor(name);
@@ -274,7 +274,7 @@ fn tensors_that_do_not_fit_are_named() {
     );
     let zero = open(&changed(|w| w.tensor("rope_freqs.weight").data.fill(0)));
     assert_says("factors", zero, &["rope_freqs.weight", "above 0"]);
-    // P 2 makes rows of 2 values in `proj`.
+    // P = 2 gives `proj` rows of 2 values.
     let narrow = open(&changed(|w| {
         w.set("gemma4.embedding_length_per_layer_input", Value::U32(2));
         for (name, shape) in [("token_embd", vec![8, 8]), ("model_proj", vec![32, 8]), ("proj_norm", vec![2])]
@@ -290,7 +290,7 @@ fn tensors_that_do_not_fit_are_named() {
     assert_says("columns", narrow, &["blk.0.proj.weight", "rows of 2", "multiple of 4"]);
 }
 
-/// The experts' part of such a model: what is missing, of another count or of another shape is named.
+/// For the experts' tensors of such a model: missing ones and wrong counts or shapes are reported.
 #[test]
 fn mixtures_of_experts() {
     let mixture = |change: &dyn Fn(&mut GgufWriter)| {
@@ -308,7 +308,7 @@ fn mixtures_of_experts() {
     for tensor in added {
         let what = tensor.name.clone();
         assert_says(&what, mixture(&|w| w.remove_tensor(&what)), &["test.gguf", &what, "missing"]);
-        // Another number of experts, or of values: the last size is one more.
+        // Another number of experts, or of values: the last dimension is one larger.
         let mut shape: Vec<usize> = tensor.shape.iter().map(|&n| n as usize).collect();
         let other = shape.len() - 1;
         shape[other] += if other == 0 { 32 } else { 1 };
@@ -341,7 +341,7 @@ fn mixtures_of_experts() {
     assert_says("type", q4_1, &["blk.2.ffn_down_exps.weight", "IQ4_NL", "Q4_K, Q5_K, Q6_K"]);
 }
 
-/// Gate and up as two tensors, and the names of Ollama's converter.
+/// Gate and up as two tensors, and the tensor names of Ollama's converter.
 #[test]
 fn mixtures_in_other_layouts() {
     let mut w = GgufWriter::mixture();

@@ -1,11 +1,11 @@
-//! What a base is recognized by: what may change without another fingerprint, and what may not.
+//! Fingerprints of bases: changes that must keep the fingerprint, and changes that must not.
 
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::fingerprint::{Fingerprint, Kinship};
 use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
 
-/// A gemma4 with a table of embeddings of 70 400 bytes, more than is digested of a tensor.
+/// A gemma4 with an embedding table of 70 400 bytes, more than is digested of one tensor.
 fn model() -> GgufWriter {
     let mut w = GgufWriter::gemma4();
     for name in ["token_embd.weight", "per_layer_token_embd.weight"] {
@@ -49,12 +49,12 @@ fn containers_metadata_and_converters_do_not_matter() {
 }
 
 #[test]
-fn other_weights_and_other_models_are_told_apart() {
+fn other_weights_and_other_models_have_other_fingerprints() {
     let own = fingerprint(|_| {});
     assert_eq!(own.kinship(&own), Kinship::Same);
     let kinship = |change: &dyn Fn(&mut GgufWriter)| fingerprint(|w| change(w)).kinship(&own);
     let flip = |name: &'static str, at: usize| move |w: &mut GgufWriter| w.tensor(name).data[at] ^= 1;
-    // Small tensors count in full, of large ones the first and the last piece and two between.
+    // Small tensors are digested completely; of large ones, the first and the last block and two in between.
     assert_eq!(kinship(&flip("blk.1.attn_q.weight", 100)), Kinship::OtherWeights);
     for at in [0, 20_000, 40_000, 74_799] {
         assert_eq!(kinship(&flip("token_embd.weight", at)), Kinship::OtherWeights, "byte {at}");
@@ -85,7 +85,7 @@ fn norms_count_by_their_values() {
 }
 
 #[test]
-fn a_fingerprint_is_read_back_from_its_text() {
+fn a_fingerprint_is_parsed_from_its_text() {
     let own = fingerprint(|_| {});
     let text = own.to_string();
     assert_eq!(text.len(), 3 + 32 + 1 + 32, "{text}");
@@ -96,7 +96,7 @@ fn a_fingerprint_is_read_back_from_its_text() {
     }
 }
 
-/// Files written today must be recognized tomorrow.
+/// The fingerprint must not change between versions of the program.
 #[test]
 fn the_tiny_model_keeps_its_fingerprint() {
     let tiny = Fingerprint::of(&Base::tiny().expect("part of the program"));

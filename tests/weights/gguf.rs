@@ -1,4 +1,4 @@
-//! The container: values of every type, and files that lie.
+//! The GGUF container: values of every type, and files with false contents.
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
@@ -126,14 +126,14 @@ fn no_changed_byte_panics() {
         for change in [0x01, 0x80, 0xff] {
             let mut bytes = whole.clone();
             bytes[at] ^= change;
-            // Sound or not, it must come back.
+            // Whether the file is valid or not, parsing must return.
             let _ = Gguf::from_bytes(bytes, "changed").and_then(|gguf| Base::from_gguf(gguf, "changed"));
         }
     }
 }
 
 #[test]
-fn lies_are_named() {
+fn false_contents_are_reported() {
     let lie = |what: &str, change: fn(&mut GgufWriter), parts: &[&str]| {
         let mut w = two_tensors();
         change(&mut w);
@@ -178,8 +178,8 @@ fn lies_are_named() {
 }
 
 #[test]
-fn lies_in_metadata_are_named() {
-    // One key, whose value is written by hand.
+fn false_metadata_are_reported() {
+    // One key whose value is written by hand.
     let with = |value: &[u8]| {
         let mut bytes = GgufWriter { key_count: Some(1), ..GgufWriter::default() }.bytes()[..24].to_vec();
         bytes.extend(3u64.to_le_bytes());
@@ -200,7 +200,7 @@ fn lies_in_metadata_are_named() {
 }
 
 #[test]
-fn files_that_are_no_gguf() {
+fn files_that_are_not_gguf() {
     let folder = tempfile::tempdir().expect("a folder");
     assert_says("missing", Gguf::open(&folder.path().join("no.gguf")), &["no.gguf", "check the path"]);
     assert_says("folder", Gguf::open(folder.path()), &["folder"]);

@@ -1,4 +1,4 @@
-//! Reading base models: sound files in full, damaged and foreign ones with an error that names the cause.
+//! Reading base models: intact files completely; damaged and foreign ones give an error that names the cause.
 
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
@@ -12,7 +12,7 @@ mod ollama;
 mod quant;
 mod streamed;
 
-/// Asserts that an error's text holds every one of `parts`.
+/// Asserts that an error contains each of `parts`.
 fn assert_says<T>(what: &str, result: Result<T, rullama_train::base::Error>, parts: &[&str]) {
     let Err(error) = result else { panic!("{what}: expected an error that says {parts:?}, found success") };
     let text = error.to_string();

@@ -49,7 +49,7 @@ fn a_tag_leads_to_its_gguf() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_by_name() {
+fn unusable_models_are_refused_with_the_reason() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = folder.path();
     blob(store, DIGEST, b"GGUF");

@@ -51,7 +51,7 @@ fn sizes_are_those_of_ggml() {
     assert_eq!(GgmlType::from_id(4), None, "Q4_2 was removed from ggml");
 }
 
-/// The packed matrix read back as src/base/formats/planes.rs describes it, value by value.
+/// Decodes the packed matrix value by value, as src/base/formats/planes.rs describes it.
 #[test]
 fn planes_hold_every_value() {
     let (rows, cols) = (3, 512);
@@ -65,7 +65,7 @@ fn planes_hold_every_value() {
                 (col / 32 * rows + row, col % 32, cols / 32 * rows, col / 256 * rows + row);
             let half = |at: usize| half::f16::from_le_bytes([packed[at], packed[at + 1]]).to_f32();
             let word = |at: usize| u32::from_le_bytes(packed[at..at + 4].try_into().expect("four bytes"));
-            // The first of each pair of neighbours lies in the low half of a word, the second in the high half.
+            // The first of two neighbours is in the low half of a word, the second in the high half.
             let (pair, low) = (i / 2, i % 2 * 16);
             let nibble = word(slice * 16 + i / 8 * 4) >> (pair % 4 * 4 + low) & 15;
             let bit = |plane: usize| word(plane + slice * 4) >> (pair + low) & 1;
@@ -139,7 +139,7 @@ fn random_blocks_are_finite_reach_every_byte_and_repeat() {
         assert_eq!(blocks, random_blocks(ty, n, 3), "{ty:?}: the same seed");
         assert_ne!(blocks, random_blocks(ty, n, 4), "{ty:?}: another seed");
         let values = dequantize(ty, &blocks);
-        // The largest: |scale| < 2^-4, six-bit sub-scales, quants below 2^5 (Q6_K: 2^7 and 2^5; Q8_0: 2^7).
+        // Largest magnitudes: |scale| < 2^-4, six-bit sub-scales, quants below 2^5 (Q6_K: 2^7 and 2^5; Q8_0: 2^7).
         let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
         assert!(values.iter().all(|v| v.is_finite()) && largest < 256.0, "{ty:?}: largest {largest}");
         let near = values.iter().filter(|v| **v == 0.0).count();

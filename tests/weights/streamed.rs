@@ -1,4 +1,4 @@
-//! A file that is read by ranges: the same model, a small part of it in memory, and errors that name it.
+//! A file that is read in ranges: the model is the same, little of it is in memory, and errors name the file.
 
 use pollster::block_on;
 use rullama_train::base::{Base, Fingerprint};
@@ -12,7 +12,7 @@ fn tiny() -> Vec<u8> {
 }
 
 #[test]
-fn it_is_the_same_model() {
+fn streaming_reads_the_same_model() {
     let (whole, pieces) = (Base::tiny().expect("sound"), Pieces::of(tiny()));
     let streamed = block_on(Base::stream(Box::new(pieces.clone()), "tiny")).expect("sound");
     let (read, largest) = pieces.take_read();
@@ -35,7 +35,7 @@ fn it_is_the_same_model() {
     assert_eq!(rows, [row(7), row(2047), row(7)].concat());
 }
 
-/// Wherever the header ends behind what is read at first, and wherever the file is cut.
+/// Works wherever the header ends relative to the first read, and fails wherever the file is cut.
 #[test]
 fn headers_of_any_length_are_read() {
     let mut writer = GgufWriter::gemma4();

@@ -153,7 +153,7 @@ impl<'a> Decoder<'a> {
     /// Writes the tokens to the pass's input buffers and counts them. Returns their number.
     async fn start(&mut self, ids: &[u32]) -> Result<usize, GpuError> {
         let w = self.w;
-        assert!((1..=w.lengths.chunk).contains(&ids.len()), "one token to a chunk of them");
+        assert!((1..=w.lengths.chunk).contains(&ids.len()), "a pass takes one token to a chunk of them");
         assert!(self.len + ids.len() <= w.lengths.context, "the sequence stays within its context");
         w.gpu.write(&w.ids, ids);
         w.gpu.write(&self.past, &[self.len as u32]);
@@ -179,6 +179,6 @@ impl<'a> Decoder<'a> {
                 likeliest: record(&|rec| self.tail(rec, 0, Tail::Likeliest)),
             });
         }
-        self.one_token.as_ref().expect("made above")
+        self.one_token.as_ref().expect("recorded above")
     }
 }

@@ -24,7 +24,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Rows of a layer's cache. A sliding-window layer keeps its window, room for a pass, and the same amount again, so that
+    /// Rows of a layer's cache. A sliding-window layer keeps its window, room for a pass, and as many rows again: this is how
     /// many tokens can be rewound ([`Decoder::rewind`]).
     pub(super) fn ring(&self, window: Option<usize>) -> usize {
         window.map_or(self.context, |w| self.context.min(w + 2 * self.chunk))

@@ -82,7 +82,11 @@ pub fn forward_gated(
     down: Option<&Down>,
     rows: usize,
 ) {
-    assert!(takes_gated(rows, matrix.cols), "{rows} rows of {} are too much to gate", matrix.cols);
+    assert!(
+        takes_gated(rows, matrix.cols),
+        "{rows} rows of {} columns are too many for a gated input",
+        matrix.cols
+    );
     product(rec, y, x.gate.all(), Some(x), 0, &[matrix], down, 1.0, None, rows);
 }
 
@@ -114,7 +118,7 @@ fn product(
     softcap: Option<f32>,
     rows: usize,
 ) {
-    assert!((1..=MAX_ROWS).contains(&rows), "one to {MAX_ROWS} rows");
+    assert!((1..=MAX_ROWS).contains(&rows), "{rows} rows, expected 1 to {MAX_ROWS}");
     let cols = matrices[0].cols;
     let tiles: Vec<(GgmlType, &Tile)> =
         matrices.iter().flat_map(|w| w.tiles.iter().map(|tile| (w.ty, tile))).collect();
