@@ -61,6 +61,7 @@ fn odd_config() -> Config {
         embedding_scale: 16f32.sqrt(),
         vocab: 32,
         per_layer_width: 4,
+        per_layer_activation: Default::default(),
         rms_eps: 1e-6,
         softcap: None,
         context_length: 64,

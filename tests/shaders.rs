@@ -78,7 +78,7 @@ fn combinations() -> Vec<Combination> {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 339, "checked {names:?}");
+    assert_eq!(combinations.len(), 368, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import, a loop or an #if is left", c.name);

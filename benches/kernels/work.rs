@@ -1,6 +1,7 @@
 //! The timed work: every kernel of the hot path at the shapes of a step.
 
 use anyhow::Result;
+use rullama_train::base::config::Activation;
 use rullama_train::base::formats::{GgmlType, random_blocks};
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops;
@@ -14,7 +15,7 @@ use rullama_train::ops::attention::coop16::Operands;
 use rullama_train::ops::attention::coop16_backward::{ScoreScratch, Scratch};
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
-use rullama_train::ops::gated::coop16 as coop_geglu;
+use rullama_train::ops::gated::coop16 as coop_gated;
 use rullama_train::ops::heads::coop16 as coop_heads;
 use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
 use rullama_train::ops::linear::coop16 as coop_linear;
@@ -341,22 +342,22 @@ pub fn coop_heads(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     })])
 }
 
-pub fn geglu(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
+pub fn gated(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, f) = (size.tokens, size.ffn);
     let [gate, up, y, dgate, dup] = rows_of(gpu, t, f)?;
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
-        ops::gated::plain::forward(rec, &y, &gate, &up, t);
-        ops::gated::plain::backward(rec, &dgate, Some(&dup), &y, &gate, &up, t);
+        ops::gated::plain::forward(rec, &y, &gate, &up, Activation::Gelu, t);
+        ops::gated::plain::backward(rec, &dgate, Some(&dup), &y, &gate, &up, Activation::Gelu, t);
     })])
 }
 
-pub fn coop_geglu(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
+pub fn coop_gated(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, f) = (size.tokens, size.ffn);
     let [gate, up, dy] = rows_of(gpu, t, f)?;
     let [y, dgate, dup] = [packed(gpu, &gate, t)?, packed(gpu, &gate, t)?, packed(gpu, &gate, t)?];
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
-        coop_geglu::forward(rec, &y, &gate, &up, t);
-        coop_geglu::backward(rec, [&dgate, &dup], &dy, &gate, &up, t);
+        coop_gated::forward(rec, &y, &gate, &up, Activation::Gelu, t);
+        coop_gated::backward(rec, [&dgate, &dup], &dy, &gate, &up, Activation::Gelu, t);
     })])
 }
 

@@ -13,6 +13,8 @@ pub struct Config {
     pub embedding_scale: f32,
     /// Width `P` of the per-layer embeddings (`embedding_length_per_layer_input`); 0 without per-layer embeddings.
     pub per_layer_width: usize,
+    /// Function of the gate in the per-layer branch.
+    pub per_layer_activation: Activation,
     /// The `ε` of every RMSNorm.
     pub rms_eps: f32,
     /// `c` of `c·tanh(z/c)` on the logits; `None` without softcap.
@@ -72,6 +74,8 @@ pub enum Activation {
     /// GELU in its tanh form.
     #[default]
     Gelu,
+    /// SiLU, `x·σ(x)`.
+    Silu,
 }
 
 /// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.

@@ -80,7 +80,8 @@ impl Model<'_> {
         let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
         let lora = batch.lora(layer, Input::Gated);
         linear::backward(p, Some((dgated, false)), &gradients, &a[Saved::Gated], lora, &a[Saved::ZDown]);
-        gated::backward(p, dgate, Some(dup), dgated, &a[Saved::FfnGate], &a[Saved::FfnUp]);
+        let activation = self.config().layers[layer].activation;
+        gated::backward(p, dgate, Some(dup), dgated, &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
         let gradients = [(Module::FfnGate, &w.ffn_gate, dgate), (Module::FfnUp, &w.ffn_up, dup)];
         let lora = batch.lora(layer, Input::FfnNormed);
         let dnormed = &s[Temp::DNormed];
@@ -107,7 +108,9 @@ impl Model<'_> {
         let lora = batch.lora(layer, Input::PerLayer);
         let x = &a[Saved::GatedInput];
         linear::backward(p, Some((dgated_input, false)), &gradients, x, lora, &a[Saved::ZProj]);
-        gated::backward(p, dinp_gate, None, dgated_input, &a[Saved::InpGate], &a[Saved::PerLayerInput]);
+        let (gate, input) = (&a[Saved::InpGate], &a[Saved::PerLayerInput]);
+        let activation = self.config().per_layer_activation;
+        gated::backward(p, dinp_gate, None, dgated_input, gate, input, activation);
         let gradients = [(Module::InpGate, &branch.inp_gate, dinp_gate)];
         let lora = batch.lora(layer, Input::AfterFfn);
         linear::backward(p, Some((dhidden, true)), &gradients, &a[Saved::AfterFfn], lora, &a[Saved::ZGate]);

@@ -80,7 +80,8 @@ impl Model<'_> {
         let norm = &w.post_attention_norm;
         norm_add::forward_then_norm(p, after_attention, ffn_normed, attn_output, norm, &stream, &w.ffn_norm);
         linear::forward(p, &w.gate_up(&a), ffn_normed, batch.lora(layer, Input::FfnNormed), &a[Saved::ZFfn]);
-        gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp]);
+        let activation = self.config().layers[layer].activation;
+        gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
         let lora = batch.lora(layer, Input::Gated);
         linear::forward(p, &w.ffn_down(&a), &a[Saved::Gated], lora, &a[Saved::ZDown]);
         let mut output = &a[Saved::Down];
@@ -111,7 +112,8 @@ impl Model<'_> {
         self.per_layer_input(p, batch, layer, a);
         let lora = batch.lora(layer, Input::AfterFfn);
         linear::forward(p, &branch.inp_gate(a), &a[Saved::AfterFfn], lora, &a[Saved::ZGate]);
-        gated::forward(p, &a[Saved::GatedInput], &a[Saved::InpGate], &a[Saved::PerLayerInput]);
+        let activation = self.config().per_layer_activation;
+        gated::forward(p, &a[Saved::GatedInput], &a[Saved::InpGate], &a[Saved::PerLayerInput], activation);
         let lora = batch.lora(layer, Input::PerLayer);
         linear::forward(p, &branch.proj(a), &a[Saved::GatedInput], lora, &a[Saved::ZProj]);
     }

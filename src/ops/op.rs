@@ -113,7 +113,17 @@ pub static OPS: [Op; 28] = [
     op("dropout", Kind::Adapter, F32, &[]),
     op("embedding", Kind::Other, F32, &[]),
     op("experts", Kind::Other, F32, &[]),
-    op("gated", Kind::Other, &[Variant::F32, Variant::Packed, Variant::Coop16], &[("coop16", gates)]),
+    op(
+        "gated",
+        Kind::Other,
+        &[Variant::F32, Variant::Packed, Variant::Coop16],
+        &[
+            ("plain", activations),
+            ("coop16", gates),
+            ("grouped", activations),
+            ("grouped_coop16", activations),
+        ],
+    ),
     op("heads", Kind::Norm, &[Variant::Packed], &[("coop16_backward", heads_backward)]),
     op(
         "linear",
@@ -185,6 +195,10 @@ fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
     values.iter().map(|value| vec![(name, *value)]).collect()
 }
 
+fn activations() -> Vec<Sizes> {
+    each("SILU", &[0, 1])
+}
+
 fn halves() -> Vec<Sizes> {
     each("HALF", &[0, 1])
 }
@@ -241,13 +255,18 @@ fn block_ends() -> Vec<Sizes> {
 }
 
 fn cached_gates() -> Vec<Sizes> {
-    [(1, 1), (4, 1), (1, 4)]
-        .map(|(deep, parts)| vec![("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1))])
+    let sizes = |deep, parts, silu| {
+        vec![("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1)), ("SILU", silu)]
+    };
+    [(1, 1, 0), (4, 1, 0), (1, 4, 0), (4, 1, 1), (1, 4, 1)]
+        .map(|(deep, parts, silu)| sizes(deep, parts, silu))
         .to_vec()
 }
 
 fn gates() -> Vec<Sizes> {
-    [1, 6, 12, 21].map(|each| vec![("EACH", each), ("THREADS", 256)]).to_vec()
+    [(1, 0), (6, 0), (12, 0), (21, 0), (1, 1), (21, 1)]
+        .map(|(each, silu)| vec![("EACH", each), ("THREADS", 256), ("SILU", silu)])
+        .to_vec()
 }
 
 fn heads_backward() -> Vec<Sizes> {
@@ -257,7 +276,7 @@ fn heads_backward() -> Vec<Sizes> {
 }
 
 fn matvecs() -> Vec<Sizes> {
-    [0, 1].map(|gated| vec![("GATED", gated), ("DEEP", 4)]).to_vec()
+    [(0, 0), (1, 0), (1, 1)].map(|(gated, silu)| vec![("GATED", gated), ("DEEP", 4), ("SILU", silu)]).to_vec()
 }
 
 fn norms() -> Vec<Sizes> {

@@ -1,10 +1,12 @@
-//! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·geglu(GateUp_e·x[n])`, where `e` is the
+//! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·gated(GateUp_e·x[n])`, where `e` is the
 //! `k`-th expert of `n`. Each matrix may have its own adapter, like those of PEFT's `target_parameters`. Dropout is applied
 //! before `A`, drawn separately for every active expert of a token; PEFT does not support that.
 //!
 //! An expert's gate rows precede its up rows. Runs expert by expert and token by token.
 
-use super::{Routing, add_scaled, dot, geglu, linear, lora, row, row_mut};
+use crate::base::config::Activation;
+
+use super::{Routing, add_scaled, dot, gated, linear, lora, row, row_mut};
 
 /// The matrices of all experts of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,8 @@ pub struct Experts<'a> {
     pub scale: &'a [f64],
     /// `F`.
     pub width: usize,
+    /// Function of the gate.
+    pub activation: Activation,
     /// LoRA on `gate_up`.
     pub gate_up_lora: Option<Lora<'a>>,
     /// LoRA on `down`.
@@ -86,7 +90,7 @@ impl Lora<'_> {
 /// The activations that backward needs: one row per active expert of each token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
-    /// Gate before GELU, `[N·used, F]`.
+    /// Gate before the activation, `[N·used, F]`.
     pub gate: Vec<f64>,
     /// Up projection, `[N·used, F]`.
     pub up: Vec<f64>,
@@ -139,10 +143,10 @@ pub fn forward(x: &[f64], routing: &Routing, w: &Experts, d: usize) -> (Vec<f64>
                 saved.z_gate_up.extend(lora.forward(row(x, n, d), k, of, &mut gate_up));
             }
             let (gate, up) = gate_up.split_at(f);
-            let y_geglu = geglu::forward(gate, up);
-            let mut down = linear::forward(&y_geglu, w.down_of(expert, d), f);
+            let y_gated = gated::forward(gate, up, w.activation);
+            let mut down = linear::forward(&y_gated, w.down_of(expert, d), f);
             if let Some(lora) = w.down_lora {
-                saved.z_down.extend(lora.forward(&y_geglu, k, (expert, w.scale.len()), &mut down));
+                saved.z_down.extend(lora.forward(&y_gated, k, (expert, w.scale.len()), &mut down));
             }
             add_scaled(row_mut(&mut y, n, d), routing.weights[k] * w.scale[expert], &down);
             saved.gate.extend(gate);
@@ -172,14 +176,14 @@ pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &S
             gradients.dweights[k] = w.scale[expert] * dot(row(dy, n, d), row(&saved.down, k, d));
             let mut ddown = vec![0.0; d];
             add_scaled(&mut ddown, routing.weights[k] * w.scale[expert], row(dy, n, d));
-            let y_geglu = geglu::forward(gate, up);
-            outer(row_mut(&mut gradients.ddown, expert, d * f), &ddown, &y_geglu);
-            let mut dgeglu = linear::backward(&ddown, w.down_of(expert, d), f);
+            let y_gated = gated::forward(gate, up, w.activation);
+            outer(row_mut(&mut gradients.ddown, expert, d * f), &ddown, &y_gated);
+            let mut dgated = linear::backward(&ddown, w.down_of(expert, d), f);
             if let (Some(lora), Some(gradients)) = (w.down_lora, &mut gradients.ddown_lora) {
                 let (z, of) = (row(&saved.z_down, k, lora.rank), (expert, w.scale.len()));
-                lora.backward(&ddown, &y_geglu, z, k, of, &mut dgeglu, gradients);
+                lora.backward(&ddown, &y_gated, z, k, of, &mut dgated, gradients);
             }
-            let (dgate, dup) = geglu::backward(&dgeglu, gate, up);
+            let (dgate, dup) = gated::backward(&dgated, gate, up, w.activation);
             let dgate_up = [dgate, dup].concat();
             outer(row_mut(&mut gradients.dgate_up, expert, 2 * f * d), &dgate_up, row(x, n, d));
             let mut dx = linear::backward(&dgate_up, w.gate_up_of(expert, d), d);

@@ -12,7 +12,7 @@ pub mod attention;
 pub mod cross_entropy;
 pub mod embedding;
 pub mod experts;
-pub mod geglu;
+pub mod gated;
 pub mod linear;
 pub mod lora;
 pub mod model;

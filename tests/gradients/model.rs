@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
-use rullama_train::base::config::{Config, Experts, LayerConfig};
+use rullama_train::base::config::{Activation, Config, Experts, LayerConfig};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
 use rullama_train::reference::model::{Adapter, Gradients, Model, Pair, Weights};
@@ -31,7 +31,7 @@ fn layer(full: bool, kv_donor: Option<usize>) -> LayerConfig {
         v_norm: true,
         score_scale: 1.0,
         post_norms: true,
-        activation: Default::default(),
+        activation: Activation::Gelu,
     }
 }
 
@@ -44,6 +44,7 @@ fn like_e2b() -> Config {
         embedding_scale: 16f32.sqrt(),
         vocab: 37,
         per_layer_width: 6,
+        per_layer_activation: Activation::Gelu,
         rms_eps: 1e-6,
         softcap: Some(30.0),
         context_length: 64,
@@ -71,7 +72,8 @@ fn like_31b() -> Config {
     }
 }
 
-/// Sizes that are multiples of nothing, no softcap, no frequency factors, and an ε large enough to matter.
+/// Sizes that are multiples of nothing, SiLU in the second layer and in the per-layer branch, no softcap, no frequency
+/// factors, and an ε large enough to matter.
 fn odd_sizes() -> Config {
     let odd = LayerConfig { heads: 3, kv_heads: 1, head_size: 10, ffn_width: 7, ..layer(true, None) };
     Config {
@@ -79,19 +81,26 @@ fn odd_sizes() -> Config {
         embedding_scale: 20f32.sqrt(),
         vocab: 23,
         per_layer_width: 5,
+        per_layer_activation: Activation::Silu,
         rms_eps: 0.03,
         softcap: None,
         rope_freq_factors: None,
-        layers: vec![LayerConfig { window: Some(2), head_size: 4, rope_base: 1e4, ..odd.clone() }, odd],
+        layers: vec![
+            LayerConfig { window: Some(2), head_size: 4, rope_base: 1e4, ..odd.clone() },
+            LayerConfig { activation: Activation::Silu, ..odd },
+        ],
         ..like_e2b()
     }
 }
 
-/// Experts beside every feed-forward block, many of them shared by several tokens; raw keys as values.
+/// Experts beside every feed-forward block, many of them shared by several tokens; SiLU in every second layer; raw keys as values.
 fn like_26b() -> Config {
     let experts = Some(Experts { count: 5, used: 2, width: 7 });
     let like = like_31b();
-    let layers = like.layers.iter().map(|l| LayerConfig { experts, ..l.clone() }).collect();
+    let activation = |i| if i % 2 == 0 { Activation::Gelu } else { Activation::Silu };
+    let layers = like.layers.iter().enumerate();
+    let layers =
+        layers.map(|(i, l)| LayerConfig { experts, activation: activation(i), ..l.clone() }).collect();
     Config { layers, ..like }
 }
 

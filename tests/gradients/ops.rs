@@ -1,7 +1,9 @@
 //! Gradients of every op.
 
+use rullama_train::base::config::Activation;
+
 use super::{added, assert_gradient, dot, norm, values};
-use rullama_train::reference::{attention, cross_entropy, embedding, geglu, linear, lora, rms_norm, rope};
+use rullama_train::reference::{attention, cross_entropy, embedding, gated, linear, lora, rms_norm, rope};
 
 #[test]
 fn embedding_scatter() {
@@ -86,12 +88,15 @@ fn attention_backward() {
 }
 
 #[test]
-fn geglu_backward() {
+fn gated_backward() {
     let gate: Vec<f64> = (0..40).map(|i| -5.0 + 0.25 * f64::from(i)).collect();
     let (up, dy) = (values(1, 40), values(2, 40));
-    let (dgate, dup) = geglu::backward(&dy, &gate, &up);
-    assert_gradient("dgate", &dgate, &gate, |gate| dot(&dy, &geglu::forward(gate, &up)));
-    assert_gradient("dup", &dup, &up, |up| dot(&dy, &geglu::forward(&gate, up)));
+    for activation in [Activation::Gelu, Activation::Silu] {
+        let f = |gate: &[f64], up: &[f64]| dot(&dy, &gated::forward(gate, up, activation));
+        let (dgate, dup) = gated::backward(&dy, &gate, &up, activation);
+        assert_gradient(&format!("{activation:?}: dgate"), &dgate, &gate, |gate| f(gate, &up));
+        assert_gradient(&format!("{activation:?}: dup"), &dup, &up, |up| f(&gate, up));
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rope::Table;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
+use super::check::{ACTIVATIONS, Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
 use super::linear::{random_weight, widths};
 
 /// A norm and a few sums.
@@ -236,8 +236,9 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
 /// Gate and up in one row of products with both adapters, and a gate with an adapter against rows of another buffer.
 pub fn gates(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("cached_gated", SUMS);
-    for (width, rows, rank) in [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 32)] {
-        let name = format!("F={width} T={rows} R={rank}");
+    let shapes = [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 32)];
+    for ((width, rows, rank), activation) in shapes.into_iter().flat_map(|s| ACTIVATIONS.map(|a| (s, a))) {
+        let name = format!("F={width} T={rows} R={rank} {activation:?}");
         let gate_up = values(1, rows * 2 * width);
         let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width, width], rows));
         let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
@@ -245,13 +246,14 @@ pub fn gates(gpu: &Gpu) -> Outcome {
             let product = columns(&wide(&gate_up), 2 * width, i * width, width);
             adapter.as_ref().map_or(product.clone(), |a| sum(&product, &a.term(i)))
         };
-        let expected = reference::geglu::forward(&part(0), &part(1));
+        let expected = reference::gated::forward(&part(0), &part(1), activation);
         let all = 2 * width + z_width;
         let products = Block::input(gpu, (0, 0), all, &beside(&gate_up, 2 * width, z, z_width));
         let y = Block::output(gpu, (0, 0), width, rows);
         let up = adapter.as_ref().map(|a| a.up(2 * width));
         run(gpu, |rec| {
-            gated::forward(rec, &y.rows, &products.rows, products.rows.from(width), up.as_ref(), rows);
+            let from = products.rows.from(width);
+            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows);
         })?;
         check.close(&name, width, &y.read(gpu, &name)?, &expected)?;
 
@@ -260,13 +262,14 @@ pub fn gates(gpu: &Gpu) -> Outcome {
         let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
         let product = adapter.as_ref().map_or(wide(&gate), |a| sum(&wide(&gate), &a.term(0)));
         let middle = columns(&wide(&inputs), 3 * width, width, width);
-        let expected = reference::geglu::forward(&product, &middle);
+        let expected = reference::gated::forward(&product, &middle, activation);
         let products = Block::input(gpu, (0, 0), width + z_width, &beside(&gate, width, z, z_width));
         let inputs = Block::input(gpu, (0, 0), 3 * width, &inputs);
         let y = Block::output(gpu, (0, 0), width, rows);
         let up = adapter.as_ref().map(|a| a.up(width));
         run(gpu, |rec| {
-            gated::forward(rec, &y.rows, &products.rows, inputs.rows.from(width), up.as_ref(), rows);
+            let from = inputs.rows.from(width);
+            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows);
         })?;
         check.close(&format!("{name}: per-layer input"), width, &y.read(gpu, &name)?, &expected)?;
     }
@@ -276,14 +279,16 @@ pub fn gates(gpu: &Gpu) -> Outcome {
 /// A product whose workgroups compute its gated input, with both adapters, in every format.
 pub fn gated_products(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("matvec, gated", SUMS);
-    for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
+    let cases = GgmlType::SUPPORTED.into_iter().enumerate().flat_map(|case| ACTIVATIONS.map(|a| (case, a)));
+    for ((i, ty), activation) in cases {
         let (width, rows, rank, n) = (256, [1, 2, 5, 8][i % 4], [0, 4, 16][i % 3], 131);
-        let name = format!("{} P={width} T={rows} R={rank}", ty.name());
+        let name = format!("{} P={width} T={rows} R={rank} {activation:?}", ty.name());
         let (gate, inputs) = (values(2, rows * width), values(3, rows * 3 * width));
         let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width], rows));
         let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
         let product = adapter.as_ref().map_or(wide(&gate), |a| sum(&wide(&gate), &a.term(0)));
-        let x = reference::geglu::forward(&product, &columns(&wide(&inputs), 3 * width, width, width));
+        let middle = columns(&wide(&inputs), 3 * width, width, width);
+        let x = reference::gated::forward(&product, &middle, activation);
         let (weight, truth) = random_weight(gpu, ty, n, width, false);
         let a = values(4, rank.max(4) * width);
         let held = Held::new(gpu, width, &a);
@@ -294,7 +299,7 @@ pub fn gated_products(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(width));
         let down = (rank > 0).then(|| Down { a: &held.param, z_offset: n + 1 });
         run(gpu, |rec| {
-            let x = Gated { gate: &gate.rows, up: inputs.rows.from(width), adapter: up };
+            let x = Gated { gate: &gate.rows, up: inputs.rows.from(width), adapter: up, activation };
             matvec::forward_gated(rec, y.rows.all(), &x, &weight, down.as_ref(), rows);
         })?;
         let found = y.read(gpu, &name)?;

@@ -1,18 +1,19 @@
-//! RoPE, GeGLU, sums and factors, dropout.
+//! RoPE, gated units, sums and factors, dropout.
 
+use rullama_train::base::config::Activation;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::dropout::{self, Mask};
-use rullama_train::ops::gated::plain as geglu;
+use rullama_train::ops::gated::plain as gated;
 use rullama_train::ops::rope;
 use rullama_train::ops::scale;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};
+use super::check::{ACTIVATIONS, Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};
 
 /// Two products and a sum, with cosines and sines that are rounded to f32.
 const ROPE: Tolerance = Tolerance { norm: 2e-7, relative: 0.0, absolute: 3e-7 };
 /// tanh is good to 1e-7 of 1. Where it nears -1, around -5, 1 − tanh² keeps that error times 5·(1 + 3·0.0447·25)/2.
-const GEGLU: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 3e-6 };
+const GATED: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 3e-6 };
 /// One rounding per step.
 const SUM: Tolerance = Tolerance { norm: 1.2e-7, relative: 2.4e-7, absolute: 1.2e-7 };
 
@@ -48,32 +49,43 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
     backward.done()
 }
 
-/// `gelu(gate)·up` where gelu bends, is 0, equals its argument, and where x³ exceeds the range of exp.
-pub fn geglu_both_ways(gpu: &Gpu) -> Outcome {
-    let mut forward = Check::new("gated forward", GEGLU);
-    let mut backward = Check::new("gated backward", GEGLU);
+/// `activation(gate)·up` where the activation bends, is 0, equals its argument, and where x³ exceeds the range of exp.
+pub fn gated_both_ways(gpu: &Gpu) -> Outcome {
+    let mut forward = Check::new("gated forward", GATED);
+    let mut backward = Check::new("gated backward", GATED);
     for (height, width) in SHAPES {
-        for size in [0.01, 3.0, 50.0] {
-            let name = format!("[{height}, {width}] gates up to {size}");
+        for (activation, size) in
+            ACTIVATIONS.into_iter().flat_map(|a| [0.01, 3.0, 50.0].map(|size| (a, size)))
+        {
+            let name = format!("[{height}, {width}] {activation:?}, gates up to {size}");
             let len = height * width;
             let mut gate: Vec<f32> = values(1, len).iter().map(|x| size * x).collect();
             gate[..4].copy_from_slice(&[-size, size, 0.0, -0.0]);
             let (up, dy) = (values(2, len), values(3, len));
-            let expected = reference::geglu::forward(&wide(&gate), &wide(&up));
+            let expected = reference::gated::forward(&wide(&gate), &wide(&up), activation);
             let (dgate_expected, dup_expected) =
-                reference::geglu::backward(&wide(&dy), &wide(&gate), &wide(&up));
+                reference::gated::backward(&wide(&dy), &wide(&gate), &wide(&up), activation);
             let [gate, up, dy] = [&gate, &up, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
             let [y, dgate, dup] = [(); 3].map(|()| Block::output(gpu, (0, 0), width, height));
             run(gpu, |rec| {
-                geglu::forward(rec, &y.rows, &gate.rows, &up.rows, height);
-                geglu::backward(rec, &dgate.rows, Some(&dup.rows), &dy.rows, &gate.rows, &up.rows, height);
+                gated::forward(rec, &y.rows, &gate.rows, &up.rows, activation, height);
+                gated::backward(
+                    rec,
+                    &dgate.rows,
+                    Some(&dup.rows),
+                    &dy.rows,
+                    &gate.rows,
+                    &up.rows,
+                    activation,
+                    height,
+                );
             })?;
             forward.close(&name, width, &y.read(gpu, &name)?, &expected)?;
             backward.close(&format!("dgate {name}"), width, &dgate.read(gpu, &name)?, &dgate_expected)?;
             backward.close(&format!("dup {name}"), width, &dup.read(gpu, &name)?, &dup_expected)?;
             let dgate = Block::output(gpu, (0, 0), width, height);
             run(gpu, |rec| {
-                geglu::backward(rec, &dgate.rows, None, &dy.rows, &gate.rows, &up.rows, height);
+                gated::backward(rec, &dgate.rows, None, &dy.rows, &gate.rows, &up.rows, activation, height);
             })?;
             backward.close(
                 &format!("dgate alone {name}"),
@@ -85,6 +97,40 @@ pub fn geglu_both_ways(gpu: &Gpu) -> Outcome {
     }
     forward.done()?;
     backward.done()
+}
+
+/// SiLU of gates whose exponential leaves the range of f32: the gate or 0, and a derivative of 1 or 0.
+pub fn extreme_gates(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("gated, extreme gates", GATED);
+    let activation = Activation::Silu;
+    for size in [88.0, 104.0, 1e4, 1e20, 1e30] {
+        for x in [size, -size] {
+            let name = format!("silu of {x:e}");
+            let (gate, up, dy) = ([x; 4], values(2, 4), values(3, 4));
+            let expected = reference::gated::forward(&wide(&gate), &wide(&up), activation);
+            let (dgate_expected, dup_expected) =
+                reference::gated::backward(&wide(&dy), &wide(&gate), &wide(&up), activation);
+            let [gate, up, dy] = [&gate[..], &up, &dy].map(|x| Block::input(gpu, (0, 0), 4, x));
+            let [y, dgate, dup] = [(); 3].map(|()| Block::output(gpu, (0, 0), 4, 1));
+            run(gpu, |rec| {
+                gated::forward(rec, &y.rows, &gate.rows, &up.rows, activation, 1);
+                gated::backward(
+                    rec,
+                    &dgate.rows,
+                    Some(&dup.rows),
+                    &dy.rows,
+                    &gate.rows,
+                    &up.rows,
+                    activation,
+                    1,
+                );
+            })?;
+            check.close(&name, 4, &y.read(gpu, &name)?, &expected)?;
+            check.close(&format!("dgate {name}"), 4, &dgate.read(gpu, &name)?, &dgate_expected)?;
+            check.close(&format!("dup {name}"), 4, &dup.read(gpu, &name)?, &dup_expected)?;
+        }
+    }
+    check.done()
 }
 
 /// `x = scale·x` and `y = scale·(x + y)`.

@@ -3,15 +3,15 @@
 use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::base::config::Experts;
+use rullama_train::base::config::{Activation, Experts};
 use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::Rows;
 use rullama_train::ops::experts::combine as expert_combine;
 use rullama_train::ops::experts::groups::Groups;
 use rullama_train::ops::experts::router;
-use rullama_train::ops::gated::grouped as expert_geglu;
-use rullama_train::ops::gated::grouped_coop16 as coop_expert_geglu;
+use rullama_train::ops::gated::grouped as expert_gated;
+use rullama_train::ops::gated::grouped_coop16 as coop_expert_gated;
 use rullama_train::ops::linear::grouped as expert_linear;
 use rullama_train::ops::linear::grouped::{Columns, ExpertWeight, LowRank, Source};
 use rullama_train::ops::linear::grouped_coop16 as coop_expert_linear;
@@ -21,7 +21,7 @@ use rullama_train::ops::pack::Packed;
 use rullama_train::ops::pack::grouped as expert_pack;
 use rullama_train::reference::{self, Routing};
 
-use super::check::{Block, Check, Held, Outcome, Tolerance, run, sum, values, wide};
+use super::check::{ACTIVATIONS, Block, Check, Held, Outcome, Tolerance, run, sum, values, wide};
 use super::linear::widths;
 
 pub(super) const EXACT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
@@ -460,9 +460,13 @@ pub fn gradients(gpu: &Gpu) -> Outcome {
 
 /// The gated unit with the gradients of the choices' weights, and the combination by token: together the reference's experts.
 pub fn whole(gpu: &Gpu) -> Outcome {
+    ACTIVATIONS.into_iter().try_for_each(|activation| whole_with(gpu, activation))
+}
+
+fn whole_with(gpu: &Gpu, activation: Activation) -> Outcome {
     let mut check = Check::new("gated of experts", tolerance(gpu));
     for (count, used, tokens, f, d) in [(4, 2, 1, 4, 8), (8, 2, 70, 36, 24), (128, 8, 90, 96, 20)] {
-        let name = format!("E={count} used={used} T={tokens} F={f} D={d}");
+        let name = format!("{activation:?} E={count} used={used} T={tokens} F={f} D={d}");
         let g = Grouped::new(gpu, Experts { count, used, width: f }, tokens, 1e6)?;
         let rows = g.choices.len();
         let scales = values(5, count);
@@ -478,15 +482,15 @@ pub fn whole(gpu: &Gpu) -> Outcome {
             (row[..f].to_vec(), row[f..].to_vec())
         };
         let factor = |c: usize| g.routing.weights[c] * f64::from(scales[g.routing.experts[c]]);
-        let y = g.rows(f, |c| reference::geglu::forward(&split(c).0, &split(c).1));
+        let y = g.rows(f, |c| reference::gated::forward(&split(c).0, &split(c).1, activation));
         let dgate_up = g.rows(2 * f, |c| {
             let dy: Vec<f64> = of(&dy, f, c).iter().map(|x| factor(c) * x).collect();
-            let (dgate, dup) = reference::geglu::backward(&dy, &split(c).0, &split(c).1);
+            let (dgate, dup) = reference::gated::backward(&dy, &split(c).0, &split(c).1, activation);
             [dgate, dup].concat()
         });
         let dweights: Vec<f64> = (0..tokens * used)
             .map(|c| {
-                let y = reference::geglu::forward(&split(c).0, &split(c).1);
+                let y = reference::gated::forward(&split(c).0, &split(c).1, activation);
                 let inner: f64 = y.iter().zip(of(&dy, f, c)).map(|(a, b)| a * b).sum();
                 f64::from(scales[g.routing.experts[c]]) * inner
             })
@@ -520,18 +524,29 @@ pub fn whole(gpu: &Gpu) -> Outcome {
                 g.read(gpu, &out, width)
             };
             let packed = Packed::new(gpu, "test", rows, 2 * f)?;
-            run(gpu, |rec| coop_expert_geglu::forward(rec, &packed, &inputs.rows, &g.groups, tokens))?;
+            run(gpu, |rec| {
+                coop_expert_gated::forward(rec, &packed, &inputs.rows, activation, &g.groups, tokens)
+            })?;
             check.close(&name, f, &product(&packed, f)?, &y)?;
             let out = (&packed, &dweights_rows);
-            run(gpu, |rec| coop_expert_geglu::backward(rec, out, backward_inputs, &g.groups, tokens))?;
+            run(gpu, |rec| {
+                coop_expert_gated::backward(rec, out, backward_inputs, activation, &g.groups, tokens)
+            })?;
             check.close(&name, 2 * f, &product(&packed, 2 * f)?, &dgate_up)?;
         } else {
             let out = Rows::new(gpu, "test", rows, f)?;
-            run(gpu, |rec| expert_geglu::forward(rec, &out, &inputs.rows, &g.groups, tokens))?;
+            run(gpu, |rec| expert_gated::forward(rec, &out, &inputs.rows, activation, &g.groups, tokens))?;
             check.close(&name, f, &g.read(gpu, &out, f)?, &y)?;
             let out = Rows::new(gpu, "test", rows, 2 * f)?;
             run(gpu, |rec| {
-                expert_geglu::backward(rec, [&out, &dweights_rows], backward_inputs, &g.groups, tokens)
+                expert_gated::backward(
+                    rec,
+                    [&out, &dweights_rows],
+                    backward_inputs,
+                    activation,
+                    &g.groups,
+                    tokens,
+                )
             })?;
             check.close(&name, 2 * f, &g.read(gpu, &out, 2 * f)?, &dgate_up)?;
         }

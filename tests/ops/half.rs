@@ -8,7 +8,7 @@ use rullama_train::ops::Rows;
 use rullama_train::ops::act::Act;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
-use rullama_train::ops::gated::coop16 as coop_geglu;
+use rullama_train::ops::gated::coop16 as coop_gated;
 use rullama_train::ops::heads::coop16 as coop_heads;
 use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
 use rullama_train::ops::norm_add::coop16 as coop_residual;
@@ -20,7 +20,7 @@ use rullama_train::ops::rope;
 use rullama_train::ops::row_status::Verdicts;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};
+use super::check::{ACTIVATIONS, Block, Check, Outcome, Tolerance, run, scaled, values, wide};
 
 /// Rounding to f16, relative to the largest value of the row.
 const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
@@ -163,20 +163,22 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
 }
 
 /// The gated unit and its gradients, for rows that overflow and underflow f16.
-pub fn geglu(gpu: &Gpu) -> Outcome {
+pub fn gated(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gated, packed", HALF);
-    for ((height, width), size) in SHAPES.into_iter().zip([1e-6, 3.0, 50.0, 3e3, 1e5]) {
-        let name = format!("[{height}, {width}] values up to {size}");
+    let cases = SHAPES.into_iter().zip([1e-6, 3.0, 50.0, 3e3, 1e5]);
+    for (((height, width), size), activation) in cases.flat_map(|case| ACTIVATIONS.map(|a| (case, a))) {
+        let name = format!("[{height}, {width}] {activation:?}, values up to {size}");
         let [gate, up, dy] =
             [1, 2, 3].map(|seed| values(seed, height * width).iter().map(|x| size * x).collect::<Vec<_>>());
-        let y_expected = reference::geglu::forward(&wide(&gate), &wide(&up));
-        let (dgate_expected, dup_expected) = reference::geglu::backward(&wide(&dy), &wide(&gate), &wide(&up));
+        let y_expected = reference::gated::forward(&wide(&gate), &wide(&up), activation);
+        let (dgate_expected, dup_expected) =
+            reference::gated::backward(&wide(&dy), &wide(&gate), &wide(&up), activation);
         let [gate, up, dy] = [&gate, &up, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
         let [y, dgate, dup] =
-            [(); 3].map(|()| Packed::new(gpu, "geglu", height, width).expect("it is small"));
+            [(); 3].map(|()| Packed::new(gpu, "gated", height, width).expect("it is small"));
         run(gpu, |rec| {
-            coop_geglu::forward(rec, &y, &gate.rows, &up.rows, height);
-            coop_geglu::backward(rec, [&dgate, &dup], &dy.rows, &gate.rows, &up.rows, height);
+            coop_gated::forward(rec, &y, &gate.rows, &up.rows, activation, height);
+            coop_gated::backward(rec, [&dgate, &dup], &dy.rows, &gate.rows, &up.rows, activation, height);
         })?;
         for (what, packed, expected) in
             [("y", &y, y_expected), ("dgate", &dgate, dgate_expected), ("dup", &dup, dup_expected)]

@@ -51,7 +51,7 @@ const COOP16: &[Variant] = &[Variant::Coop16];
 const PACKED: &[Variant] = &[Variant::Packed];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
-const CASES: [Case; 66] = [
+const CASES: [Case; 67] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -75,8 +75,9 @@ const CASES: [Case; 66] = [
     case("embedding", "rows of activations, and backward", F32, embedding::gather_and_backward),
     case("experts", "choice, weights and scores of the router", F32, experts::routers),
     case("experts", "tokens sorted", F32, experts::groups),
-    case("gated", "forward and backward", F32, elementwise::geglu_both_ways),
-    case("gated", "forward and backward, packed", PACKED, half::geglu),
+    case("gated", "forward and backward", F32, elementwise::gated_both_ways),
+    case("gated", "gates of extreme size", F32, elementwise::extreme_gates),
+    case("gated", "forward and backward, packed", PACKED, half::gated),
     case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::whole),
     case("heads", "forward", PACKED, half::heads),
     case("heads", "backward", PACKED, half::heads_backward),

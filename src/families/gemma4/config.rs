@@ -27,6 +27,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         vocab,
         embedding_scale: (width as f64).sqrt() as f32,
         per_layer_width,
+        per_layer_activation: Activation::Gelu,
         rms_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
         softcap,
         context_length: keys.size("context_length", u32::MAX)?,

@@ -98,7 +98,8 @@ impl<'a> Decoder<'a> {
         let gated_product = w.wide.reshaped(l.ffn_width);
         let matrices = [&lw.ffn_gate, &lw.ffn_up];
         let (gate, up) = self.products(rec, layer, Input::FfnNormed, normed, &matrices, rows);
-        cached_gated::forward(rec, &gated_product, &gate, gate.from(l.ffn_width), up.as_ref(), rows);
+        let value = gate.from(l.ffn_width);
+        cached_gated::forward(rec, &gated_product, &gate, value, up.as_ref(), l.activation, rows);
         let (y, up) = self.products(rec, layer, Input::Gated, &gated_product, &[&lw.ffn_down], rows);
         let (mut y, mut up) = (&y, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
@@ -142,6 +143,7 @@ impl<'a> Decoder<'a> {
 
         let width = model.config().per_layer_width;
         let inputs = w.per_layer.from(layer * width);
+        let activation = model.config().per_layer_activation;
         let (gate, up) = self.products(rec, layer, Input::AfterFfn, stream, &[&branch.inp_gate], rows);
         let (y, up) = match matvec::takes_gated(rows, width) {
             true => {
@@ -149,13 +151,13 @@ impl<'a> Decoder<'a> {
                 let model_width = branch.proj.rows;
                 let y = w.branch.reshaped(model_width + group.map_or(0, |g| g.a.rows));
                 let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
-                let x = Gated { gate: &gate, up: inputs, adapter: up };
+                let x = Gated { gate: &gate, up: inputs, adapter: up, activation };
                 matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
                 (y, group.map(|g| g.up(model_width)))
             }
             false => {
                 let gated_input = w.wide.reshaped(width);
-                cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), rows);
+                cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows);
                 self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
             }
         };

@@ -8,7 +8,8 @@ mod short;
 use super::batch::Batch;
 use super::load::Upload;
 use super::offload::{self, HostExperts};
-use crate::base::{Module, config};
+use crate::base::Module;
+use crate::base::config::{self, Activation};
 use crate::gpu::GpuError;
 use crate::memory::{ExpertActs, ExpertScratch};
 use crate::ops::act::Act;
@@ -31,6 +32,7 @@ pub(super) struct Experts {
     gate_up: Vec<ExpertWeight>,
     down: ExpertWeight, // [E, D, F]
     scales: Rows,       // [E]
+    activation: Activation,
     pub post_ffw_norm_1: Norm,
     pre_ffw_norm_2: Norm,
     pub post_ffw_norm_2: Norm,
@@ -70,6 +72,7 @@ impl Experts {
         let scales = base.vector(&name("ffn_down_exps.scale"));
         let stride = scales.len().next_multiple_of(4);
         Ok(Experts {
+            activation: base.config().layers[layer].activation,
             router_norm: Norm::new(gpu, "router norm", Some(&router_norm), router_norm.len(), eps)?,
             router: upload.matrix(&name("ffn_gate_inp")).await?,
             gate_up,
@@ -135,7 +138,7 @@ impl Experts {
             products.forward(p, y, x, w, loras.gate_up.map(|lora| (lora, &acts.z_gate_up, i * f)));
         }
         let rows = scratch.operand_rows(f);
-        let gated = gated_forward(p, products, acts, &rows, loras.down);
+        let gated = gated_forward(p, products, acts, &rows, self.activation, loras.down);
         products.project(p, &acts.z_down, gated, loras.down);
         for (first, part) in scratch.parts(d) {
             let y = Columns { y: part.all(), first };
@@ -217,11 +220,13 @@ impl Experts {
         let dweights = &scratch.dweights;
         match products.operand.tiles() {
             Some(tiles) => {
-                grouped_gated_coop16::backward(p.rec, (tiles, dweights), inputs, groups, p.tokens);
+                let out = (tiles, dweights);
+                grouped_gated_coop16::backward(p.rec, out, inputs, self.activation, groups, p.tokens);
             }
             None => {
                 let dgate_up = scratch.operand_rows(2 * f);
-                grouped_gated::backward(p.rec, [&dgate_up, dweights], inputs, groups, p.tokens);
+                let out = [&dgate_up, dweights];
+                grouped_gated::backward(p.rec, out, inputs, self.activation, groups, p.tokens);
             }
         }
     }
@@ -238,7 +243,7 @@ impl Experts {
     ) {
         let groups = &acts.groups;
         let tokens = p.tokens;
-        grouped_gated::forward(p.rec, gated, &acts.gate_up, groups, tokens);
+        grouped_gated::forward(p.rec, gated, &acts.gate_up, self.activation, groups, tokens);
         let b = lora.b_weight(groups);
         let to = Columns::all(u.all());
         grouped::backward(p.rec, to, dy, &b, lora.scale, None, groups, tokens, false);
@@ -294,16 +299,17 @@ fn gated_forward<'a>(
     products: Grouped<'a>,
     acts: &ExpertActs,
     rows: &'a Rows,
+    activation: Activation,
     lora: Option<ExpertLora>,
 ) -> Operand<'a> {
     let groups = products.groups;
     if let Some(tiles) = products.operand.tiles() {
-        grouped_gated_coop16::forward(p.rec, tiles, &acts.gate_up, groups, p.tokens);
+        grouped_gated_coop16::forward(p.rec, tiles, &acts.gate_up, activation, groups, p.tokens);
         if lora.is_some_and(|lora| lora.mask.is_some()) {
-            grouped_gated::forward(p.rec, rows, &acts.gate_up, groups, p.tokens);
+            grouped_gated::forward(p.rec, rows, &acts.gate_up, activation, groups, p.tokens);
         }
     } else {
-        grouped_gated::forward(p.rec, rows, &acts.gate_up, groups, p.tokens);
+        grouped_gated::forward(p.rec, rows, &acts.gate_up, activation, groups, p.tokens);
     }
     products.operand(rows)
 }

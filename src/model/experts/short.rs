@@ -37,7 +37,8 @@ impl Experts {
             grouped_matvec::each(p.rec, acts.gate_up.from(i * f), x, w, term.as_ref(), groups, tokens);
         }
         let gated = &scratch.wide.reshaped(f);
-        cached_gated::forward(p.rec, gated, &acts.gate_up, acts.gate_up.from(f), None, choices);
+        let up = acts.gate_up.from(f);
+        cached_gated::forward(p.rec, gated, &acts.gate_up, up, None, self.activation, choices);
         project(p, &acts.z_down, Source::Rows(gated.all()), loras.down);
         let term = loras.down.map(|lora| lora.up(&acts.z_down, 0));
         let (y, x) = (acts.output.rows().all(), gated.all());

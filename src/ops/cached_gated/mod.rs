@@ -1,9 +1,11 @@
 //! The gated product of a feed-forward block or per-layer branch, with the adapter's terms; for decoding.
 
+use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::Up;
 use crate::ops::View;
+use crate::ops::gated::silu;
 
 /// Twin of `Params` in shaders/cached_gated/plain.wgsl.
 #[repr(C)]
@@ -21,9 +23,17 @@ struct Params {
     up_rank4: u32,
 }
 
-/// `y = gelu(gate + B·z)·(up + B·z)` for `rows` rows of `y`'s width. A row of products starts with the gate and contains the
+/// `y = activation(gate + B·z)·(up + B·z)` for `rows` rows of `y`'s width. A row of products starts with the gate and contains the
 /// `z` of both. The adapter's first member belongs to the gate; its second, if there is one, to `up`.
-pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Option<&Up>, rows: usize) {
+pub fn forward(
+    rec: &mut Recorder,
+    y: &Rows,
+    gate: &Rows,
+    up: View,
+    adapter: Option<&Up>,
+    activation: Activation,
+    rows: usize,
+) {
     let rank4 = adapter.map_or(0, |a| (a.rank / 4) as u32);
     let of_up = adapter.filter(|a| a.offsets.len() > 1).map(|a| a.member(1));
     let (up_z_offset, up_b_offset) = of_up.unwrap_or_default();
@@ -49,6 +59,7 @@ pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: View, adapter: Opt
     let kernel = Kernel::new("cached_gated/plain", "forward")
         .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, parts)))
         .with_size("PARTS", parts as u32)
-        .with_size("PARTED", u32::from(shared));
+        .with_size("PARTED", u32::from(shared))
+        .with_size("SILU", silu(activation));
     rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64 / parts)));
 }

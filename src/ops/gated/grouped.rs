@@ -1,8 +1,10 @@
-//! `gelu(gate)·up` of rows that are grouped by expert, and the gradients of the weights of the choices.
+//! `activation(gate)·up` of rows that are grouped by expert, and the gradients of the weights of the choices.
 
+use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::experts::groups::Groups;
+use crate::ops::gated::silu;
 
 /// Twin of `Params` in shaders/gated/grouped.wgsl.
 #[repr(C)]
@@ -26,11 +28,19 @@ fn params(groups: &Groups, y: &Rows, gate_up: &Rows, tokens: usize) -> Params {
 }
 
 /// Computes `y` `[rows, F]` from `gate_up` `[rows, 2·F]`.
-pub fn forward(rec: &mut Recorder, y: &Rows, gate_up: &Rows, groups: &Groups, tokens: usize) {
+pub fn forward(
+    rec: &mut Recorder,
+    y: &Rows,
+    gate_up: &Rows,
+    activation: Activation,
+    groups: &Groups,
+    tokens: usize,
+) {
     let params = params(groups, y, gate_up, tokens);
     let bindings = [gate_up.bind(1), y.bind(2), groups.tiles.bind(5)];
     let workgroups = grid(groups.most_rows(tokens));
-    rec.dispatch(Kernel::new("gated/grouped", "forward"), &params, &bindings, workgroups);
+    let kernel = Kernel::new("gated/grouped", "forward").with_size("SILU", silu(activation));
+    rec.dispatch(kernel, &params, &bindings, workgroups);
 }
 
 /// Computes `dgate_up` `[rows, 2·F]` and the gradient of every choice's weight from `dy` `[rows, F]`, the gradient of `y` before weights and
@@ -39,6 +49,7 @@ pub fn backward(
     rec: &mut Recorder,
     [dgate_up, dweights]: [&Rows; 2],
     [dy, gate_up, scales]: [&Rows; 3],
+    activation: Activation,
     groups: &Groups,
     tokens: usize,
 ) {
@@ -54,5 +65,6 @@ pub fn backward(
         dweights.bind(9),
     ];
     let workgroups = grid(groups.most_rows(tokens));
-    rec.dispatch(Kernel::new("gated/grouped", "backward"), &params, &bindings, workgroups);
+    let kernel = Kernel::new("gated/grouped", "backward").with_size("SILU", silu(activation));
+    rec.dispatch(kernel, &params, &bindings, workgroups);
 }

@@ -1,8 +1,10 @@
 //! [`crate::ops::gated::grouped`] into operands of products on cooperative matrices.
 
+use crate::base::config::Activation;
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::experts::groups::Groups;
+use crate::ops::gated::silu;
 use crate::ops::pack::{Packed, ROWS};
 
 /// Twin of `Params` in shaders/gated/grouped_coop16.wgsl.
@@ -18,9 +20,16 @@ struct Params {
 }
 
 /// Computes `y` `[rows, F]` from `gate_up` `[rows, 2·F]`.
-pub fn forward(rec: &mut Recorder, y: &Packed, gate_up: &Rows, groups: &Groups, tokens: usize) {
+pub fn forward(
+    rec: &mut Recorder,
+    y: &Packed,
+    gate_up: &Rows,
+    activation: Activation,
+    groups: &Groups,
+    tokens: usize,
+) {
     let bindings = [gate_up.bind(1), y.bind(3), y.bind_factors(4), groups.tiles.bind(5)];
-    dispatch(rec, "forward", 0, gate_up, groups.experts.width, groups, tokens, &bindings);
+    dispatch(rec, kernel("forward", activation), 0, gate_up, groups.experts.width, groups, tokens, &bindings);
 }
 
 /// Computes `dgate_up` `[rows, 2·F]` and the gradient of every choice's weight, as [`crate::ops::gated::grouped::backward`] does.
@@ -28,6 +37,7 @@ pub fn backward(
     rec: &mut Recorder,
     (dgate_up, dweights): (&Packed, &Rows),
     [dy, gate_up, scales]: [&Rows; 3],
+    activation: Activation,
     groups: &Groups,
     tokens: usize,
 ) {
@@ -43,12 +53,16 @@ pub fn backward(
         dweights.bind(9),
     ];
     let width = 2 * groups.experts.width;
-    dispatch(rec, "backward", dy.stride, gate_up, width, groups, tokens, &bindings);
+    dispatch(rec, kernel("backward", activation), dy.stride, gate_up, width, groups, tokens, &bindings);
+}
+
+fn kernel(entry: &'static str, activation: Activation) -> Kernel {
+    Kernel::new("gated/grouped_coop16", entry).with_size("SILU", silu(activation))
 }
 
 fn dispatch(
     rec: &mut Recorder,
-    entry: &'static str,
+    kernel: Kernel,
     y_stride: usize,
     gate_up: &Rows,
     width: usize,
@@ -65,5 +79,5 @@ fn dispatch(
         gate_stride4: (gate_up.stride / 4) as u32,
         packed4: (width.next_multiple_of(64) / 4) as u32,
     };
-    rec.dispatch(Kernel::new("gated/grouped_coop16", entry), &params, bindings, grid(rows / ROWS));
+    rec.dispatch(kernel, &params, bindings, grid(rows / ROWS));
 }

@@ -5,22 +5,39 @@ pub mod grouped;
 pub mod grouped_coop16;
 pub mod plain;
 
+use crate::base::config::Activation;
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
 
-/// `y = gelu(gate)·up`, `[T, F]` each.
-pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act) {
+/// `y = activation(gate)·up`, `[T, F]` each.
+pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activation) {
     match y.tiles() {
-        Some(tiles) => coop16::forward(p.rec, tiles, gate.rows(), up.rows(), p.tokens),
-        None => plain::forward(p.rec, y.rows(), gate.rows(), up.rows(), p.tokens),
+        Some(tiles) => coop16::forward(p.rec, tiles, gate.rows(), up.rows(), activation, p.tokens),
+        None => plain::forward(p.rec, y.rows(), gate.rows(), up.rows(), activation, p.tokens),
     }
 }
 
 /// `dgate`, and `dup` where something is trained through it.
-pub fn backward(p: &mut Pass, dgate: &Act, dup: Option<&Act>, dy: &Act, gate: &Act, up: &Act) {
+pub fn backward(
+    p: &mut Pass,
+    dgate: &Act,
+    dup: Option<&Act>,
+    dy: &Act,
+    gate: &Act,
+    up: &Act,
+    activation: Activation,
+) {
     let (dy, gate, up) = (dy.rows(), gate.rows(), up.rows());
     match (dgate.tiles(), dup.and_then(Act::tiles)) {
-        (Some(dgate), Some(dup)) => coop16::backward(p.rec, [dgate, dup], dy, gate, up, p.tokens),
-        _ => plain::backward(p.rec, dgate.rows(), dup.map(Act::rows), dy, gate, up, p.tokens),
+        (Some(dgate), Some(dup)) => coop16::backward(p.rec, [dgate, dup], dy, gate, up, activation, p.tokens),
+        _ => plain::backward(p.rec, dgate.rows(), dup.map(Act::rows), dy, gate, up, activation, p.tokens),
+    }
+}
+
+/// The size `SILU` of the shaders that import shaders/common/activation.wgsl.
+pub(super) fn silu(activation: Activation) -> u32 {
+    match activation {
+        Activation::Gelu => 0,
+        Activation::Silu => 1,
     }
 }

@@ -1,7 +1,9 @@
-//! `gelu(gate)·up`, of the feed-forward block and of the per-layer embeddings.
+//! `activation(gate)·up`, of the feed-forward block and of the per-layer embeddings.
 
+use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
+use crate::ops::gated::silu;
 
 /// Twin of `Params` in shaders/gated/plain.wgsl.
 #[repr(C)]
@@ -11,12 +13,13 @@ struct Params {
     write_dup: u32,
 }
 
-/// `y = gelu(gate)·up` over `rows` rows.
-pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: &Rows, rows: usize) {
+/// `y = activation(gate)·up` over `rows` rows.
+pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: &Rows, activation: Activation, rows: usize) {
     let count = rows * y.stride;
     let params = Params { count: count as u32, write_dup: 0 };
     let bindings = [gate.bind(1), up.bind(2), y.bind(3)];
-    rec.dispatch(Kernel::new("gated/plain", "forward"), &params, &bindings, grid(count.div_ceil(64)));
+    let kernel = Kernel::new("gated/plain", "forward").with_size("SILU", silu(activation));
+    rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64)));
 }
 
 /// `dgate`, and `dup` where something is trained through it.
@@ -27,11 +30,13 @@ pub fn backward(
     dy: &Rows,
     gate: &Rows,
     up: &Rows,
+    activation: Activation,
     rows: usize,
 ) {
     let count = rows * dy.stride;
     let params = Params { count: count as u32, write_dup: u32::from(dup.is_some()) };
     let dup = dup.map_or(rec.unused(6), |d| d.bind(6));
     let bindings = [gate.bind(1), up.bind(2), dy.bind(4), dgate.bind(5), dup];
-    rec.dispatch(Kernel::new("gated/plain", "backward"), &params, &bindings, grid(count.div_ceil(64)));
+    let kernel = Kernel::new("gated/plain", "backward").with_size("SILU", silu(activation));
+    rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64)));
 }

@@ -2,6 +2,7 @@
 
 pub mod grouped;
 
+use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Param;
@@ -10,6 +11,7 @@ use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
+use crate::ops::gated::silu;
 use crate::ops::op;
 
 /// Maximum number of rows. [`crate::ops::linear`] is for more.
@@ -54,7 +56,7 @@ pub struct Down<'a> {
     pub z_offset: usize,
 }
 
-/// An input that is computed on the fly: `x = gelu(gate + B·z)·up`, as in [`crate::ops::cached_gated`].
+/// An input that is computed on the fly: `x = activation(gate + B·z)·up`, as in [`crate::ops::cached_gated`].
 pub struct Gated<'a> {
     /// Rows of products that start with the gate, `[rows, K]`, and contain its `z`.
     pub gate: &'a Rows,
@@ -62,6 +64,8 @@ pub struct Gated<'a> {
     pub up: View<'a>,
     /// The gate's adapter.
     pub adapter: Option<Up<'a>>,
+    /// Function of the gate.
+    pub activation: Activation,
 }
 
 /// Whether [`forward_gated`] supports `rows` rows of `cols` columns.
@@ -153,7 +157,8 @@ fn product(
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32)
             .with_size("GATED", u32::from(gated.is_some()))
-            .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)));
+            .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)))
+            .with_size("SILU", gated.map_or(0, |g| silu(g.activation)));
         let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(op::reader(*ty)));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
         let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];

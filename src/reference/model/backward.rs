@@ -4,7 +4,7 @@ use super::{Activations, Gradients, Model, Pair};
 use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
-    add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope, router,
+    add_scaled, attention, cross_entropy, embedding, experts, gated, linear, lora, rms_norm, rope, router,
 };
 
 /// Gradients of the keys and values of each layer that computes its own, `[T, G, K]`. The layer's own attention and the layers
@@ -59,7 +59,12 @@ impl Model<'_> {
             let dproj = rms_norm::backward(&dh, &a.proj, Some(&w.post_norm), d, eps);
             let dgated =
                 self.adapted_backward(layer, Module::Proj, &dproj, &a.gated_input, &w.proj, acts, grads);
-            let (dgate, _) = geglu::backward(&dgated, &a.inp_gate, &acts.per_layer_inputs[layer]);
+            let (dgate, _) = gated::backward(
+                &dgated,
+                &a.inp_gate,
+                &acts.per_layer_inputs[layer],
+                self.config.per_layer_activation,
+            );
             let dx =
                 self.adapted_backward(layer, Module::InpGate, &dgate, &a.after_ffn, &w.inp_gate, acts, grads);
             add_scaled(&mut dh, 1.0, &dx);
@@ -69,9 +74,9 @@ impl Model<'_> {
             Some(_) => self.experts_backward(layer, acts, &mut dh, grads),
             None => rms_norm::backward(&dh, &a.ffn_down, Some(&w.post_ffw_norm), d, eps),
         };
-        let dgeglu =
-            self.adapted_backward(layer, Module::FfnDown, &ddown, &a.geglu, &w.ffn_down, acts, grads);
-        let (dgate, dup) = geglu::backward(&dgeglu, &a.ffn_gate, &a.ffn_up);
+        let dgated =
+            self.adapted_backward(layer, Module::FfnDown, &ddown, &a.gated, &w.ffn_down, acts, grads);
+        let (dgate, dup) = gated::backward(&dgated, &a.ffn_gate, &a.ffn_up, l.activation);
         let mut dnormed =
             self.adapted_backward(layer, Module::FfnUp, &dup, &a.ffn_normed, &w.ffn_up, acts, grads);
         let dx =

@@ -7,7 +7,7 @@ use crate::adapter::lora::Slot;
 use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
-    Routing, add_scaled, attention, cross_entropy, embedding, experts, geglu, linear, lora, rms_norm, rope,
+    Routing, add_scaled, attention, cross_entropy, embedding, experts, gated, linear, lora, rms_norm, rope,
     router,
 };
 
@@ -60,14 +60,14 @@ pub struct LayerActivations {
     /// Up projection, `[T, F]`.
     pub ffn_up: Vec<f64>,
     /// Input of the down projection, `[T, F]`.
-    pub geglu: Vec<f64>,
+    pub gated: Vec<f64>,
     /// Down projection before `post_ffw_norm`, `[T, D]`.
     pub ffn_down: Vec<f64>,
     /// Activations around the experts; `None` in dense models.
     pub experts: Option<ExpertActivations>,
     /// Residual stream after the feed-forward block, `[T, D]`.
     pub after_ffn: Vec<f64>,
-    /// Gate of the per-layer input before GELU, `[T, P]`; empty if `P` is 0.
+    /// Gate of the per-layer input before the activation, `[T, P]`; empty if `P` is 0.
     pub inp_gate: Vec<f64>,
     /// Input of `proj`, `[T, P]`; empty if `P` is 0.
     pub gated_input: Vec<f64>,
@@ -195,8 +195,8 @@ impl Model<'_> {
         a.ffn_normed = rms_norm::forward(&a.after_attention, Some(&w.ffn_norm), d, eps);
         a.ffn_gate = self.adapted(layer, Module::FfnGate, &a.ffn_normed, &w.ffn_gate, z);
         a.ffn_up = self.adapted(layer, Module::FfnUp, &a.ffn_normed, &w.ffn_up, z);
-        a.geglu = geglu::forward(&a.ffn_gate, &a.ffn_up);
-        a.ffn_down = self.adapted(layer, Module::FfnDown, &a.geglu, &w.ffn_down, z);
+        a.gated = gated::forward(&a.ffn_gate, &a.ffn_up, l.activation);
+        a.ffn_down = self.adapted(layer, Module::FfnDown, &a.gated, &w.ffn_down, z);
         a.experts = self.experts_forward(layer, &a, chosen, z);
         let ffn = a.experts.as_ref().map_or(&a.ffn_down, |experts| &experts.sum);
         a.after_ffn = rms_norm::forward(ffn, Some(&w.post_ffw_norm), d, eps);
@@ -205,7 +205,8 @@ impl Model<'_> {
         let mut out = a.after_ffn.clone();
         if let Some(w) = &w.per_layer {
             a.inp_gate = self.adapted(layer, Module::InpGate, &a.after_ffn, &w.inp_gate, z);
-            a.gated_input = geglu::forward(&a.inp_gate, &acts.per_layer_inputs[layer]);
+            a.gated_input =
+                gated::forward(&a.inp_gate, &acts.per_layer_inputs[layer], self.config.per_layer_activation);
             a.proj = self.adapted(layer, Module::Proj, &a.gated_input, &w.proj, z);
             add_scaled(&mut out, 1.0, &rms_norm::forward(&a.proj, Some(&w.post_norm), d, eps));
         }
@@ -300,6 +301,7 @@ mod tests {
             embedding_scale: 4f32.sqrt(),
             vocab: 2,
             per_layer_width: 4,
+            per_layer_activation: Default::default(),
             rms_eps: 18.75,
             softcap: None,
             context_length: 8,

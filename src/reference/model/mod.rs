@@ -90,7 +90,10 @@ impl Model<'_> {
 
     /// The matrices of a layer's experts, of width `width` each, with their adapters.
     fn expert_matrices(&self, layer: usize, width: usize) -> Option<experts::Experts<'_>> {
-        let matrices = self.weights.layers[layer].experts.as_ref()?.matrices(width);
+        let matrices = self.weights.layers[layer]
+            .experts
+            .as_ref()?
+            .matrices(width, self.config.layers[layer].activation);
         let lora = |module: Module| {
             let slot = self.slot(layer, module);
             let Pair { a, b } = self.adapter.pairs.get(&slot)?;

@@ -1,6 +1,6 @@
 //! The frozen base as f64 matrices with GGUF names.
 
-use crate::base::config::{Config, Experts};
+use crate::base::config::{Activation, Config, Experts};
 use crate::reference::experts;
 
 /// Every tensor of a model, row-major `[out, in]`.
@@ -254,12 +254,13 @@ impl ExpertWeights {
         self.router_scale.iter().map(|s| s / root).collect()
     }
 
-    pub(super) fn matrices(&self, width: usize) -> experts::Experts<'_> {
+    pub(super) fn matrices(&self, width: usize, activation: Activation) -> experts::Experts<'_> {
         experts::Experts {
             gate_up: &self.gate_up,
             down: &self.down,
             scale: &self.down_scale,
             width,
+            activation,
             gate_up_lora: None,
             down_lora: None,
         }
@@ -298,6 +299,7 @@ mod tests {
             embedding_scale: 3f32.sqrt(),
             vocab: 7,
             per_layer_width: 2,
+            per_layer_activation: Default::default(),
             rms_eps: 1e-6,
             softcap: None,
             context_length: 8,
