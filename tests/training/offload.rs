@@ -228,7 +228,7 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let mut dense = Recipe::new("tiny");
     dense.train.offload_experts = Switch::On;
     let error = OpenBase::open(&dense).err();
-    let expected = "train.offload_experts is true, but tiny is not a mixture of experts; remove that key";
+    let expected = "train.offload_experts: tiny is not a mixture of experts; remove this setting";
     let said = matches!(&error, Some(RunError::Conflict(text)) if text == expected);
     check_that(&format!("a dense base is refused: {:?}", error.map(|e| e.to_string())), said)?;
 
