@@ -409,7 +409,7 @@ fn the_program_exports_and_compares() {
         (
             first.as_ref(),
             &[second, "--to", "mlx", "--base", base],
-            "has no folder of its own; name one with --out",
+            "several adapters need an output folder; use --out DIR",
         ),
         (&source, &["--to", "rullama-v0", "--base", base, "--out", out], "cannot hold inp_gate and proj"),
         (&source, &["--to", "peft", "--base", base], "would be replaced by itself"),

@@ -251,7 +251,7 @@ fn refuse_tensors(path: &Path, file: &Path, config: &Config, (a, b): (&str, &str
             None,
             a,
             format!(
-                "has a {} and no {}",
+                "has a {} but no {}",
                 b.rsplit('.').next().expect("a half"),
                 a.rsplit('.').next().expect("a half")
             ),
