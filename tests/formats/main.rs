@@ -412,9 +412,9 @@ fn the_program_exports_and_compares() {
             "several adapters need an output folder; use --out DIR",
         ),
         (&source, &["--to", "rullama-v0", "--base", base, "--out", out], "cannot hold inp_gate and proj"),
-        (&source, &["--to", "peft", "--base", base], "would be replaced by itself"),
+        (&source, &["--to", "peft", "--base", base], "is an input and would be overwritten"),
         (&source, &["--to", "mlx", "--base", "tiny", "--out", out], "use an adapter of this model and rank"),
-        (&source, &["--to", "mlx", "--out", out], "name the base's file with --base"),
+        (&source, &["--to", "mlx", "--out", out], "use --base to say where that is"),
         (&source, &["--to", "onnx", "--base", base], "unknown format \"onnx\", expected one of peft, "),
     ];
     for (adapter, arguments, expected) in cases {
