@@ -357,7 +357,10 @@ fn the_command_writes_the_file_and_a_modelfile() {
     assert_eq!(fs::read_to_string(place.join("out/Modelfile")).expect("there"), "FROM ./other.gguf\n");
 
     for (arguments, expected) in [
-        (vec!["merge", &adapter, "--base", "base.gguf", "--out", "./base.gguf"], "--out is the base file ./base.gguf; choose another name"),
+        (
+            vec!["merge", &adapter, "--base", "base.gguf", "--out", "./base.gguf"],
+            "--out is the base file ./base.gguf; choose another name",
+        ),
         (
             vec!["merge", &adapter, "--base", "base.gguf", "--out", "a.gguf", "--type", "q3_k"],
             "expected one of auto, keep",
