@@ -19,7 +19,7 @@ pub fn exports(place: Place) {
         &[
             effect,
             "exported   run: peft, reloaded: identical logits",
-            "exported   run/adapter-f16.gguf: gguf-lora-f16, reloaded: logits differ by … of what the adapter changes",
+            "exported   run/adapter-f16.gguf: gguf-lora-f16, reloaded: logits differ by … of the adapter's effect",
         ],
     );
 
@@ -56,8 +56,7 @@ pub fn exports(place: Place) {
     refused(
         &["export", "run=1000", "--to", "gguf-lora", "--out", "broken"],
         "error: the adapter was not written: its KL divergence from the base is … nats over 116 tokens, expected at \
-         most 7.62: what blind guessing costs, 7.62, and the 0.00 by which it lowers the loss; lower the learning rate or the \
-         alpha\n",
+         most 7.62: 7.62 for a random guess plus 0.00 for the lower loss; lower the learning rate or the alpha\n",
     );
     refused(
         &["merge", "run=1000", "--base", "tiny", "--out", "merged.gguf"],

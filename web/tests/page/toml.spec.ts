@@ -23,13 +23,13 @@ test("values are read as they are written", () => {
 
 test("a value is replaced where it stands, and its comment stays", () => {
   const after = setValue(manual, "lora", "rank", "8");
-  expect(changes(manual, after)).toEqual(["rank = 8                       # default: 16; higher learns more, and costs memory and time"]);
+  expect(changes(manual, after)).toEqual(["rank = 8                       # default: 16; a higher rank can learn more, but needs more memory and time"]);
   expect(setValue(after, "lora", "rank", "16")).toBe(manual);
 });
 
 test("a key that the manual shows as a comment is set there, and unset again", () => {
   const after = setValue(manual, "train", "max_steps", "6");
-  expect(changes(manual, after)).toEqual(["max_steps = 6               # default: none; optimizer steps; overrides epochs"]);
+  expect(changes(manual, after)).toEqual(["max_steps = 6               # default: none; number of optimizer steps; overrides epochs"]);
   expect(getValue(unsetValue(after, "train", "max_steps"), "train", "max_steps")).toBeNull();
 });
 
