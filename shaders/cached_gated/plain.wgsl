@@ -1,4 +1,4 @@
-// y = gelu(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and the per-layer
+// y = activation(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and the per-layer
 // input, which has none. PARTS threads share the ranks of a column.
 #import common/activation
 

@@ -77,7 +77,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 }
 
-// dgate = dy·up·gelu′(gate), dup = dy·gelu(gate)
+// dgate = dy·up·activation′(gate), dup = dy·activation(gate)
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;

@@ -1,4 +1,4 @@
-// y = gelu(gate)·up, elementwise.
+// y = activation(gate)·up, elementwise.
 #import common/activation
 
 // Twin of `Params` in src/ops/gated/mod.rs.
@@ -27,7 +27,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
 }
 
-// dgate = dy·up·gelu′(gate), dup = dy·gelu(gate)
+// dgate = dy·up·activation′(gate), dup = dy·activation(gate)
 @compute @workgroup_size(64)
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = index(group, groups, lane);

@@ -3,7 +3,7 @@
 // Where W is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices. A has few rows, which more threads share;
 // its workgroups come first.
 //
-// With GATED every workgroup computes x first, gelu(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z together.
+// With GATED every workgroup computes x first, activation(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z together.
 #import weights
 #import common/activation
 
