@@ -91,14 +91,11 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn rows(&self, span: Span) -> usize {
-        match span {
-            Span::Tokens => self.plan.tokens,
-            Span::Chunk => self.plan.chunk,
-        }
+        span.rows(self.plan.tokens, self.plan.chunk)
     }
 
     fn act(&self, label: &str, role: Role, rows: usize, width: usize) -> Result<Act, GpuError> {
-        self.plan.storages.of(role).make(self.gpu, label, rows, width, None)
+        self.plan.storages.of(role).make(self.gpu, label, rows, width)
     }
 
     fn f32(&self, label: &str, width: usize) -> Result<Rows, GpuError> {
@@ -210,7 +207,7 @@ impl Maker<'_> {
 impl Activations {
     /// Makes every buffer of `plan`.
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Activations, GpuError> {
-        let widest = plan.layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let widest = LayerWidths::widest(&plan.layers);
         let maker = Maker { gpu, plan, widest };
         let widest = &maker.widest;
         let shared = maker.shared()?;

@@ -131,7 +131,7 @@ impl ExpertScratch {
             normed,
             scores: Rows::new(gpu, "experts' scores", tokens, shape.count)?.into(),
             dweights: Rows::new(gpu, "gradients of experts' weights", 1, tokens * shape.used)?,
-            operand: storage.make(gpu, "operand of experts", rows, width, None)?,
+            operand: storage.make(gpu, "operand of experts", rows, width)?,
             thin: thin.transpose()?,
             wide: Rows::new(gpu, "products of experts", rows, part(d).max(shape.width))?,
             u: Rows::new(gpu, "u of experts", if rank > 0 { rows } else { 0 }, rank)?,

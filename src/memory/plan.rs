@@ -168,7 +168,7 @@ impl<'a> Planner<'a> {
         let tokens = passes.capacity.tokens;
         let each = demand.z.iter().enumerate();
         let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(config, i, *z)).collect();
-        let widest = layers.iter().fold(LayerWidths::default(), |widest, l| widest.max(l));
+        let widest = LayerWidths::widest(&layers);
         let tiles = gpu.kernels().reads_tiles();
         let heads = tiles && config.layers.iter().all(|l| coop16::supports(l.head_size));
         let storages = Storages { tiles, masked: passes.masked, heads };
@@ -301,10 +301,7 @@ impl<'a> Planner<'a> {
     }
 
     fn rows(&self, span: Span) -> usize {
-        match span {
-            Span::Tokens => self.passes.capacity.tokens,
-            Span::Chunk => self.chunk,
-        }
+        span.rows(self.passes.capacity.tokens, self.chunk)
     }
 
     /// Bytes of one buffer of backward.

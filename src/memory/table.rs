@@ -145,23 +145,13 @@ impl Storage {
         }
     }
 
-    /// Allocates `rows` rows of `width` values; `staging` is for what is stored as tiles and also computed in f32.
-    pub fn make(
-        self,
-        gpu: &Gpu,
-        label: &str,
-        rows: usize,
-        width: usize,
-        staging: Option<&Rows>,
-    ) -> Result<Act, GpuError> {
+    /// Allocates `rows` rows of `width` values.
+    pub fn make(self, gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Act, GpuError> {
         let f32 = || Rows::new(gpu, label, if width == 0 { 0 } else { rows }, width);
         Ok(match self {
             _ if width == 0 => f32()?.into(),
             Storage::F32 => f32()?.into(),
-            Storage::Tiled => {
-                let staging = staging.map(|staging| staging.reshaped(width));
-                Act::tiled(Packed::new(gpu, label, rows, width)?, staging)
-            }
+            Storage::Tiled => Act::tiled(Packed::new(gpu, label, rows, width)?, None),
             Storage::Both => Act::both(f32()?, Packed::new(gpu, label, rows, width)?),
         })
     }
@@ -185,6 +175,16 @@ pub enum Span {
     Tokens,
     /// The tokens of a chunk.
     Chunk,
+}
+
+impl Span {
+    /// Rows in a micro-batch of `tokens` tokens, in chunks of `chunk`.
+    pub fn rows(self, tokens: usize, chunk: usize) -> usize {
+        match self {
+            Span::Tokens => tokens,
+            Span::Chunk => chunk,
+        }
+    }
 }
 
 /// One row of the table.

@@ -48,8 +48,13 @@ impl LayerWidths {
         }
     }
 
+    /// The largest of each width of `layers`.
+    pub fn widest(layers: &[LayerWidths]) -> LayerWidths {
+        layers.iter().fold(LayerWidths::default(), |widest, layer| widest.max(layer))
+    }
+
     /// The larger of each width.
-    pub fn max(&self, other: &LayerWidths) -> LayerWidths {
+    fn max(&self, other: &LayerWidths) -> LayerWidths {
         LayerWidths {
             width: self.width.max(other.width),
             heads: self.heads.max(other.heads),

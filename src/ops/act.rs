@@ -62,37 +62,27 @@ impl Act {
 
     /// The rows from `first`, a multiple of 64, on.
     pub fn rows_from(&self, first: usize) -> Act {
-        let stored = match &self.stored {
-            Stored::F32(rows) => Stored::F32(rows.below(first)),
-            Stored::Tiled { tiles, staging } => Stored::Tiled {
-                tiles: tiles.below(first),
-                staging: staging.as_ref().map(|staging| staging.below(first)),
-            },
-            Stored::Both { rows, tiles } => {
-                Stored::Both { rows: rows.below(first), tiles: tiles.below(first) }
-            }
-        };
-        Act { stored, kept: self.kept }
+        self.view(|rows| rows.below(first), |tiles| tiles.below(first))
     }
 
     /// A view of the memory as rows of `width` values.
     pub fn reshaped(&self, width: usize) -> Act {
-        let stored = match self.stored.clone() {
-            Stored::F32(rows) => Stored::F32(rows.reshaped(width)),
-            Stored::Tiled { tiles, staging } => {
-                Stored::Tiled { tiles, staging: staging.map(|staging| staging.reshaped(width)) }
-            }
-            Stored::Both { rows, tiles } => Stored::Both { rows: rows.reshaped(width), tiles },
-        };
-        Act { stored, kept: self.kept }
+        self.view(|rows| rows.reshaped(width), Packed::clone)
     }
 
     /// A view of the memory with tiles laid out for `count` rows.
     pub fn for_rows(&self, count: usize) -> Act {
-        let stored = match self.stored.clone() {
-            Stored::F32(rows) => Stored::F32(rows),
-            Stored::Tiled { tiles, staging } => Stored::Tiled { tiles: tiles.for_rows(count), staging },
-            Stored::Both { rows, tiles } => Stored::Both { rows, tiles: tiles.for_rows(count) },
+        self.view(Rows::clone, |tiles| tiles.for_rows(count))
+    }
+
+    /// A view of the memory: `of_rows` of all f32 rows, staging memory too, and `of_tiles` of the tiles.
+    fn view(&self, of_rows: impl Fn(&Rows) -> Rows, of_tiles: impl Fn(&Packed) -> Packed) -> Act {
+        let stored = match &self.stored {
+            Stored::F32(rows) => Stored::F32(of_rows(rows)),
+            Stored::Tiled { tiles, staging } => {
+                Stored::Tiled { tiles: of_tiles(tiles), staging: staging.as_ref().map(of_rows) }
+            }
+            Stored::Both { rows, tiles } => Stored::Both { rows: of_rows(rows), tiles: of_tiles(tiles) },
         };
         Act { stored, kept: self.kept }
     }

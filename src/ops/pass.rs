@@ -87,12 +87,7 @@ impl Operands {
     }
 }
 
-impl<'g> Pass<'_, 'g> {
-    /// The part of the pass over `tokens` of its tokens, from `first` on.
-    pub fn chunk(&mut self, first: usize, tokens: usize) -> Pass<'_, 'g> {
-        Pass { rec: self.rec, tokens, first: self.first + first, scratch: self.scratch }
-    }
-
+impl Pass<'_, '_> {
     /// The operands' scratch laid out for this pass, where products run on 16×16 matrices.
     pub(in crate::ops) fn operands(&self) -> Option<Operands> {
         self.scratch.operands.as_ref().map(|operands| operands.for_rows(self.tokens))

@@ -23,6 +23,14 @@ struct Params {
 /// A rotary embedding: positions `[T]` u32, and the table of cosines and sines.
 pub type Turn<'a> = (&'a wgpu::Buffer, &'a Table);
 
+/// The rotary embedding at bindings 3 and 4.
+pub(super) fn bind_turn<'g>(rec: &Recorder<'g>, turn: Option<Turn<'g>>) -> [Binding<'g>; 2] {
+    match turn {
+        Some((positions, table)) => [Binding { index: 3, buffer: positions, range: None }, table.bind(4)],
+        None => [rec.unused(3), rec.unused(4)],
+    }
+}
+
 /// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding
 /// where `turn` is `None`.
 pub fn forward(
@@ -44,10 +52,7 @@ pub fn forward(
         eps: norm.eps,
         scale: norm.scale,
     };
-    let (positions, table) = match turn {
-        Some((positions, table)) => (Binding { index: 3, buffer: positions, range: None }, table.bind(4)),
-        None => (rec.unused(3), rec.unused(4)),
-    };
+    let [positions, table] = bind_turn(rec, turn);
     let bindings = [x.bind(1), norm.bind(rec), positions, table, y.bind(5)];
     let groups = [heads as u32, rows.div_ceil(16) as u32, 1];
     rec.dispatch(Kernel::new("heads/coop16", "forward"), &params, &bindings, groups);

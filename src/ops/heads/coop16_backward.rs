@@ -1,8 +1,8 @@
 //! The gradient of [`crate::ops::heads::coop16`] into operands of products on cooperative matrices.
 
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
-use crate::ops::heads::coop16::Turn;
+use crate::ops::heads::coop16::{Turn, bind_turn};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 
@@ -57,10 +57,7 @@ pub fn backward(
         rotated: u32::from(turn.is_some()),
         eps: norm.eps,
     };
-    let (positions, table) = match turn {
-        Some((positions, table)) => (Binding { index: 3, buffer: positions, range: None }, table.bind(4)),
-        None => (rec.unused(3), rec.unused(4)),
-    };
+    let [positions, table] = bind_turn(rec, turn);
     let (x, w) = (x.bind(1), norm.bind(rec));
     let bindings = [x, w, positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
     let sizes = sizes(heads, norm.width);
