@@ -241,7 +241,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
             }
             let before = most;
             let higher = raise(query0, key0, first, before, lane);
-            // Where results need no rescaling, used references stay.
+            // The references in use stay where results need no rescaling.
             most = select(higher, before, !too_low.y && before > LOWEST);
             let factor = exp(before - most);
             sum *= factor;

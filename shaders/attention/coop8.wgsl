@@ -26,7 +26,7 @@ var<workgroup> block: array<f32, 1152>;         // scores [own, other]; at the e
 var<workgroup> queries: array<vec4<f32>, 32>;
 var<workgroup> states: array<vec2<f32>, 256>;   // lse: the largest score and the sum of a quarter of each row; backward: x of a thread
 
-// Where column `k` of row `row` lies in `staged_own`, and in the other arrays.
+// The place of column `k` of row `row` in `staged_own`, and in the other arrays.
 fn staged_at(row: u32, k: u32) -> u32 {
     return (k / 8u * 4u + row / 8u) * 64u + row % 8u * 8u + k % 8u;
 }

@@ -13,7 +13,7 @@ var<workgroup> staged_x: array<f16, 2048>;  // [4, 8, 8, 8]: matrices over the s
 var<workgroup> staged_w: array<f16, 2048>;  // [4, 8, 8, 8]: over the steps and the columns; forward: column, step; backward: step, column
 var<workgroup> finished: array<f32, 1088>;  // 16 rows of results
 
-// Where step `k` of row `row` lies in `staged_x` and `staged_w`.
+// The place of step `k` of row `row` in `staged_x` and `staged_w`.
 fn staged_at(row: u32, k: u32) -> u32 {
     return (k / 8u * 8u + row / 8u) * 64u + row % 8u * 8u + k % 8u;
 }

@@ -89,7 +89,7 @@ fn source(row: u32) -> u32 {
     return select(select(row, of_token, params.used > 0u), NONE, choice == NONE);
 }
 
-// Where a row of the result begins, or NONE.
+// The place at which a row of the result begins, or NONE.
 fn place(tile: Tile, row: u32) -> u32 {
     return select(row * params.y_stride4 + params.y_offset4, NONE, tile.part_steps == 0u);
 }

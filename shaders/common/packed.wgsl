@@ -1,7 +1,7 @@
 // Rows as operands of cooperative matrices: [K/16, T/16, 16, 16], matrices of 16 rows and 16 columns, each contiguous. And the power of two
 // that brings a row's largest value into [½, 1), from that value's exponent.
 
-// Where vec4 `c` of row `row` lies; `tiles` is the stride between columns of matrices.
+// The place of vec4 `c` of row `row`; `tiles` is the stride between columns of matrices.
 fn packed_at(tiles: u32, row: u32, c: u32) -> u32 {
     return ((c / 4u) * tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u;
 }

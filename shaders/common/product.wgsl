@@ -66,7 +66,7 @@ fn source(row: u32) -> u32 {
     return select(NONE, row, row < params.rows);
 }
 
-// Where a row of the result begins, or NONE.
+// The place at which a row of the result begins, or NONE.
 fn place(tile: Tile, row: u32) -> u32 {
     let at = (tile.part * params.rows + row) * params.y_stride4 + params.y_offset4;
     return select(NONE, at, row < params.rows);

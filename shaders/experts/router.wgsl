@@ -1,6 +1,6 @@
 // The router of a mixture of experts, one workgroup per token: the USED experts with the largest scores, and their softmax. That equals the
 // softmax over all experts divided by the sum over the chosen, because the sum over all cancels. Its backward touches only the chosen, too.
-// Of equal scores the lower expert comes first.
+// The lower expert comes first where scores are equal.
 #import common/reduce
 
 // Twin of `Params` in src/ops/experts/router.rs.

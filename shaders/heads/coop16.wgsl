@@ -29,7 +29,7 @@ const THREADS: u32 = 16u;   // per token
 
 var<workgroup> sums: array<f32, 256>;
 
-// Where vec4 `c` of a head lies; K is a multiple of 16.
+// The place of vec4 `c` of a head; K is a multiple of 16.
 fn place(row: u32, head: u32, c: u32) -> u32 {
     return packed_at(params.tiles, row, head * params.half4 * 2u + c);
 }

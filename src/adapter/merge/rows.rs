@@ -76,7 +76,7 @@ impl Job<'_> {
                     change.iter_mut().zip(a).for_each(|(sum, &a)| *sum += factor * f64::from(a));
                 }
             }
-            // Where nothing is added, not even the sign of a zero may change.
+            // A value to which nothing is added keeps even the sign of a zero.
             let sum = |(&w, &d): (&f32, &f64)| if d == 0.0 { w } else { (f64::from(w) + d) as f32 };
             merged.extend(values.iter().zip(&change).map(sum));
             block.base += squares(values.iter().map(|&w| f64::from(w)));
