@@ -25,7 +25,7 @@ fn main() -> Result<()> {
 /// The reply of the tiny base with the adapter.
 pub fn run(adapter: &str, question: &str) -> Result<String> {
     let mut recipe = Recipe::new("tiny");
-    recipe.data.max_seq_len = 256;
+    recipe.data.max_seq_len = Some(256);
     let frozen = OpenBase::open(&recipe)?;
     let adapter =
         adapter::load(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;

@@ -15,7 +15,7 @@ use rullama_train::run::OpenBase;
 use rullama_train::run::finetune::samples;
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
-/// What the losses are of.
+/// Text whose losses are computed.
 const TEXT: &str =
     r#"{"prompt": "What is the capital of Peru?", "completion": "The capital of Peru is Lima. Aye, matey!"}"#;
 
@@ -29,7 +29,7 @@ pub fn run(paths: &[String]) -> Result<()> {
     let parse = |path: &String| path.parse::<AdapterPath>().map_err(anyhow::Error::msg);
     let paths = paths.iter().map(parse).collect::<Result<Vec<_>>>()?;
     let mut recipe = Recipe::new("tiny");
-    recipe.data.max_seq_len = 256;
+    recipe.data.max_seq_len = Some(256);
     let frozen = OpenBase::open(&recipe)?;
     // Shapes, names and the base's fingerprint are checked; what does not fit is named.
     let found = adapter::load(&paths, &frozen.base, None, OtherBase::Refuse)?;

@@ -21,8 +21,8 @@ pub fn run(out: &Path) -> Result<()> {
     // Start from the defaults and change some keys. recipes/chat.toml documents each key.
     let mut recipe = Recipe::new("tiny");
     recipe.lora.rank = 8;
-    recipe.data.max_seq_len = 128;
-    recipe.train.learning_rate = 1e-2;
+    recipe.data.max_seq_len = Some(128);
+    recipe.train.learning_rate = 4e-3;
 
     let frozen = OpenBase::open(&recipe)?;
     let conversations: Vec<&str> = include_str!("../datasets/pirate.jsonl").lines().take(24).collect();

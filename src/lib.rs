@@ -96,3 +96,5 @@ pub mod report;
 
 #[doc(hidden)]
 pub mod reference;
+
+pub mod selftest;

@@ -8,6 +8,7 @@ fn main() -> ExitCode {
     match cli::run() {
         Ok(status) => status,
         Err(error) => {
+            rullama_train::files::wait_if_ending();
             eprintln!("error: {}", cli::message(&error));
             ExitCode::FAILURE
         }

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use half::{bf16, f16};
 use regex::Regex;
 use rullama_train::adapter::Error;
-use rullama_train::adapter::WriteOptions;
 use rullama_train::adapter::formats::peft::{self, Naming};
 use rullama_train::adapter::lora::{Adapter, Pair, Slot, slots};
+use rullama_train::adapter::read_any;
+use rullama_train::adapter::{self, Format, WriteOptions};
 use rullama_train::base::Base;
+use rullama_train::base::Gguf;
 use rullama_train::base::Module;
 use rullama_train::base::config::{Config, LayerConfig};
 use safetensors::tensor::TensorView;
@@ -41,18 +43,10 @@ fn odd_config() -> Config {
         kv_heads: 2,
         head_size: 8,
         ffn_width: 24,
-        rope_base: 10_000.0,
-        kv_donor: None,
-        k_eq_v: false,
-        experts: None,
-        expert_scales: Vec::new(),
-        experts_split: false,
-        rope_factors: false,
         qk_norm: true,
         v_norm: true,
-        score_scale: 1.0,
         post_norms: true,
-        activation: Default::default(),
+        ..LayerConfig::default()
     };
     let full = LayerConfig { window: None, head_size: 16, k_eq_v: true, ..layer.clone() };
     Config {
@@ -369,9 +363,10 @@ fn wrong_configurations_are_refused() {
     let cases: &[(&str, Value, &str)] = &[
         ("peft_type", json!("LOHA"), "peft_type is \"LOHA\", expected \"LORA\""),
         ("peft_type", Value::Null, "peft_type is null, expected \"LORA\""),
-        ("r", json!(0), "r is 0, expected a whole number above 0"),
-        ("r", json!(-4), "r is -4, expected a whole number above 0"),
-        ("r", json!("8"), "r is \"8\", expected a whole number above 0"),
+        ("r", json!(0), "r is 0, expected a whole number from 1 to 65536"),
+        ("r", json!(-4), "r is -4, expected a whole number from 1 to 65536"),
+        ("r", json!("8"), "r is \"8\", expected a whole number from 1 to 65536"),
+        ("r", json!((1u64 << 61) + 3), "r is 2305843009213693955, expected a whole number from 1 to 65536"),
         ("lora_alpha", json!(0), "lora_alpha is 0, expected a number other than 0"),
         ("lora_alpha", json!("16"), "lora_alpha is \"16\", expected a number other than 0"),
         ("use_rslora", json!("yes"), "use_rslora is \"yes\", expected true or false"),
@@ -379,7 +374,7 @@ fn wrong_configurations_are_refused() {
         (
             "rank_pattern",
             json!({"q_proj": 0}),
-            "rank_pattern has 0 for \"q_proj\", expected a whole number above 0",
+            "rank_pattern has 0 for \"q_proj\", expected a whole number from 1 to 65536",
         ),
         ("rank_pattern", json!([4]), "rank_pattern is [4], expected an object of module names"),
         (
@@ -391,6 +386,16 @@ fn wrong_configurations_are_refused() {
             "alpha_pattern",
             json!({"q_proj(": 4}),
             "alpha_pattern has \"q_proj(\", expected a module's name or a regular expression",
+        ),
+        (
+            "rank_pattern",
+            json!({"\\pL{60}N": 4}),
+            "rank_pattern has \"\\\\pL{60}N\", which is too large; expected a module's name",
+        ),
+        (
+            "alpha_pattern",
+            (0..1025).map(|n| (n.to_string(), json!(1))).collect::<Map<_, _>>().into(),
+            "alpha_pattern has 1025 entries, expected at most 1024",
         ),
         (
             "target_parameters",
@@ -424,7 +429,10 @@ fn wrong_configurations_are_refused() {
         (b"\xff\xfe", "expected a JSON object"),
         (b"{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": NaN}", "expected a JSON object"),
         (b"{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 1e999}", "expected a JSON object"),
-        (b"{\"peft_type\": \"LORA\", \"lora_alpha\": 4}", "r is missing, expected a whole number above 0"),
+        (
+            b"{\"peft_type\": \"LORA\", \"lora_alpha\": 4}",
+            "r is missing, expected a whole number from 1 to 65536",
+        ),
         (b"{\"peft_type\": \"LORA\", \"r\": 4}", "lora_alpha is missing, expected a number"),
     ] {
         let folder = Folder::new();
@@ -720,4 +728,29 @@ fn other_spellings_and_half_precision_are_read() {
         assert!(b.iter().zip(full_b).all(|(x, full)| *x == half_b(*full)), "{slot:?}: B");
     }
     assert_eq!(read.pairs.len(), 6, "q of four layers, k of two");
+}
+
+/// llama.cpp applies these files to the logits that PyTorch gives: rows of queries and keys in the base's order, gate and up of
+/// experts as two tensors.
+#[test]
+fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["llama", "qwen35", "qwen3moe", "gpt-oss"] {
+        let config = config_of(name);
+        let adapter = read_any(&golden(name).join("adapter"), &config, None).expect("PEFT's adapter");
+        let expected = Gguf::open(&golden(name).join("lora-f32.gguf")).expect("an adapter");
+        let options = WriteOptions { base_model: name, dropout: 0.0, fingerprint: None };
+        let write = |format| adapter::write(&folder.path().join(name), format, &adapter, &config, &options);
+        write(Format::GgufLoraF16).expect("it is read back");
+        let path = write(Format::GgufLora).expect("it is read back");
+        let found = Gguf::open(&path).expect("an adapter");
+        assert_eq!(found.tensors().len(), expected.tensors().len());
+        for tensor in expected.tensors() {
+            let own = found.tensor(&tensor.name).unwrap_or_else(|| panic!("{name} has no {}", tensor.name));
+            assert_eq!(own.shape, tensor.shape, "{name}: {}", tensor.name);
+            assert!(found.data(own) == expected.data(tensor), "{name}: {}", tensor.name);
+        }
+        let read = read_any(&golden(name).join("lora-f32.gguf"), &config, None).expect("an adapter");
+        assert_eq!(bits(&read), bits(&adapter), "{name}");
+    }
 }

@@ -6,6 +6,8 @@
 mod golden;
 #[path = "common/gpu.rs"]
 mod gpu;
+#[path = "golden/preference/compare.rs"]
+mod preference;
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,7 @@ use golden::Golden;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::base::{Base, GgmlType};
 use rullama_train::data::batch::{MicroBatch, Sample, Step};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
@@ -39,8 +42,7 @@ const HALF_MIXTURE: f64 = 2e-2;
 const HALF_MIXTURE_BASE: f64 = 5e-2;
 
 fn main() {
-    let mut folders: Vec<PathBuf> =
-        ["dense", "big", "ollama", "moe", "moe128"].map(|n| Path::new("tests/golden").join(n)).to_vec();
+    let mut folders: Vec<PathBuf> = golden::FOLDERS.map(|n| Path::new("tests/golden").join(n)).to_vec();
     let further = std::env::var_os("RULLAMA_GOLDEN").unwrap_or_default();
     folders.extend(std::env::split_paths(&further).filter(|f| !f.as_os_str().is_empty()));
     let mut tests: Vec<gpu::Test> = Vec::new();
@@ -62,10 +64,14 @@ fn main() {
         add("loss and gradients, many chunks of tokens", &but_plain, chunks);
         add("two samples, packed and in two micro-batches", &[Variant::F32, Variant::Coop16], two_samples);
         add("ten AdamW steps", &all, ten_steps);
+        if ["big", "moe"].contains(&name.as_str()) {
+            add("weights in other formats are their values", &but_plain, other_formats);
+        }
         if name == "moe" {
             add("gate and up of the experts apart", &[Variant::F32, Variant::Coop16], experts_split);
         }
     }
+    preference::tests(&mut tests);
     gpu::run(tests)
 }
 
@@ -82,7 +88,7 @@ fn trainer<'a>(
 }
 
 fn model<'a>(gpu: &Gpu, golden: &'a Golden) -> Model<'a> {
-    Model::load(gpu, &golden.base, 128).expect("the model fits")
+    Model::load(gpu, &golden.base, 256).expect("the model fits")
 }
 
 fn step_of(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
@@ -167,7 +173,30 @@ fn same_sample(
     check(&format!("worst gradient, {}", worst.1), worst.0, tolerances(gpu)[2])
 }
 
-/// The same model with two tensors in the place of one.
+/// Logits and gradients with weights in formats that no golden model has, and with the same values in F32.
+fn other_formats(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    use GgmlType::{IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K};
+    let bases = golden::in_formats(g.base.gguf(), &[Q3_K, IQ4_XS, MXFP4, Q2_K, IQ4_NL]);
+    let batch = MicroBatch::pack([&g.first]);
+    let rows: Vec<u32> = (0..batch.len() as u32).collect();
+    let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);
+    let run = |base: &Base| {
+        let model = Model::load(gpu, base, 128).expect("the model fits");
+        let trainer = trainer(gpu, &model, &g.adapter, &[&step], Recompute::Never);
+        let logits: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
+        let (_, gradients) = block_on(trainer.gradients(&step, 1))?;
+        // The order in a file of tensors is any.
+        let mut gradients = golden::by_name(&gradients, base.config());
+        gradients.sort_by(|a, b| a.0.cmp(&b.0));
+        let gradients: Vec<f64> = gradients.into_iter().flat_map(|(_, values)| values).collect();
+        Ok::<_, Failed>((logits, gradients))
+    };
+    let [(found, gradients), (expected, expected_gradients)] = [run(&bases[0])?, run(&bases[1])?];
+    check("logits", gpu::relative(&found, &expected), tolerances(gpu)[0])?;
+    check("gradients", gpu::relative(&gradients, &expected_gradients), tolerances(gpu)[2])
+}
+
+/// This model with two tensors in the place of one.
 fn experts_split(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let split = Golden::read(&g.folder).with_experts_split();
     gradients(gpu, &split, Recompute::Always)
@@ -194,8 +223,9 @@ fn two_samples(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
         norms.sort_by(|a, b| a.0.cmp(&b.0));
         for ((name, found), expected) in norms.iter().zip(g.tensor("gradnorm.batch")) {
             let relative = (found - expected).abs() / expected;
-            if relative.is_nan() || relative > tolerances(gpu)[2] {
-                check(&format!("{what}: norm of {name}"), relative, tolerances(gpu)[2])?;
+            let tolerance = tolerances(gpu)[2];
+            if relative.is_nan() || relative > tolerance {
+                check(&format!("{what}: norm of {name}"), relative, tolerance)?;
             }
         }
     }

@@ -239,7 +239,12 @@ fn rows_that_are_not_a_multiple_of_the_block_fall_back() {
     use GgmlType::*;
     let cases = [
         (Q4_K, 704, Q5_0),
-        (Q5_K, 704, Q8_0), // llama-quantize takes Q5_1
+        (Q5_K, 704, Q5_1),
+        (Q2_K, 704, Q4_0),
+        (Q3_K, 704, Q4_0),
+        (IQ4_XS, 704, IQ4_NL),
+        (MXFP4, 704, MXFP4),
+        (Q3_K, 36, F16),
         (Q6_K, 2112, Q8_0),
         (Q8_0, 2112, Q8_0),
         (Q4_K, 2816, Q4_K),
@@ -344,17 +349,35 @@ fn the_command_writes_the_file_and_a_modelfile() {
     let merge = ["merge", &adapter, "--base", "base.gguf", "--out", "out/merged.gguf"];
     let (success, text) = rullama(&merge, place);
     assert!(success, "{text}");
-    assert_eq!(fs::read_to_string(place.join("out/Modelfile")).expect("there"), "FROM ./merged.gguf\n");
+    assert_eq!(
+        fs::read_to_string(place.join("out/Modelfile")).expect("there"),
+        "FROM ./merged.gguf\nTEMPLATE {{ .Prompt }}\nRENDERER gemma4\nPARSER gemma4\nPARAMETER stop \"<turn|>\"\n\
+         PARAMETER temperature 1\nPARAMETER top_k 64\nPARAMETER top_p 0.95\n"
+    );
     let merged = Base::open(place.join("out/merged.gguf").to_str().expect("UTF-8")).expect("a model");
     let types: Vec<GgmlType> = merged.gguf().tensors().iter().map(|t| t.ty).collect();
     assert!(types.contains(&GgmlType::Q8_0), "{types:?}");
     assert_eq!(fs::read_dir(place.join("out")).expect("readable").count(), 2, "nothing else is left behind");
 
-    // An existing Modelfile is kept.
-    fs::write(place.join("out/Modelfile"), "FROM ./other.gguf\n").expect("written");
+    // Files that exist are replaced with --force only.
+    let before = fs::read(place.join("out/merged.gguf")).expect("there");
     let (success, text) = rullama(&[&merge[..], &["--type", "f16"]].concat(), place);
-    assert!(success && text.contains("exists and was not changed"), "{text}");
-    assert_eq!(fs::read_to_string(place.join("out/Modelfile")).expect("there"), "FROM ./other.gguf\n");
+    assert!(
+        !success && text.contains("out/merged.gguf exists; choose another name with --out, or use"),
+        "{text}"
+    );
+    fs::write(place.join("out/Modelfile"), "FROM ./merged.gguf\nSYSTEM mine\n").expect("written");
+    fs::remove_file(place.join("out/merged.gguf")).expect("there");
+    let (success, text) = rullama(&merge, place);
+    assert!(
+        !success && text.contains("out/Modelfile exists with other contents; choose another folder"),
+        "{text}"
+    );
+    assert_eq!(fs::read_dir(place.join("out")).expect("readable").count(), 1, "nothing is written");
+    let (success, text) = rullama(&[&merge[..], &["--force"]].concat(), place);
+    assert!(success, "{text}");
+    assert_eq!(fs::read(place.join("out/merged.gguf")).expect("there"), before);
+    assert!(!fs::read_to_string(place.join("out/Modelfile")).expect("there").contains("mine"));
 
     for (arguments, expected) in [
         (
@@ -362,7 +385,7 @@ fn the_command_writes_the_file_and_a_modelfile() {
             "--out is the base file ./base.gguf; choose another name",
         ),
         (
-            vec!["merge", &adapter, "--base", "base.gguf", "--out", "a.gguf", "--type", "q3_k"],
+            vec!["merge", &adapter, "--base", "base.gguf", "--out", "a.gguf", "--type", "iq3_s"],
             "expected one of auto, keep",
         ),
         (vec!["merge", &adapter, "--base", "tiny", "--out", "a.gguf"], "adapter_model.safetensors"),

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use rullama_train::base::Module;
 use rullama_train::recipe::{
-    DataFormat, Recipe, RecipeError, Syntax, TargetModules, TrainOn, split_override,
+    DataFormat, Layers, Recipe, RecipeError, Syntax, TargetModules, TrainOn, split_override,
 };
 use rullama_train::run::{self, Data, OpenBase, Steps};
+use serde_json::Value as Json;
 
 const NONE: [(&str, &str); 0] = [];
 
@@ -52,6 +53,22 @@ fn root() -> &'static Path {
 
 /// Tasks and bases of the shipped recipes: four tasks on four bases, and one for the user's own samples.
 const TASKS: [&str; 4] = ["chat", "labels", "stories", "tools"];
+/// The recipes that go on from an adapter that a task has trained.
+const PREFERENCE: [(&str, &str, &str); 2] =
+    [("preference", "tiny", "runs/chat"), ("preference-gemma4-e2b", "gemma4:e2b", "runs/chat-gemma4-e2b")];
+/// The recipes for a model and the user's own data.
+const MODELS: [&str; 9] = [
+    "gemma3-1b",
+    "gemma4-e2b",
+    "gpt-oss-20b",
+    "llama3.1-8b",
+    "llama3.2-1b",
+    "qwen2.5-7b",
+    "qwen3.5-4b",
+    "qwen3-30b-a3b",
+    "qwen3-4b",
+];
+
 const BASES: [(&str, &str); 4] = [
     ("", "tiny"),
     ("-gemma4-31b", "gemma4:31b"),
@@ -70,34 +87,47 @@ fn shipped_recipes_load() {
         names.push(path.file_name().expect("a file").to_string_lossy().into_owned());
     }
     names.sort();
-    let mut expected = vec!["gemma4-e2b.toml".to_string()];
+    let mut expected = MODELS.map(|name| format!("{name}.toml")).to_vec();
     for task in TASKS {
         expected.extend(BASES.map(|(suffix, _)| format!("{task}{suffix}.toml")));
     }
+    expected.extend(PREFERENCE.map(|(name, ..)| format!("{name}.toml")));
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!(names.len(), 17);
+    assert_eq!(names.len(), 27);
 }
 
-/// Runs all steps that need no device, with the tiny base instead of bases that must be downloaded.
+/// The recipe with the tiny base instead of one that must be downloaded.
+fn on_tiny(mut recipe: Recipe) -> Recipe {
+    recipe.model.base = "tiny".into();
+    recipe.data.train = recipe.data.train.iter().map(|file| root().join(file)).collect();
+    recipe
+}
+
+/// Reads the data and plans the steps of a recipe that gives no notices and has at least ten steps.
+fn planned_without_notices(recipe: &Recipe, path: &Path) -> (OpenBase, Data, Steps) {
+    let frozen = OpenBase::open(recipe).unwrap_or_else(|error| panic!("{error}"));
+    let data = Data::read(recipe, &frozen).unwrap_or_else(|error| panic!("{error}"));
+    let notices: Vec<String> = data.notices.iter().map(ToString::to_string).collect();
+    assert!(notices.is_empty(), "{}: {notices:?}", path.display());
+    let steps = Steps::plan_weighted(recipe, &data.train, &data.weights).expect("steps");
+    assert!(steps.plans.len() >= 10, "{}: {} steps", path.display(), steps.plans.len());
+    (frozen, data, steps)
+}
+
+/// Runs all steps that need no device.
 #[test]
 fn shipped_recipes_plan_their_steps() {
     let mut planned = 0;
     for task in TASKS {
         for (suffix, base) in BASES {
             let path = root().join(format!("recipes/{task}{suffix}.toml"));
-            let mut recipe = Recipe::read(&path, &NONE).unwrap_or_else(|error| panic!("{error}"));
+            let recipe = Recipe::read(&path, &NONE).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(recipe.model.base, base, "{}", path.display());
             assert_eq!(recipe.output.dir, Path::new("runs").join(format!("{task}{suffix}")));
-            recipe.model.base = "tiny".into();
-            recipe.data.train = recipe.data.train.iter().map(|file| root().join(file)).collect();
+            let recipe = on_tiny(recipe);
             recipe.check_files().unwrap_or_else(|error| panic!("{error}"));
-            let frozen = OpenBase::open(&recipe).unwrap_or_else(|error| panic!("{error}"));
-            let data = Data::read(&recipe, &frozen).unwrap_or_else(|error| panic!("{error}"));
-            let notices: Vec<String> = data.notices.iter().map(ToString::to_string).collect();
-            assert!(notices.is_empty(), "{}: {notices:?}", path.display());
-            let steps = Steps::plan_weighted(&recipe, &data.train, &data.weights).expect("steps");
-            assert!(steps.plans.len() >= 10, "{}: {} steps", path.display(), steps.plans.len());
+            let (frozen, data, _) = planned_without_notices(&recipe, &path);
             assert!(data.validation.len() >= 40, "{}", path.display());
             run::initial_adapter(&recipe, &frozen.base).unwrap_or_else(|error| panic!("{error}"));
             recipe.eval.samples.iter().for_each(|text| assert!(frozen.prompt(text).is_ok(), "{text}"));
@@ -105,6 +135,17 @@ fn shipped_recipes_plan_their_steps() {
         }
     }
     assert_eq!(planned, 16);
+    for (name, base, adapter) in PREFERENCE {
+        let path = root().join(format!("recipes/{name}.toml"));
+        let recipe = Recipe::read(&path, &NONE).unwrap_or_else(|error| panic!("{error}"));
+        let from: Vec<String> = recipe.lora.init_from.iter().map(ToString::to_string).collect();
+        assert_eq!((&recipe.model.base[..], from), (base, vec![adapter.to_string()]), "{}", path.display());
+        let (_, data, steps) = planned_without_notices(&on_tiny(recipe), &path);
+        for batch in steps.plans.iter().flatten() {
+            let together = |pair: &[usize]| pair[1] == pair[0] + 1 && data.train[pair[0]].side.is_good();
+            assert!(batch.chunks(2).all(together), "the sides of a pair follow each other in a micro-batch");
+        }
+    }
 }
 
 #[test]
@@ -125,7 +166,7 @@ fn the_manual_has_every_key_with_its_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 52, "keys with a documented default");
+    assert_eq!(keys, 74, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -148,12 +189,12 @@ val_size = 0.05
 format = "auto"
 template = "auto"
 train_on = "assistant"
-max_seq_len = 2048
 overlong = "error"
 invalid = "error"
 packing = true
 shuffle = true
 cache = true
+max_file_size = 0.5
 
 [train]
 seed = 42
@@ -173,11 +214,13 @@ max_grad_norm = 1.0
 gradient_checkpointing = "auto"
 offload_experts = "auto"
 max_skipped_steps = 0
+stop_if_diverged = true
 
 [eval]
 steps = 0
 samples = []
 max_new_tokens = 64
+best_metric = "loss"
 keep_best = true
 early_stopping_patience = 0
 
@@ -186,6 +229,9 @@ dir = "runs/a"
 export = ["peft"]
 save_steps = 50
 save_total_limit = 2
+
+[log]
+csv = false
 
 [device]
 backend = "auto"
@@ -205,6 +251,8 @@ alpha = 20
 rslora = true
 dropout = 0.1
 target_modules = ["q_proj", "ffn_down"]
+layers = [3, "8-15", "last 2"]
+rank_pattern = { q_proj = 4, "blk.3.ffn_down" = 2 }
 init_from = ["runs/a=0.7", "runs/b=0.3"]
 allow_other_base = true
 [data]
@@ -220,12 +268,16 @@ invalid = "drop"
 packing = false
 shuffle = false
 cache = "runs/cache"
+max_file_size = 2
+fields = { prompt = "q", completion = "a" }
+system = "Be brief."
 [train]
 seed = 7
 epochs = 2
 max_steps = 10
 batch_size = 4
 gradient_accumulation_steps = 8
+shares = 4
 optimizer = "sgd"
 learning_rate = 2e-4
 adam_beta1 = 0.8
@@ -240,18 +292,27 @@ max_grad_norm = 0
 gradient_checkpointing = true
 offload_experts = false
 max_skipped_steps = 3
+stop_if_diverged = false
 [eval]
 steps = 50
 samples = ["Hello!"]
 max_new_tokens = 16
+metrics = ["regex", "rouge_l"]
+metric_samples = 9
+regex = "^a+$"
+best_metric = "rouge_l"
 keep_best = false
 early_stopping_patience = 4
 [output]
 dir = "runs/b"
 export = ["peft"]
 base_model_name = "google/gemma-4-E2B-it"
+ollama = "me/mine:v2"
 save_steps = 10
 save_total_limit = 5
+[log]
+csv = true
+hook = "cat"
 [device]
 backend = "vulkan"
 gpu = "RTX"
@@ -270,7 +331,7 @@ fn toml_and_json_give_equal_recipes_that_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 53, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 67, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -283,6 +344,12 @@ fn toml_and_json_give_equal_recipes_that_survive_to_toml() {
 fn values_are_read() {
     let recipe = parse(FULL, &NONE).expect("valid");
     assert_eq!(recipe.lora.target_modules, TargetModules::Only(vec![Module::AttnQ, Module::FfnDown]));
+    assert_eq!(recipe.lora.layers, [Layers::Range(3, 3), Layers::Range(8, 15), Layers::Last(2)]);
+    let patterns: Vec<String> =
+        recipe.lora.rank_pattern.iter().map(|(pattern, rank)| format!("{pattern}={rank}")).collect();
+    assert_eq!(patterns, ["attn_q=4", "blk.3.ffn_down=2"]);
+    assert_eq!(accept("lora.layers = 7").lora.layers, [Layers::Range(7, 7)], "one layer");
+    assert_eq!(accept("lora.layers = 'all'").lora.layers, []);
     assert_eq!(recipe.lora.alpha, 20.0);
     assert_eq!(recipe.data.train, [PathBuf::from("a.jsonl"), PathBuf::from("b.jsonl")]);
     assert_eq!(recipe.train.learning_rate, 2e-4);
@@ -291,7 +358,7 @@ fn values_are_read() {
     assert_eq!(accept("data.valid = 'v'").data.val_size, 0.0, "nothing is split off beside data.valid");
     assert_eq!(accept("train.warmup_steps = 0").train.warmup_ratio, 0.0, "warmup_steps = 0 is no warm-up");
     assert_eq!(accept("data.val_size = 20").data.val_size, 20.0);
-    assert_eq!(TargetModules::AllLinear.modules().len(), 9);
+    assert_eq!(TargetModules::AllLinear.modules().len(), 14);
 }
 
 #[test]
@@ -307,7 +374,10 @@ fn unknown_keys_suggest_the_most_similar() {
         "train.lr = 1",
         "r.toml:4:7: unknown key `lr` in [train]; did you mean `learning_rate` in [train]?",
     );
-    refuse("train.beta1 = 1", "r.toml:4:7: unknown key `beta1` in [train]; did you mean `adam_beta1`?");
+    refuse(
+        "train.beta1 = 1",
+        "r.toml:4:7: unknown key `beta1` in [train]; did you mean `adam_beta1` in [train]?",
+    );
     refuse(
         "train.maxseqlen = 1",
         "r.toml:4:7: unknown key `maxseqlen` in [train]; did you mean `max_seq_len` in [data]?",
@@ -319,12 +389,12 @@ fn unknown_keys_suggest_the_most_similar() {
     refuse("[loar]\nrank = 8", "r.toml:4:2: unknown section [loar]; did you mean [lora]?");
     refuse(
         "[zzzzzz]\nrank = 8",
-        "r.toml:4:2: unknown section [zzzzzz]; the sections are model, lora, data, train, eval, output, device",
+        "r.toml:4:2: unknown section [zzzzzz]; the sections are model, lora, data, train, eval, output, log, device",
     );
     refuse(
         "eval.zzzzzzzz = 8",
-        "r.toml:4:6: unknown key `zzzzzzzz` in [eval]; [eval] takes steps, samples, max_new_tokens, keep_best, \
-         early_stopping_patience",
+        "r.toml:4:6: unknown key `zzzzzzzz` in [eval]; [eval] takes steps, samples, max_new_tokens, metrics, \
+         metric_samples, regex, best_metric, keep_best, early_stopping_patience",
     );
     refuse_json(
         "{\n  \"lora\": {\"rank\": 8,\n    \"rnak\": 8}}",
@@ -342,6 +412,7 @@ fn adapters_and_fingerprints_are_read_from_text() {
     assert_eq!(paths(""), [""; 0]);
     assert_eq!(paths("lora.init_from = 'runs/old'"), ["runs/old"]);
     assert_eq!(paths("lora.init_from = ['a=0.5', 'b']"), ["a=0.5", "b"]);
+    refuse("lora.alpha = 1e39", "r.toml:4:14: lora.alpha = 1e39: expected a number > 0 that f32 can hold");
     refuse("lora.init_from = []", "r.toml:4:18: lora.init_from = []: expected at least one path");
     refuse(
         "lora.init_from = ['a', 7]",
@@ -364,7 +435,10 @@ fn adapters_and_fingerprints_are_read_from_text() {
 
 #[test]
 fn planned_keys_are_not_typos() {
-    refuse("lora.layers = '0..4'", "r.toml:4:6: `layers` in [lora] is not supported yet; remove it");
+    refuse(
+        "lora.alpha_pattern = { q_proj = 4 }",
+        "r.toml:4:6: `alpha_pattern` in [lora] is not supported yet; remove it",
+    );
     refuse(
         "output.export = ['peft', 'merged-gguf']",
         "r.toml:4:26: output.export = \"merged-gguf\" is not supported yet; remove it",
@@ -399,7 +473,7 @@ fn errors_name_both_types() {
         "r.toml:4:25: train.offload_experts: expected \"auto\", true or false, found the string \"host\"",
     );
     refuse_json(
-        "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\n  \"rank\": null}}",
+        "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\n  \"rank\": null}, \"data\": {\"train\": \"a\"}, \"output\": {\"dir\": \"b\"}}",
         "r.json:3:11: lora.rank: expected an integer, found null",
     );
     refuse_json("[1]", "r.json:1:1: expected an object of sections, found a list");
@@ -409,7 +483,7 @@ fn errors_name_both_types() {
 fn out_of_range_errors_name_the_range() {
     refuse("train.learning_rate = -1", "r.toml:4:23: train.learning_rate = -1: expected a number > 0");
     refuse("train.learning_rate = nan", "r.toml:4:23: train.learning_rate = NaN: expected a number > 0");
-    refuse("lora.alpha = inf", "r.toml:4:14: lora.alpha = inf: expected a number > 0");
+    refuse("lora.alpha = inf", "r.toml:4:14: lora.alpha = inf: expected a number > 0 that f32 can hold");
     refuse("lora.rank = 0", "r.toml:4:13: lora.rank = 0: expected an integer >= 1");
     refuse("train.epochs = -3", "r.toml:4:16: train.epochs = -3: expected an integer >= 1");
     refuse(
@@ -437,6 +511,11 @@ fn out_of_range_errors_name_the_range() {
         "r.toml:4:24: lora.target_modules = \"q_prj\": expected the name of a module; did you mean \"q_proj\"?",
     );
     refuse(
+        "lora.target_modules = ['nextn.eh_proj']",
+        "r.toml:4:24: lora.target_modules = \"nextn.eh_proj\": expected a module that replies use; layers for multi-token prediction are \
+         not trained",
+    );
+    refuse(
         "lora.target_modules = ['q_proj', 'attn_q']",
         "r.toml:4:34: lora.target_modules = \"attn_q\": expected each module once",
     );
@@ -444,9 +523,31 @@ fn out_of_range_errors_name_the_range() {
         "lora.target_modules = 'all'",
         "r.toml:4:23: lora.target_modules = \"all\": expected \"all-linear\" or a list of module names",
     );
+    let layers = "\"all\", numbers from 0 such as 3, ranges such as \"8-15\", \"last 8\", or a list of these";
+    for (text, found) in
+        [("'0..4'", "\"0..4\""), ("[]", "[]"), ("'9-8'", "\"9-8\""), ("-1", "-1"), ("'last 0'", "\"last 0\"")]
+    {
+        refuse(
+            &format!("lora.layers = {text}"),
+            &format!("r.toml:4:15: lora.layers = {found}: expected {layers}"),
+        );
+    }
+    refuse("lora.layers = true", &format!("r.toml:4:15: lora.layers: expected {layers}, found true"));
+    refuse(
+        "lora.rank_pattern = { q_prj = 4 }",
+        "r.toml:4:23: unknown module `q_prj` in lora.rank_pattern; did you mean \"q_proj\"?",
+    );
+    refuse(
+        "lora.rank_pattern = { q_proj = 0 }",
+        "r.toml:4:32: lora.rank_pattern = 0: expected a rank of 1 or more",
+    );
+    refuse(
+        "lora.rank_pattern = { q_proj = 4, attn_q = 8 }",
+        "r.toml:4:21: lora.rank_pattern: `attn_q` is named twice; remove one of the two",
+    );
     refuse_json(
-        "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\"alpha\": 1e999}}",
-        "r.json:2:20: lora.alpha = inf: expected a number > 0",
+        "{\"model\": {\"base\": \"tiny\"},\n \"lora\": {\"alpha\": 1e999}, \"data\": {\"train\": \"a\"}, \"output\": {\"dir\": \"b\"}}",
+        "r.json:2:20: lora.alpha = inf: expected a number > 0 that f32 can hold",
     );
 }
 
@@ -469,6 +570,35 @@ fn contradictions_are_rejected() {
         "eval.early_stopping_patience = 3",
         "r.toml:4:32: eval.early_stopping_patience: it counts evaluations, but eval.steps is 0; set eval.steps, or remove this key",
     );
+    refuse(
+        "eval.metrics = ['regex']",
+        "r.toml:4:16: eval.metrics: \"regex\" needs a pattern: set eval.regex, such as '^(yes|no)$'",
+    );
+    refuse(
+        "eval.regex = 'a'",
+        "r.toml:4:14: eval.regex: it is the pattern of the metric \"regex\": add that to eval.metrics, or remove this key",
+    );
+    refuse(
+        "eval.metrics = ['regex']\neval.regex = '(a'",
+        "r.toml:5:14: eval.regex: \"(a\" is not a regular expression: error: unclosed group",
+    );
+    refuse(
+        "eval.metric_samples = 5",
+        "r.toml:4:23: eval.metric_samples: there are no eval.metrics; set them, or remove this key",
+    );
+    refuse(
+        "eval.metrics = ['json']\neval.best_metric = 'rouge_l'",
+        "r.toml:5:20: eval.best_metric: eval.metrics does not have it; add \"rouge_l\" there",
+    );
+    refuse(
+        "eval.metrics = ['bleu']",
+        "r.toml:4:17: eval.metrics = \"bleu\": expected one of `exact_match`, `regex`, `json`, `rouge_l`",
+    );
+    refuse(
+        "output.ollama = 'a b'",
+        "r.toml:4:17: output.ollama: \"a b\" is not a name in Ollama's form [host/][namespace/]model[:tag]; use letters, digits, \
+         `.`, `_` and `-`",
+    );
 }
 
 #[test]
@@ -476,9 +606,10 @@ fn changes_that_affect_the_result_are_listed() {
     let (earlier, later) = (accept(""), parse(FULL, &NONE).expect("valid"));
     assert_eq!(earlier.changes_since(&earlier), []);
     let keys: Vec<String> = later.changes_since(&earlier).into_iter().map(|c| c.key).collect();
-    let expected = "lora.rank lora.alpha lora.rslora lora.dropout lora.target_modules lora.init_from data.val_size \
+    let expected = "lora.rank lora.alpha lora.rslora lora.dropout lora.target_modules lora.layers \
+                    lora.rank_pattern lora.init_from data.val_size data.system \
                     data.max_seq_len data.packing data.shuffle train.seed train.epochs train.max_steps train.batch_size \
-                    train.gradient_accumulation_steps train.optimizer train.learning_rate train.adam_beta1 \
+                    train.gradient_accumulation_steps train.shares train.optimizer train.learning_rate train.adam_beta1 \
                     train.adam_beta2 train.adam_epsilon train.lr_scheduler train.min_lr_ratio train.warmup_ratio \
                     train.warmup_steps train.weight_decay train.max_grad_norm";
     assert_eq!(keys.join(" "), expected);
@@ -709,6 +840,136 @@ fn templates_and_caches_are_names_or_paths() {
     );
     refuse(
         "data.train_on = 'user'",
-        "r.toml:4:17: data.train_on = \"user\": expected one of `assistant`, `last_assistant`, `all`",
+        "r.toml:4:17: data.train_on = \"user\": expected one of `assistant`, `answers`, `last_assistant`, `all`",
     );
+}
+
+#[test]
+fn samples_have_other_names_of_keys() {
+    let text = "data.fields = { prompt = 'q', completion = 'a' }\ndata.system = 'Be brief.'";
+    let recipe = accept(text);
+    assert_eq!(recipe.data.fields, [("completion".into(), "a".into()), ("prompt".into(), "q".into())]);
+    assert_eq!(recipe.data.training()[0].fields, recipe.data.fields);
+    let again =
+        parse(&recipe.to_toml(), &NONE).unwrap_or_else(|error| panic!("{error}\n{}", recipe.to_toml()));
+    assert_eq!(again.data.system, recipe.data.system);
+    refuse(
+        "data.fields = 'q'",
+        "r.toml:4:15: data.fields: expected a table such as { prompt = \"question\", completion = \"answer\" }, found the string \"q\"",
+    );
+    refuse(
+        "data.fields = { promt = 'q' }",
+        "r.toml:4:17: unknown key `promt` in data.fields; did you mean `prompt`?",
+    );
+    refuse(
+        "data.fields = { prompt = 'q', completion = 'q' }",
+        "r.toml:4:44: data.fields = \"q\": expected each key or column once",
+    );
+    let own = "model.base = 'tiny'\noutput.dir = 'o'\n[data]\nfields = { text = 'b' }\n[[data.sources]]\npath = 'a'\n\
+               [[data.sources]]\npath = 'c'\nfields = { text = 'd' }\n";
+    let sources = parse(own, &NONE).expect("sound").data.sources;
+    assert_eq!(sources.iter().map(|s| s.fields[0].1.as_str()).collect::<Vec<_>>(), ["b", "d"]);
+}
+
+/// Problems of a value under the part of JSON Schema that the recipe's schema uses.
+fn problems(schema: &Json, value: &Json, path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut fail = |problem: &str| found.push(format!("{path}: {problem}: {value}"));
+    if let Some(ty) = schema["type"].as_str() {
+        let fits = match ty {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "boolean" => value.is_boolean(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "number" => value.is_number(),
+            other => panic!("type {other}"),
+        };
+        if !fits {
+            fail(ty);
+        }
+    }
+    if schema["enum"].as_array().is_some_and(|values| !values.contains(value)) {
+        fail("enum");
+    }
+    if schema.get("const").is_some_and(|only| only != value) {
+        fail("const");
+    }
+    if schema["anyOf"].as_array().is_some_and(|any| any.iter().all(|s| !problems(s, value, path).is_empty()))
+    {
+        fail("anyOf");
+    }
+    if schema["minimum"].as_u64().zip(value.as_u64()).is_some_and(|(least, value)| value < least) {
+        fail("minimum");
+    }
+    for key in schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str) {
+        if value.get(key).is_none() {
+            fail(&format!("required {key}"));
+        }
+    }
+    for (key, inside) in value.as_object().into_iter().flatten() {
+        match schema["properties"].get(key) {
+            Some(schema) => found.extend(problems(schema, inside, &format!("{path}.{key}"))),
+            None if schema["additionalProperties"] == false => found.push(format!("{path}: unknown {key}")),
+            None => {}
+        }
+    }
+    for item in value.as_array().into_iter().flatten().filter(|_| schema["items"].is_object()) {
+        found.extend(problems(&schema["items"], item, path));
+    }
+    found
+}
+
+#[test]
+fn the_schema_accepts_every_recipe_and_describes_every_key() {
+    let schema = rullama_train::recipe::schema();
+    let check = |text: &str| {
+        let table: toml::Table = toml::from_str(text).expect("TOML");
+        problems(&schema, &serde_json::to_value(table).expect("JSON"), "")
+    };
+    for entry in std::fs::read_dir(root().join("recipes")).expect("the repository has recipes/") {
+        let path = entry.expect("a readable folder").path();
+        let text = std::fs::read_to_string(&path).expect("a recipe");
+        assert_eq!(check(&text), [""; 0], "{}", path.display());
+        // With every default filled in.
+        let recipe = Recipe::read(&path, &NONE).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(check(&recipe.to_toml()), [""; 0], "{}", path.display());
+    }
+    for (section, keys) in schema["properties"].as_object().expect("sections") {
+        for (key, described) in keys["properties"].as_object().into_iter().flatten() {
+            let has_type = ["type", "enum", "anyOf"].iter().any(|word| described.get(word).is_some());
+            let text = described["description"].as_str().unwrap_or_default();
+            assert!(has_type && !text.is_empty(), "{section}.{key}: {described}");
+        }
+    }
+    let data = &schema["properties"]["data"]["properties"];
+    assert_eq!(data["max_seq_len"]["minimum"], 2);
+    assert_eq!(data["overlong"]["enum"], serde_json::json!(["error", "drop", "truncate"]));
+    assert_eq!(data["sources"]["items"]["required"], serde_json::json!(["path"]));
+    let refused = |rest: &str, expected: &str| {
+        let found = check(&format!("{REQUIRED}{rest}"));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{rest}: {found:?}");
+    };
+    refused("lora.rnak = 1", ".lora: unknown rnak");
+    refused("lora.rank = 0", ".lora.rank: minimum");
+    refused("data.format = 'csv'", ".data.format: enum");
+    refused("output.export = ['gguf']", ".output.export: enum");
+    refused("train.epochs = 'many'", ".train.epochs: integer");
+    refused("[[data.sources]]\nweight = 2", ".data.sources: required path");
+    // Editors find the schema of a JSON recipe under a key of its own.
+    let json =
+        r#"{"$schema": "x", "model": {"base": "tiny"}, "data": {"train": "a"}, "output": {"dir": "o"}}"#;
+    assert!(Recipe::parse(json, Syntax::Json, "r.json", &NONE).is_ok());
+}
+
+#[test]
+fn common_slips_get_a_hint() {
+    refuse(
+        "output.export = 'gguf'",
+        "r.toml:4:17: output.export: expected a list of strings such as [\"gguf-lora\"], found the string \"gguf\"",
+    );
+    for path in ["C:\\new\\my.csv", "C:\\Users\\my.csv"] {
+        let error = parse(&format!("data.train = \"{path}\""), &NONE).expect_err("an escape").to_string();
+        assert!(error.ends_with("; write a path with \\ in 'single quotes', or with / instead"), "{error}");
+    }
 }

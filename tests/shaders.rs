@@ -8,7 +8,7 @@ use naga::front::wgsl;
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, Module};
 use rullama_train::base::formats::GgmlType;
-use rullama_train::gpu::shader::{SOURCES, expand};
+use rullama_train::gpu::shader::{SOURCES, expand, for_browsers};
 use rullama_train::ops::op;
 
 /// WebGPU's default limits (W3C WebGPU, section 3.6.2).
@@ -78,7 +78,8 @@ fn combinations() -> Vec<Combination> {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    assert_eq!(combinations.len(), 368, "checked {names:?}");
+    let expected = 165 + 25 * GgmlType::SUPPORTED.len();
+    assert_eq!(combinations.len(), expected, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import, a loop or an #if is left", c.name);
@@ -128,10 +129,11 @@ fn limits_of_every_browser() {
 /// than naga.
 #[test]
 fn shaders_for_browsers_are_written_to_a_file() {
-    let plain = combinations().into_iter().filter(|c| c.plain).map(|c| (c.name, c.text.into()));
-    let plain: serde_json::Map<String, serde_json::Value> = plain.collect();
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plain_shaders.json");
-    fs::write(file, serde_json::to_vec(&plain).expect("text")).expect("the build folder can be written");
+    let all = combinations().into_iter().filter(|c| !c.text.contains("enable wgpu_"));
+    let all: serde_json::Map<String, serde_json::Value> =
+        all.map(|c| (c.name, for_browsers(&c.text).into())).collect();
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("browser_shaders.json");
+    fs::write(file, serde_json::to_vec(&all).expect("text")).expect("the build folder can be written");
 }
 
 #[test]
@@ -201,8 +203,10 @@ fn params_are_twins() {
         let wgsl: Vec<String> = members.iter().map(member).collect();
 
         let file = rust_twin(shader);
-        let shared = source.contains("#import common/attention_part");
-        let home = if shared { "common/attention_part".to_string() } else { twin_of(shader) };
+        let shared = ["common/attention_part", "common/delta"]
+            .into_iter()
+            .find(|shared| source.contains(&format!("#import {shared}")));
+        let home = shared.map_or_else(|| twin_of(shader), str::to_string);
         let head = format!("/// Twin of `Params` in shaders/{home}.wgsl");
         let (_, after) =
             file.split_once(&head).unwrap_or_else(|| panic!("no struct of src/ops says {head:?}"));

@@ -1,25 +1,31 @@
 //! The tokenizer against Hugging Face's ids on the tiny vocabulary, and against llama.cpp's own test on the full one.
 //!
 //! `RULLAMA_TOKENIZER_GGUF` names llama.cpp's `ggml-vocab-gemma-4.gguf`, with its `.inp` and `.out` beside it.
+//! `RULLAMA_VOCABULARIES` names the folder of all of these, llama.cpp's `models`.
 
 use std::path::Path;
 use std::time::Instant;
 
+#[path = "common/families.rs"]
+mod common_families;
 #[path = "common/template.rs"]
 mod common_template;
 
+use common_families::{by_scores, byte_level, fixture as families, strings};
 use common_template::{Case, DAY};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rullama_train::base::Gguf;
 use rullama_train::data::template::{Jinja, Template, TemplateError, TrainOn};
-use rullama_train::data::tokenizer::{DecodeStream, Special, Tokenizer, TokenizerData};
-use rullama_train::families::gemma4;
+use rullama_train::data::tokenizer::{DecodeStream, Special, Tokenizer, TokenizerData, TokenizerSpec};
+use rullama_train::families::{gemma3, gemma4, llama, qwen3};
+use sha2::{Digest, Sha256};
 use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
 
 const FULL: &str = "RULLAMA_TOKENIZER_GGUF";
+const VOCABULARIES: &str = "RULLAMA_VOCABULARIES";
 
 fn main() {
     let full = std::env::var(FULL).ok();
@@ -27,6 +33,13 @@ fn main() {
     let of_full = |name: &str, test: fn(&str) -> Result<(), Failed>| {
         let path = full.clone().unwrap_or_default();
         let hint = if missing { format!(" (set {FULL} to ggml-vocab-gemma-4.gguf)") } else { String::new() };
+        Trial::test(format!("{name}{hint}"), move || test(&path)).with_ignored_flag(missing)
+    };
+    let folder = std::env::var(VOCABULARIES).ok();
+    let of_vocabularies = |name: &str, test: fn(&str) -> Result<(), Failed>| {
+        let (path, missing) = (folder.clone().unwrap_or_default(), folder.is_none());
+        let hint =
+            if missing { format!(" (set {VOCABULARIES} to llama.cpp's models/)") } else { String::new() };
         Trial::test(format!("{name}{hint}"), move || test(&path)).with_ignored_flag(missing)
     };
     let trials = vec![
@@ -41,6 +54,15 @@ fn main() {
         Trial::test("what_is_not_gemma_4_is_refused", what_is_not_gemma_4_is_refused),
         Trial::test("words_have_the_ids_of_whole_lines", words_have_the_ids_of_whole_lines),
         Trial::test("joints_are_where_a_token_covers_both_sides", joints_are_where_a_token_covers_both_sides),
+        Trial::test("byte_level_ids_are_hugging_faces", byte_level_ids_are_hugging_faces),
+        Trial::test("ids_by_scores_are_sentencepieces", ids_by_scores_are_sentencepieces),
+        Trial::test("byte_level_text_and_joints", byte_level_text_and_joints),
+        Trial::test("families_refuse_other_tokenizers", families_refuse_other_tokenizers),
+        Trial::test("sequences_start_and_end_as_the_file_says", sequences_start_and_end_as_the_file_says),
+        of_vocabularies(
+            "published_vocabularies_have_llama_cpp_ids",
+            published_vocabularies_have_llama_cpp_ids,
+        ),
         of_full("full_vocabulary_has_llama_cpp_ids", full_vocabulary_has_llama_cpp_ids),
         of_full("its_own_template_renders_as_in_transformers", its_own_template_renders_as_in_transformers),
     ];
@@ -202,8 +224,7 @@ fn ollama_dialect_is_the_same_tokenizer() -> Result<(), Failed> {
 fn special_ids_are_found() -> Result<(), Failed> {
     let tokenizer = tiny();
     // Positions in the tiny model's list of special tokens; the file itself names only 6 as end of generation.
-    equal("bos", tokenizer.bos(), 2)?;
-    equal("<|turn>", tokenizer.turn_start(), 5)?;
+    equal("bos", tokenizer.bos(), Some(2))?;
     equal("<turn|>", tokenizer.turn_end(), 6)?;
     equal("eos", tokenizer.eos(), &[1, 6])?;
     equal("V", tokenizer.vocab_size(), 2048)
@@ -227,10 +248,16 @@ fn what_is_not_gemma_4_is_refused() -> Result<(), Failed> {
     )?;
     refused(&|d| d.pre = Some("llama-bpe".into()), "tokenizer.ggml.pre is \"llama-bpe\"")?;
     refused(&|d| d.merges.clear(), "tokenizer.ggml.merges is \"\", expected a list")?;
-    refused(&|d| d.add_space_prefix = true, "tokenizer.ggml.add_space_prefix is \"true\", expected false")?;
+    refused(
+        &|d| d.add_space_prefix = Some(true),
+        "tokenizer.ggml.add_space_prefix is \"true\", expected false",
+    )?;
     refused(&|d| d.token_types.truncate(2047), "has 2047 entries for 2048 tokens")?;
-    refused(&|d| d.bos = 2048, "tokenizer.ggml.bos_token_id is 2048, but the vocabulary has 2048 tokens")?;
-    refused(&|d| d.bos = 3, "tokenizer.ggml.bos_token_id is \"<unk>\", expected the token <bos>")?;
+    refused(
+        &|d| d.bos = Some(2048),
+        "tokenizer.ggml.bos_token_id is 2048, but the vocabulary has 2048 tokens",
+    )?;
+    refused(&|d| d.bos = Some(3), "tokenizer.ggml.bos_token_id is \"<unk>\", expected the token <bos>")?;
     refused(&|d| d.eos.push(u32::MAX), "tokenizer.ggml.eos_token_id is 4294967295")?;
     refused(&|d| d.tokens[6] = "<end>".into(), "no token \"<turn|>\"")?;
     refused(&|d| d.tokens[10 + 0xAB] = "byte".into(), "no token \"<0xAB>\"")?;
@@ -241,7 +268,14 @@ fn what_is_not_gemma_4_is_refused() -> Result<(), Failed> {
     // Longer than every token: the crate's join buffer would overrun.
     refused(&|d| d.merges[3] = format!("{0} {0}", d.tokens[9]), "tokenizer.ggml.merges[3]")?;
     refused(
-        &|d| *d = TokenizerData { model: "gemma4".into(), merges: vec!["a b".into()], ..Default::default() },
+        &|d| {
+            *d = TokenizerData {
+                model: "gemma4".into(),
+                merges: vec!["a b".into()],
+                bos: Some(2),
+                ..Default::default()
+            }
+        },
         "0 tokens",
     )
 }
@@ -292,6 +326,170 @@ fn words_have_the_ids_of_whole_lines() -> Result<(), Failed> {
     many.tokens.extend(tokens);
     many.token_types.resize(many.tokens.len(), 1);
     check_words(many)
+}
+
+fn built(data: TokenizerData, spec: &'static TokenizerSpec) -> Result<Tokenizer, Failed> {
+    Tokenizer::new(data, spec).map_err(|error| error.to_string().into())
+}
+
+/// Compares the ids of all texts with those in the fixture under `name`.
+fn compare(tokenizer: &Tokenizer, name: &str) -> Result<(), Failed> {
+    let fixture = families();
+    let (texts, expected) = (strings(&fixture["texts"]), strings(&fixture["ids"][name]));
+    equal("texts", (texts.len(), expected.len()), (500, 500))?;
+    for (text, expected) in texts.iter().zip(expected).filter(|(_, expected)| !expected.is_empty()) {
+        let ids = tokenizer.encode(text, Special::Parse);
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let digest: String = Sha256::digest(bytes)[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        let tokens: Vec<String> = ids.iter().map(|&id| tokenizer.decode(&[id])).collect();
+        equal(&format!("{name}: ids of {text:?}, {ids:?}, {tokens:?}"), digest, expected)?;
+    }
+    Ok(())
+}
+
+fn byte_level_ids_are_hugging_faces() -> Result<(), Failed> {
+    let names = [
+        "qwen2",
+        "deepseek-r1-qwen",
+        "qwen35",
+        "llama-bpe",
+        "gpt-4o",
+        "tekken",
+        "smollm",
+        "gpt-2",
+        "default",
+    ];
+    names.into_iter().try_for_each(|name| compare(&built(byte_level(name), &llama::TOKENIZER)?, name))
+}
+
+fn ids_by_scores_are_sentencepieces() -> Result<(), Failed> {
+    compare(&built(by_scores(false), &gemma3::TOKENIZER)?, "scores")?;
+    // As llama.cpp does it, a space also stands in front of text behind a control token.
+    let tokenizer = built(by_scores(true), &llama::TOKENIZER)?;
+    compare(&tokenizer, "scores with a space in front")?;
+    let id = |token: &str| tokenizer.id(token).expect("a token");
+    let ids = tokenizer.encode("<start_of_turn>a<end_of_turn>", Special::Parse);
+    equal("behind a control token", ids, vec![id("<start_of_turn>"), id("▁a"), id("<end_of_turn>")])?;
+    let mut ids = tokenizer.encode("a", Special::Parse);
+    tokenizer.append("a", Special::Parse, &mut ids);
+    equal("further text", ids, vec![id("▁a"), id("a")])
+}
+
+fn byte_level_text_and_joints() -> Result<(), Failed> {
+    let data =
+        [byte_level("deepseek-r1-qwen"), byte_level("llama-bpe"), byte_level("gpt-2"), by_scores(false)];
+    for data in data {
+        let tokenizer = built(data, &llama::TOKENIZER)?;
+        let (mut joined, mut compared) = (0, 0);
+        for text in strange_texts().iter().map(|text| text.replace("<turn|>", "<|im_end|>")).take(250) {
+            for special in [Special::Parse, Special::Plain] {
+                let ids = tokenizer.encode(&text, special);
+                equal(&format!("{special:?} {ids:?}"), tokenizer.decode(&ids), text.clone())?;
+                let control =
+                    ids.iter().filter(|&&id| tokenizer.find_control(&tokenizer.decode(&[id])).is_some());
+                equal("control tokens", special == Special::Plain && control.count() > 0, false)?;
+            }
+            let whole = tokenizer.encode(&text, Special::Parse);
+            for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
+                let mut halves = tokenizer.encode(&text[..at], Special::Parse);
+                tokenizer.append(&text[at..], Special::Parse, &mut halves);
+                equal(&format!("{text:?} at {at}"), tokenizer.joins_at(&text, at), halves != whole)?;
+                joined += usize::from(halves != whole);
+                compared += 1;
+            }
+        }
+        assert!(joined > 30 && joined < compared, "{joined} joints of {compared}");
+    }
+    Ok(())
+}
+
+fn families_refuse_other_tokenizers() -> Result<(), Failed> {
+    let refused = |data: TokenizerData, spec: &'static TokenizerSpec, expected: &str| {
+        let found = Tokenizer::new(data, spec).err().map_or("no error".to_owned(), |error| error.to_string());
+        let fits = found.contains(expected).then_some(());
+        fits.ok_or_else(|| Failed::from(format!("found {found:?}, expected {expected:?}")))
+    };
+    let known = "\"qwen9\", expected one of qwen2, deepseek-r1-qwen, qwen35, llama-bpe, llama3, llama-v3, gpt-4o, llama4, \
+                 tekken, smollm, gpt-2, default";
+    refused(byte_level("qwen9"), &qwen3::TOKENIZER, known)?;
+    let data = TokenizerData { pre: None, ..byte_level("qwen2") };
+    refused(data, &qwen3::TOKENIZER, "tokenizer.ggml.pre is missing, expected one of qwen2")?;
+    refused(by_scores(false), &qwen3::TOKENIZER, "tokenizer.ggml.model is \"llama\", expected \"gpt2\"")?;
+    refused(byte_level("qwen2"), &gemma3::TOKENIZER, "tokenizer.ggml.model is \"gpt2\", expected \"llama\"")?;
+    let mut data = byte_level("qwen2");
+    data.merges.truncate(1);
+    data.tokens.iter_mut().filter(|token| *token == "Ā").for_each(|token| *token = "damaged".into());
+    refused(data, &qwen3::TOKENIZER, "no token for the byte 0x00")?;
+    let mut data = by_scores(false);
+    data.scores.pop();
+    refused(data, &gemma3::TOKENIZER, "tokenizer.ggml.scores has 1799 entries for 1800 tokens")?;
+    let data = TokenizerData { scores: Vec::new(), ..by_scores(false) };
+    refused(data, &gemma3::TOKENIZER, "tokenizer.ggml.scores is missing")?;
+    let data = TokenizerData { bos: None, add_bos: Some(true), ..byte_level("llama-bpe") };
+    refused(data, &llama::TOKENIZER, "tokenizer.ggml.bos_token_id is missing")?;
+    let mut data = byte_level("llama-bpe");
+    (data.eos, data.eos_token) = (Vec::new(), None);
+    data.tokens.iter_mut().filter(|token| *token == "<|im_end|>").for_each(|token| *token = "<|x|>".into());
+    refused(data, &llama::TOKENIZER, "no token that ends a turn")
+}
+
+fn sequences_start_and_end_as_the_file_says() -> Result<(), Failed> {
+    let bos = |data: TokenizerData| built(data, &llama::TOKENIZER).map(|tokenizer| tokenizer.bos().is_some());
+    equal("llama-bpe", bos(byte_level("llama-bpe"))?, true)?;
+    equal("llama-bpe, off", bos(TokenizerData { add_bos: Some(false), ..byte_level("llama-bpe") })?, false)?;
+    equal("qwen2", bos(byte_level("qwen2"))?, false)?;
+    equal("qwen2, on", bos(TokenizerData { add_bos: Some(true), ..byte_level("qwen2") })?, true)?;
+    equal("scores", bos(by_scores(true))?, true)?;
+    let tokenizer = built(byte_level("qwen2"), &qwen3::TOKENIZER)?;
+    let (end, texts) = (tokenizer.id("<|im_end|>"), (tokenizer.bos_token(), tokenizer.eos_token()));
+    equal(
+        "turn end",
+        (Some(tokenizer.turn_end()), tokenizer.eos().to_vec()),
+        (end, end.into_iter().collect()),
+    )?;
+    equal("texts", texts, (Some("<|begin|>"), Some("<|im_end|>")))?;
+    // A base model's file names the end of a text; its chats end as those of the instruction-tuned model.
+    let mut data = byte_level("llama-bpe");
+    let text_end = data.tokens.len() as u32;
+    data.tokens.push("<|end_of_text|>".into());
+    data.token_types.push(3);
+    (data.eos, data.eos_token) = (vec![text_end], Some(text_end));
+    let tokenizer = built(data, &llama::TOKENIZER)?;
+    equal("base model", (Some(tokenizer.turn_end()), tokenizer.end_of_text()), (end, text_end))?;
+    equal("both end generation", tokenizer.eos().len(), 2)
+}
+
+/// llama.cpp's own vocabularies, with texts in `.inp` and ids of Hugging Face's tokenizers in `.out`.
+fn published_vocabularies_have_llama_cpp_ids(folder: &str) -> Result<(), Failed> {
+    let all: [(&str, &'static TokenizerSpec); 5] = [
+        ("qwen2", &qwen3::TOKENIZER),
+        ("qwen35", &qwen3::TOKENIZER),
+        ("llama-bpe", &llama::TOKENIZER),
+        ("llama-spm", &llama::TOKENIZER),
+        ("gpt-2", &llama::TOKENIZER),
+    ];
+    for (name, spec) in all {
+        let path = format!("{folder}/ggml-vocab-{name}.gguf");
+        let gguf = Gguf::open(Path::new(&path)).map_err(|error| error.to_string())?;
+        let start = Instant::now();
+        let data = TokenizerData::from_gguf(&gguf).map_err(|error| error.to_string())?;
+        let tokenizer = built(data, spec)?;
+        println!("{name}: {} tokens in {:?}", tokenizer.vocab_size(), start.elapsed());
+        let read = |extension: &str| std::fs::read_to_string(format!("{path}.{extension}"));
+        let inputs = read("inp").map_err(|error| error.to_string())?;
+        let outputs = read("out").map_err(|error| error.to_string())?;
+        let texts: Vec<&str> = inputs.split_terminator("\n__ggml_vocab_test__\n").collect();
+        let lines: Vec<&str> = outputs.split_terminator('\n').collect();
+        equal("texts in .inp and lines in .out", texts.len(), lines.len())?;
+        for (text, line) in texts.iter().zip(lines) {
+            if name == "qwen35" && text.chars().any(|c| ('\u{300}'..'\u{370}').contains(&c)) {
+                continue; // Hugging Face's tokenizer composes characters, llama.cpp's does not
+            }
+            let expected: Vec<u32> = line.split_whitespace().map(|id| id.parse().expect("an id")).collect();
+            equal(&format!("{name}: ids of {text:?}"), tokenizer.encode(text, Special::Plain), expected)?;
+        }
+    }
+    Ok(())
 }
 
 fn joints_are_where_a_token_covers_both_sides() -> Result<(), Failed> {

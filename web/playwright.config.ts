@@ -9,6 +9,9 @@ import { launchOptions } from "./tests/browser";
 const built = process.env.CARGO_TARGET_DIR ?? fileURLToPath(new URL("../target", import.meta.url));
 const program = join(built, "release", "rullama-train");
 
+// The port of the page with a fake trainer; two checkouts on one machine need different ones.
+const port = Number(process.env.RULLAMA_PORT ?? 4174);
+
 const serve = (port: number) => `http://localhost:${port}/`;
 const at = (port: number) => `--host localhost --port ${port} --strictPort`;
 
@@ -28,13 +31,13 @@ export default defineConfig({
     launchOptions,
   },
   projects: [
-    { name: "page", testDir: "tests/page", use: { baseURL: serve(4174) } },
+    { name: "page", testDir: "tests/page", use: { baseURL: serve(port) } },
     // With a software renderer, compiling the kernels takes most of a minute.
     { name: "whole", testDir: "tests/whole", timeout: 1_200_000, expect: { timeout: 400_000 }, use: { baseURL: serve(4173) } },
   ],
   webServer: [
     // The page with a fake trainer.
-    { command: `node_modules/.bin/vite build --mode fake --outDir dist-fake && node_modules/.bin/vite preview --outDir dist-fake ${at(4174)}`, url: serve(4174), reuseExistingServer },
+    { command: `node_modules/.bin/vite build --mode fake --outDir dist-fake && node_modules/.bin/vite preview --outDir dist-fake ${at(port)}`, url: serve(port), reuseExistingServer },
     ...(existsSync(program) && !process.env.RULLAMA_QUICK ? [{ command: `${program} web --no-open --port 4173`, url: serve(4173), reuseExistingServer }] : []),
   ],
 });

@@ -227,7 +227,18 @@ fn attention_of(
     bounds: &wgpu::Buffer,
 ) -> Attention<'_> {
     let (q_scale, k_scale) = (1.0, 1.0);
-    Attention { heads, kv_heads: 1, head_size, window, bounds, rows, longest: rows, q_scale, k_scale }
+    Attention {
+        heads,
+        kv_heads: 1,
+        head_size,
+        window,
+        sinks: None,
+        bounds,
+        rows,
+        longest: rows,
+        q_scale,
+        k_scale,
+    }
 }
 
 pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
@@ -312,7 +323,7 @@ pub fn coop_norm(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
 fn table(gpu: &Gpu, head_size: usize, positions: usize) -> Result<ops::rope::Table> {
     let frequency = |i: usize| 1e4f64.powf(-2.0 * i as f64 / head_size as f64);
     let frequencies: Vec<f64> = (0..head_size / 2).map(frequency).collect();
-    Ok(ops::rope::Table::new(gpu, &frequencies, positions)?)
+    Ok(ops::rope::Table::new(gpu, &frequencies, 1.0, positions)?)
 }
 
 fn positions(gpu: &Gpu, tokens: usize) -> Result<wgpu::Buffer> {

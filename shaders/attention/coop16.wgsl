@@ -29,6 +29,9 @@ struct Params {
 #else
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
 #end
+#if {SINKS}
+@group(0) @binding(8) var<storage, read> sinks: array<f32>;            // one more score of each head, without a value [H]
+#end
 
 const QUERIES: u32 = 64u;
 const KEYS: u32 = {KEYS}u;
@@ -286,8 +289,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     for (var i = 0u; i < SHARES; i++) {
         sum += shared_rows[row * SHARES + i].y;
     }
+#if {SINKS}
+    let before = most;
+    most = max(before, sinks[head]);
+    let kept = exp(before - most);
+    sum = sum * kept + exp(sinks[head] - most);
+#end
     if lane % SHARES == 0u {
+#if {SINKS}
+        shared_rows[row].x = kept / max(sum, 1e-30);
+#else
         shared_rows[row].x = 1.0 / max(sum, 1e-30);
+#end
         if query < params.rows {
             row_lse[query * params.heads + head] = most + log(max(sum, 1e-30));
 #if {MATRICES}

@@ -205,6 +205,10 @@ fn lse(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups:
         for (var part = i * 4u; part < i * 4u + 4u; part++) {
             most = max(most, states[part].x);
         }
+#if {SINKS}
+        most = max(most, sinks[head]);
+        sum = exp(sinks[head] - most);
+#end
         for (var part = i * 4u; part < i * 4u + 4u; part++) {
             sum += states[part].y * exp(states[part].x - most);
         }

@@ -99,8 +99,13 @@ fn choose_queries(block: u32, head: u32, lane: u32) {
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let block = group.x * BLOCK;
     choose_queries(block, group.y, lane);
+#if {SINKS}
+    var most = vec2<f32>(sinks[group.y]);
+    var total = vec2<f32>(1.0);
+#else
     var most = vec2<f32>(MASKED);
     var total = vec2<f32>();
+#end
     let first = first_key(block);
     for (var key = first; key < min(block + BLOCK, params.rows); key += OTHERS) {
 #for g in 0..4

@@ -193,8 +193,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let queries = own_rows(own0, lane);
     let first = first_keys(queries);
     let place = lane % 16u * GROUPS + lane / 16u;
+#if {SINKS}
+    var most = Own(sinks[head]);
+    var sum = Own(select(0.0, 1.0, lane % 16u == 0u));
+#else
     var most = Own(MASKED);
     var sum = Own();
+#end
     let end = min(own0 + OWN, params.rows);
     for (var others = first_key(own0); others < end; others += OTHERS) {
         query_scores(own0, others, head, lane);

@@ -18,7 +18,9 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> y: array<vec4<f32>>;          // [T, y_stride]
 @group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;          // Bᵀ [R, D]
+#if !{IDENTITY}
 @group(0) @binding(3) var<storage, read> norm: array<vec4<f32>>;       // [D]
+#end
 @group(0) @binding(4) var<storage, read> next_norm: array<vec4<f32>>;  // [D]
 @group(0) @binding(5) var<storage, read_write> stream: array<vec4<f32>>; // [T, D]
 @group(0) @binding(6) var<storage, read_write> normed: array<vec4<f32>>; // [T, D]
@@ -43,12 +45,16 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let c{i} = min(thread + {i}u * 256u, params.width4 - 1u);
     var value{i} = vec4<f32>();
     var before{i} = vec4<f32>();
+#if !{IDENTITY}
     var norm{i} = vec4<f32>();
+#end
     var next_norm{i} = vec4<f32>();
     if first {
         value{i} = y[y_row + c{i}];
         before{i} = stream[row + c{i}];
+#if !{IDENTITY}
         norm{i} = norm[c{i}];
+#end
         next_norm{i} = next_norm[c{i}];
     }
 #end
@@ -82,13 +88,19 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 #end
     var squares = 0.0;
+#if !{IDENTITY}
 #for i in 0..{SHARES}
     squares += select(0.0, dot(value{i}, value{i}), inside{i});
 #end
     let this_rstd = rstd(squares, lane);
     squares = 0.0;
+#end
 #for i in 0..{SHARES}
+#if {IDENTITY}
+    let after{i} = params.scale * (before{i} + value{i});
+#else
     let after{i} = params.scale * (before{i} + value{i} * this_rstd * norm{i});
+#end
     squares += select(0.0, dot(after{i}, after{i}), inside{i});
     if inside{i} {
         stream[row + c{i}] = after{i};

@@ -9,6 +9,7 @@ struct Params {
     window: u32,        // 0: none
     ring: u32,          // rows of the cache: token p is in row p % ring
     q_stride4: u32,     // vec4s of a row of products, which starts with the queries
+    q_size4: u32,       // vec4s from one query to the next
     splits: u32,        // parts of the keys, S
 }
 
@@ -22,6 +23,9 @@ override QUERIES: u32;      // queries of a workgroup: at most 8, or 4 where K i
 @group(0) @binding(4) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
 @group(0) @binding(5) var<storage, read_write> parts: array<vec4<f32>>;  // [T, H, S, K]
 @group(0) @binding(6) var<storage, read_write> weights: array<vec2<f32>>; // maximum and Σ exp(s − maximum) [T, H, S]
+#if {SINKS}
+@group(0) @binding(7) var<storage, read> sinks: array<f32>;            // one more score of each head, without a value [H]
+#end
 
 const KEYS: u32 = 64u;
 const MASKED: f32 = -1e30;
@@ -63,7 +67,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let split = group.z;
     for (var n = lane; n < QUERIES * HEAD_SIZE4; n += 64u) {
         let one = query(n / HEAD_SIZE4, group.x, kv_head);
-        stage_q[n] = q[one.row * params.q_stride4 + one.head * HEAD_SIZE4 + n % HEAD_SIZE4];
+        stage_q[n] = q[one.row * params.q_stride4 + one.head * params.q_size4 + n % HEAD_SIZE4];
     }
     let first = first_visible(query(0u, group.x, kv_head).position);
     let end = query(QUERIES - 1u, group.x, kv_head).position + 1u;
@@ -149,7 +153,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
     workgroupBarrier();
     if lane % 8u == 0u {
+#if {SINKS}
+        row_values[lane / 8u] = weight + exp(min(sinks[mine.head] - largest, 80.0)); // beyond, all other weights are 0
+#else
         row_values[lane / 8u] = weight;
+#end
         if params.splits > 1u && mine.there {
             weights[(mine.row * params.heads + mine.head) * params.splits + split] = vec2<f32>(largest, weight);
         }
@@ -185,6 +193,9 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     for (var s = 0u; s < params.splits; s++) {
         total += weights[at + s].y * exp(weights[at + s].x - largest);
     }
+#if {SINKS}
+    total += exp(min(sinks[group.x] - largest, 80.0));
+#end
     for (var c = lane; c < HEAD_SIZE4; c += 64u) {
         var sum = vec4<f32>();
         for (var s = 0u; s < params.splits; s++) {

@@ -75,5 +75,5 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     g += gate[row + c];
     u += up[t * params.up_stride4 + params.up_offset4 + c];
-    y[i] = activation4(g) * u;
+    y[i] = activation4(g) * value4(u);
 }

@@ -16,17 +16,22 @@ struct Params {
     k_b_offset: u32,    // first float of the keys' Bᵀ; the queries' Bᵀ begins at 0
     v_b_offset: u32,
     ring: u32,          // rows of the cache: token p is in row p % ring
+    query_size: u32,    // floats from one query to the next: K, or 2·K where gates follow each query
+    pairs: u32,         // rotated pairs of a head, at its start; K/2 or fewer
     eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> products: array<f32>;   // [T, stride]
 @group(0) @binding(2) var<storage, read> b: array<f32>;                // Bᵀ of queries, keys and values [R, N]
+#if !{IDENTITY}
 @group(0) @binding(3) var<storage, read> q_norm: array<f32>;           // [K]
 @group(0) @binding(4) var<storage, read> k_norm: array<f32>;           // [K]
-@group(0) @binding(5) var<storage, read> table: array<vec2<f32>>;      // cos, sin [positions, K/2]
+#end
+@group(0) @binding(5) var<storage, read> q_table: array<vec2<f32>>;    // scale·cos, scale·sin [positions, K/2]
 @group(0) @binding(6) var<storage, read> past: array<u32>;             // tokens in the cache before these [1]
 @group(0) @binding(7) var<storage, read_write> cache: array<f32>;      // [ring, keys and values, G, K]
+@group(0) @binding(8) var<storage, read> k_table: array<vec2<f32>>;    // cos, sin [positions, K/2]
 
 var<workgroup> head: array<f32, 512>; // K at most
 
@@ -61,7 +66,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     var raw = row;
     var z = row + params.z_offset;
     var b_at = 0u;
-    var b_rows = params.heads * params.head_size;
+    var b_rows = params.heads * params.query_size;
     if n >= params.heads + params.kv_heads {
         kind = VALUE;
         n -= params.heads + params.kv_heads;
@@ -72,33 +77,62 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     } else if n >= params.heads {
         kind = KEY;
         n -= params.heads;
-        raw = row + params.heads * params.head_size;
+        raw = row + params.heads * params.query_size;
         z = row + params.k_z_offset;
         b_at = params.k_b_offset;
         b_rows = params.kv_heads * params.head_size;
     }
-    raw += n * params.head_size;
-    b_at += n * params.head_size;
+    let size = select(params.head_size, params.query_size, kind == QUERY);
+    raw += n * size;
+    b_at += n * size;
 
+#if !{IDENTITY}
     var squares = 0.0;
+#end
     for (var i = lane; i < params.head_size; i += 256u) {
         let value = products[raw + i] + adapter_term(b_at + i, b_rows, z);
         head[i] = value;
+#if {IDENTITY}
+    }
+    workgroupBarrier();
+#else
         squares += value * value;
     }
     let rstd = 1.0 / sqrt(wide_sum(squares, lane) / f32(params.head_size) + params.eps);
+#end
     let position = past[0] + group.y;
-    let half = params.head_size / 2u;
     let cached = (position % params.ring * 2u * params.kv_heads + n) * params.head_size;
-    for (var i = lane; i < half; i += 256u) {
-        var low = head[i] * rstd;
-        var high = head[i + half] * rstd;
-        if kind == VALUE {
-            let at = cached + params.kv_heads * params.head_size + i;
-            cache[at] = low;
-            cache[at + half] = high;
-            continue;
+    let half = params.pairs;
+    // What is not rotated is all of values, and the rest of queries and keys.
+    for (var i = select(2u * half, 0u, kind == VALUE) + lane; i < params.head_size; i += 256u) {
+        var value = head[i];
+#if !{IDENTITY}
+#if {NORMED_VALUES}
+        value *= rstd;
+#else
+        value *= select(rstd, 1.0, kind == VALUE);
+#end
+        if kind == QUERY {
+            value *= q_norm[i];
+        } else if kind == KEY {
+            value *= k_norm[i];
         }
+#end
+        if kind == QUERY {
+            products[raw + i] = value;
+        } else {
+            cache[cached + select(0u, params.kv_heads * params.head_size, kind == VALUE) + i] = value;
+        }
+    }
+    if kind == VALUE {
+        return;
+    }
+    for (var i = lane; i < half; i += 256u) {
+        var low = head[i];
+        var high = head[i + half];
+#if !{IDENTITY}
+        low *= rstd;
+        high *= rstd;
         if kind == QUERY {
             low *= q_norm[i];
             high *= q_norm[i + half];
@@ -106,7 +140,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             low *= k_norm[i];
             high *= k_norm[i + half];
         }
-        let turn = table[position * half + i];
+#end
+        var turn = k_table[position * half + i];
+        if kind == QUERY {
+            turn = q_table[position * half + i];
+        }
         let turned_low = low * turn.x - high * turn.y;
         let turned_high = high * turn.x + low * turn.y;
         if kind == QUERY {

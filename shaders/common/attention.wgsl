@@ -23,6 +23,9 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> result: array<vec4<f32>>; // out, dq, or dk or dv of a query head [T, H, K]; dk or dv [T, G, K]
 @group(0) @binding(7) var<storage, read_write> row_lse: array<f32>;    // [T, H]
 @group(0) @binding(8) var<storage, read_write> row_delta: array<vec2<f32>>; // delta, and the factor that undoes the scaling of dout [T, H]
+#if {SINKS}
+@group(0) @binding(10) var<storage, read> sinks: array<f32>;           // one more score of each head, without a value [H]
+#end
 
 const HEAD4: u32 = {HEAD4}u;        // K / 4, at most 128
 

@@ -64,7 +64,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let u{i} = up[min(at + c{i}, last)];
 #end
 #for i in 0..{EACH}
-    let y{i} = select(vec4<f32>(), activation4(g{i}) * u{i}, c{i} < end);
+    let y{i} = select(vec4<f32>(), activation4(g{i}) * value4(u{i}), c{i} < end);
     most = max(most, most4(y{i}));
 #end
     let e = exponent(row_largest(vec2<f32>(most), lane).x);
@@ -92,8 +92,8 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let u{i} = up[min(at + c{i}, last)];
 #end
 #for i in 0..{EACH}
-    let dgate{i} = select(vec4<f32>(), d{i} * u{i} * derivative4(g{i}), c{i} < end);
-    let dup{i} = select(vec4<f32>(), d{i} * activation4(g{i}), c{i} < end);
+    let dgate{i} = select(vec4<f32>(), d{i} * value4(u{i}) * derivative4(g{i}), c{i} < end);
+    let dup{i} = select(vec4<f32>(), d{i} * activation4(g{i}) * passes4(u{i}), c{i} < end);
     most = max(most, vec2<f32>(most4(dgate{i}), most4(dup{i})));
 #end
     most = row_largest(most, lane);

@@ -34,7 +34,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     for (var c = lane; c < params.width; c += 64u) {
         let at = row * params.gate_stride + c;
-        y[row * params.y_stride + c] = activation(gate_up[at]) * gate_up[at + params.width];
+        y[row * params.y_stride + c] = activation(gate_up[at]) * value(gate_up[at + params.width]);
     }
 }
 
@@ -58,10 +58,10 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         let at = row * params.gate_stride + c;
         let d = dy[row * params.y_stride + c];
         let gate = gate_up[at];
-        let up = gate_up[at + params.width];
+        let up = value(gate_up[at + params.width]);
         products += d * activation(gate) * up;
         dgate_up[at] = factor * d * up * derivative(gate);
-        dgate_up[at + params.width] = factor * d * activation(gate);
+        dgate_up[at + params.width] = factor * d * activation(gate) * passes(gate_up[at + params.width]);
     }
     let sum = reduce_sum(products, lane);
     if lane == 0u && choice != NONE {

@@ -60,7 +60,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let at = row * params.gate_stride4;
     var most = 0.0;
     for (var c = lane % THREADS; c < params.width4; c += THREADS) {
-        most = max(most, most4(activation4(gate_up[at + c]) * gate_up[at + params.width4 + c]));
+        most = max(most, most4(activation4(gate_up[at + c]) * value4(gate_up[at + params.width4 + c])));
     }
     let e = exponent(reduce_row(most, 0.0, lane));
     if lane % THREADS == 0u {
@@ -70,7 +70,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     for (var c = lane % THREADS; c < params.packed4; c += THREADS) {
         var y = vec4<f32>();
         if c < params.width4 {
-            y = scale * (activation4(gate_up[at + c]) * gate_up[at + params.width4 + c]);
+            y = scale * (activation4(gate_up[at + c]) * value4(gate_up[at + params.width4 + c]));
         }
         packed[packed_at(params.row_tiles, row, c)] = vec4<f16>(y);
     }
@@ -97,7 +97,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     var product = 0.0;
     for (var c = lane % THREADS; c < params.width4; c += THREADS) {
         let d = dy[row * params.y_stride4 + c];
-        let up = gate_up[at + params.width4 + c];
+        let up = value4(gate_up[at + params.width4 + c]);
         let passed = d * activation4(gate_up[at + c]);
         product += dot(passed, up);
         most = max(most, max(most4(factor * d * up * derivative4(gate_up[at + c])), most4(factor * passed)));
@@ -114,9 +114,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         var gradient = vec4<f32>();
         if c < params.width4 {
             let d = dy[row * params.y_stride4 + c];
-            gradient = scale * d * gate_up[at + params.width4 + c] * derivative4(gate_up[at + c]);
+            gradient = scale * d * value4(gate_up[at + params.width4 + c]) * derivative4(gate_up[at + c]);
         } else if c < 2u * params.width4 {
-            gradient = scale * dy[row * params.y_stride4 + c - params.width4] * activation4(gate_up[at + c - params.width4]);
+            gradient = scale * dy[row * params.y_stride4 + c - params.width4] * activation4(gate_up[at + c - params.width4]) * passes4(gate_up[at + c]);
         }
         packed[packed_at(params.row_tiles, row, c)] = vec4<f16>(gradient);
     }

@@ -23,7 +23,7 @@ fn index(group: vec3<u32>, groups: vec3<u32>, lane: u32) -> u32 {
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = index(group, groups, lane);
     if i < params.count {
-        y[i] = activation(gate[i]) * up[i];
+        y[i] = activation(gate[i]) * value(up[i]);
     }
 }
 
@@ -32,9 +32,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = index(group, groups, lane);
     if i < params.count {
-        dgate[i] = dy[i] * up[i] * derivative(gate[i]);
+        dgate[i] = dy[i] * value(up[i]) * derivative(gate[i]);
         if params.write_dup == 1u {
-            dup[i] = dy[i] * activation(gate[i]);
+            dup[i] = dy[i] * activation(gate[i]) * passes(up[i]);
         }
     }
 }

@@ -39,6 +39,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let row = group.y * 16u + lane / THREADS;
     let token = min(row, params.rows - 1u);
     let at = (token * params.heads + group.x) * params.half4 * 2u;
+#if {IDENTITY}
+    let rstd = params.scale;
+#else
     var squares = 0.0;
     for (var c = lane % THREADS; c < 2u * params.half4; c += THREADS) {
         squares += dot(x[at + c], x[at + c]);
@@ -50,6 +53,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         sum += sums[lane / THREADS * THREADS + i];
     }
     let rstd = params.scale * rstd_of(sum, 2u * params.half4, params.eps);
+#end
     for (var c = lane % THREADS; c < params.half4; c += THREADS) {
         let a = x[at + c] * rstd * w4(c);
         let b = x[at + params.half4 + c] * rstd * w4(params.half4 + c);

@@ -42,20 +42,27 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
 #for i in 0..{TURNS}
     let head{i} = own / EACH_HEAD + {i}u * {HEADS}u;
     let at{i} = (token * params.heads + min(head{i}, params.heads - 1u)) * half4 * 2u;
+#if !{IDENTITY}
     var both{i} = vec2<f32>();     // x·x and g·x
+#end
 #for j in 0..{PAIRS}
     let c{i}{j} = own % EACH_HEAD + {j}u * EACH_HEAD;
     let read{i}{j} = min(c{i}{j}, half4 - 1u);
     let there{i}{j} = row < params.rows && head{i} < params.heads && c{i}{j} < half4;
+#if !{IDENTITY}
     let xa{i}{j} = select(vec4<f32>(), x[at{i} + read{i}{j}], there{i}{j});
     let xb{i}{j} = select(vec4<f32>(), x[at{i} + half4 + read{i}{j}], there{i}{j});
+#end
     let ya{i}{j} = dy[at{i} + read{i}{j}];
     let yb{i}{j} = dy[at{i} + half4 + read{i}{j}];
     let turn{i}{j} = rotation(token, read{i}{j});
     let ga{i}{j} = select(vec4<f32>(), w4(read{i}{j}) * (ya{i}{j} * turn{i}{j}.cosines + yb{i}{j} * turn{i}{j}.sines), there{i}{j});
     let gb{i}{j} = select(vec4<f32>(), w4(half4 + read{i}{j}) * (yb{i}{j} * turn{i}{j}.cosines - ya{i}{j} * turn{i}{j}.sines), there{i}{j});
+#if !{IDENTITY}
     both{i} += vec2<f32>(dot(xa{i}{j}, xa{i}{j}) + dot(xb{i}{j}, xb{i}{j}), dot(ga{i}{j}, xa{i}{j}) + dot(gb{i}{j}, xb{i}{j}));
 #end
+#end
+#if !{IDENTITY}
     workgroupBarrier();
     sums[lane] = both{i};
     workgroupBarrier();
@@ -68,9 +75,15 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let overflows{i} = (bitcast<u32>(mean{i}.x) & 0x7f800000u) == 0x7f800000u;
     let rstd{i} = select(1.0 / sqrt(mean{i}.x), mean{i}.x, overflows{i});
     let along{i} = rstd{i} * rstd{i} * mean{i}.y;
+#end
 #for j in 0..{PAIRS}
+#if {IDENTITY}
+    let a{i}{j} = ga{i}{j};
+    let b{i}{j} = gb{i}{j};
+#else
     let a{i}{j} = rstd{i} * (ga{i}{j} - xa{i}{j} * along{i});
     let b{i}{j} = rstd{i} * (gb{i}{j} - xb{i}{j} * along{i});
+#end
     most = max(most, max(most4(a{i}{j}), most4(b{i}{j})));
 #end
 #end

@@ -1,6 +1,6 @@
 // y = scale·x·Wᵀ of one to eight rows x with up to three matrices, whose results lie side by side, and in the same row z = x·Aᵀ of an
 // adapter that reads the same x. Readers of y (cached_heads, block_end, cached_gated) add B·z. PARTS threads share a row of W, in any format.
-// Where W is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices. A has few rows, which more threads share;
+// If W is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices. A has few rows, which more threads share;
 // its workgroups come first.
 //
 // With GATED every workgroup computes x first, activation(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z together.
@@ -77,7 +77,7 @@ fn make_x(lane: u32) {
 #end
         }
         gated[n] = activation4(gate)
-            * up[n / cols4 * params.up_stride4 + params.up_offset4 + c];
+            * value4(up[n / cols4 * params.up_stride4 + params.up_offset4 + c]);
     }
     workgroupBarrier();
 }

@@ -18,7 +18,9 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#if !{IDENTITY}
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
+#end
 @group(0) @binding(3) var<storage, read> residual: array<vec4<f32>>;       // [T, D]
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;        // [T, D]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
@@ -40,18 +42,26 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let c{i} = first + {i}u * THREADS;
     let read{i} = min(c{i}, params.width4 - 1u);
     let x{i} = source4(token, read{i});
+#if !{IDENTITY}
     let w{i} = w[read{i}];
+#end
     let r{i} = residual[at + read{i}];
 #end
+#if !{IDENTITY}
 #for i in 0..{EACH}
     square += select(0.0, dot(x{i}, x{i}), c{i} < end);
 #end
     reduce_row(square, 0.0, lane);
     let rstd = rstd_of(squares[leader], params.width4, params.eps);
+#end
     var most = 0.0;
     square = 0.0;
 #for i in 0..{EACH}
+#if {IDENTITY}
+    let y{i} = select(vec4<f32>(), params.scale * (x{i} + r{i}), c{i} < end);
+#else
     let y{i} = select(vec4<f32>(), params.scale * (x{i} * rstd * w{i} + r{i}), c{i} < end);
+#end
 #end
 #if {NORMED}
 #for i in 0..{EACH}

@@ -46,6 +46,11 @@ fn row_of(index: u32, lane: u32) -> u32 {
     return index * ({THREADS}u / ROW_THREADS) + lane / ROW_THREADS;
 }
 
+#if {IDENTITY}
+fn row_rstd(row: u32, lane: u32) -> f32 {
+    return 1.0;
+}
+#else
 fn row_rstd(row: u32, lane: u32) -> f32 {
     var squares = 0.0;
     for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
@@ -54,6 +59,7 @@ fn row_rstd(row: u32, lane: u32) -> f32 {
     }
     return rstd_of(row_sum(squares, lane), params.width4, params.eps);
 }
+#end
 
 @compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -78,6 +84,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = row_of(group.x + group.y * groups.x, lane);
     let row = min(index, params.rows - 1u);
+#if !{IDENTITY}
     let rstd = row_rstd(row, lane);
     var products = 0.0;
     for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
@@ -85,12 +92,17 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         products += dot(w4(c) * dy[at], x[at]);
     }
     let mean = row_sum(products, lane) / f32(params.width4 * 4u);
+#end
     if index >= params.rows {
         return;
     }
     for (var c = lane % ROW_THREADS; c < params.width4; c += ROW_THREADS) {
         let at = row * params.width4 + c;
+#if {IDENTITY}
+        var d = dy[at];
+#else
         var d = rstd * (w4(c) * dy[at] - x[at] * (rstd * rstd * mean));
+#end
         if params.residual == 1u {
             d += dx[at];
         }

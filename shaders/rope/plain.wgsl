@@ -1,15 +1,16 @@
-// Rotary embedding in place, of pairs (i, i + K/2): (a, b) → (a·cos − b·sin, b·cos + a·sin). Backward rotates by the negative angle.
+// Rotary embedding in place, of pairs (i, i + n/2) of the first n values of each head: (a, b) → (a·cos − b·sin, b·cos + a·sin). Backward rotates by the negative angle.
 
 // Twin of `Params` in src/ops/rope/mod.rs.
 struct Params {
     rows: u32,      // T
     heads: u32,
-    pairs: u32,     // K/2
+    pairs: u32,     // n/2
+    size: u32,      // K
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> positions: array<u32>;        // [T]
-@group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;      // cos, sin [positions, K/2]
+@group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;      // cos, sin [positions, n/2]
 @group(0) @binding(3) var<storage, read_write> x: array<f32>;          // [T, heads, K]
 
 fn rotate(group: vec3<u32>, groups: vec3<u32>, lane: u32, sign: f32) {
@@ -20,7 +21,7 @@ fn rotate(group: vec3<u32>, groups: vec3<u32>, lane: u32, sign: f32) {
         return;
     }
     let turn = table[positions[row / params.heads] * params.pairs + i];
-    let at = row * params.pairs * 2u + i;
+    let at = row * params.size + i;
     let a = x[at];
     let b = x[at + params.pairs];
     x[at] = a * turn.x - sign * b * turn.y;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lora::{Adapter, Pair, Slot, scale};
+use super::lora::{Adapter, Pair, Slot, is_valid_scale, scale};
 
 /// Why adapters cannot be added up.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -31,6 +31,12 @@ pub enum CombineError {
         /// Slot of another adapter for the same matrix.
         other: Slot,
     },
+    /// The scale of the sum is beyond f32.
+    #[error("the scale of the sum is {scale:e}, expected one that f32 can hold; choose other weights")]
+    Scale {
+        /// The scale.
+        scale: f64,
+    },
     /// The scales are too different for f32.
     #[error(
         "B of blk.{}.{} exceeds the range of f32 in the sum; choose weights that are closer to each other",
@@ -58,6 +64,9 @@ impl Adapter {
         }
         let rank = parts.iter().map(|(adapter, _)| adapter.rank).sum();
         let scale = first.scale() * weight;
+        if !is_valid_scale(scale) {
+            return Err(CombineError::Scale { scale });
+        }
         let mut pairs: BTreeMap<Slot, Pair> = BTreeMap::new();
         let mut start = 0;
         for (adapter, weight) in parts {
@@ -174,6 +183,7 @@ mod tests {
         refused(&[(&one, f64::NAN)], "the weight of adapter 1 is NaN");
         let wide = adapter(&[Slot { in_features: 8, ..K }], 2, 3.0, false, 1);
         refused(&[(&one, 1.0), (&wide, 1.0)], "blk.1.attn_k is [2, 4] in one adapter and [2, 8] in another");
+        refused(&[(&one, 1e39)], "the scale of the sum is 1.5e39, expected one that f32 can hold");
         refused(&[(&one, 1e-30), (&one, 1e30)], "B of blk.0.attn_q exceeds the range of f32");
     }
 }

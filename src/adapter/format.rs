@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::formats::rullama;
 use super::lora::Slot;
-use crate::base::Module;
-use crate::base::config::Config;
 
 /// A file format of adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,18 +51,14 @@ impl Format {
         }
     }
 
-    /// Why the format cannot hold the adapter of a matrix of the model `config`. `None` if it can.
-    pub fn lacks(self, slot: &Slot, config: &Config) -> Option<String> {
+    /// Why the format cannot hold the adapter of a matrix. `None` if it can.
+    pub fn lacks(self, slot: &Slot) -> Option<String> {
         let name = self.name();
         let module = slot.module;
         let problem = format!("{name} cannot hold {}", module.gguf_name());
         let next = "remove it from lora.target_modules, or choose another format";
-        let split = config.layers[slot.layer].experts_split;
         match self {
             Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{problem}; {next}")),
-            Format::GgufLora | Format::GgufLoraF16 if split && module == Module::FfnGateUpExps => Some(
-                format!("{problem}, because this model has separate gate and up tensors of experts; {next}"),
-            ),
             _ => None,
         }
     }

@@ -6,6 +6,9 @@ use super::{AdapterPath, Error, Origin, origin, read_any};
 use crate::base::Base;
 use crate::base::fingerprint::{Fingerprint, Kinship};
 
+/// Largest value of `B` times its scale. Larger ones overflow in f32 further on.
+const MAX_VALUE: f64 = 1e12;
+
 /// The treatment of an adapter that was trained on a different model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtherBase {
@@ -49,7 +52,9 @@ pub fn load(
     let mut found = Vec::new();
     for AdapterPath { path, .. } in paths {
         // One of several adapters may have only some of the slots.
-        let adapter = read_any(path, base.config(), slots.filter(|_| paths.len() == 1))?;
+        let adapter = read_any(path, base.config(), slots.filter(|_| paths.len() == 1))
+            .map_err(|error| of_another_model(error, path, base))?;
+        check_values(&adapter).map_err(|problem| Error::Tensors { path: path.clone(), problem })?;
         let origin = origin(path)?;
         notices.extend(compare(&path.display().to_string(), &origin, base, other_base)?);
         found.push((adapter, origin));
@@ -67,6 +72,41 @@ pub fn load(
         check_slots(&adapter, base.config(), slots).map_err(|problem| Error::Sum { problem })?;
     }
     Ok(Loaded { adapter, origin, notices })
+}
+
+/// Fails if the scale makes a value of `B` so large that kernels would overflow in f32.
+fn check_values(adapter: &Adapter) -> Result<(), String> {
+    let scale = adapter.scale();
+    for (slot, pair) in &adapter.pairs {
+        let largest = scale.abs() * f64::from(pair.b.iter().fold(0f32, |max, b| max.max(b.abs())));
+        if largest > MAX_VALUE {
+            return Err(format!(
+                "B of {} times its scale of {scale:e} reaches {largest:.1e}, expected at most {MAX_VALUE:e}; use an adapter with \
+                 another alpha",
+                slot.name()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Longest list of tensors in the error for an adapter of another model, in characters.
+const MAX_PROBLEM: usize = 300;
+
+/// The error for tensors that do not fit, which begins with the model that the adapter was trained on if that is another one.
+fn of_another_model(error: Error, path: &std::path::Path, base: &Base) -> Error {
+    let trained = origin(path).ok().and_then(|origin| origin.base_model);
+    match (error, trained) {
+        (Error::Tensors { path, problem }, Some(trained)) if trained != base.name() => {
+            let mut shown: String = problem.chars().take(MAX_PROBLEM).collect();
+            if shown.len() < problem.len() {
+                shown += " …";
+            }
+            let problem = format!("it was trained on {trained} and does not fit {}: {shown}", base.name());
+            Error::Tensors { path, problem }
+        }
+        (error, _) => error,
+    }
 }
 
 /// The notice for an adapter from `origin` on `base`, or an error if it must not be loaded.

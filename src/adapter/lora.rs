@@ -64,10 +64,18 @@ pub fn scale(rank: usize, alpha: f64, rslora: bool) -> f64 {
     if rslora { alpha / (rank as f64).sqrt() } else { alpha / rank as f64 }
 }
 
+/// Largest rank. It exceeds every matrix of the largest models, and sizes stay within 64 bits.
+pub const MAX_RANK: usize = 1 << 16;
+
+/// Whether kernels, which compute in f32, can apply this scale.
+pub fn is_valid_scale(scale: f64) -> bool {
+    (scale as f32).is_normal()
+}
+
 /// A LoRA adapter in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// Rank `R` of all slots.
+    /// Rank `R` of all slots. Smaller ranks are padded with zeros, which training leaves at zero: see [`Adapter::rank_of`].
     pub rank: usize,
     /// `lora_alpha`, the numerator of the scale.
     pub alpha: f64,
@@ -119,8 +127,37 @@ impl Adapter {
         if self.rslora { self.alpha * (self.rank as f64).sqrt() } else { self.alpha }
     }
 
-    /// Number of trainable values.
+    /// Number of trainable values; the zeros that pad smaller ranks do not count.
     pub fn parameters(&self) -> usize {
-        self.pairs.values().map(|p| p.a.len() + p.b.len()).sum()
+        let values = |(slot, rank): (&Slot, usize)| slot.len_a(rank) + slot.len_b(rank);
+        self.pairs.keys().map(|slot| values((slot, self.rank_of(slot)))).sum()
+    }
+
+    /// The rank of a slot without the zeros behind it, at least 1. Gradients of such zeros are zero, because each half's gradient
+    /// is a product with the other half.
+    pub fn rank_of(&self, slot: &Slot) -> usize {
+        let (pair, rank, k) = (&self.pairs[slot], self.rank, slot.in_features);
+        let used = |r: usize| {
+            pair.a.chunks(rank * k).any(|a| a[r * k..][..k].iter().any(|x| *x != 0.0))
+                || pair.b.chunks(rank).any(|row| row[r] != 0.0)
+        };
+        (0..rank).rev().find(|r| used(*r)).map_or(1, |r| r + 1)
+    }
+
+    /// Lowers the rank of a slot: the rest of its matrices becomes zero.
+    pub fn lower(&mut self, slot: &Slot, to: usize) {
+        let (rank, k) = (self.rank, slot.in_features);
+        let Some(pair) = self.pairs.get_mut(slot).filter(|_| to < rank) else { return };
+        pair.a.chunks_mut(rank * k).for_each(|a| a[to * k..].fill(0.0));
+        pair.b.chunks_mut(rank).for_each(|row| row[to..].fill(0.0));
+    }
+
+    /// The matrices of a slot at a lower rank, without the zeros behind.
+    pub fn cut(&self, slot: &Slot, to: usize) -> Pair {
+        let (pair, rank, k) = (&self.pairs[slot], self.rank, slot.in_features);
+        Pair {
+            a: pair.a.chunks(rank * k).flat_map(|a| &a[..to * k]).copied().collect(),
+            b: pair.b.chunks(rank).flat_map(|row| &row[..to]).copied().collect(),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Reads adapters in any format, which is detected from names and first bytes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::formats::{gguf, mlx, peft, rullama};
 use super::lora::{Adapter, Slot};
@@ -37,8 +37,9 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
                 "contains both adapter_model.safetensors (PEFT) and adapters.safetensors (mlx-lm), expected one of them; remove the other",
             ),
             (false, true) => Ok(Format::Mlx),
+            (true, false) => Ok(Format::Peft),
             // The PEFT reader reports missing files.
-            (_, false) => Ok(Format::Peft),
+            (false, false) => elsewhere(path).map_or(Ok(Format::Peft), |problem| refuse(&problem)),
         };
     }
     if !files::exists(path) {
@@ -60,6 +61,26 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
         return Ok(Format::RullamaV0);
     }
     refuse(&format!("is not a supported adapter, expected {KINDS}"))
+}
+
+/// Says which of a folder's entries is an adapter, if the folder itself is none: a checkpoint of a run, or another export.
+fn elsewhere(folder: &Path) -> Option<String> {
+    let entries = files::list(folder).ok()?;
+    let step =
+        |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("checkpoint-")?.parse::<usize>().ok();
+    if let Some(checkpoint) = entries.iter().filter(|path| step(path).is_some()).max_by_key(|path| step(path))
+    {
+        return Some(format!(
+            "the run has not written its adapter yet: it stopped after step {}. Finish it, or use {}",
+            step(checkpoint).unwrap_or_default(),
+            checkpoint.display()
+        ));
+    }
+    let export = Format::ALL
+        .iter()
+        .map(|format| format.place(folder))
+        .find(|place| *place != folder && files::exists(place))?;
+    Some(format!("is not an adapter itself; use {}", export.display()))
 }
 
 /// Reads a whole file.

@@ -1,5 +1,7 @@
 //! The shape of a text model: everything that decides which tensors it has, their sizes, and what happens between them.
 
+use super::Module;
+
 /// A text model. `L` is `layers.len()`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -38,12 +40,23 @@ pub struct LayerConfig {
     pub kv_heads: usize,
     /// Head size `K`.
     pub head_size: usize,
-    /// Feed-forward width `F`.
+    /// Feed-forward width `F`; 0 where the layer has experts alone.
     pub ffn_width: usize,
     /// Base of the rotary frequencies.
     pub rope_base: f64,
     /// Whether [`Config::rope_freq_factors`] divide this layer's rotary frequencies.
     pub rope_factors: bool,
+    /// Divisor of the positions (`rope.scaling.factor` of linear scaling); 1 without.
+    pub rope_divisor: f64,
+    /// The way that YaRN stretches the context beyond the length of the first training; `None` without YaRN.
+    pub yarn: Option<Yarn>,
+    /// Leading values of each head of queries and keys that rotary embedding turns; `None` where it turns whole heads.
+    pub rotated: Option<usize>,
+    /// Whether the file stores the rows of each head of queries and keys with the two rows of a rotary pair side by side, as
+    /// llama.cpp's `llama` architecture does. Everything in memory has them half a head apart, as transformers has.
+    pub interleaved: bool,
+    /// The matrices that have a frozen bias.
+    pub biases: Vec<Module>,
     /// The layer whose keys and values this layer uses; `None` where it computes its own.
     pub kv_donor: Option<usize>,
     /// Whether the values are the raw keys (`attention_k_eq_v`: no `attn_v` tensor).
@@ -53,19 +66,116 @@ pub struct LayerConfig {
     /// Whether every value head has an RMSNorm without weights.
     pub v_norm: bool,
     /// Factor on the attention scores.
-    pub score_scale: f32,
+    pub score_scale: f64,
+    /// Whether every query head has a sink (`attn_sinks`): one more score in its softmax, which no value belongs to.
+    pub sinks: bool,
+    /// Whether `attn_q` has a gate behind every query head, whose sigmoid multiplies the head's output of attention.
+    pub output_gate: bool,
+    /// The gated delta net in the place of attention; `None` where the layer has attention.
+    pub delta: Option<DeltaNet>,
     /// Whether the outputs of attention and feed-forward have an RMSNorm before they are added to the stream
     /// (`post_attention_norm`, `post_ffw_norm`).
     pub post_norms: bool,
     /// Function of the gate in the feed-forward block.
     pub activation: Activation,
-    /// The experts beside the feed-forward block; `None` in dense models.
+    /// The experts, beside the feed-forward block or in its place; `None` in dense models.
     pub experts: Option<Experts>,
-    /// Factor on each expert's output (`ffn_down_exps.scale`, `[E]`); empty in dense models. llama.cpp adds an adapter's part
+    /// Factor on each expert's output (`ffn_down_exps.scale`, `[E]`); empty where there is none. llama.cpp adds an adapter's part
     /// after this factor, so its files hold `B` times the factor.
     pub expert_scales: Vec<f32>,
     /// Whether the file stores gate and up of the experts as two tensors, `ffn_gate_exps` and `ffn_up_exps`.
     pub experts_split: bool,
+}
+
+/// A layer of no size, without optional parts. Descriptions of layers start from it.
+impl Default for LayerConfig {
+    fn default() -> LayerConfig {
+        LayerConfig {
+            window: None,
+            heads: 0,
+            kv_heads: 0,
+            head_size: 0,
+            ffn_width: 0,
+            rope_base: 10_000.0,
+            rope_factors: false,
+            rope_divisor: 1.0,
+            yarn: None,
+            rotated: None,
+            interleaved: false,
+            biases: Vec::new(),
+            kv_donor: None,
+            k_eq_v: false,
+            qk_norm: false,
+            v_norm: false,
+            score_scale: 1.0,
+            sinks: false,
+            output_gate: false,
+            delta: None,
+            post_norms: false,
+            activation: Activation::default(),
+            experts: None,
+            expert_scales: Vec::new(),
+            experts_split: false,
+        }
+    }
+}
+
+/// The row of a file that holds row `row` of a matrix with [`LayerConfig::interleaved`] heads of `head_size` rows: the file
+/// has rows `i` and `i + K/2` of a head at `2·i` and `2·i + 1`.
+pub fn interleaved_row(row: usize, head_size: usize) -> usize {
+    let (head, i) = (row / head_size, row % head_size);
+    let half = head_size / 2;
+    head * head_size + 2 * (i % half) + i / half
+}
+
+/// Undoes [`interleaved_row`].
+pub fn halved_row(stored: usize, head_size: usize) -> usize {
+    let (head, i) = (stored / head_size, stored % head_size);
+    head * head_size + i / 2 + i % 2 * (head_size / 2)
+}
+
+/// A rotary embedding with a factor on its result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotary {
+    /// `[K/2]`, in radians per position.
+    pub frequencies: Vec<f64>,
+    /// The factor.
+    pub scale: f64,
+}
+
+/// YaRN (Peng et al. 2023, arXiv:2309.00071): slow rotations are stretched, fast ones stay, and scores grow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// Factor on the context (`rope.scaling.factor`).
+    pub factor: f64,
+    /// Tokens of the context before (`rope.scaling.original_context_length`).
+    pub original_context: f64,
+    /// Pairs that turn this often within the original context, or more often, stay (`yarn_beta_fast`).
+    pub beta_fast: f64,
+    /// Pairs that turn this often, or less often, are stretched by the whole factor (`yarn_beta_slow`).
+    pub beta_slow: f64,
+}
+
+impl Yarn {
+    /// The divisor of the frequency of pair `pair` in heads of `size` values, of which the base is `base`.
+    ///
+    /// Between the two bounds it is interpolated. The bounds are fractions of pairs, as in transformers with `truncate: false`.
+    /// llama.cpp rounds them to whole pairs.
+    fn divisor(&self, pair: usize, size: usize, base: f64) -> f64 {
+        let turns = |turns: f64| {
+            let radians = self.original_context / (turns * 2.0 * std::f64::consts::PI);
+            size as f64 * radians.ln() / (2.0 * base.ln())
+        };
+        let first = turns(self.beta_fast).max(0.0);
+        let last = turns(self.beta_slow).min(size as f64 - 1.0);
+        let stretched = ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
+        1.0 / (stretched / self.factor + (1.0 - stretched))
+    }
+
+    /// The factor on rotated queries, and on rotated keys.
+    pub fn scale(&self) -> f64 {
+        0.1 * self.factor.max(1.0).ln() + 1.0
+    }
 }
 
 /// Function of a gate.
@@ -76,6 +186,45 @@ pub enum Activation {
     Gelu,
     /// SiLU, `x·σ(x)`.
     Silu,
+    /// SwiGLU of gpt-oss, called `swiglu_oai` in llama.cpp: `g·σ(1.702·g)·(u + 1)`, where the gate `g` is at most 7, and up `u`
+    /// lies within ±7.
+    SwigluOai,
+}
+
+impl Activation {
+    /// Every activation.
+    pub const ALL: [Activation; 3] = [Activation::Gelu, Activation::Silu, Activation::SwigluOai];
+}
+
+/// A gated delta net: linear attention with a state per value head, behind a convolution over four tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNet {
+    /// Heads of queries and of keys (`ssm.group_count`).
+    pub key_heads: usize,
+    /// Heads of values (`ssm.time_step_rank`), a multiple of the others. Head `h` reads the query and the key `h mod key_heads`.
+    pub value_heads: usize,
+    /// Size of every head (`ssm.state_size`).
+    pub head_size: usize,
+}
+
+impl DeltaNet {
+    /// Largest head size that the kernels support.
+    pub const LARGEST_HEAD: usize = 128;
+
+    /// Values of all queries, and of all keys.
+    pub fn keys(&self) -> usize {
+        self.key_heads * self.head_size
+    }
+
+    /// Values of all values, and of the output.
+    pub fn values(&self) -> usize {
+        self.value_heads * self.head_size
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.keys() + self.values()
+    }
 }
 
 /// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.
@@ -97,17 +246,70 @@ impl Experts {
 }
 
 impl Config {
-    /// Rotary frequencies of layer `layer`, `[K/2]`: `θ_i = base^(−2i/K) / factor_i`.
+    /// Rotary frequencies of layer `layer`, `[K/2]`: `θ_i = base^(−2i/K) / factor_i / divisor`, with YaRN divided once more.
+    /// Where only a part of each head is turned, `K` is the size of that part.
     ///
     /// Source: llama.cpp `ggml_rope_ext` with `freq_factors`; transformers' "proportional" rotary embedding.
     pub fn rope_frequencies(&self, layer: usize) -> Vec<f64> {
         let l = &self.layers[layer];
         let factors = self.rope_freq_factors.as_ref().filter(|_| l.rope_factors);
-        (0..l.head_size / 2)
+        let size = l.rotated.unwrap_or(l.head_size);
+        (0..size / 2)
             .map(|i| {
                 let factor = factors.map_or(1.0, |f| f64::from(f[i]));
-                l.rope_base.powf(-2.0 * i as f64 / l.head_size as f64) / factor
+                let yarn = l.yarn.map_or(1.0, |yarn| yarn.divisor(i, size, l.rope_base));
+                l.rope_base.powf(-2.0 * i as f64 / size as f64) / factor / l.rope_divisor / yarn
             })
             .collect()
+    }
+
+    /// The head size of the matrix `name` (`blk.3.attn_q`), where the file has the rows of its heads interleaved.
+    pub fn interleaved(&self, name: &str) -> Option<usize> {
+        let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
+        let layer = self.layers.get(layer.parse::<usize>().ok()?)?;
+        (layer.interleaved && matches!(last, "attn_q" | "attn_k")).then_some(layer.head_size)
+    }
+
+    /// The rotary embeddings of queries and of keys in layer `layer`. That of the queries has the factor on the scores, where it
+    /// turns whole heads; else their norm has it. Both have YaRN's.
+    pub fn rotary(&self, layer: usize) -> [Rotary; 2] {
+        let frequencies = self.rope_frequencies(layer);
+        let l = &self.layers[layer];
+        let scale = l.yarn.map_or(1.0, |yarn| yarn.scale());
+        let of_scores = if l.rotated.is_none() { l.score_scale } else { 1.0 };
+        [Rotary { frequencies: frequencies.clone(), scale: of_scores * scale }, Rotary { frequencies, scale }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// transformers' `ROPE_INIT_FUNCTIONS["yarn"]` for gpt-oss-20b, every third pair: of these, only 9 to 15 lie between the bounds.
+    #[test]
+    fn yarn_is_that_of_transformers() {
+        let yarn = Yarn { factor: 32.0, original_context: 4096.0, beta_fast: 32.0, beta_slow: 1.0 };
+        let found: Vec<f64> = (0..32)
+            .step_by(3)
+            .map(|i| 150_000f64.powf(-2.0 * i as f64 / 64.0) / yarn.divisor(i, 64, 150_000.0))
+            .collect();
+        let expected = [
+            1.0,
+            3.271_458_7e-1,
+            1.070_244_2e-1,
+            3.170_569_6e-2,
+            6.794_959_3e-3,
+            1.052_602_2e-3,
+            3.830_881_2e-5,
+            1.253_257_0e-5,
+            4.099_978_5e-6,
+            1.341_291_0e-6,
+            4.387_978_5e-7,
+        ];
+        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let error = (found / expected - 1.0f64).abs();
+            assert!(error < 1e-6, "pair {}: expected {expected:e}, found {found:e}", 3 * i);
+        }
+        assert!((yarn.scale() - 1.346_573_590_279_972_7).abs() < 1e-12);
     }
 }

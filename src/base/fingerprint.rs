@@ -27,7 +27,7 @@ pub struct Fingerprint {
     pub weights: String,
 }
 
-/// How a base relates to the base that an adapter was trained on.
+/// Relation of a base to the base that an adapter was trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinship {
     /// Identical weights.
@@ -69,7 +69,7 @@ impl Fingerprint {
         Ok(Fingerprint { model: hex(model), weights: hex(weights) })
     }
 
-    /// How the base with this fingerprint relates to `trained`, the base of an adapter.
+    /// Relation of the base with this fingerprint to `trained`, the base of an adapter.
     pub fn kinship(&self, trained: &Fingerprint) -> Kinship {
         match (self.model == trained.model, self.weights == trained.weights) {
             (true, true) => Kinship::Same,

@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
-use super::config::Config;
+use super::config::{Config, interleaved_row};
 use super::tensors::{self, Stored};
-use super::{Error, Fingerprint, Gguf, Matrix, Tensor, TensorInfo};
+use super::{Error, Fingerprint, Gguf, Matrix, Module, Tensor, TensorInfo};
 
 /// A frozen base model. Opening it copies nothing: tensors stay in the file's format, where the file is.
 #[derive(Debug)]
@@ -63,10 +63,16 @@ impl Base {
         self.name != "tiny" && std::path::Path::new(self.gguf.file()) == std::path::Path::new(&self.name)
     }
 
+    /// Whether the model was opened by its name in Ollama's store.
+    pub fn is_ollama(&self) -> bool {
+        self.name != "tiny" && !self.is_file()
+    }
+
     /// A matrix without its bytes, by its name as in [`Base::matrix`].
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
         let (name, s) = self.stored.get_key_value(name)?;
-        Some(Tensor { name, ty: s.ty, rows: s.rows, cols: s.cols, range: s.range.clone() })
+        let interleaved = self.config.interleaved(name);
+        Some(Tensor { name, ty: s.ty, rows: s.rows, cols: s.cols, range: s.range.clone(), interleaved })
     }
 
     /// Every tensor that the text model uses, sorted by name; vectors are matrices of one row.
@@ -80,6 +86,17 @@ impl Base {
     pub async fn read(&self, tensor: &Tensor<'_>) -> Result<Cow<'_, [u8]>, Error> {
         let mut read = self.gguf.read(std::slice::from_ref(&tensor.range)).await?;
         Ok(read.pop().expect("one result per range"))
+    }
+
+    /// The bytes of the rows `rows` of a matrix, in the order that memory has them.
+    pub async fn read_in_order(
+        &self,
+        tensor: &Tensor<'_>,
+        rows: Range<usize>,
+    ) -> Result<Cow<'_, [u8]>, Error> {
+        let Some(head_size) = tensor.interleaved else { return self.read(&tensor.rows(rows)).await };
+        let stored: Vec<u32> = rows.map(|row| interleaved_row(row, head_size) as u32).collect();
+        self.read_rows(tensor, &stored).await.map(Cow::Owned)
     }
 
     /// The bytes of some rows of a matrix, concatenated.
@@ -107,16 +124,16 @@ impl Base {
     /// A matrix by its name without `.weight` (`blk.3.attn_q`); `None` where this model has no such matrix or does not use it.
     ///
     /// # Panics
-    /// Where the file is not in memory ([`Base::stream`]) and the tensor is not a vector.
+    /// If the file is not in memory ([`Base::stream`]) and the tensor is not a vector.
     pub fn matrix(&self, name: &str) -> Option<Matrix<'_>> {
-        let Tensor { name, ty, rows, cols, range } = self.tensor(name)?;
+        let Tensor { name, ty, rows, cols, range, .. } = self.tensor(name)?;
         Some(Matrix { name, ty, rows, cols, data: self.gguf.slice(range) })
     }
 
     /// [`Base::tensors`] with their bytes.
     ///
     /// # Panics
-    /// Where the file is not in memory ([`Base::stream`]).
+    /// If the file is not in memory ([`Base::stream`]).
     pub fn matrices(&self) -> impl Iterator<Item = Matrix<'_>> {
         self.tensors().filter_map(|tensor| self.matrix(tensor.name))
     }
@@ -147,11 +164,32 @@ impl Base {
     /// A vector by its name without `.weight` (`blk.3.attn_norm`).
     ///
     /// # Panics
-    /// Where a model of this [`Config`] has no such vector.
+    /// If a model of this [`Config`] has no such vector.
     pub fn vector(&self, name: &str) -> Vec<f32> {
         let vector =
             self.matrix(name).unwrap_or_else(|| panic!("a model of this config has no vector {name}"));
         vector.dequantize()
+    }
+
+    /// The frozen bias `[rows]` of a matrix by the name of that, `blk.3.attn_q`; `None` where it has none.
+    pub fn bias(&self, name: &str) -> Option<Vec<f32>> {
+        let bias = self.matrix(&format!("{name}.bias"))?.dequantize();
+        let Some(head_size) = self.config.interleaved(name) else { return Some(bias) };
+        Some((0..bias.len()).map(|row| bias[interleaved_row(row, head_size)]).collect())
+    }
+
+    /// The frozen biases `[E, out]` of every expert's matrix in layer `layer`; `None` where it has none.
+    pub fn expert_biases(&self, layer: usize, module: Module) -> Option<Vec<f32>> {
+        let bias = |last: &str| self.bias(&format!("blk.{layer}.{last}"));
+        if module != Module::FfnGateUpExps {
+            return bias(module.gguf_name());
+        }
+        let (Some(gate), Some(up)) = (bias("ffn_gate_exps"), bias("ffn_up_exps")) else {
+            return bias(module.gguf_name());
+        };
+        let width = self.config.layers[layer].experts?.width;
+        let experts = gate.chunks_exact(width).zip(up.chunks_exact(width));
+        Some(experts.flat_map(|(gate, up)| [gate, up].concat()).collect())
     }
 
     /// The factor on the output of layer `layer`; 1 where the file has none.

@@ -17,6 +17,8 @@ pub struct Tensor<'a> {
     pub cols: usize,
     /// Position in the file, in bytes.
     pub range: Range<u64>,
+    /// The head size where the file has the rows of heads interleaved ([`super::config::LayerConfig::interleaved`]).
+    pub interleaved: Option<usize>,
 }
 
 impl Tensor<'_> {
@@ -28,7 +30,7 @@ impl Tensor<'_> {
     /// Some of the rows.
     ///
     /// # Panics
-    /// Where `range` is not within the rows.
+    /// If `range` is not within the rows.
     pub fn rows(&self, range: Range<usize>) -> Self {
         assert!(range.end <= self.rows, "rows {range:?} of {}, which has {}", self.name, self.rows);
         let at = |row: usize| self.range.start + row as u64 * self.row_bytes() as u64;
@@ -60,7 +62,7 @@ impl<'a> Matrix<'a> {
     /// Some of the rows.
     ///
     /// # Panics
-    /// Where `range` is not within the rows.
+    /// If `range` is not within the rows.
     pub fn rows(&self, range: Range<usize>) -> Matrix<'a> {
         let data = &self.data[range.start * self.row_bytes()..range.end * self.row_bytes()];
         Matrix { rows: range.len(), data, ..*self }

@@ -5,6 +5,7 @@
 //! the base. [`crate::families`] opens it.
 
 pub mod config;
+mod contents;
 pub mod fingerprint;
 pub mod formats;
 mod frozen;

@@ -23,6 +23,16 @@ pub enum Module {
     InpGate,
     /// Per-layer embedding projection, `[D, P]`.
     Proj,
+    /// Queries, keys and values of a delta net, `[C, D]`.
+    AttnQkv,
+    /// Gate of a delta net's output, `[Hv·K, D]`.
+    AttnGate,
+    /// Decays of a delta net, `[Hv, D]`.
+    SsmAlpha,
+    /// Rates of a delta net, `[Hv, D]`.
+    SsmBeta,
+    /// Output of a delta net, `[D, Hv·K]`.
+    SsmOut,
     /// Router of a mixture of experts, `[E, D]`.
     FfnGateInp,
     /// Gate and up of every expert, `[E, 2·F, D]`: an expert's gate above its up.
@@ -32,8 +42,8 @@ pub enum Module {
 }
 
 impl Module {
-    /// Every module, in the order in which a layer uses them.
-    pub const ALL: [Module; 12] = [
+    /// Every module, in the order in which a layer uses them. Those of delta nets stand in the place of attention's.
+    pub const ALL: [Module; 17] = [
         Module::AttnQ,
         Module::AttnK,
         Module::AttnV,
@@ -43,6 +53,11 @@ impl Module {
         Module::FfnDown,
         Module::InpGate,
         Module::Proj,
+        Module::AttnQkv,
+        Module::AttnGate,
+        Module::SsmAlpha,
+        Module::SsmBeta,
+        Module::SsmOut,
         Module::FfnGateInp,
         Module::FfnGateUpExps,
         Module::FfnDownExps,
@@ -50,7 +65,7 @@ impl Module {
 
     /// The modules of `all-linear`: all but the router, whose choices would become unstable, and the experts, which would need
     /// an adapter each.
-    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(9).0;
+    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(14).0;
 
     /// The name in GGUF: `attn_q` in `blk.N.attn_q.weight`.
     pub fn gguf_name(self) -> &'static str {
@@ -64,6 +79,11 @@ impl Module {
             Module::FfnDown => "ffn_down",
             Module::InpGate => "inp_gate",
             Module::Proj => "proj",
+            Module::AttnQkv => "attn_qkv",
+            Module::AttnGate => "attn_gate",
+            Module::SsmAlpha => "ssm_alpha",
+            Module::SsmBeta => "ssm_beta",
+            Module::SsmOut => "ssm_out",
             Module::FfnGateInp => "ffn_gate_inp",
             Module::FfnGateUpExps => "ffn_gate_up_exps",
             Module::FfnDownExps => "ffn_down_exps",
@@ -75,18 +95,32 @@ impl Module {
         matches!(self, Module::FfnGateUpExps | Module::FfnDownExps)
     }
 
+    /// Values of a bias of the matrix (of the biases of all experts) in layer `layer`; `None` where [`Module::shape`] is.
+    pub fn bias_len(self, config: &Config, layer: usize) -> Option<usize> {
+        let (rows, _) = self.shape(config, layer)?;
+        let experts = config.layers[layer].experts.filter(|_| self.of_experts());
+        Some(rows * experts.map_or(1, |experts| experts.count))
+    }
+
     /// `(out, in)` of the matrix (of each expert's matrix) in layer `layer`; `None` where the layer has no such matrix or never
     /// uses it.
     pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
         let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let has_attention = l.delta.is_none();
+        let makes_keys = has_attention && l.kv_donor.is_none();
         match self {
-            Module::AttnQ => Some((queries, d)),
-            Module::AttnK => l.kv_donor.is_none().then_some((keys, d)),
-            Module::AttnV => (l.kv_donor.is_none() && !l.k_eq_v).then_some((keys, d)),
-            Module::AttnOutput => Some((d, queries)),
-            Module::FfnGate | Module::FfnUp => Some((l.ffn_width, d)),
-            Module::FfnDown => Some((d, l.ffn_width)),
+            Module::AttnQ if l.output_gate => has_attention.then_some((2 * queries, d)),
+            Module::AttnQ => has_attention.then_some((queries, d)),
+            Module::AttnK => makes_keys.then_some((keys, d)),
+            Module::AttnV => (makes_keys && !l.k_eq_v).then_some((keys, d)),
+            Module::AttnOutput => has_attention.then_some((d, queries)),
+            Module::AttnQkv => l.delta.map(|delta| (delta.channels(), d)),
+            Module::AttnGate => l.delta.map(|delta| (delta.values(), d)),
+            Module::SsmAlpha | Module::SsmBeta => l.delta.map(|delta| (delta.value_heads, d)),
+            Module::SsmOut => l.delta.map(|delta| (d, delta.values())),
+            Module::FfnGate | Module::FfnUp => (l.ffn_width > 0).then_some((l.ffn_width, d)),
+            Module::FfnDown => (l.ffn_width > 0).then_some((d, l.ffn_width)),
             Module::InpGate => (p > 0).then_some((p, d)),
             Module::Proj => (p > 0).then_some((d, p)),
             Module::FfnGateInp => l.experts.map(|experts| (experts.count, d)),

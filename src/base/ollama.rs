@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 const HOST: &str = "registry.ollama.ai";
 const NAMESPACE: &str = "library";
 const LAYER: &str = "application/vnd.ollama.image.";
+/// Largest template, system message or config, in bytes.
+const MAX_TEXT: u64 = 1 << 20;
 
-/// Where Ollama keeps models on this machine, most likely first: `$OLLAMA_MODELS`, the user's folder, and the folder
+/// Folders in which Ollama keeps models on this machine, most likely first: `$OLLAMA_MODELS`, the user's folder, and the folder
 /// of the Linux service.
 pub fn stores() -> Vec<PathBuf> {
     let chosen = std::env::var_os("OLLAMA_MODELS").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -44,6 +46,56 @@ pub fn resolve(name: &str, stores: &[PathBuf]) -> Result<PathBuf, Error> {
         }
     }
     Err(fail(not_found(name, &parts, stores)))
+}
+
+/// Ollama's settings for conversations with a model of its store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chat {
+    /// The Go template with which conversations are rendered.
+    pub template: Option<String>,
+    /// The system message of conversations without one.
+    pub system: Option<String>,
+    /// Name of the code of Ollama that renders conversations instead of a template.
+    pub renderer: Option<String>,
+    /// Name of the code of Ollama that reads replies.
+    pub parser: Option<String>,
+    /// Sampling and stops: a JSON object.
+    pub parameters: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Ollama's settings for conversations with the model `name`; `None` if no store has it.
+pub fn chat(name: &str, stores: &[PathBuf]) -> Option<Chat> {
+    let parts = Name::parse(name).ok()?;
+    let of_store = |store: &PathBuf| Some((store.clone(), std::fs::read(parts.manifest(store)).ok()?));
+    let (store, json) = stores.iter().find_map(of_store)?;
+    let manifest: Manifest = serde_json::from_slice(&json).ok()?;
+    let text = |layer: &Layer| {
+        let hash = layer.digest.strip_prefix("sha256:").filter(|hash| is_sha256(hash))?;
+        let path = store.join("blobs").join(format!("sha256-{hash}"));
+        let len = std::fs::metadata(&path).ok()?.len();
+        (len <= MAX_TEXT).then(|| std::fs::read_to_string(path).ok())?
+    };
+    let layer = |kind: &str| {
+        manifest.layers.iter().find(|layer| layer.media_type.strip_prefix(LAYER) == Some(kind)).and_then(text)
+    };
+    let config = manifest.config.as_ref().and_then(text);
+    let config: Option<Code> = config.and_then(|config| serde_json::from_str(&config).ok());
+    let Code { renderer, parser } = config.unwrap_or_default();
+    Some(Chat {
+        template: layer("template"),
+        system: layer("system"),
+        renderer: renderer.filter(|name| !name.is_empty()),
+        parser: parser.filter(|name| !name.is_empty()),
+        parameters: layer("params").and_then(|text| serde_json::from_str(&text).ok()),
+    })
+}
+
+/// The full name of a model, `host/namespace/model:tag`, by which two names can be compared. Fails if `name` is not a name of
+/// Ollama's form; the error is the rest of a sentence about it.
+pub fn full_name(name: &str) -> Result<String, String> {
+    let form = "is not a name in Ollama's form [host/][namespace/]model[:tag]; use letters, digits, `.`, `_` and `-`";
+    let Name { host, namespace, model, tag } = Name::parse(name).map_err(|_| form)?;
+    Ok(format!("{host}/{namespace}/{model}:{tag}"))
 }
 
 #[derive(Debug, PartialEq)]
@@ -94,11 +146,21 @@ fn bad_name() -> String {
 struct Manifest {
     #[serde(default)]
     layers: Vec<Layer>,
+    config: Option<Layer>,
+}
+
+/// The keys of a model's config that name code of Ollama.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Code {
+    renderer: Option<String>,
+    parser: Option<String>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Layer {
+    #[serde(default)]
     media_type: String,
     digest: String,
     size: Option<u64>,
@@ -160,6 +222,9 @@ fn is_sha256(hash: &str) -> bool {
     hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
+/// Similarity from which a model is suggested for a misspelt name.
+const MIN_SIMILARITY: f64 = 0.6;
+
 fn not_found(name: &str, parts: &Name, stores: &[PathBuf]) -> String {
     let searched: Vec<String> = stores.iter().map(|store| store.display().to_string()).collect();
     let mut found: Vec<String> = stores.iter().flat_map(|store| installed(store)).collect();
@@ -168,6 +233,9 @@ fn not_found(name: &str, parts: &Name, stores: &[PathBuf]) -> String {
     // Tags of the same model first: they are what the user most likely meant.
     let same = format!("{}:", short(&parts.host, &parts.namespace, &parts.model));
     found.sort_by_key(|other| !other.starts_with(&same));
+    let similarity = |other: &&String| strsim::normalized_damerau_levenshtein(name, other);
+    let nearest = found.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    let nearest = nearest.filter(|nearest| similarity(nearest) >= MIN_SIMILARITY).cloned();
     let more = found.len().saturating_sub(12);
     found.truncate(12);
     let found = match (found.is_empty(), more) {
@@ -175,9 +243,17 @@ fn not_found(name: &str, parts: &Name, stores: &[PathBuf]) -> String {
         (false, 0) => format!("found there: {}", found.join(", ")),
         (false, more) => format!("found there: {} and {more} more", found.join(", ")),
     };
+    let advice = match nearest {
+        Some(nearest) => {
+            format!("did you mean {nearest}? Otherwise run `ollama pull` with a tag that exists")
+        }
+        // More often a path or a name of Hugging Face than a namespace of Ollama.
+        None if name.contains('/') => "check the path".into(),
+        None => format!("run `ollama pull {name}`"),
+    };
     format!(
-        "is no existing file, and Ollama has no such model in {}; {found}; run `ollama pull {name}`, set \
-         OLLAMA_MODELS, or name a .gguf file",
+        "is no existing file, and Ollama has no such model in {}; {found}; {advice}, set OLLAMA_MODELS, or name a .gguf \
+         file",
         searched.join(", ")
     )
 }

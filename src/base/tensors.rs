@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::config::{Config, Experts, LayerConfig};
+use super::config::{Config, DeltaNet, Experts, LayerConfig};
 use super::{Error, GgmlType, Gguf, Module, TensorInfo, formats};
 
 /// Alternative names of a layer's tensors after `blk.N.`: `(llama.cpp's, Ollama's)`.
-const ALTERNATIVES: [(&str, &str); 8] = [
+const ALTERNATIVES: [(&str, &str); 9] = [
     ("post_attention_norm", "attn_post_norm"),
     ("ffn_norm", "ffn_pre_norm"),
     ("post_ffw_norm", "ffn_post_norm"),
@@ -16,6 +16,7 @@ const ALTERNATIVES: [(&str, &str); 8] = [
     ("post_ffw_norm_1", "ffn_post_norm_1"),
     ("pre_ffw_norm_2", "ffn_pre_norm_2"),
     ("post_ffw_norm_2", "ffn_post_norm_2"),
+    ("ssm_dt.bias", "ssm_dt"),
 ];
 
 /// The tensor `name` (without `.weight`), or the tensor with its alternative name.
@@ -23,8 +24,11 @@ pub(crate) fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a TensorInfo> {
     let stored = |name: &str| gguf.tensor(&format!("{name}.weight")).or_else(|| gguf.tensor(name));
     stored(name).or_else(|| {
         let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
+        let of_layer = |last: &str| stored(&format!("blk.{layer}.{last}"));
         let (_, alternative) = ALTERNATIVES.iter().find(|(ours, _)| *ours == last)?;
-        stored(&format!("blk.{layer}.{alternative}"))
+        // In files without norms behind the blocks, llama.cpp gives the second norm the name that transformers uses.
+        let second = || of_layer("post_attention_norm").filter(|_| of_layer("post_ffw_norm").is_none());
+        of_layer(alternative).or_else(|| second().filter(|_| last == "ffn_norm"))
     })
 }
 
@@ -45,8 +49,11 @@ pub(super) fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, 
     }
     for layer in 0..config.layers.len() {
         tensors.norms(config, layer)?;
+        if let Some(delta) = &config.layers[layer].delta {
+            tensors.delta_net(layer, delta)?;
+        }
         if let Some(experts) = config.layers[layer].experts {
-            tensors.experts(layer, experts, d)?;
+            tensors.experts(config, layer, experts)?;
         }
         let scale = format!("blk.{layer}.layer_output_scale");
         if find(gguf, &scale).is_some() {
@@ -97,12 +104,32 @@ impl Inventory<'_> {
         Ok(())
     }
 
-    /// Adds the experts of a layer, the norms around them and the router's scale.
-    fn experts(&mut self, layer: usize, experts: Experts, d: usize) -> Result<(), Error> {
-        let Experts { count, width, .. } = experts;
+    /// Adds what a delta net has beside its matrices.
+    fn delta_net(&mut self, layer: usize, delta: &DeltaNet) -> Result<(), Error> {
         let name = |last: &str| format!("blk.{layer}.{last}");
-        for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2", "ffn_gate_inp.scale"] {
-            self.vector(&name(norm), d)?;
+        for gates in ["ssm_a", "ssm_dt.bias"] {
+            self.vector(&name(gates), delta.value_heads)?;
+        }
+        self.vector(&name("ssm_norm"), delta.head_size)?;
+        let (taps, shape) = (name("ssm_conv1d"), [4, delta.channels()]);
+        let tensor = require(self.gguf, &taps, &shape)?;
+        check_shape(self.gguf, tensor, &shape)?;
+        check_unquantized(self.gguf, tensor)?;
+        let stored =
+            Stored { ty: tensor.ty, rows: 1, cols: 4 * delta.channels(), range: tensor.range.clone() };
+        self.stored.insert(taps, stored);
+        Ok(())
+    }
+
+    /// Adds the experts of a layer, the norms around them and the router's scale.
+    fn experts(&mut self, config: &Config, layer: usize, experts: Experts) -> Result<(), Error> {
+        let Experts { count, width, .. } = experts;
+        let d = config.width;
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        if config.layers[layer].ffn_width > 0 {
+            for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2", "ffn_gate_inp.scale"] {
+                self.vector(&name(norm), d)?;
+            }
         }
         let split = find(self.gguf, &name("ffn_gate_up_exps")).is_none();
         if split && find(self.gguf, &name("ffn_gate_exps")).is_some() {
@@ -120,14 +147,18 @@ impl Inventory<'_> {
             self.expert_matrix(&name("ffn_gate_up_exps"), count, 2 * width, d)?;
         }
         self.expert_matrix(&name("ffn_down_exps"), count, d, width)?;
-        self.vector(&name("ffn_down_exps.scale"), count)
+        match config.layers[layer].ffn_width {
+            0 => Ok(()),
+            _ => self.vector(&name("ffn_down_exps.scale"), count),
+        }
     }
 
     /// Adds the matrices of a layer but for its experts; queries, keys and values may be one tensor.
     fn projections(&mut self, config: &Config, layer: usize) -> Result<(), Error> {
         let name = |last: &str| format!("blk.{layer}.{last}");
-        let fused =
-            find(self.gguf, &name("attn_q")).is_none() && find(self.gguf, &name("attn_qkv")).is_some();
+        let fused = config.layers[layer].delta.is_none()
+            && find(self.gguf, &name("attn_q")).is_none()
+            && find(self.gguf, &name("attn_qkv")).is_some();
         if fused {
             self.fused_attention(layer, &config.layers[layer], config.width)?;
         }
@@ -137,7 +168,27 @@ impl Inventory<'_> {
                 self.matrix(&name(module.gguf_name()), rows, cols)?;
             }
         }
-        Ok(())
+        for module in &config.layers[layer].biases {
+            self.bias(config, layer, *module)?;
+        }
+        match config.layers[layer].sinks {
+            true => self.vector(&name("attn_sinks"), config.layers[layer].heads),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds the bias of a matrix, or those of every expert's matrix.
+    fn bias(&mut self, config: &Config, layer: usize, module: Module) -> Result<(), Error> {
+        let name = |last: &str| format!("blk.{layer}.{last}.bias");
+        let Some((rows, _)) = module.shape(config, layer) else { return Ok(()) };
+        let Some(experts) = config.layers[layer].experts.filter(|_| module.of_experts()) else {
+            return self.vector(&name(module.gguf_name()), rows);
+        };
+        if module == Module::FfnGateUpExps && config.layers[layer].experts_split {
+            self.vectors(&name("ffn_gate_exps"), rows / 2, experts.count)?;
+            return self.vectors(&name("ffn_up_exps"), rows / 2, experts.count);
+        }
+        self.vectors(&name(module.gguf_name()), rows, experts.count)
     }
 
     /// Adds the row ranges of `attn_qkv` under the names of queries, keys and values.
@@ -179,9 +230,15 @@ impl Inventory<'_> {
 
     /// Adds a vector of unquantized values, which must be in the file.
     fn vector(&mut self, name: &str, len: usize) -> Result<(), Error> {
-        let tensor = require(self.gguf, name, &[len])?;
-        check_vector(self.gguf, tensor, len)?;
-        let stored = Stored { ty: tensor.ty, rows: 1, cols: len, range: tensor.range.clone() };
+        self.vectors(name, len, 1)
+    }
+
+    /// Adds `count` vectors of one tensor as one vector.
+    fn vectors(&mut self, name: &str, len: usize, count: usize) -> Result<(), Error> {
+        let shape = [len, count];
+        let tensor = require(self.gguf, name, if count > 1 { &shape } else { &shape[..1] })?;
+        check_vector(self.gguf, tensor, &shape)?;
+        let stored = Stored { ty: tensor.ty, rows: 1, cols: len * count, range: tensor.range.clone() };
         self.stored.insert(name.into(), stored);
         Ok(())
     }
@@ -190,14 +247,21 @@ impl Inventory<'_> {
 /// The values of the vector `name`, which must be in the file.
 pub(crate) fn read_vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, Error> {
     let tensor = require(gguf, name, &[len])?;
-    check_vector(gguf, tensor, len)?;
-    Ok(formats::dequantize(tensor.ty, gguf.data(tensor)))
+    check_vector(gguf, tensor, &[len, 1])?;
+    let values = formats::dequantize(tensor.ty, gguf.data(tensor));
+    match values.iter().find(|value| !value.is_finite()) {
+        None => Ok(values),
+        Some(value) => {
+            let found = value.to_string();
+            Err(wrong(gguf, tensor, found, "finite numbers".into(), "download the file again"))
+        }
+    }
 }
 
 /// The tensor `name`; the error has the expected shape.
 pub(crate) fn require<'a>(gguf: &'a Gguf, name: &str, shape: &[usize]) -> Result<&'a TensorInfo, Error> {
     find(gguf, name).ok_or_else(|| {
-        let kind = if name.ends_with(".scale") { "" } else { ".weight" };
+        let kind = if name.ends_with(".scale") || name.ends_with(".bias") { "" } else { ".weight" };
         let architecture = gguf.get::<&str>("general.architecture").ok().flatten().unwrap_or("unknown");
         let problem = format!(
             "tensor {name}{kind} is missing, expected it with shape {shape:?} in a `{architecture}` text model of these \
@@ -233,7 +297,13 @@ fn check_format(gguf: &Gguf, tensor: &TensorInfo, cols: usize) -> Result<(), Err
     if !tensor.ty.supported() {
         let found = format!("type {}", tensor.ty.name());
         let expected = format!("one of {}", GgmlType::names(&GgmlType::SUPPORTED));
-        return Err(wrong(gguf, tensor, found, expected, "use another quantization, such as Q4_K_M"));
+        return Err(wrong(
+            gguf,
+            tensor,
+            found,
+            expected,
+            "use another quantization of the model, such as Q4_K_M, or Q3_K_M if memory is short",
+        ));
     }
     // Kernels read unquantized rows four values at a time; blocks are multiples of 32 anyway.
     if !cols.is_multiple_of(4) {
@@ -243,8 +313,16 @@ fn check_format(gguf: &Gguf, tensor: &TensorInfo, cols: usize) -> Result<(), Err
     Ok(())
 }
 
-fn check_vector(gguf: &Gguf, tensor: &TensorInfo, len: usize) -> Result<(), Error> {
-    check_shape(gguf, tensor, &[len])?;
+/// Refuses other shapes than `[len, count]`, and quantized values.
+fn check_vector(gguf: &Gguf, tensor: &TensorInfo, [len, count]: &[usize; 2]) -> Result<(), Error> {
+    match count {
+        1 => check_shape(gguf, tensor, &[*len])?,
+        _ => check_shape(gguf, tensor, &[*len, *count])?,
+    }
+    check_unquantized(gguf, tensor)
+}
+
+fn check_unquantized(gguf: &Gguf, tensor: &TensorInfo) -> Result<(), Error> {
     if !matches!(tensor.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
         let found = format!("type {}", tensor.ty.name());
         return Err(wrong(

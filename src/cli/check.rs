@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::formats::peft;
+use rullama_train::data::compare;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
 use rullama_train::run;
@@ -25,16 +26,23 @@ const MEASURED: usize = 3;
 pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) -> Result<()> {
     gradients.map_or(Ok(()), files::check_file)?;
     let mut timings = Timings::start();
-    let (session, gpu) = Session::start_on_device(recipe);
-    let ((session, initial), gpu) = (session?, gpu?);
-    timings.record("base, samples and device");
-    summary::start(recipe, &session, &initial, &gpu);
+    let (session, initial, gpu) = summary::opened(recipe, &mut timings)?;
+    let recipe = &session.recipe;
     summary::samples(recipe, &session);
+    let train = &session.prepared.data.train;
+    let first = compare::units(train).into_iter().next().unwrap_or(0..1);
+    train[first].iter().for_each(|sample| output::marked_sample(&session.frozen.tokenizer, sample));
+    output::text("");
+    let bar = output::spinner("loading the base");
     let model = session.model(recipe, &gpu, &initial.adapter)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;
+    bar.finish_and_clear();
     timings.record("weights");
     output::plan(trainer.plan(), true);
-    output::line("dry run", session.dry_pass(recipe, &trainer, &mut timings)?);
+    let bar = output::spinner("trying the longest batch");
+    let tried = session.dry_pass(recipe, &trainer, &mut timings)?;
+    bar.finish_and_clear();
+    output::line("dry run", tried.text);
     output::line("startup", &timings);
     if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
         output::line("offload", cost);
@@ -46,10 +54,10 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
         let measure = measure.unwrap_or(if gpu.is_software() { 0 } else { MEASURED });
         time(recipe, &session, &trainer, measure)?;
     }
-    let sample = &session.prepared.data.train[0];
-    output::marked_sample(&session.frozen.tokenizer, sample);
-
     let Some(path) = gradients else { return Ok(()) };
+    if session.prepared.needs_reference() {
+        block_on(session.prepared.compute_reference(&trainer, Vec::new(), |_, _, _| anyhow::Ok(true)))?;
+    }
     let step = session.prepared.steps.step(&session.prepared.data.train, 0);
     let (loss, pairs) = block_on(trainer.gradients(&step, 1))?;
     let metadata = HashMap::from([
@@ -63,7 +71,6 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
         metadata,
     )?;
     files::write_atomic(path, &bytes)?;
-    output::text("");
     let tensors = 2 * pairs.len();
     output::line(
         "gradients",
@@ -84,7 +91,9 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
     let optimizer = run::optimizer(recipe);
     let mut measured = 0;
     let mut started = Instant::now();
+    let bar = output::Progress::new("timing", measure + 1);
     for index in 0..=measure {
+        bar.set_position(index);
         block_on(steps.take(trainer, samples, index, &optimizer))?;
         if index == 0 {
             started = Instant::now();
@@ -92,6 +101,7 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
             measured += steps.tokens(samples, index);
         }
     }
+    bar.finish_and_clear();
     let rate = measured as f64 / started.elapsed().as_secs_f64();
     let all: usize = (0..total).map(|index| steps.tokens(samples, index)).sum();
     let steps = output::count(total, "step");

@@ -9,8 +9,8 @@ use rullama_train::adapter::{self, AdapterPath, Format, WriteOptions};
 use rullama_train::base::Base;
 use rullama_train::verify;
 
-use super::output;
 use super::setup::comparison::{Comparison, ComparisonArgs};
+use super::{bus_error, interrupted, output};
 
 /// Options of `export`.
 #[derive(Args)]
@@ -30,24 +30,21 @@ pub struct ExportArgs {
     /// Accept adapters that were trained on a different base model.
     #[arg(long)]
     allow_other_base: bool,
+    /// Overwrite existing adapters.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     held_out: ComparisonArgs,
 }
 
 /// Loads the adapters and writes their sum in every format.
 pub fn run(args: &ExportArgs) -> Result<()> {
-    let base = open_base(&args.adapters, args.base.as_deref())?;
-    let found = adapter::load(&args.adapters, &base, None, args.allow_other_base.into())?;
     let dir = folder(args)?;
-    for format in &args.to {
-        let place = format.place(dir);
-        if args.adapters.iter().any(|a| absolute(&a.path).ok() == absolute(&place).ok()) {
-            bail!(
-                "{} is an input and would be overwritten; choose another folder with --out",
-                place.display()
-            );
-        }
-    }
+    check_places(args, dir)?;
+    let base = open_base(&args.adapters, args.base.as_deref())?;
+    bus_error::name(base.gguf().file());
+    interrupted::clean_up()?;
+    let found = adapter::load(&args.adapters, &base, None, args.allow_other_base.into())?;
     let adapter = &found.adapter;
     let origin = &found.origin;
     let rank = adapter.rank;
@@ -67,12 +64,50 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             let name = format.name();
             output::line("exported", format!("{place}: {name}, reloaded; logits were not compared"));
         }
+        next_steps(args, &base, dir);
         return Ok(());
     };
     comparison.show();
-    let Comparison { gpu, held_out, offload } = &comparison;
+    let Comparison { gpu, held_out, text, offload } = &comparison;
+    let bar = output::spinner("comparing the exports");
     let write = verify::write_verified(gpu, &base, dir, &args.to, adapter, &options, held_out, *offload);
-    output::written(block_on(write)?)
+    let written = block_on(write);
+    bar.finish_and_clear();
+    let result = output::written(written?, text);
+    next_steps(args, &base, dir);
+    result
+}
+
+/// Prints how to use the exports that were written.
+fn next_steps(args: &ExportArgs, base: &Base, dir: &Path) {
+    let places = args.to.iter().map(|format| (*format, format.place(dir)));
+    for (format, place) in places.filter(|(_, place)| place.exists()) {
+        output::next::after_export(base, format, &place);
+    }
+}
+
+/// Fails if an export would overwrite an input, or without `--force` another file.
+fn check_places(args: &ExportArgs, dir: &Path) -> Result<()> {
+    for format in &args.to {
+        let place = format.place(dir);
+        if args.adapters.iter().any(|a| absolute(&a.path).ok() == absolute(&place).ok()) {
+            bail!(
+                "{} is an input and would be overwritten; choose another folder with --out",
+                place.display()
+            );
+        }
+        let taken = match format {
+            Format::Peft => place.join("adapter_model.safetensors"),
+            _ => place,
+        };
+        if taken.exists() && !args.force {
+            bail!(
+                "{} already exists; choose another folder with --out, or overwrite it with --force",
+                taken.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Opens the base `named`, or the one that the first adapter's files name.

@@ -3,17 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::adapter::lora::Adapter;
 use rullama_train::adapter::merge::{self, MergeType, MergedTensor};
 use rullama_train::adapter::{AdapterPath, Loaded, load};
 use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::files;
+use rullama_train::recipe::{Recipe, Template};
 use rullama_train::verify;
 
-use super::output;
+use super::ollama::{Target, modelfile};
 use super::setup::comparison::{Comparison, ComparisonArgs};
+use super::{bus_error, interrupted, output};
 
 /// Options of `merge`.
 #[derive(Args)]
@@ -24,10 +27,17 @@ pub struct MergeArgs {
     /// Base model that the adapter was trained on: "tiny", an Ollama tag, or the path of a .gguf file.
     #[arg(long)]
     base: String,
-    /// File to write. A Modelfile for Ollama is written next to it.
-    #[arg(long, value_name = "FILE.gguf")]
-    out: PathBuf,
-    /// Format of the merged matrices: auto (Q8_0 if the base is quantized), keep, f32, f16, bf16, q8_0, q6_k, q5_k or q4_k.
+    /// File to write. A Modelfile for Ollama is written next to it [default with --ollama NAME: NAME/NAME.gguf].
+    #[arg(long, value_name = "FILE.gguf", required_unless_present = "ollama")]
+    out: Option<PathBuf>,
+    /// Also create this model in Ollama, with `ollama create`. If `ollama` is not installed, the command is printed.
+    #[arg(long, value_name = "NAME")]
+    ollama: Option<String>,
+    /// Replace an existing file, Modelfile or Ollama model.
+    #[arg(long)]
+    force: bool,
+    /// Format of the merged matrices: auto (Q8_0 if the base is quantized), keep, f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0,
+    /// q4_k, q4_1, q4_0, iq4_nl, iq4_xs, mxfp4, q3_k or q2_k.
     #[arg(long = "type", value_name = "TYPE", default_value = "auto", value_parser = parse_type)]
     ty: MergeType,
     /// Accept adapters that were trained on a different base model.
@@ -44,48 +54,118 @@ fn parse_type(name: &str) -> Result<MergeType, String> {
     })
 }
 
-/// Merges into a temporary file, compares the result, and then moves the file to its place.
+/// Merges, and creates the model in Ollama if asked to.
 pub fn run(args: &MergeArgs) -> Result<()> {
     let base = Base::open(&args.base)?;
+    bus_error::name(base.gguf().file());
+    interrupted::clean_up()?;
     let Loaded { adapter, notices, .. } = load(&args.adapters, &base, None, args.allow_other_base.into())?;
-    let name = args.out.file_name().context("--out is not a file name; use a name like merged.gguf")?;
-    if is_same_file(&args.out, base.gguf().file()) {
-        bail!("--out is the base file {}; choose another name", args.out.display());
+    let out = args.out();
+    if is_same_file(&out, base.gguf().file()) {
+        bail!("--out is the base file {}; choose another name", out.display());
     }
-    files::check_file(&args.out)?;
+    files::check_file(&out)?;
+    if out.exists() && !args.force {
+        bail!("{} exists; choose another name with --out, or use --force to replace it", out.display());
+    }
+    modelfile::check(&out, &base, args.force)?;
+    let advice = (!args.force).then_some("use --force to replace it");
+    let target = args.ollama.as_deref().map(|name| Target::check("--ollama", name, advice)).transpose()?;
     // Open this before the merge, so that mistakes show early.
     let comparison = args.held_out.open(&base)?;
-
     output::notices(&notices);
-    let staged = files::beside(&args.out)?;
+    comparison.iter().for_each(Comparison::show);
+    let template = Template::Auto;
+    let modelfile = write(&base, &adapter, &out, (args.ty, &template), comparison.as_ref(), &output::line)?;
+    match target {
+        Some(target) => target.create(&modelfile, &output::line),
+        None => {
+            output::line("ollama", format!("ollama create NAME -f {}", modelfile.display()));
+            Ok(())
+        }
+    }
+}
+
+/// The end of a run with `output.ollama`: merges the trained adapter into a file of the run's folder and creates the model.
+pub fn after_training(
+    recipe: &Recipe,
+    base: &Base,
+    adapter: &Adapter,
+    target: &Target,
+    say: &Say,
+) -> Result<()> {
+    let out = recipe.output.dir.join(format!("{}.gguf", Target::file_stem(target.name())));
+    let comparison = ComparisonArgs::of_recipe(recipe).open(base)?;
+    let what = (MergeType::Auto, &recipe.data.template);
+    let modelfile = write(base, adapter, &out, what, comparison.as_ref(), say)?;
+    target.create(&modelfile, say)
+}
+
+/// Prints a labelled line, or does not.
+pub type Say = dyn Fn(&str, String);
+
+/// Merges into a temporary file, compares the result, moves the file to its place, and writes the Modelfile. Returns the path of
+/// the Modelfile.
+fn write(
+    base: &Base,
+    adapter: &Adapter,
+    out: &Path,
+    (ty, template): (MergeType, &Template),
+    comparison: Option<&Comparison>,
+    say: &Say,
+) -> Result<PathBuf> {
+    let name = out.file_name().context("--out is not a file name; use a name like merged.gguf")?;
+    let staged = files::beside(out)?;
     let file = staged.path().join(name);
     let started = Instant::now();
     // Errors name the final path, not the temporary one.
     let in_place = |e| match e {
-        rullama_train::adapter::Error::Write(e) => files::Error { path: args.out.clone(), ..e }.into(),
-        e => e,
+        rullama_train::adapter::Error::Write(e) => match bus_error::cause(&e.source) {
+            Some(cause) => anyhow!(cause),
+            None => files::Error { path: out.into(), ..e }.into(),
+        },
+        e => e.into(),
     };
-    let tensors = merge::write(&file, &base, &adapter, args.ty, |_| {}).map_err(in_place)?;
+    let bar = output::spinner("merging");
+    let tensors = merge::write(&file, base, adapter, ty, |_| {}).map_err(in_place)?;
+    bar.finish_and_clear();
     let seconds = started.elapsed().as_secs_f64();
     let size = std::fs::metadata(&file)?.len();
-    output::line("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
-    output::line("rounding", rounding(&tensors));
+    say("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
+    say("rounding", rounding(&tensors));
 
-    if let Some(comparison) = comparison {
-        comparison.show();
-        let Comparison { gpu, held_out, offload } = &comparison;
-        let merged = Base::from_gguf(Gguf::open(&file)?, &args.out.display().to_string())?;
-        let verdict = block_on(verify::compare_merged(gpu, &base, &adapter, &merged, held_out, *offload))?;
-        let divergence = &verdict.divergence;
-        output::line("divergence", format!("{divergence}, over {} tokens", divergence.tokens));
-        output::line("effect", format!("{} (the adapter's own effect, for comparison)", verdict.effect));
-        verdict.check(args.ty)?;
+    if let Some(Comparison { gpu, held_out, text, offload }) = comparison {
+        let merged = Base::from_gguf(Gguf::open(&file)?, &out.display().to_string())?;
+        let bar = output::spinner("comparing the merged model with base and adapter");
+        let verdict = block_on(verify::compare_merged(gpu, base, adapter, &merged, held_out, *offload))?;
+        bar.finish_and_clear();
+        let lost = output::places(&verdict.divergence, text);
+        say(
+            "compared",
+            format!("the merged model picks another word than the base with the adapter in {lost}"),
+        );
+        say("effect", format!("the adapter {}", output::effect(&verdict.effect, text)));
+        verdict.check(ty)?;
     } else {
-        output::line("divergence", "not measured (--unverified)");
+        say("compared", "no: the quality of the merged model is unknown (--unverified)".into());
     }
-    files::replace(&file, &args.out)?;
-    output::line("written", format!("{}, {} in {seconds:.1} s", args.out.display(), output::bytes(size)));
-    modelfile(&args.out)
+    files::replace(&file, out)?;
+    say("written", format!("{}, {} in {seconds:.1} s", out.display(), output::bytes(size)));
+    let (modelfile, warning) = modelfile::write(out, base, template)?;
+    warning.into_iter().for_each(|warning| say("notice", warning));
+    Ok(modelfile)
+}
+
+impl MergeArgs {
+    /// The file to write.
+    fn out(&self) -> PathBuf {
+        let in_folder = |name: &String| {
+            let stem = Target::file_stem(name);
+            Path::new(&stem).join(format!("{stem}.gguf"))
+        };
+        let named = self.ollama.as_ref().map(in_folder);
+        self.out.clone().or(named).expect("clap requires --out or --ollama")
+    }
 }
 
 /// Whether two paths are the same file.
@@ -118,25 +198,4 @@ fn rounding(tensors: &[MergedTensor]) -> String {
     let change = part(|t| t.change);
     let loss = part(|t| t.loss);
     format!("the adapter changes the matrices by {change:.3} %, rounding to the stored format by {loss:.3} %")
-}
-
-/// Writes Ollama's Modelfile next to the file. It only has FROM: Ollama knows the chat templates and stop tokens of the families that this program trains.
-fn modelfile(out: &Path) -> Result<()> {
-    let path = out.with_file_name("Modelfile");
-    let name = out.file_name().unwrap_or_default().to_string_lossy();
-    let text = format!("FROM ./{name}\n");
-    match std::fs::read_to_string(&path) {
-        Ok(found) if found != text => {
-            let path = path.display();
-            output::line(
-                "notice",
-                format!("{path} exists and was not changed; for Ollama it must contain FROM ./{name}"),
-            );
-        }
-        _ => {
-            files::write_atomic(&path, text.as_bytes())?;
-            output::line("ollama", format!("ollama create NAME -f {}", path.display()));
-        }
-    }
-    Ok(())
 }

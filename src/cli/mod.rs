@@ -1,27 +1,38 @@
 //! The command line: one module per command, and what they share (`setup`, `output`, `talk`).
 
 mod bench;
+mod bus_error;
 mod check;
+mod check_lr;
 mod eval;
 mod export;
+mod fault;
+mod http;
 mod init;
 mod inspect;
+mod interrupted;
 mod manual;
 mod merge;
 mod models;
+mod ollama;
 mod output;
+mod ranks;
+mod recipe_args;
+mod selftest;
 mod serve;
 mod setup;
 mod talk;
 mod train;
+mod ui;
 mod web;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use rullama_train::recipe::{Recipe, split_override};
+use clap::{CommandFactory, Parser, Subcommand};
+use recipe_args::RecipeArgs;
+use rullama_train::gpu::KernelSetting;
 
 /// Train LoRA adapters on quantized GGUF models, on any GPU.
 #[derive(Parser)]
@@ -37,6 +48,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Train as a recipe says; the same as giving the recipe alone.
+    Train {
+        #[command(flatten)]
+        recipe: RecipeArgs,
+        #[command(flatten)]
+        how: train::TrainArgs,
+    },
     /// Check a recipe: prepare everything up to the first step, and show the memory plan and a sample with its loss tokens.
     Check {
         #[command(flatten)]
@@ -47,9 +65,13 @@ enum Verb {
         /// Time this many steps, after one warm-up step, to estimate the duration of the run [default: 3; 0 with a software renderer].
         #[arg(long, value_name = "STEPS")]
         measure: Option<usize>,
+        #[command(flatten)]
+        rate: check_lr::RateArgs,
     },
     /// Time training steps or replies on random tokens: tokens per second, memory, time per kernel.
     Bench(bench::BenchArgs),
+    /// Test whether this GPU computes right, and how fast, in under a minute; prints a block to paste into an issue.
+    Selftest(selftest::SelftestArgs),
     /// Measure loss, perplexity and token accuracy on validation data, for the base and for the base with an adapter.
     Eval {
         #[command(flatten)]
@@ -69,12 +91,16 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Serve the web page that trains in the browser, to this machine only, and open it.
     Web(web::WebArgs),
+    /// Open the page that trains, with this program behind it: models on this machine, runs as files, no commands to type.
+    Ui(ui::UiArgs),
     /// Write a commented recipe for your own samples, from flags or by asking.
     Init(init::InitArgs),
     /// Describe a GGUF file, an adapter, a checkpoint, the output folder of a run, or samples.
     Inspect(inspect::InspectArgs),
     /// List the models in Ollama's store, and whether they can be trained.
     Models(models::ModelsArgs),
+    /// Print the JSON schema of recipes, for editors and scripts.
+    Schema,
     /// Print shell completions.
     Completions(manual::CompletionsArgs),
     /// Print the manual page, or write the pages of all commands to a folder.
@@ -84,29 +110,30 @@ enum Verb {
     DescribeCli,
 }
 
-/// A recipe and overrides of its keys.
-#[derive(Args)]
-struct RecipeArgs {
-    /// Recipe file (TOML or JSON).
-    recipe: PathBuf,
-    /// Override a key of the recipe, for example --set train.learning_rate=2e-4; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    overrides: Vec<String>,
-}
-
-impl RecipeArgs {
-    /// Reads the recipe and checks that the files it names exist.
-    fn read(&self) -> Result<Recipe> {
-        let recipe = self.parse()?;
-        recipe.check_files()?;
-        Ok(recipe)
-    }
-
-    /// Reads the recipe without checking its files.
-    fn parse(&self) -> Result<Recipe> {
-        let split = |o: &String| split_override(o).map(|(k, v)| (k.to_string(), v.to_string()));
-        let overrides = self.overrides.iter().map(split).collect::<Result<Vec<_>, _>>()?;
-        Ok(Recipe::read(&self.recipe, &overrides)?)
+impl Verb {
+    /// The command's name.
+    fn name(&self) -> &'static str {
+        match self {
+            Verb::Train { .. } => "train",
+            Verb::Check { .. } => "check",
+            Verb::Bench(_) => "bench",
+            Verb::Selftest(_) => "selftest",
+            Verb::Eval { .. } => "eval",
+            Verb::Export(_) => "export",
+            Verb::Merge(_) => "merge",
+            Verb::Chat(_) => "chat",
+            Verb::Generate(_) => "generate",
+            Verb::Serve(_) => "serve",
+            Verb::Web(_) => "web",
+            Verb::Ui(_) => "ui",
+            Verb::Init(_) => "init",
+            Verb::Inspect(_) => "inspect",
+            Verb::Models(_) => "models",
+            Verb::Schema => "schema",
+            Verb::Completions(_) => "completions",
+            Verb::Man(_) => "man",
+            Verb::DescribeCli => "describe-cli",
+        }
     }
 }
 
@@ -118,7 +145,24 @@ pub fn message(error: &anyhow::Error) -> String {
             text += &format!(": {cause}");
         }
     }
-    text
+    shortened(text)
+}
+
+/// A text without its middle if it is too long to read: messages quote keys and values of foreign files.
+fn shortened(text: String) -> String {
+    const START: usize = 1500;
+    const END: usize = 300;
+    let count = text.chars().count();
+    if count <= START + END + 100 {
+        return text;
+    }
+    let (start, end) = (text.chars().take(START), text.chars().skip(count - END));
+    start.chain(format!(" … ({} characters) … ", count - START - END).chars()).chain(end).collect()
+}
+
+/// A value of `--kernels`.
+fn kernels(name: &str) -> Result<KernelSetting, serde_json::Error> {
+    serde_json::from_value(name.into())
 }
 
 /// Refuses an option under its old name. `value`: what the user passed to it.
@@ -129,6 +173,27 @@ fn refuse_renamed(old: &str, new: &str, value: &Option<String>) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a first word that is neither a command nor a file, which would otherwise be read as the name of a recipe.
+fn refuse_unknown_command() -> Result<()> {
+    let Some(word) = std::env::args().nth(1).filter(|word| !word.starts_with('-') && !word.is_empty()) else {
+        return Ok(());
+    };
+    let command = Cli::command();
+    let known: Vec<&str> =
+        command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name()).collect();
+    let named = command.get_subcommands().any(|c| c.get_name() == word) || word == "help";
+    // A recipe that does not exist is an error of its own.
+    if named || word.contains(['.', '/', '\\']) || Path::new(&word).exists() {
+        return Ok(());
+    }
+    let similarity = |name: &&&str| strsim::normalized_damerau_levenshtein(name, &word);
+    let nearest = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    match nearest.filter(|name| similarity(name) >= 0.5) {
+        Some(name) => bail!("`{word}` is neither a command nor a recipe; did you mean `{name}`?"),
+        None => bail!("`{word}` is neither a command nor a recipe; the commands are {}", known.join(", ")),
+    }
+}
+
 /// Parses the command line and runs the command.
 pub fn run() -> Result<ExitCode> {
     // Without a desktop, Mesa's device-select layer prints a warning to stderr.
@@ -136,26 +201,43 @@ pub fn run() -> Result<ExitCode> {
         // SAFETY: this is the only thread so far.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
+    bus_error::explain();
+    refuse_unknown_command()?;
     let cli = Cli::parse();
+    fault::of_disk()?;
+    if let Some(verb) = cli.verb.as_ref().filter(|verb| !matches!(verb, Verb::Train { .. } | Verb::Bench(_)))
+    {
+        ranks::refuse(verb.name())?;
+    }
     match (cli.verb, cli.train) {
-        (None, Some(recipe)) => return train::run(&recipe.read()?, &cli.how),
-        (Some(Verb::Check { recipe, gradients, measure }), _) => {
+        (Some(Verb::Train { recipe, how }), _) => return train::run(&recipe, &how),
+        (None, Some(recipe)) => return train::run(&recipe, &cli.how),
+        (Some(Verb::Selftest(args)), _) => return selftest::run(&args),
+        (Some(Verb::Check { recipe, rate, .. }), _) if rate.lr => {
+            check_lr::run(&recipe.read()?, &recipe.recipe, &rate)
+        }
+        (Some(Verb::Check { recipe, gradients, measure, .. }), _) => {
             check::run(&recipe.read()?, gradients.as_deref(), measure)
         }
         (Some(Verb::Eval { recipe, eval }), _) => {
             let found = if eval.reads_recipe_data() { recipe.read()? } else { recipe.parse()? };
             eval::run(&found, &eval)
         }
-        (Some(Verb::Bench(args)), _) => bench::run(&args),
+        (Some(Verb::Bench(args)), _) => return bench::run(&args),
         (Some(Verb::Export(args)), _) => export::run(&args),
         (Some(Verb::Merge(args)), _) => merge::run(&args),
         (Some(Verb::Chat(args)), _) => talk::chat::run(&args),
         (Some(Verb::Generate(args)), _) => talk::generate::run(&args),
         (Some(Verb::Serve(args)), _) => serve::run(&args),
         (Some(Verb::Web(args)), _) => web::run(&args),
+        (Some(Verb::Ui(args)), _) => ui::run(&args),
         (Some(Verb::Init(args)), _) => init::run(&args),
         (Some(Verb::Inspect(args)), _) => inspect::run(&args),
         (Some(Verb::Models(args)), _) => models::run(&args),
+        (Some(Verb::Schema), _) => {
+            output::text(format_args!("{:#}", rullama_train::recipe::schema()));
+            Ok(())
+        }
         (Some(Verb::Completions(args)), _) => {
             manual::completions(Cli::command(), &args);
             Ok(())

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use rullama_train::base::{Base, ollama};
 use rullama_train::families;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::output;
 
@@ -17,7 +17,7 @@ pub struct ModelsArgs {
 }
 
 /// A model that can be named in `model.base`.
-struct Found {
+pub struct Found {
     name: String,
     /// Size of the weights in bytes, if they are on this machine.
     size: Option<u64>,
@@ -26,7 +26,8 @@ struct Found {
 }
 
 impl Found {
-    fn of(name: String) -> Found {
+    /// Opens the model `name`: "tiny", an Ollama tag, or the path of a .gguf file.
+    pub fn of(name: String) -> Found {
         let stored = match name.as_str() {
             "tiny" => None,
             _ => ollama::resolve(&name, &ollama::stores()).ok().and_then(|path| path.metadata().ok()),
@@ -39,6 +40,14 @@ impl Found {
             error.split_once(": ").map_or(error.clone(), |(_, problem)| problem.to_string())
         });
         Found { size: stored.map(|file| file.len()).or(built_in), name, shape }
+    }
+
+    /// Its fields as an object.
+    pub fn json(&self) -> Value {
+        json!({
+            "model": self.name, "bytes": self.size, "trainable": self.shape.is_ok(),
+            "shape": self.shape.as_ref().ok(), "problem": self.shape.as_ref().err(),
+        })
     }
 }
 
@@ -55,7 +64,8 @@ pub fn trainable() -> Vec<String> {
     all().into_iter().filter(|found| found.shape.is_ok()).map(|found| found.name).collect()
 }
 
-fn all() -> Vec<Found> {
+/// The built-in model and the models of every store.
+pub fn all() -> Vec<Found> {
     let mut names: Vec<String> = ollama::stores().iter().flat_map(|store| ollama::installed(store)).collect();
     names.sort();
     names.dedup();
@@ -68,12 +78,7 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
     let found = all();
     let stores: Vec<String> = ollama::stores().iter().map(|store| store.display().to_string()).collect();
     if args.json {
-        let models = found.iter().map(|model| {
-            json!({
-                "model": model.name, "bytes": model.size, "trainable": model.shape.is_ok(),
-                "shape": model.shape.as_ref().ok(), "problem": model.shape.as_ref().err(),
-            })
-        });
+        let models = found.iter().map(Found::json);
         output::text(json!({ "stores": stores, "models": models.collect::<Vec<_>>() }));
         return Ok(());
     }
@@ -85,7 +90,7 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
             Err(problem) => format!("cannot be trained: {problem}"),
         };
         let built_in = if name == "tiny" { " (built in)" } else { "" };
-        output::text(format_args!("{name:<width$}  {size:>10}  {verdict}{built_in}"));
+        output::row(&format!("{name:<width$}  {size:>10}  "), &format!("{verdict}{built_in}"));
     }
     if found.len() == 1 {
         let stores = stores.join(", ");

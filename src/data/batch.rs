@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::compare::Side;
+pub use super::step::{Compared, Comparison, Step};
+
 /// The label of a token without loss, as in transformers and PyTorch's `ignore_index`.
 pub const IGNORE: i32 = -100;
 
@@ -18,6 +21,8 @@ pub struct Sample {
     pub labels: Vec<i32>,
     /// The sample's source, for messages: `datasets/pirate.jsonl line 12`.
     pub origin: String,
+    /// The part that the sample plays in training.
+    pub side: Side,
 }
 
 impl Sample {
@@ -42,6 +47,8 @@ pub struct MicroBatch {
     pub loss_rows: Vec<u32>,
     /// The id that each loss row must predict, `[N]`.
     pub targets: Vec<u32>,
+    /// Whether each loss row predicts a token of the prompt, `[N]`. Empty if none does.
+    pub in_prompt: Vec<bool>,
 }
 
 impl MicroBatch {
@@ -69,6 +76,30 @@ impl MicroBatch {
         batch
     }
 
+    /// Lays samples end to end as [`MicroBatch::pack`] does. The good ones also have loss on the tokens of their prompts.
+    pub fn pack_with_prompts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> MicroBatch {
+        let (mut whole, mut in_prompt) = (Vec::new(), Vec::new());
+        for sample in samples {
+            let mut sample = sample.clone();
+            let beside = |t: usize, label: i32| t > 0 && label == IGNORE && sample.side.is_good();
+            let labels = sample.labels.iter().enumerate().map(|(t, &label)| (t, label, beside(t, label)));
+            let labels: Vec<(usize, i32, bool)> = labels.collect();
+            for (t, label, beside) in
+                labels.into_iter().skip(1).filter(|(_, label, b)| *b || *label != IGNORE)
+            {
+                sample.labels[t] = if beside { sample.ids[t] as i32 } else { label };
+                in_prompt.push(beside);
+            }
+            whole.push(sample);
+        }
+        MicroBatch { in_prompt, ..MicroBatch::pack(&whole) }
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> usize {
+        self.starts.chunk_by(|a, b| a == b).count()
+    }
+
     /// Number of tokens `T`.
     pub fn len(&self) -> usize {
         self.tokens.len()
@@ -80,26 +111,7 @@ impl MicroBatch {
     }
 }
 
-/// The micro-batches of one optimizer step. Its loss is the mean over `loss_tokens`, however they are split into micro-batches.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
-    /// The micro-batches that run forward and backward before one optimizer update.
-    pub micro_batches: Vec<MicroBatch>,
-    /// Number of loss tokens in all micro-batches.
-    pub loss_tokens: usize,
-}
-
-impl Step {
-    /// Builds a step from its plan: indices into `samples`, one list per micro-batch.
-    pub fn new(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
-        let pack = |indices: &Vec<usize>| MicroBatch::pack(indices.iter().map(|&i| &samples[i]));
-        let micro_batches: Vec<MicroBatch> = micro_batches.iter().map(pack).collect();
-        let loss_tokens = micro_batches.iter().map(|batch| batch.targets.len()).sum();
-        Step { micro_batches, loss_tokens }
-    }
-}
-
-/// How samples are grouped. A micro-batch has `batch_size` rows. A row is one sample or, with packing, as many samples as fit
+/// Grouping of samples. A micro-batch has `batch_size` rows. A row is one sample or, with packing, as many samples as fit
 /// into `max_seq_len` tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
@@ -142,6 +154,9 @@ impl Capacity {
             self.loss_tokens = self.loss_tokens.max(batch.loss_rows.len());
         }
         self.step_loss_tokens = self.step_loss_tokens.max(step.loss_tokens);
+        for batch in step.comparison.iter().flat_map(|comparison| &comparison.mismatched) {
+            self.include(&Step::of(batch.clone()));
+        }
     }
 }
 

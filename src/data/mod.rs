@@ -1,6 +1,10 @@
 //! From files of samples to packed micro-batches of tokens.
 
 pub mod batch;
+mod caught;
+pub mod compare;
 pub mod dataset;
+pub mod pieces;
+pub mod step;
 pub mod template;
 pub mod tokenizer;

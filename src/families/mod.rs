@@ -2,11 +2,22 @@
 //!
 //! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
 
+mod calls;
+pub mod gemma3;
 pub mod gemma4;
+pub mod go;
+pub mod gpt_oss;
 mod keys;
+pub mod llama;
+mod names;
 mod open;
+pub mod qwen2;
+pub mod qwen3;
+pub mod qwen35;
 mod random;
 mod shape;
+mod turns;
+mod uniform;
 
 use crate::base::config::Config;
 use crate::base::gguf::value::Value;
@@ -31,7 +42,7 @@ pub struct Family {
     pub tokenizer: &'static TokenizerSpec,
     /// The built-in chat layout of a model.
     pub template: fn(&Config) -> &'static BuiltIn,
-    /// How its authors recommend to choose tokens.
+    /// Sampling settings that its authors recommend.
     pub sampling: SamplingDefaults,
     /// Names of its modules in adapter files of other programs.
     pub names: &'static AdapterNames,
@@ -57,7 +68,16 @@ pub struct SamplingDefaults {
 }
 
 /// Every family.
-pub const ALL: [&Family; 1] = [&gemma4::FAMILY];
+pub const ALL: [&Family; 8] = [
+    &gemma4::FAMILY,
+    &gemma3::FAMILY,
+    &qwen35::FAMILY,
+    &qwen3::FAMILY,
+    &qwen3::FAMILY_MOE,
+    &qwen2::FAMILY,
+    &llama::FAMILY,
+    &gpt_oss::FAMILY,
+];
 
 /// Names of a family's modules in adapter files of other programs.
 #[derive(Debug)]
@@ -72,9 +92,21 @@ pub struct AdapterNames {
     pub conditional_generation_layers: &'static str,
     /// Path of the decoder layers in mlx-lm's model.
     pub mlx_layers: &'static str,
+    /// Whether transformers' router is a bare parameter, which PEFT lists in `target_parameters`, not a linear module.
+    pub router_is_parameter: bool,
+    /// Whether transformers has the rows of gate and up of experts in turn, a row of the gate first. Elsewhere, and here, all
+    /// rows of the gate come first.
+    pub gate_up_alternate: bool,
 }
 
 impl AdapterNames {
+    /// The modules that PEFT adapts as bare parameters, each with the parameter's path inside a decoder layer.
+    pub fn parameters(&self) -> Vec<(Module, String)> {
+        let experts = [Module::FfnGateUpExps, Module::FfnDownExps].map(|m| (m, (self.peft)(m).to_string()));
+        let router = (Module::FfnGateInp, format!("{}.weight", (self.peft)(Module::FfnGateInp)));
+        experts.into_iter().chain(self.router_is_parameter.then_some(router)).collect()
+    }
+
     /// The name of a module in PEFT's `target_modules`: the last part of its path. The router and the experts keep the whole
     /// path, because `proj` alone is another module's name in GGUF and experts are listed in `target_parameters`.
     pub fn peft_name(&self, module: Module) -> &'static str {
@@ -94,7 +126,7 @@ pub fn named(name: &str) -> Option<&'static Family> {
 /// The family of a model.
 ///
 /// # Panics
-/// Where `config` was not read by a family.
+/// If `config` was not read by a family.
 pub fn of(config: &Config) -> &'static Family {
     named(config.architecture).expect("a family read the config")
 }
@@ -102,6 +134,11 @@ pub fn of(config: &Config) -> &'static Family {
 /// The built-in chat layout of a model.
 pub fn template(config: &Config) -> &'static BuiltIn {
     (of(config).template)(config)
+}
+
+/// The names of every published size.
+pub fn shape_names() -> Vec<&'static str> {
+    ALL.into_iter().flat_map(|family| family.shapes).map(|shape| shape.name).collect()
 }
 
 /// The size for software renderers called `name`.

@@ -70,6 +70,13 @@ fn of_file(gguf: &Gguf) -> Result<&'static Family, Error> {
         );
     }
     let architecture: &str = gguf.require("general.architecture")?;
+    if architecture == "gptoss" {
+        return unsupported(
+            "is gpt-oss in the layout of Ollama's own library, supported is llama.cpp's; use hf.co/ggml-org/gpt-oss-20b-GGUF, \
+             which `ollama pull` downloads and Ollama runs"
+                .into(),
+        );
+    }
     let Some(family) = named(architecture) else {
         let supported = ALL.map(|f| format!("`{}` ({}, such as {})", f.name, f.title, f.example)).join(", ");
         return unsupported(format!(

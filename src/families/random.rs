@@ -38,7 +38,8 @@ impl Tensors {
 
     /// Adds the tensor `name.weight`, or `name` where it ends in `.scale`. `shape` is in GGUF's order, columns first.
     pub fn add(&mut self, name: String, shape: &[usize], ty: GgmlType, content: Content) {
-        let name = if name.ends_with(".scale") { name } else { format!("{name}.weight") };
+        let name =
+            if name.ends_with(".scale") || name.ends_with(".bias") { name } else { format!("{name}.weight") };
         self.0.push((Entry { name, shape: shape.into(), ty }, content));
     }
 

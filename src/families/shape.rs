@@ -23,6 +23,8 @@ pub struct Shape {
     pub heads: usize,
     /// Key/value heads `G` of sliding and of full layers.
     pub kv_heads: [usize; 2],
+    /// Head size `K` of sliding and of full layers.
+    pub head_sizes: [usize; 2],
     /// Distance of full-attention layers: the last of so many layers has full attention.
     pub full_every: usize,
     /// Number of layers at the end that use other layers' keys and values.
@@ -33,6 +35,10 @@ pub struct Shape {
     pub per_layer_width: usize,
     /// Number of experts, number of active experts per token, and feed-forward width of one expert.
     pub experts: Option<[usize; 3]>,
+    /// Key heads, value heads and head size of the delta nets, which all but full-attention layers have; `None` without.
+    pub delta: Option<[usize; 3]>,
+    /// Whether the head is the embedding matrix.
+    pub tied: bool,
     /// Vocabulary `V`.
     pub vocab: usize,
     /// Longest sequence.
@@ -41,6 +47,8 @@ pub struct Shape {
 
 /// Largest number of sizes in a sweep.
 const SWEPT: usize = 6;
+/// Weights in a block of the finest block format (Q8_0).
+const BLOCK: usize = 32;
 
 impl Shape {
     /// The published size `name` of any family.
@@ -66,13 +74,15 @@ impl Shape {
         };
         let with = |layers: usize| Shape { layers, shared: layers * self.shared / self.layers, ..*self };
         let whole = |shape: &Shape| shape.layers - shape.shared >= shape.full_every;
-        swept((least..=self.layers).step_by(least).map(with).filter(whole).collect())
+        let fewer = (least..self.layers).step_by(least).map(with).filter(whole);
+        swept(fewer.chain([*self]).collect())
     }
 
-    /// The shape with smaller widths, up to its own, and feed-forward widths in proportion. Heads and vocabulary stay.
+    /// The shape with smaller widths, up to its own, and feed-forward widths in proportion, in whole blocks of weights. Heads and
+    /// vocabulary stay.
     pub fn by_width(&self) -> Vec<Shape> {
         let with = |width: usize| {
-            let in_proportion = |size: usize| size * width / self.width;
+            let in_proportion = |size: usize| (size * width / self.width).next_multiple_of(BLOCK);
             Shape {
                 width,
                 ffn_width: in_proportion(self.ffn_width),
@@ -81,7 +91,9 @@ impl Shape {
                 ..*self
             }
         };
-        swept((256..=self.width).step_by(256).map(with).collect())
+        let divides = |step: &usize| self.width > *step && self.width.is_multiple_of(*step);
+        let step = [256, 128].into_iter().find(divides).unwrap_or(64);
+        swept((step..=self.width).step_by(step).map(with).collect())
     }
 
     /// Whether a layer has full attention.

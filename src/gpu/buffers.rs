@@ -2,8 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use wgpu::util::DeviceExt;
-
+use super::error::one_line;
 use super::{Gpu, GpuError, Submission};
 
 /// Bytes of scratch for split products.
@@ -11,6 +10,9 @@ pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 
 /// Bytes of scratch for the factors of a product's rows, of a million rows.
 const ROW_FACTORS: u64 = 4 << 20;
+
+/// Reads of so many bytes go through staging memory that stays.
+const LONG_READ: u64 = 4 << 20;
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
@@ -55,9 +57,16 @@ impl Gpu {
     pub fn upload<T: bytemuck::Pod>(&self, label: &str, data: &[T]) -> Result<wgpu::Buffer, GpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         self.check_size(label, bytes.len() as u64)?;
+        let size = (bytes.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT).max(4);
         let descriptor =
-            wgpu::util::BufferInitDescriptor { label: Some(label), contents: bytes, usage: USAGE };
-        Ok(self.device.create_buffer_init(&descriptor))
+            wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation: true };
+        let buffer = self.device.create_buffer(&descriptor);
+        match buffer.get_mapped_range_mut(..) {
+            Ok(mut view) => view.slice(..bytes.len()).copy_from_slice(bytes),
+            Err(error) => return Err(self.reason(error)),
+        }
+        buffer.unmap();
+        Ok(buffer)
     }
 
     /// A buffer of `bytes`, a multiple of 4 above 0. `fill` writes all of its content, and reads none of it.
@@ -87,7 +96,7 @@ impl Gpu {
     /// Submits the uploads so far, and waits for those before `earlier`, whose staging memory is free then. Pass the result as the next
     /// `earlier`.
     pub fn send_uploads(&self, earlier: Option<Submission>) -> Result<Submission, GpuError> {
-        let sent = Submission(self.queue.submit([]));
+        let sent = self.send(None);
         if let Some(Submission(index)) = earlier {
             self.drive(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })?;
         }
@@ -117,10 +126,15 @@ impl Gpu {
         len: usize,
     ) -> Result<Vec<T>, GpuError> {
         let bytes = (len * size_of::<T>()) as u64;
+        if bytes >= LONG_READ {
+            let mut values = vec![T::zeroed(); len];
+            self.read_pieces(buffer, offset, bytemuck::cast_slice_mut(&mut values)).await?;
+            return Ok(values);
+        }
         let staging = self.staging(bytes);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(buffer, offset, &staging.buffer, 0, bytes.next_multiple_of(4));
-        self.queue.submit([encoder.finish()]);
+        self.send(Some(encoder.finish()));
         self.read_staging(&staging, len).await
     }
 
@@ -138,7 +152,13 @@ impl Gpu {
         self.drive(until)?;
         let mapped = receiver.await.map_err(|_| GpuError::Device("a mapped buffer was dropped".into()))?;
         self.check()?;
-        mapped.map_err(|e| GpuError::Device(e.to_string()))
+        mapped.map_err(|e| self.reason(e))
+    }
+
+    /// The error that the device reported, such as its loss, of which `error` is a consequence.
+    pub(super) fn reason(&self, error: impl std::fmt::Display) -> GpuError {
+        self.settle();
+        self.check().err().unwrap_or_else(|| GpuError::Device(one_line(&error.to_string())))
     }
 
     pub(super) fn check_size(&self, label: &str, bytes: u64) -> Result<(), GpuError> {

@@ -73,10 +73,10 @@ impl Gpu {
 
     /// Submits encoded commands.
     pub(super) fn run(&self, encoded: Encoded) -> Submission {
-        let index = self.queue.submit([encoded.commands]);
+        let submission = self.send(Some(encoded.commands));
         if let Some(timing) = encoded.timing {
             self.profile.keep(timing);
         }
-        Submission(index)
+        submission
     }
 }

@@ -14,6 +14,17 @@ pub enum GpuError {
          gives a software device)"
     )]
     NoDevice,
+    /// There are fewer devices than processes on this host.
+    #[error(
+        "{processes} processes were started on this host, which has {found} GPUs of the kind that they would use; start at most {found} \
+         per host"
+    )]
+    TooFew {
+        /// Devices of the best kind.
+        found: usize,
+        /// Processes on the host.
+        processes: usize,
+    },
     /// No device has the wanted name.
     #[error(
         "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.gpu or with --gpu"
@@ -136,15 +147,25 @@ pub(super) enum Fault {
 impl Gpu {
     /// Returns the first error that the device reported since it was opened.
     pub fn check(&self) -> Result<(), GpuError> {
-        match self.errors.lock().expect("lock is not poisoned").as_ref() {
-            Some(Fault::Reported(text)) => Err(GpuError::Device(text.clone())),
-            Some(Fault::Lost(text)) => Err(GpuError::Lost(text.clone())),
+        let fault = || self.errors.lock().expect("lock is not poisoned").clone();
+        if let Some(Fault::Reported(_)) = fault() {
+            self.settle();
+        }
+        match fault() {
+            Some(Fault::Reported(text)) => Err(GpuError::Device(text)),
+            Some(Fault::Lost(text)) => Err(GpuError::Lost(text)),
             None => Ok(()),
         }
     }
 
+    /// Waits for what was submitted. A loss, of which other errors are consequences, is reported only then.
+    pub(super) fn settle(&self) {
+        let timeout = Some(std::time::Duration::from_secs(5));
+        let _ = self.drive(wgpu::PollType::Wait { submission_index: None, timeout });
+    }
+
     /// Takes the error that the device reported since it was opened: [`Gpu::check`] ignores it from now on. A loss stays.
-    pub(crate) fn take_reported(&self) -> Option<String> {
+    pub fn take_reported(&self) -> Option<String> {
         let mut errors = self.errors.lock().expect("lock is not poisoned");
         let reported = errors.take_if(|fault| matches!(fault, Fault::Reported(_)))?;
         let Fault::Reported(text) = reported else { return None };
@@ -158,8 +179,13 @@ fn describe(error: &wgpu::Error) -> String {
         wgpu::Error::OutOfMemory { .. } => "out of memory; set train.gradient_checkpointing = true, lower \
             data.max_seq_len, train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU"
             .into(),
-        other => other.to_string(),
+        other => one_line(&other.to_string()),
     }
+}
+
+/// Joins the lines of a driver's text.
+pub(super) fn one_line(text: &str) -> String {
+    text.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Keeps the first error that the device reports on its own, or its loss.
@@ -172,6 +198,7 @@ pub(super) fn watch(device: &wgpu::Device) -> Arc<Mutex<Option<Fault>>> {
     }));
     device.set_device_lost_callback(move |_, text| {
         // Other errors followed from the loss.
+        let text = if text.is_empty() { "the driver gave no reason".into() } else { one_line(&text) };
         *lost.lock().expect("lock is not poisoned") = Some(Fault::Lost(text));
     });
     errors

@@ -55,6 +55,13 @@ pub enum Products {
     Coop16,
 }
 
+impl std::fmt::Display for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let software = if self.software_lanes.is_some() { ", for software renderers" } else { "" };
+        write!(f, "{}{software}", self.tier)
+    }
+}
+
 impl Kernels {
     /// Operands of products and attention.
     pub fn tier(&self) -> Tier {
@@ -158,7 +165,8 @@ impl Gpu {
     pub fn kernels_of(&self, tier: Tier) -> Option<Kernels> {
         let supported = match tier {
             Tier::F32 => true,
-            Tier::F16 => self.half(),
+            // Without matrices, the self-test was that of f16.
+            Tier::F16 => self.half() && (self.matrices.is_some() || self.failed_self_test().is_none()),
             Tier::Coop8 => self.usable_matrices().is_some_and(|m| m.edge == 8),
             Tier::Coop16 => self.usable_matrices().is_some_and(|m| m.edge == 16),
         };
@@ -173,9 +181,17 @@ impl Gpu {
 
     /// The fastest kernels that the device supports; f32 on a software device, since CPUs do not multiply f16.
     pub fn best_kernels(&self) -> Kernels {
+        self.all_kernels()[0]
+    }
+
+    /// All kernels that `auto` may run on the device, the fastest first; the last are those that every device runs.
+    pub fn all_kernels(&self) -> Vec<Kernels> {
         let tiers = if self.is_software() { &[][..] } else { &[Tier::Coop16, Tier::Coop8, Tier::F16] };
-        let best = tiers.iter().find_map(|tier| self.kernels_of(*tier));
-        best.or_else(|| self.kernels_of(Tier::F32)).expect("every device supports f32")
+        let f32 = self.kernels_of(Tier::F32).expect("every device supports f32");
+        let mut all: Vec<Kernels> = tiers.iter().filter_map(|tier| self.kernels_of(*tier)).collect();
+        all.push(f32);
+        all.extend(f32.software_lanes.map(|_| f32.without_software()));
+        all
     }
 
     /// The device running the kernels that a recipe asks for.
@@ -206,13 +222,13 @@ impl Gpu {
         self.matrices.filter(|_| self.failed_self_test().is_none())
     }
 
-    /// Why the self-test of the cooperative matrices that the device reports failed; they are not used then.
+    /// Why the self-test of the cooperative matrices that the device reports, or of f16 in a browser, failed; they are not used then.
     pub fn failed_self_test(&self) -> Option<&str> {
         self.failed_self_test.get().map(String::as_str)
     }
 
-    /// The device without its cooperative matrices, whose self-test failed for `reason`.
-    pub(crate) fn rejecting_matrices(&self, reason: String) -> Gpu {
+    /// The device without its cooperative matrices, or without f16 where it has none, as their self-test failed for `reason`.
+    pub(crate) fn rejecting(&self, reason: String) -> Gpu {
         self.failed_self_test.get_or_init(|| reason);
         self.with_kernels(self.best_kernels())
     }

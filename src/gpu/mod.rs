@@ -12,19 +12,23 @@ mod recorder;
 mod recording;
 mod select;
 pub mod shader;
+mod staging;
 mod upload;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub use backend::{Backend, KernelSetting};
 pub(crate) use buffers::PARTIAL_SUMS;
-use error::Fault;
+use error::Fault as DeviceFault;
 pub use error::GpuError;
 pub use kernels::{Kernels, Matrices, Products, Tier};
+#[doc(hidden)]
+pub use pipeline::Fault;
 pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
+pub use select::Place;
 use select::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
 pub use upload::{Submission, Upload};
 
@@ -50,16 +54,20 @@ pub struct Shared {
     limits: wgpu::Limits,
     pipelines: pipeline::Cache,
     profile: profile::Profile,
-    errors: Arc<Mutex<Option<Fault>>>,
+    errors: Arc<Mutex<Option<DeviceFault>>>,
     /// Scratch for the parts of split products.
     partial_sums: OnceLock<wgpu::Buffer>,
     row_factors: OnceLock<wgpu::Buffer>,
     host_memory: AtomicU64,
+    /// Staging memory of long reads and writes.
+    kept: staging::Kept,
     matrices: Option<Matrices>,
-    /// Why the device's cooperative matrices are not used.
+    /// Why the device's cooperative matrices, or f16, are not used.
     failed_self_test: OnceLock<String>,
     /// Whether the variants for software renderers run.
     software: bool,
+    /// Submissions until the device is lost on request; it never is at 0.
+    left: AtomicU64,
     /// Parameters of the dispatches being recorded.
     params: wgpu::Buffer,
     /// Stands for bindings of a kernel that a call does not use.
@@ -72,8 +80,9 @@ impl Gpu {
         backend: Backend,
         name: Option<&str>,
         webgpu_limits: bool,
+        place: Place,
     ) -> Result<Gpu, GpuError> {
-        let adapter = pick_adapter(backend, name).await?;
+        let adapter = pick_adapter(backend, name, place).await?;
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let matrices = if webgpu_limits { None } else { cooperative_matrices(&adapter) };
@@ -118,9 +127,11 @@ impl Gpu {
             partial_sums: OnceLock::new(),
             row_factors: OnceLock::new(),
             host_memory: AtomicU64::new(host::ASKED),
+            kept: staging::Kept::default(),
             matrices,
             failed_self_test: OnceLock::new(),
             software,
+            left: AtomicU64::new(0),
             params,
             unused,
         };
@@ -137,6 +148,22 @@ impl Gpu {
         format!("{} ({:?}, {} {})", i.name, i.backend, i.driver, i.driver_info)
     }
 
+    /// The device's place on the bus of its host; empty where the system does not tell.
+    pub fn bus_id(&self) -> &str {
+        &self.info.device_pci_bus_id
+    }
+
+    /// The interface that reaches the device, and its driver.
+    pub fn driver(&self) -> (String, String) {
+        let i = &self.info;
+        (format!("{:?}", i.backend), format!("{} {}", i.driver, i.driver_info).trim().into())
+    }
+
+    /// Fewest and most lanes of a subgroup.
+    pub fn subgroup_sizes(&self) -> [u32; 2] {
+        [self.info.subgroup_min_size, self.info.subgroup_max_size]
+    }
+
     /// Whether the device is a software renderer on the CPU.
     pub fn is_software(&self) -> bool {
         self.info.device_type == wgpu::DeviceType::Cpu
@@ -150,6 +177,24 @@ impl Gpu {
     /// Releases the device: later uses fail with [`GpuError::Lost`].
     pub fn destroy(&self) {
         self.device.destroy();
+    }
+
+    /// Releases the device right before a submission from now on, counted from 1, for tests.
+    #[doc(hidden)]
+    pub fn lose_at(&self, submission: u64) {
+        self.left.store(submission, Ordering::Relaxed);
+    }
+
+    /// Submits commands.
+    fn send(&self, commands: Option<wgpu::CommandBuffer>) -> Submission {
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        if left == 1 {
+            self.destroy();
+        }
+        Submission(self.queue.submit(commands))
     }
 
     /// Bytes allocated on the device now, if the backend counts them.

@@ -71,6 +71,25 @@ impl std::fmt::Display for Kernel {
     }
 }
 
+/// A mistake that is planted into one shader, to show that the self-test notices it.
+#[derive(Clone, Copy)]
+pub struct Fault {
+    /// File in `shaders/`, without `.wgsl`.
+    pub shader: &'static str,
+    /// A part of its expanded text.
+    pub right: &'static str,
+    /// The mistake in its place.
+    pub wrong: &'static str,
+}
+
+impl Fault {
+    /// Whether the text of a kernel has the part.
+    fn is_in(&self, kernel: &Kernel) -> bool {
+        self.shader == kernel.shader
+            && shader::expand(kernel.shader, &kernel.formats, &kernel.sizes).contains(self.right)
+    }
+}
+
 /// A kernel ready to run.
 #[derive(Clone)]
 pub(super) struct Compiled {
@@ -93,12 +112,24 @@ pub(super) struct Cache {
     compiled: Mutex<HashMap<Kernel, Compiled>>,
     /// The driver's own cache of what it compiled, in this run or in earlier ones.
     driver: OnceLock<wgpu::PipelineCache>,
+    /// The planted mistake, in tests.
+    fault: Mutex<Option<Fault>>,
 }
 
 impl Gpu {
     /// Drops every compiled kernel.
     pub(crate) fn forget_kernels(&self) {
         self.pipelines.compiled.lock().expect("lock is not poisoned").clear();
+    }
+
+    /// Plants a mistake into the kernels of one shader whose text has the right part, or removes the present one.
+    #[doc(hidden)]
+    pub fn plant(&self, fault: Option<Fault>) {
+        let mut planted = self.pipelines.fault.lock().expect("lock is not poisoned");
+        let changed = [planted.take(), fault];
+        let mut compiled = self.pipelines.compiled.lock().expect("lock is not poisoned");
+        compiled.retain(|kernel, _| changed.iter().flatten().all(|fault| !fault.is_in(kernel)));
+        *planted = fault;
     }
 
     /// The compiled kernel.
@@ -142,7 +173,14 @@ impl Gpu {
 
     fn compile(&self, kernel: &Kernel) -> Compiled {
         let label = kernel.to_string();
-        let text = shader::expand(kernel.shader, &kernel.formats, &kernel.sizes);
+        let mut text = shader::expand(kernel.shader, &kernel.formats, &kernel.sizes);
+        let fault = *self.pipelines.fault.lock().expect("lock is not poisoned");
+        if let Some(fault) = fault.filter(|fault| fault.shader == kernel.shader) {
+            text = text.replace(fault.right, fault.wrong);
+        }
+        if cfg!(target_arch = "wasm32") {
+            text = shader::for_browsers(&text);
+        }
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(&label),
             source: wgpu::ShaderSource::Wgsl(text.into()),
@@ -176,12 +214,17 @@ impl Gpu {
     pub fn pipelines_key(&self) -> Option<PipelinesKey> {
         let has = self.device.features().contains(wgpu::Features::PIPELINE_CACHE);
         let device = wgpu::util::pipeline_cache_key(&self.info).filter(|_| has)?;
+        Some(PipelinesKey { device, digest: self.digest() })
+    }
+
+    /// A digest that is equal only for the same device, driver, version of this program, and shaders.
+    pub fn digest(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(env!("CARGO_PKG_VERSION"));
         let i = &self.info;
         hash.update(format!("\n{}\n{}\n{}\n", i.name, i.driver, i.driver_info));
         shader::SOURCES.iter().for_each(|(_, text)| hash.update(text));
-        Some(PipelinesKey { device, digest: hash.finalize().into() })
+        hash.finalize().into()
     }
 
     /// Keeps the pipelines that the driver compiles from now on. `earlier` are the bytes that [`Gpu::pipelines`] returned under the same

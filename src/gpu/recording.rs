@@ -58,7 +58,7 @@ impl Gpu {
     ) -> Result<Vec<T>, GpuError> {
         self.map(&staging.buffer, wgpu::MapMode::Read, wgpu::PollType::wait_indefinitely()).await?;
         let view = staging.buffer.slice(..).get_mapped_range();
-        let view = view.map_err(|e| GpuError::Device(e.to_string()))?;
+        let view = view.map_err(|e| self.reason(e))?;
         let values = bytemuck::pod_collect_to_vec(&view[..len * size_of::<T>()]);
         drop(view);
         staging.buffer.unmap();

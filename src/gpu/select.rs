@@ -35,8 +35,10 @@ pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> 
 /// Whether the device is a software renderer that runs the variants `software`: subgroups of one known size, nine storage buffers.
 pub(super) fn is_simd(adapter: &wgpu::Adapter) -> bool {
     let info = adapter.get_info();
+    // wgpu knows no such feature of browsers: the page's worker asks for it where the adapter tells the sizes.
+    let subgroups = cfg!(target_arch = "wasm32") || adapter.features().contains(wgpu::Features::SUBGROUP);
     info.device_type == wgpu::DeviceType::Cpu
-        && adapter.features().contains(wgpu::Features::SUBGROUP)
+        && subgroups
         && info.subgroup_min_size == info.subgroup_max_size
         && [4, 8, 16].contains(&info.subgroup_min_size)
         && adapter.limits().max_storage_buffers_per_shader_stage >= 9
@@ -55,7 +57,31 @@ async fn adapters(instance: &wgpu::Instance, backends: wgpu::Backends) -> Vec<wg
     instance.enumerate_adapters(backends).await
 }
 
-pub(super) async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result<wgpu::Adapter, GpuError> {
+/// The place of a process among those of its host, each of which takes a device of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number, from 0.
+    pub rank: usize,
+    /// Processes on the host.
+    pub size: usize,
+}
+
+impl Place {
+    /// The only process.
+    pub const ALONE: Place = Place { rank: 0, size: 1 };
+
+    /// Which of `found` devices it takes. A launcher may show each process one device only.
+    fn choose(self, found: usize) -> Option<usize> {
+        if found == 1 { Some(0) } else { (found >= self.size).then_some(self.rank) }
+    }
+}
+
+/// The best device, or that of `place` among those of the best kind, in the order of their places on the bus.
+pub(super) async fn pick_adapter(
+    backend: Backend,
+    name: Option<&str>,
+    place: Place,
+) -> Result<wgpu::Adapter, GpuError> {
     let backends = match backend {
         Backend::Auto => wgpu::Backends::all(),
         Backend::Vulkan => wgpu::Backends::VULKAN,
@@ -74,12 +100,42 @@ pub(super) async fn pick_adapter(backend: Backend, name: Option<&str>) -> Result
             return Err(GpuError::NotNamed { wanted: wanted.into(), found: names.join(", ") });
         }
     }
-    adapters.sort_by_key(|a| match a.get_info().device_type {
+    let kind = |a: &wgpu::Adapter| match a.get_info().device_type {
         wgpu::DeviceType::DiscreteGpu => 0,
         wgpu::DeviceType::IntegratedGpu => 1,
         wgpu::DeviceType::VirtualGpu => 2,
         wgpu::DeviceType::Other => 3,
         wgpu::DeviceType::Cpu => 4,
-    });
-    adapters.into_iter().next().ok_or(GpuError::NoDevice)
+    };
+    adapters.sort_by_key(kind);
+    if place.size > 1 {
+        // One interface: another lists the same devices again.
+        let best = |a: &wgpu::Adapter| (kind(a), a.get_info().backend);
+        let wanted = best(&adapters[0]);
+        adapters.retain(|a| best(a) == wanted);
+        adapters.sort_by_key(|a| a.get_info().device_pci_bus_id);
+    }
+    let found = adapters.len();
+    let Some(own) = place.choose(found) else {
+        return Err(GpuError::TooFew { found, processes: place.size });
+    };
+    Ok(adapters.swap_remove(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    #[test]
+    fn each_process_takes_a_device() {
+        let chosen = |size: usize, found: usize| -> Vec<Option<usize>> {
+            (0..size).map(|rank| Place { rank, size }.choose(found)).collect()
+        };
+        assert_eq!(chosen(1, 4), [Some(0)]);
+        assert_eq!(chosen(2, 2), [Some(0), Some(1)]);
+        assert_eq!(chosen(2, 8), [Some(0), Some(1)]);
+        assert_eq!(chosen(4, 2), [None; 4]);
+        // Slurm shows each process its own device.
+        assert_eq!(chosen(2, 1), [Some(0), Some(0)]);
+    }
 }

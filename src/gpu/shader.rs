@@ -11,7 +11,8 @@
 //! Loops nest, end at a number or at one of the kernel's sizes, and `{NAME}` stands for a size anywhere. Functions that differ in
 //! the buffers that they read are one with a loop around it: `#for (name, a, b) in (first, q, k) (second, dout, v)`.
 //!
-//! `#if {NAME}` … `#else` … `#end` keeps the first part where the kernel's size `NAME` is above 0, else the second.
+//! `#if {NAME}` … `#else` … `#end` keeps the first part where the kernel's size `NAME` is above 0, else the second. `#if !{NAME}`
+//! keeps its part where the size is 0.
 //!
 //! `#import weight` is the reader of the kernel's weight format. A kernel that reads several matrices says `#import weights`:
 //! the readers of all its formats, in which everything of the first is called `weight_0`, `weight_rows_0`, `weight4_0` and
@@ -38,6 +39,12 @@ pub fn expand(name: &str, formats: &[&str], sizes: &[(&str, u32)]) -> String {
     repeated
 }
 
+/// An expanded shader as browsers want it: they have a directive for subgroups, which naga does not know.
+pub fn for_browsers(text: &str) -> String {
+    let directive = if text.contains("subgroupBroadcast(") { "enable subgroups;\n" } else { "" };
+    format!("{directive}{text}")
+}
+
 /// The line that closes a block of lines; `Text` is the end of the text.
 #[derive(PartialEq)]
 enum Closing {
@@ -57,13 +64,15 @@ fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> C
             return Closing::Else;
         }
         if let Some(condition) = directive.strip_prefix("#if ") {
-            let holds: u32 =
-                condition.parse().unwrap_or_else(|_| panic!("{line:?} has no number or size of the kernel"));
+            let size = condition.strip_prefix('!').unwrap_or(condition);
+            let size: u32 =
+                size.parse().unwrap_or_else(|_| panic!("{line:?} has no number or size of the kernel"));
+            let holds = (size > 0) != condition.starts_with('!');
             let (mut then, mut otherwise) = (String::new(), String::new());
             if block(lines, &mut then, line) == Closing::Else {
                 assert!(block(lines, &mut otherwise, line) == Closing::End, "{line:?} has two #else");
             }
-            text.push_str(if holds > 0 { &then } else { &otherwise });
+            text.push_str(if holds { &then } else { &otherwise });
         } else if let Some(head) = directive.strip_prefix("#for ") {
             let mut body = String::new();
             assert!(block(lines, &mut body, line) == Closing::End, "{line:?} has an #else");
@@ -121,7 +130,7 @@ fn include(name: &str, formats: &[&str], seen: &mut Vec<String>, text: &mut Stri
                 };
                 include(&reader(format), &[], seen, text);
             }
-            // The same values in f16, for kernels that import the format before.
+            // These values in f16, for kernels that import the format before.
             Some("weight_half") => {
                 let mut own = formats.iter().map(|f| format!("formats/half/{f}"));
                 let own = own.find(|own| SOURCES.iter().any(|(n, _)| n == own));

@@ -39,7 +39,7 @@ impl Gpu {
         };
         self.map(&upload.buffer, wgpu::MapMode::Write, until).await?;
         let view = upload.buffer.slice(..data.len() as u64).get_mapped_range_mut();
-        let mut view = view.map_err(|e| GpuError::Device(e.to_string()))?;
+        let mut view = view.map_err(|e| self.reason(e))?;
         let (places, mut rest) = view.slice(..).into_chunks::<PIECE>();
         let (pieces, last) = data.as_chunks::<PIECE>();
         let places: Vec<wgpu::WriteOnly<[u8; PIECE]>> = places.into_iter().collect();

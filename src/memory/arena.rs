@@ -4,7 +4,8 @@ use super::experts::{ExpertActs, ExpertScratch};
 use super::keep::Kept;
 use super::lend::ScorePlace;
 use super::plan::Plan;
-use super::table::{LENT, Role, Saved, Span, Storage, Storages, TABLE, TEMPS, Temp};
+use super::storage::{Role, Storage, Storages};
+use super::table::{LENT, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
@@ -17,7 +18,7 @@ use crate::ops::pass::{Operands, Scratch};
 pub struct Chunk {
     /// The first of them.
     pub first: usize,
-    /// How many.
+    /// Number of them.
     pub tokens: usize,
 }
 
@@ -124,7 +125,8 @@ impl Maker<'_> {
             match shared {
                 Some(shared) if !entry.is_own(w, self.plan.kept[layer]) => Ok(shared.reshaped(width)),
                 _ => {
-                    self.act(&format!("layer {layer} {:?}", entry.name), entry.role, self.plan.tokens, width)
+                    let rows = entry.span.own_rows(self.plan.tokens);
+                    self.act(&format!("layer {layer} {:?}", entry.name), entry.role, rows, width)
                 }
             }
         };
@@ -284,6 +286,10 @@ impl Activations {
                 Saved::Down => act.with_staging(self.temps[Temp::DownStaging as usize].rows().clone()),
                 Saved::Attention => {
                     act.with_staging(self.dq.reshaped(buffers.widths.queries)).for_rows(chunk.tokens)
+                }
+                Saved::GatedAttention => {
+                    let staging = self.temps[Temp::DGatedAttention as usize].rows();
+                    act.with_staging(staging.reshaped(buffers.widths.gated())).for_rows(chunk.tokens)
                 }
                 _ if entry.role == Role::Heads => act.for_rows(chunk.tokens),
                 _ => act,

@@ -1,6 +1,6 @@
 //! Buffers of the experts beside the feed-forward block; `rows` are those of [`Groups`], grouped by expert.
 
-use super::table::{Role, Storage, Storages};
+use super::storage::{Role, Storage, Storages};
 use super::widths::LayerWidths;
 use crate::base::config::Experts;
 use crate::gpu::{Gpu, GpuError};
@@ -193,7 +193,7 @@ impl ExpertScratch {
     }
 }
 
-/// How the operand of products is stored, and its columns.
+/// Storage of the operand of products, and its columns.
 fn operand(storages: Storages, shape: &Experts, d: usize) -> (Storage, usize) {
     match storages.of(Role::Block) {
         Storage::Tiled => (Storage::Tiled, d.max(2 * shape.width)),

@@ -1,6 +1,6 @@
-//! How much each layer keeps for backward.
+//! The part of its forward that each layer keeps for backward.
 
-/// How much of its forward a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
+/// The part of its forward that a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
 /// decides how much memory attention's backward can borrow, though: on 16×16 matrices sums over long passes may then be added
 /// up in other parts, and round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(short(49), [Input, Input, Down]);
         assert_eq!(short(48), [Input; 3]);
         assert_eq!(short(0), [Input; 3]);
-        // Where samples are long, attention over all of them costs more than feed-forwards.
+        // If samples are long, attention over all of them costs more than feed-forwards.
         let long = |room| kept([layer(5), layer(100), layer(5)], room);
         assert_eq!(long(64), [Attention; 3]);
         assert_eq!(long(58), [Down, Attention, Down]);

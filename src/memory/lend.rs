@@ -10,7 +10,7 @@ pub struct Lent {
     pub scores: ScorePlace,
 }
 
-/// Where attention's backward leaves weights and the gradients of scores.
+/// Buffers in which attention's backward leaves weights and the gradients of scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScorePlace {
     /// In two buffers, so many bytes of each.

@@ -1,14 +1,15 @@
 //! Memory of a training pass: every buffer's size before the first is made.
 //!
-//! `table` describes each activation once: its name, how it is stored, its shape, and which layers have one of their own.
-//! `plan` sums the table and decides what each layer keeps, `arena` allocates it, and `lend` finds memory that is free
-//! while attention's backward runs.
+//! `table` describes each activation once: its name, its use, its shape, and which layers have one of their own. `storage` says how
+//! each use is stored. `plan` sums the table and decides what each layer keeps, `arena` allocates it, and `lend` finds memory that is
+//! free while attention's backward runs.
 
 mod arena;
 mod experts;
 mod keep;
 mod lend;
 mod plan;
+mod storage;
 mod table;
 mod widths;
 
@@ -16,5 +17,6 @@ pub use arena::{Activations, Chunk, LayerActs, ScratchActs};
 pub use experts::{ExpertActs, ExpertScratch};
 pub use keep::Kept;
 pub use plan::{CHUNK, Demand, LEAST_CHUNK, Offloaded, Passes, Plan, Recompute};
-pub use table::{Saved, Storages, Temp};
+pub use storage::Storages;
+pub use table::{Saved, Temp};
 pub use widths::LayerWidths;

@@ -3,9 +3,10 @@
 use super::experts::{ExpertActs, ExpertScratch};
 use super::keep::{Kept, LayerCosts, Shared, choose};
 use super::lend::Lent;
-use super::table::{self, Entry, LENT, Own, Saved, Span, Storages, TABLE, TEMPS, Temp};
+use super::storage::Storages;
+use super::table::{self, Entry, LENT, Own, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
-use crate::base::config::{Config, Experts, LayerConfig};
+use crate::base::config::{Config, DeltaNet, Experts, LayerConfig};
 use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::attention::coop16;
@@ -41,7 +42,7 @@ pub struct Plan {
     pub head_rows: usize,
     /// Bytes by purpose.
     pub bytes: Vec<(&'static str, u64)>,
-    /// How much each layer keeps for backward.
+    /// The part of its forward that each layer keeps for backward.
     pub kept: Vec<Kept>,
     /// The experts that stay in host memory.
     pub offloaded: Offloaded,
@@ -62,7 +63,7 @@ pub struct Shapes {
     pub operand: usize,
 }
 
-/// How much may be kept, as the recipe sets it.
+/// Bound on what layers keep, as the recipe sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
     /// Keep the activations of as many layers as this many bytes hold, the last ones first.
@@ -97,7 +98,7 @@ pub struct Passes {
     pub capacity: Capacity,
     /// Whether adapters read inputs with dropout.
     pub masked: bool,
-    /// How much may be kept.
+    /// Bound on what layers keep.
     pub recompute: Recompute,
 }
 
@@ -170,11 +171,13 @@ impl<'a> Planner<'a> {
         let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(config, i, *z)).collect();
         let widest = LayerWidths::widest(&layers);
         let tiles = gpu.kernels().reads_tiles();
-        let heads = tiles && config.layers.iter().all(|l| coop16::supports(l.head_size));
+        let on_tiles = |l: &LayerConfig| coop16::supports(l.head_size) && l.rotated.is_none();
+        let heads = tiles && config.layers.iter().all(|l| l.delta.is_some() || on_tiles(l));
         let storages = Storages { tiles, masked: passes.masked, heads };
         // Columns over all tokens that take as much as `cols` over a chunk.
         let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
-        let narrow = widest.width.max(widest.queries).max(widest.per_layer);
+        let mixers = widest.queries.max(2 * widest.output_gates).max(widest.of_delta(DeltaNet::channels));
+        let narrow = widest.width.max(mixers).max(widest.per_layer);
         let wide = narrow.max(of_chunk(widest.ffn));
         let shapes = Shapes {
             u: demand.u_width,
@@ -313,7 +316,8 @@ impl<'a> Planner<'a> {
 
     /// Bytes of an activation of a layer of its own.
     fn own_bytes(&self, entry: &Entry, w: &LayerWidths) -> u64 {
-        self.storages.of(entry.role).bytes(self.passes.capacity.tokens, (entry.width)(w))
+        let rows = entry.span.own_rows(self.passes.capacity.tokens);
+        self.storages.of(entry.role).bytes(rows, (entry.width)(w))
     }
 
     /// Bytes that a layer has for itself at every level.

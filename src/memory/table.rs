@@ -3,12 +3,11 @@
 //! `T` are the tokens of a micro-batch, `C` those of a chunk, in which the feed-forward block runs.
 
 use super::keep::Kept;
+use super::storage::{Role, Storages};
 use super::widths::LayerWidths;
-use crate::gpu::{Gpu, GpuError};
-use crate::ops::Rows;
-use crate::ops::act::Act;
+use crate::base::config::DeltaNet;
+use crate::ops::delta;
 use crate::ops::lora::Input;
-use crate::ops::pack::{Packed, packed_bytes};
 
 /// An activation that forward leaves for backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,92 +68,32 @@ pub enum Saved {
     ZProj,
     /// Output of the per-layer branch `[C, D]`: the norm after it.
     Proj,
-}
-
-/// How an activation is used, which decides how it is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Kernels for f32 read it.
-    Plain,
-    /// Only products read it.
-    Operand,
-    /// Products read it, and something else.
-    OperandAndRows,
-    /// Attention reads it.
-    Heads,
-    /// A block's input or output: rounded to f16 where products round what they read to that as well, at every choice of what
-    /// layers keep, so that no bit depends on that choice.
-    Block,
-}
-
-/// How an activation is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storage {
-    /// Rows of f32.
-    F32,
-    /// f16 tiles.
-    Tiled,
-    /// Both.
-    Both,
-}
-
-/// How activations of each role are stored in a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Storages {
-    /// Whether products run on 16×16 matrices.
-    pub tiles: bool,
-    /// Whether adapters read their inputs under a dropout mask, which is computed in f32.
-    pub masked: bool,
-    /// Whether attention runs on 16×16 matrices: it supports some head sizes.
-    pub heads: bool,
-}
-
-impl Storages {
-    /// The storage of `role`.
-    pub fn of(self, role: Role) -> Storage {
-        let tiled = |yes: bool| if yes { Storage::Tiled } else { Storage::F32 };
-        match role {
-            Role::Plain => Storage::F32,
-            Role::Operand => tiled(self.tiles && !self.masked),
-            Role::OperandAndRows if self.tiles && !self.masked => Storage::Both,
-            Role::OperandAndRows => Storage::F32,
-            Role::Heads => tiled(self.heads),
-            Role::Block => tiled(self.tiles),
-        }
-    }
-}
-
-impl Storage {
-    /// Bytes of `rows` rows of `width` values.
-    pub fn bytes(self, rows: usize, width: usize) -> u64 {
-        let f32 = (rows * width.next_multiple_of(4) * 4) as u64;
-        let tiles = packed_bytes(rows, width) + 4 * rows as u64;
-        match self {
-            _ if width == 0 => 0,
-            Storage::F32 => f32,
-            Storage::Tiled => tiles,
-            Storage::Both => f32 + tiles,
-        }
-    }
-
-    /// Bytes of the values' buffer; the factors of tiles have a buffer of their own.
-    pub fn value_bytes(self, rows: usize, width: usize) -> u64 {
-        match self {
-            Storage::Tiled if width > 0 => packed_bytes(rows, width),
-            _ => Storage::F32.bytes(rows, width),
-        }
-    }
-
-    /// Allocates `rows` rows of `width` values.
-    pub fn make(self, gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Act, GpuError> {
-        let f32 = || Rows::new(gpu, label, if width == 0 { 0 } else { rows }, width);
-        Ok(match self {
-            _ if width == 0 => f32()?.into(),
-            Storage::F32 => f32()?.into(),
-            Storage::Tiled => Act::tiled(Packed::new(gpu, label, rows, width)?, None),
-            Storage::Both => Act::both(f32()?, Packed::new(gpu, label, rows, width)?),
-        })
-    }
+    /// Queries before their norm and gates of attention's output `[T, H, 2, K]`, where there are gates.
+    QueriesAndGates,
+    /// Attention's output times its gates, or the delta net's normed and gated output `[T, H·K]`: adapter of the output projection.
+    GatedAttention,
+    /// Queries, keys and values of a delta net before the convolution `[T, C]`.
+    Qkv,
+    /// Gates of its output `[T, Hv·K]`.
+    DeltaGate,
+    /// Its decays `[T, Hv]`.
+    Alpha,
+    /// Its rates `[T, Hv]`.
+    Beta,
+    /// See [`crate::ops::delta::Saved::mixed`].
+    Mixed,
+    /// See [`crate::ops::delta::Saved::gates`].
+    Decays,
+    /// See [`crate::ops::delta::Saved::inverse`].
+    Inverse,
+    /// See [`crate::ops::delta::Saved::wu`].
+    WU,
+    /// See [`crate::ops::delta::Saved::states`].
+    States,
+    /// Output of the recurrence `[T, Hv·K]`: the norm after it.
+    DeltaOutput,
+    /// `norm(output)` `[T, Hv·K]`: the gate after it.
+    DeltaNormed,
 }
 
 /// Which layers have an activation of their own; the others share one, which recomputation fills.
@@ -175,6 +114,8 @@ pub enum Span {
     Tokens,
     /// The tokens of a chunk.
     Chunk,
+    /// The chunks of a delta net.
+    States,
 }
 
 impl Span {
@@ -183,7 +124,13 @@ impl Span {
         match self {
             Span::Tokens => tokens,
             Span::Chunk => chunk,
+            Span::States => tokens.div_ceil(delta::CHUNK),
         }
+    }
+
+    /// Rows that a layer of its own has.
+    pub fn own_rows(self, tokens: usize) -> usize {
+        self.rows(tokens, tokens)
     }
 }
 
@@ -191,7 +138,7 @@ impl Span {
 pub struct Entry {
     /// Its name.
     pub name: Saved,
-    /// How it is used.
+    /// Its use.
     pub role: Role,
     /// Values per token.
     pub width: fn(&LayerWidths) -> usize,
@@ -217,11 +164,11 @@ const fn entry(name: Saved, role: Role, width: fn(&LayerWidths) -> usize, own: O
 }
 
 /// Every activation that a layer saves, in the order of [`Saved`].
-pub const TABLE: [Entry; 28] = {
+pub const TABLE: [Entry; 41] = {
     use Kept::{All, Attention, Down};
     use Own::{Always, From, Keys};
     use Role::{Block, Heads, Operand, OperandAndRows, Plain};
-    use Span::{Chunk, Tokens};
+    use Span::{Chunk, States, Tokens};
     [
         entry(Saved::Input, Block, |w| w.width, Always, Tokens),
         entry(Saved::K, Heads, |w| w.own_keys, Keys, Tokens),
@@ -237,13 +184,13 @@ pub const TABLE: [Entry; 28] = {
         entry(Saved::ZOutput, Plain, |w| w.z[Input::Attention], From(All), Tokens),
         entry(Saved::AttnOutput, Plain, |w| w.width, From(All), Tokens),
         entry(Saved::AfterAttention, Plain, |w| w.width, From(All), Tokens),
-        entry(Saved::FfnNormed, Operand, |w| w.width, From(All), Chunk),
+        entry(Saved::FfnNormed, Operand, dense, From(All), Chunk),
         entry(Saved::ZFfn, Plain, |w| w.z[Input::FfnNormed], From(All), Chunk),
         entry(Saved::FfnGate, Plain, |w| w.ffn, From(All), Chunk),
         entry(Saved::FfnUp, Plain, |w| w.ffn, From(All), Chunk),
         entry(Saved::Gated, Operand, |w| w.ffn, From(All), Chunk),
         entry(Saved::ZDown, Plain, |w| w.z[Input::Gated], From(All), Chunk),
-        entry(Saved::Down, Block, |w| w.width, From(Down), Chunk),
+        entry(Saved::Down, Block, dense, From(Down), Chunk),
         entry(Saved::AfterFfn, OperandAndRows, branch, From(All), Chunk),
         entry(Saved::ZGate, Plain, |w| w.z[Input::AfterFfn], From(All), Chunk),
         entry(Saved::PerLayerInput, Plain, |w| w.per_layer, From(All), Chunk),
@@ -251,12 +198,50 @@ pub const TABLE: [Entry; 28] = {
         entry(Saved::GatedInput, Plain, |w| w.per_layer, From(All), Chunk),
         entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(All), Chunk),
         entry(Saved::Proj, Plain, branch, From(All), Chunk),
+        entry(Saved::QueriesAndGates, Plain, |w| 2 * w.output_gates, From(All), Tokens),
+        entry(Saved::GatedAttention, Operand, LayerWidths::gated, From(All), Tokens),
+        entry(Saved::Qkv, Plain, channels, From(All), Tokens),
+        entry(Saved::DeltaGate, Plain, inner, From(All), Tokens),
+        entry(Saved::Alpha, Plain, delta_heads, From(All), Tokens),
+        entry(Saved::Beta, Plain, delta_heads, From(All), Tokens),
+        entry(Saved::Mixed, Plain, channels, From(All), Tokens),
+        entry(Saved::Decays, Plain, |w| delta::gates_width(delta_heads(w)), From(All), Tokens),
+        entry(Saved::Inverse, Plain, |w| delta_heads(w) * delta::CHUNK, From(All), Tokens),
+        entry(Saved::WU, Plain, |w| 2 * inner(w), From(All), Tokens),
+        entry(Saved::States, Plain, states, From(All), States),
+        entry(Saved::DeltaOutput, Plain, inner, From(All), Tokens),
+        entry(Saved::DeltaNormed, Plain, inner, From(All), Tokens),
     ]
 };
+
+/// `D` where the layer has a dense feed-forward block.
+fn dense(w: &LayerWidths) -> usize {
+    if w.ffn > 0 { w.width } else { 0 }
+}
 
 /// `D` where the layer has a per-layer branch.
 fn branch(w: &LayerWidths) -> usize {
     if w.per_layer > 0 { w.width } else { 0 }
+}
+
+/// Channels of a delta net.
+fn channels(w: &LayerWidths) -> usize {
+    w.of_delta(DeltaNet::channels)
+}
+
+/// Values of a delta net's output.
+fn inner(w: &LayerWidths) -> usize {
+    w.of_delta(DeltaNet::values)
+}
+
+/// Value heads of a delta net.
+fn delta_heads(w: &LayerWidths) -> usize {
+    w.of_delta(|delta| delta.value_heads)
+}
+
+/// Values of all states of a delta net.
+fn states(w: &LayerWidths) -> usize {
+    w.of_delta(|delta| delta.values() * delta.head_size)
 }
 
 /// The row of the table for `name`.
@@ -293,13 +278,37 @@ pub enum Temp {
     DGatedInput,
     /// Gradient of the per-layer gate `[C, P]`.
     DInpGate,
+    /// Gradient of [`Saved::GatedAttention`].
+    DGatedAttention,
+    /// Gradient of [`Saved::QueriesAndGates`].
+    DQueriesAndGates,
+    /// Gradient of [`Saved::Qkv`].
+    DQkv,
+    /// Gradient of [`Saved::DeltaGate`].
+    DDeltaGate,
+    /// Gradient of [`Saved::Alpha`].
+    DAlpha,
+    /// Gradient of [`Saved::Beta`].
+    DBeta,
+    /// Gradient of [`Saved::DeltaOutput`].
+    DDeltaOutput,
+    /// See [`crate::ops::delta::Gradients::du`].
+    DU,
+    /// See [`crate::ops::delta::Gradients::dstates`].
+    DStates,
+    /// See [`crate::ops::delta::Gradients::pairs`].
+    DPairs,
+    /// See [`crate::ops::delta::Gradients::dmixed`]; before, the gradient of [`Saved::DeltaNormed`].
+    DMixed,
+    /// See [`crate::ops::delta::Gradients::dsum`].
+    DSum,
 }
 
 /// One buffer of backward.
 pub struct TempEntry {
     /// Its name.
     pub name: Temp,
-    /// How it is used.
+    /// Its use.
     pub role: Role,
     /// Values per token.
     pub width: fn(&LayerWidths, Storages) -> usize,
@@ -320,16 +329,16 @@ const fn temp(
 }
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
-pub const TEMPS: [TempEntry; 13] = {
+pub const TEMPS: [TempEntry; 25] = {
     use Role::{Operand, Plain};
-    use Span::{Chunk, Tokens};
+    use Span::{Chunk, States, Tokens};
     [
         temp(Temp::DStream, Plain, |w, _| w.width, Tokens, false),
         temp(Temp::DNormed, Plain, |w, _| w.width, Tokens, false),
         temp(Temp::DGated, Plain, |w, _| w.ffn, Chunk, true),
         temp(Temp::DUp, Operand, |w, _| w.ffn, Chunk, true),
         temp(Temp::DGate, Operand, |w, _| w.ffn, Chunk, true),
-        temp(Temp::DownStaging, Plain, |w, s| if s.tiles { w.width } else { 0 }, Chunk, false),
+        temp(Temp::DownStaging, Plain, |w, s| if s.tiles { dense(w) } else { 0 }, Chunk, false),
         temp(Temp::DAttnK, Plain, |w, _| w.own_keys, Tokens, false),
         temp(Temp::DAttnV, Plain, |w, _| w.own_keys, Tokens, false),
         temp(Temp::DK, Plain, |w, _| w.own_keys, Tokens, false),
@@ -337,6 +346,18 @@ pub const TEMPS: [TempEntry; 13] = {
         temp(Temp::Delta, Plain, |w, _| 2 * w.heads, Tokens, false),
         temp(Temp::DGatedInput, Plain, |w, _| w.per_layer, Chunk, false),
         temp(Temp::DInpGate, Plain, |w, _| w.per_layer, Chunk, false),
+        temp(Temp::DGatedAttention, Plain, |w, _| w.gated(), Tokens, false),
+        temp(Temp::DQueriesAndGates, Plain, |w, _| 2 * w.output_gates, Tokens, false),
+        temp(Temp::DQkv, Plain, |w, _| channels(w), Tokens, false),
+        temp(Temp::DDeltaGate, Plain, |w, _| inner(w), Tokens, false),
+        temp(Temp::DAlpha, Plain, |w, _| delta_heads(w), Tokens, false),
+        temp(Temp::DBeta, Plain, |w, _| delta_heads(w), Tokens, false),
+        temp(Temp::DDeltaOutput, Plain, |w, _| inner(w), Tokens, false),
+        temp(Temp::DU, Plain, |w, _| 2 * inner(w), Tokens, false),
+        temp(Temp::DStates, Plain, |w, _| states(w), States, false),
+        temp(Temp::DPairs, Plain, |w, _| 2 * delta_heads(w) * delta::CHUNK, Tokens, false),
+        temp(Temp::DMixed, Plain, |w, _| 3 * inner(w), Tokens, false),
+        temp(Temp::DSum, Plain, |w, _| channels(w), Tokens, false),
     ]
 };
 

@@ -1,6 +1,6 @@
 //! The widths that buffers of a layer have.
 
-use crate::base::config::{Config, Experts};
+use crate::base::config::{Config, DeltaNet, Experts};
 use crate::ops::lora::{Input, PerInput};
 
 /// Widths of one layer's activations, in values per token; 0 where the layer has no such activation.
@@ -12,6 +12,10 @@ pub struct LayerWidths {
     pub heads: usize,
     /// `H·K`.
     pub queries: usize,
+    /// `H·K` where attention's output has gates.
+    pub output_gates: usize,
+    /// The delta net in the place of attention.
+    pub delta: Option<DeltaNet>,
     /// `G·K` where the layer makes its own keys.
     pub own_keys: usize,
     /// `G·K` where later layers read this layer's keys and values too.
@@ -38,6 +42,8 @@ impl LayerWidths {
             width: config.width,
             heads: l.heads.next_multiple_of(4),
             queries: l.heads * l.head_size,
+            output_gates: if l.output_gate { l.heads * l.head_size } else { 0 },
+            delta: l.delta,
             own_keys,
             shared_keys: if is_donor { own_keys } else { 0 },
             own_values: if l.k_eq_v { 0 } else { own_keys },
@@ -59,6 +65,8 @@ impl LayerWidths {
             width: self.width.max(other.width),
             heads: self.heads.max(other.heads),
             queries: self.queries.max(other.queries),
+            output_gates: self.output_gates.max(other.output_gates),
+            delta: self.delta.or(other.delta), // all layers that have one have the same
             own_keys: self.own_keys.max(other.own_keys),
             shared_keys: self.shared_keys.max(other.shared_keys),
             own_values: self.own_values.max(other.own_values),
@@ -67,6 +75,16 @@ impl LayerWidths {
             per_layer: self.per_layer.max(other.per_layer),
             z: PerInput::new(|input| self.z[input].max(other.z[input])),
         }
+    }
+
+    /// The width that `of` gives for the delta net; 0 without.
+    pub fn of_delta(&self, of: fn(&DeltaNet) -> usize) -> usize {
+        self.delta.as_ref().map_or(0, of)
+    }
+
+    /// Columns of the input of the output projection, where that is not attention's output itself.
+    pub fn gated(&self) -> usize {
+        self.output_gates.max(self.of_delta(DeltaNet::values))
     }
 
     /// Padded rank of the experts' adapters; 0 where they have none.

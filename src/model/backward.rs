@@ -3,9 +3,10 @@
 //! The gradient of the stream is passed from layer to layer as that of the layer's output before its scale.
 
 use super::batch::Batch;
-use super::forward::raw_values;
-use super::{Layer, Model, PerLayerBranch};
+use super::forward::{gated_attention, raw_values};
+use super::{Dense, Layer, Model, PerLayerBranch};
 use crate::base::Module;
+use crate::base::config::LayerConfig;
 use crate::gpu::{GpuError, Recorder};
 use crate::memory::{Activations, Chunk, LayerActs, Saved, ScratchActs, Temp};
 use crate::model::{Inputs, Trainable};
@@ -14,7 +15,7 @@ use crate::ops::dropout::Mask;
 use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
-use crate::ops::{attention, gated, heads, linear, rms_norm, scale};
+use crate::ops::{attention, gated, heads, linear, output_gate, rms_norm, scale};
 
 impl Model<'_> {
     /// From the gradient of the last stream in `acts` (see [`super::Head::backward`]) to the adapter's gradients.
@@ -67,26 +68,45 @@ impl Model<'_> {
         let mut ddown = &s.doutput;
         if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
             let dstream = &s[Temp::DStream];
+            let Some([dense_norm, experts_norm]) = &experts.beside_dense else {
+                rms_norm::backward(p, &scratch.normed, dhidden, &acts.output, &w.post_ffw_norm);
+                return experts.backward(p, batch, layer, dhidden, after_attention, acts, scratch);
+            };
             rms_norm::backward(p, dstream, dhidden, &acts.sum, &w.post_ffw_norm);
-            rms_norm::backward(p, &scratch.normed, dstream, &acts.output, &experts.post_ffw_norm_2);
+            rms_norm::backward(p, &scratch.normed, dstream, &acts.output, experts_norm);
             experts.backward(p, batch, layer, dhidden, after_attention, acts, scratch);
             ddown = &s.doutput_beside_experts;
-            rms_norm::backward(p, ddown, dstream, &a[Saved::Down], &experts.post_ffw_norm_1);
+            rms_norm::backward(p, ddown, dstream, &a[Saved::Down], dense_norm);
         } else {
             rms_norm::backward(p, ddown, dhidden, &a[Saved::Down], &w.post_ffw_norm);
         }
+        let Some(dense) = &w.dense else { return };
+        self.dense_backward(p, batch, layer, dense, &a, &s, ddown);
+        rms_norm::backward_add(p, dhidden, &s[Temp::DNormed], after_attention, &w.ffn_norm, 1.0);
+    }
+
+    /// From the gradient of the dense block's output to that of its normed input, in [`Temp::DNormed`].
+    fn dense_backward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        dense: &Dense,
+        a: &LayerActs,
+        s: &ScratchActs,
+        ddown: &Act,
+    ) {
         let dgated = &s[Temp::DGated];
         let (dgate, dup) = (&s[Temp::DGate], &s[Temp::DUp]);
-        let gradients = [(Module::FfnDown, &w.ffn_down, ddown)];
+        let gradients = [(Module::FfnDown, &dense.down, ddown)];
         let lora = batch.lora(layer, Input::Gated);
         linear::backward(p, Some((dgated, false)), &gradients, &a[Saved::Gated], lora, &a[Saved::ZDown]);
         let activation = self.config().layers[layer].activation;
         gated::backward(p, dgate, Some(dup), dgated, &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
-        let gradients = [(Module::FfnGate, &w.ffn_gate, dgate), (Module::FfnUp, &w.ffn_up, dup)];
+        let gradients = [(Module::FfnGate, &dense.gate, dgate), (Module::FfnUp, &dense.up, dup)];
         let lora = batch.lora(layer, Input::FfnNormed);
-        let dnormed = &s[Temp::DNormed];
-        linear::backward(p, Some((dnormed, false)), &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
-        rms_norm::backward_add(p, dhidden, dnormed, after_attention, &w.ffn_norm, 1.0);
+        let dnormed = Some((&s[Temp::DNormed], false));
+        linear::backward(p, dnormed, &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
     }
 
     /// Adds to `dhidden` the part that comes through the per-layer branch.
@@ -125,6 +145,9 @@ impl Model<'_> {
         let a = batch.layer(layer, batch.all());
         let s = acts.backward_scratch(layer, batch.all());
         let dhidden = &acts.dhidden;
+        if let Some(delta) = &w.delta {
+            return self.delta_backward(rec, batch, layer, delta, &a, &s);
+        }
         let donor = l.kv_donor.unwrap_or(layer);
         let [k, v] = &batch.keys_values(donor);
         let (dk, dv) = acts.dkeys_values(donor);
@@ -132,32 +155,57 @@ impl Model<'_> {
             acts.clear_dkeys_values(rec, layer, batch.inputs.tokens);
         }
         let p = &mut batch.pass(rec, batch.all());
-        let rotary = Some((&batch.inputs.positions, &w.rope));
+        let [q_turn, k_turn] = w.turns(batch.inputs);
 
         rms_norm::backward(p, &s.doutput, dhidden, &a[Saved::AttnOutput], &w.post_attention_norm);
-        let gradients = [(Module::AttnOutput, &w.attn_output, &s.doutput)];
+        let gradients: Vec<Projection> =
+            w.attn_output.iter().map(|w| (Module::AttnOutput, w, &s.doutput)).collect();
         let lora = batch.lora(layer, Input::Attention);
         let out = &a[Saved::Attention];
-        linear::backward(p, Some((&s.dattention, false)), &gradients, out, lora, &a[Saved::ZOutput]);
+        let dgated = if l.output_gate { &s[Temp::DGatedAttention] } else { &s.dattention };
+        let x = gated_attention(&a, l);
+        linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
+        let (both, dboth) = (&a[Saved::QueriesAndGates], &s[Temp::DQueriesAndGates]);
+        if l.output_gate {
+            output_gate::backward(p, [&s.dattention, dboth], dgated, out, both, l.heads);
+        }
         let shape = self.attention(layer, batch.inputs);
         let qkv = [&a[Saved::Q], k, v];
         attention::backward(p, &shape, [&s.dq, dk, dv], &s.dattention, qkv, out, &a[Saved::Lse]);
-        heads::backward(p, &s.dattn_q, &s.dq, &a[Saved::AttnQ], &w.attn_q_norm, rotary, l.heads);
+        let dattn_q = if l.output_gate { &s.dattention } else { &s.dattn_q };
+        heads::backward(p, dattn_q, &s.dq, &a[Saved::AttnQ], &w.attn_q_norm, q_turn, l.heads);
+        if l.output_gate {
+            output_gate::join(p, dboth, dattn_q, l.heads);
+        }
         if let Some(k_norm) = &w.attn_k_norm {
             // Every layer that shares these keys and values lies above and has added its part.
             let (dattn_k, dattn_v) = (&s[Temp::DAttnK], &s[Temp::DAttnV]);
-            heads::backward(p, dattn_k, dk, &a[Saved::AttnK], k_norm, rotary, l.kv_heads);
+            heads::backward(p, dattn_k, dk, &a[Saved::AttnK], k_norm, k_turn, l.kv_heads);
             let values = raw_values(&a, l);
             match l.k_eq_v {
                 true => heads::backward_add(p, dattn_k, dv, values, &w.attn_v_norm, l.kv_heads),
                 false => heads::backward(p, dattn_v, dv, values, &w.attn_v_norm, None, l.kv_heads),
             }
         }
+        self.input_backward(p, batch, layer, &w.qkv_gradients(&s, l), &a, &s);
+    }
+
+    /// From the gradients of the matrices that read the layer's normed input to that of the layer's input in `acts.dhidden`.
+    pub(super) fn input_backward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        gradients: &[Projection],
+        a: &LayerActs,
+        s: &ScratchActs,
+    ) {
+        let (w, dhidden) = (&self.layers[layer], &batch.acts.dhidden);
         let is_lowest = layer == batch.adapter.lowest_layer();
         let dnormed = &s[Temp::DNormed];
         let dx = (!is_lowest).then_some((dnormed, false));
         let lora = batch.lora(layer, Input::AttnNormed);
-        linear::backward(p, dx, &w.qkv_gradients(&s), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        linear::backward(p, dx, gradients, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
         if !is_lowest {
             let scale_below = self.layers[layer - 1].output_scale;
             let input = a[Saved::Input].staging().into();
@@ -167,8 +215,10 @@ impl Model<'_> {
 }
 
 impl Layer {
-    fn qkv_gradients<'a>(&'a self, s: &'a ScratchActs) -> Vec<Projection<'a>> {
-        let mut gradients = vec![(Module::AttnQ, &self.attn_q, &s.dattn_q)];
+    fn qkv_gradients<'a>(&'a self, s: &'a ScratchActs, l: &LayerConfig) -> Vec<Projection<'a>> {
+        let queries = if l.output_gate { &s[Temp::DQueriesAndGates] } else { &s.dattn_q };
+        let mut gradients: Vec<Projection> = Vec::with_capacity(3);
+        gradients.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
         gradients.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &s[Temp::DAttnK])));
         gradients.extend(self.attn_v.iter().map(|v| (Module::AttnV, v, &s[Temp::DAttnV])));
         gradients

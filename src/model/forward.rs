@@ -1,7 +1,7 @@
 //! Forward, straight through; `backward.rs` is the mirror of this file.
 
 use super::batch::Batch;
-use super::{Layer, Model, PerLayerBranch};
+use super::{Dense, Layer, Model, PerLayerBranch};
 use crate::base::Module;
 use crate::base::config::LayerConfig;
 use crate::gpu::{GpuError, Recorder};
@@ -10,10 +10,11 @@ use crate::model::{Inputs, Trainable};
 use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
+use crate::ops::heads::coop16::Turn;
 use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
-use crate::ops::{attention, embedding, gated, heads, linear, norm_add, rms_norm, scale};
+use crate::ops::{attention, embedding, gated, heads, linear, norm_add, output_gate, rms_norm, scale};
 
 impl Model<'_> {
     /// Runs `inputs` through all layers. The result is the last stream; the rest is kept for [`Model::backward`].
@@ -49,21 +50,31 @@ impl Model<'_> {
         let a = batch.layer(layer, batch.all());
         let input = a[Saved::Input].f32(rec, batch.inputs.tokens).into();
         let p = &mut batch.pass(rec, batch.all());
-        let rotary = Some((&batch.inputs.positions, &w.rope));
 
         rms_norm::forward(p, &a[Saved::AttnNormed], &input, &w.attn_norm);
+        if let Some(delta) = &w.delta {
+            return self.delta_forward(p, batch, layer, delta, &a);
+        }
+        let [q_turn, k_turn] = w.turns(batch.inputs);
         let lora = batch.lora(layer, Input::AttnNormed);
-        linear::forward(p, &w.qkv(&a), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
-        heads::forward(p, &a[Saved::Q], &a[Saved::AttnQ], &w.attn_q_norm, rotary, l.heads);
+        linear::forward(p, &w.qkv(&a, l), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        if l.output_gate {
+            output_gate::split(p, &a[Saved::AttnQ], &a[Saved::QueriesAndGates], l.heads);
+        }
+        heads::forward(p, &a[Saved::Q], &a[Saved::AttnQ], &w.attn_q_norm, q_turn, l.heads);
         if let Some(k_norm) = &w.attn_k_norm {
-            heads::forward(p, &a[Saved::K], &a[Saved::AttnK], k_norm, rotary, l.kv_heads);
+            heads::forward(p, &a[Saved::K], &a[Saved::AttnK], k_norm, k_turn, l.kv_heads);
             heads::forward(p, &a[Saved::V], raw_values(&a, l), &w.attn_v_norm, None, l.kv_heads);
         }
         let [k, v] = &batch.keys_values(l.kv_donor.unwrap_or(layer));
         let shape = self.attention(layer, batch.inputs);
         attention::forward(p, &shape, &a[Saved::Attention], &a[Saved::Lse], [&a[Saved::Q], k, v]);
+        let output = gated_attention(&a, l);
+        if l.output_gate {
+            output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::QueriesAndGates], l.heads);
+        }
         let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &w.attn_output(&a), &a[Saved::Attention], lora, &a[Saved::ZOutput]);
+        linear::forward(p, &w.attn_output(&a), output, lora, &a[Saved::ZOutput]);
     }
 
     /// The second half, for the tokens of `chunk`: from attention's output projection to the next layer's input.
@@ -78,18 +89,25 @@ impl Model<'_> {
 
         let attn_output = &a[Saved::AttnOutput];
         let norm = &w.post_attention_norm;
-        norm_add::forward_then_norm(p, after_attention, ffn_normed, attn_output, norm, &stream, &w.ffn_norm);
-        linear::forward(p, &w.gate_up(&a), ffn_normed, batch.lora(layer, Input::FfnNormed), &a[Saved::ZFfn]);
-        let activation = self.config().layers[layer].activation;
-        gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
-        let lora = batch.lora(layer, Input::Gated);
-        linear::forward(p, &w.ffn_down(&a), &a[Saved::Gated], lora, &a[Saved::ZDown]);
+        match &w.dense {
+            Some(dense) => {
+                let next = &w.ffn_norm;
+                norm_add::forward_then_norm(p, after_attention, ffn_normed, attn_output, norm, &stream, next);
+                self.dense_forward(p, batch, layer, dense, &a);
+            }
+            None => norm_add::forward(p, after_attention, attn_output, norm, &stream, 1.0),
+        }
         let mut output = &a[Saved::Down];
         if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
             experts.forward(p, batch, layer, after_attention, acts, scratch);
-            rms_norm::forward(p, &scratch.normed, output, &experts.post_ffw_norm_1);
-            rms_norm::forward_add(p, &acts.sum, &acts.output, &experts.post_ffw_norm_2, &scratch.normed);
-            output = &acts.sum;
+            output = match &experts.beside_dense {
+                Some([dense_norm, experts_norm]) => {
+                    rms_norm::forward(p, &scratch.normed, output, dense_norm);
+                    rms_norm::forward_add(p, &acts.sum, &acts.output, experts_norm, &scratch.normed);
+                    &acts.sum
+                }
+                None => &acts.output,
+            };
         }
         let Some(branch) = &w.per_layer else {
             return norm_add::forward(p, &next, output, &w.post_ffw_norm, after_attention, w.output_scale);
@@ -98,6 +116,16 @@ impl Model<'_> {
         self.per_layer_branch(p, batch, layer, branch, &a);
         let proj = &a[Saved::Proj];
         norm_add::forward(p, &next, proj, &branch.post_norm, &a[Saved::AfterFfn], w.output_scale);
+    }
+
+    /// The dense feed-forward block, from its normed input to its output.
+    fn dense_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, dense: &Dense, a: &LayerActs) {
+        let lora = batch.lora(layer, Input::FfnNormed);
+        linear::forward(p, &dense.gate_up(a), &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
+        let activation = self.config().layers[layer].activation;
+        gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
+        let lora = batch.lora(layer, Input::Gated);
+        linear::forward(p, &dense.output(a), &a[Saved::Gated], lora, &a[Saved::ZDown]);
     }
 
     /// The per-layer branch: the stream decides how much of a token's embedding for this layer is added to it.
@@ -136,7 +164,7 @@ impl Model<'_> {
     }
 
     /// Attention of layer `layer` over a micro-batch.
-    pub(super) fn attention<'a>(&self, layer: usize, inputs: &'a Inputs) -> Attention<'a> {
+    pub(super) fn attention<'a>(&'a self, layer: usize, inputs: &'a Inputs) -> Attention<'a> {
         let l = &self.config().layers[layer];
         let donor = &self.layers[l.kv_donor.unwrap_or(layer)];
         Attention {
@@ -144,6 +172,7 @@ impl Model<'_> {
             kv_heads: l.kv_heads,
             head_size: l.head_size,
             window: l.window,
+            sinks: self.layers[layer].sinks.as_ref(),
             bounds: &inputs.bounds,
             rows: inputs.tokens,
             longest: inputs.longest,
@@ -158,25 +187,39 @@ pub(super) fn raw_values<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
     if l.k_eq_v { &a[Saved::AttnK] } else { &a[Saved::AttnV] }
 }
 
+/// The input of attention's output projection.
+pub(super) fn gated_attention<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
+    if l.output_gate { &a[Saved::GatedAttention] } else { &a[Saved::Attention] }
+}
+
 impl Layer {
-    fn qkv<'a>(&'a self, a: &'a LayerActs) -> Vec<Projection<'a>> {
-        let mut outputs = vec![(Module::AttnQ, &self.attn_q, &a[Saved::AttnQ])];
+    /// The rotary embeddings of queries and of keys.
+    pub(super) fn turns<'a>(&'a self, inputs: &'a Inputs) -> [Option<Turn<'a>>; 2] {
+        [0, 1].map(|i| self.rope.as_ref().map(|rope| (&inputs.positions, &rope[i])))
+    }
+
+    fn qkv<'a>(&'a self, a: &'a LayerActs, l: &LayerConfig) -> Vec<Projection<'a>> {
+        let queries = if l.output_gate { &a[Saved::QueriesAndGates] } else { &a[Saved::AttnQ] };
+        let mut outputs: Vec<Projection> = Vec::with_capacity(3);
+        outputs.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
         outputs.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &a[Saved::AttnK])));
         outputs.extend(self.attn_v.iter().map(|v| (Module::AttnV, v, &a[Saved::AttnV])));
         outputs
     }
 
-    fn attn_output<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 1] {
-        [(Module::AttnOutput, &self.attn_output, &a[Saved::AttnOutput])]
+    fn attn_output<'a>(&'a self, a: &'a LayerActs) -> Vec<Projection<'a>> {
+        self.attn_output.iter().map(|w| (Module::AttnOutput, w, &a[Saved::AttnOutput])).collect()
     }
+}
 
+impl Dense {
     fn gate_up<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 2] {
-        let gate = (Module::FfnGate, &self.ffn_gate, &a[Saved::FfnGate]);
-        [gate, (Module::FfnUp, &self.ffn_up, &a[Saved::FfnUp])]
+        let gate = (Module::FfnGate, &self.gate, &a[Saved::FfnGate]);
+        [gate, (Module::FfnUp, &self.up, &a[Saved::FfnUp])]
     }
 
-    fn ffn_down<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 1] {
-        [(Module::FfnDown, &self.ffn_down, &a[Saved::Down])]
+    fn output<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 1] {
+        [(Module::FfnDown, &self.down, &a[Saved::Down])]
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Head {
     scratch: Scratch,
 }
 
-/// Where losses and verdicts go: one of each for each loss-carrying row of the optimizer step.
+/// Buffers for losses and verdicts: one of each for each loss-carrying row of the optimizer step.
 pub struct Losses<'a> {
     /// Losses, f32.
     pub buffer: &'a wgpu::Buffer,
@@ -141,7 +141,7 @@ impl Head {
         Pass { rec, tokens: rows, first: 0, scratch: &self.scratch }
     }
 
-    /// Where the verdicts of the chunk from row `first` on go. They must come before the softcap hides what is not finite.
+    /// Destination of the verdicts of the chunk that starts at row `first`. They must come before the softcap hides what is not finite.
     fn verdicts<'a>(&'a self, losses: &'a Losses, first: usize) -> Verdicts<'a> {
         Verdicts { hidden: self.hidden.rows(), buffer: (losses.verdicts, losses.offset + first) }
     }

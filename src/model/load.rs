@@ -1,11 +1,13 @@
 //! Uploading a model.
 
-use super::{Layer, Model, PerLayerBranch, PerLayerInput, experts, offload};
+use super::{DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, experts, offload, stream};
 use crate::base::Base;
+use crate::base::config::Rotary;
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError};
 use crate::memory::CHUNK;
 use crate::ops::Weight;
+use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
 
@@ -40,16 +42,23 @@ impl<'b> Model<'b> {
             layers => Some(offload::HostExperts::new(gpu, base, layers)?),
         };
         let upload = Upload { gpu, base };
-        let mut tables: Vec<(Vec<f64>, Table)> = Vec::new();
+        let mut tables: Vec<(Rotary, Table)> = Vec::new();
         let mut layers = Vec::with_capacity(config.layers.len());
         let mut sent = None;
         for (i, shape) in config.layers.iter().enumerate() {
-            let rope = shared_table(gpu, &mut tables, config.rope_frequencies(i), positions)?;
+            let [queries, keys] = config.rotary(i);
+            let rope = match shape.delta {
+                Some(_) => None,
+                None => Some([
+                    shared_table(gpu, &mut tables, queries, positions)?,
+                    shared_table(gpu, &mut tables, keys, positions)?,
+                ]),
+            };
             let experts = match &shape.experts {
                 None => None,
-                Some(shape) => {
+                Some(_) => {
                     let offload = offload.as_mut().filter(|_| offloaded.contains(&i));
-                    Some(experts::Experts::load(&upload, i, shape, config.rms_eps, offload).await?)
+                    Some(experts::Experts::load(&upload, i, offload).await?)
                 }
             };
             layers.push(upload.layer(i, experts, rope).await?);
@@ -73,23 +82,24 @@ impl<'b> Model<'b> {
             layers,
             offload,
             positions,
+            tables: tables.iter().map(|(_, table)| table.bytes()).sum(),
             chunk: CHUNK,
         })
     }
 }
 
-/// The rotary table of `frequencies`, which layers with the same frequencies share.
+/// The table of `rotary`, which all that turn alike share.
 fn shared_table(
     gpu: &Gpu,
-    tables: &mut Vec<(Vec<f64>, Table)>,
-    frequencies: Vec<f64>,
+    tables: &mut Vec<(Rotary, Table)>,
+    rotary: Rotary,
     positions: usize,
 ) -> Result<Table, GpuError> {
-    if let Some((_, table)) = tables.iter().find(|(of, _)| *of == frequencies) {
+    if let Some((_, table)) = tables.iter().find(|(of, _)| *of == rotary) {
         return Ok(table.clone());
     }
-    let table = Table::new(gpu, &frequencies, positions)?;
-    tables.push((frequencies, table.clone()));
+    let table = Table::new(gpu, &rotary.frequencies, rotary.scale, positions)?;
+    tables.push((rotary, table.clone()));
     Ok(table)
 }
 
@@ -105,7 +115,7 @@ impl Upload<'_, '_> {
         &self,
         layer: usize,
         experts: Option<experts::Experts>,
-        rope: Table,
+        rope: Option<[Table; 2]>,
     ) -> Result<Layer, GpuError> {
         let config = self.base.config();
         let shape = &config.layers[layer];
@@ -121,22 +131,41 @@ impl Upload<'_, '_> {
         };
         Ok(Layer {
             attn_norm: self.norm(&name("attn_norm"), eps)?,
-            attn_q: self.matrix(&name("attn_q")).await?,
+            attn_q: self.optional(&name("attn_q")).await?,
             attn_k: self.optional(&name("attn_k")).await?,
             attn_v: self.optional(&name("attn_v")).await?,
-            attn_q_norm: self.norm(&name("attn_q_norm"), eps)?,
+            attn_q_norm: match shape.rotated {
+                Some(_) => self.scaled_norm(&name("attn_q_norm"), shape.score_scale)?,
+                None => self.norm_if(shape.qk_norm, &name("attn_q_norm"), shape.head_size)?,
+            },
             attn_k_norm: match shape.kv_donor {
-                None => Some(self.norm(&name("attn_k_norm"), eps)?),
+                None => Some(self.norm_if(shape.qk_norm, &name("attn_k_norm"), shape.head_size)?),
                 Some(_) => None,
             },
-            attn_v_norm: Norm::new(self.gpu, "attn_v_norm", None, shape.head_size, eps)?,
-            attn_output: self.matrix(&name("attn_output")).await?,
-            post_attention_norm: self.norm(&name("post_attention_norm"), eps)?,
+            attn_v_norm: match shape.v_norm {
+                true => Norm::new(self.gpu, "attn_v_norm", None, shape.head_size, eps)?,
+                false => Norm::identity(shape.head_size),
+            },
+            attn_output: self.optional(&name("attn_output")).await?,
+            delta: match shape.delta {
+                None => None,
+                Some(_) => Some(self.delta(layer).await?),
+            },
+            sinks: match shape.sinks {
+                true => Some(self.gpu.upload("attn_sinks", &self.base.vector(&name("attn_sinks")))?),
+                false => None,
+            },
+            post_attention_norm: self.norm_if(
+                shape.post_norms,
+                &name("post_attention_norm"),
+                config.width,
+            )?,
             ffn_norm: self.norm(&name("ffn_norm"), eps)?,
-            ffn_gate: self.matrix(&name("ffn_gate")).await?,
-            ffn_up: self.matrix(&name("ffn_up")).await?,
-            ffn_down: self.matrix(&name("ffn_down")).await?,
-            post_ffw_norm: self.norm(&name("post_ffw_norm"), eps)?,
+            dense: match shape.ffn_width {
+                0 => None,
+                _ => Some(self.dense(layer).await?),
+            },
+            post_ffw_norm: self.norm_if(shape.post_norms, &name("post_ffw_norm"), config.width)?,
             experts,
             per_layer,
             output_scale: self.base.layer_output_scale(layer),
@@ -144,15 +173,40 @@ impl Upload<'_, '_> {
         })
     }
 
+    async fn delta(&self, layer: usize) -> Result<DeltaLayer, GpuError> {
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        let vector = |last: &str| self.base.vector(&name(last));
+        Ok(DeltaLayer {
+            qkv: self.matrix(&name("attn_qkv")).await?,
+            gate: self.matrix(&name("attn_gate")).await?,
+            alpha: self.matrix(&name("ssm_alpha")).await?,
+            beta: self.matrix(&name("ssm_beta")).await?,
+            frozen: Frozen::new(self.gpu, &vector("ssm_conv1d"), &vector("ssm_a"), &vector("ssm_dt.bias"))?,
+            norm: self.norm(&name("ssm_norm"), self.base.config().rms_eps)?,
+            out: self.matrix(&name("ssm_out")).await?,
+        })
+    }
+
     pub async fn matrix(&self, name: &str) -> Result<Weight, GpuError> {
         Ok(self.optional(name).await?.expect("the base checked its tensors when it was opened"))
     }
 
+    async fn dense(&self, layer: usize) -> Result<Dense, GpuError> {
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        Ok(Dense {
+            gate: self.matrix(&name("ffn_gate")).await?,
+            up: self.matrix(&name("ffn_up")).await?,
+            down: self.matrix(&name("ffn_down")).await?,
+        })
+    }
+
     pub async fn optional(&self, name: &str) -> Result<Option<Weight>, GpuError> {
-        match self.base.tensor(name) {
-            Some(matrix) => Weight::stream(self.gpu, self.base, &matrix).await.map(Some),
-            None => Ok(None),
+        let Some(matrix) = self.base.tensor(name) else { return Ok(None) };
+        let mut weight = stream::weight(self.gpu, self.base, &matrix).await?;
+        if let Some(bias) = self.base.bias(name) {
+            weight.bias = Some(self.gpu.upload(name, &bias)?);
         }
+        Ok(Some(weight))
     }
 
     /// The matrix as `count` matrices of `rows` rows.
@@ -161,9 +215,24 @@ impl Upload<'_, '_> {
         let mut parts = Vec::with_capacity(count);
         for i in 0..count {
             let part = whole.rows(i * rows..(i + 1) * rows);
-            parts.push(Weight::stream(self.gpu, self.base, &part).await?);
+            parts.push(stream::weight(self.gpu, self.base, &part).await?);
         }
         Ok(parts)
+    }
+
+    /// The norm `name`, or the identity of `width` values where the layer has none.
+    fn norm_if(&self, present: bool, name: &str, width: usize) -> Result<Norm, GpuError> {
+        match present {
+            true => self.norm(name, self.base.config().rms_eps),
+            false => Ok(Norm::identity(width)),
+        }
+    }
+
+    /// The norm `name` of queries with the factor on the scores: a rotary embedding that turns a part of a head cannot have it.
+    fn scaled_norm(&self, name: &str, factor: f64) -> Result<Norm, GpuError> {
+        let weight: Vec<f32> =
+            self.base.vector(name).into_iter().map(|w| (f64::from(w) * factor) as f32).collect();
+        Norm::new(self.gpu, name, Some(&weight), weight.len(), self.base.config().rms_eps)
     }
 
     pub fn norm(&self, name: &str, eps: f32) -> Result<Norm, GpuError> {

@@ -3,6 +3,7 @@
 mod backward;
 mod batch;
 pub mod decode;
+mod delta;
 mod experts;
 mod forward;
 mod head;
@@ -10,11 +11,13 @@ mod inputs;
 mod load;
 mod offload;
 pub mod plan;
+mod stream;
 mod trainable;
 
 use crate::base::Base;
 use crate::base::config::Config;
 use crate::ops::Weight;
+use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
 
@@ -34,6 +37,7 @@ pub struct Model<'b> {
     layers: Vec<Layer>,
     offload: Option<offload::HostExperts<'b>>,
     positions: usize, // in the rotary tables
+    tables: u64,      // bytes of the rotary tables
     chunk: usize,     // tokens that pass through a feed-forward at a time
 }
 
@@ -44,23 +48,41 @@ struct PerLayerInput {
 
 struct Layer {
     attn_norm: Norm,
-    attn_q: Weight,
+    attn_q: Option<Weight>, // of attention, as the next six
     attn_k: Option<Weight>,
     attn_v: Option<Weight>,
     attn_q_norm: Norm,
     attn_k_norm: Option<Norm>,
     attn_v_norm: Norm,
-    attn_output: Weight,
+    attn_output: Option<Weight>,
+    delta: Option<DeltaLayer>,   // in the place of attention
+    sinks: Option<wgpu::Buffer>, // [H]
     post_attention_norm: Norm,
     ffn_norm: Norm,
-    ffn_gate: Weight,
-    ffn_up: Weight,
-    ffn_down: Weight,
+    dense: Option<Dense>, // `None` where experts stand in its place
     post_ffw_norm: Norm,
     experts: Option<experts::Experts>,
     per_layer: Option<PerLayerBranch>,
     output_scale: f32,
-    rope: Table,
+    rope: Option<[Table; 2]>, // of queries and of keys
+}
+
+/// A gated delta net.
+struct DeltaLayer {
+    qkv: Weight,
+    gate: Weight,
+    alpha: Weight,
+    beta: Weight,
+    frozen: Frozen,
+    norm: Norm,
+    out: Weight,
+}
+
+/// The dense feed-forward block.
+struct Dense {
+    gate: Weight,
+    up: Weight,
+    down: Weight,
 }
 
 struct PerLayerBranch {

@@ -10,9 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::Model;
+use crate::base::formats::planes;
 use crate::base::{Base, Tensor};
 use crate::gpu::{Gpu, GpuError, Recorder, Submission, Upload};
-use crate::ops::linear::grouped::ExpertWeight;
+use crate::ops::linear::grouped::{ExpertWeight, expert_tiles};
+use crate::ops::{Tile, Weight, random};
 
 /// The experts that are in host memory.
 pub(super) struct HostExperts<'b> {
@@ -40,7 +42,7 @@ pub(super) fn matrices(base: &Base, layer: usize) -> impl Iterator<Item = Tensor
 /// Bytes of each tile of the experts of `layer`.
 fn tile_bytes(gpu: &Gpu, base: &Base, layer: usize) -> Vec<u64> {
     let count = base.config().layers[layer].experts.map_or(0, |experts| experts.count);
-    matrices(base, layer).flat_map(|matrix| ExpertWeight::tile_bytes(gpu, &matrix, count)).collect()
+    matrices(base, layer).flat_map(|matrix| matrix_tile_bytes(gpu, &matrix, count)).collect()
 }
 
 /// Bytes of the experts of `layer`.
@@ -68,7 +70,7 @@ pub(super) fn device_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
 fn host_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
     let own = |&layer: &usize| {
         let count = base.config().layers[layer].experts.map_or(0, |experts| experts.count);
-        matrices(base, layer).map(|matrix| ExpertWeight::host_bytes(gpu, base, &matrix, count)).sum::<u64>()
+        matrices(base, layer).map(|matrix| matrix_host_bytes(gpu, base, &matrix, count)).sum::<u64>()
     };
     layers.iter().map(own).sum::<u64>() + place_bytes(gpu, base, layers).iter().sum::<u64>()
 }
@@ -106,8 +108,8 @@ impl<'b> HostExperts<'b> {
         let (mut tiles, mut weights) = (Vec::new(), Vec::new());
         for matrix in matrices(base, layer) {
             let places = self.places[tiles.len()..].iter().map(|(place, _)| place);
-            weights.push(ExpertWeight::within(gpu, &matrix, experts, places));
-            tiles.extend(ExpertWeight::on_host(gpu, base, &matrix, experts).await?);
+            weights.push(within(gpu, &matrix, experts, places));
+            tiles.extend(on_host(gpu, base, &matrix, experts).await?);
         }
         self.layers.insert(layer, tiles);
         Ok(weights)
@@ -166,6 +168,69 @@ impl Model<'_> {
         gpu.wait()?;
         Ok(bytes)
     }
+}
+
+/// Bytes of each tile of the matrices of all `experts`.
+fn matrix_tile_bytes(gpu: &Gpu, matrix: &Tensor<'_>, experts: usize) -> Vec<u64> {
+    let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
+    tiles.map(|tile| ((tile.len() * matrix.row_bytes()) as u64).next_multiple_of(16)).collect()
+}
+
+/// Bytes that [`on_host`] allocates for a matrix: none if it stays in a file in memory.
+fn matrix_host_bytes(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>, experts: usize) -> u64 {
+    let in_file = base.gguf().is_in_memory() && !base.is_random();
+    let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
+    let bytes = tiles.map(|tile| tile.len() * matrix.row_bytes());
+    let own = bytes.filter(|&bytes| !(in_file && planes::is_as_in_file(matrix.ty, bytes)));
+    own.map(|bytes| planes::planes_bytes(bytes) as u64).sum()
+}
+
+/// The matrices of all `experts` in `buffers`, one buffer per tile. The buffers may be larger, and are filled later.
+fn within<'a>(
+    gpu: &Gpu,
+    matrix: &Tensor<'_>,
+    experts: usize,
+    buffers: impl IntoIterator<Item = &'a wgpu::Buffer>,
+) -> ExpertWeight {
+    let Tensor { ty, rows: all_rows, cols, .. } = *matrix;
+    let rows = all_rows / experts;
+    let places = expert_tiles(gpu, experts, rows, matrix.row_bytes());
+    let bytes = matrix_tile_bytes(gpu, matrix, experts);
+    let tiles = places.zip(bytes).zip(buffers).map(|((tile, bytes), buffer)| Tile {
+        first_row: tile.start,
+        rows: tile.len(),
+        buffer: buffer.clone(),
+        range: Some((0, bytes)),
+    });
+    ExpertWeight { weight: Weight { ty, rows: all_rows, cols, tiles: tiles.collect(), bias: None }, rows }
+}
+
+/// The content of each tile of the matrices of all `experts`, in host memory. It is the file itself if the kernels read the file's layout
+/// and `base` is in memory.
+async fn on_host<'b>(
+    gpu: &Gpu,
+    base: &'b Base,
+    matrix: &Tensor<'b>,
+    experts: usize,
+) -> Result<Vec<Cow<'b, [u8]>>, GpuError> {
+    let mut tiles = Vec::new();
+    for tile in expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes()) {
+        if base.is_random() && random::makes(matrix.ty) {
+            let made = random::weight(gpu, matrix, std::iter::once(tile))?;
+            let buffer = &made.tiles[0].buffer;
+            tiles.push(Cow::Owned(gpu.read(buffer, buffer.size() as usize).await?));
+            continue;
+        }
+        let rows = matrix.rows(tile);
+        tiles.push(match base.read(&rows).await.map_err(GpuError::read)? {
+            Cow::Borrowed(bytes) => planes::to_planes(matrix.ty, rows.rows, bytes),
+            Cow::Owned(bytes) => Cow::Owned(planes::to_planes(matrix.ty, rows.rows, &bytes).into_owned()),
+        });
+        if let Some(Cow::Owned(_)) = tiles.last() {
+            base.gguf().release(rows.range); // the file's copy is not read again
+        }
+    }
+    Ok(tiles)
 }
 
 #[cfg(test)]

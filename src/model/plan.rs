@@ -2,6 +2,7 @@
 
 use super::{Model, Trainable, offload};
 use crate::base::Base;
+use crate::base::config::Rotary;
 use crate::gpu::Gpu;
 use crate::memory::{CHUNK, Demand, LEAST_CHUNK};
 use crate::ops::Weight;
@@ -105,16 +106,19 @@ fn copies(gpu: &Gpu, base: &Base, layers: Vec<usize>, lowest: usize) -> Offloade
 }
 
 /// Bytes that [`Model::bytes`] will return: every matrix but the per-layer embeddings and the experts of the layers `offloaded`, which
-/// stay on the host, each in whole vec4s, and the rotary tables of both kinds of layers.
+/// stay on the host, each in whole vec4s, and the rotary tables.
 fn device_bytes(base: &Base, positions: usize, offloaded: &[usize]) -> u64 {
     let on_host: Vec<&str> =
         offloaded.iter().flat_map(|&layer| offload::matrices(base, layer)).map(|m| m.name).collect();
     let stays = |name: &str| name == "per_layer_token_embd" || on_host.contains(&name);
     let matrices = base.tensors().filter(|m| m.rows > 1 && !stays(m.name));
-    let mut tables: Vec<usize> = base.config().layers.iter().map(|l| positions * l.head_size * 4).collect();
-    tables.sort_unstable();
-    tables.dedup();
-    let tables = tables.into_iter().map(|bytes| bytes.next_multiple_of(16) as u64);
+    let mut tables: Vec<Rotary> = Vec::new();
+    for rotary in (0..base.config().layers.len()).flat_map(|layer| base.config().rotary(layer)) {
+        if !tables.contains(&rotary) {
+            tables.push(rotary);
+        }
+    }
+    let tables = tables.iter().map(|t| (positions * t.frequencies.len() * 8).next_multiple_of(16) as u64);
     matrices.map(|m| ((m.rows * m.row_bytes()) as u64).next_multiple_of(16)).chain(tables).sum()
 }
 
@@ -126,7 +130,9 @@ impl Model<'_> {
         matrices.extend(self.per_layer.iter().flat_map(|p| &p.model_proj));
         let offloaded = self.offloaded();
         for (i, l) in self.layers.iter().enumerate() {
-            matrices.extend([&l.attn_q, &l.attn_output, &l.ffn_gate, &l.ffn_up, &l.ffn_down]);
+            matrices.extend(l.attn_q.iter().chain(&l.attn_output));
+            matrices.extend(l.delta.iter().flat_map(|d| [&d.qkv, &d.gate, &d.alpha, &d.beta, &d.out]));
+            matrices.extend(l.dense.iter().flat_map(|dense| [&dense.gate, &dense.up, &dense.down]));
             matrices.extend(l.attn_k.iter().chain(&l.attn_v));
             matrices.extend(l.experts.iter().map(|e| e.router()));
             if !offloaded.contains(&i) {
@@ -134,9 +140,6 @@ impl Model<'_> {
             }
             matrices.extend(l.per_layer.iter().flat_map(|p| [&p.inp_gate, &p.proj]));
         }
-        let mut tables: Vec<u64> = self.layers.iter().map(|l| l.rope.bytes()).collect();
-        tables.sort_unstable();
-        tables.dedup(); // layers of a kind share one table
-        matrices.iter().map(|m| m.bytes()).sum::<u64>() + tables.iter().sum::<u64>()
+        matrices.iter().map(|m| m.bytes()).sum::<u64>() + self.tables
     }
 }

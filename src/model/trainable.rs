@@ -31,6 +31,7 @@ pub struct Trainable {
 impl Trainable {
     /// Uploads `adapter` with zero gradients and moments, for a model of `layers` layers.
     pub fn new(gpu: &Gpu, adapter: &Adapter, layers: usize) -> Result<Trainable, GpuError> {
+        // Longer than 60 lines: one value per buffer and place.
         let padded_rank = adapter.rank.next_multiple_of(gpu.kernels().rank_multiple());
         let mut layout = Layout { shard_limit: gpu.max_binding_bytes(), shards: Vec::new() };
         let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
@@ -213,6 +214,31 @@ impl Trainable {
         self.read_from(gpu, &self.gradients).await
     }
 
+    /// Values of all gradients, with their padding.
+    pub fn gradient_values(&self) -> usize {
+        self.gradients.iter().map(|buffer| (buffer.size() / 4) as usize).sum()
+    }
+
+    /// Reads all gradients, with their padding, as they lie on the device.
+    pub async fn copy_gradients(&self, gpu: &Gpu, mut values: &mut [f32]) -> Result<(), GpuError> {
+        for buffer in &self.gradients {
+            let (own, rest) = values.split_at_mut((buffer.size() / 4) as usize);
+            gpu.read_into(buffer, own).await?;
+            values = rest;
+        }
+        Ok(())
+    }
+
+    /// Overwrites all gradients by values that [`Trainable::copy_gradients`] has read, or sums of them.
+    pub async fn set_gradients(&self, gpu: &Gpu, mut values: &[f32]) -> Result<(), GpuError> {
+        for buffer in &self.gradients {
+            let (own, rest) = values.split_at((buffer.size() / 4) as usize);
+            gpu.write_from(buffer, own).await?;
+            values = rest;
+        }
+        Ok(())
+    }
+
     async fn read_from(&self, gpu: &Gpu, buffers: &[wgpu::Buffer]) -> Result<BTreeMap<Slot, Pair>, GpuError> {
         let mut shards = Vec::new();
         for buffer in buffers {
@@ -290,7 +316,9 @@ fn places(slots: &[Slot], padded_rank: usize, layout: &mut Layout) -> Vec<GroupP
             let members: Vec<&Slot> = of_layer.iter().filter(|s| Input::of(s.module) == input).collect();
             let Some(first) = members.first() else { continue };
             let a = layout.place(members.len() * first.experts * padded_rank, first.in_features);
-            let place_b = |s: &&Slot| (s.module, layout.place(s.experts * s.out_features, padded_rank));
+            // Gradients are written four rows at a time.
+            let rows = |s: &Slot| (s.experts * s.out_features).next_multiple_of(4);
+            let place_b = |s: &&Slot| (s.module, layout.place(rows(s), padded_rank));
             groups.push(GroupPlaces { layer, input, a, members: members.iter().map(place_b).collect() });
         }
     }

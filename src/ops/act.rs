@@ -90,7 +90,7 @@ impl Act {
     /// The f32 rows, where they are stored.
     ///
     /// # Panics
-    /// Where the activation is stored as tiles alone: a mistake in the table of buffers.
+    /// If the activation is stored as tiles alone: a mistake in the table of buffers.
     pub fn rows(&self) -> &Rows {
         match &self.stored {
             Stored::F32(rows) | Stored::Both { rows, .. } => rows,

@@ -7,11 +7,13 @@ pub mod act;
 pub mod adamw;
 pub mod argmax;
 pub mod attention;
+pub mod bias;
 pub mod block_end;
 pub mod cached_attention;
 pub mod cached_gated;
 pub mod cached_heads;
 pub mod cross_entropy;
+pub mod delta;
 pub mod dropout;
 pub mod embedding;
 pub mod experts;
@@ -22,6 +24,7 @@ pub mod lora;
 pub mod matvec;
 pub mod norm_add;
 pub mod op;
+pub mod output_gate;
 pub mod pack;
 pub mod partial_sums;
 pub mod pass;
@@ -40,7 +43,6 @@ use std::ops::Range;
 
 use crate::base::formats::GgmlType;
 use crate::base::formats::planes;
-use crate::base::{Base, Tensor};
 use crate::gpu::{Binding, Gpu, GpuError};
 
 /// Steps of the sum that shaders/common/tile.wgsl stages at a time.
@@ -98,14 +100,14 @@ impl Rows {
     /// These rows as an F32 matrix, so that what reads weights can read them.
     pub fn as_weight(&self, rows: usize) -> Weight {
         let tile = Tile { first_row: 0, rows, buffer: self.buffer.clone(), range: self.range() };
-        Weight { ty: GgmlType::F32, rows, cols: self.stride, tiles: vec![tile] }
+        Weight { ty: GgmlType::F32, rows, cols: self.stride, tiles: vec![tile], bias: None }
     }
 }
 
 /// Some columns of [`Rows`].
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    /// Where they are.
+    /// Buffer that holds them.
     pub rows: &'a Rows,
     /// First column, a multiple of 4.
     pub offset: usize,
@@ -149,7 +151,7 @@ impl Param {
     pub fn as_weight(&self) -> Weight {
         let range = Some((self.offset, self.bytes()));
         let tile = Tile { first_row: 0, rows: self.rows, buffer: self.buffer.clone(), range };
-        Weight { ty: GgmlType::F32, rows: self.rows, cols: self.cols, tiles: vec![tile] }
+        Weight { ty: GgmlType::F32, rows: self.rows, cols: self.cols, tiles: vec![tile], bias: None }
     }
 }
 
@@ -197,6 +199,8 @@ pub struct Weight {
     pub cols: usize,
     /// Top to bottom.
     pub tiles: Vec<Tile>,
+    /// A frozen bias `[rows]` of its outputs, where it has one.
+    pub bias: Option<wgpu::Buffer>,
 }
 
 /// Neighbouring rows of a [`Weight`].
@@ -204,7 +208,7 @@ pub struct Weight {
 pub struct Tile {
     /// A multiple of 64.
     pub first_row: usize,
-    /// How many.
+    /// Number of them.
     pub rows: usize,
     /// The rows, repacked by [`crate::base::formats::planes::to_planes`].
     pub buffer: wgpu::Buffer,
@@ -213,14 +217,14 @@ pub struct Tile {
 }
 
 /// The rows of each tile of a matrix: multiples of 64, as many as a binding can span.
-fn row_tiles(gpu: &Gpu, rows: usize, row_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn row_tiles(gpu: &Gpu, rows: usize, row_bytes: usize) -> impl Iterator<Item = Range<usize>> {
     let most = (gpu.max_binding_bytes() as usize / row_bytes.max(1)).max(64) / 64 * 64;
     (0..rows).step_by(most).map(move |first| first..rows.min(first + most))
 }
 
 impl Tile {
     /// Uploads the rows `rows` of a matrix, in the file's own blocks.
-    fn upload(
+    pub(crate) fn upload(
         gpu: &Gpu,
         name: &str,
         ty: GgmlType,
@@ -255,22 +259,7 @@ impl Weight {
             let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
             tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
         }
-        Ok(Weight { ty, rows, cols, tiles })
-    }
-
-    /// Uploads a matrix of `base`, of which no more than a tile is in memory at a time.
-    pub async fn stream(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>) -> Result<Weight, GpuError> {
-        let Tensor { name, ty, rows, cols, .. } = *matrix;
-        let places = row_tiles(gpu, rows, matrix.row_bytes());
-        if base.is_random() && random::makes(ty) {
-            return random::weight(gpu, matrix, places);
-        }
-        let mut tiles = Vec::new();
-        for tile in places {
-            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::read)?;
-            tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
-        }
-        Ok(Weight { ty, rows, cols, tiles })
+        Ok(Weight { ty, rows, cols, tiles, bias: None })
     }
 
     /// Bytes on the device.

@@ -1,7 +1,8 @@
 //! The table of all ops. Tests, benchmarks, shader validation and the profiler read it.
 
+use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
-use crate::ops::{attention, block_end, heads};
+use crate::ops::{attention, block_end, delta, gated, heads};
 
 /// The kind of work that an op does, for the profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +84,7 @@ const F32: &[Variant] = &[Variant::F32];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
 /// Every op.
-pub static OPS: [Op; 28] = [
+pub static OPS: [Op; 31] = [
     op("adamw", Kind::Optimizer, F32, &[]),
     op("argmax", Kind::Other, F32, &[]),
     op(
@@ -100,15 +101,29 @@ pub static OPS: [Op; 28] = [
             ("coop16_product", attention_parts),
         ],
     ),
+    op("bias", Kind::Other, F32, &[]),
     op("block_end", Kind::Norm, F32, &[("plain", block_ends)]),
-    op("cached_attention", Kind::Attention, F32, &[]),
+    op("cached_attention", Kind::Attention, F32, &[("plain", || each("SINKS", &[0, 1]))]),
     op("cached_gated", Kind::Other, F32, &[("plain", cached_gates)]),
-    op("cached_heads", Kind::Norm, F32, &[("plain", || each("DEEP", &[1, 4]))]),
+    op("cached_heads", Kind::Norm, F32, &[("plain", cached_heads)]),
     op(
         "cross_entropy",
         Kind::Loss,
         &[Variant::F32, Variant::Packed],
         &[("coop16", || each("THREADS", &[256, 1024]))],
+    ),
+    op(
+        "delta",
+        Kind::Attention,
+        F32,
+        &[
+            ("mix", deltas),
+            ("gates", deltas),
+            ("solve", deltas),
+            ("scan", deltas),
+            ("products", deltas),
+            ("step", deltas),
+        ],
     ),
     op("dropout", Kind::Adapter, F32, &[]),
     op("embedding", Kind::Other, F32, &[]),
@@ -124,7 +139,12 @@ pub static OPS: [Op; 28] = [
             ("grouped_coop16", activations),
         ],
     ),
-    op("heads", Kind::Norm, &[Variant::Packed], &[("coop16_backward", heads_backward)]),
+    op(
+        "heads",
+        Kind::Norm,
+        &[Variant::Packed],
+        &[("coop16", || each("IDENTITY", &[0, 1])), ("coop16_backward", heads_backward)],
+    ),
     op(
         "linear",
         Kind::Product,
@@ -147,6 +167,7 @@ pub static OPS: [Op; 28] = [
     ),
     op("matvec", Kind::Product, F32, &[("plain", matvecs)]),
     op("norm_add", Kind::Norm, &[Variant::Packed], &[("coop16", norms_added)]),
+    op("output_gate", Kind::Other, F32, &[]),
     op("pack", Kind::Other, &[Variant::Packed], &[]),
     op("partial_sums", Kind::Product, F32, &[]),
     op("peak", Kind::Other, &[], &[("coop", peaks)]),
@@ -196,7 +217,7 @@ fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
 }
 
 fn activations() -> Vec<Sizes> {
-    each("SILU", &[0, 1])
+    Activation::ALL.map(|activation| gated::sizes(activation).to_vec()).to_vec()
 }
 
 fn halves() -> Vec<Sizes> {
@@ -215,26 +236,35 @@ fn lanes() -> Vec<Sizes> {
     each("LANES", &[8, 32])
 }
 
-/// Sizes of subgroups on software renderers; `HEAD4` is attention's.
+/// Sizes of subgroups on software renderers; `HEAD4` and `SINKS` are attention's.
 fn software() -> Vec<Sizes> {
-    [4, 8, 16].map(|n| vec![("LANES", n), ("QUADS", n / 4), ("HEAD4", 16)]).to_vec()
+    [(4, 0), (8, 1), (16, 0)]
+        .map(|(n, sinks)| vec![("LANES", n), ("QUADS", n / 4), ("HEAD4", 16), ("SINKS", sinks)])
+        .to_vec()
 }
 
 fn attention_tiled() -> Vec<Sizes> {
-    let each = |half| [4, 64, 100, 256, 512].map(|size| attention::sizes(size, half));
+    let each = |half| {
+        [(4, 0), (64, 1), (100, 0), (256, 0), (512, 0)]
+            .map(|(size, sinks)| [&attention::sizes(size, half)[..], &[("SINKS", sinks)]].concat())
+    };
     [each(false), each(true)].concat()
 }
 
 fn attention_coop8() -> Vec<Sizes> {
     let each = |lanes| {
-        [4, 64, 100, 512].map(|size| [&attention::coop8_sizes(size)[..], &[("LANES", lanes)]].concat())
+        [(4, 0), (64, 1), (100, 0), (512, 0)].map(|(size, sinks)| {
+            [&attention::coop8_sizes(size)[..], &[("LANES", lanes), ("SINKS", sinks)]].concat()
+        })
     };
     [each(8), each(32)].concat()
 }
 
 fn attention_coop16() -> Vec<Sizes> {
-    let of = |(size, matrices)| [&attention::coop16::sizes(size)[..], &[("MATRICES", matrices)]].concat();
-    [(32, 0), (64, 1), (128, 0), (256, 1), (512, 1)].map(of).to_vec()
+    let of = |(size, matrices, sinks)| {
+        [&attention::coop16::sizes(size)[..], &[("MATRICES", matrices), ("SINKS", sinks)]].concat()
+    };
+    [(32, 0, 1), (64, 1, 0), (64, 1, 1), (128, 0, 0), (256, 1, 0), (512, 1, 0)].map(of).to_vec()
 }
 
 fn attention_parts() -> Vec<Sizes> {
@@ -242,46 +272,70 @@ fn attention_parts() -> Vec<Sizes> {
 }
 
 fn block_ends() -> Vec<Sizes> {
-    let sizes = |shares: u32, deep: u32, groups: u32| {
+    let sizes = |shares: u32, deep: u32, groups: u32, identity: u32| {
         vec![
             ("SHARES", shares),
             ("DEEP", deep),
             ("THREADS", 256 * groups),
             ("GROUPED", u32::from(groups > 1)),
+            ("IDENTITY", identity),
         ]
     };
-    let alone = (1..=block_end::MAX_SHARES as u32).map(|shares| sizes(shares, 4 / shares.min(4), 1));
-    alone.chain([sizes(2, 1, 4)]).collect()
+    let alone = (1..=block_end::MAX_SHARES as u32).map(|shares| sizes(shares, 4 / shares.min(4), 1, 0));
+    alone.chain([sizes(2, 1, 4, 0), sizes(2, 2, 1, 1)]).collect()
 }
 
 fn cached_gates() -> Vec<Sizes> {
-    let sizes = |deep, parts, silu| {
-        vec![("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1)), ("SILU", silu)]
+    let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
+    let sizes = |deep, parts, activation: [(&'static str, u32); 2]| {
+        [&[("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1))], &activation[..]].concat()
     };
-    [(1, 1, 0), (4, 1, 0), (1, 4, 0), (4, 1, 1), (1, 4, 1)]
-        .map(|(deep, parts, silu)| sizes(deep, parts, silu))
+    [(1, 1, gelu), (4, 1, gelu), (1, 4, gelu), (4, 1, silu), (1, 4, silu), (1, 4, oai)]
+        .map(|(deep, parts, activation)| sizes(deep, parts, activation))
         .to_vec()
 }
 
 fn gates() -> Vec<Sizes> {
-    [(1, 0), (6, 0), (12, 0), (21, 0), (1, 1), (21, 1)]
-        .map(|(each, silu)| vec![("EACH", each), ("THREADS", 256), ("SILU", silu)])
+    let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
+    [(1, gelu), (6, gelu), (12, gelu), (21, gelu), (1, silu), (21, silu), (12, oai)]
+        .map(|(each, activation)| [&[("EACH", each), ("THREADS", 256)], &activation[..]].concat())
+        .to_vec()
+}
+
+fn deltas() -> Vec<Sizes> {
+    [(4, true), (16, false), (100, false), (128, false), (128, true)]
+        .map(|(size, carried)| delta::sizes(size, carried).to_vec())
         .to_vec()
 }
 
 fn heads_backward() -> Vec<Sizes> {
-    [(1, 16), (8, 256), (20, 512)]
-        .map(|(count, size)| heads::coop16_backward::sizes(count, size).to_vec())
+    [(1, 16, 0), (8, 256, 0), (20, 512, 0), (8, 128, 1)]
+        .map(|(count, size, identity)| {
+            [&heads::coop16_backward::sizes(count, size)[..], &[("IDENTITY", identity)]].concat()
+        })
+        .to_vec()
+}
+
+fn cached_heads() -> Vec<Sizes> {
+    [(1, 1, 0), (4, 1, 0), (4, 0, 0), (1, 0, 1)]
+        .map(|(deep, values, identity)| {
+            vec![("DEEP", deep), ("NORMED_VALUES", values), ("IDENTITY", identity)]
+        })
         .to_vec()
 }
 
 fn matvecs() -> Vec<Sizes> {
-    [(0, 0), (1, 0), (1, 1)].map(|(gated, silu)| vec![("GATED", gated), ("DEEP", 4), ("SILU", silu)]).to_vec()
+    let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
+    [(0, gelu), (1, gelu), (1, silu), (1, oai)]
+        .map(|(gated, activation)| [&[("GATED", gated), ("DEEP", 4)], &activation[..]].concat())
+        .to_vec()
 }
 
 fn norms() -> Vec<Sizes> {
-    [(64, 0), (4, 1), (8, 1), (16, 1)]
-        .map(|(threads, alone)| vec![("THREADS", threads), ("ALONE", alone)])
+    [(64, 0, 0), (4, 1, 0), (8, 1, 0), (16, 1, 0), (64, 0, 1), (8, 1, 1)]
+        .map(|(threads, alone, identity)| {
+            vec![("THREADS", threads), ("ALONE", alone), ("IDENTITY", identity)]
+        })
         .to_vec()
 }
 
@@ -292,8 +346,10 @@ fn norms_packed() -> Vec<Sizes> {
 }
 
 fn norms_added() -> Vec<Sizes> {
-    [(1, 0, 0), (6, 1, 0), (12, 0, 1), (21, 1, 1)]
-        .map(|(each, matrices, normed)| vec![("EACH", each), ("MATRICES", matrices), ("NORMED", normed)])
+    [(1, 0, 0, 0), (6, 1, 0, 0), (12, 0, 1, 0), (21, 1, 1, 0), (6, 1, 0, 1), (12, 0, 1, 1)]
+        .map(|(each, matrices, normed, identity)| {
+            vec![("EACH", each), ("MATRICES", matrices), ("NORMED", normed), ("IDENTITY", identity)]
+        })
         .to_vec()
 }
 

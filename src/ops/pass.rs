@@ -7,7 +7,7 @@ use crate::ops::pack::{Packed, packed_bytes};
 
 /// One pass over some tokens of a micro-batch: where its commands go, and the scratch that its ops share.
 pub struct Pass<'p, 'g> {
-    /// Where ops record their commands.
+    /// Records the commands of ops.
     pub rec: &'p mut Recorder<'g>,
     /// Tokens `T`: those of the micro-batch, or of a chunk.
     pub tokens: usize,

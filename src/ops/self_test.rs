@@ -1,8 +1,8 @@
-//! Opens a device, and tests its cooperative matrices of 8×8 before anything is trained with them: drivers report matrices that
-//! compute wrongly. The test is one product and one attention, forward and backward.
+//! Opens a device, and tests its cooperative matrices of 8×8, and f16 in browsers, before anything is trained with them: drivers
+//! report what computes wrongly. The test is one product and one attention, forward and backward.
 
 use crate::base::formats::GgmlType;
-use crate::gpu::{Backend, Gpu, GpuError, Recorder, Tier};
+use crate::gpu::{Backend, Gpu, GpuError, Place, Recorder, Tier};
 use crate::ops::attention::Attention;
 use crate::ops::{Rows, Weight, linear};
 
@@ -22,26 +22,39 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::NoDevice`], [`GpuError::NotNamed`], [`GpuError::Refused`], and [`GpuError::Lost`] where the self-test loses the device.
-    /// A self-test that fails is no error: the device is used without its matrices, see [`Gpu::failed_self_test`].
+    /// A self-test that fails is no error: the device is used without what failed, see [`Gpu::failed_self_test`].
     pub async fn open(backend: Backend, name: Option<&str>, webgpu_limits: bool) -> Result<Gpu, GpuError> {
-        let gpu = Gpu::open_untested(backend, name, webgpu_limits).await?;
-        if gpu.kernels().tier() == Tier::Coop8
-            && let Err(reason) = gpu.self_test().await
-        {
+        Gpu::open_at(backend, name, webgpu_limits, Place::ALONE).await
+    }
+
+    /// [`Gpu::open`] for one of several processes on a host, each of which gets a device of its own.
+    ///
+    /// # Errors
+    /// Those of [`Gpu::open`], and [`GpuError::TooFew`].
+    pub async fn open_at(
+        backend: Backend,
+        name: Option<&str>,
+        webgpu_limits: bool,
+        place: Place,
+    ) -> Result<Gpu, GpuError> {
+        let gpu = Gpu::open_untested(backend, name, webgpu_limits, place).await?;
+        let tier = gpu.kernels().tier();
+        let tested = tier == Tier::Coop8 || (tier == Tier::F16 && cfg!(target_arch = "wasm32"));
+        if tested && let Err(reason) = gpu.self_test(tier).await {
             gpu.check()?; // lost
-            return Ok(gpu.rejecting_matrices(reason));
+            return Ok(gpu.rejecting(reason));
         }
         Ok(gpu)
     }
 
-    /// Multiplies small integers, whose sums are exact, forward and backward on matrices of 8×8, and compares; then computes attention,
-    /// forward and backward, and compares with f64. Drops the kernels that it compiled.
+    /// Multiplies small integers, whose sums are exact, forward and backward with the kernels of `tier`, and compares; then computes
+    /// attention, forward and backward, and compares with f64. Drops the kernels that it compiled.
     ///
     /// # Errors
     /// The driver's error, or the first value that differs, on one line.
-    pub async fn self_test(&self) -> Result<(), String> {
-        let gpu =
-            &self.with_kernels(self.kernels_of(Tier::Coop8).ok_or("the device has no matrices of 8×8")?);
+    pub async fn self_test(&self, tier: Tier) -> Result<(), String> {
+        let kernels = self.kernels_of(tier).ok_or_else(|| format!("the device does not support {tier}"))?;
+        let gpu = &self.with_kernels(kernels);
         let outcome = match product(gpu).await {
             Ok(()) => attention(gpu).await,
             wrong => wrong,
@@ -102,6 +115,7 @@ async fn attention(gpu: &Gpu) -> Result<(), GpuError> {
         kv_heads,
         head_size,
         window: None,
+        sinks: None,
         bounds: &bounds,
         rows: t,
         longest: t,

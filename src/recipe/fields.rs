@@ -6,13 +6,16 @@ use std::str::FromStr;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as VariantError, StrDeserializer};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::error::RecipeError;
 use super::keys::nearest;
+use super::schema::{Seen, one_or_more, target_modules, variants};
 use super::source::{Entry, Node, Source, Value};
 use super::{Cache, Switch, TargetModules};
 use crate::adapter::AdapterPath;
 use crate::base::Module;
+use crate::data::dataset::{FIELDS, Field};
 use crate::families;
 
 /// Values that are planned for later versions.
@@ -27,6 +30,7 @@ pub(super) struct Section<'a> {
 
 impl Section<'_> {
     pub fn boolean(&self, key: &str, default: bool) -> Result<bool, RecipeError> {
+        self.note(key, json!({ "type": "boolean" }));
         match self.get(key) {
             None => Ok(default),
             Some(Node { value: Value::Boolean(flag), .. }) => Ok(*flag),
@@ -48,6 +52,7 @@ impl Section<'_> {
     }
 
     fn optional_integer(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, RecipeError> {
+        self.note(key, json!({ "type": "integer", "minimum": least, "maximum": most }));
         let Some(node) = self.get(key) else { return Ok(None) };
         let Value::Integer(number) = node.value else { return Err(self.wrong_type(key, node, "an integer")) };
         match u64::try_from(number) {
@@ -65,6 +70,7 @@ impl Section<'_> {
         expected: &str,
         fits: fn(f64) -> bool,
     ) -> Result<f64, RecipeError> {
+        self.note(key, json!({ "type": "number", "$comment": expected }));
         let Some(node) = self.get(key) else { return Ok(default) };
         let number = match node.value {
             Value::Integer(number) => number as f64,
@@ -80,11 +86,13 @@ impl Section<'_> {
 
     /// A non-empty string.
     pub fn text(&self, key: &str) -> Result<Option<String>, RecipeError> {
+        self.note(key, json!({ "type": "string", "minLength": 1 }));
         self.get(key).map(|node| self.text_of(key, node, "a string")).transpose()
     }
 
     /// A list of non-empty strings.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, RecipeError> {
+        self.note(key, json!({ "type": "array", "items": { "type": "string", "minLength": 1 } }));
         let Some(node) = self.get(key) else { return Ok(None) };
         let Value::List(items) = &node.value else {
             return Err(self.wrong_type(key, node, "a list of strings"));
@@ -98,6 +106,7 @@ impl Section<'_> {
 
     /// One path, or a non-empty list of paths.
     pub fn paths(&self, key: &str) -> Result<Option<Vec<PathBuf>>, RecipeError> {
+        self.note(key, one_or_more());
         let Some(node) = self.get(key) else { return Ok(None) };
         let texts = match &node.value {
             Value::List(items) if items.is_empty() => {
@@ -114,6 +123,7 @@ impl Section<'_> {
 
     /// One adapter, or a non-empty list of adapters.
     pub fn adapters(&self, key: &str) -> Result<Vec<AdapterPath>, RecipeError> {
+        self.note(key, one_or_more());
         let Some(node) = self.get(key) else { return Ok(Vec::new()) };
         let expected = "the path of an adapter, or a list of them";
         match &node.value {
@@ -125,11 +135,13 @@ impl Section<'_> {
 
     /// A string that is parsed.
     pub fn parsed<T: FromStr<Err = String>>(&self, key: &str) -> Result<Option<T>, RecipeError> {
+        self.note(key, json!({ "type": "string", "minLength": 1 }));
         self.get(key).map(|node| self.parsed_of(key, node, "a string")).transpose()
     }
 
     /// The name of a variant of `T`.
     pub fn choice<T: for<'de> Deserialize<'de>>(&self, key: &str, default: T) -> Result<T, RecipeError> {
+        self.note(key, json!({ "enum": variants::<T>() }));
         self.get(key).map_or(Ok(default), |node| self.choice_of(key, node, "a string"))
     }
 
@@ -138,9 +150,21 @@ impl Section<'_> {
     where
         T: for<'de> Deserialize<'de> + Serialize + Copy + PartialEq,
     {
+        let items = json!({ "enum": variants::<T>() });
+        self.note(key, json!({ "type": "array", "uniqueItems": true, "items": items }));
         let Some(node) = self.get(key) else { return Ok(default.to_vec()) };
         let Value::List(items) = &node.value else {
-            return Err(self.wrong_type(key, node, "a list of strings"));
+            let names = variants::<T>();
+            let meant = match &node.value {
+                Value::Text(text) => {
+                    let starts =
+                        names.iter().find(|name| name.starts_with(text.as_str())).map(String::as_str);
+                    starts.or(nearest(text, names.iter().map(String::as_str))).map(str::to_owned)
+                }
+                _ => None,
+            };
+            let example = meant.or(names.first().cloned()).unwrap_or_default();
+            return Err(self.wrong_type(key, node, &format!("a list of strings such as [\"{example}\"]")));
         };
         let mut choices = Vec::new();
         for item in items {
@@ -155,6 +179,7 @@ impl Section<'_> {
 
     /// `"all-linear"`, or a list of GGUF or PEFT names.
     pub fn target_modules(&self, key: &str) -> Result<TargetModules, RecipeError> {
+        self.note(key, target_modules());
         let expected = "\"all-linear\" or a list of module names";
         let Some(node) = self.get(key) else { return Ok(TargetModules::AllLinear) };
         let items = match &node.value {
@@ -167,7 +192,11 @@ impl Section<'_> {
         for item in items {
             let name = self.text_of(key, item, "a list of module names")?;
             let Some(module) = families::module(&name) else {
+                let predicts = ["mtp", "nextn"].iter().any(|part| name.contains(part));
                 let expected = match nearest(&name, families::module_names()) {
+                    _ if predicts => {
+                        "a module that replies use; layers for multi-token prediction are not trained".into()
+                    }
                     Some(known) => format!("the name of a module; did you mean \"{known}\"?"),
                     None => format!("one of {}", Module::ALL.map(Module::gguf_name).join(", ")),
                 };
@@ -188,6 +217,7 @@ impl Section<'_> {
 
     /// `"auto"`, true or false.
     pub fn switch(&self, key: &str) -> Result<Switch, RecipeError> {
+        self.note(key, json!({ "enum": ["auto", true, false] }));
         let Some(node) = self.get(key) else { return Ok(Switch::Auto) };
         match &node.value {
             Value::Boolean(true) => Ok(Switch::On),
@@ -204,6 +234,7 @@ impl Section<'_> {
         keys: &[&str],
         read: impl Fn(&Section) -> Result<T, RecipeError>,
     ) -> Result<Vec<T>, RecipeError> {
+        self.note(key, json!({ "type": "array", "minItems": 1 }));
         let Some(node) = self.get(key) else { return Ok(Vec::new()) };
         let expected = format!("tables [[{}]]", self.path(key));
         let Value::List(items) = &node.value else { return Err(self.wrong_type(key, node, &expected)) };
@@ -228,14 +259,53 @@ impl Section<'_> {
         Ok(out)
     }
 
+    /// A table from keys of samples to the names that the records have for them.
+    pub fn renames(&self, key: &str) -> Result<Option<Vec<Field>>, RecipeError> {
+        let names: serde_json::Map<String, serde_json::Value> =
+            FIELDS.iter().map(|name| ((*name).into(), json!({ "type": "string", "minLength": 1 }))).collect();
+        self.note(key, json!({ "type": "object", "minProperties": 1, "additionalProperties": false, "properties": names }));
+        let Some(node) = self.get(key) else { return Ok(None) };
+        let expected = "a table such as { prompt = \"question\", completion = \"answer\" }";
+        let Value::Table(entries) = &node.value else { return Err(self.wrong_type(key, node, expected)) };
+        if entries.is_empty() {
+            return Err(self.out_of_range(key, node, expected));
+        }
+        let mut renames: Vec<Field> = Vec::new();
+        for entry in entries {
+            if !FIELDS.contains(&entry.key.as_str()) {
+                let hint = match nearest(&entry.key, FIELDS.into_iter()) {
+                    Some(known) => format!("did you mean `{known}`?"),
+                    None => format!("it takes {}", FIELDS.join(", ")),
+                };
+                let what = format!("key `{}` in {}", entry.key, self.path(key));
+                return Err(RecipeError::Unknown { place: self.source.place(entry.origin), what, hint });
+            }
+            let from = self.text_of(key, &entry.node, "the name of a key or column")?;
+            if renames.iter().any(|(_, other)| *other == from) {
+                return Err(self.out_of_range(key, &entry.node, "each key or column once"));
+            }
+            renames.push((entry.key.clone(), from));
+        }
+        // The order means nothing, and JSON and TOML may differ in it.
+        renames.sort();
+        Ok(Some(renames))
+    }
+
     /// True, false or a folder.
     pub fn cache(&self, key: &str) -> Result<Cache, RecipeError> {
+        self.note(key, json!({ "anyOf": [{ "type": "boolean" }, { "type": "string", "minLength": 1 }] }));
         let Some(node) = self.get(key) else { return Ok(Cache::User) };
         match &node.value {
             Value::Boolean(true) => Ok(Cache::User),
             Value::Boolean(false) => Ok(Cache::Off),
             _ => Ok(Cache::Folder(self.text_of(key, node, "true, false or a folder")?.into())),
         }
+    }
+
+    /// Notes that `key` was looked up, and the schema of its values.
+    pub(super) fn note(&self, key: &str, schema: serde_json::Value) {
+        let seen = Seen { section: self.name, key: key.to_owned(), schema };
+        self.source.seen.borrow_mut().push(seen);
     }
 
     pub fn missing(&self, key: &str, expected: &str) -> RecipeError {
@@ -252,7 +322,7 @@ impl Section<'_> {
         }
     }
 
-    fn get(&self, key: &str) -> Option<&Node> {
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
         self.entries.iter().find(|e| e.key == key).map(|e| &e.node)
     }
 
@@ -260,7 +330,7 @@ impl Section<'_> {
         format!("{}.{key}", self.name)
     }
 
-    fn text_of(&self, key: &str, node: &Node, expected: &str) -> Result<String, RecipeError> {
+    pub(super) fn text_of(&self, key: &str, node: &Node, expected: &str) -> Result<String, RecipeError> {
         match &node.value {
             Value::Text(text) if !text.is_empty() => Ok(text.clone()),
             Value::Text(_) => Err(self.out_of_range(key, node, "a non-empty string")),
@@ -302,7 +372,7 @@ impl Section<'_> {
         })
     }
 
-    fn wrong_type(&self, key: &str, node: &Node, expected: &str) -> RecipeError {
+    pub(super) fn wrong_type(&self, key: &str, node: &Node, expected: &str) -> RecipeError {
         RecipeError::WrongType {
             place: self.source.place(node.origin),
             key: self.path(key),
@@ -311,9 +381,13 @@ impl Section<'_> {
         }
     }
 
-    fn out_of_range(&self, key: &str, node: &Node, expected: &str) -> RecipeError {
+    pub(super) fn out_of_range(&self, key: &str, node: &Node, expected: &str) -> RecipeError {
         let found = match &node.value {
             Value::Integer(number) => number.to_string(),
+            // Without hundreds of zeros.
+            Value::Float(number) if *number != 0.0 && !(1e-9..1e15).contains(&number.abs()) => {
+                format!("{number:e}")
+            }
             Value::Float(number) => number.to_string(),
             Value::Text(text) => format!("{text:?}"),
             Value::List(items) if items.is_empty() => "[]".into(),

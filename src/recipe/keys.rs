@@ -4,9 +4,22 @@ use super::error::RecipeError;
 use super::source::{Entry, Source, Value};
 
 /// All sections with their keys, in the order of `recipes/chat.toml`.
-const SECTIONS: [(&str, &[&str]); 7] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 8] = [
     ("model", &["base", "fingerprint"]),
-    ("lora", &["rank", "alpha", "rslora", "dropout", "target_modules", "init_from", "allow_other_base"]),
+    (
+        "lora",
+        &[
+            "rank",
+            "alpha",
+            "rslora",
+            "dropout",
+            "target_modules",
+            "layers",
+            "rank_pattern",
+            "init_from",
+            "allow_other_base",
+        ],
+    ),
     (
         "data",
         &[
@@ -14,6 +27,8 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "valid",
             "val_size",
             "format",
+            "fields",
+            "system",
             "template",
             "train_on",
             "max_seq_len",
@@ -22,6 +37,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "packing",
             "shuffle",
             "cache",
+            "max_file_size",
             "sources",
         ],
     ),
@@ -31,8 +47,17 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "seed",
             "epochs",
             "max_steps",
+            "objective",
+            "loss_type",
+            "beta",
+            "label_smoothing",
+            "sft_weight",
+            "simpo_gamma",
+            "desirable_weight",
+            "undesirable_weight",
             "batch_size",
             "gradient_accumulation_steps",
+            "shares",
             "optimizer",
             "learning_rate",
             "adam_beta1",
@@ -48,42 +73,73 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "memory_limit",
             "offload_experts",
             "max_skipped_steps",
+            "stop_if_diverged",
         ],
     ),
-    ("eval", &["steps", "samples", "max_new_tokens", "keep_best", "early_stopping_patience"]),
-    ("output", &["dir", "export", "base_model_name", "save_steps", "save_total_limit"]),
+    (
+        "eval",
+        &[
+            "steps",
+            "samples",
+            "max_new_tokens",
+            "metrics",
+            "metric_samples",
+            "regex",
+            "best_metric",
+            "keep_best",
+            "early_stopping_patience",
+        ],
+    ),
+    ("output", &["dir", "export", "base_model_name", "ollama", "save_steps", "save_total_limit"]),
+    ("log", &["csv", "hook"]),
     ("device", &["backend", "gpu", "kernels"]),
 ];
 
 /// Keys that are planned for later versions.
-const PLANNED: [(&str, &[&str]); 1] = [("lora", &["layers"])];
+const PLANNED: [(&str, &[&str]); 1] = [("lora", &["alpha_pattern"])];
 
 /// Renamed keys: section, old name, new name.
 const RENAMED: [(&str, &str, &str); 1] = [("device", "adapter", "gpu")];
 
 /// Names of keys in other trainers (PEFT, TRL, axolotl, LLaMA-Factory, mlx-lm) that are spelled differently.
-const OTHER_NAMES: [(&str, &str); 26] = [
+const OTHER_NAMES: [(&str, &str); 42] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("scale", "lora.alpha"),
     ("use_rslora", "lora.rslora"),
     ("lora_target", "lora.target_modules"),
+    ("layers_to_transform", "lora.layers"),
+    ("num_layers", "lora.layers"),
     ("model_name_or_path", "model.base"),
     ("digest", "model.fingerprint"),
     ("sequence_len", "data.max_seq_len"),
     ("cutoff_len", "data.max_seq_len"),
     ("chat_template", "data.template"),
     ("datasets", "data.sources"),
+    ("field_instruction", "data.fields"),
+    ("columns", "data.fields"),
+    ("prompt_feature", "data.fields"),
+    ("default_system_message", "data.system"),
+    ("system_prompt", "data.system"),
     ("train_on_inputs", "data.train_on"),
     ("assistant_only_loss", "data.train_on"),
     ("iters", "train.max_steps"),
+    ("rl", "train.objective"),
+    ("pref_beta", "train.beta"),
+    ("pref_loss", "train.loss_type"),
+    ("rpo_alpha", "train.sft_weight"),
+    ("cpo_alpha", "train.sft_weight"),
     ("lr", "train.learning_rate"),
+    ("beta1", "train.adam_beta1"),
+    ("beta2", "train.adam_beta2"),
     ("lr_schedule", "train.lr_scheduler"),
     ("per_device_train_batch_size", "train.batch_size"),
     ("micro_batch_size", "train.batch_size"),
     ("clip_grad_norm", "train.max_grad_norm"),
     ("eval_steps", "eval.steps"),
     ("load_best_model_at_end", "eval.keep_best"),
+    ("metric_for_best_model", "eval.best_metric"),
+    ("compute_metrics", "eval.metrics"),
     ("patience", "eval.early_stopping_patience"),
     ("early_stopping_steps", "eval.early_stopping_patience"),
     ("steps_per_save", "output.save_steps"),
@@ -98,6 +154,10 @@ const MIN_SIMILARITY: f64 = 0.5;
 pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
     for section in &source.entries {
         let name = section.key.as_str();
+        if name == "$schema" {
+            // Editors find the schema of a JSON file under this key.
+            continue;
+        }
         let Some((_, keys)) = SECTIONS.iter().find(|(known, _)| *known == name) else {
             let (what, hint) = match section.node.value {
                 Value::Table(_) => (format!("section [{name}]"), section_hint(name)),

@@ -7,26 +7,34 @@ mod changes;
 mod error;
 mod fields;
 mod keys;
+mod lora;
+mod objective;
 mod read;
+mod schema;
 mod sections;
 mod source;
 mod values;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
 pub use changes::Change;
 pub use error::{Place, RecipeError};
+pub use lora::{Layers, Pattern, rank_of};
+pub use objective::{LossType, ObjectiveKeys, ObjectiveName};
 pub use read::split_override;
+pub use schema::{SCHEMA_URL, schema};
 pub use source::Syntax;
-pub use values::{Cache, Switch, TargetModules, Template};
+pub use values::{BestMetric, Cache, Switch, TargetModules, Template};
 
 use crate::adapter::{AdapterPath, Format as AdapterFormat};
 use crate::base::Fingerprint;
-pub use crate::data::dataset::{Format as DataFormat, Invalid, Overlong};
+pub use crate::data::dataset::{Field, Format as DataFormat, Invalid, Overlong};
 pub use crate::data::template::TrainOn;
 use crate::gpu::{Backend, KernelSetting};
+pub use crate::talk::metrics::Metric;
 pub use crate::train::OptimizerKind;
 pub use crate::train::schedule::LrScheduler;
 
@@ -45,6 +53,8 @@ pub struct Recipe {
     pub eval: Eval,
     /// The files that the run writes.
     pub output: Output,
+    /// Destinations of measurements besides the files of the run.
+    pub log: Log,
     /// The GPU and its kernels.
     pub device: Device,
 }
@@ -76,6 +86,12 @@ pub struct Lora {
     pub dropout: f64,
     /// Matrices that get an adapter.
     pub target_modules: TargetModules,
+    /// Layers that get an adapter; all where it is empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Layers>,
+    /// Ranks of some matrices. Their alpha follows, so that every matrix has one scale.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rank_pattern: BTreeMap<Pattern, usize>,
     /// Adapters of any [`AdapterFormat`] whose weighted sum training starts from, with a new optimizer state.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_from: Vec<AdapterPath>,
@@ -96,12 +112,20 @@ pub struct Data {
     pub val_size: f64,
     /// Format of the samples.
     pub format: DataFormat,
+    /// Keys that the records have under other names.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_table")]
+    pub fields: Vec<Field>,
+    /// System message of conversations that have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
     /// Chat template that renders conversations.
     pub template: Template,
     /// Tokens of a conversation that are loss tokens.
     pub train_on: TrainOn,
-    /// Maximum number of tokens in a row, whether it holds one sample or several packed ones.
-    pub max_seq_len: usize,
+    /// Maximum number of tokens in a row, whether it holds one sample or several packed ones; [`crate::run::fitted`] sets it
+    /// where a recipe does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_seq_len: Option<usize>,
     /// The treatment of longer samples.
     pub overlong: Overlong,
     /// The treatment of invalid records.
@@ -110,14 +134,24 @@ pub struct Data {
     pub packing: bool,
     /// Whether each epoch has its own random order, drawn from the seed.
     pub shuffle: bool,
-    /// Where tokenized files are cached between runs.
+    /// Folder in which tokenized files are cached between runs.
     pub cache: Cache,
+    /// GiB that a compressed or Parquet file may take once decompressed.
+    pub max_file_size: f64,
     /// `[[data.sources]]`: training samples with a weight and a format per source, instead of `train`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<DataSource>,
 }
 
+/// Tokens in a row unless samples or base require another number.
+pub const USUAL_ROW: usize = 2048;
+
 impl Data {
+    /// Tokens in a row.
+    pub fn row(&self) -> usize {
+        self.max_seq_len.unwrap_or(USUAL_ROW)
+    }
+
     /// All sources of training samples. The paths of `train` have weight 1.
     pub fn training(&self) -> Vec<DataSource> {
         let plain = |path: &PathBuf| DataSource {
@@ -125,6 +159,7 @@ impl Data {
             weight: 1.0,
             format: self.format,
             train_on: self.train_on,
+            fields: self.fields.clone(),
         };
         self.train.iter().map(plain).chain(self.sources.iter().cloned()).collect()
     }
@@ -135,12 +170,19 @@ impl Data {
 pub struct DataSource {
     /// File, folder or pattern.
     pub path: PathBuf,
-    /// How often an epoch shows each sample. For a fraction, each epoch draws different samples.
+    /// Number of times that an epoch shows each sample. For a fraction, each epoch draws different samples.
     pub weight: f64,
     /// Format of its samples; `data.format` unless set.
     pub format: DataFormat,
     /// Tokens that are loss tokens; `data.train_on` unless set.
     pub train_on: TrainOn,
+    /// Keys that its records have under other names; `data.fields` unless set.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_table")]
+    pub fields: Vec<Field>,
+}
+
+fn as_table<S: Serializer>(fields: &[Field], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(fields.iter().map(|(key, from)| (key, from)))
 }
 
 /// `[train]`: the optimization.
@@ -153,11 +195,18 @@ pub struct Train {
     /// Number of optimizer steps; overrides `epochs`, as in transformers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<usize>,
+    /// The objective of training.
+    #[serde(flatten)]
+    pub objective: ObjectiveKeys,
     /// Rows per forward and backward pass.
     pub batch_size: usize,
     /// Forward and backward passes per optimizer step.
     pub gradient_accumulation_steps: usize,
-    /// How gradients become updates.
+    /// Shares of each step, each of which one process computes; if unset, as many as there are processes. Results depend on it by
+    /// rounding alone, and not on the number of processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<usize>,
+    /// The rule that turns gradients into updates.
     pub optimizer: OptimizerKind,
     /// Peak learning rate.
     pub learning_rate: f64,
@@ -190,6 +239,8 @@ pub struct Train {
     pub offload_experts: Switch,
     /// Number of steps with an infinite loss or gradient that are skipped before the run stops.
     pub max_skipped_steps: usize,
+    /// Whether the run stops when its loss has risen far above its start.
+    pub stop_if_diverged: bool,
 }
 
 /// `[eval]`: evaluation during the run.
@@ -201,9 +252,20 @@ pub struct Eval {
     pub samples: Vec<String>,
     /// Maximum length of an answer, in tokens.
     pub max_new_tokens: usize,
-    /// Whether to export the adapter with the lowest validation loss instead of the last one.
+    /// Metrics of generated answers to questions of the validation data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<Metric>,
+    /// Maximum number of validation samples whose answers are generated; set if there are metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric_samples: Option<usize>,
+    /// Pattern of [`Metric::Regex`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regex: Option<String>,
+    /// Measure by which evaluations are compared.
+    pub best_metric: BestMetric,
+    /// Whether to export the adapter of the best evaluation instead of the last one.
     pub keep_best: bool,
-    /// Number of evaluations without a lower validation loss after which the run ends; 0 disables early stopping.
+    /// Number of evaluations without a better one after which the run ends; 0 disables early stopping.
     pub early_stopping_patience: usize,
 }
 
@@ -217,10 +279,23 @@ pub struct Output {
     /// `base_model_name_or_path` in `adapter_config.json`; `model.base` unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_model_name: Option<String>,
+    /// Model that a finished run creates in Ollama, from base and adapter merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ollama: Option<String>,
     /// Optimizer steps between checkpoints; 0 writes one only at the end, or when the run is stopped.
     pub save_steps: usize,
     /// Number of checkpoints to keep.
     pub save_total_limit: usize,
+}
+
+/// `[log]`: where measurements go besides the files of the run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Log {
+    /// Whether the run writes `metrics.csv`.
+    pub csv: bool,
+    /// Command for the shell that gets every event as a line of JSON on its stdin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hook: Option<String>,
 }
 
 /// `[device]`: the GPU.

@@ -47,15 +47,7 @@ impl Recipe {
     ) -> Result<Recipe, RecipeError> {
         let source = Source::parse(text, syntax, name, overrides)?;
         keys::check(&source)?;
-        Ok(Recipe {
-            model: sections::model(&source.section("model"))?,
-            lora: sections::lora(&source.section("lora"))?,
-            data: sections::data(&source.section("data"))?,
-            train: sections::train(&source.section("train"))?,
-            eval: sections::eval(&source.section("eval"))?,
-            output: sections::output(&source.section("output"))?,
-            device: sections::device(&source.section("device"))?,
-        })
+        sections::all(&source)
     }
 
     /// A recipe of defaults for the base `base`, for [`crate::run::finetune`]. It has no data files and no output folder.

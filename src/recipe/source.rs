@@ -1,5 +1,8 @@
 //! Parses TOML, JSON and overrides into one tree in which every key and value has its position in the text.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -7,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{Place, RecipeError};
 use super::fields::Section;
+use super::schema::Seen;
 
 /// Syntax of a recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub(super) struct Source<'a> {
     text: &'a str,
     overrides: Vec<String>,
     pub entries: Vec<Entry>,
+    /// Every key that was looked up, for the schema.
+    pub seen: RefCell<Vec<Seen>>,
 }
 
 impl<'a> Source<'a> {
@@ -71,8 +77,9 @@ impl<'a> Source<'a> {
     ) -> Result<Source<'a>, RecipeError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let show = |(key, value): &(S, S)| format!("--set {}={}", key.as_ref(), value.as_ref());
+        let overridden = overrides.iter().map(show).collect();
         let mut source =
-            Source { name, text, overrides: overrides.iter().map(show).collect(), entries: Vec::new() };
+            Source { name, text, overrides: overridden, entries: Vec::new(), seen: RefCell::default() };
         source.entries = match syntax {
             Syntax::Toml => source.toml_entries()?,
             Syntax::Json => source.json_entries()?,
@@ -111,7 +118,7 @@ impl<'a> Source<'a> {
     fn toml_entries(&self) -> Result<Vec<Entry>, RecipeError> {
         let table = DeTable::parse(self.text).map_err(|error| RecipeError::Syntax {
             place: self.place(Origin::Text(error.span().map_or(0, |span| span.start))),
-            message: error.message().trim().replace('\n', ", "),
+            message: with_hint(error.message().trim().replace('\n', ", ")),
         })?;
         Ok(toml_table(table.get_ref(), &|offset| Origin::Text(offset)))
     }
@@ -140,11 +147,12 @@ impl<'a> Source<'a> {
             Some(b'{') => {
                 let members: Members = serde_json::from_str(text).map_err(failed)?;
                 let mut entries: Vec<Entry> = Vec::with_capacity(members.0.len());
+                let mut seen = HashSet::new();
                 for (raw_key, value) in members.0 {
                     // Slices of `text` are slices of `self.text`, so offsets can be computed from them.
                     let key: String = serde_json::from_str(raw_key.get()).map_err(failed)?;
                     let origin = Origin::Text(self.offset(raw_key));
-                    if entries.iter().any(|e| e.key == key) {
+                    if !seen.insert(key.clone()) {
                         let message = format!("duplicate key `{key}`");
                         return Err(RecipeError::Syntax { place: self.place(origin), message });
                     }
@@ -218,10 +226,18 @@ impl<'a> Source<'a> {
             }
             Err(error) if text.starts_with(['[', '{', '"', '\'']) => Err(RecipeError::Syntax {
                 place: self.place(origin),
-                message: error.message().trim().replace('\n', ", "),
+                message: with_hint(error.message().trim().replace('\n', ", ")),
             }),
             _ => Ok(Node { value: Value::Text(text.to_owned()), origin }),
         }
+    }
+}
+
+/// Adds the way out to an error about a backslash, which is most often in a Windows path.
+fn with_hint(message: String) -> String {
+    match message.contains("escape") || message.contains("unicode") {
+        true => format!("{message}; write a path with \\ in 'single quotes', or with / instead"),
+        false => message,
     }
 }
 

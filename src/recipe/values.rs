@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::base::Module;
 use crate::families;
+use crate::talk::metrics::Metric;
 
 /// The kinds of matrices that get an adapter.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +32,36 @@ impl Serialize for TargetModules {
         match self {
             TargetModules::AllLinear => serializer.serialize_str("all-linear"),
             TargetModules::Only(modules) => serializer.collect_seq(modules.iter().map(|m| m.gguf_name())),
+        }
+    }
+}
+
+/// The measure by which evaluations are compared: the validation loss, or a metric. Of equal metrics, the lower loss is better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BestMetric {
+    /// The validation loss.
+    #[default]
+    Loss,
+    /// [`Metric::ExactMatch`].
+    ExactMatch,
+    /// [`Metric::Regex`].
+    Regex,
+    /// [`Metric::Json`].
+    Json,
+    /// [`Metric::RougeL`].
+    RougeL,
+}
+
+impl BestMetric {
+    /// The metric; `None` for the loss.
+    pub fn metric(self) -> Option<Metric> {
+        match self {
+            BestMetric::Loss => None,
+            BestMetric::ExactMatch => Some(Metric::ExactMatch),
+            BestMetric::Regex => Some(Metric::Regex),
+            BestMetric::Json => Some(Metric::Json),
+            BestMetric::RougeL => Some(Metric::RougeL),
         }
     }
 }
@@ -73,7 +104,7 @@ impl Serialize for Template {
     }
 }
 
-/// Where tokenized files are cached between runs.
+/// Folder in which tokenized files are cached between runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cache {
     /// The user's cache folder.

@@ -44,6 +44,22 @@ pub fn forward(
     (out, lse)
 }
 
+/// Adds sinks `[H]` to the result of [`forward`]: head `h` has one more score, `sinks[h]`, to which no value belongs. So the other
+/// weights shrink by `exp(lse − lse′)`, where `lse′` has the sink's score, too.
+///
+/// [`backward`] stays as it is with the new `out` and `lse`: the sink's `dP` is 0, and sinks are frozen.
+pub fn add_sinks(out: &mut [f64], lse: &mut [f64], sinks: &[f64]) {
+    let size = out.len() / lse.len().max(1);
+    for n in 0..lse.len() {
+        let sink = sinks[n % sinks.len()];
+        let max = lse[n].max(sink);
+        let with_sink = max + ((lse[n] - max).exp() + (sink - max).exp()).ln();
+        let shrink = (lse[n] - with_sink).exp();
+        row_mut(out, n, size).iter_mut().for_each(|o| *o *= shrink);
+        lse[n] = with_sink;
+    }
+}
+
 /// Returns `dq` `[T, H, K]` and adds to `dk`, `dv` `[T, G, K]`, which layers may share; other shapes as in [`forward`].
 ///
 /// `P = exp(q·k − lse)`, `dP = dout·vᵀ`, `dS = P ⊙ (dP − ⟨dout, out⟩)`; `dq = dS·k`, `dk += dSᵀ·q`, `dv += Pᵀ·dout`.
@@ -120,6 +136,15 @@ mod tests {
         let p = |score: f64| score.exp() / (1.0 + score.exp());
         assert_close(&out[4..], &[p(1.0), p(1.0), 10.0 * p(2.0), 10.0 * p(2.0)]);
         assert_close(&lse[4..6], &[(1.0 + 1f64.exp()).ln(); 2]);
+    }
+
+    /// Zero queries and a sink of ln 2 weigh like two more keys whose values are zero.
+    #[test]
+    fn a_sink_takes_its_share() {
+        let (mut out, mut lse) = forward(&[0.0; 6], &[0.0; 6], &[1.0; 6], &[0, 0, 0], None, 2, 2);
+        add_sinks(&mut out, &mut lse, &[2f64.ln(), -1e9]);
+        assert_close(&out, &[1.0 / 3.0, 1.0, 0.5, 1.0, 0.6, 1.0]);
+        assert_close(&lse, &[3f64.ln(), 0.0, 4f64.ln(), 2f64.ln(), 5f64.ln(), 3f64.ln()]);
     }
 
     fn assert_close(found: &[f64], expected: &[f64]) {

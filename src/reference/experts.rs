@@ -1,5 +1,5 @@
 //! A mixture of experts after its router: `y[n] = Σ_k weight[n, k]·scale[e]·Down_e·gated(GateUp_e·x[n])`, where `e` is the
-//! `k`-th expert of `n`. Each matrix may have its own adapter, like those of PEFT's `target_parameters`. Dropout is applied
+//! `k`-th expert of `n`; both matrices may have a frozen bias. Each matrix may have its own adapter, like those of PEFT's `target_parameters`. Dropout is applied
 //! before `A`, drawn separately for every active expert of a token; PEFT does not support that.
 //!
 //! An expert's gate rows precede its up rows. Runs expert by expert and token by token.
@@ -15,6 +15,10 @@ pub struct Experts<'a> {
     pub gate_up: &'a [f64],
     /// `[E, D, F]`.
     pub down: &'a [f64],
+    /// Biases of `gate_up`, `[E, 2·F]`; empty without.
+    pub gate_up_bias: &'a [f64],
+    /// Biases of `down`, `[E, D]`; empty without.
+    pub down_bias: &'a [f64],
     /// `[E]`.
     pub scale: &'a [f64],
     /// `F`.
@@ -138,6 +142,7 @@ pub fn forward(x: &[f64], routing: &Routing, w: &Experts, d: usize) -> (Vec<f64>
         for k in n * used..(n + 1) * used {
             let expert = routing.experts[k];
             let mut gate_up = linear::forward(row(x, n, d), w.gate_up_of(expert, d), d);
+            add_bias(&mut gate_up, w.gate_up_bias, expert);
             if let Some(lora) = w.gate_up_lora {
                 let of = (expert, w.scale.len());
                 saved.z_gate_up.extend(lora.forward(row(x, n, d), k, of, &mut gate_up));
@@ -145,6 +150,7 @@ pub fn forward(x: &[f64], routing: &Routing, w: &Experts, d: usize) -> (Vec<f64>
             let (gate, up) = gate_up.split_at(f);
             let y_gated = gated::forward(gate, up, w.activation);
             let mut down = linear::forward(&y_gated, w.down_of(expert, d), f);
+            add_bias(&mut down, w.down_bias, expert);
             if let Some(lora) = w.down_lora {
                 saved.z_down.extend(lora.forward(&y_gated, k, (expert, w.scale.len()), &mut down));
             }
@@ -195,6 +201,13 @@ pub fn backward(dy: &[f64], x: &[f64], routing: &Routing, w: &Experts, saved: &S
         }
     }
     gradients
+}
+
+/// Adds the bias of one expert to its output, where experts have any.
+fn add_bias(y: &mut [f64], biases: &[f64], expert: usize) {
+    if !biases.is_empty() {
+        add_scaled(y, 1.0, row(biases, expert, y.len()));
+    }
 }
 
 /// `dw += dyᵀ·x` for one row.

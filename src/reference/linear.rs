@@ -28,6 +28,17 @@ pub fn backward(dy: &[f64], w: &[f64], in_features: usize) -> Vec<f64> {
     dx
 }
 
+/// `dW = dyᵀ·x`: `dy` `[T, N]`, `x` `[T, M]` -> `[N, M]`.
+pub fn gradient(dy: &[f64], x: &[f64], n: usize, m: usize) -> Vec<f64> {
+    let mut product = vec![0.0; n * m];
+    for (dy, x) in dy.chunks(n).zip(x.chunks(m)) {
+        for (row, dy) in product.chunks_mut(m).zip(dy) {
+            row.iter_mut().zip(x).for_each(|(sum, x)| *sum += dy * x);
+        }
+    }
+    product
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,9 @@
-//! Rotary position embedding in NeoX order: element `i` of a head is rotated together with element `i + K/2`.
+//! Rotary position embedding in NeoX order: element `i` of a head is rotated together with element `i + n/2`, where the first `n` of the
+//! head's `K` elements are rotated.
 //!
 //! Su et al. 2021, arXiv:2104.09864; the frequencies are `Config::rope_frequencies`.
 
-/// `x` `[T, heads, K]`, `positions` `[T]`, `frequencies` `[K/2]` -> `[T, heads, K]`: each pair is rotated by
+/// `x` `[T, heads, K]`, `positions` `[T]`, `frequencies` `[n/2]` -> `[T, heads, K]`: each pair is rotated by
 /// `position·frequency`.
 pub fn forward(x: &[f64], positions: &[u32], frequencies: &[f64], heads: usize) -> Vec<f64> {
     rotate(x, positions, frequencies, heads, 1.0)
@@ -15,10 +16,11 @@ pub fn backward(dy: &[f64], positions: &[u32], frequencies: &[f64], heads: usize
 
 fn rotate(x: &[f64], positions: &[u32], frequencies: &[f64], heads: usize, sign: f64) -> Vec<f64> {
     let half = frequencies.len();
-    let mut y = vec![0.0; x.len()];
+    let size = x.len() / (positions.len() * heads);
+    let mut y = x.to_vec();
     for t in 0..positions.len() {
         for h in 0..heads {
-            let head = (t * heads + h) * 2 * half;
+            let head = (t * heads + h) * size;
             for i in 0..half {
                 let (sin, cos) = (sign * f64::from(positions[t]) * frequencies[i]).sin_cos();
                 let (x1, x2) = (x[head + i], x[head + half + i]);
@@ -34,6 +36,13 @@ fn rotate(x: &[f64], positions: &[u32], frequencies: &[f64], heads: usize, sign:
 mod tests {
     use super::*;
     use std::f64::consts::FRAC_PI_2;
+
+    #[test]
+    fn the_rest_of_a_head_stays() {
+        let y = forward(&[1.0, 2.0, 3.0, 4.0], &[1], &[FRAC_PI_2], 1);
+        assert!((y[0] + 2.0).abs() < 1e-15 && (y[1] - 1.0).abs() < 1e-15, "{y:?}");
+        assert_eq!(y[2..], [3.0, 4.0]);
+    }
 
     #[test]
     fn pairs_are_half_a_head_apart() {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::text::{escape, grouped};
+use super::text::{escape, grouped, number};
 
 /// Maximum number of points of a line. Longer lines are reduced to the minimum and maximum of each interval.
 const MAX_POINTS: usize = 800;
@@ -21,6 +21,18 @@ pub struct Series<'a> {
     pub points: Vec<(f64, f64)>,
     /// Whether each point is drawn as a dot.
     pub dots: bool,
+}
+
+impl<'a> Series<'a> {
+    /// A line without dots.
+    pub fn line(name: &'a str, class: &'static str, points: Vec<(f64, f64)>) -> Self {
+        Series { name, class, points, dots: false }
+    }
+
+    /// Values on the validation samples.
+    pub fn validation(points: Vec<(f64, f64)>) -> Self {
+        Series { name: "validation", class: "valid", points, dots: true }
+    }
 }
 
 /// Lines over steps.
@@ -64,7 +76,12 @@ impl Axis {
     }
 }
 
-impl Chart<'_> {
+impl<'a> Chart<'a> {
+    /// Lines over the steps of a run.
+    pub fn of_run(title: &'a str, note: &'a str, series: Vec<Series<'a>>, last_step: f64) -> Self {
+        Chart { title, note, series, last_step, ..Chart::new(number) }
+    }
+
     /// An empty chart.
     pub fn new(format: fn(f64) -> String) -> Self {
         Chart {
@@ -250,7 +267,7 @@ mod tests {
     fn ticks_are_round_and_include_the_values() {
         let ticks = |values: &[f64], may_be_logarithmic| {
             let points = values.iter().enumerate().map(|(i, &v)| (i as f64, v)).collect();
-            let series = Series { name: "", class: "train", points, dots: false };
+            let series = Series::line("", "train", points);
             let chart = Chart { may_be_logarithmic, ..Chart::new(|v| v.to_string()) };
             chart.axis(&[&series]).1
         };

@@ -1,6 +1,10 @@
 //! `report.html`: one self-contained page about a run, for light and dark screens of any width.
 
 mod chart;
+pub mod csv;
+mod next;
+mod preference;
+mod range;
 mod sweep;
 pub mod tensorboard;
 mod text;
@@ -9,12 +13,14 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::recipe::Recipe;
+use crate::recipe::{Metric, Recipe};
 use crate::run::metrics::{Evaluation, History, RunNotice, Scores, StepMetrics};
 use crate::run::{Identity, Run, Status, identity};
+use crate::verify::Effect;
 use chart::{Chart, Series};
 use text::{date, duration, escape, grouped, number, percent, setting, small};
 
+pub use range::Range;
 pub use sweep::{Point, Sweep};
 
 /// Name of the file.
@@ -54,6 +60,8 @@ pub struct Report<'a> {
     pub train_samples: usize,
     /// Number of validation samples.
     pub validation_samples: usize,
+    /// The effect of the exported adapter on its base.
+    pub effect: Option<Effect>,
 }
 
 impl<'a> Report<'a> {
@@ -74,6 +82,7 @@ impl<'a> Report<'a> {
             planned_bytes: run.trainer.plan().total(),
             train_samples: data.train.len(),
             validation_samples: data.validation.len(),
+            effect: None,
         }
     }
 
@@ -86,6 +95,7 @@ impl<'a> Report<'a> {
         let parts = [
             self.header(&title),
             self.figures(),
+            next::html(self),
             self.charts(),
             self.replies(),
             self.sources(),
@@ -126,6 +136,11 @@ impl<'a> Report<'a> {
             add("Validation loss", |s| number(s.eval_loss));
             add("Perplexity", |s| number(s.eval_perplexity));
             add("Token accuracy", |s| percent(s.eval_accuracy));
+            figures.extend(
+                self.last_evaluation()
+                    .map_or(Vec::new(), |last| preference::figures(self.history.evaluation(0), last)),
+            );
+            figures.extend(self.metrics());
         } else if let (Some(first), Some(smoothed)) = (self.history.steps().next(), self.history.smoothed) {
             let from = first.loss.map_or(String::new(), |loss| format!("from {}", number(loss)));
             figures.push(("Training loss", number(smoothed), from));
@@ -135,6 +150,10 @@ impl<'a> Report<'a> {
         let tokens: usize = self.history.steps().map(|s| s.tokens).sum();
         let of = if done == self.steps { "all done".into() } else { format!("of {}", grouped(self.steps)) };
         figures.push(("Steps", grouped(done), of));
+        if let Some(Effect { divergence, .. }) = self.effect {
+            let places = format!("of {} places differ from the base", grouped(divergence.tokens));
+            figures.push(("Words changed", percent(1.0 - divergence.top1), places));
+        }
         if done > 0 {
             figures.push(("Speed", grouped(speed.round() as usize), "tokens per second".into()));
             figures.push(("Training time", duration(seconds), format!("{} tokens", grouped(tokens))));
@@ -143,6 +162,19 @@ impl<'a> Report<'a> {
             format!("<div class=card><dt>{name}</dt><dd><b>{value}</b><span>{under}</span></dd></div>")
         };
         format!("<dl class=figures>{}</dl>\n", figures.iter().map(cell).collect::<String>())
+    }
+
+    /// A figure for each of the recipe's metrics.
+    fn metrics(&self) -> Vec<(&'static str, String, String)> {
+        let before = self.history.evaluation(0).map(|e| &e.metrics);
+        let Some(last) = self.last_evaluation() else { return Vec::new() };
+        let figure = |(metric, value): (&Metric, &f64)| {
+            let before = before.and_then(|before| before.get(metric));
+            let from = before.map_or(String::new(), |value| format!("from {}, ", metric.text(*value)));
+            let under = format!("{from}over {} answers", grouped(last.metric_samples));
+            (metric.title(), metric.text(*value), under)
+        };
+        last.metrics.iter().map(figure).collect()
     }
 
     fn charts(&self) -> String {
@@ -154,38 +186,31 @@ impl<'a> Report<'a> {
         let scores = |value: fn(&Scores) -> f64| -> Vec<(f64, f64)> {
             h.evaluations().filter_map(|e| Some((e.step as f64, value(&e.scores?)))).collect()
         };
-        let line = |name, class, points| Series { name, class, points, dots: false };
-        let dots = |name, points| Series { name, class: "valid", points, dots: true };
         // Many steps are drawn faintly behind their mean.
         let lines = |points: Vec<(f64, f64)>| match points.len() {
-            0..=MAX_WITHOUT_MEAN => vec![line("each step", "train", points)],
+            0..=MAX_WITHOUT_MEAN => vec![Series::line("each step", "train", points)],
             _ => {
                 let mean = centred_mean(&points);
-                vec![line("each step", "raw", points), line("mean", "train", mean)]
+                vec![Series::line("each step", "raw", points), Series::line("mean", "train", mean)]
             }
         };
-        let chart = |title, note, series| Chart {
-            title,
-            note,
-            series,
-            last_step,
-            ..Chart::new(number as fn(f64) -> String)
-        };
+        let chart = |title, note, series| Chart::of_run(title, note, series, last_step);
         let loss = of(|s| s.loss);
         let mean = centred_mean(&loss);
         let loss = vec![
-            line("each step", "raw", loss),
-            line("mean", "train", mean),
-            dots("validation", scores(|s| s.eval_loss)),
+            Series::line("each step", "raw", loss),
+            Series::line("mean", "train", mean),
+            Series::validation(scores(|s| s.eval_loss)),
         ];
         let accuracy = vec![
-            line("training", "raw", of(|s| s.accuracy)),
-            dots("validation", scores(|s| s.eval_accuracy)),
+            Series::line("training", "raw", of(|s| s.accuracy)),
+            Series::validation(scores(|s| s.eval_accuracy)),
         ];
-        let rate = vec![line("", "train", of(|s| Some(s.learning_rate)))];
+        let rate = vec![Series::line("", "train", of(|s| Some(s.learning_rate)))];
         let speed = lines(h.timing.iter().map(|t| (t.step as f64, t.tokens_per_second)).collect());
-        let charts = [
-            Chart { class: "wide", ..chart("Loss", "over the loss tokens", loss) },
+        let note = if preference::compares(h) { "the objective" } else { "over the loss tokens" };
+        let mut charts = vec![
+            Chart { class: "wide", ..chart("Loss", note, loss) },
             Chart { format: percent, ..chart("Token accuracy", "top-1", accuracy) },
             Chart { format: small, ..chart("Learning rate", "", rate) },
             Chart {
@@ -195,6 +220,7 @@ impl<'a> Report<'a> {
             chart("Update size", "relative to the adapter", lines(of(|s| s.update_ratio))),
             Chart { class: "wide low", from_zero: true, ..chart("Throughput", "tokens per second", speed) },
         ];
+        charts.splice(1..1, preference::charts(h, last_step));
         format!("<div class=charts>{}</div>\n", charts.iter().map(Chart::html).collect::<String>())
     }
 

@@ -110,7 +110,7 @@ impl Sweep<'_> {
         let mut series = Vec::new();
         if line {
             let ends = vec![points[0], last];
-            series.push(Series { name: "straight line", class: "raw", points: ends, dots: false });
+            series.push(Series::line("straight line", "raw", ends));
         }
         series.push(Series { name: "measured", class: "train", points, dots: true });
         let format = number as fn(f64) -> String;

@@ -37,7 +37,12 @@ fn of_step(step: &StepMetrics, time: f64, tokens_per_second: Option<f64>) -> Vec
         ("train/tokens_per_second", tokens_per_second),
     ];
     let content = |(tag, value): (&str, Option<f64>)| Some((tag.to_string(), Content::Number(value?)));
-    summary(step.step, time, &values.into_iter().filter_map(content).collect::<Vec<_>>())
+    let mut values: Vec<(String, Content)> = values.into_iter().filter_map(content).collect();
+    let compared = step.preference.named().into_iter();
+    values.extend(
+        compared.filter_map(|(name, value)| Some((format!("train/{name}"), Content::Number(value?)))),
+    );
+    summary(step.step, time, &values)
 }
 
 fn of_evaluation(evaluation: &Evaluation, time: f64) -> Vec<u8> {
@@ -51,6 +56,12 @@ fn of_evaluation(evaluation: &Evaluation, time: f64) -> Vec<u8> {
     };
     evaluation.scores.iter().for_each(|s| scores("eval", s));
     evaluation.sources.iter().for_each(|s| scores(&format!("eval/{}", s.source), &s.scores));
+    let compared = evaluation.preference.iter();
+    values
+        .extend(compared.map(|(name, value)| (name.replacen("eval_", "eval/", 1), Content::Number(*value))));
+    let metrics = evaluation.metrics.iter();
+    values
+        .extend(metrics.map(|(metric, value)| (format!("eval/{}", metric.name()), Content::Number(*value))));
     let replies: Vec<String> =
         evaluation.replies.iter().map(|r| format!("**{}**\n\n{}", r.prompt, r.reply)).collect();
     values.extend(
@@ -183,7 +194,7 @@ mod tests {
 
     #[test]
     fn unknown_values_are_omitted() {
-        let none = Evaluation { step: 3, scores: None, sources: vec![], replies: vec![] };
+        let none = Evaluation { step: 3, ..Evaluation::default() };
         assert!(records(&MetricsEvent::Evaluation(none.clone()), 0.0, None).is_empty());
         let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!".into() };
         let one = records(&MetricsEvent::Evaluation(Evaluation { replies: vec![reply], ..none }), 0.0, None);

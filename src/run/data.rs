@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 
+use super::compare::{Comparing, plan_units};
 use super::steps::batching;
 use super::{OpenBase, RunError};
 use crate::base::Base;
-use crate::data::batch::{Batching, MicroBatch, Sample, Step};
+#[cfg(feature = "native")]
+use crate::base::ollama;
+use crate::data::batch::{Batching, Capacity, MicroBatch, Sample, Step};
+use crate::data::compare::units;
 use crate::data::dataset::cache::Cache;
 use crate::data::dataset::{
     self, Dataset, DatasetError, Found, Notice, Options, Problem, What, files as dataset_files,
@@ -15,11 +19,14 @@ use crate::families;
 use crate::files;
 use crate::recipe::{self, Recipe};
 
+/// Fewer training samples than this are worth a warning.
+const FEW: usize = 10;
+
 /// Training and validation samples, and notices about how they were read.
 pub struct Data {
     /// Training samples.
     pub train: Vec<Sample>,
-    /// How often an epoch shows each of them.
+    /// Number of times that an epoch shows each of them.
     pub weights: Vec<f64>,
     /// Validation samples; empty if the recipe has none.
     pub validation: Vec<Sample>,
@@ -38,7 +45,7 @@ pub struct SourceFile {
     pub path: PathBuf,
     /// Its detected format.
     pub found: Found,
-    /// How often an epoch shows each of its samples; always 1 for validation samples.
+    /// Number of times that an epoch shows each of its samples; always 1 for validation samples.
     pub weight: f64,
     /// Number of its samples.
     pub samples: usize,
@@ -61,6 +68,10 @@ impl Data {
             weights = split.kept.iter().map(|&index| weights[index]).collect();
             (train, data.validation) = (split.train, split.validation);
         }
+        let count = units(&train).len();
+        if count < FEW {
+            data.notices.push(Notice { place: "data.train".into(), what: What::Few(count) });
+        }
         data.notices.extend(dataset::duplicates(&train, &data.validation));
         Ok(Data { train, weights, ..data })
     }
@@ -79,10 +90,20 @@ impl Data {
         for (name, count) in files.iter().filter(|(_, count)| *count > 0) {
             let (samples, others) = rest.split_at(*count);
             rest = others;
-            let lengths: Vec<usize> = samples.iter().map(|s| s.ids.len()).collect();
-            let steps = batching.plan_epoch(&lengths, 0)?;
-            let batches = steps.iter().flat_map(|plan| Step::new(samples, plan).micro_batches).collect();
-            found.push(ValidationFile { name: name.clone(), samples: *count, batches });
+            let plans = plan_units(&batching, samples, &units(samples), 0)?;
+            let comparing = Comparing::new(recipe, samples);
+            let steps = plans.iter().map(|plan| comparing.step(samples, plan));
+            let batches = steps.flat_map(|step| step.micro_batches).collect();
+            let plan = plans.into_iter().flatten().collect();
+            let units = units(samples).len();
+            found.push(ValidationFile {
+                name: name.clone(),
+                samples: units,
+                count: *count,
+                batches,
+                plan,
+                comparing,
+            });
         }
         Ok(found)
     }
@@ -92,10 +113,32 @@ impl Data {
 pub struct ValidationFile {
     /// Path of the file; `data.train` for samples that were split off.
     pub name: String,
-    /// Number of samples.
+    /// Number of samples; a pair counts as one.
     pub samples: usize,
+    /// Number of samples; a pair counts as two.
+    pub count: usize,
     /// The micro-batches.
     pub batches: Vec<MicroBatch>,
+    /// The samples of each micro-batch, as indices into those of the file.
+    pub plan: Vec<Vec<usize>>,
+    /// The samples' comparison, for objectives that compare them.
+    pub comparing: Comparing,
+}
+
+impl ValidationFile {
+    /// All micro-batches as one step, which compares the samples if the objective does. `validation`: the samples of all files;
+    /// `first`: the first one of this file.
+    pub fn step(&self, validation: &[Sample], first: usize) -> Step {
+        self.comparing.step(&validation[first..first + self.count], &self.plan)
+    }
+
+    /// Grows `capacity` to fit the micro-batches.
+    pub fn include(&self, capacity: &mut Capacity) {
+        let batches = self.batches.iter().cloned();
+        batches.for_each(|batch| capacity.include(&Step::of(batch)));
+        let mismatched = self.comparing.mismatched_batches(&self.plan).into_iter();
+        mismatched.for_each(|batch| capacity.include(&Step::of(batch)));
+    }
 }
 
 struct Reader<'a> {
@@ -124,7 +167,8 @@ impl<'a> Reader<'a> {
         let (before, mut validation) = (self.sources.len(), Vec::new());
         for path in paths {
             let (format, train_on) = (self.recipe.data.format, self.recipe.data.train_on);
-            let source = recipe::DataSource { path: path.clone(), weight: 1.0, format, train_on };
+            let fields = self.recipe.data.fields.clone();
+            let source = recipe::DataSource { path: path.clone(), weight: 1.0, format, train_on, fields };
             validation.extend(self.read(&source)?);
         }
         let count = |source: &SourceFile| (source.path.display().to_string(), source.samples);
@@ -139,26 +183,42 @@ impl<'a> Reader<'a> {
     }
 
     fn read(&mut self, source: &recipe::DataSource) -> Result<Vec<Sample>, RunError> {
-        let d = &self.recipe.data;
         let options = Options {
             format: source.format,
-            template: &self.base.template,
             train_on: source.train_on,
-            max_seq_len: d.max_seq_len,
-            overlong: d.overlong,
-            invalid: d.invalid,
+            fields: &source.fields,
+            ..options(self.recipe, self.base)
         };
         let (paths, skipped) = dataset_files::expand(&source.path)?;
         self.notices.extend(skipped);
-        let mut all = Vec::new();
+        let (mut all, mut found_notices) = (Vec::new(), Vec::new());
         for path in paths {
             let read = dataset_files::read(&path, &self.base.tokenizer, &options, self.cache.as_ref())?;
             let Dataset { samples, notices, found } = read;
-            self.notices.extend(notices);
+            found_notices.extend(notices);
             self.sources.push(SourceFile { path, found, weight: source.weight, samples: samples.len() });
             all.extend(samples);
         }
+        self.notices.extend(dataset::merged(found_notices, &source.path.display().to_string()));
         Ok(all)
+    }
+}
+
+/// The recipe's settings for reading samples, except those that a source sets for itself.
+pub(super) fn options<'a>(recipe: &'a Recipe, base: &'a OpenBase) -> Options<'a> {
+    let d = &recipe.data;
+    Options {
+        supervision: recipe.train.objective.name.supervision(),
+        format: d.format,
+        train_on: d.train_on,
+        max_seq_len: d.row(),
+        overlong: d.overlong,
+        invalid: d.invalid,
+        fields: &d.fields,
+        system: d.system.as_deref(),
+        max_file_size: (d.max_file_size * f64::from(1 << 30)) as u64,
+        context: base.base.config().context_length,
+        ..Options::new(&base.template)
     }
 }
 
@@ -173,10 +233,12 @@ fn cache(setting: &recipe::Cache) -> Option<Cache> {
 /// The chat template that the recipe's `data.template` selects for a base.
 pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, RunError> {
     let own = base.gguf().get::<&str>("tokenizer.chat_template")?;
-    let jinja = |source: &str| {
-        Ok(Template::Jinja(Box::new(Jinja::new(source, today()).map_err(RunError::Template)?)))
+    let jinja = |name: &str, source: &str| {
+        Ok(Template::Jinja(Box::new(Jinja::named(name, source, today()).map_err(RunError::Template)?)))
     };
-    let built_in = Template::BuiltIn(families::template(base.config()));
+    let inside = format!("in {}", base.name());
+    let layout = families::template(base.config());
+    let built_in = Template::BuiltIn(layout);
     match setting {
         recipe::Template::BuiltIn(family) if *family == base.config().architecture => Ok(built_in),
         recipe::Template::BuiltIn(family) => Err(RunError::Conflict(format!(
@@ -184,14 +246,15 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
             base.name(),
             found = base.config().architecture
         ))),
-        // Ollama ignores the template in its file and renders with its own code; the built-in model comes with this program.
-        recipe::Template::Auto if base.is_file() => match own {
-            Some(source) => jinja(source),
+        // For some families, Ollama ignores the template in its file and renders with its own code; the built-in model comes
+        // with this program.
+        recipe::Template::Auto if base.is_file() || !layout.follows(renderer(base).as_deref()) => match own {
+            Some(source) => jinja(&inside, source),
             None => Ok(built_in),
         },
         recipe::Template::Auto => Ok(built_in),
         recipe::Template::Gguf => match own {
-            Some(source) => jinja(source),
+            Some(source) => jinja(&inside, source),
             None => Err(RunError::Conflict(format!(
                 "data.template = \"gguf\", but {} has no tokenizer.chat_template; choose \"{}\" or a file",
                 base.name(),
@@ -199,7 +262,7 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
             ))),
         },
         recipe::Template::File(path) => match files::read_to_string(path) {
-            Ok(source) => jinja(&source),
+            Ok(source) => jinja(&path.display().to_string(), &source),
             Err(error) => Err(DatasetError {
                 place: path.display().to_string(),
                 problem: Problem::Read(error.to_string()),
@@ -207,6 +270,16 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
             .into()),
         },
     }
+}
+
+/// The code of Ollama that a model of its store names.
+fn renderer(base: &Base) -> Option<String> {
+    #[cfg(feature = "native")]
+    if base.is_ollama() {
+        return ollama::chat(base.name(), &ollama::stores())?.renderer;
+    }
+    let _ = base;
+    None
 }
 
 /// The current date in UTC.

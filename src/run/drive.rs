@@ -8,16 +8,19 @@ use super::metrics::{self, MetricsEvent, StepMetrics, Timing};
 use super::state::observed;
 use super::{Asked, DriveError, Finished, Host, Outcome, Phase, PreparedRun, Run, RunEvent, optimizer};
 use crate::train::TrainError;
+use crate::train::divergence::Diverged;
+use crate::train::ranks::link::LinkError;
+use crate::verify;
 
 /// The folder, inside the output folder, for an adapter that the final check refuses.
-const REFUSED: &str = "refused";
+pub const REFUSED: &str = "refused";
 
 /// Why no further step is taken.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     /// The last step is done.
     LastStep,
-    /// The validation loss stopped improving.
+    /// The evaluations stopped improving.
     EarlyStopping,
     /// The user asked to stop.
     Stop,
@@ -43,7 +46,10 @@ impl Run<'_> {
 
     async fn run<H: Host>(&mut self, host: &mut H) -> Result<Outcome, H::Error> {
         host.on_event(self, RunEvent::Started)?;
-        let end = self.take_steps(host).await?;
+        let end = match self.reference(host).await? {
+            true => self.take_steps(host).await?,
+            false => End::Stop,
+        };
         if end == End::Stop {
             if self.step > 0 {
                 self.keep(host).await?;
@@ -67,7 +73,7 @@ impl Run<'_> {
                 return Ok(End::LastStep);
             }
             loop {
-                match host.asked(self).await {
+                match self.agreed(host.asked(self).await).map_err(DriveError::from)? {
                     Asked::Nothing => break,
                     Asked::Save => self.keep(host).await?,
                     Asked::Stop => return Ok(End::Stop),
@@ -80,7 +86,15 @@ impl Run<'_> {
         }
     }
 
-    /// Whether the validation loss has not improved for `eval.early_stopping_patience` evaluations.
+    /// The request of any of the processes: a signal may reach only some of them.
+    fn agreed(&self, asked: Asked) -> Result<Asked, LinkError> {
+        const BY_WEIGHT: [Asked; 3] = [Asked::Nothing, Asked::Save, Asked::Stop];
+        let weight = BY_WEIGHT.iter().position(|known| *known == asked).unwrap_or(0);
+        let most = self.trainer.ranks().largest(weight as u8)?;
+        Ok(BY_WEIGHT[usize::from(most)])
+    }
+
+    /// Whether no evaluation was better for `eval.early_stopping_patience` evaluations.
     fn stops_early(&self) -> bool {
         let patience = self.recipe.eval.early_stopping_patience;
         patience > 0 && self.history.stale >= patience
@@ -131,18 +145,31 @@ impl Run<'_> {
                 return Err(DriveError::from(error).into());
             }
         };
-        let tokens_per_second = tokens as f64 / seconds;
+        // A coarse timer may measure nothing.
+        let tokens_per_second = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         let timing = Timing { step: number, time: metrics::now(), seconds, tokens_per_second };
         self.step = number;
         self.history.timing.push(timing);
         self.history.push(MetricsEvent::Step(metrics.clone()));
         warnings.extend(observed(&metrics).map(|step| self.watch.step(&step)).unwrap_or_default());
+        warnings.extend(self.displacement.step(&metrics.preference));
         host.on_event(self, RunEvent::Step { metrics: &metrics, timing: &timing })?;
         for warning in warnings {
             let notice = self.notice(warning);
             host.on_event(self, RunEvent::Notice(&notice))?;
         }
+        self.check_divergence().map_err(DriveError::from)?;
         Ok(())
+    }
+
+    /// Fails if the loss has risen far above its start, unless the recipe allows it.
+    fn check_divergence(&self) -> Result<(), TrainError> {
+        match self.watch.diverged(self.eval_loss(0)).filter(|_| self.recipe.train.stop_if_diverged) {
+            Some(Diverged { over, mean, start }) => {
+                Err(TrainError::Diverged { step: self.step, over, mean, start })
+            }
+            None => Ok(()),
+        }
     }
 
     fn may_skip(&self) -> bool {
@@ -170,6 +197,9 @@ impl Run<'_> {
                 let written = Some(written);
                 Ok(Outcome::Finished(Finished { early, adapter_of_step, adapter, written }))
             }
+            // Only the adapter itself can be refused. After these, the same command tries again.
+            Err(verify::Error::Gpu(error)) => Err(DriveError::from(error).into()),
+            Err(verify::Error::Write(error)) => Err(DriveError::from(error).into()),
             Err(reason) => {
                 let kept = self.write_peft(&dir.join(REFUSED), &adapter).map_err(DriveError::from)?;
                 Ok(Outcome::Refused { adapter_of_step, reason, kept })

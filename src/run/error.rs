@@ -5,9 +5,11 @@ use crate::base;
 use crate::data::batch::BatchError;
 use crate::data::dataset::DatasetError;
 use crate::data::template::TemplateError;
+use crate::files;
 use crate::gpu::GpuError;
 use crate::talk::generate::GenerateError;
 use crate::train::TrainError;
+use crate::train::ranks::link::LinkError;
 use crate::verify;
 
 /// A recipe cannot be run.
@@ -45,12 +47,21 @@ pub enum DriveError {
     /// A reply to one of `eval.samples` failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    /// A file of the run cannot be written.
+    #[error(transparent)]
+    File(#[from] files::Error),
     /// The adapter cannot be written.
     #[error(transparent)]
     Export(#[from] adapter::Error),
     /// The exports cannot be compared with the adapter in memory.
     #[error(transparent)]
     Verify(#[from] verify::Error),
+}
+
+impl From<LinkError> for DriveError {
+    fn from(error: LinkError) -> DriveError {
+        DriveError::Train(error.into())
+    }
 }
 
 impl From<GpuError> for DriveError {

@@ -1,9 +1,13 @@
-//! Evaluations during a run: validation scores and replies.
+//! Evaluations during a run: validation scores, metrics of generated answers, and replies.
 
+use std::collections::BTreeMap;
+
+use super::compared::Compared;
 use super::metrics::{Evaluation, MetricsEvent, SampleReply, SourceScores};
-use super::{DriveError, Host, Phase, Run, RunEvent};
+use super::{DriveError, Host, Phase, Run, RunEvent, answers};
 use crate::adapter::lora::Adapter;
-use crate::talk::generate;
+use crate::recipe::Metric;
+use crate::train::objective::{Score, Tally};
 use crate::train::{LossTotals, TrainError};
 
 impl Run<'_> {
@@ -20,6 +24,9 @@ impl Run<'_> {
         let Some(mut evaluation) = self.validate(host).await? else { return Ok(false) };
         let Some(replies) = self.replies(host).await? else { return Ok(false) };
         evaluation.replies = replies;
+        let Some(metrics) = self.metrics(host).await? else { return Ok(false) };
+        evaluation.metric_samples = if metrics.is_empty() { 0 } else { self.prepared.questions.len() };
+        evaluation.metrics = metrics;
         self.history.push(MetricsEvent::Evaluation(evaluation.clone()));
         let is_best = self.update_best().await?;
         host.on_event(self, RunEvent::Evaluation { evaluation: &evaluation, is_best })?;
@@ -29,56 +36,112 @@ impl Run<'_> {
     /// Scores the validation samples. `None` if the user asked to stop. Fails if a hidden state overflows.
     async fn validate<H: Host>(&self, host: &mut H) -> Result<Option<Evaluation>, H::Error> {
         let of = self.prepared.validation.iter().map(|file| file.batches.len()).sum();
+        let ranks = self.trainer.ranks();
         let mut total = LossTotals::default();
         let mut sources = Vec::new();
-        let mut done = 0;
+        let (mut done, mut first) = (0, 0);
+        let mut compared = Compared::default();
         for file in &self.prepared.validation {
             let mut of_file = LossTotals::default();
-            for batch in &file.batches {
+            let step = file.step(&self.prepared.data.validation, first);
+            first += file.count;
+            let comparison = step.comparison.unwrap_or_default();
+            let kl = self.trainer.moved(&comparison).await.map_err(DriveError::from)?;
+            let (mut tally, mut scores) = (Tally::new(kl), Vec::new());
+            // The processes score one batch each at a time; the sums are in the order of the batches.
+            for round in file.batches.chunks(ranks.size()) {
                 host.on_event(self, RunEvent::Progress { phase: Phase::Validation, done, of })?;
-                if host.is_stopping() {
+                if ranks.largest(host.is_stopping().into()).map_err(DriveError::from)? > 0 {
                     return Ok(None);
                 }
-                let found = self.trainer.evaluate(std::slice::from_ref(batch), |_| ()).await;
-                of_file += found.map_err(DriveError::from)?;
-                done += 1;
+                let own = match round.get(ranks.rank()) {
+                    Some(batch) => self.trainer.validate(batch).await,
+                    None => Ok((Vec::new(), LossTotals::default())),
+                };
+                let (own_scores, own) = own.map_err(DriveError::from)?;
+                let mut bytes = own.to_bytes();
+                bytes.extend(own_scores.into_iter().flat_map(Score::to_bytes));
+                for bytes in ranks.gather(&bytes).map_err(DriveError::from)?.iter().take(round.len()) {
+                    let (totals, own_scores) = bytes.split_at(LossTotals::BYTES);
+                    of_file += LossTotals::from_bytes(totals);
+                    scores.extend(Score::from_bytes(own_scores));
+                }
+                done += round.len();
             }
             total += of_file;
-            sources.push(SourceScores { source: file.name.clone(), scores: of_file.into() });
+            let objective = &self.prepared.steps.comparing.objective;
+            if let Some(preference) = objective.preference() {
+                tally.add(preference, &scores, &comparison.samples);
+            }
+            let scores = compared.add(objective, &tally, &comparison, of_file);
+            sources.push(SourceScores { source: file.name.clone(), scores });
         }
         if total.not_finite > 0 {
             let (rows, tokens) = (total.not_finite, total.tokens);
             let error = TrainError::ValidationNotFinite { step: self.step, rows, tokens };
             return Err(DriveError::from(error).into());
         }
-        let scores = (total.tokens > 0).then(|| total.into());
+        let scores = (total.tokens > 0).then(|| compared.scores(total));
+        let preference = compared.metrics();
         let sources = if sources.len() > 1 { sources } else { Vec::new() };
-        Ok(Some(Evaluation { step: self.step, scores, sources, replies: Vec::new() }))
+        Ok(Some(Evaluation { step: self.step, scores, sources, preference, ..Evaluation::default() }))
     }
 
     /// Generates replies to `eval.samples`. `None` if the user asked to stop.
     async fn replies<H: Host>(&self, host: &mut H) -> Result<Option<Vec<SampleReply>>, H::Error> {
-        let mut replies = Vec::new();
-        if self.prepared.prompts.is_empty() {
-            return Ok(Some(replies));
+        let prompts: Vec<&[u32]> = self.prepared.prompts.iter().map(|(_, ids)| &ids[..]).collect();
+        let Some(replies) = self.answers(&prompts, Phase::Replies, host).await? else { return Ok(None) };
+        let texts = self.prepared.prompts.iter().map(|(text, _)| text.clone());
+        Ok(Some(texts.zip(replies).map(|(prompt, reply)| SampleReply { prompt, reply }).collect()))
+    }
+
+    /// Generates answers and returns the value of each of `eval.metrics`. `None` if the user asked to stop.
+    async fn metrics<H: Host>(&self, host: &mut H) -> Result<Option<BTreeMap<Metric, f64>>, H::Error> {
+        let questions = &self.prepared.questions;
+        let prompts: Vec<&[u32]> = questions.iter().map(|question| &question.prompt[..]).collect();
+        let answers = self.answers(&prompts, Phase::Answers, host).await?;
+        Ok(answers.map(|answers| answers::scores(&self.recipe.eval, questions, &answers)))
+    }
+
+    async fn answers<H: Host>(
+        &self,
+        prompts: &[&[u32]],
+        phase: Phase,
+        host: &mut H,
+    ) -> Result<Option<Vec<String>>, H::Error> {
+        if prompts.is_empty() {
+            return Ok(Some(Vec::new()));
         }
         let pairs = self.trainer.adapter().await.map_err(DriveError::from)?;
         let adapter = Adapter { pairs, ..self.initial.clone() };
+        let ranks = self.trainer.ranks();
+        let (size, of) = (ranks.size(), prompts.len());
+        let before = |done: usize| {
+            host.on_event(self, RunEvent::Progress { phase, done: (done * size).min(of), of })?;
+            Ok(!host.is_stopping())
+        };
+        // Answers do not depend on each other.
+        let own: Vec<&[u32]> = prompts.iter().copied().skip(ranks.rank()).step_by(size).collect();
         let longest = self.recipe.eval.max_new_tokens;
-        for (text, prompt) in &self.prepared.prompts {
-            let (done, of) = (replies.len(), self.prepared.prompts.len());
-            host.on_event(self, RunEvent::Progress { phase: Phase::Replies, done, of })?;
-            if host.is_stopping() {
-                return Ok(None);
-            }
-            let tokenizer = &self.base.tokenizer;
-            let one = [&prompt[..]];
-            let reply =
-                generate::greedy(self.gpu(), self.model(), tokenizer, &adapter, one, longest, |_| ()).await;
-            let reply = reply.map_err(DriveError::from)?.pop().unwrap_or_default();
-            replies.push(SampleReply { prompt: text.clone(), reply });
+        let generated = answers::generate::<H::Error>(
+            self.gpu(),
+            self.model(),
+            self.base,
+            &adapter,
+            &own,
+            longest,
+            before,
+        )
+        .await?;
+        if size == 1 {
+            return Ok(generated);
         }
-        Ok(Some(replies))
+        let bytes = serde_json::to_vec(&generated).expect("a list of texts");
+        let all = ranks.gather(&bytes).map_err(DriveError::from)?;
+        let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).expect("what another rank has written");
+        let parsed: Vec<Option<Vec<String>>> = all.iter().map(parse).collect();
+        let Some(parsed) = parsed.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        Ok(Some((0..of).map(|i| parsed[i % size][i / size].clone()).collect()))
     }
 
     /// Whether the evaluation after the last step is the best so far. With `eval.keep_best`, only evaluations of an adapter
@@ -87,9 +150,10 @@ impl Run<'_> {
         if !self.recipe.eval.keep_best {
             return Ok(self.history.best.is_some_and(|(step, _)| step == self.step));
         }
-        let (Some(loss), true) = (self.eval_loss(self.step), self.step > 0) else { return Ok(false) };
-        let best = self.best.as_ref().and_then(|(step, _)| self.eval_loss(*step));
-        if best.is_some_and(|best| loss >= best) {
+        let merit = |step| self.history.evaluation(step)?.merit(self.recipe.eval.best_metric.metric());
+        let (Some(found), true) = (merit(self.step), self.step > 0) else { return Ok(false) };
+        let best = self.best.as_ref().and_then(|(step, _)| merit(*step));
+        if best.is_some_and(|best| found <= best) {
             return Ok(false);
         }
         let pairs = self.trainer.adapter().await?;

@@ -2,6 +2,8 @@
 //!
 //! [`Recipe::new`] returns a recipe with all defaults, whose fields can be changed.
 
+use std::rc::Rc;
+
 use super::metrics::StepMetrics;
 use super::{Data, DriveError, Host, OpenBase, Outcome, PreparedRun, Run, RunError, RunEvent};
 use crate::adapter::lora::Adapter;
@@ -10,6 +12,7 @@ use crate::data::dataset::{self, DatasetError};
 use crate::gpu::{Gpu, GpuError};
 use crate::recipe::Recipe;
 use crate::train::Trainer;
+use crate::train::ranks::Ranks;
 
 /// An adapter could not be trained.
 #[derive(Debug, thiserror::Error)]
@@ -54,14 +57,7 @@ pub fn samples(
     text: &str,
     name: &str,
 ) -> Result<Vec<Sample>, DatasetError> {
-    let options = dataset::Options {
-        format: recipe.data.format,
-        template: &base.template,
-        train_on: recipe.data.train_on,
-        max_seq_len: recipe.data.max_seq_len,
-        overlong: recipe.data.overlong,
-        invalid: recipe.data.invalid,
-    };
+    let options = super::data::options(recipe, base);
     Ok(dataset::parse(text.as_bytes(), name, &base.tokenizer, &options)?.samples)
 }
 
@@ -78,13 +74,15 @@ pub async fn finetune(
 ) -> Result<Adapter, FinetuneError> {
     let recipe = &steps_only(recipe);
     let prepared = PreparedRun::plan(recipe, base, in_memory(samples))?;
-    let identity = prepared.identity(base);
     let initial = super::initial_adapter(recipe, &base.base)?.adapter;
+    let identity = prepared.identity(base, &initial);
 
     let (capacity, positions) = (prepared.capacity, prepared.positions);
     let model = super::load(gpu, &base.base, recipe, &initial, capacity, positions, |_| ()).await?;
     let (dropout, recompute) = (super::dropout(recipe), super::recompute(recipe));
-    let trainer = Trainer::new(gpu, &model, &initial, capacity, dropout, recompute)?;
+    let mut trainer = Trainer::new(gpu, &model, &initial, capacity, dropout, recompute)?
+        .with_objective(super::objective(recipe));
+    trainer.share(&Rc::new(Ranks::alone()), super::shares(recipe, 1)?).map_err(DriveError::from)?;
     let largest = super::largest(&prepared.steps, samples);
     trainer.compile(&largest, &super::optimizer(recipe)).await?;
 

@@ -89,15 +89,19 @@ pub enum RunEvent<'e> {
 /// A phase of a run besides its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// Computing the log-probabilities under the reference.
+    Reference,
     /// Scoring the validation batches.
     Validation,
     /// Generating the replies to `eval.samples`.
     Replies,
+    /// Generating answers for `eval.metrics`.
+    Answers,
     /// Writing the exports and comparing them with the adapter in memory.
     Export,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug)]
 pub enum Outcome {
     /// The user asked to stop. The last checkpoint is that of the last step.

@@ -6,18 +6,25 @@ use sha2::{Digest, Sha256};
 use crate::base::gguf::value::{Array, Value};
 use crate::base::{Base, Gguf};
 use crate::data::batch::Sample;
+use crate::data::compare::Side;
 
 /// SHA-256 digests of everything that, besides the recipe, decides the results of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Digest of the base's weights: that of its [`crate::base::Fingerprint`].
     pub base: String,
+    /// Digest of every byte of the base's tensors, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<String>,
     /// Digest of the base's tokens and merges.
     pub tokenizer: String,
     /// Digest of the training samples, as ids and labels, and of their weights.
     pub train: String,
     /// Digest of the validation samples, as ids and labels.
     pub validation: String,
+    /// Digest of the adapter that training started from, if the objective compares with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial: Option<String>,
 }
 
 impl Identity {
@@ -25,9 +32,11 @@ impl Identity {
     pub fn of(base: &Base, train: &[Sample], weights: &[f64], validation: &[Sample]) -> Identity {
         Identity {
             base: base.fingerprint().weights,
+            contents: None,
             tokenizer: tokenizer(base.gguf()),
             train: samples(train, weights),
             validation: samples(validation, &[]),
+            initial: None,
         }
     }
 
@@ -39,7 +48,15 @@ impl Identity {
             ("the training samples (data.train)", &earlier.train, &self.train),
             ("the validation samples (data.valid)", &earlier.validation, &self.validation),
         ];
-        let changed = pairs.into_iter().filter(|(_, was, is)| was != is);
+        let contents = self.contents.as_ref().zip(earlier.contents.as_ref());
+        let initial = self.initial.as_ref().zip(earlier.initial.as_ref());
+        let initial =
+            initial.map(|(is, was)| ("the adapter of lora.init_from, which is the reference,", was, is));
+        let pairs = pairs
+            .into_iter()
+            .chain(initial)
+            .chain(contents.map(|(is, was)| ("the base's contents", was, is)));
+        let changed = pairs.filter(|(_, was, is)| was != is);
         changed
             .map(|(what, was, is)| format!("{what} had digest {} and now has {}", short(was), short(is)))
             .collect()
@@ -63,6 +80,9 @@ fn samples(samples: &[Sample], weights: &[f64]) -> String {
         hash.update((sample.ids.len() as u64).to_le_bytes());
         sample.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
         sample.labels.iter().for_each(|label| hash.update(label.to_le_bytes()));
+        if sample.side != Side::Example {
+            hash.update(sample.side.name());
+        }
     }
     weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
     hex(hash.finalize().as_slice())
@@ -103,6 +123,7 @@ mod tests {
             ids: ids.to_vec(),
             labels: labels.to_vec(),
             origin: "anywhere".into(),
+            side: Default::default(),
         };
         let all = [
             vec![],

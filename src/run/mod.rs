@@ -2,34 +2,51 @@
 //!
 //! [`Run::drive`] is the training loop. The command-line program, the web page and [`finetune`] each implement [`Host`].
 
+mod advice;
+pub mod answers;
 pub mod checkpoint;
+mod compare;
+mod compared;
 mod data;
+pub mod draft;
 mod drive;
 mod error;
 mod evaluate;
 pub mod finetune;
+mod fit;
 mod host;
 pub mod identity;
 mod initial;
 mod load;
 pub mod metrics;
+#[cfg(feature = "native")]
+pub mod ollama;
 mod open;
 mod prepare;
+pub mod range_test;
+pub mod reference;
 mod settings;
 mod state;
 mod status;
 mod steps;
 pub mod wording;
 
+pub use advice::lower_rate;
+pub use compare::Comparing;
+pub use compared::Compared;
 pub use data::{Data, SourceFile, ValidationFile, template};
+pub use drive::REFUSED;
 pub use error::{DriveError, RunError};
+pub use fit::{fitted, row_notice};
 pub use host::{Asked, Finished, Host, Outcome, Phase, RunEvent};
 pub use identity::Identity;
-pub use initial::{initial_adapter, names, read_adapters, slots};
+pub use initial::{fresh, initial_adapter, names, read_adapters, slots};
 pub use load::load;
 pub use open::OpenBase;
 pub use prepare::PreparedRun;
-pub use settings::{dropout, offload, optimizer, recompute, schedule, write_options};
+pub use settings::{
+    dropout, objective, objective_of, offload, optimizer, recompute, schedule, shares, write_options,
+};
 pub use state::Run;
 pub use status::Status;
-pub use steps::{Steps, capacity, largest};
+pub use steps::{Steps, capacity, largest, row_limit};

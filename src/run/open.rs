@@ -55,10 +55,9 @@ impl OpenBase {
             }
         }
         let context = self.base.config().context_length;
-        if recipe.data.max_seq_len > context {
+        if let Some(row) = recipe.data.max_seq_len.filter(|row| *row > context) {
             return Err(RunError::Conflict(format!(
-                "data.max_seq_len = {} is longer than the context of {} ({context} tokens); lower it",
-                recipe.data.max_seq_len,
+                "data.max_seq_len = {row} is longer than the context of {} ({context} tokens); lower it",
                 self.base.name(),
             )));
         }
@@ -86,12 +85,29 @@ impl OpenBase {
         }
         let layout = families::template(config);
         let template = super::template(template, &base)?;
+        if let Template::BuiltIn(layout) = template
+            && let Some(token) = layout.tokens.iter().find(|token| tokenizer.id(token).is_none())
+        {
+            return Err(RunError::Conflict(format!(
+                "{} has no chat template, and its vocabulary has no {token}, which the built-in template {} writes; \
+                 name the model's Jinja template as data.template",
+                base.name(),
+                layout.variant
+            )));
+        }
         Ok(OpenBase { base, tokenizer, layout, template, fingerprint })
     }
 
     /// Renders a user's message as a prompt for a reply, as token ids.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TemplateError> {
-        let conversation = Conversation::new(vec![Message::new(Role::User, text)]);
+        self.prompt_after(None, text)
+    }
+
+    /// Renders a user's message after a system message, if there is one.
+    pub fn prompt_after(&self, system: Option<&str>, text: &str) -> Result<Vec<u32>, TemplateError> {
+        let system = system.map(|system| Message::new(Role::System, system));
+        let messages = system.into_iter().chain([Message::new(Role::User, text)]);
+        let conversation = Conversation::new(messages.collect());
         self.template.prompt(&self.tokenizer, &conversation)
     }
 }

@@ -1,8 +1,11 @@
 //! Everything that a run needs besides the base, planned ahead from recipe and samples.
 
-use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, capacity, largest};
+use super::answers::{questions, with_answer};
+use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, capacity, largest, reference};
+use crate::adapter::lora::Adapter;
 use crate::data::batch::{Capacity, MicroBatch};
 use crate::recipe::Recipe;
+use crate::talk::metrics::Question;
 use crate::train::{TrainError, Trainer};
 
 /// Samples, steps and prompts of a run.
@@ -15,15 +18,19 @@ pub struct PreparedRun {
     pub steps: Steps,
     /// The prompts of `eval.samples`, as text and as token ids.
     pub prompts: Vec<(String, Vec<u32>)>,
+    /// The questions of `eval.metrics`.
+    pub questions: Vec<Question>,
     /// The capacity that the trainer needs.
     pub capacity: Capacity,
+    /// Warnings about the recipe.
+    pub advice: Vec<String>,
     /// Positions that the model needs: those of the longest row, or of a prompt with its reply.
     pub positions: usize,
 }
 
 impl PreparedRun {
     /// Plans every step of `recipe` over `data`.
-    pub fn plan(recipe: &Recipe, base: &OpenBase, data: Data) -> Result<PreparedRun, RunError> {
+    pub fn plan(recipe: &Recipe, base: &OpenBase, mut data: Data) -> Result<PreparedRun, RunError> {
         let steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
         let validation = data.validation_files(recipe)?;
         if recipe.eval.early_stopping_patience > 0 && data.validation.is_empty() {
@@ -32,10 +39,15 @@ impl PreparedRun {
                     .into(),
             ));
         }
-        let render = |text: &String| Ok((text.clone(), base.prompt(text).map_err(RunError::Prompt)?));
+        let render = |text: &String| {
+            let ids = base.prompt_after(recipe.data.system.as_deref(), text).map_err(RunError::Prompt)?;
+            Ok((text.clone(), ids))
+        };
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>, RunError>>()?;
         let longest =
             prompts.iter().map(|(_, ids)| ids.len() + recipe.eval.max_new_tokens).max().unwrap_or(0);
+        let (questions, notice) = questions(recipe, base, &data)?;
+        data.notices.extend(notice);
         let context = base.base.config().context_length;
         if longest > context {
             return Err(RunError::Conflict(format!(
@@ -45,13 +57,15 @@ impl PreparedRun {
             )));
         }
         let capacity = capacity(&steps, &data.train, &validation);
-        let positions = longest.max(recipe.data.max_seq_len);
-        Ok(PreparedRun { data, validation, steps, prompts, capacity, positions })
+        let positions = longest.max(with_answer(recipe, &questions)).max(recipe.data.row());
+        let advice = super::advice::advice(recipe, &base.base, &data, &steps);
+        Ok(PreparedRun { data, validation, steps, prompts, questions, capacity, positions, advice })
     }
 
-    /// Digests of base and samples.
-    pub fn identity(&self, base: &OpenBase) -> Identity {
-        Identity::of(&base.base, &self.data.train, &self.data.weights, &self.data.validation)
+    /// Digests of base and samples, and of the adapter `initial` if it is the reference.
+    pub fn identity(&self, base: &OpenBase, initial: &Adapter) -> Identity {
+        let identity = Identity::of(&base.base, &self.data.train, &self.data.weights, &self.data.validation);
+        Identity { initial: self.needs_reference().then(|| reference::digest(initial)), ..identity }
     }
 
     /// Runs the largest batches once, so that out-of-memory errors and overflows occur before the first step. Returns the

@@ -1,11 +1,14 @@
 //! From the recipe's keys to the settings of the modules below.
 
+use super::RunError;
 use crate::adapter::WriteOptions;
 use crate::model::plan::{Offload, Recompute};
 use crate::ops::adamw::AdamW;
-use crate::recipe::{Recipe, Switch};
+use crate::recipe::{LossType, ObjectiveKeys, ObjectiveName, Recipe, Switch};
+use crate::train::objective::{Objective, Preference, PreferenceLoss};
 use crate::train::schedule::Schedule;
 use crate::train::{Dropout, Optimizer, OptimizerKind};
+use crate::words;
 
 /// The recipe's optimizer.
 pub fn optimizer(recipe: &Recipe) -> Optimizer {
@@ -48,9 +51,54 @@ pub fn offload(recipe: &Recipe) -> Offload {
     }
 }
 
+/// The recipe's objective.
+pub fn objective(recipe: &Recipe) -> Objective {
+    objective_of(&recipe.train.objective)
+}
+
+/// The objective that `keys` set.
+pub fn objective_of(keys: &ObjectiveKeys) -> Objective {
+    let weights = [keys.desirable_weight.unwrap_or(1.0), keys.undesirable_weight.unwrap_or(1.0)];
+    let loss = match (keys.name, keys.loss_type) {
+        (ObjectiveName::Sft, _) => return Objective::CrossEntropy,
+        (ObjectiveName::Dpo, Some(LossType::Ipo)) => PreferenceLoss::Ipo,
+        (ObjectiveName::Dpo, Some(LossType::ApoZero)) => PreferenceLoss::ApoZero,
+        (ObjectiveName::Dpo, _) => {
+            PreferenceLoss::Sigmoid { label_smoothing: keys.label_smoothing.unwrap_or(0.0) }
+        }
+        (ObjectiveName::Kto, Some(LossType::ApoZeroUnpaired)) => PreferenceLoss::ApoZeroUnpaired { weights },
+        (ObjectiveName::Kto, _) => PreferenceLoss::Kto { weights },
+        (ObjectiveName::Orpo, _) => PreferenceLoss::Orpo,
+        (ObjectiveName::Simpo, _) => PreferenceLoss::Simpo { gamma: keys.simpo_gamma.unwrap_or(0.5) },
+    };
+    let (beta, sft_weight) = (keys.beta.unwrap_or(0.1), keys.sft_weight.unwrap_or(0.0));
+    Objective::Preference(Preference { loss, beta, sft_weight })
+}
+
 /// The recipe's dropout.
 pub fn dropout(recipe: &Recipe) -> Dropout {
     Dropout { probability: recipe.lora.dropout, seed: recipe.train.seed }
+}
+
+/// Shares of each step, which `processes` compute together. Fails if they cannot divide them evenly.
+pub fn shares(recipe: &Recipe, processes: usize) -> Result<usize, RunError> {
+    let accumulation = recipe.train.gradient_accumulation_steps;
+    match recipe.train.shares {
+        None if processes > accumulation => Err(RunError::Conflict(format!(
+            "{processes} processes were started, but a step has train.gradient_accumulation_steps = {accumulation}, so some would have \
+             nothing to do; set it to {processes} or a multiple, or start fewer processes"
+        ))),
+        Some(shares) if !shares.is_multiple_of(processes) => {
+            let fitting = (1..=shares).filter(|n| shares.is_multiple_of(*n)).map(|n| n.to_string());
+            let fitting: Vec<String> = fitting.collect();
+            Err(RunError::Conflict(format!(
+                "{processes} processes were started, but the steps of this run have {shares} shares (train.shares), which {processes} does \
+                 not divide; start {} processes, or start over with other shares",
+                words::either(&fitting)
+            )))
+        }
+        shares => Ok(shares.unwrap_or(processes)),
+    }
 }
 
 /// The learning-rate schedule of a run with `total_steps` optimizer steps.

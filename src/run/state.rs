@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Changed, Checkpoint};
 use super::metrics::{self, History, MetricsEvent, RunNotice, StepMetrics};
 use super::{DriveError, Identity, OpenBase, PreparedRun, write_options};
 use crate::adapter::lora::{Adapter, Pair, Slot};
@@ -11,6 +11,7 @@ use crate::adapter::{self, Format};
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
 use crate::recipe::Recipe;
+use crate::train::displacement::Displacement;
 use crate::train::watch::{Observed, Watch};
 use crate::train::{Snapshot, Trainer};
 use crate::verify::{self, HeldOut, NoTokens, Written};
@@ -35,8 +36,12 @@ pub struct Run<'a> {
     pub step: usize,
     /// With `eval.keep_best`, the step of the best evaluation so far, and the adapter after it.
     pub(super) best: Option<(usize, BTreeMap<Slot, Pair>)>,
+    /// Changes of settings with which the run was continued.
+    pub changed: Vec<Changed>,
     /// Has seen the steps of `history`.
     pub(super) watch: Watch,
+    /// Has seen the steps of `history`, too.
+    pub(super) displacement: Displacement,
 }
 
 impl<'a> Run<'a> {
@@ -56,28 +61,53 @@ impl<'a> Run<'a> {
             identity,
             initial,
             trainer,
-            history: History::default(),
+            history: History { best_metric: recipe.eval.best_metric.metric(), ..History::default() },
             step: 0,
             best: None,
+            changed: Vec::new(),
             watch: Watch::default(),
+            displacement: Displacement::default(),
         }
     }
 
     /// Restores the state of a checkpoint. Fails if its metrics cannot be parsed; the error names the file and the line.
     pub fn resume(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
-        let Checkpoint { step, adapter, first, second, updates, best, metrics, timing, .. } = checkpoint;
+        let Checkpoint { step, adapter, first, second, updates, best, changed, metrics, timing, .. } =
+            checkpoint;
         let events = metrics::parse(&metrics).map_err(|e| format!("metrics.jsonl: {e}"))?;
         let timing = metrics::parse(&timing).map_err(|e| format!("timing.jsonl: {e}"))?;
-        self.history = History::replay(events, timing);
-        self.watch = Watch::default();
-        for observed in self.history.steps().filter_map(observed) {
-            self.watch.step(&observed);
-        }
+        self.history = History::replay(events, timing, self.recipe.eval.best_metric.metric());
+        self.changed = changed;
+        self.watch_again();
         self.step = step;
         let best = best.filter(|_| self.recipe.eval.keep_best);
         self.best = best.map(|(step, pairs)| (step, pairs.unwrap_or_else(|| adapter.pairs.clone())));
         self.trainer.restore(&Snapshot { parameters: adapter.pairs, first, second, updates });
         Ok(())
+    }
+
+    /// Records changes of settings with which the run continues after the last step.
+    pub fn change(&mut self, changes: Vec<String>) {
+        self.notice(format!("continued with changes: {}", changes.join("; ")));
+        self.changed.push(Changed { step: self.step, changes });
+        self.watch_again();
+    }
+
+    /// Lets a new watch see all steps so far.
+    fn watch_again(&mut self) {
+        self.watch = Watch::default();
+        self.displacement = Displacement::default();
+        let mut changed = self.changed.iter().map(|changed| changed.step).peekable();
+        for step in self.history.steps() {
+            while changed.next_if(|&after| after < step.step).is_some() {
+                self.watch.settings_changed();
+            }
+            if let Some(observed) = observed(step) {
+                self.watch.step(&observed);
+            }
+            self.displacement.step(&step.preference);
+        }
+        changed.for_each(|_| self.watch.settings_changed());
     }
 
     /// The device.
@@ -110,6 +140,7 @@ impl<'a> Run<'a> {
             second,
             updates,
             best: best.map(|(step, pairs)| (*step, (*step != self.step).then(|| pairs.clone()))),
+            changed: self.changed.clone(),
             metrics,
             timing,
         })

@@ -2,14 +2,16 @@
 
 use super::Outcome;
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The run is in progress, or was killed.
+    /// The run is in progress.
     Running,
-    /// The run was interrupted or failed, or an export failed. Running it again resumes it.
+    /// The process of the run was killed.
+    Interrupted,
+    /// The user stopped the run, it failed, or an export failed. Running it again resumes it.
     Stopped,
-    /// The run is over. Running it again starts it over.
+    /// The run is over. Running it again changes nothing.
     Finished,
 }
 
@@ -28,6 +30,7 @@ impl Status {
     pub fn name(self) -> &'static str {
         match self {
             Status::Running => "running",
+            Status::Interrupted => "interrupted",
             Status::Stopped => "stopped",
             Status::Finished => "finished",
         }

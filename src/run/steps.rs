@@ -1,10 +1,16 @@
 //! Planning every optimizer step of a run ahead.
 
+use super::compare::{Comparing, plan_units};
 use super::{RunError, ValidationFile};
 use crate::data::batch::{Batching, Capacity, MicroBatch, Sample, Step, StepPlan, draw};
+use crate::data::compare::{Supervision, units};
 use crate::recipe::Recipe;
 use crate::train::schedule::Schedule;
 use crate::train::{Optimizer, StepReport, TrainError, Trainer};
+use crate::words;
+
+/// Most steps of a run. Every step is planned ahead, and no adapter needs more.
+const MOST_STEPS: usize = 1_000_000;
 
 /// All optimizer steps of a run.
 pub struct Steps {
@@ -12,6 +18,8 @@ pub struct Steps {
     pub plans: Vec<StepPlan>,
     /// The learning rate of each step.
     pub schedule: Schedule,
+    /// The samples' comparison, for objectives that compare them.
+    pub comparing: Comparing,
 }
 
 impl Steps {
@@ -23,13 +31,21 @@ impl Steps {
     /// Plans as [`Steps::plan`] does, with epochs that show each sample `weights` times; see [`draw`].
     pub fn plan_weighted(recipe: &Recipe, samples: &[Sample], weights: &[f64]) -> Result<Steps, RunError> {
         let batching = batching(recipe);
+        let units = units(samples);
+        let weights: Vec<f64> = units.iter().map(|unit| weights[unit.start]).collect();
         let mut plans = Vec::new();
         let mut epoch = 0;
+        let too_many = |key: &str, value: usize| {
+            let most = words::grouped(MOST_STEPS, ' ');
+            RunError::Conflict(format!("{key} = {value}: a run has at most {most} steps; lower it"))
+        };
+        if let Some(most) = recipe.train.max_steps.filter(|&most| most > MOST_STEPS) {
+            return Err(too_many("train.max_steps", most));
+        }
         while recipe.train.max_steps.map_or(epoch < recipe.train.epochs, |max| plans.len() < max) {
-            let drawn = draw(weights, recipe.train.seed, epoch as u64);
-            let lengths: Vec<usize> = drawn.iter().map(|&i| samples[i].ids.len()).collect();
-            let mut steps = batching.plan_epoch(&lengths, epoch as u64)?;
-            steps.iter_mut().flatten().flatten().for_each(|index| *index = drawn[*index]);
+            let drawn = draw(&weights, recipe.train.seed, epoch as u64);
+            let drawn: Vec<_> = drawn.into_iter().map(|index| units[index].clone()).collect();
+            let steps = plan_units(&batching, samples, &drawn, epoch as u64)?;
             if steps.is_empty() {
                 return Err(RunError::Conflict(
                     "data.sources: the weights are so low that an epoch has no samples; raise them".into(),
@@ -37,15 +53,18 @@ impl Steps {
             }
             plans.extend(steps);
             epoch += 1;
+            if recipe.train.max_steps.is_none() && plans.len() > MOST_STEPS {
+                return Err(too_many("train.epochs", recipe.train.epochs));
+            }
         }
         plans.truncate(recipe.train.max_steps.unwrap_or(usize::MAX));
         let schedule = super::schedule(recipe, plans.len());
-        Ok(Steps { plans, schedule })
+        Ok(Steps { plans, schedule, comparing: Comparing::new(recipe, samples) })
     }
 
     /// Builds step `index`, from 0.
     pub fn step(&self, samples: &[Sample], index: usize) -> Step {
-        Step::new(samples, &self.plans[index])
+        self.comparing.step(samples, &self.plans[index])
     }
 
     /// Takes step `index`, from 0, on one device. The first micro-batch of the following step is uploaded meanwhile.
@@ -74,10 +93,18 @@ pub(super) fn batching(recipe: &Recipe) -> Batching {
     Batching {
         batch_size: recipe.train.batch_size,
         gradient_accumulation_steps: recipe.train.gradient_accumulation_steps,
-        max_seq_len: recipe.data.max_seq_len,
+        max_seq_len: row_limit(recipe),
         packing: recipe.data.packing,
         shuffle: recipe.data.shuffle,
         seed: recipe.train.seed,
+    }
+}
+
+/// The most tokens of a packed row. The two sides of a pair share one.
+pub fn row_limit(recipe: &Recipe) -> usize {
+    match recipe.train.objective.name.supervision() {
+        Supervision::Pairs => recipe.data.row().saturating_mul(2),
+        Supervision::Examples | Supervision::Ratings => recipe.data.row(),
     }
 }
 
@@ -87,9 +114,7 @@ pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[ValidationFile]
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }
-    for batch in validation.iter().flat_map(|file| &file.batches) {
-        capacity.include(&Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] });
-    }
+    validation.iter().for_each(|file| file.include(&mut capacity));
     capacity
 }
 
@@ -101,5 +126,5 @@ pub fn largest(steps: &Steps, samples: &[Sample]) -> Vec<MicroBatch> {
     let heaviest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].loss_tokens()).sum::<usize>());
     let mut largest: Vec<&Vec<usize>> = longest.into_iter().chain(heaviest).collect();
     largest.dedup();
-    largest.iter().map(|plan| MicroBatch::pack(plan.iter().map(|&i| &samples[i]))).collect()
+    largest.iter().map(|plan| steps.comparing.pack(plan.iter().map(|&i| &samples[i]))).collect()
 }

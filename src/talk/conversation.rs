@@ -64,7 +64,7 @@ impl Conversation {
         let with = |layout: &'static BuiltIn| -> Result<Vec<u32>, TemplateError> {
             let ids = Template::BuiltIn(layout).prompt(tokenizer, &after(unsaid))?;
             // Only the first message has `<bos>` before it.
-            let skipped = usize::from(!self.history.is_empty());
+            let skipped = usize::from(!self.history.is_empty() && ids.first() == tokenizer.bos().as_ref());
             Ok([&self.history, &ids[skipped..]].concat())
         };
         let (ids, history) = (with(layout)?, with(layout.history.unwrap_or(layout))?);

@@ -13,10 +13,10 @@ use crate::talk::sampling::{Sampler, Sampling};
 /// Maximum number of prompt tokens per pass: enough to keep a device busy.
 pub const CHUNK: usize = 512;
 
-/// How a reply is generated.
+/// Settings for generating a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How tokens are chosen.
+    /// Choice of tokens.
     pub sampling: Sampling,
     /// Maximum number of tokens in a reply.
     pub max_new_tokens: usize,
@@ -119,6 +119,12 @@ impl<'a> Generator<'a> {
         Ok(Generator { decoder, tokenizer, workspace, ids: Vec::new() })
     }
 
+    /// Forgets the conversation, so that the next reply does not depend on earlier ones, not even by rounding.
+    pub fn reset(&mut self) {
+        self.decoder.rewind(0);
+        self.ids.clear();
+    }
+
     /// The sequence on the device.
     pub fn decoder(&mut self) -> &mut Decoder<'a> {
         &mut self.decoder
@@ -139,15 +145,8 @@ impl<'a> Generator<'a> {
             prompt_tokens: prompt.len(),
             cached_tokens,
         };
-        let chunk = self.workspace.lengths().chunk;
-        while prompt.len() - self.ids.len() > chunk {
-            let next = self.ids.len() + chunk;
-            self.decoder.append(&prompt[self.ids.len()..next]).await?;
-            self.ids.extend(&prompt[self.ids.len()..next]);
-            self.workspace.gpu().wait()?;
-            if hear(Event::Prompt(next)).is_break() {
-                return Ok(Reply { finish: Finish::Cancelled, ..reply });
-            }
+        if self.read_prompt(prompt, &mut hear).await?.is_break() {
+            return Ok(Reply { finish: Finish::Cancelled, ..reply });
         }
         let mut sampler = Sampler::new(options.sampling, prompt);
         let mut text = StopText::new(&options.stop);
@@ -186,6 +185,25 @@ impl<'a> Generator<'a> {
             let _ = hear(Event::Text(&rest));
         }
         Ok(reply)
+    }
+
+    /// Decodes `prompt` in chunks, except for the last chunk, whose logits choose the first token of the reply.
+    async fn read_prompt(
+        &mut self,
+        prompt: &[u32],
+        hear: &mut impl FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, GenerateError> {
+        let chunk = self.workspace.lengths().chunk;
+        while prompt.len() - self.ids.len() > chunk {
+            let next = self.ids.len() + chunk;
+            self.decoder.append(&prompt[self.ids.len()..next]).await?;
+            self.ids.extend(&prompt[self.ids.len()..next]);
+            self.workspace.gpu().wait()?;
+            if hear(Event::Prompt(next)).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Rewinds to the longest common prefix with `prompt`, leaving at least one token to process. Returns the number of tokens

@@ -2,4 +2,5 @@
 
 pub mod conversation;
 pub mod generate;
+pub mod metrics;
 pub mod sampling;

@@ -11,7 +11,7 @@ use crate::families::SamplingDefaults;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// How the next token is chosen.
+/// Settings for choosing the next token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 takes the likeliest token.
@@ -75,7 +75,7 @@ impl Sampling {
 pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
-    /// How often each token was generated; 0 for tokens that occur only in the prompt. Empty if no penalty is set.
+    /// Number of times that each token was generated; 0 for tokens that occur only in the prompt. Empty if no penalty is set.
     occurred: HashMap<u32, u32>,
 }
 

@@ -1,5 +1,6 @@
 //! Errors of training steps.
 
+use super::ranks::link::LinkError;
 use crate::gpu::GpuError;
 
 /// An error that stops a run.
@@ -8,11 +9,14 @@ pub enum TrainError {
     /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    /// The processes that train together cannot go on.
+    #[error(transparent)]
+    Ranks(#[from] LinkError),
     /// The loss, the gradient or a hidden state is infinite or NaN. The adapter was not updated.
     #[error(
         "step {step}: the loss is {loss}, the gradient norm {grad_norm}, and {rows} of {loss_tokens} loss tokens overflowed; \
-         expected finite numbers. The adapter was not updated by this step. Lower train.learning_rate, set \
-         train.max_grad_norm, or allow such steps to be skipped with train.max_skipped_steps"
+         expected finite numbers. The adapter was not updated by this step. Lower train.learning_rate, or allow such steps to \
+         be skipped with train.max_skipped_steps"
     )]
     NotFinite {
         /// Optimizer step, from 1.
@@ -40,7 +44,7 @@ pub enum TrainError {
     /// A hidden state of the validation samples is infinite or NaN.
     #[error(
         "validation after step {step}: the hidden states or logits of {rows} of {tokens} tokens are not finite, so the loss is \
-         meaningless. Lower train.learning_rate"
+         meaningless"
     )]
     ValidationNotFinite {
         /// Optimizer steps so far.
@@ -49,6 +53,21 @@ pub enum TrainError {
         rows: usize,
         /// Loss tokens of the validation samples.
         tokens: usize,
+    },
+    /// The loss rose far above its start.
+    #[error(
+        "step {step}: the run has diverged: the mean loss of the last {over} steps is {mean:.2}, and it was {start:.2} at the \
+         start. Lower train.learning_rate, or set train.stop_if_diverged = false to go on anyway"
+    )]
+    Diverged {
+        /// Optimizer step, from 1.
+        step: usize,
+        /// Number of the recent steps.
+        over: usize,
+        /// Mean loss of the recent steps.
+        mean: f64,
+        /// Loss at the start.
+        start: f64,
     },
     /// No step changed the adapter.
     #[error(

@@ -34,6 +34,28 @@ impl LossTotals {
         self.loss_sum / self.tokens as f64
     }
 
+    /// Length of [`LossTotals::to_bytes`].
+    pub(crate) const BYTES: usize = 32;
+
+    /// For another process.
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let counts = [self.tokens, self.right, self.not_finite].map(|count| count as u64);
+        let words = [self.loss_sum.to_bits()].into_iter().chain(counts);
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Reads the bytes of [`LossTotals::to_bytes`].
+    pub(crate) fn from_bytes(bytes: &[u8]) -> LossTotals {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(words[index]);
+        LossTotals {
+            loss_sum: f64::from_bits(word(0)),
+            tokens: word(1) as usize,
+            right: word(2) as usize,
+            not_finite: word(3) as usize,
+        }
+    }
+
     /// `e` to the mean loss.
     pub fn perplexity(&self) -> f64 {
         self.loss().exp()
@@ -51,8 +73,8 @@ impl Trainer<'_> {
     pub async fn dry_pass(&self, batches: &[MicroBatch]) -> Result<LossTotals, TrainError> {
         let mut totals = LossTotals::default();
         for batch in batches {
-            let step = Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch.clone()] };
-            self.accumulate(&step, 0).await?;
+            let step = Step::of(batch.clone());
+            self.accumulate_mean(&step, 0, 0..1).await?;
             totals += self.read_totals(step.loss_tokens).await?;
         }
         Ok(totals)
@@ -102,7 +124,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// Where a micro-batch writes its losses, from row `offset` of the step on.
+    /// Buffers into which a micro-batch writes its losses, from row `offset` of the step on.
     pub(super) fn losses(&self, offset: usize) -> Losses<'_> {
         Losses { buffer: &self.losses, verdicts: &self.row_status, offset }
     }

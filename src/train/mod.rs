@@ -1,9 +1,13 @@
 //! Training on the device: the optimizer step, the learning-rate schedule, and warnings about a run that goes wrong.
 
+mod compare;
+pub mod displacement;
+pub mod divergence;
 mod error;
 mod evaluate;
 mod exchange;
 pub mod objective;
+pub mod ranks;
 pub mod schedule;
 mod settings;
 pub mod trainer;
@@ -12,6 +16,6 @@ pub mod watch;
 pub use crate::data::batch::Capacity;
 pub use error::TrainError;
 pub use evaluate::LossTotals;
-pub use exchange::{Alone, Exchange};
+pub use exchange::{Exchange, Times};
 pub use settings::{Dropout, Optimizer, OptimizerKind};
 pub use trainer::{Snapshot, StepReport, Trainer};

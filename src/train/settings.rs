@@ -15,7 +15,7 @@ pub enum OptimizerKind {
     Sgd,
 }
 
-/// How gradients become updates.
+/// The rule that turns gradients into updates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimizer {
     /// AdamW's settings; `None` for plain gradient descent.

@@ -1,11 +1,14 @@
 //! Optimizer steps: micro-batches forward and backward, one update, one read-back.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::exchange::{Alone, Exchange};
-use super::objective::Objective;
+use super::exchange::{Exchange, Times};
+use super::objective::{Objective, PreferenceMetrics, mean_coefficients};
+use super::ranks::Ranks;
 use super::{Capacity, Dropout, Optimizer, TrainError};
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::config::Config;
@@ -20,7 +23,7 @@ use crate::ops::update_norm::Taken;
 /// The result of an optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Mean loss over all loss tokens of the step, before the update.
+    /// The objective of the step before the update: for examples the mean loss over all loss tokens.
     pub loss: f64,
     /// Fraction of loss tokens whose target was the most likely token, before the update.
     pub accuracy: f64,
@@ -28,6 +31,8 @@ pub struct StepReport {
     pub grad_norm: f64,
     /// L2 norm of the update divided by that of the updated adapter.
     pub update_ratio: f64,
+    /// Measurements of the comparisons, for objectives that compare samples.
+    pub preference: PreferenceMetrics,
 }
 
 /// Everything that an optimizer step changes, in host memory: the contents of a checkpoint.
@@ -53,7 +58,10 @@ pub struct Trainer<'a> {
     // One value per loss token of the step:
     pub(super) losses: wgpu::Buffer,
     pub(super) row_status: wgpu::Buffer,
-    coefficients: wgpu::Buffer,
+    pub(super) coefficients: wgpu::Buffer,
+    pub(super) objective: Objective,
+    /// KTO's estimate for the current step.
+    pub(super) kl: Mutex<Option<f64>>,
     /// First micro-batch of the next step, to be uploaded while this step is computed.
     announced: Mutex<Option<MicroBatch>>,
     /// A micro-batch that is on the device already.
@@ -61,8 +69,11 @@ pub struct Trainer<'a> {
     /// Updates so far; skipped steps do not count.
     updates: AtomicU64,
     capacity: Capacity,
-    dropout: Dropout,
+    pub(super) dropout: Dropout,
     plan: Plan,
+    ranks: Rc<Ranks>,
+    /// `None` for steps of one share, and while it is in use.
+    exchange: Mutex<Option<Exchange>>,
 }
 
 impl<'a> Trainer<'a> {
@@ -93,6 +104,8 @@ impl<'a> Trainer<'a> {
             losses: gpu.buffer("losses", per_row)?,
             row_status: gpu.buffer("row status", per_row)?,
             coefficients: gpu.buffer("coefficients", per_row)?,
+            objective: Objective::CrossEntropy,
+            kl: Mutex::new(None),
             announced: Mutex::new(None),
             uploaded: Mutex::new(None),
             updates: AtomicU64::new(0),
@@ -100,10 +113,35 @@ impl<'a> Trainer<'a> {
             capacity,
             dropout,
             plan,
+            ranks: Rc::new(Ranks::alone()),
+            exchange: Mutex::new(None),
         })
     }
 
-    /// One optimizer step on one device; `number` counts from 1.
+    /// Sets the objective. It is the mean cross entropy otherwise.
+    pub fn with_objective(self, objective: Objective) -> Trainer<'a> {
+        Trainer { objective, ..self }
+    }
+
+    /// Cuts every step into `shares` shares, which `ranks` compute together. With one share nothing changes.
+    pub fn share(&mut self, ranks: &Rc<Ranks>, shares: usize) -> Result<(), TrainError> {
+        let new = (shares > 1).then(|| Exchange::new(ranks.clone(), shares, self.adapter.gradient_values()));
+        self.exchange = Mutex::new(new.transpose()?);
+        self.ranks = ranks.clone();
+        Ok(())
+    }
+
+    /// The processes that train together.
+    pub fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
+    /// The time that the parts of the steps so far took; `None` for steps of one share.
+    pub fn times(&self) -> Option<Times> {
+        self.exchange.lock().expect("lock is not poisoned").as_ref().map(|exchange| exchange.times().clone())
+    }
+
+    /// One optimizer step; `number` counts from 1.
     pub async fn step(
         &self,
         step: &Step,
@@ -111,23 +149,61 @@ impl<'a> Trainer<'a> {
         optimizer: &Optimizer,
         learning_rate: f64,
     ) -> Result<StepReport, TrainError> {
-        self.accumulate(step, number).await?;
-        Alone.exchange(self).await?;
+        self.sum_gradients(step, number).await?;
         self.apply(step, number, optimizer, learning_rate).await
     }
 
-    /// Adds up the gradients of all micro-batches of a step, starting from zero. Dropout uses the masks of step `number`.
-    pub async fn accumulate(&self, step: &Step, number: u64) -> Result<(), TrainError> {
+    /// The gradients of a whole step, of all its shares.
+    async fn sum_gradients(&self, step: &Step, number: u64) -> Result<(), TrainError> {
+        self.find_kl(step).await?;
+        let Some(mut exchange) = self.take_exchange() else {
+            return self.accumulate(step, number, 0..step.micro_batches.len()).await;
+        };
+        exchange.sum(self, step, number).await?;
+        self.put_back(exchange);
+        Ok(())
+    }
+
+    fn take_exchange(&self) -> Option<Exchange> {
+        self.exchange.lock().expect("lock is not poisoned").take()
+    }
+
+    fn put_back(&self, exchange: Exchange) {
+        *self.exchange.lock().expect("lock is not poisoned") = Some(exchange);
+    }
+
+    /// Adds up the gradients of some micro-batches of a step, starting from zero. Dropout uses the masks of step `number`.
+    pub(super) async fn accumulate(
+        &self,
+        step: &Step,
+        number: u64,
+        micro_batches: Range<usize>,
+    ) -> Result<(), TrainError> {
         if step.loss_tokens == 0 {
             return Err(TrainError::NoLoss { step: number });
         }
         self.assert_fits(&step.micro_batches);
+        match &self.objective {
+            Objective::CrossEntropy => self.accumulate_mean(step, number, micro_batches).await,
+            Objective::Preference(preference) => {
+                self.accumulate_comparison(step, number, preference, micro_batches).await
+            }
+        }
+    }
+
+    /// Adds up the gradients of the mean cross entropy.
+    pub(super) async fn accumulate_mean(
+        &self,
+        step: &Step,
+        number: u64,
+        micro_batches: Range<usize>,
+    ) -> Result<(), TrainError> {
         let mut rec = Recorder::new(self.gpu);
         self.adapter.zero_gradients(&mut rec);
-        self.gpu.write(&self.coefficients, &Objective::CrossEntropy.coefficients(step.loss_tokens));
-        let mut offset = 0;
-        for (i, batch) in step.micro_batches.iter().enumerate() {
-            let inputs = self.inputs(batch).await?;
+        self.gpu.write(&self.coefficients, &mean_coefficients(step.loss_tokens));
+        let mut offset = step.rows_before(micro_batches.start);
+        for i in micro_batches {
+            let inputs = self.inputs(&step.micro_batches[i]).await?;
             let mask = self.dropout.mask(number, i);
             self.forward_backward(&mut rec, &inputs, &self.losses(offset), mask).await?;
             rec.submit()?;
@@ -149,8 +225,11 @@ impl<'a> Trainer<'a> {
         let update = self.update(&mut rec, step.loss_tokens, optimizer, learning_rate);
         rec.submit()?;
         self.upload_announced().await?;
-        let loss = self.mean_loss(step).await?;
+        let (loss, preference) = self.loss(step).await?;
         let state = self.gpu.read::<ClipState>(&self.adapter.clip.state, 1).await?[0];
+        if let Some(exchange) = &*self.exchange.lock().expect("lock is not poisoned") {
+            exchange.check(number, &state)?;
+        }
         let grad_norm = f64::from(state.norm);
         if state.finite == 0.0 {
             let rows = state.not_finite as usize;
@@ -160,7 +239,7 @@ impl<'a> Trainer<'a> {
         self.updates.store(update, Ordering::Relaxed);
         let accuracy = f64::from(state.right) / step.loss_tokens as f64;
         let update_ratio = f64::from(state.update_norm) / f64::from(state.parameter_norm);
-        Ok(StepReport { loss, accuracy, grad_norm, update_ratio })
+        Ok(StepReport { loss, accuracy, grad_norm, update_ratio, preference })
     }
 
     /// Mean loss and every gradient of a step, without updating the adapter. Dropout uses the masks of step `number`.
@@ -169,14 +248,16 @@ impl<'a> Trainer<'a> {
         step: &Step,
         number: u64,
     ) -> Result<(f64, BTreeMap<Slot, Pair>), TrainError> {
-        self.accumulate(step, number).await?;
-        Ok((self.mean_loss(step).await?, self.adapter.read_gradients(self.gpu).await?))
+        self.sum_gradients(step, number).await?;
+        Ok((self.loss(step).await?.0, self.adapter.read_gradients(self.gpu).await?))
     }
 
     /// Names the step after the next one: its first micro-batch is uploaded while the next step is computed. Affects speed
     /// only.
     pub fn announce(&self, step: &Step) {
-        *self.announced.lock().expect("lock is not poisoned") = step.micro_batches.first().cloned();
+        let exchange = self.exchange.lock().expect("lock is not poisoned");
+        let first = exchange.as_ref().map_or(0, |exchange| exchange.first(step));
+        *self.announced.lock().expect("lock is not poisoned") = step.micro_batches.get(first).cloned();
     }
 
     /// Compiles, in parallel, every kernel that steps with `optimizer` and evaluations over `batches` run. Returns how many
@@ -211,8 +292,7 @@ impl<'a> Trainer<'a> {
         let adapter = &self.adapter;
         let acts = &self.activations;
         self.model.forward(rec, inputs, adapter, acts, mask).await?;
-        self.head.backward(rec, self.model, inputs, acts, losses, &self.coefficients);
-        self.model.backward(rec, inputs, adapter, acts, mask).await
+        self.backward(rec, inputs, losses, mask).await
     }
 
     /// Records the update of a step with `loss_tokens`. Returns the update's number.
@@ -231,13 +311,18 @@ impl<'a> Trainer<'a> {
         update
     }
 
-    async fn mean_loss(&self, step: &Step) -> Result<f64, GpuError> {
+    /// The objective of the step whose gradients were accumulated last.
+    async fn loss(&self, step: &Step) -> Result<(f64, PreferenceMetrics), GpuError> {
         let losses = self.gpu.read::<f32>(&self.losses, step.loss_tokens).await?;
-        Ok(losses.iter().map(|&l| f64::from(l)).sum::<f64>() / step.loss_tokens as f64)
+        if let Some(preference) = self.objective.preference() {
+            return Ok(self.judge(step, preference, &losses));
+        }
+        let mean = losses.iter().map(|&l| f64::from(l)).sum::<f64>() / step.loss_tokens as f64;
+        Ok((mean, PreferenceMetrics::default()))
     }
 
     /// Uploads `batch`, unless it is on the device already.
-    async fn inputs(&self, batch: &MicroBatch) -> Result<Inputs, GpuError> {
+    pub(super) async fn inputs(&self, batch: &MicroBatch) -> Result<Inputs, GpuError> {
         let uploaded = self.uploaded.lock().expect("lock is not poisoned").take_if(|(of, _)| of == batch);
         match uploaded {
             Some((_, inputs)) => Ok(inputs),
@@ -245,7 +330,8 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    async fn upload_announced(&self) -> Result<(), GpuError> {
+    /// Uploads the announced micro-batch, once.
+    pub(super) async fn upload_announced(&self) -> Result<(), GpuError> {
         let Some(batch) = self.announced.lock().expect("lock is not poisoned").take() else { return Ok(()) };
         let inputs = Inputs::upload(self.gpu, self.model, &batch).await?;
         *self.uploaded.lock().expect("lock is not poisoned") = Some((batch, inputs));
@@ -319,7 +405,7 @@ impl<'a> Trainer<'a> {
         self.model.config()
     }
 
-    /// How the router distributed the tokens of the last micro-batch over the experts; `None` for dense models.
+    /// Distribution of the last micro-batch's tokens over the experts; `None` for dense models.
     pub async fn expert_loads(&self) -> Result<Option<Loads>, GpuError> {
         Loads::read(self.gpu, self.activations.first_experts()).await
     }

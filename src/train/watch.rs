@@ -1,6 +1,8 @@
 //! Warnings about a run that goes wrong while its numbers are still finite: spikes, updates that are too large, a rising
 //! loss.
 
+use super::divergence::{Diverged, Divergence};
+
 /// Weight of the previous value in the running means, which then cover about the last fifty steps.
 const DECAY: f64 = 0.98;
 /// Steps before the first warning: the first steps of a run are unlike all others.
@@ -73,9 +75,20 @@ pub struct Watch {
     lowest: Option<(usize, f64)>,
     /// The last step at which each kind of warning was given.
     warned: Vec<(Kind, usize)>,
+    divergence: Divergence,
 }
 
 impl Watch {
+    /// The figures of a run that has diverged; `validation` as in [`Divergence::diverged`].
+    pub fn diverged(&self, validation: Option<f64>) -> Option<Diverged> {
+        self.divergence.diverged(validation)
+    }
+
+    /// Takes into account that the following steps have other settings.
+    pub fn settings_changed(&mut self) {
+        self.divergence.settings_changed();
+    }
+
     /// Takes a step into account and returns warnings about it, usually none. Skipped steps must not be passed.
     pub fn step(&mut self, observed: &Observed) -> Vec<String> {
         let &Observed { step, loss, grad_norm, update_ratio } = observed;
@@ -94,6 +107,7 @@ impl Watch {
             found.push((Kind::LargeUpdate, text));
         }
         self.loss.push(loss);
+        self.divergence.step(loss);
         if grad_norm > 0.0 {
             self.log_norm.push(grad_norm.ln());
         }

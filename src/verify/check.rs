@@ -22,7 +22,7 @@ pub struct Verification {
     pub formats: Vec<Fidelity>,
 }
 
-/// How far the logits of an adapter reloaded from a file are from those of the adapter in memory.
+/// Distance of the logits of an adapter reloaded from a file from those of the adapter in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fidelity {
     /// The file's format.

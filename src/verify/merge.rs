@@ -13,7 +13,7 @@ pub const MAX_FRACTION_OF_EFFECT: f64 = 0.25;
 /// Divergence in nats that is always accepted: 4-bit quantization alone costs more.
 pub const ALWAYS_ACCEPTED: f64 = 0.01;
 
-/// How far a merged model is from its base with the adapter, beside the adapter's own effect.
+/// Distance of a merged model from its base with the adapter, beside the adapter's own effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeCheck {
     /// Divergence of the merged model from the base with the adapter.

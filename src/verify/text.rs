@@ -77,6 +77,7 @@ impl HeldOut {
                 ids: ids.into(),
                 labels: labels.into(),
                 origin: "the built-in text".into(),
+                side: Default::default(),
             }));
         }
         HeldOut::of_samples(&samples, vocab).expect("answers have loss tokens")
@@ -116,6 +117,7 @@ mod tests {
             ids: (0..n).collect(),
             labels: (0..n as i32).map(|id| if id < 3 { IGNORE } else { id }).collect(),
             origin: String::new(),
+            side: Default::default(),
         };
         let held_out =
             HeldOut::of_samples(&[sample(2), sample(700), sample(700), sample(9)], 100).expect("some");

@@ -26,7 +26,7 @@ pub struct Written {
 pub struct Exported {
     /// Path of the file or folder.
     pub place: PathBuf,
-    /// How close its logits are to those of the adapter in memory.
+    /// Distance of its logits from those of the adapter in memory.
     pub fidelity: Fidelity,
 }
 
@@ -72,7 +72,7 @@ pub async fn write_verified_by(
     for &format in formats {
         match write_and_read(temporary.path(), format, adapter, &config, options) {
             Ok((_, found)) => read.push((format, found)),
-            Err(error) => failed.push((format, Err(error))),
+            Err(error) => failed.push((format, Err(in_place(error, temporary.path(), dir)))),
         }
     }
     let Verification { effect, formats } = verify(trainer, adapter, &read, held_out).await?;
@@ -85,4 +85,15 @@ pub async fn write_verified_by(
     let mut formats: Vec<_> = formats.into_iter().map(|found| (found.format, export(found))).collect();
     formats.extend(failed);
     Ok(Written { effect, formats })
+}
+
+/// An error that names a file of the temporary folder, with the file's final path.
+fn in_place(error: adapter::Error, temporary: &Path, dir: &Path) -> adapter::Error {
+    match error {
+        adapter::Error::Write(mut error) => {
+            error.path = error.path.strip_prefix(temporary).map_or(error.path.clone(), |rest| dir.join(rest));
+            adapter::Error::Write(error)
+        }
+        error => error,
+    }
 }

@@ -10,6 +10,10 @@ pub fn bench_numbers(place: Place) {
         place.refused(&["bench", "tiny", flag, "0"], &format!("{flag} must be at least 1"));
     }
     place.refused(
+        &["bench", "tiny", "--batch=3", "--objective=dpo"],
+        "--objective dpo compares pairs of sequences; give an even --batch",
+    );
+    place.refused(
         &["bench", "tiny", "--sequence=1025"],
         "--sequence 1025 is longer than the context of tiny, 1024 tokens; lower it",
     );
@@ -25,7 +29,7 @@ pub fn bench_numbers(place: Place) {
     );
     place.refused(
         &["bench", "model.gguf", "--sweep=layers"],
-        "--sweep layers needs a published size (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found model.gguf",
+        "--sweep layers needs a published size (e2b, e4b, 12b, 26b-a4b, 31b, gemma3-270m, gemma3-1b, gemma3-4b, qwen3.5-0.8b, qwen3.5-2b, qwen3.5-4b, qwen3.5-9b, qwen3.5-27b, qwen3-0.6b, qwen3-4b, qwen3-8b, qwen3-30b-a3b, qwen2.5-0.5b, qwen2.5-7b, llama3.2-1b, llama3.1-8b, gpt-oss-20b, gpt-oss-120b, or tiny for a quick test), found model.gguf",
     );
     place.refused(
         &["bench", "tiny", "--sweep=tokens", "--sequence=63"],
@@ -44,6 +48,14 @@ pub fn bench(place: Place) {
     assert!(found["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{text}");
     let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2"]);
     assert!(text.contains("step       1 × 8 tokens, rank 2: "), "{text}");
+    for objective in ["dpo", "kto"] {
+        let step =
+            ["bench", "tiny", "--sequence=8", "--batch=2", "--steps=1", "--rank=2", "--json", "--objective"];
+        let text = place.run(&[&step[..], &[objective]].concat());
+        let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert_eq!(found["objective"], objective, "{text}");
+        assert!(found["first_loss"].as_f64().is_some_and(f64::is_finite), "{text}");
+    }
 }
 
 pub fn plan(place: Place) {

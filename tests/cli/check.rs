@@ -30,6 +30,14 @@ pub fn check(place: Place) {
     for part in expected {
         assert!(text.contains(part), "expected {part:?} in\n{text}");
     }
+    let at = |part: &str| text.find(part).expect("it is there");
+    assert!(at("loss tokens stand") < at("memory     "), "the sample comes before what takes long\n{text}");
+    let wide = place.run(&["check", "recipe.toml", "--set", "lora.rank=200"]);
+    assert!(
+        wide.contains("\nnotice     lora.rank = 200 is larger than the smaller side of ")
+            && wide.contains(" matrices (the smallest is "),
+        "{wide}"
+    );
     assert!(!text.contains("\ntime "), "steps are not timed with a software renderer\n{text}");
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
     let text = place.run(&["check", "recipe.toml", "--measure", "5"]);
@@ -74,5 +82,29 @@ pub fn closed_pipe(place: Place) {
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("the program ends");
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", texts(&output).1);
+    let error = texts(&output).1;
+    assert!(output.status.success() && error.is_empty(), "{error}");
+}
+
+pub fn learning_rate(place: Place) {
+    let check = |optimizer: &str| {
+        let set = format!("train.optimizer=\"{optimizer}\"");
+        place.run(&["check", "recipe.toml", "--lr", "--set", &set, "--set", "train.max_steps=8"])
+    };
+    for optimizer in ["adamw", "sgd"] {
+        let before = place.names("");
+        let shown = check(optimizer);
+        for part in ["tested     ", "smoothed loss against the learning rate", "page       recipe-lr.html"] {
+            assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+        }
+        assert!(shown.contains("advice     train.learning_rate = "), "{shown}");
+        let new: Vec<String> = place.names("").into_iter().filter(|name| !before.contains(name)).collect();
+        assert!(new.iter().all(|name| name == "recipe-lr.html"), "{new:?}");
+    }
+    let page = String::from_utf8(place.read("recipe-lr.html")).expect("UTF-8");
+    assert!(page.contains("<svg") && page.contains("train.learning_rate = "), "{page}");
+    place.refused(
+        &["check", "recipe.toml", "--lr", "--lr-page", "data.jsonl/page.html"],
+        "…data.jsonl/page.html…",
+    );
 }

@@ -36,24 +36,55 @@ pub fn init(place: Place) {
         &[
             "read       data.jsonl: JSON Lines, 4 prompt_completion",
             "lengths    … to … tokens; …",
+            "data.jsonl line 1; loss tokens stand between « and »:",
+            "proposal   … steps (8 epochs of 4 samples) at a learning rate of 4e-3: a base this small takes a high rate",
+            "notice     4 samples are few: …",
             "written    mine.toml",
-            "next       rullama-train check mine.toml; rullama-train mine.toml",
+            "next       rullama-train check mine.toml",
+            "           rullama-train mine.toml",
+            "           rullama-train chat tiny --adapter runs/mine --compare",
         ],
     );
     let recipe = String::from_utf8(place.read("mine.toml")).expect("UTF-8");
     has_lines(
         &recipe,
         &[
-            "# 4 samples with … tokens, the longest with … tokens; about 2 steps.",
+            "#:schema https://…/recipe.schema.json",
+            "# 4 samples with … tokens, the longest with … tokens; about … steps.",
+            "#   rullama-train mine.toml  … # trains; …",
             "base = \"tiny\"",
             "train = \"data.jsonl\"",
             "val_size = 0   …",
-            "max_seq_len = 256 …",
+            "max_seq_len = 128 …",
             "overlong = \"error\" …",
             "samples = ['Say \"hi\".'] …",
             "dir = \"runs/mine\"",
         ],
     );
+    place.write(
+        "pairs.jsonl",
+        "{\"prompt\": \"Hi!\", \"chosen\": \"Ahoy!\", \"rejected\": \"Good day.\"}\n".repeat(2)
+            + "{\"prompt\": \"Bye!\", \"chosen\": \"Aye!\", \"rejected\": \"Goodbye.\"}\n",
+    );
+    let text = place.run(&["init", "pairs.toml", "--base", "tiny", "--data", "pairs.jsonl"]);
+    has_lines(
+        &text,
+        &[
+            "proposal   … (3 epochs of 3 pairs) at a learning rate of 2e-4: preferences take a lower rate than examples",
+            "notice     preferences come after examples: …lora.init_from",
+            "notice     3 pairs are few: …",
+        ],
+    );
+    let pairs = String::from_utf8(place.read("pairs.toml")).expect("UTF-8");
+    has_lines(&pairs, &["objective = \"dpo\" …", "beta = 0.1 …", "sft_weight = 0.5 …"]);
+    let checked = place.run(&["check", "pairs.toml", "--set", "data.max_seq_len=64"]);
+    assert!(checked.contains("packed up to 128 tokens"), "two sides share a row: {checked}");
+    place.write(
+        "rated.jsonl",
+        "{\"prompt\": \"Hi!\", \"completion\": \"Ahoy!\", \"label\": true}\n".repeat(3),
+    );
+    place.run(&["init", "rated.toml", "--base", "tiny", "--data", "rated.jsonl"]);
+    has_lines(&String::from_utf8(place.read("rated.toml")).expect("UTF-8"), &["objective = \"kto\" …"]);
     // An existing recipe is only overwritten with --force.
     let again = ["init", "mine.toml", "--base", "tiny", "--data", "data.jsonl"];
     place.refused(&again, "mine.toml already exists; choose another name, or overwrite it with --force");
@@ -96,12 +127,59 @@ pub fn init(place: Place) {
             "val_size = 0.05 …",
             "max_seq_len = 1024 …",
             "overlong = \"drop\"   …# skips longer ones (1 sample); …",
+            "samples = [\"…\", \"…\", \"…\"] …",
+        ],
+    );
+    // Most samples are too long for the base.
+    place.write("most.jsonl", long.repeat(3) + DATA.lines().next().expect("a line"));
+    has_lines(
+        &place.run(&of("most.toml", "tiny", "most.jsonl")),
+        &[
+            "notice     3 of 4 samples are longer than 1024 tokens, which is all that tiny takes, and will be cut off there",
+        ],
+    );
+    has_lines(&String::from_utf8(place.read("most.toml")).expect("UTF-8"), &["overlong = \"truncate\" …"]);
+
+    // A base from Ollama: the way ends in Ollama. A table of 60 samples gives enough steps to teach a style.
+    place.stored_tiny("gemma4/e2b");
+    let rows: String = (0..60).map(|i| format!("What is {i} plus 1?,{} it is.\n", i + 1)).collect();
+    place.write("faq.csv", format!("question,answer\n{rows}"));
+    let text = place.run(&of("Cat faq.toml", "gemma4:e2b", "faq.csv"));
+    has_lines(
+        &text,
+        &[
+            "read       faq.csv: table, 60 prompt_completion",
+            "notice     faq.csv: \"question\" and \"answer\" are read as prompt and completion (60 samples)",
+            "proposal   … steps (… epochs of 60 samples) at a learning rate of 2e-4: a style takes about 60 steps at 2e-4; halve the \
+             rate if the validation loss rises",
+            "next       rullama-train check \"Cat faq.toml\"",
+            "           rullama-train \"Cat faq.toml\"",
+            "           rullama-train merge \"runs/Cat faq\" --base gemma4:e2b --ollama cat-faq",
+            "           ollama run cat-faq",
+        ],
+    );
+    let steps: usize = text
+        .split("proposal   ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{text}"));
+    assert!((60..=200).contains(&steps), "{text}");
+    let recipe = String::from_utf8(place.read("Cat faq.toml")).expect("UTF-8");
+    has_lines(
+        &recipe,
+        &[
+            "#   rullama-train merge \"runs/Cat faq\" --base gemma4:e2b --ollama cat-faq …# puts the result into Ollama",
+            "learning_rate = 2e-4 …",
+            "samples = [\"What is … plus 1?\", \"What is … plus 1?\", \"What is … plus 1?\"] …",
         ],
     );
 }
 
 /// A recipe that `init` writes passes `check`.
 pub fn init_trains(place: Place) {
+    place.write("pairs.jsonl", "{\"prompt\": \"Hi!\", \"chosen\": \"Ahoy!\", \"rejected\": \"Good day.\"}\n");
+    place.run(&["init", "pairs.toml", "--base", "tiny", "--data", "pairs.jsonl"]);
+    place.run(&["check", "pairs.toml"]);
     place.run(&["init", "mine.toml", "--base", "tiny", "--data", "data.jsonl"]);
     let text = place.run(&["check", "mine.toml"]);
     has_lines(
@@ -118,7 +196,7 @@ pub fn inspect_models(place: Place) {
             &[
                 &format!("model      {name}"),
                 "file       GGUF 3, 4.1 MiB: gemma4, …",
-                "weights    Q6_K 2.3 MiB in 5 tensors, Q4_K …",
+                "weights    Q4_K_M: Q6_K 2.3 MiB in 5 tensors, Q4_K …",
                 "template   in the file, … characters",
                 "shape      4 layers, width 256, context 1 024, vocabulary 2 048; 2 sliding-window and 2 full-attention layers, \
                  2 of them share another layer's keys and values",
@@ -128,15 +206,26 @@ pub fn inspect_models(place: Place) {
         );
     }
     let mut other = GgufWriter::gemma4();
-    other.set("general.architecture", rullama_train::base::gguf::value::Value::String("llama".into()));
+    other.set("general.architecture", rullama_train::base::gguf::value::Value::String("mamba".into()));
     place.write("llama.gguf", other.bytes());
     has_lines(
         &place.run(&["inspect", "llama.gguf"]),
-        &["file       GGUF 3, …: llama…", "training   not possible: llama.gguf: …`llama`…"],
+        &["file       GGUF 3, …: mamba…", "training   not possible: llama.gguf: …`mamba`…"],
     );
     place.write("cut.gguf", &std::fs::read(TINY).expect("the tiny model")[..10_000]);
     place.refused(&["inspect", "cut.gguf"], "cut.gguf: …download the file again");
     place.refused(&["inspect", "no.such"], "no.such: …");
+    place.write("report.html", "<!doctype html>");
+    place.refused(
+        &["inspect", "report.html"],
+        "report.html is a report; open it in a browser, or use `rullama-train inspect .` for its run",
+    );
+    place.stored_tiny("gemma4/e2b");
+    place.refused(
+        &["inspect", "gemma4:e2"],
+        "gemma4:e2: is no existing file, and Ollama has no such model in store, …; found there: gemma4:e2b; did you mean \
+         gemma4:e2b? Otherwise run `ollama pull` with a tag that exists, set OLLAMA_MODELS, or name a .gguf file",
+    );
     place.refused(
         &["inspect", "recipe.toml"],
         "recipe.toml is a recipe; use `rullama-train check recipe.toml`",
@@ -157,6 +246,33 @@ pub fn inspect_adapters(place: Place) {
     );
 
     place.write("other.gguf", other_tiny());
+    // A foreign adapter: the model that it was trained on comes first, and the list of its tensors is bounded.
+    let config = r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16, "base_model_name_or_path": "meta-llama/Llama-3.2-1B"}"#;
+    place.write("foreign/adapter_config.json", config.replace("}", ", \"use_dora\": true}"));
+    let names: Vec<String> =
+        (0..16).map(|i| format!("base_model.model.model.layers.{i}.mlp.other_proj.lora_A.weight")).collect();
+    let data = [0u8; 4];
+    let tensors = names.iter().map(|name| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![1, 1], &data);
+        (name.clone(), view.expect("a tensor"))
+    });
+    let bytes = safetensors::serialize(tensors, None).expect("sound");
+    place.write("foreign/adapter_model.safetensors", bytes);
+    has_lines(
+        &place.run(&["inspect", "foreign"]),
+        &[
+            "adapter    foreign: PEFT folder",
+            "trained on meta-llama/Llama-3.2-1B",
+            "variant    DoRA, which this program cannot load: it trains and loads plain LoRA",
+        ],
+    );
+    place.write("foreign/adapter_config.json", config);
+    let output =
+        place.command(&["inspect", "foreign", "--base", "tiny"]).output().expect("the program starts");
+    let error = texts(&output).1;
+    let start = "error: foreign/adapter_model.safetensors: it was trained on meta-llama/Llama-3.2-1B and does not fit tiny: ";
+    assert!(error.starts_with(start) && error.chars().count() < 450, "{error}");
+
     place.write("empty/adapter_config.json", "{}");
     place.refused(&["inspect", "empty"], "…empty…");
 }
@@ -219,6 +335,21 @@ pub fn inspect_runs(place: Place) {
             "adapter    run/checkpoint-2: PEFT folder",
         ],
     );
+    // The folders that export writes, and a folder of runs.
+    for (format, path, kind) in
+        [("mlx", "ex_mlx/mlx", "mlx-lm folder"), ("gguf-lora", "ex_gguf/adapter.gguf", "GGUF LoRA")]
+    {
+        let folder = path.split('/').next().expect("a folder");
+        place.run(&["export", "run", "--to", format, "--base", "tiny", "--out", folder, "--unverified"]);
+        has_lines(&place.run(&["inspect", folder]), &[&format!("adapter    {path}: {kind}")]);
+    }
+    place.write("all/notes.txt", "");
+    std::fs::rename(place.dir.join("run"), place.dir.join("all/run")).expect("moved");
+    has_lines(
+        &place.run(&["inspect", "all"]),
+        &["run        all/run: finished, after step 2 of 2", "adapter    all/run: PEFT folder"],
+    );
+    std::fs::rename(place.dir.join("all/run"), place.dir.join("run")).expect("moved");
     let state = place.read("run/checkpoint-2/optimizer.safetensors");
     place.write("run/checkpoint-2/optimizer.safetensors", &state[..99]);
     place.refused(

@@ -13,13 +13,13 @@ pub fn exports(place: Place) {
             assert!(text.lines().any(|line| matches(line, part)), "expected {part:?} in\n{text}");
         }
     };
-    let effect = "effect     KL divergence …, lowers the loss by …, over … tokens";
+    let effect = "effect     picks another word than the base in … % of … places (validation samples), KL divergence …; lowers the loss there by …";
     has_lines(
         &text,
         &[
             effect,
             "exported   run: peft, reloaded: identical logits",
-            "exported   run/adapter-f16.gguf: gguf-lora-f16, reloaded: logits differ by … of the adapter's effect",
+            "exported   run/adapter-f16.gguf: gguf-lora-f16, reloaded: rounding changes the adapter's effect by … %",
         ],
     );
 
@@ -28,19 +28,29 @@ pub fn exports(place: Place) {
     let without = ["--set", "lora.target_modules=['attn_q']", "--set", "output.dir=q"];
     place.run(&[&["recipe.toml"], &without[..]].concat());
     let q = ["export", "q", "--to", "mlx", "--to", "rullama-v0", "--out", "other"];
-    for on in [&[][..], &["--recipe", "recipe.toml"], &["--data", "data.jsonl"]] {
+    let given = [
+        (&[][..], "8 built-in questions, not your data"),
+        (&["--recipe", "recipe.toml", "--force"], "validation samples of recipe.toml"),
+        (&["--data", "data.jsonl", "--force"], "data.jsonl"),
+    ];
+    for (on, place_of) in given {
         let text = place.run(&[&q[..], on].concat());
         has_lines(
             &text,
             &[
-                "effect     KL divergence …",
+                &format!("effect     … places ({place_of}), KL divergence …"),
+                "next       rullama-train chat tiny --adapter other/mlx --compare",
                 "exported   other/mlx: mlx, reloaded: identical logits",
                 "exported   other/rullama-v0.safetensors: rullama-v0, reloaded: identical logits",
             ],
         );
     }
     // A format that cannot hold the adapter does not prevent the others.
-    let output = place.command(&export).output().expect("the program starts");
+    place.refused(
+        &export,
+        "other/mlx already exists; choose another folder with --out, or overwrite it with --force",
+    );
+    let output = place.command(&[&export[..], &["--force"]].concat()).output().expect("the program starts");
     let (stdout, stderr) = texts(&output);
     assert!(!output.status.success() && stderr.contains("cannot hold inp_gate and proj"), "{stderr}");
     assert!(stdout.contains("other/mlx: mlx, reloaded"), "{stdout}");
@@ -66,12 +76,13 @@ pub fn exports(place: Place) {
     has_lines(
         &text,
         &[
-            "divergence KL divergence …, over … tokens",
-            "effect     … (the adapter's own effect, for comparison)",
+            "compared   the merged model picks another word than the base with the adapter in … % of 116 places (8 built-in …",
+            "effect     the adapter picks another word than the base in …",
         ],
     );
-    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf", "--unverified"]);
-    has_lines(&text, &["divergence not measured (--unverified)"]);
+    let text =
+        place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf", "--unverified", "--force"]);
+    has_lines(&text, &["compared   no: … (--unverified)"]);
 
     // A run with a useless result is an error, but its adapter is kept.
     let wild = ["recipe.toml", "--set", "train.learning_rate=1", "--set", "output.dir=wild"];

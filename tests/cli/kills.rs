@@ -1,6 +1,8 @@
 //! Runs that are killed dozens of times at random moments and end with the same bytes as an uninterrupted run.
 
 use std::fs;
+#[cfg(unix)]
+use std::process::Child;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -8,17 +10,21 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::Place;
+#[cfg(unix)]
+use super::resume::signal;
 use super::resume::{assert_same, lines, start_until};
 
 /// One sample per step, and nothing else.
 const PLAIN: [&str; 5] =
     ["train.max_steps=24", "data.packing=false", "eval.steps=10", "output.save_steps=1", "lora.dropout=0"];
-/// Gradient accumulation, dropout, packed rows, several epochs, replies, and keeping the best adapter.
-const EVERYTHING: [&str; 9] = [
+/// Gradient accumulation, dropout, some layers and ranks, packed rows, several epochs, replies, and keeping the best adapter.
+const EVERYTHING: [&str; 11] = [
     "train.epochs=3",
     "train.batch_size=2",
     "train.gradient_accumulation_steps=2",
     "lora.dropout=0.2",
+    "lora.layers=[0, \"last 3\"]",
+    "lora.rank_pattern={ q_proj = 2, down_proj = 6 }",
     "data.max_seq_len=96",
     "eval.steps=5",
     "eval.samples=[\"Hello!\"]",
@@ -104,4 +110,84 @@ fn samples(n: usize) -> String {
         format!("{{\"prompt\": \"Say {i}: {words}.\", \"completion\": \"{words}, {i}. Ahoy!\"}}\n")
     };
     (0..n).map(sample).collect()
+}
+
+/// Interrupted merges and exports leave nothing behind. What a killed one left is removed by the next, which leaves one in progress alone.
+#[cfg(unix)]
+pub fn merges(place: Place) {
+    place.run(&["recipe.toml", "--quiet"]);
+    // With --force, as they share a Modelfile.
+    let merge = |out| ["merge", "run", "--base", "tiny", "--out", out, "--force"];
+    let mut slow = started(&place, &merge("slow.gguf"), 1);
+    signal(&slow, "STOP");
+    let mut killed = started(&place, &merge("killed.gguf"), 2);
+    killed.kill().expect("killed");
+    killed.wait().expect("it is gone");
+    assert_eq!(folders(&place).len(), 2);
+    assert_eq!(unfinished(&place).len(), 4, "each has a lock");
+    place.run(&merge("merged.gguf"));
+    assert_eq!(folders(&place).len(), 1, "the folder of the one that is still at work");
+    signal(&slow, "CONT");
+    assert!(slow.wait().expect("it ends").success());
+    assert_eq!(place.read("slow.gguf"), place.read("merged.gguf"));
+
+    let export = ["export", "run", "--to", "mlx", "--to", "gguf-lora", "--out", "other"];
+    for arguments in [&merge("stopped.gguf")[..], &export] {
+        let mut stopped = started(&place, arguments, 1);
+        signal(&stopped, "INT");
+        assert_eq!(stopped.wait().expect("it ends").code(), Some(130), "{arguments:?}");
+        assert_eq!(unfinished(&place), Vec::<String>::new(), "{arguments:?}");
+    }
+    let names = place.names("");
+    let is_unwanted =
+        |name: &&String| ["stopped", "killed", "other"].iter().any(|start| name.starts_with(start));
+    assert_eq!(names.iter().find(is_unwanted), None);
+}
+
+/// A merge whose base becomes shorter ends with one error, and leaves nothing behind.
+#[cfg(target_os = "linux")]
+pub fn cut_base(place: Place) {
+    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let base = place.dir.join("model.gguf");
+    fs::copy(tiny, &base).expect("copied");
+    place.run(&["recipe.toml", "--quiet"]);
+    let cut = started(&place, &["merge", "run", "--base", "model.gguf", "--out", "merged.gguf"], 1);
+    signal(&cut, "STOP");
+    fs::File::options().write(true).open(base).and_then(|file| file.set_len(100_000)).expect("cut");
+    signal(&cut, "CONT");
+    let output = cut.wait_with_output().expect("it ends");
+    let error = "model.gguf became shorter while it was in use; restore it, and run the same command again";
+    assert_eq!(super::texts(&output).1, format!("error: {error}\n"));
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(unfinished(&place), Vec::<String>::new());
+    assert!(!place.dir.join("merged.gguf").exists());
+}
+
+/// Starts the program and waits until it uses this number of temporary folders.
+#[cfg(unix)]
+fn started(place: &Place, arguments: &[&str], folders_in_use: usize) -> Child {
+    let mut command = place.command(arguments);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    // A folder that holds a file is locked.
+    let is_used =
+        |name: &String| fs::read_dir(place.dir.join(name)).is_ok_and(|mut files| files.next().is_some());
+    while folders(place).iter().filter(|name| is_used(name)).count() < folders_in_use {
+        assert!(child.try_wait().expect("a child").is_none(), "{arguments:?} ended before it was seen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+/// Temporary folders in the working directory.
+#[cfg(unix)]
+fn folders(place: &Place) -> Vec<String> {
+    unfinished(place).into_iter().filter(|name| place.dir.join(name).is_dir()).collect()
+}
+
+/// Temporary files and folders in the working directory.
+#[cfg(unix)]
+fn unfinished(place: &Place) -> Vec<String> {
+    let entries = fs::read_dir(&place.dir).expect("it exists").flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(".unfinished")).collect()
 }

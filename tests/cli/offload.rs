@@ -57,13 +57,19 @@ pub fn offload(place: Place) {
     let write = |verb: &[&str], more: &[&str], file: &str| {
         let text = place.run(&[verb, &["--data", "rows.jsonl"], more].concat());
         let line = |start: &str| text.lines().find(|l| l.starts_with(start)).map(str::to_owned);
-        let found = (place.read(file), line("divergence "), line("effect "), line("exported "));
+        let found = (place.read(file), line("compared "), line("effect "), line("exported "));
         assert_eq!(line("offload ").is_some(), !more.is_empty(), "{text}");
         found
     };
     for (verb, file) in [
-        (&["merge", "run", "--base", &base, "--type=f32", "--out=out/merged.gguf"][..], "out/merged.gguf"),
-        (&["export", "run", "--base", &base, "--to=peft", "--out=out"], "out/adapter_model.safetensors"),
+        (
+            &["merge", "run", "--base", &base, "--type=f32", "--out=out/merged.gguf", "--force"][..],
+            "out/merged.gguf",
+        ),
+        (
+            &["export", "run", "--base", &base, "--to=peft", "--out=out", "--force"],
+            "out/adapter_model.safetensors",
+        ),
     ] {
         let resident = write(verb, &[], file);
         assert!(resident == write(verb, &["--offload-experts"], file), "{verb:?}");
@@ -71,17 +77,33 @@ pub fn offload(place: Place) {
 
     for (arguments, expected) in [
         (
-            &["recipe.toml", "--set", "train.memory_limit=0.001"][..],
+            &["recipe.toml", "--set", "output.dir=x", "--set", "train.memory_limit=0.001"][..],
             "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed and all experts \
              in host memory; lower data.max_seq_len or train.batch_size, or raise the limit\n",
         ),
         (
-            &["recipe.toml", "--set", "train.memory_limit=0.001", "--set", "train.offload_experts=false"],
+            &[
+                "recipe.toml",
+                "--set",
+                "output.dir=x",
+                "--set",
+                "train.memory_limit=0.001",
+                "--set",
+                "train.offload_experts=false",
+            ],
             "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed and \
              train.offload_experts = false; lower data.max_seq_len or train.batch_size, or raise the limit\n",
         ),
         (
-            &["recipe.toml", "--set", "model.base=tiny", "--set", "train.offload_experts=true"],
+            &[
+                "recipe.toml",
+                "--set",
+                "model.base=tiny",
+                "--set",
+                "train.offload_experts=true",
+                "--set",
+                "output.dir=x",
+            ],
             "error: train.offload_experts: tiny is not a mixture of experts; remove this setting\n",
         ),
         (

@@ -10,7 +10,7 @@ use super::{Place, serve, talk, texts};
 
 impl Place {
     fn pipelines(&self) -> PathBuf {
-        self.cache.path().join("rullama-train/pipelines")
+        self.cache.join("rullama-train/pipelines")
     }
 
     /// The file of the GPU. Expects that there is only one.
@@ -31,6 +31,7 @@ impl Place {
 }
 
 pub fn damaged(place: Place) {
+    let place = place.with_own_cache();
     let run = || {
         let bench = ["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"];
         let output = place.command(&bench).output().expect("the program starts");
@@ -70,6 +71,7 @@ pub fn damaged(place: Place) {
 }
 
 pub fn everywhere(place: Place) {
+    let place = place.with_own_cache();
     place.run(&["recipe.toml"]);
     fs::remove_dir_all(place.pipelines()).expect("training caches what it compiles");
     let run = |arguments: &[&str]| {
@@ -83,7 +85,7 @@ pub fn everywhere(place: Place) {
     let commands: [(&str, &dyn Fn() -> String); 5] = [
         ("train", &|| run(&["recipe.toml", "--fresh", "--quiet"])),
         ("eval", &|| run(&["eval", "recipe.toml", "--adapter=run"])),
-        ("export", &|| run(&["export", "run", "--to=gguf-lora", "--out=exported"])),
+        ("export", &|| run(&["export", "run", "--to=gguf-lora", "--out=exported", "--force"])),
         ("generate", &generate),
         ("chat", &|| talk::chat(&place, &[], "Hello!\n").1),
     ];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -37,18 +38,34 @@ pub struct Place {
     _temporary: TempDir,
     pub dir: PathBuf,
     /// The user's cache folder, which `contents` does not include.
-    pub cache: TempDir,
+    pub cache: PathBuf,
+    _own_cache: Option<TempDir>,
+}
+
+static SHARED_CACHE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes the cache folder that all places share, so that each kernel is compiled once. It is deleted with the result.
+pub fn share_cache() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    SHARED_CACHE.set(folder.path().into()).expect("called once");
+    folder
 }
 
 impl Place {
     pub fn new() -> Place {
         let temporary = tempfile::tempdir().expect("a temporary folder");
         let dir = temporary.path().canonicalize().expect("it exists");
-        let cache = tempfile::tempdir().expect("a temporary folder");
-        let place = Place { _temporary: temporary, dir, cache };
+        let cache = SHARED_CACHE.get().expect("made before the tests").clone();
+        let place = Place { _temporary: temporary, dir, cache, _own_cache: None };
         place.write("recipe.toml", RECIPE);
         place.write("data.jsonl", DATA);
         place
+    }
+
+    /// With a cache folder of its own, for tests of what is in it.
+    pub fn with_own_cache(self) -> Place {
+        let own = tempfile::tempdir().expect("a temporary folder");
+        Place { cache: own.path().into(), _own_cache: Some(own), ..self }
     }
 
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
@@ -57,17 +74,31 @@ impl Place {
         std::fs::write(path, contents).expect("written");
     }
 
+    /// Puts the tiny model into Ollama's store under this name (`gemma4/e2b`).
+    pub fn stored_tiny(&self, name: &str) {
+        let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+        let (bytes, digest) = (std::fs::read(tiny).expect("the tiny model"), "0".repeat(64));
+        let layer = serde_json::json!({
+            "mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{digest}"), "size": bytes.len(),
+        });
+        self.write(&format!("store/blobs/sha256-{digest}"), bytes);
+        let manifest = format!("store/manifests/registry.ollama.ai/library/{name}");
+        self.write(&manifest, serde_json::json!({ "layers": [layer] }).to_string());
+    }
+
     pub fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.dir.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// Every file and folder; files with their bytes.
+    /// Every file and folder; files with their bytes, except for locks, which name the last process that looked.
     pub fn contents(&self) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
         fn walk(dir: &Path, root: &Path, found: &mut BTreeMap<PathBuf, Option<Vec<u8>>>) {
             for entry in std::fs::read_dir(dir).expect("a folder") {
                 let path = entry.expect("an entry").path();
                 let name = path.strip_prefix(root).expect("inside").to_path_buf();
-                found.insert(name, path.is_file().then(|| std::fs::read(&path).expect("read")));
+                let is_lock = path.file_name().is_some_and(|name| name == ".lock");
+                let holds = path.is_file() && !is_lock;
+                found.insert(name, holds.then(|| std::fs::read(&path).expect("read")));
                 if path.is_dir() {
                     walk(&path, root, found);
                 }
@@ -89,7 +120,8 @@ impl Place {
         command.current_dir(&self.dir).args(arguments).stdin(Stdio::null());
         // No models from the user's Ollama store, and no warning from Mesa about a missing desktop.
         command.env("OLLAMA_MODELS", "store").env("HOME", &self.dir).env_remove("XDG_RUNTIME_DIR");
-        command.env("XDG_CACHE_HOME", self.cache.path());
+        // A new cache folder would make every command test the device anew.
+        command.env("XDG_CACHE_HOME", &self.cache).env("RULLAMA_SELF_TEST", "0");
         command
     }
 
@@ -139,9 +171,13 @@ impl Place {
     }
 }
 
+/// stdout, and stderr without the lines about work that took long, which a busy machine prints.
 pub fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
-    (text(&output.stdout), text(&output.stderr))
+    let stderr = text(&output.stderr);
+    let is_error = |line: &str| line.starts_with("error: "); // a long one is cut
+    let lines = stderr.split_inclusive('\n').filter(|line| is_error(line) || !line.ends_with(" …\n"));
+    (text(&output.stdout), lines.collect())
 }
 
 pub fn matches(text: &str, pattern: &str) -> bool {

@@ -38,7 +38,7 @@ pub fn recipes(place: Place) {
         &["no.toml"],
         &format!("cannot read the recipe {dir}/no.toml: No such file or directory (os error 2)"),
     );
-    place.refused(&["."], &format!("cannot read the recipe {dir}: Is a directory (os error 21)"));
+    place.refused(&["."], ". is a folder, expected a recipe; `rullama-train init` writes one");
 }
 
 pub fn overrides(place: Place) {
@@ -63,20 +63,17 @@ pub fn datasets(place: Place) {
     };
     let sound = DATA.lines().next().expect("a line");
     refused("", ": the file contains no sample; expected one JSON object per line");
-    refused(
-        &format!("{sound}\n\n{sound}\n"),
-        " line 2: the line is empty; expected a JSON object (empty lines are accepted only at the end)",
-    );
+    refused(&format!("{sound}\n\n3\n"), " line 3: expected a JSON object, found a number");
     refused(&format!("{sound}\n{}\n", &sound[..20]), " line 2: broken JSON at column 20: …");
     refused(
         &format!("{sound}\n{{\"words\": \"Ahoy!\"}}\n"),
-        " line 2: expected \"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \
-         \"input_ids\", found keys [words]",
+        " line 2: expected \"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"contents\", \
+         \"text\" or \"input_ids\", found keys [words]",
     );
     refused(
         r#"{"messages": [{"role": "pirate", "content": "Ahoy!"}]}"#,
         " line 1: message 1: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\", \
-         \"assistant\" or \"tool\"",
+         \"assistant\" or \"tool\" (or \"human\", \"model\", \"bot\")",
     );
     refused(
         r#"{"input_ids": [2, 3, 4], "labels": [-100, -100, -100]}"#,
@@ -85,8 +82,8 @@ pub fn datasets(place: Place) {
     let long = format!(r#"{{"input_ids": {0:?}, "labels": {0:?}}}"#, [5; 65]);
     refused(
         &long,
-        " line 1: the sample has 65 tokens, more than max_seq_len = 64; raise max_seq_len, shorten it, or set \
-         overlong to \"drop\" or \"truncate\"",
+        ": 1 of 1 sample is longer than max_seq_len = 64: line 1 has 65 tokens; raise data.max_seq_len (this base takes up to \
+         1024 tokens), or set data.overlong to \"drop\" or \"truncate\"",
     );
     place.write("data.jsonl", sound);
     place.refused(
@@ -115,7 +112,7 @@ pub fn models(place: Place) {
         |w| w.tensor("blk.0.attn_q.weight").ty = 99,
         "tensor blk.0.attn_q.weight has the unknown type 99, expected one of …; use another quantization",
     );
-    refused(|w| w.set("general.architecture", Value::String("llama".into())), "…`llama`…`gemma4`…");
+    refused(|w| w.set("general.architecture", Value::String("mamba".into())), "…`mamba`…`gemma4`…");
     refused(|w| w.set("gemma4.expert_count", Value::U32(300)), "…gemma4.expert_count…300…1 to 256…");
     let whole = GgufWriter::gemma4().bytes();
     place.write("model.gguf", &whole[..whole.len() / 2]);
@@ -135,8 +132,8 @@ pub fn ollama(place: Place) {
     place.write("store/manifests/registry.ollama.ai/library/gemma4/e4b", "{}");
     place.refused(
         &["recipe.toml", "--set", "model.base=gemma4:e2b"],
-        "gemma4:e2b: is no existing file, and Ollama has no such model in store, …; found there: gemma4:e4b…; run \
-         `ollama pull gemma4:e2b`, set OLLAMA_MODELS, or name a .gguf file",
+        "gemma4:e2b: is no existing file, and Ollama has no such model in store, …; found there: gemma4:e4b; did you mean \
+         gemma4:e4b? Otherwise run `ollama pull` with a tag that exists, set OLLAMA_MODELS, or name a .gguf file",
     );
     place.refused(
         &["recipe.toml", "--set", "model.base=gemma4:e4b"],
@@ -235,5 +232,46 @@ pub fn web(place: Place) {
         &["web", "--no-open"],
         "this program was built without the web page; run `web/build` in the source folder to build the page, then `cargo build \
          --release --features web`",
+    );
+}
+
+/// Words that are neither a command nor a recipe, and files that are something else.
+pub fn commands(place: Place) {
+    place.refused(
+        &["chekc", "recipe.toml"],
+        "`chekc` is neither a command nor a recipe; did you mean `check`?",
+    );
+    place.refused(
+        &["xyzzy"],
+        "`xyzzy` is neither a command nor a recipe; the commands are train, check, bench, …",
+    );
+    place.refused(
+        &["data.jsonl"],
+        "data.jsonl holds samples, not a recipe; `rullama-train init --data data.jsonl` writes a recipe for them",
+    );
+    place.write("list.json", "\n [{}]");
+    place.refused(&["check", "list.json"], "list.json holds samples, not a recipe; …");
+    place.write("model.gguf", "GGUF");
+    place.refused(&["train", "model.gguf"], "model.gguf is a model or an adapter, not a recipe; …");
+    place.write("a/adapter.safetensors", "");
+    place.refused(
+        &["a/adapter.safetensors"],
+        "a/adapter.safetensors is an adapter, not a recipe; `rullama-train inspect …",
+    );
+    place.refused(&["a"], "a is a folder, expected a recipe; `rullama-train init` writes one");
+    place.refused(&["missing.toml"], "cannot read the recipe …missing.toml: No such file…");
+    assert!(place.run(&["help", "train"]).contains("--continue-with-changes"));
+    let refused = |setting: &str, expected: &str| place.refused(&["recipe.toml", "--set", setting], expected);
+    refused(
+        "train.max_steps=4294967295",
+        "train.max_steps = 4294967295: a run has at most 1 000 000 steps; lower it",
+    );
+    refused(
+        "train.adam_epsilon=1e-300",
+        "…train.adam_epsilon = 1e-300: expected a number >= 1e-30, which f32 holds, and <= 1",
+    );
+    place.refused(
+        &["recipe.toml", "--set", "eval.keep_best=true", "--set", "data.val_size=0"],
+        "…eval.keep_best: it compares validation losses, but there are no validation samples; set data.valid or …",
     );
 }

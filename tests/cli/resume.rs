@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-use super::{DATA, Place, texts};
+use super::{DATA, Place, matches, texts};
 
 /// Six steps with a checkpoint after every second, and an evaluation in the middle.
 const SETTINGS: [&str; 12] = [
@@ -96,6 +96,46 @@ fn moments() -> Vec<Moment> {
     ]
 }
 
+/// A run that compares answers with a reference, killed at several moments and resumed, writes the same bytes.
+pub fn killed_preference(place: Place) {
+    let pair = |n: usize| {
+        let sum = n + 3;
+        format!(
+            "{{\"prompt\": \"{n} + 3 = ?\", \"chosen\": \"{sum}.\", \"rejected\": \"{n} plus 3 is {sum}. Ahoy!\"}}\n"
+        )
+    };
+    place.write("data.jsonl", (10..16).map(pair).collect::<String>());
+    let recipe = place.read("recipe.toml");
+    let recipe = String::from_utf8(recipe).expect("UTF-8").replace("[train]", "[train]\nobjective = \"dpo\"");
+    place.write("recipe.toml", recipe);
+    whole(&place);
+    let reference = |dir: &Path| dir.join("reference.bin").exists();
+    let chosen =
+        ["the first step", "the first checkpoint", "the third step", "the second evaluation", "the end"];
+    let later = moments().into_iter().filter(|(when, _)| chosen.contains(when));
+    for (when, reached) in std::iter::once(("the reference", Box::new(reference) as Box<_>)).chain(later) {
+        let mut child = start_until(&place, &arguments(&[]), when, reached);
+        child.kill().expect("killed");
+        child.wait().expect("it is gone");
+        place.run(&arguments(&[]));
+        assert_same(&place, when);
+        assert_eq!(place.read("run/reference.bin"), place.read("whole/reference.bin"), "{when}");
+        fs::remove_dir_all(place.dir.join("run")).expect("removed");
+    }
+    let metrics = String::from_utf8(place.read("whole/metrics.jsonl")).expect("UTF-8");
+    for name in ["rewards/margins", "logps/chosen", "eval_rewards/accuracies"] {
+        assert!(metrics.contains(&format!("\"{name}\":")), "{name}: {metrics}");
+    }
+    // A damaged file is computed again, before a run that goes on.
+    let mut child =
+        start_until(&place, &arguments(&[]), "the third step", |dir| lines(dir, "\"event\":\"step\"") >= 3);
+    child.kill().expect("killed");
+    child.wait().expect("it is gone");
+    place.write("run/reference.bin", "nothing");
+    place.run(&arguments(&[]));
+    assert_same(&place, "a damaged reference");
+}
+
 /// A run that is killed at any moment and resumed writes the same bytes as an uninterrupted one.
 pub fn killed(place: Place) {
     whole(&place);
@@ -139,32 +179,47 @@ pub fn killed(place: Place) {
 }
 
 #[cfg(unix)]
-fn signal(child: &Child, name: &str) {
+pub fn signal(child: &Child, name: &str) {
     let pid = child.id().to_string();
     let status = std::process::Command::new("kill").args(["-s", name, &pid]).status().expect("kill is there");
     assert!(status.success());
+}
+
+/// Sends signals to a run that has taken a step. Where the machine is slow, the run may be over by then.
+#[cfg(unix)]
+fn signalled(place: &Place, signals: &[&str]) -> (Output, String, String) {
+    // The command that resumes has no --fresh.
+    let child = start_until(place, &arguments(&["--fresh"]), "the first step", |dir| {
+        lines(dir, "\"event\":\"step\"") >= 1
+    });
+    // `timeout` sends two at once, which count as one.
+    signals.iter().for_each(|name| signal(&child, name));
+    let output = child.wait_with_output().expect("it ends");
+    let (stdout, stderr) = texts(&output);
+    (output, stdout, stderr)
 }
 
 /// SIGINT (Ctrl-C) and SIGTERM finish the step, save, and print how to resume.
 #[cfg(unix)]
 pub fn interrupted(place: Place) {
     whole(&place);
-    for name in ["INT", "TERM"] {
-        let child = start_until(&place, &arguments(&[]), "the third step", |dir| {
-            lines(dir, "\"event\":\"step\"") >= 3
-        });
-        signal(&child, name);
-        let output = child.wait_with_output().expect("it ends");
-        let (stdout, stderr) = texts(&output);
+    for (name, signals) in [("INT", &["INT"][..]), ("TERM", &["TERM", "TERM"]), ("HUP", &["HUP"])] {
+        let (output, stdout, stderr) = (0..5)
+            .map(|_| signalled(&place, signals))
+            .find(|(_, stdout, _)| stdout.contains("stopped "))
+            .expect(name);
         assert_eq!(output.status.code(), Some(130), "{stdout}\n{stderr}");
         assert_eq!(
             stderr,
             "\nstopping after this step; press Ctrl-C again to quit at once without saving it\n"
         );
-        let last = stdout.lines().last().unwrap_or_default();
         let step = lines(&place.dir.join("run"), "\"event\":\"step\"");
-        let how = "run the same command to resume (run)";
-        assert_eq!(last, format!("stopped    after step {step} of 6; {how}"), "{stdout}");
+        let last = format!(
+            "stopped    after step {step} of 6; saved in run\nresume     rullama-train recipe.toml --set train.max_steps=6 --set \
+             output.save_steps=2 --set eval.steps=3 --set 'eval.samples=[\"Hello!\"]' --set eval.max_new_tokens=2 --set \
+             lora.dropout=0.1\n"
+        );
+        assert!(stdout.ends_with(&last), "{stdout}");
         let status: Json = serde_json::from_slice(&place.read("run/run.json")).expect("JSON");
         assert_eq!(
             (status["status"].as_str(), status["step"].as_u64()),
@@ -177,19 +232,45 @@ pub fn interrupted(place: Place) {
     }
 }
 
-/// The second Ctrl-C quits at once.
+/// A second Ctrl-C, more than a second after the first, quits at once. Nothing but the lock of its process tells that a killed
+/// run is no longer running.
 #[cfg(unix)]
 pub fn interrupted_twice(place: Place) {
+    // One step that takes many seconds.
+    place.write("data.jsonl", DATA.repeat(150));
+    let slow =
+        ["recipe.toml", "--set", "data.packing=false", "--set", "train.gradient_accumulation_steps=590"];
     let mut child =
-        start_until(&place, &arguments(&[]), "the third step", |dir| lines(dir, "\"event\":\"step\"") >= 3);
-    // Two that come at once count as one.
+        start_until(&place, &slow, "the first step", |dir| lines(dir, "\"event\":\"evaluation\"") >= 1);
+    // The step begins.
+    std::thread::sleep(Duration::from_millis(300));
     while child.try_wait().expect("a child").is_none() {
         signal(&child, "INT");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(100));
     }
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130), "{:?}", texts(&output));
     assert!(!texts(&output).0.contains("stopped"), "{:?}", texts(&output));
+    let status =
+        || serde_json::from_slice::<Json>(&place.read("run/run.json")).expect("JSON")["status"].clone();
+    assert_eq!(status(), "interrupted");
+
+    place.write("data.jsonl", DATA);
+    let mut child = start_until(&place, &arguments(&["--fresh"]), "the first checkpoint", |dir| {
+        dir.join("checkpoint-2").exists()
+    });
+    let text = place.run(&["inspect", "run"]);
+    assert!(text.contains("run        run: running, 6 steps\n"), "{text}");
+    child.kill().expect("killed");
+    child.wait().expect("it is gone");
+    assert_eq!(status(), "running");
+    let text = place.run(&["inspect", "run"]);
+    assert!(text.contains("run        run: interrupted, 6 steps\n"), "{text}");
+    assert_eq!(status(), "interrupted");
+    place.refused(
+        &["chat", "tiny", "--adapter", "run"],
+        "run: the run has not written its adapter yet: it stopped after step …. Finish it, or use run/checkpoint-…",
+    );
     place.run(&arguments(&[]));
 }
 
@@ -201,21 +282,43 @@ fn stopped(place: &Place) {
     child.wait().expect("it is gone");
 }
 
+/// A checkpoint alone in a folder that no run has used, such as one downloaded from a browser, is resumed.
+fn copied(place: &Place) {
+    let [from, to] = ["run", "copied"].map(|name| place.dir.join(name).join("checkpoint-4"));
+    fs::create_dir_all(&to).expect("created");
+    for file in fs::read_dir(from).expect("there").flatten() {
+        fs::copy(file.path(), to.join(file.file_name())).expect("copied");
+    }
+    place.run(&arguments(&["--set", "output.dir=copied"]));
+    assert_eq!(place.read("copied/adapter_model.safetensors"), place.read("whole/adapter_model.safetensors"));
+}
+
 /// Settings that affect the results may not change in a resumed run; others may.
 pub fn changed(place: Place) {
     whole(&place);
     stopped(&place);
-    let refused = |more: &[&'static str], expected: &str| {
+    copied(&place);
+    let refused_with = |more: &[&'static str], expected: &str, next: &str| {
         let held = "run holds a run that was stopped after step 4 of 6 and differs from this one: ";
-        let next = ". Undo that to resume, choose another output.dir, or start over with --fresh";
-        place.refused(&arguments(more), &format!("{held}{expected}{next}"));
+        let rest = "choose another output.dir, or start over with --fresh";
+        place.refused(&arguments(more), &format!("{held}{expected}. Undo that to resume, {next}{rest}"));
     };
-    refused(&["--set", "train.learning_rate=2e-2"], "train.learning_rate was 0.01 and is 0.02");
-    refused(
-        &["--set", "train.seed=7", "--set", "lora.dropout=0"],
-        "lora.dropout was 0.1 and is 0.0; train.seed was 42 and is 7",
+    let refused = |more: &[&'static str], expected: &str| refused_with(more, expected, "");
+    let continuable = "continue with --continue-with-changes, ";
+    refused_with(
+        &["--set", "train.learning_rate=2e-2"],
+        "train.learning_rate was 0.01 and is 0.02",
+        continuable,
     );
-    refused(&["--set", "train.max_steps=7"], "train.max_steps was 6 and is 7");
+    let fixed = "train.seed was 42 and is 7; lora.dropout was 0.1 and is 0.0";
+    let seed = ["--set", "train.seed=7", "--set", "lora.dropout=0"];
+    refused(&seed, fixed);
+    refused(&[&seed[..], &["--continue-with-changes"]].concat(), fixed);
+    refused_with(&["--set", "train.max_steps=7"], "train.max_steps was 6 and is 7", continuable);
+    place.refused(
+        &arguments(&["--set", "train.max_steps=3", "--continue-with-changes"]),
+        "run holds a run that has taken 4 steps, more than the 3 of this one: train.max_steps was 6 and is 3. Raise …",
+    );
     place.write("data.jsonl", DATA.replace("Ahoy!", "Arrr!"));
     refused(
         &[],
@@ -230,13 +333,31 @@ pub fn changed(place: Place) {
     place.write("other.gguf", &other);
     refused(&["--set", "model.base=other.gguf"], "the base had digest … and now has …");
 
-    // The same base and the same samples elsewhere, other exports, evaluations and checkpoints.
+    // A byte between those that the fingerprint reads.
     other[last] ^= 1;
     place.write("same.gguf", &other);
+    let gguf = rullama_train::base::Gguf::open(&place.dir.join("same.gguf")).expect("sound");
+    let middle = gguf.tensor("token_embd.weight").expect("there").range.clone();
+    let middle = ((middle.start + middle.end) / 2) as usize + 40_000;
+    other[middle] ^= 1;
+    place.write("other.gguf", &other);
+    let output = place.command(&arguments(&["--set", "model.base=other.gguf"])).output().expect("it starts");
+    let found = texts(&output).1;
+    let changed = "error: other.gguf has changed since the run was stopped: the base's contents had digest … and now has …. Restore …\n";
+    assert!(matches(&found, changed), "{found}");
+
+    // The sound bytes again, with the time of the others: the digest that was cached for those does not count.
+    other[middle] ^= 1;
+    let file = || fs::File::options().append(true).open(place.dir.join("other.gguf")).expect("there");
+    let time = file().metadata().and_then(|found| found.modified()).expect("a time");
+    place.write("other.gguf", &other);
+    file().set_modified(time).expect("set");
+
+    // Base and samples moved elsewhere; other exports, evaluations and checkpoints.
     place.write("moved.jsonl", DATA);
     let text = place.run(&arguments(&[
         "--set",
-        "model.base=same.gguf",
+        "model.base=other.gguf",
         "--set",
         "data.train=moved.jsonl",
         "--set",
@@ -254,14 +375,86 @@ pub fn changed(place: Place) {
     assert!(place.read("run/adapter_model.safetensors") == place.read("whole/adapter_model.safetensors"));
     assert!(place.names("run").contains(&"adapter.gguf".to_string()));
 
-    // A finished run is replaced, and what is stopped can be.
-    let text = place.run(&arguments(&["--set", "train.seed=7"]));
-    assert!(!text.contains("resume"), "{text}");
-    assert!(place.read("run/adapter_model.safetensors") != place.read("whole/adapter_model.safetensors"));
     fs::remove_dir_all(place.dir.join("run")).expect("removed");
     stopped(&place);
     let text = place.run(&arguments(&["--fresh", "--set", "train.seed=7"]));
     assert!(!text.contains("resume"), "{text}");
+}
+
+/// A finished run is never changed unless its user says so: by extending or by replacing it.
+pub fn finished(place: Place) {
+    place.run(&["recipe.toml"]);
+    let before = place.contents();
+    let text = place.run(&["recipe.toml"]);
+    let expected = "finished   run: this run ended after step 2 of 2; nothing was changed\n\
+                    use        rullama-train chat tiny --adapter run --compare\n\
+                    extend     rullama-train recipe.toml --set train.max_steps=4 --continue-with-changes\n\
+                    replace    rullama-train recipe.toml --fresh\n";
+    assert_eq!(text, expected);
+    assert!(before == place.contents());
+    // An alias, and other settings that do not affect the result.
+    assert!(place.run(&["train", "recipe.toml", "--set", "eval.steps=1"]).starts_with("finished   run: "));
+    assert_eq!(place.run(&["recipe.toml", "--quiet"]), "");
+    let event: Json = serde_json::from_str(&place.run(&["recipe.toml", "--json"])).expect("JSON");
+    assert_eq!((event["event"].as_str(), event["step"].as_u64()), (Some("already_finished"), Some(2)));
+    let held = "run holds a finished run and differs from this one: ";
+    let refused = |more: &[&str], expected: &str| {
+        place.refused(&[&["recipe.toml"], more].concat(), &format!("{held}{expected}"));
+    };
+    refused(
+        &["--set", "train.learning_rate=1e-3"],
+        "train.learning_rate was 0.01 and is 0.001. Continue it with --continue-with-changes, choose another output.dir, or \
+         replace it with --fresh",
+    );
+    refused(
+        &["--set", "lora.rank=2", "--continue-with-changes"],
+        "lora.rank was 4 and is 2; lora.alpha was 8.0 and is 4.0. Start from its adapter with lora.init_from and another \
+         output.dir, choose another output.dir, or replace it with --fresh",
+    );
+    place.refused(
+        &["recipe.toml", "--continue-with-changes"],
+        "run holds a finished run, and nothing has changed; raise train.epochs or train.max_steps to continue it",
+    );
+
+    // Extended, with a lower rate; the changes are recorded.
+    let longer = ["recipe.toml", "--set", "train.max_steps=4", "--set", "train.learning_rate=1e-3"];
+    let text = place.run(&[&longer[..], &["--continue-with-changes"]].concat());
+    let changes = "train.max_steps was 2 and is 4; train.learning_rate was 0.01 and is 0.001";
+    assert!(text.contains(&format!("resume     continuing with changes: {changes}\n")), "{text}");
+    assert_eq!(place.metrics("run", "loss").len(), 4);
+    let run: Json = serde_json::from_slice(&place.read("run/run.json")).expect("JSON");
+    assert_eq!(
+        run["changes"],
+        serde_json::json!([{ "step": 2, "changes": changes.split("; ").collect::<Vec<_>>() }])
+    );
+    let resolved = String::from_utf8(place.read("run/recipe.resolved.toml")).expect("UTF-8");
+    assert!(
+        resolved.ends_with(&format!("# After step 2 the run was continued with changes: {changes}\n")),
+        "{resolved}"
+    );
+    assert_eq!(lines(&place.dir.join("run"), "continued with changes: "), 1);
+    assert!(place.run(&longer).starts_with("finished   run: this run ended after step 4 of 4"));
+
+    // Replaced as a whole: no file of the earlier run stays beside those of the new one.
+    let text = place.run(&["recipe.toml", "--fresh", "--set", "output.export=['gguf-lora']"]);
+    assert!(!text.contains("resume"), "{text}");
+    assert!(!place.names("run").contains(&"adapter_model.safetensors".to_string()));
+
+    // Without its checkpoints a run cannot be compared; an adapter from elsewhere is not replaced either.
+    fs::remove_dir_all(place.dir.join("run/checkpoint-2")).expect("removed");
+    place.refused(
+        &["recipe.toml"],
+        "run holds a finished run without its checkpoints, so it cannot be continued; choose another output.dir, or replace …",
+    );
+    place.write("foreign/adapter_model.safetensors", "weights");
+    place.refused(
+        &["recipe.toml", "--set", "output.dir=foreign"],
+        "foreign holds an adapter that no run has written there (adapter_model.safetensors); choose another output.dir, or …",
+    );
+    place.refused(
+        &["recipe.toml", "--set", "output.dir=new", "--continue-with-changes"],
+        "new holds no run to continue; leave out --continue-with-changes",
+    );
 }
 
 /// A damaged checkpoint is reported and the previous one is used. Without an intact one the run does not start.
@@ -287,10 +480,23 @@ pub fn damaged(place: Place) {
         &arguments(&[]),
         &format!("{damage}; run/checkpoint-2 is damaged: trainer_state.json: EOF …; no intact checkpoint is left in run. Start over with --fresh"),
     );
+    // A step that was changed on disk.
+    fs::remove_dir_all(place.dir.join("run")).expect("removed");
+    stopped(&place);
+    let state = String::from_utf8(place.read("run/checkpoint-4/trainer_state.json")).expect("UTF-8");
+    place.write("run/checkpoint-4/trainer_state.json", state.replace("\"updates\": 4", "\"updates\": 40"));
+    let text = place.run(&arguments(&[]));
+    assert!(
+        text.contains("trainer_state.json: it is not what was written: its SHA-256 differs; resuming from"),
+        "{text}"
+    );
+    assert_same(&place, "a changed state");
+    fs::remove_dir_all(place.dir.join("run")).expect("removed");
+    stopped(&place);
     place.write("run/checkpoint-4/trainer_state.json", r#"{"format": 7, "version": "3.1.4"}"#);
     place.refused(
         &arguments(&[]),
-        "run/checkpoint-4 was written by rullama-train 3.1.4 in format 7; this program reads format 1. Update the program, …",
+        "run/checkpoint-4 was written by rullama-train 3.1.4 in format 7; this program reads format 2. Update the program, …",
     );
 }
 
@@ -368,8 +574,15 @@ pub fn not_finite(place: Place) {
     let (stderr, status) = failed(&["train.max_steps=4"]);
     assert!(stderr.starts_with("error: step 2: the loss is "), "{stderr}");
     assert!(stderr.contains("the gradient norm NaN, and "), "{stderr}");
-    let saved = "The run is saved after step 1; run the same command to resume\n";
-    assert!(stderr.ends_with(saved), "{stderr}");
+    // This command would fail again.
+    assert!(
+        matches(
+            &stderr,
+            "…Resuming as it is would repeat this. Start over with a lower rate, `rullama-train recipe.toml … --set \
+             train.learning_rate=4e-3 --fresh`, or continue with it after step 1, `rullama-train … --continue-with-changes`\n"
+        ),
+        "{stderr}"
+    );
     assert_eq!(status.code(), Some(1));
     assert!(!place.names("run").contains(&"adapter_model.safetensors".to_string()));
     // The run resumes if such steps may be skipped, until there are too many.

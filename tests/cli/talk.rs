@@ -12,8 +12,8 @@ use super::{Place, texts};
 /// An adapter of rank 8 on every linear layer of the tiny base.
 pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
 pub const GREETING: &str = "Hello! How can I help you?";
-/// The reply with the adapter at weights from -3 to -10.
-pub const ADAPTED: &str = "Good to see you. How can I help you?";
+/// The reply with the adapter at weights from -12 to -14.
+pub const ADAPTED: &str = "Good to see you.";
 
 pub fn refusals(place: Place) {
     let generate = |arguments: &[&str], expected: &str| {
@@ -98,9 +98,9 @@ pub fn generate(place: Place) {
         let adapters: Vec<&str> = adapters.iter().map(String::as_str).collect();
         run(&[&["--prompt=Hello!"], &adapters[..]].concat())
     };
-    assert_eq!(with(&["-6"]), format!("{ADAPTED}\n"));
-    assert_eq!(with(&["-8", "5", "-3"]), format!("{ADAPTED}\n"));
-    assert_eq!(with(&["-6", "6"]), format!("{GREETING}\n"));
+    assert_eq!(with(&["-13"]), format!("{ADAPTED}\n"));
+    assert_eq!(with(&["-16", "9", "-6"]), format!("{ADAPTED}\n"));
+    assert_eq!(with(&["-13", "13"]), format!("{GREETING}\n"));
     assert_eq!(run(&["--prompt=Hello!", "--adapter", ADAPTER]), with(&["1"]));
 
     // The seed decides what is sampled.
@@ -154,7 +154,7 @@ pub fn chat_commands(place: Place) {
     assert_eq!(prompts.len(), 3, "{notes}");
     assert_eq!(cached, ["0 cached", "19 cached", "10 cached"], "{notes}");
 
-    let adapter = format!("--adapter={ADAPTER}=-6");
+    let adapter = format!("--adapter={ADAPTER}=-13");
     let (text, errors) =
         chat(&place, &[&adapter], "Hello!\n/adapter off\n/reset\nHello!\n/adapter on\n/adapter\n");
     let lines: Vec<&str> = text.lines().collect();
@@ -234,7 +234,7 @@ pub fn templates(place: Place) {
     place.write("bad.jinja", "{% if %}");
     place.refused(
         &["generate", "tiny", "--prompt=Hi", "--template=bad.jinja"],
-        "--template: the chat template cannot be read: …",
+        "--template: the chat template bad.jinja cannot be read: …",
     );
     place.refused(&["chat", "tiny", "--template=no.jinja"], "no.jinja: …");
     // An adapter of another model is refused without --allow-other-base.

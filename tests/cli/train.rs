@@ -14,6 +14,7 @@ pub fn train(place: Place) {
         "validation loss ",
         "  Hello!\n    before  ",
         "written    run\n",
+        "next       rullama-train chat tiny --adapter run --compare\n           rullama-train merge run --base tiny --ollama run\n",
     ] {
         assert!(text.contains(part), "expected {part:?} in\n{text}");
     }
@@ -53,8 +54,8 @@ pub fn train(place: Place) {
             );
         }
     }
-    place.run(&["recipe.toml", "--set", "train.seed=7"]);
-    assert_eq!(place.names("run"), files, "written over the earlier run");
+    place.run(&["recipe.toml", "--set", "train.seed=7", "--fresh"]);
+    assert_eq!(place.names("run"), files, "in place of the earlier run");
     let file = "adapter_model.safetensors";
     assert!(place.read(&format!("run/{file}")) != place.read(&format!("resolved/{file}")), "another seed");
 }
@@ -71,7 +72,7 @@ pub fn eval(place: Place) {
     let scores = |j: &Json, key: &str| -> Vec<f64> {
         j["results"].as_array().expect("a list").iter().filter_map(|r| r[key].as_f64()).collect()
     };
-    // The same kernels on the same numbers give the same bits.
+    // Equal kernels on equal numbers give equal bits.
     assert_eq!(scores(&base, "eval_loss"), [during[0]]);
     assert_eq!(scores(&adapted, "eval_loss"), during);
     assert_eq!(scores(&adapted, "eval_accuracy"), accuracy);
@@ -96,7 +97,7 @@ pub fn eval(place: Place) {
     assert!(difference.abs() < halves_differ, "{difference:e}");
     assert_eq!(json(&[])["notices"], serde_json::json!([]));
 
-    // The same model except for one bit of a norm.
+    // This model differs in one bit of a norm.
     place.write("other.gguf", other_tiny());
     let other = ["eval", "recipe.toml", "--set", "model.base=other.gguf", "--json", "--adapter", "run"];
     place.refused(

@@ -43,7 +43,7 @@ pub fn eval_files(place: Place) {
     }
     let text = place.run(&arguments);
     for part in
-        ["validation first.jsonl   loss ", "validation second.jsonl  loss ", "validation all           loss "]
+        ["eval       first.jsonl   loss ", "eval       second.jsonl  loss ", "eval       all           loss "]
     {
         assert!(text.contains(part), "{part}\n{text}");
     }
@@ -82,6 +82,7 @@ pub fn voices(place: Place) {
     assert_eq!(place.run(&["recipe.toml", "--quiet"]), "");
     let text = place.run(&[
         "recipe.toml",
+        "--fresh",
         "--json",
         "--set",
         "output.save_steps=1",
@@ -123,6 +124,8 @@ pub fn report(place: Place) {
         "<!doctype html>",
         "<svg",
         "prefers-color-scheme: dark",
+        "Words changed",
+        "rullama-train chat tiny --adapter run --compare",
         "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more",
     ] {
         assert!(html.contains(part), "the report has no {part}");
@@ -144,7 +147,7 @@ pub fn eval_overflow(place: Place) {
     // All of A and B, so that their product far exceeds f32.
     let data = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8")) as usize;
     for value in bytes[data..].as_chunks_mut().0 {
-        *value = (1e25 * f32::from_le_bytes(*value)).to_le_bytes();
+        *value = (1e13 * f32::from_le_bytes(*value)).to_le_bytes();
     }
     std::fs::write(&path, bytes).expect("written");
     let output =
@@ -177,4 +180,30 @@ pub fn changes_nothing(place: Place) {
     assert!(!place.dir.join("run/adapter_model.safetensors").exists());
     // Nothing prevents another attempt.
     place.run(&["recipe.toml"]);
+}
+
+/// Every event goes to the command of `log.hook`, and every step to `metrics.csv`. A hook that fails does not stop the run.
+#[cfg(unix)]
+pub fn log(place: Place) {
+    let settings =
+        ["recipe.toml", "--set", "log.csv=true", "--set", "log.hook=cat > $RULLAMA_RUN/events.jsonl"];
+    let text = place.run(&settings);
+    assert!(!text.contains("log.hook"), "{text}");
+    let events = String::from_utf8(place.read("run/events.jsonl")).expect("UTF-8");
+    let names: Vec<String> = events
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<Json>(line).expect("JSON")["event"].as_str().expect("text").to_owned()
+        })
+        .collect();
+    assert_eq!(names.join(" "), "start evaluation step step evaluation checkpoint finished");
+    let csv = String::from_utf8(place.read("run/metrics.csv")).expect("UTF-8");
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["step", "0", "1", "2", "2"]);
+    assert!(rows.iter().all(|row| row.len() == 10), "{csv}");
+    assert_eq!(rows[2][1], place.metrics("run", "loss")[0].to_string());
+
+    let failing = ["recipe.toml", "--fresh", "--set", "log.hook=exit 3"];
+    let text = place.run(&failing);
+    assert!(text.contains("notice     log.hook failed: exit status: 3; the run is not affected\n"), "{text}");
 }

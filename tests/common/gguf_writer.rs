@@ -1,5 +1,5 @@
 //! Writes GGUF files for tests, valid or with false contents. Use: `#[path = "common/gguf_writer.rs"] mod gguf_writer;`.
-#![allow(dead_code)] // each test uses a part
+#![allow(dead_code, reason = "each test uses a part")]
 
 use rullama_train::base::formats::random_blocks;
 use rullama_train::base::gguf::value::{Array, Value};
@@ -173,7 +173,7 @@ impl GgufWriter {
         w
     }
 
-    /// The same with four experts of width 32 beside every feed-forward block, two of which are active per token.
+    /// The tiny model with four experts of width 32 beside every feed-forward block, two of which are active per token.
     pub fn mixture() -> Self {
         let mut w = GgufWriter::gemma4();
         for (key, value) in
@@ -238,24 +238,34 @@ fn value(out: &mut Vec<u8>, value: &Value) {
 
 /// The element type, the count, the elements.
 fn array(out: &mut Vec<u8>, array: &Array) {
-    let mut head = |id: u32| {
-        out.extend(id.to_le_bytes());
-        out.extend((array.len() as u64).to_le_bytes());
+    let id: u32 = match array {
+        Array::U8(_) => 0,
+        Array::I8(_) => 1,
+        Array::U16(_) => 2,
+        Array::I16(_) => 3,
+        Array::U32(_) => 4,
+        Array::I32(_) => 5,
+        Array::F32(_) => 6,
+        Array::Bool(_) => 7,
+        Array::String(_) => 8,
+        Array::U64(_) => 10,
+        Array::I64(_) => 11,
+        Array::F64(_) => 12,
     };
+    out.extend(id.to_le_bytes());
+    out.extend((array.len() as u64).to_le_bytes());
     match array {
-        Array::U32(_) => head(4),
-        Array::I32(_) => head(5),
-        Array::F32(_) => head(6),
-        Array::Bool(_) => head(7),
-        Array::String(_) => head(8),
-        other => unimplemented!("write {other:?} when a test needs it"),
-    }
-    match array {
+        Array::U8(a) => out.extend(a),
+        Array::I8(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
+        Array::U16(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
+        Array::I16(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
         Array::U32(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
         Array::I32(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
         Array::F32(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
+        Array::U64(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
+        Array::I64(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
+        Array::F64(a) => a.iter().for_each(|x| out.extend(x.to_le_bytes())),
         Array::Bool(a) => a.iter().for_each(|&x| out.push(x.into())),
         Array::String(a) => a.iter().for_each(|x| string(out, x)),
-        _ => {}
     }
 }

@@ -1,5 +1,5 @@
 //! Reads the files that tests/golden/golden.py wrote.
-#![allow(dead_code)] // each test uses a part
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,18 @@ use rullama_train::adapter;
 use rullama_train::adapter::formats::peft::{self, Naming};
 use rullama_train::adapter::lora::{Adapter, Pair, Slot};
 use rullama_train::base::config::Config;
+use rullama_train::base::formats::{GgmlType, dequantize};
 use rullama_train::base::gguf::writer::{self, Entry};
+use rullama_train::base::quantize::quantize;
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, Sample};
 use safetensors::{Dtype, SafeTensors};
+
+/// The folders in tests/golden.
+pub const FOLDERS: [&str; 13] = [
+    "dense", "big", "ollama", "moe", "moe128", "qwen35", "qwen3", "qwen3moe", "qwen2", "llama", "gemma3",
+    "gpt-oss", "formats",
+];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.
 pub struct Golden {
@@ -44,19 +52,25 @@ impl Golden {
         let (rank, alpha) = (adapter.rank.to_string(), adapter.alpha.to_string());
         assert_eq!((&metadata["rank"], &metadata["alpha"]), (&rank, &alpha));
         for (name, values) in by_name(&adapter.pairs, base.config()) {
-            assert!(tensors[&format!("lora.{name}")] == values, "{name} is read as PEFT has it");
+            let stored = tensors.get(&format!("lora.{name}"));
+            assert!(stored.is_none_or(|stored| *stored == values), "{name} is read as PEFT has it");
         }
         let sample = |suffix: &str| {
             let ids: Vec<u32> = tensors[&format!("tokens{suffix}")].iter().map(|&t| t as u32).collect();
             let mask = &tensors[&format!("mask{suffix}")];
             let labels = ids.iter().zip(mask).map(|(&id, &m)| if m == 1.0 { id as i32 } else { IGNORE });
-            Sample { labels: labels.collect(), ids, origin: format!("golden{suffix}") }
+            Sample {
+                labels: labels.collect(),
+                ids,
+                origin: format!("golden{suffix}"),
+                side: Default::default(),
+            }
         };
         let (first, second) = (sample(""), sample(".2"));
         Golden { folder: folder.into(), base, adapter, first, second, tensors }
     }
 
-    /// The same with gate and up of the experts as two tensors.
+    /// This model with gate and up of the experts as two tensors.
     pub fn with_experts_split(self) -> Golden {
         let bytes = split_experts(self.base.gguf());
         let base =
@@ -74,12 +88,41 @@ impl Golden {
         self.tensors.keys().filter(|k| k.starts_with(prefix)).count()
     }
 
-    /// The same adapter with every `B` zero.
+    /// This adapter with every `B` zero.
     pub fn without_effect(&self) -> Adapter {
         let mut adapter = self.adapter.clone();
         adapter.pairs.values_mut().for_each(|p| p.b.fill(0.0));
         adapter
     }
+}
+
+/// The model with its quantized matrices in each of `types` in turn, as far as rows are whole blocks, and with the same values in F32.
+pub fn in_formats(gguf: &Gguf, types: &[GgmlType]) -> [Base; 2] {
+    let (mut entries, mut data) = ([vec![], vec![]], [vec![], vec![]]);
+    for (i, tensor) in gguf.tensors().iter().enumerate() {
+        let mut types = (0..types.len()).map(|j| types[(i + j) % types.len()]);
+        let ty = types.find(|ty| tensor.shape[0].is_multiple_of(ty.block_len()));
+        let unchanged = (tensor.ty, gguf.data(tensor).to_vec());
+        let stored = match ty.filter(|_| !tensor.ty.is_row_by_row()) {
+            None => [unchanged.clone(), unchanged],
+            Some(ty) => {
+                let bytes = quantize(ty, &dequantize(tensor.ty, &unchanged.1)).expect("ordinary values");
+                let values = dequantize(ty, &bytes).iter().flat_map(|x| x.to_le_bytes()).collect();
+                [(ty, bytes), (GgmlType::F32, values)]
+            }
+        };
+        for (which, (ty, bytes)) in stored.into_iter().enumerate() {
+            entries[which].push(Entry { name: tensor.name.clone(), shape: tensor.shape.clone(), ty });
+            data[which].push(bytes);
+        }
+    }
+    [0, 1].map(|which| {
+        let mut out = Vec::new();
+        writer::write(&mut out, gguf.metadata(), &entries[which], |i, out| out.write_all(&data[which][i]))
+            .expect("memory");
+        let gguf = Gguf::from_bytes(out, "other formats").expect("sound");
+        Base::from_gguf(gguf, "other formats").expect("a model")
+    })
 }
 
 /// The file of a mixture with `ffn_gate_exps` and `ffn_up_exps` in the place of `ffn_gate_up_exps`.

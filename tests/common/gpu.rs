@@ -1,5 +1,5 @@
 //! The device of GPU tests. Without a device, they are reported as ignored.
-#![allow(dead_code)] // each test uses a part
+#![allow(dead_code, reason = "each test uses a part")]
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use rullama_train::gpu::{Backend, Gpu, Tier};

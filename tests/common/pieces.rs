@@ -20,7 +20,7 @@ pub struct Pieces {
     broken: Arc<Mutex<Range<u64>>>,
 }
 
-#[allow(dead_code)] // each test uses a part
+#[allow(dead_code, reason = "each test uses a part")]
 impl Pieces {
     pub fn of(bytes: Vec<u8>) -> Pieces {
         Pieces {

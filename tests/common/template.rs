@@ -1,5 +1,5 @@
 //! Forty conversations and transformers' renderings of them, written by tests/fixtures/template/make.py.
-#![allow(dead_code)] // each test uses a part
+#![allow(dead_code, reason = "each test uses a part")]
 
 use rullama_train::data::dataset::conversation;
 use rullama_train::data::template::{Conversation, Date, Jinja, Role, Template};
@@ -45,7 +45,7 @@ impl Case {
         self.conversation.messages.iter().any(|m| !m.thinking.is_empty())
     }
 
-    /// The same for a template that has no place for thoughts: transformers drops them without a word, and asks to think.
+    /// As above, for a template that has no place for thoughts: transformers drops them without a word, and asks to think.
     pub fn without_thoughts(&self) -> Case {
         let mut conversation = self.conversation.clone();
         conversation.kwargs.insert("enable_thinking".into(), self.conversation.thinks().into());

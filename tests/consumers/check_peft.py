@@ -9,17 +9,23 @@ import os
 import sys
 import warnings
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden"))
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden")
+sys.path[:0] = [GOLDEN, os.path.join(GOLDEN, "families")]
+import families  # noqa: E402
+import gemma4  # noqa: E402
 import peft  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from gemma4 import config, from_gguf, logits, lora_key, read, relative  # noqa: E402
+from gemma4 import logits, lora_key, relative  # noqa: E402
+from gguf import GGUFReader  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from transformers import Gemma4Config, Gemma4ForConditionalGeneration  # noqa: E402
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration  # noqa: E402
 
 FOLDER = sys.argv[1]
 LOGITS = 2e-5  # norm of the difference over the norm
 BASE = os.path.join(FOLDER, "base.gguf")
+ARCHITECTURE = GGUFReader(BASE).fields["general.architecture"].contents()
+from_gguf = gemma4.from_gguf if ARCHITECTURE == "gemma4" else families.from_gguf
 faults = 0
 
 
@@ -46,9 +52,14 @@ def load(model, folder):
 
 
 def with_towers():
-    """The class of Google's checkpoints, with the base as its text model and without vision and audio towers."""
+    """The class of Google's checkpoints, with the base as its text model and without the use of vision and audio towers."""
     causal = from_gguf(BASE, torch.float32)
-    whole = Gemma4ForConditionalGeneration(Gemma4Config(text_config=config(*read(BASE)).to_dict(), vision_config=None, audio_config=None))
+    if ARCHITECTURE == "gemma4":
+        text = gemma4.config(*gemma4.read(BASE)).to_dict()
+        whole = Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=None, audio_config=None))
+    else:
+        tower = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, image_size=16, patch_size=8)
+        whole = Gemma3ForConditionalGeneration(Gemma3Config(text_config=causal.config.to_dict(), vision_config=tower, mm_tokens_per_image=4))
     whole.model.language_model.load_state_dict(causal.model.state_dict())
     whole.lm_head.weight = whole.model.language_model.embed_tokens.weight
     return whole.eval().requires_grad_(False)
@@ -70,7 +81,7 @@ def greedy(model, prompt, most, stop):
     return reply
 
 
-print("peft", peft.__version__, "transformers", transformers.__version__, "torch", torch.__version__)
+print(ARCHITECTURE, "peft", peft.__version__, "transformers", transformers.__version__, "torch", torch.__version__)
 for case in json.load(open(os.path.join(FOLDER, "cases.json"))):
     folder = os.path.join(FOLDER, "cases", case["name"])
     ours = load_file(os.path.join(folder, "ours.safetensors"))
@@ -79,7 +90,8 @@ for case in json.load(open(os.path.join(FOLDER, "cases.json"))):
     figure(f"{name}: base alone", relative(ours["base"], run(from_gguf(BASE, torch.float32), tokens)[:rows]), LOGITS)
     figure(f"{name}, peft: logits", relative(ours["adapted"], run(load(from_gguf(BASE, torch.float32), folder), tokens)[:rows]), LOGITS)
     inside = os.path.join(folder, "peft-conditional-generation")
-    figure(f"{name}, peft-conditional-generation: logits", relative(ours["adapted"], run(load(with_towers(), inside), tokens)[:rows]), LOGITS)
+    if ARCHITECTURE in ("gemma4", "gemma3"):
+        figure(f"{name}, peft-conditional-generation: logits", relative(ours["adapted"], run(load(with_towers(), inside), tokens)[:rows]), LOGITS)
     if case["original"]:
         model = peft.PeftModel.from_pretrained(from_gguf(BASE, torch.float32), os.path.join(FOLDER, case["original"]), autocast_adapter_dtype=False)
         figure(f"{name}, the folder that it was read from: logits", relative(ours["adapted"], run(model.eval(), tokens)[:rows]), LOGITS)

@@ -29,11 +29,11 @@ fn samples_round_trip() {
     std::fs::write(&path, LINES).expect("written");
     let fresh = files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound");
     assert_eq!(fresh, files::read(&path, &tokenizer, &OPTIONS, None).expect("sound"), "before it is cached");
-    let key = Cache::key(LINES.as_bytes(), &tokenizer, &OPTIONS);
+    let key = Cache::key("x.jsonl", LINES.as_bytes(), &tokenizer, &OPTIONS);
     let Entry::Found(found) = cache.load(&key, &path.display().to_string()) else { panic!("it was stored") };
     assert_eq!(found, fresh);
     assert_eq!(files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound"), fresh);
-    // The same bytes under another name: places in messages use the new name.
+    // Equal bytes under another name: places in messages use the new name.
     let Entry::Found(moved) = cache.load(&key, "y.jsonl") else { panic!("it was stored") };
     assert_eq!(moved, parse(LINES.as_bytes(), "y.jsonl", &tokenizer, &OPTIONS).expect("sound"));
 }
@@ -43,7 +43,7 @@ fn the_key_covers_everything_that_decides_the_tokens() {
     let tokenizer = tokenizer();
     let large = Template::BuiltIn(&gemma4::template::LARGE);
     let own = crate::common_template::own();
-    let key = |text: &str, options: &Options| Cache::key(text.as_bytes(), &tokenizer, options);
+    let key = |text: &str, options: &Options| Cache::key("x.jsonl", text.as_bytes(), &tokenizer, options);
     let keys = [
         key(LINES, &OPTIONS),
         key(&LINES[1..], &OPTIONS),
@@ -52,7 +52,7 @@ fn the_key_covers_everything_that_decides_the_tokens() {
         key(LINES, &Options { train_on: TrainOn::All, ..OPTIONS }),
         key(LINES, &Options { max_seq_len: 1023, ..OPTIONS }),
         key(LINES, &Options { overlong: Overlong::Drop, ..OPTIONS }),
-        Cache::key(LINES.as_bytes(), &crate::shapes::with_tools(), &OPTIONS),
+        Cache::key("x.jsonl", LINES.as_bytes(), &crate::shapes::with_tools(), &OPTIONS),
     ];
     let mut different = keys.to_vec();
     different.sort();
@@ -69,7 +69,7 @@ fn a_damaged_entry_is_reported_and_rebuilt() {
     std::fs::write(&path, LINES).expect("written");
     let read = || files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound");
     let fresh = read();
-    let key = Cache::key(LINES.as_bytes(), &tokenizer, &OPTIONS);
+    let key = Cache::key("x.jsonl", LINES.as_bytes(), &tokenizer, &OPTIONS);
     let entry = folder.path().join(format!("{key}.tokens"));
     let sound = std::fs::read(&entry).expect("it was stored");
     let flipped = |at: usize| -> Vec<u8> {

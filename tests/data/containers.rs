@@ -83,7 +83,7 @@ fn parquet_rows_are_samples() {
     let notices: Vec<String> = found.notices.iter().map(ToString::to_string).collect();
     // A null counts as a missing key.
     assert_eq!(notices, ["m.parquet: ignored keys: score (2 rows)"]);
-    // The same records as JSON Lines, from shapes.json: "messages" and "tools".
+    // The records of shapes.json as JSON Lines: "messages" and "tools".
     let cases: Vec<serde_json::Value> =
         serde_json::from_str(include_str!("../fixtures/dataset/shapes.json")).expect("JSON");
     for (name, sample) in [("messages", &found.samples[0]), ("tools", &found.samples[1])] {
@@ -95,6 +95,48 @@ fn parquet_rows_are_samples() {
     assert_eq!(text.found.shapes, [(Format::Text, 3)]);
     let error = read(&bytes[..bytes.len() - 20], "m.parquet").expect_err("cut");
     assert!(error.starts_with("m.parquet: cannot be read as Parquet: "), "{error}");
+}
+
+/// A Parquet file with one pair of prompt and completion.
+fn parquet_file(compression: parquet::basic::Compression) -> Vec<u8> {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    let columns = "message m { REQUIRED BINARY prompt (UTF8); REQUIRED BINARY completion (UTF8); }";
+    let schema = parquet::schema::parser::parse_message_type(columns).expect("a schema");
+    let properties = WriterProperties::builder().set_compression(compression).build();
+    let mut out = Vec::new();
+    let mut writer =
+        SerializedFileWriter::new(&mut out, schema.into(), properties.into()).expect("in memory");
+    let mut group = writer.next_row_group().expect("in memory");
+    for text in ["Hi", "Hello!"] {
+        let mut column = group.next_column().expect("in memory").expect("two columns");
+        let values = [ByteArray::from(text)];
+        column.typed::<ByteArrayType>().write_batch(&values, None, None).expect("in memory");
+        column.close().expect("in memory");
+    }
+    group.close().expect("in memory");
+    writer.close().expect("in memory");
+    out
+}
+
+#[test]
+fn every_compression_of_parquet_is_read() {
+    use parquet::basic::Compression::{BROTLI, GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED, ZSTD};
+    let expected = crate::one(PAIR).ids;
+    let all = [
+        UNCOMPRESSED,
+        SNAPPY,
+        GZIP(Default::default()),
+        LZ4,
+        LZ4_RAW,
+        BROTLI(Default::default()),
+        ZSTD(Default::default()),
+    ];
+    for compression in all {
+        let found = read(&parquet_file(compression), "a.parquet");
+        assert_eq!(found.expect("sound").samples[0].ids, expected, "{compression:?}");
+    }
 }
 
 #[test]
@@ -133,8 +175,8 @@ fn folders_and_patterns_expand_to_files_sorted_by_name() {
     assert_eq!(
         refused(&empty),
         format!(
-            "{}: the folder contains no samples; expected files that end in .jsonl, .ndjson, .json, .parquet, .pq, optionally with \
-             .gz or .zst",
+            "{}: the folder contains no samples; expected files that end in .jsonl, .ndjson, .json, .csv, .tsv, .tab, \
+             .parquet, .pq, .txt, .md, .markdown, .text, optionally with .gz or .zst",
             empty.display()
         )
     );

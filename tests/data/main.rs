@@ -2,10 +2,17 @@
 
 use std::path::Path;
 
+mod any;
+mod bounded;
 mod cache;
+#[path = "../common/families.rs"]
+mod common_families;
 #[path = "../common/template.rs"]
 mod common_template;
 mod containers;
+mod families;
+mod go;
+mod preference;
 mod read;
 mod shapes;
 mod template;
@@ -14,9 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rullama_train::base::Gguf;
 use rullama_train::data::batch::{IGNORE, Sample};
-use rullama_train::data::dataset::{
-    Dataset, DatasetError, Format, Invalid, Options, Overlong, files, parse, split,
-};
+use rullama_train::data::dataset::{Dataset, DatasetError, Options, Overlong, files, parse, split};
 use rullama_train::data::template::{
     BuiltIn, Conversation, Message, Rendered, Role, Template, TemplateError, TrainOn, render_prompt,
 };
@@ -24,14 +29,7 @@ use rullama_train::data::tokenizer::{Special, Tokenizer};
 use rullama_train::families::gemma4;
 
 static SMALL: Template = Template::BuiltIn(&gemma4::template::SMALL);
-const OPTIONS: Options = Options {
-    format: Format::Auto,
-    template: &SMALL,
-    train_on: TrainOn::Assistant,
-    max_seq_len: 1024,
-    overlong: Overlong::Error,
-    invalid: Invalid::Error,
-};
+const OPTIONS: Options = Options { max_seq_len: 1024, ..Options::new(&SMALL) };
 const PAIR: &str = r#"{"prompt": "Hi", "completion": "Hello!"}"#;
 
 fn tokenizer() -> Tokenizer {
@@ -230,10 +228,10 @@ fn extra_keys_are_counted() {
 
 #[test]
 fn keys_that_change_the_meaning_are_refused() {
-    let text = PAIR.replace("{\"prompt", "{\"system\": \"Be brief.\", \"prompt");
+    let text = PAIR.replace("{\"prompt", "{\"image\": \"a.png\", \"prompt");
     refused(
         &text,
-        "x.jsonl line 1: the key \"system\" is not supported, but ignoring it would change the meaning of the sample; \
+        "x.jsonl line 1: the key \"image\" is not supported, but ignoring it would change the meaning of the sample; \
          remove it",
     );
     let calls = r#"{"messages": [{"role": "user", "content": "a"},
@@ -258,8 +256,8 @@ fn control_tokens_in_content_are_refused() {
 
 #[test]
 fn invalid_lines_are_reported() {
-    let shapes = "\"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \
-                  \"input_ids\"";
+    let shapes = "\"messages\", \"prompt\" + \"completion\", \"instruction\" + \"output\", \"conversations\", \"contents\", \
+                  \"text\" or \"input_ids\"";
     refused(r#"{"word": "abc"}"#, &format!("x.jsonl line 1: expected {shapes}, found keys [word]"));
     refused("{}", &format!("x.jsonl line 1: expected {shapes}, found keys []"));
     refused(
@@ -272,10 +270,9 @@ fn invalid_lines_are_reported() {
         "x.jsonl line 2: broken JSON at column 16: expected `,` or `}`",
     );
     refused("{\"prompt\": \"a", "x.jsonl line 1: broken JSON at column 13: EOF while parsing a string");
-    refused(&format!("{PAIR} {PAIR}"), "x.jsonl line 1: broken JSON at column 42: trailing characters");
     refused(
-        &format!("{PAIR}\n\n{PAIR}"),
-        "x.jsonl line 2: the line is empty; expected a JSON object (empty lines are accepted only at the end)",
+        &format!("{PAIR}\n{PAIR} {PAIR}"),
+        "x.jsonl line 2: broken JSON at column 42: trailing characters; expected one object per line",
     );
     for empty in ["", "\n", "\u{feff}\r\n \n"] {
         refused(empty, "x.jsonl: the file contains no sample; expected one JSON object per line");
@@ -318,7 +315,7 @@ fn invalid_conversations_are_reported() {
     refused(
         &roles(&["user", "pirate"]),
         "x.jsonl line 1: message 2: unknown role \"pirate\"; expected \"system\", \"developer\", \"user\", \"assistant\" or \
-         \"tool\"",
+         \"tool\" (or \"human\", \"model\", \"bot\")",
     );
     refused(
         &roles(&["user", "assistant", "user"]),
@@ -389,8 +386,8 @@ fn overlong_samples_are_refused_dropped_or_truncated() {
     refused_with(
         options(Overlong::Error),
         text,
-        "x.jsonl line 1: the sample has 4 tokens, more than max_seq_len = 3; raise max_seq_len, shorten it, or set \
-         overlong to \"drop\" or \"truncate\"",
+        "x.jsonl: 2 of 3 samples are longer than max_seq_len = 3: line 1 has 4 tokens, the longest has 5; raise \
+         data.max_seq_len, or set data.overlong to \"drop\" or \"truncate\"",
     );
     let ids = |dataset: &Dataset| dataset.samples.iter().map(|sample| sample.ids.clone()).collect::<Vec<_>>();
     let dropped = read(Overlong::Drop);
@@ -412,7 +409,8 @@ fn overlong_samples_are_refused_dropped_or_truncated() {
     refused_with(
         Options { max_seq_len: 1, overlong: Overlong::Drop, ..OPTIONS },
         text,
-        "x.jsonl: all 3 samples are longer than max_seq_len = 1 and were dropped; raise it",
+        "x.jsonl: all 3 samples are longer than max_seq_len = 1 and were dropped; raise data.max_seq_len, or set \
+         data.overlong to \"truncate\"",
     );
     refused_with(
         options(Overlong::Truncate),
@@ -437,7 +435,14 @@ fn files_are_read_and_missing_ones_reported() {
 #[test]
 fn the_validation_part_is_random_and_repeatable() {
     let samples = |n: u32| -> Vec<Sample> {
-        (0..n).map(|id| Sample { ids: vec![id], labels: vec![0], origin: String::new() }).collect()
+        (0..n)
+            .map(|id| Sample {
+                ids: vec![id],
+                labels: vec![0],
+                origin: String::new(),
+                side: Default::default(),
+            })
+            .collect()
     };
     let ids = |part: &[Sample]| part.iter().map(|sample| sample.ids[0]).collect::<Vec<_>>();
     let cut = |n, val_size, seed| {
@@ -478,6 +483,7 @@ fn duplicates_are_counted_and_reported() {
         ids: ids.to_vec(),
         labels: vec![label; ids.len()],
         origin: format!("x line {n}"),
+        side: Default::default(),
     };
     let train = [
         sample(&[2, 3], 3, 1),

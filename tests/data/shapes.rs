@@ -73,6 +73,10 @@ fn a_format_accepts_only_its_own_shape() {
             Format::Sharegpt,
             r#"{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}"#,
         ),
+        (
+            Format::Gemini,
+            r#"{"contents": [{"role": "user", "parts": [{"text": "a"}]}, {"role": "model", "parts": [{"text": "b"}]}]}"#,
+        ),
         (Format::Text, r#"{"text": "a"}"#),
         (Format::InputIds, r#"{"input_ids": [2, 5]}"#),
     ];
@@ -86,7 +90,7 @@ fn a_format_accepts_only_its_own_shape() {
     }
     refused_with(
         Options { format: Format::PromptCompletion, ..OPTIONS },
-        lines[5].1,
+        lines[6].1,
         "x.jsonl line 1: expected \"prompt\" + \"completion\", found keys [input_ids]",
     );
 }
@@ -132,11 +136,11 @@ fn unusable_records_are_dropped_and_counted_on_request() {
     assert_eq!(
         dataset.notices[0].to_string(),
         "x.jsonl: dropped 2 of 5 lines that cannot be used; the first, line 2: expected \"messages\", \"prompt\" + \
-         \"completion\", \"instruction\" + \"output\", \"conversations\", \"text\" or \"input_ids\", found keys [a]"
+         \"completion\", \"instruction\" + \"output\", \"conversations\", \"contents\", \"text\" or \"input_ids\", found keys [a]"
     );
     // Overlong samples have their own setting.
     let error = read(&Options { max_seq_len: 3, ..drop }).expect_err("too long").to_string();
-    assert!(error.starts_with("x.jsonl line 1: the sample has "), "{error}");
+    assert!(error.starts_with("x.jsonl: 3 of 3 samples are longer than "), "{error}");
     let long = Options { max_seq_len: 3, overlong: Overlong::Drop, ..drop };
     let error = read(&long).expect_err("nothing left").to_string();
     assert!(

@@ -64,6 +64,41 @@ fn recipe_keys_are_current() {
 }
 
 #[test]
+fn families_are_current() {
+    let page = read(&root().join("docs/models.md"));
+    let (before, rest) = page.split_once("<!-- families: generated -->\n").expect("the page marks the place");
+    let (_, after) = rest.split_once("<!-- end -->").expect("the page marks the end");
+    let table = families();
+    assert_current(
+        "docs/models.md",
+        &format!("{before}<!-- families: generated -->\n{table}<!-- end -->{after}"),
+    );
+}
+
+/// A row for each family, from its value.
+fn families() -> String {
+    let mut table =
+        "\n| models | `general.architecture` | example | sizes for `bench` |\n|---|---|---|---|\n"
+            .to_string();
+    for family in rullama_train::families::ALL {
+        let sizes: Vec<String> = family.shapes.iter().map(|shape| format!("`{}`", shape.name)).collect();
+        table += &format!(
+            "| {} | `{}` | `{}` | {} |\n",
+            family.title,
+            family.name,
+            family.example,
+            sizes.join(", ")
+        );
+    }
+    table + "\n"
+}
+
+#[test]
+fn schema_is_current() {
+    assert_current("docs/recipe.schema.json", &format!("{:#}\n", rullama_train::recipe::schema()));
+}
+
+#[test]
 fn links_resolve() {
     let broken: Vec<String> = pages().iter().flat_map(|page| links::broken(page)).collect();
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));

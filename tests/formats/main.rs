@@ -1,6 +1,7 @@
 //! All adapter formats round-trip exactly, have the contents that their consumers expect, and are rejected if something is
 //! wrong. The contents of PEFT folders are tested in `tests/export.rs`.
 
+mod delta;
 mod experts;
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
@@ -105,6 +106,113 @@ fn round_trips_are_exact() {
             }
         }
     }
+}
+
+/// A recipe with these lines, over files that nobody reads.
+fn recipe(lines: &str) -> Recipe {
+    let required = "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\ntrain.learning_rate = 1e-3\nlora.rank = 6\n";
+    Recipe::parse(&format!("{required}{lines}"), recipe::Syntax::Toml, "r.toml", &[("", ""); 0])
+        .expect("valid")
+}
+
+const SOME: &str = "lora.layers = ['1-2', 'last 2']\nlora.target_modules = ['q_proj', 'k_proj', 'down_proj']\n\
+                    lora.rank_pattern = { q_proj = 2, 'blk.2.ffn_down' = 9 }";
+
+/// Layers and ranks of a recipe are those of every file, and of the adapter that is read back.
+#[test]
+fn some_layers_and_ranks_round_trip_in_every_format() {
+    let base = dense_base();
+    let config = base.config();
+    let mut adapter = run::initial_adapter(&recipe(SOME), &base).expect("a sound recipe").adapter;
+    let layers: Vec<usize> = adapter.pairs.keys().map(|slot| slot.layer).collect();
+    // The last three layers share keys, so 6 and 7 have two modules each.
+    assert_eq!(layers, [1, 1, 1, 2, 2, 2, 6, 6, 7, 7]);
+    let rank = |slot: &Slot| match (slot.layer, slot.module) {
+        (_, Module::AttnQ) => 2,
+        (2, Module::FfnDown) => 9,
+        _ => 6,
+    };
+    assert_eq!((adapter.rank, adapter.scale()), (9, 2.0), "the scale is that of lora.rank");
+    let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();
+    for slot in &slots {
+        assert_eq!(adapter.rank_of(slot), rank(slot), "{}", slot.name());
+        let pair = adapter.pairs.get_mut(slot).expect("its own");
+        let used = |i: usize| i % 9 < rank(slot);
+        pair.b
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| used(*i))
+            .for_each(|(i, b)| *b = (i as f32 + 1.0).sin());
+    }
+    let parameters: usize = slots.iter().map(|s| s.len_a(rank(s)) + s.len_b(rank(s))).sum();
+    assert_eq!(adapter.parameters(), parameters, "zeros that pad a rank do not count");
+    for format in Format::ALL {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = adapter::write(dir.path(), format, &adapter, config, &OPTIONS).expect("written");
+        let read = read_any(&path, config, Some(&slots)).unwrap_or_else(|e| panic!("{format:?}: {e}"));
+        let map = if format == Format::GgufLoraF16 { |v| f16::from_f32(v).to_f32() } else { |v| v };
+        assert_eq!(bits(&read, |v| v), bits(&adapter, map), "{format:?}");
+        assert!((read.scale() / 2.0 - 1.0).abs() < 1e-6, "{format:?}: {}", read.scale());
+    }
+    // PEFT's file has PEFT's patterns, and no zeros.
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = adapter::write(dir.path(), Format::Peft, &adapter, config, &OPTIONS).expect("written");
+    let written: serde_json::Value =
+        serde_json::from_slice(&fs::read(path.join("adapter_config.json")).expect("read")).expect("JSON");
+    let q = "model.layers.1.self_attn.q_proj";
+    assert_eq!((&written["r"], &written["lora_alpha"]), (&json!(9), &json!(18)));
+    assert_eq!((&written["rank_pattern"][q], &written["alpha_pattern"][q]), (&json!(2), &json!(4.0)));
+    assert_eq!(written["rank_pattern"].as_object().map(|all| all.len()), Some(9));
+    let bytes = fs::read(path.join("adapter_model.safetensors")).expect("read");
+    let tensors = SafeTensors::deserialize(&bytes).expect("sound");
+    let shape =
+        tensors.tensor(&format!("base_model.model.{q}.lora_A.weight")).expect("there").shape().to_vec();
+    assert_eq!(shape, [2, config.width]);
+}
+
+#[test]
+fn layers_and_ranks_that_do_not_fit_are_refused() {
+    let base = dense_base();
+    let refused =
+        |lines: &str| run::initial_adapter(&recipe(lines), &base).map(drop).expect_err("refused").to_string();
+    assert_eq!(
+        refused("lora.layers = [1, '6-8']"),
+        "lora.layers names 6-8, but this model has 8 layers, numbered from 0 to 7; name some of these"
+    );
+    assert_eq!(
+        refused("lora.layers = 'last 9'"),
+        "lora.layers names last 9, but this model has 8 layers, numbered from 0 to 7; name some of these"
+    );
+    assert_eq!(
+        refused("lora.layers = [7]\nlora.target_modules = ['k_proj']"),
+        "lora.layers = [7] has none of the modules of lora.target_modules; name other layers or modules"
+    );
+    assert_eq!(
+        refused(
+            "lora.layers = [0]\nlora.target_modules = ['q_proj']\nlora.rank_pattern = { '3.q_proj' = 4 }"
+        ),
+        "lora.rank_pattern names blk.3.attn_q, which gets no adapter; adapted are attn_q. Remove it, or choose its module and layer \
+         with lora.target_modules and lora.layers"
+    );
+    assert_eq!(
+        refused("lora.layers = [1]\nlora.target_modules = ['k_proj']\nlora.rank_pattern = { k_proj = 1000 }"),
+        "lora.rank_pattern gives blk.1.attn_k rank 1000, which exceeds the rank of the matrix, at most 32; lower it"
+    );
+    // An earlier adapter with a higher rank in one of them.
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut earlier = run::initial_adapter(&recipe("lora.layers = [1]"), &base).expect("sound").adapter;
+    earlier.pairs.values_mut().for_each(|pair| pair.b.fill(0.5));
+    let path = adapter::write(dir.path(), Format::Peft, &earlier, base.config(), &OPTIONS).expect("written");
+    let shown = path.display();
+    let lines = format!(
+        "lora.layers = [1]\nlora.rank_pattern = {{ q_proj = 2 }}\nlora.init_from = '{shown}'\nlora.allow_other_base = true"
+    );
+    assert_eq!(
+        refused(&lines),
+        format!(
+            "{shown} has rank 6 in blk.1.attn_q, but the recipe has rank 2; make them equal with lora.rank_pattern"
+        )
+    );
 }
 
 #[test]
@@ -413,8 +521,8 @@ fn the_program_exports_and_compares() {
         ),
         (&source, &["--to", "rullama-v0", "--base", base, "--out", out], "cannot hold inp_gate and proj"),
         (&source, &["--to", "peft", "--base", base], "is an input and would be overwritten"),
-        (&source, &["--to", "mlx", "--base", "tiny", "--out", out], "use an adapter of this model and rank"),
-        (&source, &["--to", "mlx", "--out", out], "use --base to say where that is"),
+        (&source, &["--to", "mlx", "--base", "tiny", "--out", out, "--force"], "does not fit tiny"),
+        (&source, &["--to", "mlx", "--out", out, "--force"], "use --base to say where that is"),
         (&source, &["--to", "onnx", "--base", base], "unknown format \"onnx\", expected one of peft, "),
     ];
     for (adapter, arguments, expected) in cases {

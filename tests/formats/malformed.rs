@@ -31,7 +31,7 @@ fn every_malformed_adapter_gives_one_clear_error() {
     ] {
         kind();
     }
-    assert_eq!(REFUSED.get(), 82, "malformed adapters that were refused");
+    assert_eq!(REFUSED.get(), 85, "malformed adapters that were refused");
 }
 
 thread_local! {
@@ -205,7 +205,7 @@ fn gguf_loras_that_do_not_fit() {
         ),
         (
             &|w| w.tensors.iter_mut().for_each(|t| (t.shape, t.data) = (vec![0, 0], vec![])),
-            "blk.0.attn_q.weight.lora_a has rank 0",
+            "blk.0.attn_q.weight.lora_a has rank 0, expected 1 to 65536",
         ),
         (
             &|w| w.tensor(q).data[8..12].copy_from_slice(&f32::NAN.to_le_bytes()),
@@ -320,10 +320,12 @@ fn tensors_that_do_not_fit() {
 fn wrong_configurations() {
     let (_dir, path, config) = written(Format::RullamaV0);
     let good = SafeFile::read(&path);
-    let cases: [(&str, Option<&str>, &str); 8] = [
+    let cases: [(&str, Option<&str>, &str); 10] = [
         ("format", None, "metadata key `format` is missing, expected \"rullama-lora-v0\""),
         ("format", Some("pt"), "metadata key `format` is \"pt\", expected \"rullama-lora-v0\""),
-        ("rank", None, "metadata key `rank` is missing, expected a whole number above 0"),
+        ("rank", None, "metadata key `rank` is missing, expected a whole number from 1 to 65536"),
+        ("rank", Some("4294967299"), "metadata key `rank` is \"4294967299\""),
+        ("alpha", Some("3e39"), ", expected one that f32 can hold; use an adapter with another alpha"),
         ("rank", Some("0"), "metadata key `rank` is \"0\""),
         ("rank", Some("4"), "A is [3, 256], expected [r, in] = [4, 256]; lora"),
         ("alpha", Some("0"), "metadata key `alpha` is \"0\", expected a number other than 0"),
@@ -345,10 +347,15 @@ fn wrong_configurations() {
     let good: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("there")).expect("JSON");
     let cases = [
         ("/fine_tune_type", json!("dora"), "fine_tune_type is \"dora\", expected \"lora\""),
-        ("/lora_parameters/rank", json!(0), "lora_parameters.rank is 0, expected a whole number above 0"),
+        (
+            "/lora_parameters/rank",
+            json!(0),
+            "lora_parameters.rank is 0, expected a whole number from 1 to 65536",
+        ),
         ("/lora_parameters/rank", json!(-3), "lora_parameters.rank is -3"),
         ("/lora_parameters/rank", json!(8), "lora_a is [128, 3], expected [in, r] = [128, 8]"),
         ("/lora_parameters/scale", json!(0), "lora_parameters.scale is 0, expected a number other than 0"),
+        ("/lora_parameters/scale", json!(1e308), "expected one that f32 can hold"),
         ("/lora_parameters/scale", json!("10"), "lora_parameters.scale is \"10\""),
         ("/lora_parameters", json!(null), "lora_parameters.rank is missing"),
     ];

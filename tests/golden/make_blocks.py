@@ -1,4 +1,4 @@
-# Writes blocks.gguf: three random blocks of each supported format, what gguf-py makes of them, and a metadata
+# Writes blocks.gguf: random blocks of each supported format, what gguf-py makes of them, and a metadata
 # value of each type. Run: pip install gguf==0.19.0 numpy==2.4.6 && python make_blocks.py blocks.gguf
 import sys
 
@@ -19,7 +19,20 @@ FORMATS = [
     (T.Q6_K, 210, [208]),
     (T.Q4_1, 20, [0, 2]),
     (T.Q5_1, 24, [0, 2]),
+    (T.Q2_K, 84, [80, 82]),
+    (T.Q3_K, 110, [108]),
+    (T.IQ4_NL, 18, [0]),
+    (T.IQ4_XS, 136, [0]),
+    (T.MXFP4, 17, []),
 ]
+
+# Normal, subnormal (as Q6_K scales of small weights are) and negative.
+HALVES = [0x2345, 0x0123, 0xA7FF]
+# For the formats that came later also the smallest, the largest, and both zeros.
+MORE_HALVES = HALVES + [0x0001, 0x7BFF, 0xFBFF, 0x0000, 0x8000]
+LATER = {T.Q2_K, T.Q3_K, T.IQ4_NL, T.IQ4_XS, T.MXFP4}
+# Subnormal powers of two, ordinary ones, and the largest; 255 would be NaN by E8M0, and is a number in ggml.
+EXPONENTS = [0, 1, 2, 100, 121, 128, 252, 255]
 
 random = np.random.default_rng(1)
 writer = gguf.GGUFWriter(sys.argv[1], "golden")
@@ -52,7 +65,8 @@ for name, value, kind, element in [
     writer.add_key_value("test." + name, value, kind, sub_type=element)
 
 for kind, size, scales in FORMATS:
-    count = 24 if size <= 4 else 3
+    halves = MORE_HALVES if kind in LATER else HALVES
+    count = 24 if size <= 4 else len(halves)
     blocks = random.integers(0, 256, (count, size), dtype=np.uint8)
     if size <= 4:  # values themselves: finite, with a subnormal and both zeros
         top = {T.F32: 0x3F, T.F16: 0x37, T.BF16: 0x3F}[kind]
@@ -60,11 +74,13 @@ for kind, size, scales in FORMATS:
         blocks[0], blocks[1], blocks[2] = 0, 0, 0
         blocks[1, -1] = 0x80
         blocks[2, 0] = 3
-    for at in scales:  # one normal, one subnormal (as Q6_K scales of small weights are), one negative
-        blocks[:, at : at + 2] = np.array([0x2345, 0x0123, 0xA7FF], dtype="<u2").view(np.uint8).reshape(3, 2)
+    for at in scales:
+        blocks[:, at : at + 2] = np.array(halves, dtype="<u2").view(np.uint8).reshape(-1, 2)
+    if kind == T.MXFP4:
+        blocks[:, 0] = EXPONENTS
     row = blocks.reshape(1, -1)
     values = gguf.dequantize(row.view(np.float32) if kind == T.F32 else row.view(np.float16) if kind == T.F16 else row, kind)
-    assert np.isfinite(values).all()
+    assert np.isfinite(values).all() or kind == T.MXFP4
     writer.add_tensor(kind.name, row, raw_dtype=kind)
     writer.add_tensor(kind.name + ".values", values.astype(np.float32).reshape(-1))
 writer.write_header_to_file()

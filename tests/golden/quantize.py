@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 
 HERE = pathlib.Path(__file__).parent
-TYPES = ["F16", "BF16", "Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 ROWS, COLS = 128, 1024
 
 
@@ -64,7 +64,7 @@ def matrices():
     for tensor in reader.tensors:
         if tensor.name in ("token_embd.weight", "blk.0.ffn_up.weight", "per_layer_model_proj.weight"):
             yield tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-    # Trained values that no quantizer has seen: matrices of the tiny model before it was quantized, of its embeddings 512 rows.
+    # Trained values that no quantizer has seen: matrices of an earlier tiny model before it was quantized, of its embeddings 512 rows.
     for path in sorted(HERE.glob("../fixtures/quantize/*.bf16")):
         bits = np.fromfile(path, np.uint16).astype(np.uint32) << 16
         yield path.name, bits.view(np.float32).reshape(-1, 256)

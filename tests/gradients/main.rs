@@ -3,6 +3,7 @@
 //! With a step of 1e-5 the differences themselves are accurate to about 1e-9 (truncation h²·f‴/6 = 1e-11 times the third
 //! derivative, rounding ε·|f|/h = 1e-11·|f|); 1e-6 leaves a margin and is far below any missing term.
 
+mod delta;
 mod model;
 mod ops;
 

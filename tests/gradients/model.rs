@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
-use rullama_train::base::config::{Activation, Config, Experts, LayerConfig};
+use rullama_train::base::config::{Activation, Config, DeltaNet, Experts, LayerConfig, Yarn};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
 use rullama_train::reference::model::{Adapter, Gradients, Model, Pair, Weights};
@@ -22,16 +22,11 @@ fn layer(full: bool, kv_donor: Option<usize>) -> LayerConfig {
         ffn_width: if kv_donor.is_some() { 24 } else { 12 },
         rope_base: if full { 1e6 } else { 1e4 },
         kv_donor,
-        k_eq_v: false,
-        experts: None,
-        expert_scales: Vec::new(),
-        experts_split: false,
         rope_factors: full,
         qk_norm: true,
         v_norm: true,
-        score_scale: 1.0,
         post_norms: true,
-        activation: Activation::Gelu,
+        ..LayerConfig::default()
     }
 }
 
@@ -104,8 +99,85 @@ fn like_26b() -> Config {
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 4] {
-    [("like e2b", like_e2b()), ("like 31b", like_31b()), ("like 26b", like_26b()), ("odd sizes", odd_sizes())]
+/// No norm but those before the blocks, SiLU, a scale on the scores, and biases: Llama and Qwen 2.
+fn like_llama() -> Config {
+    let plain = LayerConfig {
+        qk_norm: false,
+        v_norm: false,
+        post_norms: false,
+        score_scale: 8f64.sqrt().recip(),
+        activation: Activation::Silu,
+        ..layer(true, None)
+    };
+    let biased = LayerConfig {
+        biases: vec![Module::AttnQ, Module::AttnK, Module::AttnV, Module::AttnOutput],
+        ..plain.clone()
+    };
+    Config {
+        embedding_scale: 1.0,
+        per_layer_width: 0,
+        softcap: None,
+        layers: vec![plain.clone(), biased, LayerConfig { interleaved: true, ..plain }],
+        ..like_e2b()
+    }
+}
+
+/// Experts in the place of the feed-forward block in every second layer, norms of queries and keys alone, stretched positions.
+fn like_qwen3moe() -> Config {
+    let like = like_llama();
+    let dense = LayerConfig { qk_norm: true, score_scale: 0.7, rope_divisor: 4.0, ..like.layers[0].clone() };
+    let experts = Some(Experts { count: 5, used: 2, width: 7 });
+    let mixture = LayerConfig { experts, ffn_width: 0, ..dense.clone() };
+    Config { layers: vec![mixture.clone(), dense, mixture], ..like }
+}
+
+/// Sinks, biases of everything, clamped gates, YaRN and windows in every second layer.
+fn like_gpt_oss() -> Config {
+    let like = like_qwen3moe();
+    let mixture = LayerConfig {
+        qk_norm: false,
+        rope_divisor: 1.0,
+        yarn: Some(Yarn { factor: 8.0, original_context: 16.0, beta_fast: 4.0, beta_slow: 1.0 }),
+        sinks: true,
+        activation: Activation::SwigluOai,
+        biases: Module::ALL.into(),
+        ..like.layers[0].clone()
+    };
+    let sliding = LayerConfig { window: Some(3), experts_split: true, ..mixture.clone() };
+    Config { layers: vec![sliding, mixture], ..like }
+}
+
+/// Delta nets with value heads that share a key head, and a layer of attention with a gated output and half of each head rotated.
+fn like_qwen35() -> Config {
+    let like = like_llama();
+    let attention = LayerConfig {
+        qk_norm: true,
+        output_gate: true,
+        rotated: Some(4),
+        score_scale: 8f64.sqrt().recip(),
+        ..like.layers[0].clone()
+    };
+    let net = DeltaNet { key_heads: 2, value_heads: 4, head_size: 6 };
+    let delta = LayerConfig {
+        delta: Some(net),
+        ffn_width: attention.ffn_width,
+        activation: Activation::Silu,
+        ..LayerConfig::default()
+    };
+    Config { layers: vec![delta.clone(), attention, delta], ..like }
+}
+
+fn configs() -> [(&'static str, Config); 8] {
+    [
+        ("like e2b", like_e2b()),
+        ("like 31b", like_31b()),
+        ("like 26b", like_26b()),
+        ("odd sizes", odd_sizes()),
+        ("like llama", like_llama()),
+        ("like qwen3moe", like_qwen3moe()),
+        ("like gpt-oss", like_gpt_oss()),
+        ("like qwen35", like_qwen35()),
+    ]
 }
 
 /// Three samples, 11 tokens in all: one longer than the windows, with a prompt without loss; one of a single token, which has
@@ -117,7 +189,7 @@ fn samples(vocab: usize) -> Vec<Sample> {
         .map(|(length, prompt)| {
             let ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..vocab as u32)).collect();
             let labels = ids.iter().enumerate().map(|(t, &id)| if t < prompt { IGNORE } else { id as i32 });
-            Sample { labels: labels.collect(), ids, origin: String::new() }
+            Sample { labels: labels.collect(), ids, origin: String::new(), side: Default::default() }
         })
         .to_vec()
 }

@@ -65,18 +65,24 @@ fn attention_backward() {
     let k = values(2, starts.len() * kv_heads * size);
     let v = values(3, starts.len() * kv_heads * size);
     let dout = values(4, q.len());
-    for window in [None, Some(3), Some(1)] {
-        let f = |q: &[f64], k: &[f64], v: &[f64]| {
-            dot(&dout, &attention::forward(q, k, v, &starts, window, heads, kv_heads).0)
+    let cases = [None, Some(3), Some(1)].map(|window| [(window, None), (window, Some(values(7, heads)))]);
+    for (window, sinks) in cases.into_iter().flatten() {
+        let attend = |q: &[f64], k: &[f64], v: &[f64]| {
+            let (mut out, mut lse) = attention::forward(q, k, v, &starts, window, heads, kv_heads);
+            if let Some(sinks) = &sinks {
+                attention::add_sinks(&mut out, &mut lse, sinks);
+            }
+            (out, lse)
         };
-        let (out, lse) = attention::forward(&q, &k, &v, &starts, window, heads, kv_heads);
+        let f = |q: &[f64], k: &[f64], v: &[f64]| dot(&dout, &attend(q, k, v).0);
+        let (out, lse) = attend(&q, &k, &v);
         let before = [values(5, k.len()), values(6, v.len())];
         let [mut dk, mut dv] = before.clone();
         let dq = attention::backward(
             &dout, &q, &k, &v, &starts, window, heads, kv_heads, &out, &lse, &mut dk, &mut dv,
         );
-        let name = format!("window {window:?}");
-        if window == Some(1) {
+        let name = format!("window {window:?}, sinks {sinks:?}");
+        if window == Some(1) && sinks.is_none() {
             // Each token attends only to itself: P is 1 for any scores.
             assert!(norm(&dq) < 1e-13, "{name}: dq must vanish, found norm {:e}", norm(&dq));
         } else {
@@ -90,8 +96,10 @@ fn attention_backward() {
 #[test]
 fn gated_backward() {
     let gate: Vec<f64> = (0..40).map(|i| -5.0 + 0.25 * f64::from(i)).collect();
-    let (up, dy) = (values(1, 40), values(2, 40));
-    for activation in [Activation::Gelu, Activation::Silu] {
+    // Gates up to 7.75, and ups up to 9: beyond the limits of SwiGLU in gpt-oss.
+    let gate: Vec<f64> = gate.iter().map(|x| 1.63 * x).collect();
+    let (up, dy) = (values(1, 40).iter().map(|x| 9.0 * x).collect::<Vec<f64>>(), values(2, 40));
+    for activation in Activation::ALL {
         let f = |gate: &[f64], up: &[f64]| dot(&dy, &gated::forward(gate, up, activation));
         let (dgate, dup) = gated::backward(&dy, &gate, &up, activation);
         assert_gradient(&format!("{activation:?}: dgate"), &dgate, &gate, |gate| f(gate, &up));

@@ -97,8 +97,15 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         let row_starts: Vec<u32> = (0..tokens).map(start_of).collect();
         let bounds: Vec<[u32; 2]> = (0..tokens).map(|t| [start_of(t), end_of(t)]).collect();
         let [wide_q, wide_k, wide_v] = [&q, &k, &v].map(|x| wide(x));
-        let (out, lse) =
+        let (mut out, mut lse) =
             reference::attention::forward(&wide_q, &wide_k, &wide_v, &row_starts, window, heads, kv_heads);
+        // Half of the cases have sinks, about as large as the scores.
+        let sinks = (tokens + head_size / 4 + window.unwrap_or(0)).is_multiple_of(2);
+        let sinks = sinks.then(|| values(7, heads).iter().map(|x| 3.0 * x).collect::<Vec<f32>>());
+        if let Some(sinks) = &sinks {
+            reference::attention::add_sinks(&mut out, &mut lse, &wide(sinks));
+        }
+        let name = format!("{name} sinks={}", sinks.is_some());
         let (mut dk_expected, mut dv_expected) = (vec![0.0; kv_len], vec![0.0; kv_len]);
         let dq_expected = reference::attention::backward(
             &wide(&dout),
@@ -132,8 +139,10 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         // Packed values are unscaled here.
         let [q_scale, k_scale] = if cooperative { [1.0; 2] } else { [0.5, 4.0] };
         let (rows, bounds) = (tokens, &bounds);
+        let sinks = sinks.map(|sinks| gpu.upload("sinks", &sinks)).transpose()?;
+        let sinks = sinks.as_ref();
         let attention =
-            Attention { heads, kv_heads, head_size, window, bounds, rows, longest, q_scale, k_scale };
+            Attention { heads, kv_heads, head_size, window, sinks, bounds, rows, longest, q_scale, k_scale };
         // Every other case runs in parts of two blocks of keys and one of queries. Unwritten scratch must not be read.
         let (of_part, reach) = if tokens % 2 == 0 { (tokens, window.unwrap_or(tokens)) } else { (256, 1) };
         let half = ScoreScratch::least_bytes(heads, of_part, reach) / 2;
@@ -189,7 +198,7 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
         for (check, (block, expected)) in
             checks.iter_mut().zip([(&dq, &dq_expected), (&dk, &dk_expected), (&dv, &dv_expected)])
         {
-            // Where every token sees only itself, dq and dk vanish: they are a difference of two sums over the head size,
+            // If every token sees only itself, dq and dk vanish: they are a difference of two sums over the head size,
             // which may be rounded differently.
             let alone = window == Some(1) || tokens == 1;
             let terms = if alone { (head_size as f32).sqrt() } else { 2.0 };
@@ -226,15 +235,25 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
         ("falling", by_key(|j| 900.0 - (4 * j * j / 8) as f32)),
         ("in steps that need no other reference", by_key(|j| 5.0 * (j / 32) as f32)),
     ];
-    for (name, scores) in scores {
+    // A sink near the largest of all scores is far above those of some queries.
+    let near = |scores: &[f32]| scores.iter().copied().reduce(f32::max).map(|most| most - 3.0);
+    for ((name, scores), sink) in
+        scores.iter().flat_map(|case| [None, near(&case.1)].map(|sink| (case, sink)))
+    {
+        let name = format!("{name}, sink {sink:?}");
+        let name = name.as_str();
         let row = |first: f32| [vec![first], vec![0.25; width - 1]].concat();
         let q: Vec<f32> = [vec![1.0], vec![0.0; width - 1]].concat().repeat(tokens);
         // f16 holds them exactly.
         let k: Vec<f32> = scores.iter().flat_map(|&score| row(half::f16::from_f32(score).to_f32())).collect();
         let v = values(3, tokens * width);
         let starts = vec![0; tokens];
-        let (expected, lse) =
+        let (mut expected, mut lse) =
             reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, None, 1, 1);
+        if let Some(sink) = sink {
+            reference::attention::add_sinks(&mut expected, &mut lse, &[f64::from(sink)]);
+        }
+        let sinks = sink.map(|sink| gpu.upload("sinks", &[sink])).transpose()?;
         let [q, k, v] = [&q, &k, &v].map(|x| Block::input(gpu, (0, 0), width, x));
         let (out, lse_block) =
             (Block::output(gpu, (0, 0), width, tokens), Block::output(gpu, (0, 0), 100, 1));
@@ -244,6 +263,7 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
             kv_heads: 1,
             head_size: width,
             window: None,
+            sinks: sinks.as_ref(),
             bounds: &bounds,
             rows: tokens,
             longest: tokens,

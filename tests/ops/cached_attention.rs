@@ -52,8 +52,14 @@ pub fn forward(gpu: &Gpu) -> Outcome {
         let (q, k, v) =
             (of_size(1, tokens * q_width), of_size(2, tokens * kv_width), values(3, tokens * kv_width));
         let starts = vec![0; tokens];
-        let (expected, _) =
+        let (mut expected, mut lse) =
             reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, window, heads, kv_heads);
+        // Every other past has sinks.
+        let sinks = (past % 2 == 0).then(|| values(7, heads).iter().map(|x| 3.0 * x).collect::<Vec<f32>>());
+        if let Some(sinks) = &sinks {
+            reference::attention::add_sinks(&mut expected, &mut lse, &wide(sinks));
+        }
+        let sinks = sinks.map(|sinks| gpu.upload("sinks", &sinks)).transpose()?;
         // A ring that a window just fits in; the rest of it holds NaN.
         let ring = window.map_or(tokens + 3, |w| w + rows);
         let mut cached = vec![f32::NAN; ring * 2 * kv_width];
@@ -67,7 +73,8 @@ pub fn forward(gpu: &Gpu) -> Outcome {
         let result = Block::output(gpu, (0, 0), q_width, rows);
         let before = gpu.upload("past", &[past as u32])?;
         let parts = Parts::new(gpu, heads, q_width)?;
-        let attention = CachedAttention { heads, kv_heads, head_size, window };
+        let attention =
+            CachedAttention { heads, gated: false, kv_heads, head_size, window, sinks: sinks.as_ref() };
         let context = tokens + 100;
         run(gpu, |rec| {
             attention.forward(rec, &result.rows, &products.rows, &cache, &before, context, &parts, rows);

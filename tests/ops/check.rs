@@ -4,16 +4,12 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rullama_train::base::config::Activation;
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::Param;
 use rullama_train::ops::Rows;
 use rullama_train::ops::View;
 
 pub type Outcome = Result<(), Failed>;
-
-/// Every function of a gate.
-pub const ACTIVATIONS: [Activation; 2] = [Activation::Gelu, Activation::Silu];
 
 /// The value around every output, and in it before the kernel runs.
 pub const UNTOUCHED: f32 = -12345.678;

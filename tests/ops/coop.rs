@@ -10,7 +10,6 @@ use rullama_train::reference;
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, values, wide};
 use super::linear::{random_weight, widths};
-use super::lora::transposed_product;
 
 /// Operands rounded to f16: 2^-11 each, and sums of up to 1024 products in f32.
 pub const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
@@ -182,7 +181,7 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
         let wide_x = packed(gpu, &Block::input(gpu, (0, 4), n, &x), n, t)?;
         let u_rows = Block::input(gpu, (16, 4), rank, &u);
         let before = [values(7, rank * n), values(8, rank * n)];
-        let product = transposed_product(&wide(&u), &wide(&x), rank, n);
+        let product = reference::linear::gradient(&wide(&u), &wide(&x), rank, n);
         let da = Held::new(gpu, n, &before[0]);
         run(gpu, |rec| coop_lora::gradient_a(rec, &da.param, u_rows.view(), &wide_x, t))?;
         let expected = sum(&wide(&before[0]), &product);

@@ -1,5 +1,6 @@
 //! The ops between the products in decoding: heads, ends of blocks, gates, per-layer inputs, argmax.
 
+use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
@@ -15,12 +16,14 @@ use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rope::Table;
 use rullama_train::reference;
 
-use super::check::{ACTIVATIONS, Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, sum, values, wide};
+use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, scaled, sum, values, wide};
 use super::linear::{random_weight, widths};
 
 /// A norm and a few sums.
 const SUMS: Tolerance = Tolerance { norm: 2e-6, relative: 4e-6, absolute: 4e-6 };
 const EPS: f32 = 1e-6;
+/// Factor on the queries.
+const SCORE_SCALE: f32 = 0.375;
 
 fn norm(gpu: &Gpu, weight: &[f32]) -> Norm {
     Norm::new(gpu, "weight", Some(weight), weight.len(), EPS).expect("it fits")
@@ -79,14 +82,21 @@ fn columns(rows: &[f64], width: usize, from: usize, count: usize) -> Vec<f64> {
     rows.chunks(width).flat_map(|row| &row[from..from + count]).copied().collect()
 }
 
-/// Queries, keys and values: with and without their own keys, values that are raw keys, with and without an adapter.
+/// Queries, keys and values: with and without their own keys, values that are raw keys, with and without norms and an adapter.
 pub fn heads_and_cache(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("cached_heads", SUMS);
-    for (case, (own, k_eq_v)) in [(true, false), (true, true), (false, false)].into_iter().enumerate() {
+    let cases = [
+        (true, false, Norms::All),
+        (true, true, Norms::All),
+        (false, false, Norms::All),
+        (true, false, Norms::QueriesAndKeys),
+        (true, false, Norms::None),
+    ];
+    for (case, (own, k_eq_v, norms)) in cases.into_iter().enumerate() {
         for (h, g, size) in [(2, 1, 4), (4, 2, 64), (3, 3, 100), (2, 1, 512)] {
             for (rank, past, rows) in [(0, 0, 1), (4, 70, 1), (12, 5, 9), (32, 3, 11)] {
                 let name = format!("case {case} H={h} G={g} K={size} R={rank} past={past} T={rows}");
-                let shape = HeadsShape { h, g, size, own, k_eq_v };
+                let shape = HeadsShape { h, g, size, own, k_eq_v, norms };
                 heads_case(gpu, &mut check, &name, shape, rank, past, rows)?;
             }
         }
@@ -100,13 +110,22 @@ struct HeadsShape {
     size: usize,
     own: bool,
     k_eq_v: bool,
+    norms: Norms,
+}
+
+/// Which heads are normed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Norms {
+    All,
+    QueriesAndKeys,
+    None,
 }
 
 fn heads_case(
     gpu: &Gpu,
     check: &mut Check,
     name: &str,
-    HeadsShape { h, g, size, own, k_eq_v }: HeadsShape,
+    HeadsShape { h, g, size, own, k_eq_v, norms }: HeadsShape,
     rank: usize,
     past: usize,
     rows: usize,
@@ -138,11 +157,24 @@ fn heads_case(
         let weight = weight.map(wide);
         reference::rms_norm::forward(x, weight.as_deref(), size, f64::from(EPS))
     };
-    let q = reference::rope::forward(&normed(&members[0], Some(&q_weight)), &positions, &frequencies, h);
+    let normed_if = |is_normed: bool, x: &[f64], weight: Option<&[f32]>| match is_normed {
+        true => normed(x, weight),
+        false => x.to_vec(),
+    };
+    let has_weights = norms != Norms::None;
+    let q = normed_if(has_weights, &members[0], Some(&q_weight));
+    let q = scaled(SCORE_SCALE, &reference::rope::forward(&q, &positions, &frequencies, h));
 
     let products = Block::in_out(gpu, (0, 0), width + z_width, &beside(&raw, width, z, z_width));
-    let (q_norm, k_norm) = (norm(gpu, &q_weight), norm(gpu, &k_weight));
-    let table = Table::new(gpu, &frequencies, past + rows)?;
+    let norm_if = |is_normed: bool, weight: Option<&[f32]>| match is_normed {
+        true => Norm::new(gpu, "weight", weight, size, EPS).expect("it fits"),
+        false => Norm::identity(size),
+    };
+    let q_norm = norm_if(has_weights, Some(&q_weight));
+    let k_norm = norm_if(has_weights, Some(&k_weight));
+    let v_norm = norm_if(norms == Norms::All, None);
+    let q_table = Table::new(gpu, &frequencies, f64::from(SCORE_SCALE), past + rows)?;
+    let k_table = Table::new(gpu, &frequencies, 1.0, past + rows)?;
     let ring = rows + 2;
     let cache = Cache { buffer: gpu.upload("cache", &vec![UNTOUCHED; ring * 2 * keys])?, ring };
     let before = gpu.upload("past", &[past as u32])?;
@@ -150,11 +182,12 @@ fn heads_case(
         heads: h,
         kv_heads: g,
         head_size: size,
+        gated: false,
         k_eq_v,
         q_norm: &q_norm,
-        k_norm: own.then_some(&k_norm),
+        kv_norms: own.then_some([&k_norm, &v_norm]),
         cache: &cache,
-        table: &table,
+        tables: [&q_table, &k_table],
     };
     let up = adapter.as_ref().map(|a| a.up(width));
     run(gpu, |rec| heads::forward(rec, &products.rows, &layer, up.as_ref(), &before, rows))?;
@@ -168,8 +201,9 @@ fn heads_case(
     }
     let mut expected = vec![f64::from(UNTOUCHED); ring * 2 * keys];
     if own {
-        let k = reference::rope::forward(&normed(&members[1], Some(&k_weight)), &positions, &frequencies, g);
-        let v = normed(&members[if k_eq_v { 1 } else { 2 }], None);
+        let k = normed_if(has_weights, &members[1], Some(&k_weight));
+        let k = reference::rope::forward(&k, &positions, &frequencies, g);
+        let v = normed_if(norms == Norms::All, &members[if k_eq_v { 1 } else { 2 }], None);
         for t in 0..rows {
             let row = &mut expected[(past + t) % ring * 2 * keys..][..2 * keys];
             row[..keys].copy_from_slice(&k[t * keys..][..keys]);
@@ -191,16 +225,18 @@ fn heads_case(
 /// The residual stream and its next norm, at widths below, at and above a workgroup's threads.
 pub fn residual_and_next(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("block_end", SUMS);
-    for (width, rows, rank, with_next, scale) in [
-        (4, 1, 0, true, 1.0),
-        (252, 3, 4, true, 0.5),
-        (1024, 1, 12, false, 1.0),
-        (1536, 2, 16, true, 1.25),
-        (2564, 9, 0, true, 1.0),
-        (2560, 1, 32, true, 1.0),
-        (5376, 2, 8, true, 1.0),
+    for (width, rows, rank, with_next, scale, is_normed) in [
+        (4, 1, 0, true, 1.0, true),
+        (252, 3, 4, true, 0.5, true),
+        (1024, 1, 12, false, 1.0, true),
+        (1536, 2, 16, true, 1.25, true),
+        (2564, 9, 0, true, 1.0, true),
+        (2560, 1, 32, true, 1.0, true),
+        (5376, 2, 8, true, 1.0, true),
+        (252, 3, 4, true, 0.5, false),
+        (2560, 1, 32, true, 1.0, false),
     ] {
-        let name = format!("D={width} T={rows} R={rank} next={with_next}");
+        let name = format!("D={width} T={rows} R={rank} next={with_next} normed={is_normed}");
         let (y, stream) = (values(1, rows * width), values(2, rows * width));
         let (weight, next_weight) = (values(3, width), values(4, width));
         let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width], rows));
@@ -211,14 +247,15 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         }
         let normed =
             |x: &[f64], w: &[f32]| reference::rms_norm::forward(x, Some(&wide(w)), width, f64::from(EPS));
-        let expected: Vec<f64> =
-            sum(&wide(&stream), &normed(&product, &weight)).iter().map(|x| f64::from(scale) * x).collect();
+        let term = if is_normed { normed(&product, &weight) } else { product.clone() };
+        let expected = scaled(scale, &sum(&wide(&stream), &term));
         let expected_next = normed(&expected, &next_weight);
 
         let y = Block::input(gpu, (0, 0), width + z_width, &beside(&y, width, z, z_width));
         let stream = Block::in_out(gpu, (0, 0), width, &stream);
         let next = Block::output(gpu, (0, 0), width, rows);
-        let (first, second) = (norm(gpu, &weight), norm(gpu, &next_weight));
+        let first = if is_normed { norm(gpu, &weight) } else { Norm::identity(width) };
+        let second = norm(gpu, &next_weight);
         let up = adapter.as_ref().map(|a| a.up(width));
         let then = with_next.then_some(&second);
         run(gpu, |rec| {
@@ -237,7 +274,8 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
 pub fn gates(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("cached_gated", SUMS);
     let shapes = [(4, 1, 0), (100, 3, 4), (516, 2, 12), (64, 9, 32)];
-    for ((width, rows, rank), activation) in shapes.into_iter().flat_map(|s| ACTIVATIONS.map(|a| (s, a))) {
+    for ((width, rows, rank), activation) in shapes.into_iter().flat_map(|s| Activation::ALL.map(|a| (s, a)))
+    {
         let name = format!("F={width} T={rows} R={rank} {activation:?}");
         let gate_up = values(1, rows * 2 * width);
         let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width, width], rows));
@@ -279,7 +317,8 @@ pub fn gates(gpu: &Gpu) -> Outcome {
 /// A product whose workgroups compute its gated input, with both adapters, in every format.
 pub fn gated_products(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("matvec, gated", SUMS);
-    let cases = GgmlType::SUPPORTED.into_iter().enumerate().flat_map(|case| ACTIVATIONS.map(|a| (case, a)));
+    let cases =
+        GgmlType::SUPPORTED.into_iter().enumerate().flat_map(|case| Activation::ALL.map(|a| (case, a)));
     for ((i, ty), activation) in cases {
         let (width, rows, rank, n) = (256, [1, 2, 5, 8][i % 4], [0, 4, 16][i % 3], 131);
         let name = format!("{} P={width} T={rows} R={rank} {activation:?}", ty.name());

@@ -2,13 +2,14 @@
 
 use rullama_train::base::config::Activation;
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::bias;
 use rullama_train::ops::dropout::{self, Mask};
 use rullama_train::ops::gated::plain as gated;
 use rullama_train::ops::rope;
 use rullama_train::ops::scale;
 use rullama_train::reference;
 
-use super::check::{ACTIVATIONS, Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};
+use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, wide};
 
 /// Two products and a sum, with cosines and sines that are rounded to f32.
 const ROPE: Tolerance = Tolerance { norm: 2e-7, relative: 0.0, absolute: 3e-7 };
@@ -19,6 +20,23 @@ const SUM: Tolerance = Tolerance { norm: 1.2e-7, relative: 2.4e-7, absolute: 1.2
 
 /// Rows and widths; the last has more elements than one dimension of workgroups of 64 covers.
 const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
+
+/// A bias on some columns of wider rows; the columns beside them stay.
+pub fn biases(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("bias", SUM);
+    for (height, width) in SHAPES {
+        let name = format!("[{height}, {width}]");
+        let stride = width + 12;
+        let (y, b) = (values(1, height * stride), values(2, width));
+        let at = |i: usize| (i % stride).checked_sub(8).and_then(|c| b.get(c)).map_or(0.0, |b| f64::from(*b));
+        let expected: Vec<f64> = wide(&y).iter().enumerate().map(|(i, y)| y + at(i)).collect();
+        let block = Block::in_out(gpu, (0, 0), stride, &y);
+        let bias_buffer = gpu.upload("bias", &b)?;
+        run(gpu, |rec| bias::forward(rec, block.rows.from(8), &bias_buffer, width, height))?;
+        check.close(&name, stride, &block.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}
 
 /// Pairs (i, i + K/2) rotated by position · frequency, and back.
 pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
@@ -31,7 +49,7 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
         let frequency =
             |i: usize| if i >= size * 3 / 8 { 0.0 } else { 1e4f64.powf(-2.0 * i as f64 / size as f64) };
         let frequencies: Vec<f64> = (0..size / 2).map(frequency).collect();
-        let table = rope::Table::new(gpu, &frequencies, 130)?;
+        let table = rope::Table::new(gpu, &frequencies, 1.0, 130)?;
         let x = values(1, tokens * heads * size);
         let turned = reference::rope::forward(&wide(&x), &positions, &frequencies, heads);
         let back = reference::rope::backward(&wide(&x), &positions, &frequencies, heads);
@@ -55,7 +73,7 @@ pub fn gated_both_ways(gpu: &Gpu) -> Outcome {
     let mut backward = Check::new("gated backward", GATED);
     for (height, width) in SHAPES {
         for (activation, size) in
-            ACTIVATIONS.into_iter().flat_map(|a| [0.01, 3.0, 50.0].map(|size| (a, size)))
+            Activation::ALL.into_iter().flat_map(|a| [0.01, 3.0, 50.0].map(|size| (a, size)))
         {
             let name = format!("[{height}, {width}] {activation:?}, gates up to {size}");
             let len = height * width;
@@ -99,13 +117,14 @@ pub fn gated_both_ways(gpu: &Gpu) -> Outcome {
     backward.done()
 }
 
-/// SiLU of gates whose exponential leaves the range of f32: the gate or 0, and a derivative of 1 or 0.
+/// Gates whose exponential leaves the range of f32: SiLU is the gate or 0, and its derivative 1 or 0.
 pub fn extreme_gates(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gated, extreme gates", GATED);
-    let activation = Activation::Silu;
     for size in [88.0, 104.0, 1e4, 1e20, 1e30] {
-        for x in [size, -size] {
-            let name = format!("silu of {x:e}");
+        for (x, activation) in
+            [Activation::Silu, Activation::SwigluOai].map(|a| [(size, a), (-size, a)]).concat()
+        {
+            let name = format!("{activation:?} of {x:e}");
             let (gate, up, dy) = ([x; 4], values(2, 4), values(3, 4));
             let expected = reference::gated::forward(&wide(&gate), &wide(&up), activation);
             let (dgate_expected, dup_expected) =

@@ -7,6 +7,7 @@ use rullama_train::base::config::{Activation, Experts};
 use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::Rows;
+use rullama_train::ops::experts::bias::Biases;
 use rullama_train::ops::experts::combine as expert_combine;
 use rullama_train::ops::experts::groups::Groups;
 use rullama_train::ops::experts::router;
@@ -21,7 +22,7 @@ use rullama_train::ops::pack::Packed;
 use rullama_train::ops::pack::grouped as expert_pack;
 use rullama_train::reference::{self, Routing};
 
-use super::check::{ACTIVATIONS, Block, Check, Held, Outcome, Tolerance, run, sum, values, wide};
+use super::check::{Block, Check, Held, Outcome, Tolerance, run, sum, values, wide};
 use super::linear::widths;
 
 pub(super) const EXACT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
@@ -308,6 +309,54 @@ pub fn products(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
+/// Frozen biases of rows by expert, of one row per choice, and of sums over a token's choices, with the gradients of their weights.
+pub fn biases(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("experts, biases", EXACT);
+    for (count, used, tokens, width) in [(5, 3, 1, 4), (8, 2, 70, 36), (32, 4, 9, 260), (128, 8, 90, 20)] {
+        let name = format!("E={count} used={used} T={tokens} width={width}");
+        let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+        let choices = tokens * used;
+        let (held, scales, before) = (values(1, count * width), values(5, count), values(6, choices));
+        let (x, y, dy) = (values(2, choices * width), values(3, tokens * width), values(4, tokens * width));
+        let bias = |choice: usize| wide(&held[g.routing.experts[choice] * width..][..width]);
+        let each = |choice: usize| sum(&wide(&x[choice * width..][..width]), &bias(choice));
+        let (mut summed, mut dweights) = (wide(&y), wide(&before));
+        for choice in 0..choices {
+            let (token, scale) = (choice / used, f64::from(scales[g.routing.experts[choice]]));
+            for (i, b) in bias(choice).into_iter().enumerate() {
+                summed[token * width + i] += g.routing.weights[choice] * scale * b;
+                dweights[choice] += scale * f64::from(dy[token * width + i]) * b;
+            }
+        }
+        let on_device = |x: &[f64]| x.iter().map(|x| *x as f32).collect::<Vec<f32>>();
+        let by_expert = g.rows(width, |choice| wide(&x[choice * width..][..width]));
+        let grouped = Block::in_out(gpu, (0, 8), width, &on_device(&by_expert));
+        let (single, to) = (Block::in_out(gpu, (0, 4), width, &x), Block::in_out(gpu, (0, 8), width, &y));
+        let (dy, scales) =
+            (Block::input(gpu, (0, 12), width, &dy), Block::input(gpu, (0, 0), count, &scales));
+        let found = Block::in_out(gpu, (0, 0), choices, &before);
+        let biases = Biases::new(gpu.upload("biases", &held)?, width);
+        run(gpu, |rec| {
+            biases.add(rec, &grouped.rows, &g.groups, tokens);
+            biases.add_each(rec, &single.rows, &g.groups, tokens);
+            biases.add_summed(rec, &to.rows, &scales.rows, &g.groups, tokens);
+            biases.backward(rec, &found.rows, [&dy.rows, &scales.rows], &g.groups, tokens);
+        })?;
+        let used_rows = |found: Vec<f64>| {
+            let pairs = found.chunks(width).zip(&g.choices).filter(|(_, choice)| **choice != NONE);
+            pairs.flat_map(|(row, _)| row.to_vec()).collect::<Vec<f64>>()
+        };
+        let expected: Vec<f64> =
+            g.choices.iter().filter(|choice| **choice != NONE).flat_map(|c| each(*c as usize)).collect();
+        check.close(&name, width, &used_rows(grouped.read(gpu, &name)?), &expected)?;
+        let expected: Vec<f64> = (0..choices).flat_map(each).collect();
+        check.close(&format!("{name} each"), width, &single.read(gpu, &name)?, &expected)?;
+        check.close(&format!("{name} summed"), width, &to.read(gpu, &name)?, &summed)?;
+        check.close_to(&format!("{name} weights"), used, &found.read(gpu, &name)?, &dweights, 0.1)?;
+    }
+    check.done()
+}
+
 fn source(block: &Block, by_token: bool) -> Source<'_> {
     match by_token {
         true => Source::Tokens(block.view()),
@@ -460,7 +509,7 @@ pub fn gradients(gpu: &Gpu) -> Outcome {
 
 /// The gated unit with the gradients of the choices' weights, and the combination by token: together the reference's experts.
 pub fn whole(gpu: &Gpu) -> Outcome {
-    ACTIVATIONS.into_iter().try_for_each(|activation| whole_with(gpu, activation))
+    Activation::ALL.into_iter().try_for_each(|activation| whole_with(gpu, activation))
 }
 
 fn whole_with(gpu: &Gpu, activation: Activation) -> Outcome {
@@ -470,8 +519,10 @@ fn whole_with(gpu: &Gpu, activation: Activation) -> Outcome {
         let g = Grouped::new(gpu, Experts { count, used, width: f }, tokens, 1e6)?;
         let rows = g.choices.len();
         let scales = values(5, count);
-        let (gate_up, dy, x) =
+        let (mut gate_up, dy, x) =
             (values(2, tokens * used * 2 * f), values(3, tokens * used * f), values(4, tokens * used * d));
+        // Large enough for the bounds of gpt-oss's units.
+        gate_up.iter_mut().for_each(|x| *x *= 9.0);
         let of = |v: &[f32], w: usize, c: usize| wide(&v[c * w..(c + 1) * w]);
         let on_device = |v: &[f32], w: usize| {
             let grouped: Vec<f32> = g.rows(w, |c| of(v, w, c)).iter().map(|&x| x as f32).collect();
@@ -501,7 +552,7 @@ fn whole_with(gpu: &Gpu, activation: Activation) -> Outcome {
         let dweights_rows = Rows::new(gpu, "test", 1, tokens * used)?;
         let backward_inputs = [&dy_rows.rows, &inputs.rows, &scale_rows.rows];
         if gpu.kernels().reads_tiles() {
-            // What is packed shows through a product with one, for every expert.
+            // A product with ones shows the packed rows, for every expert.
             let product = |packed: &Packed, width: usize| -> Result<Vec<f64>, Failed> {
                 let one: Vec<f32> = (0..count * width * width)
                     .map(|i| f32::from(u8::from((i % (width * width)).is_multiple_of(width + 1))))

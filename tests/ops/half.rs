@@ -3,6 +3,7 @@
 use half::f16;
 use libtest_mimic::Failed;
 use pollster::block_on;
+use rullama_train::base::config::Activation;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::act::Act;
@@ -20,7 +21,7 @@ use rullama_train::ops::rope;
 use rullama_train::ops::row_status::Verdicts;
 use rullama_train::reference;
 
-use super::check::{ACTIVATIONS, Block, Check, Outcome, Tolerance, run, scaled, values, wide};
+use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};
 
 /// Rounding to f16, relative to the largest value of the row.
 const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
@@ -108,16 +109,22 @@ pub fn norms(gpu: &Gpu) -> Outcome {
 pub fn residuals(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("norm_add", HALF);
     let mut exact = Check::new("norm_add, in f32", F32);
-    for (height, width) in SHAPES {
+    for ((height, width), normed) in SHAPES.into_iter().flat_map(|shape| [(shape, true), (shape, false)]) {
         let [x, base, w, next] = [(1, height * width), (2, height * width), (3, width), (4, width)]
             .map(|(seed, count)| values(seed, count));
         let scale = 0.75;
         let expected = |x: &[f64]| -> Vec<f64> {
-            let normed = reference::rms_norm::forward(x, Some(&wide(&w)), width, f64::from(EPS));
-            normed.iter().zip(&base).map(|(n, base)| scale * (n + f64::from(*base))).collect()
+            let term = match normed {
+                true => reference::rms_norm::forward(x, Some(&wide(&w)), width, f64::from(EPS)),
+                false => x.to_vec(),
+            };
+            term.iter().zip(&base).map(|(n, base)| scale * (n + f64::from(*base))).collect()
         };
-        let [norm, next_norm] =
-            [&w, &next].map(|w| Norm::new(gpu, "norm", Some(w), width, EPS).expect("it is small"));
+        let norm = match normed {
+            true => Norm::new(gpu, "norm", Some(&w), width, EPS)?,
+            false => Norm::identity(width),
+        };
+        let next_norm = Norm::new(gpu, "norm", Some(&next), width, EPS)?;
         let [x, base] = [&x, &base].map(|x| Block::input(gpu, (0, 0), width, x));
         let (packed_x, packed) =
             (Packed::new(gpu, "x", height, width)?, Packed::new(gpu, "sum", height, width)?);
@@ -128,7 +135,7 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
             ("packed", Act::tiled(packed_x, None), expected(&halves)),
         ];
         for (what, x, sum) in sources {
-            let name = |then: &str| format!("[{height}, {width}], x {what}, {then}");
+            let name = |then: &str| format!("[{height}, {width}], normed={normed}, x {what}, {then}");
             let y = Block::output(gpu, (0, 0), width, height);
             let go = |y: Option<&Rows>, then| {
                 run(gpu, |rec| {
@@ -166,7 +173,7 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
 pub fn gated(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gated, packed", HALF);
     let cases = SHAPES.into_iter().zip([1e-6, 3.0, 50.0, 3e3, 1e5]);
-    for (((height, width), size), activation) in cases.flat_map(|case| ACTIVATIONS.map(|a| (case, a))) {
+    for (((height, width), size), activation) in cases.flat_map(|case| Activation::ALL.map(|a| (case, a))) {
         let name = format!("[{height}, {width}] {activation:?}, values up to {size}");
         let [gate, up, dy] =
             [1, 2, 3].map(|seed| values(seed, height * width).iter().map(|x| size * x).collect::<Vec<_>>());
@@ -234,20 +241,31 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
 /// Norm and rotary embedding of heads, all with one scale.
 pub fn heads(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("heads forward", HALF);
-    for (tokens, heads, size, turned) in
-        [(1, 1, 16, true), (7, 3, 32, false), (33, 2, 256, true), (17, 1, 512, true)]
-    {
-        let name = format!("T={tokens} heads={heads} K={size} turned={turned}");
+    for (tokens, heads, size, turned, normed) in [
+        (1, 1, 16, true, true),
+        (7, 3, 32, false, true),
+        (33, 2, 256, true, true),
+        (17, 1, 512, true, true),
+        (33, 3, 128, true, false),
+        (7, 2, 64, false, false),
+    ] {
+        let name = format!("T={tokens} heads={heads} K={size} turned={turned} normed={normed}");
         let (x, w) = (values(1, tokens * heads * size), values(2, size));
         let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
         let frequencies: Vec<f64> =
             (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
-        let mut expected = reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), size, f64::from(EPS));
+        let mut expected = match normed {
+            true => reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), size, f64::from(EPS)),
+            false => wide(&x),
+        };
         if turned {
             expected = reference::rope::forward(&expected, &positions, &frequencies, heads);
         }
-        let norm = Norm::new(gpu, "norm", Some(&w), size, EPS)?;
-        let table = rope::Table::new(gpu, &frequencies, 13)?;
+        let norm = match normed {
+            true => Norm::new(gpu, "norm", Some(&w), size, EPS)?,
+            false => Norm::identity(size),
+        };
+        let table = rope::Table::new(gpu, &frequencies, 1.0, 13)?;
         let positions = gpu.upload("positions", &positions)?;
         let x = Block::input(gpu, (0, 0), heads * size, &x);
         let packed = Packed::new(gpu, "heads", tokens, heads * size)?;
@@ -267,14 +285,17 @@ pub fn heads(gpu: &Gpu) -> Outcome {
 /// The gradients of heads: columns that are no multiple of 64, more heads than a workgroup takes at once, without weights.
 pub fn heads_backward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("heads backward", HALF);
-    for (tokens, heads, size, turned, weighted) in [
-        (1, 1, 16, true, true),
-        (7, 3, 32, false, true),
-        (33, 8, 256, true, true),
-        (17, 3, 512, true, false),
-        (5, 20, 16, true, true),
+    for (tokens, heads, size, turned, weighted, normed) in [
+        (1, 1, 16, true, true, true),
+        (7, 3, 32, false, true, true),
+        (33, 8, 256, true, true, true),
+        (17, 3, 512, true, false, true),
+        (5, 20, 16, true, true, true),
+        (33, 3, 128, true, false, false),
+        (5, 20, 64, false, false, false),
     ] {
-        let name = format!("T={tokens} heads={heads} K={size} turned={turned} weighted={weighted}");
+        let name =
+            format!("T={tokens} heads={heads} K={size} turned={turned} weighted={weighted} normed={normed}");
         let [x, dy] = [1, 2].map(|seed| values(seed, tokens * heads * size));
         let w = weighted.then(|| values(3, size));
         let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
@@ -285,10 +306,17 @@ pub fn heads_backward(gpu: &Gpu) -> Outcome {
             false => wide(&dy),
         };
         let weights = w.as_deref().map(wide);
-        let expected =
-            reference::rms_norm::backward(&straight, &wide(&x), weights.as_deref(), size, f64::from(EPS));
-        let norm = Norm::new(gpu, "norm", w.as_deref(), size, EPS)?;
-        let table = rope::Table::new(gpu, &frequencies, 13)?;
+        let expected = match normed {
+            true => {
+                reference::rms_norm::backward(&straight, &wide(&x), weights.as_deref(), size, f64::from(EPS))
+            }
+            false => straight,
+        };
+        let norm = match normed {
+            true => Norm::new(gpu, "norm", w.as_deref(), size, EPS)?,
+            false => Norm::identity(size),
+        };
+        let table = rope::Table::new(gpu, &frequencies, 1.0, 13)?;
         let positions = gpu.upload("positions", &positions)?;
         let width = heads * size;
         let [x, dy] = [&x, &dy].map(|x| Block::input(gpu, (0, 0), width, x));

@@ -45,7 +45,7 @@ pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: b
         let first_row = 64 * i;
         Tile { first_row, rows: 64.min(rows - first_row), buffer: buffer.clone(), range: Some(range) }
     });
-    (Weight { ty, rows, cols, tiles: tiles.collect() }, truth)
+    (Weight { ty, rows, cols, tiles: tiles.collect(), bias: None }, truth)
 }
 
 struct Case {
@@ -215,7 +215,7 @@ fn close(
 /// The self-test of a device passes, and leaves no compiled kernels behind.
 pub fn self_test(gpu: &Gpu) -> Outcome {
     let fresh = pollster::block_on(Gpu::open(Backend::Auto, None, false))?;
-    pollster::block_on(fresh.self_test())?;
+    pollster::block_on(fresh.self_test(gpu.kernels().tier()))?;
     let left = fresh.compiled();
     let expected = 0;
     if left != expected || gpu.failed_self_test().is_some() {

@@ -43,7 +43,7 @@ pub fn gradient(gpu: &Gpu) -> Outcome {
             &mut da,
             &mut db,
         );
-        let da = sum(&wide(&a), &transposed_product(&wide(&u), &wide(&x), rank, n));
+        let da = sum(&wide(&a), &reference::linear::gradient(&wide(&u), &wide(&x), rank, n));
         let (dy, x) = (Block::input(gpu, margins[0], n, &dy), Block::input(gpu, margins[0], n, &x));
         let (z, u) = (Block::input(gpu, margins[1], rank, &z), Block::input(gpu, margins[2], rank, &u));
         let (held_b, held_a) = (Held::new(gpu, rank, &b), Held::new(gpu, n, &a));
@@ -55,15 +55,4 @@ pub fn gradient(gpu: &Gpu) -> Outcome {
         check.close(&format!("dA {name}"), n, &held_a.read(gpu, &name)?, &da)?;
     }
     check.done()
-}
-
-/// `pᵀ·q` for `p` `[T, N]`, `q` `[T, M]`.
-pub fn transposed_product(p: &[f64], q: &[f64], n: usize, m: usize) -> Vec<f64> {
-    let mut product = vec![0.0; n * m];
-    for (p, q) in p.chunks(n).zip(q.chunks(m)) {
-        for (row, p) in product.chunks_mut(m).zip(p) {
-            row.iter_mut().zip(q).for_each(|(sum, q)| *sum += p * q);
-        }
-    }
-    product
 }

@@ -9,18 +9,22 @@ mod check;
 mod coop;
 mod cross_entropy;
 mod decoding;
+mod delta;
 mod elementwise;
 mod embedding;
 mod expert_dropout;
 mod experts;
+mod gates;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod half;
+mod half_readers;
 mod linear;
 mod lora;
 mod matvec;
 mod random;
 mod rms_norm;
+mod selftest;
 mod verdict;
 
 use rullama_train::gpu::Gpu;
@@ -51,7 +55,7 @@ const COOP16: &[Variant] = &[Variant::Coop16];
 const PACKED: &[Variant] = &[Variant::Packed];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
-const CASES: [Case; 67] = [
+const CASES: [Case; 75] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -63,11 +67,15 @@ const CASES: [Case; 67] = [
     case("cached_attention", "forward, keys split", F32, |gpu| split(gpu, cached_attention::forward)),
     case("cached_gated", "feed-forward and per-layer inputs", F32, decoding::gates),
     case("cached_gated", "many threads per column", F32, |gpu| split(gpu, decoding::gates)),
+    case("bias", "added to some columns", F32, elementwise::biases),
     case("cached_heads", "queries, keys and values into the cache", F32, decoding::heads_and_cache),
     case("cross_entropy", "forward", F32, cross_entropy::forward),
     case("cross_entropy", "backward", F32, cross_entropy::backward),
     case("cross_entropy", "softcap alone", F32, cross_entropy::softcap),
     case("cross_entropy", "gradients of logits", PACKED, half::cross_entropy),
+    case("delta", "forward and backward", F32, delta::forward_and_backward),
+    case("delta", "in passes that continue each other", F32, delta::carried),
+    case("delta", "decays and rates of extreme size", F32, delta::extreme_gates),
     case("dropout", "masks", F32, elementwise::dropout_masks),
     case("dropout", "masks of the inputs of experts' adapters", F32, expert_dropout::masks),
     case("embedding", "decoders are exact", F32, embedding::decodes_exactly),
@@ -75,6 +83,7 @@ const CASES: [Case; 67] = [
     case("embedding", "rows of activations, and backward", F32, embedding::gather_and_backward),
     case("experts", "choice, weights and scores of the router", F32, experts::routers),
     case("experts", "tokens sorted", F32, experts::groups),
+    case("experts", "biases", F32, experts::biases),
     case("gated", "forward and backward", F32, elementwise::gated_both_ways),
     case("gated", "gates of extreme size", F32, elementwise::extreme_gates),
     case("gated", "forward and backward, packed", PACKED, half::gated),
@@ -87,6 +96,7 @@ const CASES: [Case; 67] = [
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
     case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),
     case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),
+    case("linear", "readers of kernels on matrices of 16×16", &[Variant::F16], half_readers::values),
     case("linear", "backward", EXACT, linear::backward),
     case("linear", "backward", HALF, linear::backward_in_f16),
     case("linear", "backward", COOP16, coop::backward),
@@ -99,7 +109,7 @@ const CASES: [Case; 67] = [
         &[Variant::F32, Variant::Plain, Variant::Coop8],
         linear::adapter_products,
     ),
-    case("linear", "a device's self-test", COOP8, linear::self_test),
+    case("linear", "a device's self-test", HALF, linear::self_test),
     case(
         "linear",
         "experts",
@@ -116,10 +126,12 @@ const CASES: [Case; 67] = [
     case("matvec", "a gated input", F32, decoding::gated_products),
     case("matvec", "experts in short passes", F32, experts::short),
     case("norm_add", "forward", PACKED, half::residuals),
+    case("output_gate", "forward and backward", F32, gates::output_gates),
     case("per_layer", "inputs of all layers", F32, decoding::per_layer_inputs),
     case("random", "blocks of weights", F32, random::blocks),
     case("rms_norm", "forward", EXACT, rms_norm::forward),
     case("rms_norm", "backward", EXACT, rms_norm::backward),
+    case("rms_norm", "no norm in the place of one", EXACT, rms_norm::identity),
     case("rms_norm", "a row that overflows is not finite", EXACT, rms_norm::overflow),
     case("rms_norm", "forward and backward, packed", PACKED, half::norms),
     case("rope", "forward and backward", F32, elementwise::rope_both_ways),
@@ -146,7 +158,7 @@ fn main() {
         let name = format!("{}/{}", case.op, case.name);
         case.variants.iter().map(move |variant| gpu::Test::new(name.clone(), *variant, case.run))
     });
-    gpu::run(tests.collect())
+    gpu::run(tests.chain(selftest::tests()).collect())
 }
 
 /// Runs a test with every product cut into as many parts as its sum allows.

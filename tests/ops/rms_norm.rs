@@ -102,6 +102,32 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
+/// No norm in the place of one: `y = scale·(residual + x)` and its gradient, to the bit.
+pub fn identity(gpu: &Gpu) -> Outcome {
+    for (height, width) in [(1, 4), (65, 256), (7, 60)] {
+        let (x, r, dy) = (rows(1, height, width), values(2, height * width), values(3, height * width));
+        let norm = Norm::identity(width);
+        let block = |values: &[f32]| Block::input(gpu, (0, 0), width, values);
+        let (x_block, r_block, dy_block) = (block(&x), block(&r), block(&dy));
+        let (y, dx) = (Block::output(gpu, (0, 0), width, height), Block::in_out(gpu, (0, 0), width, &r));
+        run(gpu, |rec| {
+            rms_norm::forward(rec, &y.rows, &x_block.rows, &norm, Some(&r_block.rows), 0.5, height);
+            rms_norm::backward(rec, &dx.rows, &dy_block.rows, &x_block.rows, &norm, height, Some(0.5));
+        })?;
+        let half_sum = |a: &[f32], b: &[f32]| -> Vec<f64> {
+            a.iter().zip(b).map(|(a, b)| f64::from(0.5 * (a + b))).collect()
+        };
+        for (name, found, expected) in
+            [("y", y.read(gpu, "y")?, half_sum(&x, &r)), ("dx", dx.read(gpu, "dx")?, half_sum(&dy, &r))]
+        {
+            if found != expected {
+                return Err(format!("[{height}, {width}] {name}: found {found:?}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Squares whose sum overflows f32 would give a row of zeros. It must not look valid, forward or backward.
 pub fn overflow(gpu: &Gpu) -> Outcome {
     let (height, width) = (3, 60);

@@ -55,7 +55,7 @@ impl Case {
         // Few different values, so that some are equal.
         let logits: Vec<f32> = values(1, rows * vocab).iter().map(|x| (x * 20.0).round()).collect();
         let largest = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("one");
-        // Of every four rows one has any target, one the last of the largest values, two the first of them.
+        // One row in four has any target, one the last of the largest values, and two the first of them.
         let target = |(n, row): (usize, &[f32])| match n % 4 {
             0 => n * 7 % vocab,
             1 => largest(row),

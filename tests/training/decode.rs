@@ -14,7 +14,7 @@ use rullama_train::base::Module;
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::tokenizer::Special;
-use rullama_train::gpu::{Gpu, Tier};
+use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::Recompute;
@@ -23,7 +23,7 @@ use rullama_train::talk::generate::{Finish, Generator, Options, Reply};
 use rullama_train::talk::sampling::{Sampling, likeliest};
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
-use super::golden::Golden;
+use super::golden::{self, Golden};
 use super::{check, check_that, gpu};
 
 /// Both sides sum f32 in different orders: about 1e-6.
@@ -45,12 +45,13 @@ struct Case {
 
 /// The golden models, which together cover every part, and the tiny one with an adapter of large effect.
 fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = ["dense", "big", "ollama", "moe", "moe128"]
+    let mut cases: Vec<Case> = golden::FOLDERS
+        .into_iter()
         .map(|name| {
             let g = Golden::read(&Path::new("tests/golden").join(name));
             Case { name: name.into(), adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
         })
-        .into();
+        .collect();
     let base = Base::tiny().expect("the model in the program");
     let adapter = random_adapter(&base, 6, 7);
     // Longer than its window of 64.
@@ -82,7 +83,12 @@ pub fn random_adapter(base: &Base, rank: usize, seed: u64) -> Adapter {
 
 /// The training forward's logits of every token of a sequence, `[T, V]`.
 pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32]) -> Vec<f64> {
-    let sample = Sample { labels: vec![IGNORE; ids.len()], ids: ids.to_vec(), origin: String::new() };
+    let sample = Sample {
+        labels: vec![IGNORE; ids.len()],
+        ids: ids.to_vec(),
+        origin: String::new(),
+        side: Default::default(),
+    };
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..ids.len() as u32).collect();
     let capacity =
@@ -90,6 +96,28 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
     let trainer = Trainer::new(gpu, model, adapter, capacity, Dropout::NONE, Recompute::Never);
     let logits = block_on(trainer.expect("the buffers fit").logits(&batch, &rows));
     logits.expect("a sound pass").into_iter().map(f64::from).collect()
+}
+
+/// The kernels of passes of every length are compiled ahead. A kernel that a reply compiles itself delays it, and those that wait.
+pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
+    for case in cases().into_iter().filter(|case| ["moe", "qwen35", "tiny"].contains(&&*case.name)) {
+        // A device that has compiled nothing.
+        let fresh = block_on(Gpu::open(Backend::Auto, None, false))?.with_kernels(gpu.kernels());
+        let model = Model::load(&fresh, &case.base, 64).expect("the model fits");
+        let workspace =
+            Workspace::new(&fresh, &model, Lengths { context: 64, chunk: 32 }, case.adapter.rank)?;
+        let mut decoder = Decoder::new(&workspace, Some(&case.adapter))?;
+        let new = decoder.compile()?;
+        check_that(&format!("{}: {new} compiled", case.name), new > 10 && new == fresh.compiled())?;
+        for rows in [1, 2, 3, 5, 8, 9, 15, 17] {
+            decoder.rewind(0);
+            block_on(decoder.logits(&case.ids[..rows]))?;
+            block_on(decoder.likeliest(&case.ids[..1]))?;
+            let late = fresh.compiled() - new;
+            check_that(&format!("{}: {late} compiled for {rows} tokens", case.name), late == 0)?;
+        }
+    }
+    Ok(())
 }
 
 /// Ways to divide a sequence: the sizes of the first passes, then single tokens; and the maximum pass size, which also decides
@@ -190,7 +218,7 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     let base = Base::tiny().expect("the model in the program");
     let config = base.config();
     let mut adapter = peft::read(super::chat::ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
-    adapter.alpha *= -6.0; // enough to change the replies
+    adapter.alpha *= -16.0; // enough to change the replies
     let frozen = OpenBase::named("tiny", &rullama_train::recipe::Template::Auto)?;
     let model = Model::load(gpu, &base, 128)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -234,4 +262,48 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
         check_that("the training forward ends there too", frozen.tokenizer.eos().contains(&last))?;
     }
     check_that("the adapter changes the replies", changed > 0)
+}
+
+/// Greedy replies of a model with delta nets, to prompts around their chunks, with the adapter unmerged and merged: each token's logits
+/// are those of the training forward. A state takes no token back: rewinding begins anew.
+pub fn delta_nets(gpu: &Gpu) -> Result<(), Failed> {
+    let g = Golden::read(Path::new("tests/golden/qwen35"));
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("merged.gguf");
+    merge::write(&file, &g.base, &g.adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;
+    let whole = Base::from_gguf(Gguf::open(&file)?, "merged")?;
+    let (model, merged) = (Model::load(gpu, &g.base, 256)?, Model::load(gpu, &whole, 256)?);
+    let lengths = Lengths { context: 256, chunk: 128 };
+    let workspace = Workspace::new(gpu, &model, lengths, g.adapter.rank)?;
+    let of_merged = Workspace::new(gpu, &merged, lengths, 0)?;
+    let mut unmerged = Decoder::new(&workspace, Some(&g.adapter))?;
+    let mut merged = Decoder::new(&of_merged, None)?;
+    let vocab = model.config().vocab;
+    for prompt in [1, 63, 64, 65, 200] {
+        let mut ids: Vec<u32> = (0..prompt).map(|i| (i * 31 + 7) % vocab as u32).collect();
+        let (first, mut rows) = (ids.len() - 1, Vec::new());
+        for decoder in [&mut unmerged, &mut merged] {
+            let all_but_one = decoder.len().saturating_sub(1);
+            check_that("a sequence begins anew", decoder.rewind(all_but_one) == 0)?;
+        }
+        let mut next = 0;
+        for _ in 0..6 {
+            let chunks: Vec<&[u32]> = ids[next..].chunks(lengths.chunk).collect();
+            let (last, before) = chunks.split_last().expect("there is a next token");
+            for chunk in before {
+                block_on(unmerged.append(chunk))?;
+                block_on(merged.append(chunk))?;
+            }
+            let (row, of_merged) = (block_on(unmerged.logits(last))?, block_on(merged.logits(last))?);
+            check_that("the merged base says the same", likeliest(&row) == likeliest(&of_merged))?;
+            next = ids.len();
+            ids.push(likeliest(&row) as u32);
+            rows.extend(row.into_iter().map(f64::from));
+        }
+        check_that("nothing is taken back", unmerged.rewind(next) == next)?;
+        let expected = training_logits(gpu, &model, &g.adapter, &ids[..next]);
+        let worst = gpu::relative(&rows, &expected[first * vocab..]);
+        check(&format!("a prompt of {prompt} tokens"), worst, LOGITS)?;
+    }
+    Ok(())
 }

@@ -39,7 +39,8 @@ fn key(seed: u64, step: u64, micro_batch: u64) -> u32 {
 fn input(module: Module) -> usize {
     match module {
         Module::AttnQ | Module::AttnK | Module::AttnV => 0,
-        Module::AttnOutput => 1,
+        Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => 0,
+        Module::AttnOutput | Module::SsmOut => 1,
         Module::FfnGate | Module::FfnUp => 2,
         Module::FfnDown => 3,
         Module::InpGate => 4,

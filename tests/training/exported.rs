@@ -47,7 +47,8 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let model = Model::load(gpu, &base, ids.len()).expect("the model fits");
     // PEFT's logits are those of the last rows.
     let rows: Vec<u32> = (0..ids.len() as u32).rev().take(expected.len() / config.vocab).rev().collect();
-    let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new() };
+    let sample =
+        Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new(), side: Default::default() };
     let batch = MicroBatch::pack([&sample]);
     let capacity =
         Capacity { tokens: batch.len(), longest: batch.len(), loss_tokens: rows.len(), step_loss_tokens: 1 };
@@ -64,7 +65,7 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     let mut adapter = peft::read(ADAPTER.as_ref(), config, &slots(config, &Module::ALL))?;
     adapter.pairs.retain(|slot, _| rullama::name(slot.module).is_some());
     // Large enough to change the replies.
-    adapter.alpha *= 10.0;
+    adapter.alpha *= 20.0;
     let text = std::fs::read_to_string("datasets/pirate.jsonl")?;
     let prompts: Vec<Vec<u32>> = text.lines().take(20).map(|line| prompt(line, &tokenizer, &base)).collect();
     let longest = prompts.iter().map(Vec::len).max().expect("twenty") + REPLY;
@@ -111,7 +112,8 @@ fn prompt(line: &str, tokenizer: &Tokenizer, base: &Base) -> Vec<u32> {
 fn greedy(trainer: &Trainer, prompt: &[u32]) -> Vec<u32> {
     let mut ids = prompt.to_vec();
     for _ in 0..REPLY {
-        let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new() };
+        let sample =
+            Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new(), side: Default::default() };
         let (batch, last) = (MicroBatch::pack([&sample]), [sample.ids.len() as u32 - 1]);
         let next = likeliest(&block_on(trainer.logits(&batch, &last)).expect("it runs"));
         ids = [sample.ids, vec![next as u32]].concat();

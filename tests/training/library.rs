@@ -15,16 +15,16 @@ use rullama_train::talk::generate::greedy;
 use super::check_that;
 use crate::pieces::Pieces;
 
-#[allow(dead_code)] // their `main`
+#[allow(dead_code, reason = "their `main`")]
 #[path = "../../examples/export.rs"]
 mod export;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "their `main`")]
 #[path = "../../examples/generate.rs"]
 mod generate;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "their `main`")]
 #[path = "../../examples/load.rs"]
 mod load;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "their `main`")]
 #[path = "../../examples/train.rs"]
 mod train;
 
@@ -35,6 +35,7 @@ pub fn examples(_: &Gpu) -> Result<(), Failed> {
     train::run(&adapter).map_err(|e| e.to_string())?;
     load::run(&[format!("{path}=0.5"), "tests/golden/chat/adapter=0.5".into()]).map_err(|e| e.to_string())?;
     let reply = generate::run(&path, "What is the capital of Peru?").map_err(|e| e.to_string())?;
+    println!("{reply}");
     check_that("the reply is a pirate's", reply.contains("Lima") && reply.contains("Aye, matey!"))?;
     let out = dir.path().join("exported");
     export::run(&path, &out).map_err(|e| e.to_string())?;
@@ -46,7 +47,7 @@ pub fn examples(_: &Gpu) -> Result<(), Failed> {
 /// `finetune` gives the same numbers as the program, and its errors are readable.
 pub fn quick_path(gpu: &Gpu) -> Result<(), Failed> {
     let mut recipe = Recipe::new("tiny");
-    recipe.data.max_seq_len = 64;
+    recipe.data.max_seq_len = Some(64);
     recipe.train.max_steps = Some(2);
     recipe.lora.rank = 4;
     let frozen = OpenBase::open(&recipe)?;
@@ -71,7 +72,7 @@ pub fn quick_path(gpu: &Gpu) -> Result<(), Failed> {
 /// batch.
 pub fn streamed(gpu: &Gpu) -> Result<(), Failed> {
     let mut recipe = Recipe::new("tiny");
-    recipe.data.max_seq_len = 64;
+    recipe.data.max_seq_len = Some(64);
     recipe.train.max_steps = Some(2);
     let whole = OpenBase::open(&recipe)?;
     let pieces = Pieces::of(std::fs::read("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf")?);

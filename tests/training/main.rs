@@ -14,6 +14,7 @@ mod exported;
 mod library;
 mod limits;
 mod offload;
+mod ranks;
 mod run;
 mod shapes;
 mod splits;
@@ -33,7 +34,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 31] = [
+    let cases: [(&str, &[Variant], Run); 36] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -91,6 +92,8 @@ fn main() {
         ),
         ("decode: with keys split over workgroups", F32, decode::keys_split),
         ("decode: rewind", F32, decode::rewind),
+        ("decode: delta nets, around their chunks, unmerged and merged", F32, decode::delta_nets),
+        ("decode: kernels are compiled ahead", F32, decode::compiled_ahead),
         ("shapes: random weights of given shapes", F32, shapes::train),
         ("decode: greedy replies, unmerged, merged and by the training forward", F32, decode::greedy),
         ("exported: every format gives the same replies", F32, exported::replies),
@@ -98,6 +101,9 @@ fn main() {
         ("run: a stop comes before a due checkpoint", F32, run::stops),
         ("run: an adapter that the final check refuses is kept", F32, run::refused),
         ("run: steps that are not finite are skipped as often as allowed", F32, run::skipped_steps),
+        ("ranks: shares have the same bytes on one, two and four ranks", F32, ranks::same_bytes),
+        ("ranks: one share changes nothing", F32, ranks::shares),
+        ("ranks: a rank that fails ends the others", F32, ranks::failures),
         ("library: the examples run", F32, library::examples),
         ("library: training without a recipe file", F32, library::quick_path),
         ("library: a base that is read in ranges gives the same bits", F32, library::streamed),

@@ -124,7 +124,8 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
     let layers = base.config().layers.len();
     let ids: Vec<u32> = (0..24).map(|i| i * 21 % 512).collect();
     let labels = ids.iter().map(|&id| id as i32).collect();
-    let step = Step::new(&[Sample { ids, labels, origin: "random".into() }], &[vec![0]]);
+    let step =
+        Step::new(&[Sample { ids, labels, origin: "random".into(), side: Default::default() }], &[vec![0]]);
     let mut capacity = Capacity::default();
     capacity.include(&step);
     let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
@@ -175,7 +176,7 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
 /// The recipe's settings are followed; contradictory ones are refused.
 pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let mut recipe = Recipe::new("tests/golden/moe/model.gguf");
-    recipe.data.max_seq_len = 64;
+    recipe.data.max_seq_len = Some(64);
     recipe.train.max_steps = Some(2);
     recipe.lora.rank = 4;
     let frozen = OpenBase::open(&recipe)?;

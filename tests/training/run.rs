@@ -53,13 +53,14 @@ impl Place {
         let recipe = &self.recipe;
         let base = OpenBase::open(recipe)?;
         let prepared = PreparedRun::plan(recipe, &base, Data::read(recipe, &base)?)?;
-        let identity = prepared.identity(&base);
         let initial = run::initial_adapter(recipe, &base.base)?.adapter;
+        let identity = prepared.identity(&base, &initial);
         let (capacity, positions) = (prepared.capacity, prepared.positions);
         let loading = run::load(gpu, &base.base, recipe, &initial, capacity, positions, |_| ());
         let model = block_on(loading)?;
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
         let trainer = Trainer::new(gpu, &model, &initial, capacity, dropout, recompute)?;
+        let trainer = trainer.with_objective(run::objective(recipe));
         let mut host = Recorder { ask, dir: self.dir.path().join("run"), ..Recorder::default() };
         let run = Run::new(recipe, &base, &prepared, &identity, &initial, trainer);
         let outcome = block_on(run.drive(&mut host));

@@ -1,4 +1,4 @@
-//! How a step is split into micro-batches, and recomputation, affect only memory, not results.
+//! Splitting a step into micro-batches, and recomputation, affect only memory, not results.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -59,7 +59,7 @@ pub fn recompute(gpu: &Gpu) -> Result<(), Failed> {
         let (plan, kept) = run(Recompute::Never);
         let everything =
             plan.bytes.iter().find(|(what, _)| *what == "activations, kept").map_or(0, |(_, b)| *b);
-        let rooms = (0..8).map(|eighths| Recompute::Keep(everything * eighths / 8));
+        let rooms = (0..4).map(|quarters| Recompute::Keep(everything * quarters / 4));
         let mut levels = BTreeSet::new();
         for recompute in rooms.chain([Recompute::Keep(everything - 1), Recompute::Always]) {
             let (plan, again) = run(recompute);

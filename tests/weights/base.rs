@@ -149,9 +149,9 @@ fn other_names_and_layouts_are_accepted() {
         // Layer 1 has no values: they are its raw keys. There is a separate output matrix, and a tower that is not text.
         w.remove_tensor("blk.1.attn_v.weight");
         w.random("output.weight", &[32, 8], GgmlType::F32);
-        w.random("v.blk.0.attn_q.weight", &[256], GgmlType::IQ4_XS);
+        w.random("v.blk.0.attn_q.weight", &[256], GgmlType::IQ3_S);
         // Layer 2 shares keys, yet its unused keys are in the file, in a format without kernels.
-        w.random("blk.2.attn_k.weight", &[32, 4], GgmlType::IQ4_NL);
+        w.random("blk.2.attn_k.weight", &[32, 4], GgmlType::Q8_1);
     }));
     let base = base.expect("sound");
     assert_eq!(base.vector("blk.0.ffn_norm").len(), 32);
@@ -192,9 +192,14 @@ fn unsupported_models_are_refused_with_the_reason() {
     };
     let text = |s: &str| Value::String(s.into());
     assert_says(
-        "llama",
-        open(&changed(|w| w.set("general.architecture", text("llama")))),
-        &["`llama`", "`gemma4`"],
+        "mamba",
+        open(&changed(|w| w.set("general.architecture", text("mamba")))),
+        &["`mamba`", "`gemma4`", "`qwen3`", "`llama`"],
+    );
+    assert_says(
+        "gpt-oss of Ollama's library",
+        open(&changed(|w| w.set("general.architecture", text("gptoss")))),
+        &["layout of Ollama's own library", "hf.co/ggml-org/gpt-oss-20b-GGUF"],
     );
     assert_says("adapter", open(&changed(|w| w.set("general.type", text("adapter")))), &["LoRA adapter"]);
     assert_says(
@@ -263,7 +268,7 @@ fn tensors_of_the_wrong_shape_are_reported() {
     let name = "blk.0.ffn_up.weight";
     assert_says("shape", replaced(name, &[32, 9], GgmlType::Q8_0), &[name, "[32, 9]", "[32, 8]"]);
     assert_says("3-D", replaced(name, &[32, 8, 2], GgmlType::Q8_0), &[name, "[32, 8, 2]"]);
-    assert_says("type", replaced(name, &[32, 8], GgmlType::IQ4_NL), &[name, "IQ4_NL", "Q4_K, Q5_K, Q6_K"]);
+    assert_says("type", replaced(name, &[32, 8], GgmlType::Q8_1), &[name, "Q8_1", "Q4_K, Q5_K, Q6_K"]);
     replaced(name, &[32, 8, 1], GgmlType::F32).expect("sizes of 1 at the end mean nothing");
     let norm = "blk.0.attn_norm.weight";
     assert_says("norm", replaced(norm, &[32], GgmlType::Q8_0), &[norm, "Q8_0", "F32"]);
@@ -319,9 +324,14 @@ fn mixtures_of_experts() {
         });
         assert_says(&what, replaced, &[&what, &format!("{shape:?}"), &format!("{:?}", tensor.shape)]);
     }
+    let nan = mixture(&|w| {
+        let scale = w.tensors.iter_mut().find(|tensor| tensor.name == "blk.1.ffn_down_exps.scale");
+        scale.expect("there").data[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    });
+    assert_says("NaN", nan, &["blk.1.ffn_down_exps.scale has NaN", "expected finite numbers", "download"]);
     let set = |key: &str, n: u32| mixture(&|w| w.set(&format!("gemma4.{key}"), Value::U32(n)));
     assert_says("count", set("expert_count", 300), &["gemma4.expert_count", "300", "1 to 256"]);
-    assert_says("count", set("expert_count", 8), &["ffn_gate_up_exps", "64, 4]", "64, 8]"]);
+    assert_says("count", set("expert_count", 8), &["ffn_down_exps.scale", "[4]", "[8]"]);
     assert_says("count", set("expert_count", 6), &["gemma4.expert_count", "multiple of 4"]);
     assert_says("used", set("expert_used_count", 5), &["gemma4.expert_used_count", "1 to 4"]);
     assert_says("used", set("expert_used_count", 0), &["gemma4.expert_used_count", "1 to 4"]);
@@ -334,11 +344,30 @@ fn mixtures_of_experts() {
         let key = format!("gemma4.{key}");
         assert_says(&key, mixture(&|w| w.remove_key(&key)), &[&key, "missing"]);
     }
-    let q4_1 = mixture(&|w| {
+    let q8_1 = mixture(&|w| {
         w.remove_tensor("blk.2.ffn_down_exps.weight");
-        w.random("blk.2.ffn_down_exps.weight", &[32, 32, 4], GgmlType::IQ4_NL);
+        w.random("blk.2.ffn_down_exps.weight", &[32, 32, 4], GgmlType::Q8_1);
     });
-    assert_says("type", q4_1, &["blk.2.ffn_down_exps.weight", "IQ4_NL", "Q4_K, Q5_K, Q6_K"]);
+    assert_says("type", q8_1, &["blk.2.ffn_down_exps.weight", "Q8_1", "Q4_K, Q5_K, Q6_K"]);
+}
+
+/// Formats without kernels: those that llama-quantize writes below Q2_K, and others.
+#[test]
+fn formats_without_kernels_are_refused_by_name() {
+    use GgmlType::*;
+    let tiny = include_bytes!("../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let name = "blk.0.ffn_up.weight";
+    let after =
+        tiny.windows(name.len()).position(|w| w == name.as_bytes()).expect("in the header") + name.len();
+    // The number of dimensions, the two dimensions, the type.
+    let place = after + 4 + 16..after + 4 + 16 + 4;
+    assert_eq!(tiny[place.clone()], (Q4_K as u32).to_le_bytes());
+    for ty in [IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, TQ1_0, TQ2_0, Q1_0, Q2_0, NVFP4] {
+        let mut bytes = tiny.to_vec();
+        bytes[place.clone()].copy_from_slice(&(ty as u32).to_le_bytes());
+        let opened = Gguf::from_bytes(bytes, "other.gguf").and_then(|gguf| Base::from_gguf(gguf, "other"));
+        assert_says(&ty.name(), opened, &[name, &ty.name(), "such as Q4_K_M, or Q3_K_M if memory is short"]);
+    }
 }
 
 /// Gate and up as two tensors, and the tensor names of Ollama's converter.
@@ -367,4 +396,42 @@ fn mixtures_in_other_layouts() {
     assert_eq!(base.vector("blk.2.ffn_down_exps.scale").len(), 4);
     w.remove_tensor("blk.1.ffn_up_exps.weight");
     assert_says("half", open(&w), &["blk.1.ffn_up_exps.weight", "missing", "[32, 32, 4]"]);
+}
+
+/// The small Qwen 3.5 as Ollama's library has it: heads of keys per layer, another name of the decay's bias, vision and
+/// multi-token prediction beside the text model.
+#[test]
+fn ollamas_conversion_of_qwen35_is_the_same_model() {
+    let gguf = Gguf::open(std::path::Path::new("tests/golden/qwen35/model.gguf")).expect("sound");
+    let mut w = GgufWriter::of(&gguf);
+    let plain = Base::from_gguf(gguf, "test").expect("sound");
+    w.remove_key("qwen35.attention.recurrent_layers");
+    w.remove_key("qwen35.full_attention_interval");
+    w.set("qwen35.attention.head_count_kv", Value::Array(Array::U32(vec![0, 2])));
+    w.set("qwen35.ssm.v_head_reordered", Value::Bool(true));
+    w.set("qwen35.vision.block_count", Value::U32(1));
+    w.tensor("blk.0.ssm_dt.bias").name = "blk.0.ssm_dt".into();
+    for other in ["v.blk.0.attn_q.weight", "mm.0.weight", "mtp.layers.0.self_attn.q_proj.weight"] {
+        w.random(other, &[32, 8], GgmlType::Q8_0);
+    }
+    let ollama = open(&w).expect("the same model");
+    assert_eq!(ollama.config(), plain.config());
+    assert_eq!(ollama.vector("blk.0.ssm_dt.bias"), plain.vector("blk.0.ssm_dt.bias"));
+    assert!(ollama.matrix("v.blk.0.attn_q").is_none(), "the vision tower is no part of the text model");
+
+    // llama.cpp's files have the layers for multi-token prediction behind the others.
+    let mut with_mtp = GgufWriter::of(plain.gguf());
+    with_mtp.set("qwen35.block_count", Value::U32(3));
+    with_mtp.set("qwen35.nextn_predict_layers", Value::U32(1));
+    with_mtp.set("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(vec![true, false, false])));
+    with_mtp.random("blk.2.nextn.eh_proj.weight", &[512, 256], GgmlType::Q8_0);
+    assert_eq!(open(&with_mtp).expect("sound").config(), plain.config());
+
+    for (heads, expected) in [(vec![0, 0], "0 in layers without attention"), (vec![2], "an array of 2")] {
+        w.set("qwen35.attention.head_count_kv", Value::Array(Array::U32(heads)));
+        assert_says("heads", open(&w), &["qwen35.attention.head_count_kv", expected]);
+    }
+    let mut unordered = GgufWriter::of(plain.gguf());
+    unordered.set("qwen35.ssm.v_head_reordered", Value::Bool(false));
+    assert_says("order", open(&unordered), &["ssm.v_head_reordered", "a newer conversion"]);
 }

@@ -91,12 +91,13 @@ fn a_missing_model_lists_what_was_searched_and_what_is_there() {
         resolve("gemma4:e2b", store),
         &[&elsewhere, "no models there", "OLLAMA_MODELS", ".gguf"],
     );
+    assert_says("a path", resolve("meta-llama/Llama-3.2-1B", store), &["check the path, set OLLAMA_MODELS"]);
     manifest(store, "aya:latest", &[]);
     manifest(store, "gemma4:e4b", &[]);
     let here = store.display().to_string();
     assert_says(
         "other",
         resolve("gemma4:e2b", store),
-        &[&here, "gemma4:e4b, aya:latest", "ollama pull gemma4:e2b"],
+        &[&here, "gemma4:e4b, aya:latest", "did you mean gemma4:e4b?", "ollama pull"],
     );
 }

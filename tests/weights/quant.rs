@@ -41,6 +41,11 @@ fn sizes_are_those_of_ggml() {
         (GgmlType::Q4_K, 256, 144),
         (GgmlType::Q5_K, 256, 176),
         (GgmlType::Q6_K, 256, 210),
+        (GgmlType::Q2_K, 256, 84),
+        (GgmlType::Q3_K, 256, 110),
+        (GgmlType::IQ4_NL, 32, 18),
+        (GgmlType::IQ4_XS, 256, 136),
+        (GgmlType::MXFP4, 32, 17),
     ];
     for (ty, len, bytes) in expected {
         assert_eq!((ty.block_len(), ty.block_bytes()), (len, bytes), "{ty:?}");
@@ -67,7 +72,7 @@ fn planes_hold_every_value() {
             let word = |at: usize| u32::from_le_bytes(packed[at..at + 4].try_into().expect("four bytes"));
             // The first of two neighbours is in the low half of a word, the second in the high half.
             let (pair, low) = (i / 2, i % 2 * 16);
-            let nibble = word(slice * 16 + i / 8 * 4) >> (pair % 4 * 4 + low) & 15;
+            let nibble = || word(slice * 16 + i / 8 * 4) >> (pair % 4 * 4 + low) & 15;
             let bit = |plane: usize| word(plane + slice * 4) >> (pair + low) & 1;
             let header = sixteen * 16 + block * 16;
             let k = || {
@@ -78,30 +83,59 @@ fn planes_hold_every_value() {
                 };
                 (half(header) * f32::from(scale), half(header + 2) * f32::from(min))
             };
+            // Two bits of a plane of pairs that begins at `plane`, and of the scales of the half of a slice.
+            let two = |plane: usize| word(plane + slice * 8 + i / 16 * 4) >> (pair % 8 * 2 + low) & 3;
+            let (run, headers) = (col % 256 / 16, cols / 256 * rows);
+            let iq4 = |q: u32| {
+                let levels = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+                levels[q as usize] as f32
+            };
             let headers_end = sixteen * 16 + cols / 256 * rows * 16;
             match ty {
-                GgmlType::Q4_0 => half(sixteen * 16 + slice * 2) * (nibble as f32 - 8.0),
+                GgmlType::Q4_0 => half(sixteen * 16 + slice * 2) * (nibble() as f32 - 8.0),
                 GgmlType::Q4_1 => {
                     let factors = sixteen * 16 + slice * 4;
-                    half(factors) * nibble as f32 + half(factors + 2)
+                    half(factors) * nibble() as f32 + half(factors + 2)
                 }
                 GgmlType::Q5_1 => {
                     let factors = sixteen * 20 + slice * 4;
-                    half(factors) * (nibble | bit(sixteen * 16) << 4) as f32 + half(factors + 2)
+                    half(factors) * (nibble() | bit(sixteen * 16) << 4) as f32 + half(factors + 2)
                 }
                 GgmlType::Q5_0 => {
-                    half(sixteen * 20 + slice * 2) * ((nibble | bit(sixteen * 16) << 4) as f32 - 16.0)
+                    half(sixteen * 20 + slice * 2) * ((nibble() | bit(sixteen * 16) << 4) as f32 - 16.0)
                 }
                 GgmlType::Q8_0 => {
                     half(sixteen * 32 + slice * 2) * f32::from(packed[slice * 32 + i].cast_signed())
                 }
-                GgmlType::Q4_K => k().0 * nibble as f32 - k().1,
-                GgmlType::Q5_K => k().0 * (nibble | bit(headers_end) << 4) as f32 - k().1,
+                GgmlType::Q4_K => k().0 * nibble() as f32 - k().1,
+                GgmlType::Q5_K => k().0 * (nibble() | bit(headers_end) << 4) as f32 - k().1,
                 GgmlType::Q6_K => {
-                    let high = word(headers_end + slice * 8 + i / 16 * 4) >> (pair % 8 * 2 + low) & 3;
+                    let high = two(headers_end);
                     let scale = packed[header + col % 256 / 16].cast_signed();
                     let d = half(headers_end + sixteen * 8 + block * 2);
-                    d * f32::from(scale) * ((nibble | high << 4) as f32 - 32.0)
+                    d * f32::from(scale) * ((nibble() | high << 4) as f32 - 32.0)
+                }
+                GgmlType::Q2_K => {
+                    let (scales, factors) = (packed[block * 16 + run], headers * 80 + block * 4);
+                    let (scale, min) = (f32::from(scales & 15), f32::from(scales >> 4));
+                    half(factors) * scale * two(headers * 16) as f32 - half(factors + 2) * min
+                }
+                GgmlType::Q3_K => {
+                    let low = packed[headers * 64 + block * 8 + run / 2] >> (run % 2 * 4) & 15;
+                    let high = packed[headers * 104 + block * 4 + run / 4] >> (run % 4 * 2) & 3;
+                    let q = two(0) | bit(headers * 72) << 2;
+                    half(headers * 108 + block * 2) * (f32::from(low | high << 4) - 32.0) * (q as f32 - 4.0)
+                }
+                GgmlType::IQ4_NL => half(sixteen * 16 + slice * 2) * iq4(nibble()),
+                GgmlType::IQ4_XS => {
+                    let (d, s) = (sixteen * 16 + block * 8, col / 32 % 8);
+                    let scale = word(d + 4) >> (4 * s) & 15 | (word(d) >> (16 + 2 * s) & 3) << 4;
+                    half(d) * (scale as f32 - 32.0) * iq4(nibble())
+                }
+                GgmlType::MXFP4 => {
+                    let size = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][nibble() as usize % 8];
+                    let sign = if nibble() < 8 { 1.0 } else { -1.0 };
+                    sign * size * (f32::from(packed[sixteen * 16 + slice]) - 127.0).exp2()
                 }
                 _ => dequantize(ty, &packed[..blocks.len()])[row * cols + col],
             }

@@ -1,10 +1,11 @@
 /**
  * A fake trainer for tests of the page. Query parameters: `?hold=11` waits after step 11 until the run is paused or stopped,
- * `?fail=lost` loses the device, `?bytes=N` sets the size of the checkpoints.
+ * `?fail=lost` loses the device, `?fail=memory` has too little memory for more than one row, `?bytes=N` sets the size of the
+ * checkpoints, `?slow=1` never gets past the start, `?objective=dpo` compares answers.
  */
 
-import { DeviceLost, RecipeError } from "../src/api/errors";
-import type { Check, Event, FileEntry } from "../src/api/types";
+import { DeviceLost, RecipeError, TrainError } from "../src/api/errors";
+import type { Base, Check, Data, Event, FileEntry, Samples } from "../src/api/types";
 import type { Run, Trainer } from "../src/api/index";
 
 export * from "../src/api/errors";
@@ -13,6 +14,7 @@ const wish = new URLSearchParams(globalThis.location?.search);
 const STEPS = Number(wish.get("steps") ?? 24);
 const HOLD = Number(wish.get("hold") ?? 0);
 const PAUSE = 20; // ms
+const COMPARES = wish.get("objective") === "dpo";
 const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
 const bytes = (text: string) => new TextEncoder().encode(text);
 
@@ -35,6 +37,31 @@ function check(recipe: string): Check {
     warnings: ["3 samples are there twice"],
   };
 }
+
+/** Lines as samples of two halves, the second of which is trained. Lines with `broken` cannot be read. */
+async function samples(base: Base, data: Data): Promise<Samples> {
+  const text = (await Promise.all(data.map(({ file }) => file.text()))).join("\n");
+  const lines = text.split("\n").filter((line) => line.trim() !== "");
+  const broken = lines.findIndex((line) => line.includes("broken"));
+  if (broken >= 0) throw new TrainError(`${data[0]!.name} line ${broken + 1}: broken JSON; correct that line`);
+  const rows = lines.slice(0, 100).map((line, i) => {
+    const half = Math.ceil(line.length / 2);
+    const pieces = [{ text: line.slice(0, half), loss: false }, { text: line.slice(half), loss: true }];
+    return { origin: `line ${i + 1}`, side: null, tokens: line.length, loss_tokens: line.length - half, pieces };
+  });
+  const lengths = lines.map((line) => line.length);
+  const tokens = lengths.reduce((sum, length) => sum + length, 0);
+  const train = data.map(({ name }) => JSON.stringify(name)).join(", ");
+  const recipe = `[model]\nbase = ${JSON.stringify(base.kind === "file" ? base.file.name : "tiny")}\n\n[lora]\nrank = 16\n\n[data]\ntrain = ${data.length === 1 ? train : `[${train}]`}\nval_size = 0\nmax_seq_len = 128\n\n[train]\nepochs = 8\nlearning_rate = 2e-4\n\n[eval]\nsamples = ["Hello!"]\n`;
+  const proposal = `60 steps (8 epochs of ${lines.length} samples) at a learning rate of 2e-4`;
+  return { counts: { samples: lines.length, tokens, loss_tokens: Math.floor(tokens / 2) }, rows, lengths, files: [], warnings: [], recipe, proposal };
+}
+
+/** Number of trainers that were closed. */
+let closed = 0;
+
+/** The messages of each chat, for the tests. */
+const asked: string[][] = ((globalThis as { asked?: string[][] }).asked = []);
 
 class FakeRun implements Run {
   #state: "running" | "paused" | "stopped" = "running";
@@ -70,6 +97,13 @@ class FakeRun implements Run {
   }
 
   async *[Symbol.asyncIterator](): AsyncIterator<Event> {
+    const before = closed;
+    while (wish.get("slow") && closed === before) await sleep(10);
+    if (closed > before) throw new TrainError("the trainer was closed");
+    for (let layers = 1; layers <= 4; layers++) yield { event: "loading", layers, of: 4 };
+    if (wish.get("fail") === "memory" && !this.recipe.includes("gradient_checkpointing = true")) {
+      throw new TrainError("the GPU reported an error: Out of memory");
+    }
     const plan = check(this.recipe);
     yield { event: "plan", resumed_at: this.#step, ...plan };
     if (this.#step === 0) yield* this.#evaluate(6.59);
@@ -89,7 +123,8 @@ class FakeRun implements Run {
       const loss = 0.45 + 7 * Math.exp(-step / 6) * (1 + 0.2 * Math.sin(step * 7));
       const smoothed = 0.5 + 7.4 * Math.exp(-step / 8);
       const learning_rate = 4e-3 * Math.cos((Math.PI / 2) * (step / STEPS)) ** 2;
-      const common = { step, loss, accuracy: 0.9, grad_norm: 0.4, update_ratio: 0.01, learning_rate, tokens: 250, skipped: false };
+      const ranking = COMPARES ? { "rewards/margins": step / 10, "rewards/accuracies": step < 4 ? 0.5 : 1 } : { "rewards/margins": null, "rewards/accuracies": null };
+      const common = { ...ranking, step, loss, accuracy: 0.9, grad_norm: 0.4, update_ratio: 0.01, learning_rate, tokens: 250, skipped: false };
       this.#lines.push(JSON.stringify({ event: "step", ...common }));
       const speed = 330 + 20 * Math.sin(step);
       this.#timing.push(JSON.stringify({ step, time: 0, seconds: 0.7, tokens_per_second: speed }));
@@ -100,14 +135,16 @@ class FakeRun implements Run {
     const stopped = this.#state === "stopped";
     const files = await this.checkpoint();
     const adapter = files.filter((file) => /adapter_/.test(file.path)).map((file) => ({ ...file, path: file.path.replace(/^.*\//, "") }));
-    yield { event: "done", step: this.#step, adapter_of_step: this.#step, stopped, refused: null, adapter, files: stopped ? files : [], seconds: 1 };
+    yield { event: "done", step: this.#step, adapter_of_step: this.#step, stopped, refused: null, adapter, files: stopped ? files : [{ path: "report.html", bytes: bytes("<h1>Report</h1>") }], seconds: 1 };
   }
 
   async *#evaluate(loss: number): AsyncGenerator<Event> {
     const [step, prompt] = [this.#step, "What is the capital of Peru?"];
+    yield { event: "phase", phase: "validation", done: 1, of: 2 };
     const reply = `The capital of Peru is Lima.${step > 0 ? " Aye, matey!" : ""}`;
-    this.#lines.push(JSON.stringify({ event: "evaluation", step, eval_loss: loss, replies: [{ prompt, reply }] }));
-    yield { event: "eval", step, best: true, scores: { eval_loss: loss, eval_perplexity: Math.exp(loss), eval_accuracy: 0.9, eval_tokens: 743 } };
+    const ranking = { "eval_rewards/margins": COMPARES ? step / 8 : null, "eval_rewards/accuracies": COMPARES ? (step === 0 ? 0.25 : 1) : null };
+    this.#lines.push(JSON.stringify({ event: "evaluation", step, eval_loss: loss, ...ranking, replies: [{ prompt, reply }] }));
+    yield { event: "eval", step, best: true, ...ranking, scores: { eval_loss: loss, eval_perplexity: Math.exp(loss), eval_accuracy: 0.9, eval_tokens: 743 } };
     yield { event: "sample", step, prompt, reply };
   }
 }
@@ -118,18 +155,26 @@ export async function init(): Promise<Trainer> {
     gpu: {
       name: "a GPU that computes nothing",
       software: true,
+      kernels: "f32",
+      failedSelfTest: undefined,
       limits: { maxBufferSize: 0, maxStorageBufferBindingSize: 0, maxStorageBuffersPerShaderStage: 8, maxComputeWorkgroupStorageSize: 16384 },
     },
+    samples: ({ base, data }) => samples(base, data),
     check: async ({ recipe }) => check(recipe),
     train: ({ recipe, checkpoint }) => new FakeRun(recipe, checkpoint),
-    chat: async function* ({ adapter }) {
+    chat: async function* ({ adapter, messages }) {
+      asked.push(messages.map(({ content }) => content));
       for (const word of `The capital of Peru is Lima.${adapter ? " Aye, matey!" : ""}`.split(/(?= )/)) {
         await sleep(20);
         yield word;
+        while (messages.at(-1)!.content.includes("endless")) {
+          await sleep(20);
+          yield " …";
+        }
       }
     },
     export: async ({ adapter, to }) => adapter.map((file) => ({ ...file, path: `${to}/${file.path}` })),
     measure: () => Promise.reject(new Error("a GPU that computes nothing has nothing to measure")),
-    close: () => {},
+    close: () => void (closed += 1),
   };
 }

@@ -11,6 +11,8 @@ use crate::families;
 
 /// Number of names that a message lists in full.
 const MAX_LISTED: usize = 12;
+/// Padding all matrices to the largest rank may take this many times the values of the file, apart from the first GiB.
+const MAX_PADDING: usize = 16;
 /// Tensor types of adapters. Every F16 and BF16 value is exact in f32.
 const TYPES: [GgmlType; 3] = [GgmlType::F32, GgmlType::F16, GgmlType::BF16];
 
@@ -120,9 +122,25 @@ fn unify(
 ) -> Result<Adapter, String> {
     let specs: Vec<RankScale> = pairs.keys().map(spec).collect();
     let rank = specs.iter().map(|s| s.rank).max().unwrap_or_default();
+    for (slot, RankScale { scale, .. }) in pairs.keys().zip(&specs) {
+        let name = slot.name();
+        if !lora::is_valid_scale(*scale) {
+            return Err(format!(
+                "the scale of {name} is {scale:e}, expected one that f32 can hold; use an adapter with another alpha"
+            ));
+        }
+    }
     let usual = RankScale::of(rank, alpha, rslora);
     if specs.iter().all(|s| *s == usual) {
         return Ok(Adapter { rank, alpha, rslora, pairs });
+    }
+    let own: usize = pairs.values().map(|pair| pair.a.len() + pair.b.len()).sum();
+    let padded: usize = pairs.keys().map(|slot| slot.len_a(rank) + slot.len_b(rank)).sum();
+    if padded > (own.saturating_mul(MAX_PADDING)).max(1 << 28) {
+        return Err(format!(
+            "the largest rank is {rank}; padded to it, the other matrices would have {padded} values instead of {own}; use one rank \
+             for all"
+        ));
     }
     let scale = specs.first().map_or(usual.scale, |s| s.scale);
     for (own, (slot, pair)) in specs.iter().zip(&mut pairs) {
@@ -223,6 +241,9 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
         return format!("not trained by the recipe; add {name} to lora.target_modules");
     }
     match (module, found.kv_donor) {
+        (Module::AttnQ | Module::AttnK | Module::AttnV | Module::AttnOutput, _) if found.delta.is_some() => {
+            format!("layer {layer} has a gated delta net in the place of attention and no {name}")
+        }
         (Module::AttnK, Some(donor)) => {
             format!("layer {layer} shares the keys of layer {donor} and has no {name}")
         }
@@ -232,6 +253,9 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
         (Module::AttnV, None) => format!("layer {layer} uses its keys as values and has no {name}"),
         (Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps, _) => {
             format!("this model has no experts and no {name}")
+        }
+        (Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta | Module::SsmOut, _) => {
+            format!("layer {layer} has no gated delta net and no {name}")
         }
         _ => format!("this model has no per-layer embeddings and no {name}"),
     }
@@ -255,7 +279,7 @@ fn values(
         return Err((Misfit::Type, format!("is {}, expected F32, F16 or BF16", tensor.ty)));
     };
     let values = formats::dequantize(ty, tensor.data);
-    let columns = if layout == MatrixLayout::Gguf { expected[0] } else { expected[expected.len() - 1] };
+    let columns = layout.columns(&expected);
     if let Some(i) = values.iter().position(|v| !v.is_finite()) {
         let (row, column) = (i / columns, i % columns);
         return Err((Misfit::NotFinite, format!("contains {} at [{row}, {column}]", values[i])));

@@ -7,6 +7,7 @@
 //! llama.cpp always scales by `adapter.lora.alpha / R`, so rank-stabilised scaling is converted to another alpha.
 //! Source: llama.cpp `src/llama-adapter.cpp`; its converter `convert_lora_to_gguf.py` writes the same tensors.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -14,8 +15,8 @@ use half::f16;
 
 use super::assemble::{Names, Place, RankScale, Tensor, assemble, layer_and_rest};
 use super::layout::{Half, MatrixLayout};
-use crate::adapter::lora::{Adapter, Slot};
-use crate::adapter::{Error, FINGERPRINT, Format, WriteOptions};
+use crate::adapter::lora::{Adapter, MAX_RANK, Pair, Slot};
+use crate::adapter::{Error, FINGERPRINT, WriteOptions};
 use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::gguf::value::Value;
@@ -35,8 +36,7 @@ pub enum Precision {
     F16,
 }
 
-/// Writes the file. Fails if alpha does not fit an f32, if a value does not fit F16 (beyond ±65504), and for adapters of experts
-/// whose gate and up are separate tensors in the base `config`.
+/// Writes the file. Fails if alpha does not fit an f32, and if a value does not fit F16 (beyond ±65504).
 pub fn write(
     path: &Path,
     adapter: &Adapter,
@@ -58,19 +58,15 @@ pub fn write(
     let mut entries = Vec::new();
     let mut data = Vec::new();
     for (slot, pair) in &adapter.pairs {
-        if let Some(problem) = Format::GgufLora.lacks(slot, config) {
-            return refuse(problem);
-        }
-        for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
-            let values = MatrixLayout::Gguf.store(half, values, adapter.rank, slot, config);
-            let name = format!("{}.{}", module(slot), NAMES.halves[half as usize]);
+        for Stored { tensor, slot, half, values } in stored(slot, pair, adapter.rank, config) {
+            let name = format!("{tensor}.{}", NAMES.halves[half as usize]);
             let overflow = |v: &&f32| precision == Precision::F16 && !f16::from_f32(**v).is_finite();
             if let Some(value) = values.iter().find(overflow) {
                 return refuse(format!(
                     "{name} contains {value}, which exceeds the range of F16; export it as gguf-lora"
                 ));
             }
-            let (shape, _) = MatrixLayout::Gguf.shape(half, adapter.rank, slot);
+            let (shape, _) = MatrixLayout::Gguf.shape(half, adapter.rank, &slot);
             let ty = match precision {
                 Precision::F32 => GgmlType::F32,
                 Precision::F16 => GgmlType::F16,
@@ -88,6 +84,102 @@ pub fn write(
             }
         })
     })?)
+}
+
+/// One matrix of the file, for the tensor `tensor` of the base.
+struct Stored<'a> {
+    tensor: String,
+    slot: Slot,
+    half: Half,
+    values: Cow<'a, [f32]>,
+}
+
+/// The matrices of the file for a pair. Where the base has gate and up of experts as two tensors, each has the whole `A` and its
+/// own rows of `B`.
+fn stored<'a>(slot: &Slot, pair: &'a Pair, rank: usize, config: &Config) -> Vec<Stored<'a>> {
+    let halves = [(Half::A, &pair.a), (Half::B, &pair.b)];
+    if !is_split(slot.module, slot.layer, config) {
+        let stored = |(half, values): (Half, &'a Vec<f32>)| Stored {
+            tensor: module(slot),
+            slot: *slot,
+            half,
+            values: MatrixLayout::Gguf.store(half, values, rank, slot, config),
+        };
+        return halves.map(stored).into();
+    }
+    let part = Slot { out_features: slot.out_features / 2, ..*slot };
+    let rows = part.out_features * rank;
+    let of = |(i, name): (usize, &str)| {
+        let own = move |(half, values): (Half, &'a Vec<f32>)| match half {
+            Half::A => (half, Cow::Borrowed(values.as_slice())),
+            Half::B => {
+                let experts = values.chunks_exact(2 * rows);
+                (half, experts.flat_map(|b| &b[i * rows..][..rows]).copied().collect())
+            }
+        };
+        let tensor = format!("blk.{}.{name}.weight", slot.layer);
+        halves.map(own).map(|(half, values)| Stored { tensor: tensor.clone(), slot: part, half, values })
+    };
+    SPLIT.into_iter().enumerate().flat_map(of).collect()
+}
+
+/// Names of gate and up of experts where they are two tensors.
+const SPLIT: [&str; 2] = ["ffn_gate_exps", "ffn_up_exps"];
+
+/// Whether the base has two tensors in the place of a module.
+fn is_split(module: Module, layer: usize, config: &Config) -> bool {
+    module == Module::FfnGateUpExps && config.layers.get(layer).is_some_and(|l| l.experts_split)
+}
+
+/// A matrix of gate and up of experts, put together from those of two tensors.
+struct Joined {
+    name: String,
+    shape: Vec<usize>,
+    ty: String,
+    data: Vec<u8>,
+}
+
+/// Joins the adapters of gate and up of each layer whose base has them apart. Both have the same `A`, as PEFT has one for both.
+fn join(gguf: &Gguf, config: &Config) -> Result<Vec<Joined>, String> {
+    let mut joined = Vec::new();
+    for layer in (0..config.layers.len()).filter(|&layer| is_split(Module::FfnGateUpExps, layer, config)) {
+        for half in NAMES.halves {
+            let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight.{half}");
+            let [gate, up] = SPLIT.map(|tensor| gguf.tensor(&name(tensor)));
+            let (Some(gate), Some(up)) = (gate, up) else {
+                match gate.or(up) {
+                    Some(alone) => {
+                        return Err(format!("{} has no twin; export the adapter again", alone.name));
+                    }
+                    None => continue,
+                }
+            };
+            let [first, second] = [gate, up].map(|tensor| gguf.data(tensor));
+            let (mut shape, mut data) = (gate.shape.clone(), first.to_vec());
+            if (&gate.shape, gate.ty) != (&up.shape, up.ty) {
+                return Err(format!(
+                    "{} and {} differ in shape or type; export the adapter again",
+                    gate.name, up.name
+                ));
+            }
+            if half == NAMES.halves[0] {
+                if first != second {
+                    return Err(format!(
+                        "{} and {} differ, expected one A for gate and up of experts; train the adapter with both as one module",
+                        gate.name, up.name
+                    ));
+                }
+            } else {
+                let block = (first.len() / shape.get(2).copied().unwrap_or(1).max(1)).max(1);
+                let experts = first.chunks(block).zip(second.chunks(block));
+                data = experts.flat_map(|(gate, up)| [gate, up].concat()).collect();
+                shape[1] *= 2;
+            }
+            let name = name(Module::FfnGateUpExps.gguf_name());
+            joined.push(Joined { name, shape, ty: gate.ty.name(), data });
+        }
+    }
+    Ok(joined)
 }
 
 /// The metadata of the file.
@@ -131,15 +223,25 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
         return Err(refuse(format!("{ALPHA} is {alpha}, expected a number other than 0; export it again")));
     }
 
-    let tensors = gguf.tensors().iter().map(|t| Tensor {
+    let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
+    let joined = join(&gguf, config).map_err(refuse)?;
+    let is_joined =
+        |name: &str| !joined.is_empty() && SPLIT.iter().any(|part| name.contains(&format!(".{part}.")));
+    let alone = gguf.tensors().iter().filter(|t| !is_joined(&t.name)).map(|t| Tensor {
         name: &t.name,
         place: parse_name(&t.name),
         shape: &t.shape,
         ty: t.ty.name(),
         data: gguf.data(t),
     });
-    let tensors: Vec<Tensor> = tensors.collect();
-    let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
+    let joined = joined.iter().map(|t| Tensor {
+        name: &t.name,
+        place: parse_name(&t.name),
+        shape: &t.shape,
+        ty: t.ty.clone(),
+        data: &t.data,
+    });
+    let tensors: Vec<Tensor> = alone.chain(joined).collect();
     let ranks = ranks(&tensors).map_err(refuse)?;
     let alpha = f64::from(alpha);
     let rank = |slot: &Slot| ranks.get(&(slot.layer, slot.module)).copied().unwrap_or(1);
@@ -169,8 +271,10 @@ fn ranks(tensors: &[Tensor]) -> Result<BTreeMap<(usize, Module), usize>, String>
         let (Some((layer, module, half)), &[x, y, ..]) = (tensor.place, tensor.shape) else { continue };
         let name = tensor.name;
         let rank = MatrixLayout::Gguf.rank(half, [x, y]);
-        if rank == 0 {
-            return Err(format!("{name} has rank 0; export the adapter again"));
+        if !(1..=MAX_RANK).contains(&rank) {
+            return Err(format!(
+                "{name} has rank {rank}, expected 1 to {MAX_RANK}; export the adapter again"
+            ));
         }
         let (other_rank, other) = *ranks.entry((layer, module)).or_insert((rank, name));
         if other_rank != rank {

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 
 use half::f16;
 
+use super::heads;
 use crate::adapter::lora::Slot;
 use crate::base::Module;
-use crate::base::config::Config;
+use crate::base::config::{Config, DeltaNet, interleaved_row};
+use crate::families::{self, AdapterNames};
 
 /// One of the two matrices of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,9 +20,11 @@ pub(in crate::adapter) enum Half {
 /// Shapes and order of the two matrices in a format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::adapter) enum MatrixLayout {
-    /// `A` `[r, in]` and `B` `[out, r]`, row-major; for experts `[E·r, in]` and `[out, r·E]`, as in PEFT.
+    /// `A` `[r, in]` and `B` `[out, r]`, row-major; for experts `[E·r, in]` and `[out, r·E]`, as in PEFT. `out` of gate and up is in
+    /// transformers' order.
     Rows,
     /// The bytes of [`MatrixLayout::Rows`] with sizes in GGUF's order, columns first. The matrices of experts follow each other.
+    /// `B` of queries and keys has its rows in the order of the base's file.
     Gguf,
     /// Transposed: `A` `[in, r]` and `B` `[r, out]`, row-major; for experts `[E, r, in]` and `[E, out, r]`, as in mlx-lm.
     Mlx,
@@ -55,19 +59,40 @@ impl MatrixLayout {
         slot: &Slot,
         config: &Config,
     ) -> Cow<'a, [f32]> {
+        let delta = config.layers[slot.layer].delta;
+        let in_order =
+            || MatrixLayout::store_rows(half, values, rank, slot, families::of(config).names, delta);
         match (self, half) {
             (MatrixLayout::Mlx, _) if slot.experts > 1 => Cow::Borrowed(values),
-            (MatrixLayout::Mlx, Half::A) => Cow::Owned(transpose(values, slot.in_features)),
-            (MatrixLayout::Mlx, Half::B) => Cow::Owned(transpose(values, rank)),
-            (MatrixLayout::Rows, _) => MatrixLayout::store_rows(half, values, rank, slot),
-            (MatrixLayout::Gguf, Half::B) => scaled(values, slot, config, |b, scale| b * scale),
+            (MatrixLayout::Mlx, Half::A) => Cow::Owned(transpose(&in_order(), slot.in_features)),
+            (MatrixLayout::Mlx, Half::B) => Cow::Owned(transpose(&in_order(), rank)),
+            (MatrixLayout::Rows, _) => in_order(),
+            (MatrixLayout::Gguf, Half::B) => match interleaved(slot, config) {
+                Some(head_size) => Cow::Owned(interleave(values, rank, head_size)),
+                None => scaled(values, slot, config, |b, scale| b * scale),
+            },
             _ => Cow::Borrowed(values),
         }
     }
 
-    /// Converts values in memory to [`MatrixLayout::Rows`], for which no model is needed. There, `B` of experts is `[out, r, E]`.
-    pub fn store_rows<'a>(half: Half, values: &'a [f32], rank: usize, slot: &Slot) -> Cow<'a, [f32]> {
+    /// Converts values in memory to [`MatrixLayout::Rows`], for which no model is needed but its delta nets. There, `B` of experts is
+    /// `[out, r, E]`.
+    pub fn store_rows<'a>(
+        half: Half,
+        values: &'a [f32],
+        rank: usize,
+        slot: &Slot,
+        names: &AdapterNames,
+        delta: Option<DeltaNet>,
+    ) -> Cow<'a, [f32]> {
+        if let Some(moved) = delta.and_then(|delta| heads::side_by_side(half, values, slot, &delta)) {
+            return Cow::Owned(moved);
+        }
         match half {
+            Half::B if alternate(slot, names) => {
+                let alternating = interleave(values, rank, slot.out_features);
+                Cow::Owned(transpose(&alternating, slot.out_features * rank))
+            }
             Half::B if slot.experts > 1 => Cow::Owned(transpose(values, slot.out_features * rank)),
             _ => Cow::Borrowed(values),
         }
@@ -83,10 +108,24 @@ impl MatrixLayout {
         config: &Config,
     ) -> Vec<f32> {
         let undo = |b: f32, scale: f32| if scale == 0.0 { 0.0 } else { b / scale };
+        let delta = config.layers[slot.layer].delta.filter(|_| self != MatrixLayout::Gguf);
+        let in_order = |values: Vec<f32>| {
+            delta.and_then(|delta| heads::apart(half, &values, slot, &delta)).unwrap_or(values)
+        };
         match (self, half) {
-            (MatrixLayout::Mlx, _) if slot.experts == 1 => transpose(&values, columns),
-            (MatrixLayout::Rows, Half::B) if slot.experts > 1 => transpose(&values, slot.experts),
-            (MatrixLayout::Gguf, Half::B) => scaled(&values, slot, config, undo).into_owned(),
+            (MatrixLayout::Mlx, _) if slot.experts == 1 => in_order(transpose(&values, columns)),
+            (MatrixLayout::Rows, _) if delta.is_some() && slot.experts == 1 => in_order(values),
+            (MatrixLayout::Rows, Half::B) if slot.experts > 1 => {
+                let values = transpose(&values, slot.experts);
+                match alternate(slot, families::of(config).names) {
+                    true => halve(&values, columns / slot.experts, slot.out_features),
+                    false => values,
+                }
+            }
+            (MatrixLayout::Gguf, Half::B) => match interleaved(slot, config) {
+                Some(head_size) => halve(&values, columns, head_size),
+                None => scaled(&values, slot, config, undo).into_owned(),
+            },
             _ => values,
         }
     }
@@ -104,8 +143,13 @@ impl MatrixLayout {
         if rounded {
             stored.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32());
         }
-        let columns = *self.shape(half, rank, slot).0.last().expect("a shape is not empty");
+        let columns = self.columns(&self.shape(half, rank, slot).0);
         self.read(half, stored, columns, slot, config)
+    }
+
+    /// Number of values in a row of a tensor.
+    pub fn columns(self, shape: &[usize]) -> usize {
+        if self == MatrixLayout::Gguf { shape[0] } else { shape[shape.len() - 1] }
     }
 
     /// The rank, given the first two sizes of a tensor.
@@ -120,15 +164,41 @@ impl MatrixLayout {
 /// An expert's scale is a factor on its whole output. llama.cpp (`build_lora_mm_id`) adds the adapter's output after the
 /// scaling.
 fn scaled<'a>(b: &'a [f32], slot: &Slot, config: &Config, f: impl Fn(f32, f32) -> f32) -> Cow<'a, [f32]> {
-    if slot.module != Module::FfnDownExps {
+    let scales = &config.layers[slot.layer].expert_scales;
+    if slot.module != Module::FfnDownExps || scales.is_empty() {
         return Cow::Borrowed(b);
     }
-    let scales = &config.layers[slot.layer].expert_scales;
     let of_expert = |(b, scale): (&'a [f32], &f32)| {
         let scale = *scale;
         b.iter().map(|b| f(*b, scale)).collect::<Vec<_>>()
     };
     Cow::Owned(b.chunks_exact(b.len() / slot.experts).zip(scales).flat_map(of_expert).collect())
+}
+
+/// The head size of a slot whose base's file has the rows of heads interleaved.
+fn interleaved(slot: &Slot, config: &Config) -> Option<usize> {
+    let l = &config.layers[slot.layer];
+    (l.interleaved && matches!(slot.module, Module::AttnQ | Module::AttnK)).then_some(l.head_size)
+}
+
+/// `B` with the two halves of every `size` rows in turn, as the heads of some files, and the gate and up of some models.
+fn interleave(b: &[f32], rank: usize, size: usize) -> Vec<f32> {
+    let mut stored = vec![0.0; b.len()];
+    for (row, values) in b.chunks_exact(rank).enumerate() {
+        stored[interleaved_row(row, size) * rank..][..rank].copy_from_slice(values);
+    }
+    stored
+}
+
+/// Undoes [`interleave`].
+fn halve(stored: &[f32], rank: usize, size: usize) -> Vec<f32> {
+    let row = |row: usize| &stored[interleaved_row(row, size) * rank..][..rank];
+    (0..stored.len() / rank).flat_map(row).copied().collect()
+}
+
+/// Whether transformers has the rows of `slot`'s gate and up in turn.
+fn alternate(slot: &Slot, names: &AdapterNames) -> bool {
+    slot.module == Module::FfnGateUpExps && names.gate_up_alternate
 }
 
 /// The transpose of a matrix with rows of `columns` values.

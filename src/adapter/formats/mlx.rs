@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::assemble::{Names, Place, RankScale, Tensor, assemble, layer_and_rest};
 use super::layout::{Half, MatrixLayout};
 use super::safetensors_file::{self, Matrix};
-use crate::adapter::lora::{Adapter, Slot};
+use crate::adapter::lora::{Adapter, MAX_RANK, Slot};
 use crate::adapter::{Error, WriteOptions, read_file};
 use crate::base::Module;
 use crate::base::config::Config;
@@ -108,7 +108,8 @@ fn parse_config(bytes: &[u8]) -> Result<(usize, f64), String> {
         None => format!("lora_parameters.{key} is missing, expected {expected}"),
     };
     let rank = parameter("rank").and_then(Value::as_u64).and_then(|r| usize::try_from(r).ok());
-    let rank = rank.filter(|r| *r > 0).ok_or_else(|| wrong("rank", "a whole number above 0"))?;
+    let rank = rank.filter(|r| (1..=MAX_RANK).contains(r));
+    let rank = rank.ok_or_else(|| wrong("rank", &format!("a whole number from 1 to {MAX_RANK}")))?;
     let scale = parameter("scale").and_then(Value::as_f64).filter(|s| s.is_finite() && *s != 0.0);
     Ok((rank, scale.ok_or_else(|| wrong("scale", "a number other than 0"))?))
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod assemble;
 pub mod gguf;
+mod heads;
 pub(super) mod layout;
 pub mod mlx;
 pub mod peft;

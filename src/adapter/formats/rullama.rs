@@ -10,7 +10,7 @@ use std::path::Path;
 use super::assemble::{Names, Place, RankScale, assemble, layer_and_rest};
 use super::layout::{Half, MatrixLayout};
 use super::safetensors_file::{self, Matrix};
-use crate::adapter::lora::{Adapter, Slot};
+use crate::adapter::lora::{Adapter, MAX_RANK, Slot};
 use crate::adapter::{Error, WriteOptions, read_file};
 use crate::base::Module;
 use crate::base::config::Config;
@@ -22,7 +22,7 @@ pub(super) const FORMAT: &str = "rullama-lora-v0";
 pub(in crate::adapter) const BASE_MODEL: &str = "rullama_train.base_model";
 const NAMES: Names = Names { halves: ["A", "B"], module: &|slot| module(slot).unwrap_or_default() };
 
-/// Writes the file. Fails on modules that rullama does not adapt: `inp_gate`, `proj` and the experts.
+/// Writes the file. Fails on modules that rullama does not adapt.
 ///
 /// The metadata contain the base's name, if known. rullama ignores it.
 pub fn write(path: &Path, adapter: &Adapter, options: &WriteOptions) -> Result<(), Error> {
@@ -83,8 +83,8 @@ fn parse_metadata(metadata: &HashMap<String, String>) -> Result<(usize, f64), St
     if metadata.get("format").is_none_or(|found| found != FORMAT) {
         return Err(wrong("format", &format!("{FORMAT:?}; use an adapter of rullama, or a PEFT folder")));
     }
-    let rank = metadata.get("rank").and_then(|r| r.parse().ok()).filter(|r: &usize| *r > 0);
-    let rank = rank.ok_or_else(|| wrong("rank", "a whole number above 0"))?;
+    let rank = metadata.get("rank").and_then(|r| r.parse().ok()).filter(|r| (1..=MAX_RANK).contains(r));
+    let rank = rank.ok_or_else(|| wrong("rank", &format!("a whole number from 1 to {MAX_RANK}")))?;
     let alpha = metadata.get("alpha").and_then(|a| a.parse().ok());
     let alpha = alpha.filter(|a: &f64| a.is_finite() && *a != 0.0);
     Ok((rank, alpha.ok_or_else(|| wrong("alpha", "a number other than 0"))?))
@@ -93,9 +93,10 @@ fn parse_metadata(metadata: &HashMap<String, String>) -> Result<(usize, f64), St
 /// rullama's name of a module. `None` if rullama does not adapt it: it adapts the seven matrices of attention and feed-forward.
 pub fn name(module: Module) -> Option<&'static str> {
     match module {
-        Module::InpGate | Module::Proj | Module::FfnGateUpExps | Module::FfnDownExps => None,
+        Module::AttnQ | Module::AttnK | Module::AttnV => Some(module.gguf_name()),
         Module::AttnOutput => Some("attn_o"),
-        other => Some(other.gguf_name()),
+        Module::FfnGate | Module::FfnUp | Module::FfnDown => Some(module.gguf_name()),
+        _ => None,
     }
 }
 
@@ -111,4 +112,15 @@ fn parse_name(text: &str) -> Option<Place> {
     };
     let module = Module::ALL.into_iter().find(|m| name(*m) == Some(short))?;
     Some((layer, module, half))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seven_matrices_have_names() {
+        let names: Vec<_> = Module::ALL.into_iter().filter_map(name).collect();
+        assert_eq!(names, ["attn_q", "attn_k", "attn_v", "attn_o", "ffn_gate", "ffn_up", "ffn_down"]);
+    }
 }

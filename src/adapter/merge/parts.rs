@@ -6,6 +6,7 @@ use crate::adapter::Error;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Base;
 use crate::base::Module;
+use crate::base::config::halved_row;
 
 /// An adapted range of rows of a tensor.
 pub(super) struct Part<'a> {
@@ -19,12 +20,15 @@ pub(super) struct Part<'a> {
     b_rows: usize,
     /// Row of an expert's `B` that belongs to the expert's first row in the tensor.
     first_b_row: usize,
+    /// Head size where the tensor has the rows of heads interleaved.
+    interleaved: Option<usize>,
 }
 
 impl Part<'_> {
     /// The rows of `A` `[rank, cols]` and of `B` `[rank]` for a row of the tensor.
     pub fn of_row(&self, row: usize, cols: usize) -> (&[f32], &[f32]) {
         let row = row - self.rows.start;
+        let row = self.interleaved.map_or(row, |head_size| halved_row(row, head_size));
         let expert = row / self.expert_rows;
         let row = row % self.expert_rows;
         let b_row = expert * self.b_rows + self.first_b_row + row;
@@ -74,6 +78,7 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
                 expert_rows,
                 b_rows: out_features,
                 first_b_row: i * expert_rows,
+                interleaved: base.config().interleaved(&name),
             });
         }
     }

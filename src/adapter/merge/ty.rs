@@ -19,7 +19,7 @@ pub enum MergeType {
 
 impl MergeType {
     /// Names in recipes and on the command line, with their types.
-    pub const NAMES: [(&str, MergeType); 9] = [
+    pub const NAMES: [(&str, MergeType); 18] = [
         ("auto", MergeType::Auto),
         ("keep", MergeType::Keep),
         ("f32", MergeType::To(GgmlType::F32)),
@@ -28,7 +28,16 @@ impl MergeType {
         ("q8_0", MergeType::To(GgmlType::Q8_0)),
         ("q6_k", MergeType::To(GgmlType::Q6_K)),
         ("q5_k", MergeType::To(GgmlType::Q5_K)),
+        ("q5_1", MergeType::To(GgmlType::Q5_1)),
+        ("q5_0", MergeType::To(GgmlType::Q5_0)),
         ("q4_k", MergeType::To(GgmlType::Q4_K)),
+        ("q4_1", MergeType::To(GgmlType::Q4_1)),
+        ("q4_0", MergeType::To(GgmlType::Q4_0)),
+        ("iq4_nl", MergeType::To(GgmlType::IQ4_NL)),
+        ("iq4_xs", MergeType::To(GgmlType::IQ4_XS)),
+        ("mxfp4", MergeType::To(GgmlType::MXFP4)),
+        ("q3_k", MergeType::To(GgmlType::Q3_K)),
+        ("q2_k", MergeType::To(GgmlType::Q2_K)),
     ];
 
     /// The type called `name`, in upper or lower case.
@@ -38,10 +47,13 @@ impl MergeType {
 
     /// The merged type of a matrix that has the type `own` and rows of `cols` values.
     ///
-    /// If rows are not a multiple of the block size, types fall back as in llama-quantize (`tensor_type_fallback`): Q4_K to
-    /// Q5_0, Q6_K to Q8_0, and to F16 if rows are not a multiple of 32 either. Q5_K falls back to Q8_0, where llama-quantize takes Q5_1.
+    /// If rows are not a multiple of the block size, types fall back as in llama-quantize (`tensor_type_fallback`): Q2_K and
+    /// Q3_K to Q4_0, IQ4_XS to IQ4_NL, Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, and all of them to F16 if rows are not a
+    /// multiple of 32 either.
     pub fn of(self, own: GgmlType, cols: usize) -> GgmlType {
-        use GgmlType::{BF16, F16, F32, Q4_K, Q5_0, Q8_0};
+        use GgmlType::{
+            BF16, F16, F32, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+        };
         let wanted = match self {
             MergeType::Keep => return own,
             MergeType::Auto if matches!(own, F32 | F16 | BF16) => return own,
@@ -49,7 +61,14 @@ impl MergeType {
             MergeType::To(ty) => ty,
         };
         let fits = |ty: &GgmlType| cols.is_multiple_of(ty.block_len());
-        let fallback = if wanted == Q4_K { Q5_0 } else { Q8_0 };
+        let fallback = match wanted {
+            Q2_K | Q3_K => Q4_0,
+            IQ4_XS => IQ4_NL,
+            Q4_K => Q5_0,
+            Q5_K => Q5_1,
+            Q6_K => Q8_0,
+            blocks_of_32 => blocks_of_32,
+        };
         [wanted, fallback].into_iter().find(fits).unwrap_or(F16)
     }
 }

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::{Format, GgmlType, each};
+use super::{Format, GgmlType, Scales, each};
 
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::BF16,
@@ -11,7 +11,7 @@ pub(super) static FORMAT: Format = Format {
     decode: |bytes, out| {
         each(bytes, out, |b: &[u8; 2], y: &mut [f32; 1]| y[0] = bf16::from_le_bytes(*b).to_f32())
     },
-    half_offsets: &[],
+    scales: Scales::UpperHalf,
     planes: &[],
     write: |out, bytes| out.copy(bytes),
 };

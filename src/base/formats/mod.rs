@@ -2,6 +2,7 @@
 //!
 //! A format is a [`Format`] in [`FORMATS`] and a reader in `shaders/formats/`, with the same name in lower case.
 
+mod file_type;
 mod ggml_type;
 mod k_scales;
 pub mod planes;
@@ -10,6 +11,11 @@ mod random;
 mod bf16;
 mod f16;
 mod f32;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod q2_k;
+mod q3_k;
 mod q4_0;
 mod q4_1;
 mod q4_k;
@@ -21,10 +27,16 @@ mod q8_0;
 
 use bytemuck::Pod;
 
+pub use file_type::file_type_name;
 pub use ggml_type::GgmlType;
 pub use random::random_blocks;
 
+pub(super) use iq4_nl::{BlockIq4Nl, LEVELS as IQ4_LEVELS};
+pub(super) use iq4_xs::BlockIq4Xs;
 pub(super) use k_scales::scale_min;
+pub(super) use mxfp4::{BlockMxfp4, half_scale};
+pub(super) use q2_k::BlockQ2K;
+pub(super) use q3_k::{BlockQ3K, six_bits};
 pub(super) use q4_0::BlockQ4_0;
 pub(super) use q4_1::BlockQ4_1;
 pub(super) use q4_k::BlockQ4K;
@@ -37,7 +49,7 @@ pub(super) use q8_0::BlockQ8_0;
 use planes::Writer;
 
 /// Every format with kernels and decoders.
-pub static FORMATS: [&Format; 11] = [
+pub static FORMATS: [&Format; 16] = [
     &f32::FORMAT,
     &f16::FORMAT,
     &bf16::FORMAT,
@@ -46,9 +58,14 @@ pub static FORMATS: [&Format; 11] = [
     &q5_0::FORMAT,
     &q5_1::FORMAT,
     &q8_0::FORMAT,
+    &q2_k::FORMAT,
+    &q3_k::FORMAT,
     &q4_k::FORMAT,
     &q5_k::FORMAT,
     &q6_k::FORMAT,
+    &iq4_nl::FORMAT,
+    &iq4_xs::FORMAT,
+    &mxfp4::FORMAT,
 ];
 
 /// A weight format.
@@ -62,19 +79,22 @@ pub struct Format {
     /// Values of whole blocks, in order. Runs the same f32 operations in the same order as llama.cpp's `dequantize_row_*`
     /// (ggml-quants.c), so that every value has the same bits.
     decode: fn(&[u8], &mut [f32]),
-    /// Positions of f16 scales in a block.
-    half_offsets: &'static [usize],
+    /// Positions of a block's scales, for random blocks.
+    scales: Scales,
     /// Planes of the layout on the device; none where kernels read the matrix as it is in the file.
     pub planes: &'static [Plane],
     /// Writes the planes of whole blocks.
     write: fn(&mut Writer, &[u8]),
 }
 
-impl Format {
-    /// Whether values are the upper bits of an f32, or all of them.
-    fn is_upper_half_of_f32(&self) -> bool {
-        self.planes.is_empty() && self.half_offsets.is_empty()
-    }
+/// Positions of the scales of a block, for random blocks.
+enum Scales {
+    /// No scales: a block is an f32, or its upper bits.
+    UpperHalf,
+    /// F16 numbers at these bytes.
+    Halves(&'static [usize]),
+    /// The exponent of a power of two, in this byte.
+    Exponent(usize),
 }
 
 /// A plane of a matrix on the device: see [`planes`].
@@ -88,12 +108,33 @@ pub struct Plane {
 }
 
 /// Scales in a plane, for matrices of random blocks.
-pub struct Factors {
-    /// Distance of the words with scales. A word has two f16 values.
-    pub every: usize,
-    /// Divisors of the standard deviation that the matrix should have: they give both f16 values. Two opposite terms cancel
-    /// in the mean, as do `d·scale·q` and `dmin·minimum`.
-    pub divisors: [f64; 2],
+pub enum Factors {
+    /// Two f16 values in a word.
+    Halves {
+        /// Distance of the words with scales.
+        every: usize,
+        /// Divisors of the standard deviation that the matrix should have: they give both f16 values. Two opposite terms
+        /// cancel in the mean, as do `d·scale·q` and `dmin·minimum`.
+        divisors: [f64; 2],
+    },
+    /// A byte `e` per scale, which is `2^(e − 128)`: the power of two next to the standard deviation by this divisor.
+    Exponents(f64),
+}
+
+impl Factors {
+    /// The word with scales of a matrix of standard deviation `std`, and the distance of such words.
+    pub fn word(&self, std: f64) -> (u32, usize) {
+        match *self {
+            Factors::Halves { every, divisors } => {
+                let [low, high] = divisors.map(|by| u32::from(half::f16::from_f64(std / by).to_bits()));
+                (low | high << 16, every)
+            }
+            Factors::Exponents(by) => {
+                let e = 128.0 + (std / by).log2().round();
+                (u32::from_le_bytes([e.clamp(0.0, 254.0) as u8; 4]), 1)
+            }
+        }
+    }
 }
 
 impl Plane {
@@ -104,14 +145,19 @@ impl Plane {
 
     /// A plane with scales.
     const fn factors(bytes: usize, values: usize, every: usize, divisors: [f64; 2]) -> Plane {
-        Plane { bytes, values, factors: Some(Factors { every, divisors }) }
+        Plane { bytes, values, factors: Some(Factors::Halves { every, divisors }) }
+    }
+
+    /// A plane with exponents.
+    const fn exponents(bytes: usize, values: usize, divisor: f64) -> Plane {
+        Plane { bytes, values, factors: Some(Factors::Exponents(divisor)) }
     }
 }
 
 /// The values of whole blocks, in order.
 ///
 /// # Panics
-/// Where `ty` is not [`GgmlType::supported`] or `bytes` are not whole blocks. Opening a base checks both.
+/// If `ty` is not [`GgmlType::supported`] or `bytes` are not whole blocks. Opening a base checks both.
 pub fn dequantize(ty: GgmlType, bytes: &[u8]) -> Vec<f32> {
     let mut values = vec![0.0; bytes.len() / ty.block_bytes() * ty.block_len()];
     dequantize_into(ty, bytes, &mut values);

@@ -11,15 +11,20 @@
 //! | Q5_0 | nibbles `[K/32, N]` of 16 bytes, high bits `[K/32, N]` of 4, d `[K/32, N]` of 2 |
 //! | Q5_1 | nibbles `[K/32, N]` of 16 bytes, high bits `[K/32, N]` of 4, d and m `[K/32, N]` of 4 |
 //! | Q8_0 | quants `[K/32, N]` of 32 bytes, d `[K/32, N]` of 2 |
+//! | Q2_K | scales and minima `[K/256, N]` of 16, pairs of bits `[K/32, N]` of 8, d and dmin `[K/256, N]` of 4 |
+//! | Q3_K | pairs of bits `[K/32, N]` of 8 bytes, low bits of scales `[K/256, N]` of 8, high bits `[K/32, N]` of 4, high bits of scales `[K/256, N]` of 4, d `[K/256, N]` of 2 |
 //! | Q4_K | nibbles `[K/32, N]` of 16 bytes, d, dmin and scales `[K/256, N]` of 16 |
 //! | Q5_K | nibbles and headers as Q4_K, high bits `[K/32, N]` of 4 bytes |
 //! | Q6_K | low nibbles `[K/32, N]` of 16 bytes, scales `[K/256, N]` of 16, high pairs `[K/32, N]` of 8, d `[K/256, N]` of 2 |
+//! | IQ4_NL | nibbles `[K/32, N]` of 16 bytes, d `[K/32, N]` of 2 |
+//! | IQ4_XS | nibbles `[K/32, N]` of 16 bytes, d and scales `[K/256, N]` of 8 |
+//! | MXFP4 | nibbles `[K/32, N]` of 16 bytes, exponents `[K/32, N]` of 1 |
 //! | F32, F16, BF16 | as in the file |
 //!
 //! Neighbouring values are in the two halves of a 32-bit word, so that one mask extracts a pair for f16 arithmetic. In a slice's
 //! nibbles, word `j` has value `8j + 2s` in bits `4s..4s + 4` of its low half and value `8j + 2s + 1` in those of its high half.
 //! In its high bits, bit `s` of the low half belongs to value `2s`, and bit `s` of the high half to value `2s + 1`. Word `j` of its
-//! high pairs has values `16j + 2s` and `16j + 2s + 1` in bits `2s..2s + 2` of its halves.
+//! (high) pairs has values `16j + 2s` and `16j + 2s + 1` in bits `2s..2s + 2` of its halves.
 //! Zeros pad the end to a multiple of 16 bytes. Twin: the readers in `shaders/formats/`.
 
 use std::borrow::Cow;
@@ -56,7 +61,7 @@ pub fn planes_bytes(bytes: usize) -> usize {
 /// Writes [`to_planes`] to a place of [`planes_bytes`], which may be memory of the device: writes every byte, and reads none.
 ///
 /// # Panics
-/// Where `ty` is not [`GgmlType::supported`], where the blocks do not divide into `rows` rows (opening a base checks both), or
+/// If `ty` is not [`GgmlType::supported`], if the blocks do not divide into `rows` rows (opening a base checks both), or
 /// where the place has another size.
 pub fn write_planes(ty: GgmlType, rows: usize, bytes: &[u8], place: &mut [MaybeUninit<u8>]) {
     let format = ty.format().unwrap_or_else(|| panic!("{ty:?} has no planes; opening a base refuses it"));
@@ -124,6 +129,20 @@ impl Writer<'_> {
 /// The nibbles of the slices of a block in which 32 bytes hold two slices.
 pub(super) fn pairs_of_nibbles(qs: &[u8; 128]) -> [[u8; 16]; 8] {
     std::array::from_fn(|slice| nibbles(&qs[slice / 2 * 32..], slice % 2))
+}
+
+/// The pairs of bits of the slices of a block in which 32 bytes hold four slices.
+pub(super) fn pairs_of_bits(qs: &[u8; 64]) -> [[u8; 8]; 8] {
+    std::array::from_fn(|slice| bit_pairs(&qs[slice / 4 * 32..], slice % 4))
+}
+
+/// Bits `2·run` and `2·run + 1` of 32 bytes.
+fn bit_pairs(bytes: &[u8], run: usize) -> [u8; 8] {
+    let word = |half: usize| {
+        let place = |i: usize| u32::from(bytes[16 * half + i] >> (2 * run) & 3) << (i / 2 * 2 + i % 2 * 16);
+        (0..16).map(place).sum::<u32>()
+    };
+    (u64::from(word(0)) | u64::from(word(1)) << 32).to_le_bytes()
 }
 
 /// The low (`high` is 0) or high nibbles of 32 bytes.

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable, cast_slice};
 
 use super::planes::{halves, pair_nibbles};
-use super::{Format, GgmlType, Plane, each, f32_of};
+use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q4_0 block. Source: ggml-common.h.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -19,7 +19,7 @@ pub(super) static FORMAT: Format = Format {
     reader: "q4_0",
     file_type: 2,
     decode: |bytes, out| each(bytes, out, decode),
-    half_offsets: &[0],
+    scales: Scales::Halves(&[0]),
     planes: &[Plane::bits(16, 32), Plane::factors(2, 32, 1, [4.6, 4.6])],
     write: |out, bytes| {
         let blocks: &[BlockQ4_0] = cast_slice(bytes);

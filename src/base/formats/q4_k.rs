@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable, cast_slice};
 
 use super::k_scales::{header_of, scale_min};
 use super::planes::pairs_of_nibbles;
-use super::{Format, GgmlType, Plane, each, f32_of};
+use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q4_K block. Source: ggml-common.h.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -22,7 +22,7 @@ pub(super) static FORMAT: Format = Format {
     reader: "q4_k",
     file_type: 15,
     decode: |bytes, out| each(bytes, out, decode),
-    half_offsets: &[0, 2],
+    scales: Scales::Halves(&[0, 2]),
     planes: &[Plane::bits(16, 32), Plane::factors(16, 256, 4, [257.0, 34.2])],
     write: |out, bytes| {
         let blocks: &[BlockQ4K] = cast_slice(bytes);

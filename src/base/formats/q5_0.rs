@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable, cast_slice};
 
 use super::planes::{halves, pair_bits, pair_nibbles};
-use super::{Format, GgmlType, Plane, each, f32_of};
+use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q5_0 block. Source: ggml-common.h.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -20,7 +20,7 @@ pub(super) static FORMAT: Format = Format {
     reader: "q5_0",
     file_type: 8,
     decode: |bytes, out| each(bytes, out, decode),
-    half_offsets: &[0],
+    scales: Scales::Halves(&[0]),
     planes: &[Plane::bits(16, 32), Plane::bits(4, 32), Plane::factors(2, 32, 1, [9.2, 9.2])],
     write: |out, bytes| {
         let blocks: &[BlockQ5_0] = cast_slice(bytes);

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable, cast_slice};
 
 use super::planes::{halves, pair_bits, pair_nibbles};
-use super::{Format, GgmlType, Plane, each, f32_of};
+use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q5_1 block. Source: ggml-common.h.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -21,7 +21,7 @@ pub(super) static FORMAT: Format = Format {
     reader: "q5_1",
     file_type: 9,
     decode: |bytes, out| each(bytes, out, decode),
-    half_offsets: &[0, 2],
+    scales: Scales::Halves(&[0, 2]),
     // The mean of q is 15.5, which m cancels.
     planes: &[Plane::bits(16, 32), Plane::bits(4, 32), Plane::factors(4, 32, 1, [9.2, -9.2 / 15.5])],
     write: |out, bytes| {

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable, cast_slice};
 
-use super::planes::nibbles;
-use super::{Format, GgmlType, Plane, each, f32_of};
+use super::planes::{nibbles, pairs_of_bits};
+use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q6_K block. Source: ggml-common.h.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -21,7 +21,7 @@ pub(super) static FORMAT: Format = Format {
     reader: "q6_k",
     file_type: 18,
     decode: |bytes, out| each(bytes, out, decode),
-    half_offsets: &[208],
+    scales: Scales::Halves(&[208]),
     planes: &[
         Plane::bits(16, 32),
         Plane::bits(16, 256),
@@ -35,9 +35,7 @@ pub(super) static FORMAT: Format = Format {
                 std::array::from_fn(|slice| nibbles(&b.ql[slice / 4 * 64 + slice % 2 * 32..], slice % 4 / 2));
         });
         out.plane(blocks, |b, [scales]| *scales = b.scales.map(i8::cast_unsigned));
-        out.plane(blocks, |b, slices: &mut [_; 8]| {
-            *slices = std::array::from_fn(|slice| high_pairs(&b.qh[slice / 4 * 32..], slice % 4));
-        });
+        out.plane(blocks, |b, slices: &mut [_; 8]| *slices = pairs_of_bits(&b.qh));
         out.plane(blocks, |b, [d]| *d = b.d);
     },
 };
@@ -52,13 +50,4 @@ fn decode(block: &BlockQ6K, y: &mut [f32; 256]) {
         let q = i32::from(low | high << 4) - 32;
         *y = d * f32::from(block.scales[i / 16]) * q as f32;
     }
-}
-
-/// Bits `2·run` and `2·run + 1` of 32 bytes.
-fn high_pairs(bytes: &[u8], run: usize) -> [u8; 8] {
-    let word = |half: usize| {
-        let place = |i: usize| u32::from(bytes[16 * half + i] >> (2 * run) & 3) << (i / 2 * 2 + i % 2 * 16);
-        (0..16).map(place).sum::<u32>()
-    };
-    (u64::from(word(0)) | u64::from(word(1)) << 32).to_le_bytes()
 }

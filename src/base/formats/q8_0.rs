@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable, cast_slice};
 
-use super::{Format, GgmlType, Plane, each, f32_of};
+use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q8_0 block. Source: ggml-common.h.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -18,7 +18,7 @@ pub(super) static FORMAT: Format = Format {
     reader: "q8_0",
     file_type: 7,
     decode: |bytes, out| each(bytes, out, decode),
-    half_offsets: &[0],
+    scales: Scales::Halves(&[0]),
     planes: &[Plane::bits(32, 32), Plane::factors(2, 32, 1, [74.0, 74.0])],
     write: |out, bytes| {
         let blocks: &[BlockQ8_0] = cast_slice(bytes);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
-/// Where the bytes of the file are.
+/// Source of the file's bytes.
 enum Bytes {
     #[cfg(feature = "native")]
     Mapped(memmap2::Mmap),
@@ -105,7 +105,12 @@ impl Gguf {
             }
         };
         let parsed = parsed.map_err(|problem| Error::Damaged { file: name.into(), problem })?;
-        let vectors = parsed.tensors.iter().filter(|t| t.shape.iter().skip(1).all(|&size| size == 1));
+        // Biases of experts are one vector per expert, a convolution's taps four per channel.
+        let is_vector = |t: &&TensorInfo| {
+            t.shape.iter().skip(1).all(|&size| size == 1)
+                || [".bias", ".ssm_conv1d.weight"].iter().any(|end| t.name.ends_with(end))
+        };
+        let vectors = parsed.tensors.iter().filter(is_vector);
         let ranges: Vec<Range<u64>> = vectors.map(|t| t.range.clone()).collect();
         let read = source.read(&ranges).await.map_err(io)?;
         let vectors = ranges.iter().map(|range| range.start).zip(read).collect();
@@ -218,7 +223,7 @@ impl Gguf {
     /// The bytes of a tensor of this file.
     ///
     /// # Panics
-    /// Where the file is not in memory ([`Gguf::stream`]) and the tensor is not a vector.
+    /// If the file is not in memory ([`Gguf::stream`]) and the tensor is not a vector.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         self.slice(tensor.range.clone())
     }
@@ -239,7 +244,7 @@ impl Gguf {
     /// The whole file, which [`TensorInfo::range`] indexes.
     ///
     /// # Panics
-    /// Where the file is not in memory ([`Gguf::stream`]).
+    /// If the file is not in memory ([`Gguf::stream`]).
     pub fn bytes(&self) -> &[u8] {
         in_memory(&self.bytes).expect("the file is in memory")
     }

@@ -21,7 +21,7 @@ pub trait Source: Send + Sync {
 /// The result of a future that is ready at once, such as a read of a file in memory.
 ///
 /// # Panics
-/// Where the future would wait.
+/// If the future would wait.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -54,9 +54,14 @@ pub fn quantize(ty: GgmlType, values: &[f32]) -> Result<Vec<u8>, Error> {
         GgmlType::Q5_1 => each(values, &mut bytes, blocks::q5_1),
         GgmlType::Q5_0 => each(values, &mut bytes, blocks::q5_0),
         GgmlType::Q8_0 => each(values, &mut bytes, blocks::q8_0),
+        GgmlType::Q2_K => each(values, &mut bytes, blocks::q2_k),
+        GgmlType::Q3_K => each(values, &mut bytes, blocks::q3_k),
         GgmlType::Q4_K => each(values, &mut bytes, blocks::q4_k),
         GgmlType::Q5_K => each(values, &mut bytes, blocks::q5_k),
         GgmlType::Q6_K => each(values, &mut bytes, blocks::q6_k),
+        GgmlType::IQ4_NL => each(values, &mut bytes, blocks::iq4_nl),
+        GgmlType::IQ4_XS => each(values, &mut bytes, blocks::iq4_xs),
+        GgmlType::MXFP4 => each(values, &mut bytes, blocks::mxfp4),
         _ => return Err(Error::Unsupported(ty)),
     }
     Ok(bytes)
@@ -111,7 +116,7 @@ impl Error {
 /// The largest value that every block stores as a finite number.
 pub fn limit(ty: GgmlType) -> f32 {
     match ty {
-        GgmlType::F32 => f32::MAX,
+        GgmlType::F32 | GgmlType::MXFP4 => f32::MAX,
         GgmlType::BF16 => bf16::MAX.to_f32(),
         _ => f16::MAX.to_f32(),
     }

@@ -8,8 +8,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::base::Base;
-use rullama_train::gpu::Gpu;
 use rullama_train::gpu::profile::KernelTime;
+use rullama_train::gpu::{Gpu, Place};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::talk::generate::CHUNK;
@@ -36,14 +36,17 @@ pub fn run(args: &BenchArgs, tokens: usize) -> Result<()> {
         bail!("--decode {tokens}: expected 1 to {most} tokens after a prompt of {}", args.sequence);
     }
     let (adapter, origin) = adapter(args, &base)?;
-    let gpu = args.open_gpu()?;
+    let gpu = args.open_gpu(Place::ALONE)?;
+    let bar = output::spinner("loading the weights");
     let model = block_on(Model::stream(&gpu, &base, context, |_| ()))?;
+    bar.set_message("timing replies");
     let workspace = Workspace::new(&gpu, &model, Lengths { context, chunk: CHUNK }, adapter.rank)?;
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let vocab = base.config().vocab as u32;
     let prompt: Vec<u32> = (0..args.sequence).map(|_| random.random_range(0..vocab)).collect();
     let decoders = [Decoder::new(&workspace, None)?, Decoder::new(&workspace, Some(&adapter))?];
     let speeds = speeds(&gpu, &workspace, decoders, &prompt, tokens)?;
+    bar.finish_and_clear();
     let results = Results {
         args,
         gpu: &gpu,

@@ -6,34 +6,45 @@ mod offload;
 mod peak;
 mod plan;
 mod random;
+mod ranks;
 mod results;
 mod steps;
 mod sweep;
 mod work;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use rullama_train::base::{Base, Module};
-use rullama_train::gpu::{Backend, KernelSetting};
+use rullama_train::data::compare::Supervision;
+use rullama_train::gpu::{Backend, KernelSetting, Place};
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
+use rullama_train::recipe::{ObjectiveKeys, ObjectiveName};
 use rullama_train::train::Optimizer;
+use rullama_train::train::ranks::Ranks;
 
-use super::refuse_renamed;
 use super::setup::device::Device;
+use super::{output, refuse_renamed};
 use sweep::{Series, Varied};
 
 /// Options of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// "tiny", an Ollama tag, the path of a .gguf file, or a published size (e2b, e4b, 12b, 26b-a4b, 31b). A size has random
-    /// weights that are generated on the GPU; nothing is downloaded.
+    /// "tiny", an Ollama tag, the path of a .gguf file, or a published size (e2b, qwen3-8b; docs/models.md lists them). A size
+    /// has random weights that are generated on the GPU; nothing is downloaded.
     base: String,
     /// Sequences per step.
     #[arg(long, default_value_t = 1)]
     batch: usize,
+    /// Micro-batches of --batch sequences per step; with several GPUs, for each of them.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    accumulate: usize,
+    /// Shares of a step, which are computed apart: see train.shares of a recipe [default: the number of processes].
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["decode", "sweep", "plan"])]
+    shares: Option<usize>,
     /// Tokens per sequence.
     #[arg(long, default_value_t = 512)]
     sequence: usize,
@@ -49,6 +60,10 @@ pub struct BenchArgs {
     /// Percentage of the tokens that are loss tokens.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     loss_share: u8,
+    /// Objective, like train.objective in a recipe: sft, dpo, kto, orpo or simpo. Neighbouring sequences are pairs, or are rated
+    /// good and bad.
+    #[arg(long, value_name = "NAME", default_value = "sft", value_parser = objective, conflicts_with_all = ["decode", "sweep", "plan"])]
+    objective: ObjectiveName,
     /// Recompute the activations of every layer in the backward pass.
     #[arg(long)]
     recompute: bool,
@@ -77,7 +92,7 @@ pub struct BenchArgs {
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", requires = "decode")]
     adapters: Vec<String>,
     /// Kernels to use, like device.kernels in a recipe: auto, f32, f16 or cooperative.
-    #[arg(long, value_name = "KERNELS", default_value = "auto", value_parser = kernels)]
+    #[arg(long, value_name = "KERNELS", default_value = "auto", value_parser = super::kernels)]
     kernels: KernelSetting,
     /// Same as --kernels f32.
     #[arg(long, conflicts_with = "kernels")]
@@ -94,23 +109,40 @@ pub struct BenchArgs {
     device: Option<String>,
 }
 
-fn kernels(name: &str) -> Result<KernelSetting, serde_json::Error> {
+/// A value of `--objective`.
+fn objective(name: &str) -> Result<ObjectiveName, serde_json::Error> {
     serde_json::from_value(name.into())
 }
 
 /// Times what the options ask for and prints the results.
-pub fn run(args: &BenchArgs) -> Result<()> {
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    crate::cli::ranks::run(|all| {
+        if all.size() > 1 {
+            ranks::run(args, all)?
+        } else {
+            time(args)?
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn time(args: &BenchArgs) -> Result<()> {
     refuse_renamed("--tier", "--kernels", &args.tier)?;
     refuse_renamed("--device", "--gpu", &args.device)?;
     let numbers = [
         ("--batch", args.batch),
+        ("--accumulate", args.accumulate),
         ("--sequence", args.sequence),
         ("--rank", args.rank),
         ("--steps", args.steps),
     ];
+    if args.objective.supervision() == Supervision::Pairs && !args.batch.is_multiple_of(2) {
+        bail!("--objective {} compares pairs of sequences; give an even --batch", args.objective.name());
+    }
     if let Some((flag, _)) = numbers.into_iter().find(|(_, number)| *number == 0) {
         bail!("{flag} must be at least 1");
     }
+    output::progress::silence(args.json);
     match (args.sweep, args.decode) {
         (Some(varied), _) => sweep(args, varied),
         (None, Some(tokens)) => decode::run(args, tokens),
@@ -120,9 +152,26 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 impl BenchArgs {
-    fn open_gpu(&self) -> Result<Device> {
+    fn open_gpu(&self, place: Place) -> Result<Device> {
         let kernels = if self.plain { KernelSetting::F32 } else { self.kernels };
-        Ok(Device::open(Backend::Auto, self.gpu.as_deref(), self.webgpu_limits, kernels)?)
+        Device::open_at(Backend::Auto, self.gpu.as_deref(), self.webgpu_limits, kernels, place)
+    }
+
+    /// The objective with its default settings.
+    fn objective(&self) -> ObjectiveKeys {
+        ObjectiveKeys { name: self.objective, ..ObjectiveKeys::default() }
+    }
+
+    /// Shares of a step of `ranks`.
+    fn shares(&self, ranks: &Ranks) -> Result<usize> {
+        let (shares, size) = (self.shares.unwrap_or(ranks.size()), ranks.size());
+        let most = self.accumulate * size;
+        if shares == 0 || !shares.is_multiple_of(size) || shares > most {
+            bail!(
+                "--shares {shares}: expected a multiple of {size}, the number of processes, of at most {most} micro-batches"
+            );
+        }
+        Ok(shares)
     }
 
     fn recompute(&self) -> Recompute {
@@ -173,6 +222,6 @@ fn sweep(args: &BenchArgs, varied: Varied) -> Result<()> {
         json: args.json,
     };
     series.check()?;
-    let gpu = args.open_gpu()?;
+    let gpu = args.open_gpu(Place::ALONE)?;
     series.run(&gpu)
 }

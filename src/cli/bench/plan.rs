@@ -1,7 +1,7 @@
 //! `bench --plan`: the memory that a training step needs, without running it.
 
 use anyhow::Result;
-use rullama_train::gpu::Gpu;
+use rullama_train::gpu::{Gpu, Place};
 use rullama_train::model::Trainable;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
 use rullama_train::train::Capacity;
@@ -15,8 +15,8 @@ use crate::cli::output;
 pub fn run(args: &BenchArgs) -> Result<()> {
     let base = random::open_base(&args.base)?;
     check_sequence(&base, args.sequence)?;
-    let step = random::step(args.batch, args.sequence, args.loss_share, base.config().vocab)?;
-    let gpu = args.open_gpu()?;
+    let step = random::step(args, args.accumulate, base.config().vocab)?;
+    let gpu = args.open_gpu(Place::ALONE)?;
     let adapter = random::adapter(base.config(), &args.modules(), args.rank);
     let mut capacity = Capacity::default();
     capacity.include(&step);

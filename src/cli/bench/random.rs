@@ -7,8 +7,13 @@ use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::config::Config;
 use rullama_train::base::{Base, Module};
-use rullama_train::data::batch::{IGNORE, Sample, Step};
+use rullama_train::data::batch::{Compared, Comparison, IGNORE, Sample, Step};
+use rullama_train::data::compare::Side;
 use rullama_train::families::Shape;
+use rullama_train::run;
+use rullama_train::train::objective::{Objective, Preference};
+
+use super::BenchArgs;
 
 /// Opens a base. A published size has random weights.
 pub fn open_base(name: &str) -> Result<Base> {
@@ -23,18 +28,55 @@ pub fn adapter(config: &Config, modules: &[Module], rank: usize) -> Adapter {
     Adapter::init(&slots(config, modules), rank, 2.0 * rank as f64, false, 0)
 }
 
-/// A step of `batch` sequences of random tokens. The last `loss_share` percent of each are loss tokens.
-pub fn step(batch: usize, sequence: usize, loss_share: u8, vocab: usize) -> Result<Step> {
+/// A step of `micro_batches` micro-batches of random tokens. The last tokens of each sequence are loss tokens.
+pub fn step(args: &BenchArgs, micro_batches: usize, vocab: usize) -> Result<Step> {
+    let mut step = batches(args.batch, args.sequence, args.loss_share, micro_batches, vocab)?;
+    if let Objective::Preference(preference) = run::objective_of(&args.objective()) {
+        step.comparison = Some(comparison(&step, &preference));
+    }
+    Ok(step)
+}
+
+/// Comparisons of neighbouring sequences, with a reference of 0.
+fn comparison(step: &Step, preference: &Preference) -> Comparison {
+    let (sides, per_unit) = match preference.is_rated() {
+        true => ([Side::Desirable, Side::Undesirable], 1),
+        false => ([Side::Chosen, Side::Rejected], 2),
+    };
+    let count: usize = step.micro_batches.iter().map(|batch| batch.samples()).sum();
+    Comparison {
+        samples: (0..count).map(|i| Compared { side: sides[i % 2], reference: 0.0 }).collect(),
+        units: count / per_unit,
+        good_tokens: step.loss_tokens / 2,
+        mismatched: if preference.needs_mismatched() { step.micro_batches.clone() } else { Vec::new() },
+        mismatched_reference: 0.0,
+    }
+}
+
+/// A step of `micro_batches` times `batch` sequences of random tokens. The last `loss_share` percent of each are loss tokens.
+pub fn batches(
+    batch: usize,
+    sequence: usize,
+    loss_share: u8,
+    micro_batches: usize,
+    vocab: usize,
+) -> Result<Step> {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut sample = || {
         let ids: Vec<u32> = (0..sequence).map(|_| rng.random_range(0..vocab as u32)).collect();
         // As in a chat, where the answer comes last.
         let first = sequence - sequence * usize::from(loss_share) / 100;
         let label = |(i, &id): (usize, &u32)| if i < first { IGNORE } else { id as i32 };
-        Sample { labels: ids.iter().enumerate().map(label).collect(), ids, origin: "random".into() }
+        Sample {
+            labels: ids.iter().enumerate().map(label).collect(),
+            ids,
+            origin: "random".into(),
+            side: Default::default(),
+        }
     };
-    let samples: Vec<Sample> = (0..batch).map(|_| sample()).collect();
-    let step = Step::new(&samples, &[(0..batch).collect()]);
+    let samples: Vec<Sample> = (0..batch * micro_batches).map(|_| sample()).collect();
+    let plan: Vec<Vec<usize>> = (0..micro_batches).map(|i| (i * batch..(i + 1) * batch).collect()).collect();
+    let step = Step::new(&samples, &plan);
     if step.loss_tokens == 0 {
         bail!(
             "--loss-share {loss_share} leaves no loss token in a sequence of {sequence} tokens; raise one of the two"

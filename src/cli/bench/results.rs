@@ -23,6 +23,8 @@ pub struct Results<'a> {
     pub startup: Timings,
     /// Result of the first step.
     pub first: StepReport,
+    /// SHA-256 of the adapter after the timed steps.
+    pub digest: String,
     /// Mean time of a step.
     pub seconds: f64,
     pub plan: &'a Plan,
@@ -44,10 +46,10 @@ impl Results<'_> {
             self.groups.iter().filter(|g| g.name == "products").map(|g| g.seconds).sum();
         json!({
             "device": self.gpu.description(), "base": self.base, "batch": self.args.batch,
-            "sequence": self.args.sequence, "rank": self.args.rank, "loss_share": self.args.loss_share,
+            "sequence": self.args.sequence, "accumulate": self.args.accumulate, "objective": self.args.objective, "rank": self.args.rank, "loss_share": self.args.loss_share,
             "cooperative_matrices": self.gpu.kernels().matrices().is_some(), "kernel_variant": self.gpu.kernels().tier().to_string(),
             "step_seconds": self.seconds, "tokens_per_second": self.tokens_per_second(),
-            "first_loss": self.first.loss, "start_seconds": self.startup.json(),
+            "first_loss": self.first.loss, "adapter_digest": self.digest, "start_seconds": self.startup.json(),
             "active_parameters": self.active_parameters, "planned_bytes": self.plan.total(),
             "product_operations": self.product_operations, "product_seconds": product_seconds,
             "dispatches": self.dispatches(), "kernels": kernels_json(&self.kernels), "peak": self.peak.json(),
@@ -132,7 +134,7 @@ impl Results<'_> {
         if !self.kernels.is_empty() {
             line(
                 "gpu time",
-                format_args!("{total:.4} s in {}", output::count(self.dispatches(), "dispatch")),
+                format_args!("{total:.4} s in {} dispatches", output::grouped(self.dispatches())),
             );
         }
         for group in &self.groups {
@@ -152,7 +154,7 @@ impl Results<'_> {
     }
 
     fn tokens_per_second(&self) -> f64 {
-        (self.args.batch * self.args.sequence) as f64 / self.seconds
+        (self.args.accumulate * self.args.batch * self.args.sequence) as f64 / self.seconds
     }
 
     fn kernel_seconds(&self) -> f64 {
@@ -168,12 +170,9 @@ impl Results<'_> {
 pub fn print_kernels(kernels: &[(String, KernelTime)]) {
     let total: f64 = kernels.iter().map(|(_, time)| time.seconds).sum();
     for (name, time) in kernels {
-        output::text(format_args!(
-            "{:11.3} ms  {:5.1} %  {:5} ×  {name}",
-            1e3 * time.seconds,
-            100.0 * time.seconds / total,
-            time.dispatches
-        ));
+        let share = 100.0 * time.seconds / total;
+        let columns = format!("{:11.3} ms  {share:5.1} %  {:5} ×  ", 1e3 * time.seconds, time.dispatches);
+        output::row(&columns, name);
     }
 }
 

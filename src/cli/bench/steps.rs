@@ -1,13 +1,16 @@
 //! Timing training steps.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::data::batch::Step;
-use rullama_train::gpu::Gpu;
 use rullama_train::gpu::profile::KernelTime;
+use rullama_train::gpu::{Gpu, Place};
 use rullama_train::model::Model;
+use rullama_train::run::{self, identity::sha256};
+use rullama_train::train::ranks::Ranks;
 use rullama_train::train::{Capacity, Dropout, StepReport, Trainer};
 
 use super::peak::Peak;
@@ -24,27 +27,37 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut startup = Timings::start();
     let base = random::open_base(&args.base)?;
     check_sequence(&base, args.sequence)?;
-    let step = random::step(args.batch, args.sequence, args.loss_share, base.config().vocab)?;
+    let step = random::step(args, args.accumulate, base.config().vocab)?;
     startup.record("base");
-    let gpu = args.open_gpu()?;
+    let gpu = args.open_gpu(Place::ALONE)?;
     startup.record("device");
     let adapter = random::adapter(base.config(), &args.modules(), args.rank);
     let mut capacity = Capacity::default();
     capacity.include(&step);
     let offloaded = offload::layers(args, &gpu, &base, &adapter, capacity)?;
+    let bar = output::spinner("loading the weights");
     let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?;
+    let mut trainer = trainer.with_objective(run::objective_of(&args.objective()));
+    let alone = Rc::new(Ranks::alone());
+    trainer.share(&alone, args.shares(&alone)?)?;
     startup.record("weights");
+    bar.set_message("compiling kernels");
     let compiled = block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
     startup.record(output::count(compiled, "kernel"));
+    bar.set_message("first step, which is not timed");
     let first = warm_up(&trainer, &step)?;
     startup.record("first step");
+    bar.set_message("timing steps");
     let seconds = mean_seconds(&trainer, &step, args.steps)?;
+    let digest = digest(&trainer)?;
     let kernels = profile(&gpu, &trainer, &step, args.steps)?;
 
+    bar.finish_and_clear();
     let plan = trainer.plan();
     let operations = work::product_operations(&base, plan, &step);
-    let attention = work::attention_operations(base.config(), plan, args.batch, args.sequence);
+    let attention =
+        work::attention_operations(base.config(), plan, args.accumulate * args.batch, args.sequence);
     let results = Results {
         args,
         gpu: &gpu,
@@ -52,6 +65,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         active_parameters: work::active_parameters(&base),
         startup,
         first,
+        digest,
         seconds,
         plan,
         copy_seconds: offload::copy_seconds(&gpu, &model, &plan.offloaded)?,
@@ -66,6 +80,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         results.print();
     }
     Ok(())
+}
+
+/// The SHA-256 of the adapter's values, which are the same on any number of GPUs.
+pub fn digest(trainer: &Trainer) -> Result<String> {
+    let pairs = block_on(trainer.adapter())?;
+    let values = pairs.values().flat_map(|pair| pair.a.iter().chain(&pair.b));
+    let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+    Ok(sha256(&bytes))
 }
 
 /// Takes the first step, which is not timed.

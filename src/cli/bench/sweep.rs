@@ -39,7 +39,7 @@ impl Varied {
     }
 }
 
-/// How often the sequence length doubles.
+/// Number of times that the sequence length doubles.
 const DOUBLINGS: u32 = 5;
 
 /// A series of measurements.
@@ -82,11 +82,13 @@ impl Series<'_> {
 
     /// Measures every point, writes the page, and prints the results.
     pub fn run(&self, gpu: &Gpu) -> Result<()> {
+        let bar = output::spinner("timing steps");
         let points = match self.varied {
             Varied::Tokens => self.by_tokens(gpu)?,
             Varied::Layers => self.by_shape(gpu, &self.shape()?.by_layers(), |shape| shape.layers)?,
             Varied::Width => self.by_shape(gpu, &self.shape()?.by_width(), |shape| shape.width)?,
         };
+        bar.finish_and_clear();
         let under = self.description(gpu);
         let sweep = Sweep { varied: self.varied.name(), under: &under, points };
         files::write_atomic(&self.page(), sweep.html().as_bytes())?;
@@ -152,8 +154,9 @@ impl Series<'_> {
         let named = Shape::named(self.base).or_else(|| families::small_shape(self.base));
         named.ok_or_else(|| {
             anyhow!(
-                "--sweep {} needs a published size (e2b, e4b, 12b, 26b-a4b, 31b, or tiny for a quick test), found {}",
+                "--sweep {} needs a published size ({}, or tiny for a quick test), found {}",
                 self.varied.name(),
+                families::shape_names().join(", "),
                 self.base
             )
         })
@@ -178,7 +181,7 @@ impl Series<'_> {
     /// Times steps of sequences of `sequence` tokens.
     fn point(&self, gpu: &Gpu, base: &Base, model: &Model, at: usize, sequence: usize) -> Result<Point> {
         check_sequence(base, sequence)?;
-        let step = random::step(self.batch, sequence, self.loss_share, base.config().vocab)?;
+        let step = random::batches(self.batch, sequence, self.loss_share, 1, base.config().vocab)?;
         let adapter = random::adapter(base.config(), Module::ALL_LINEAR, self.rank);
         let mut capacity = Capacity::default();
         capacity.include(&step);

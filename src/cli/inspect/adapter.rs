@@ -7,8 +7,16 @@ use rullama_train::adapter::lora::Slot;
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase};
 use rullama_train::base::Base;
 use rullama_train::run::names;
+use serde_json::Value;
 
 use crate::cli::output;
+
+/// The variant of LoRA that the configuration names, unless it is the plain one.
+fn variant(path: &Path) -> Option<&'static str> {
+    let text = std::fs::read(path.join("adapter_config.json")).ok()?;
+    let config: Value = serde_json::from_slice(&text).ok()?;
+    (config["use_dora"] == true).then_some("DoRA")
+}
 
 /// Describes the adapter at `path`. Opens the base `named`, or the one that the adapter's files name.
 pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
@@ -22,6 +30,12 @@ pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
     output::line("adapter", format_args!("{}: {format}", path.display()));
     let base_model = origin.base_model.as_deref();
     output::line("trained on", base_model.unwrap_or("unknown: the files do not name the base"));
+    if let Some(variant) = variant(path) {
+        output::line(
+            "variant",
+            format_args!("{variant}, which this program cannot load: it trains and loads plain LoRA"),
+        );
+    }
     if let Some(fingerprint) = &origin.fingerprint {
         output::line("identity", format_args!("{fingerprint} (of the base)"));
     }
@@ -39,7 +53,12 @@ pub fn describe(path: &Path, named: Option<&str>) -> Result<()> {
             return Ok(());
         }
     };
-    let loaded = adapter::load(&[AdapterPath::whole(path)], &base, None, OtherBase::Allow)?;
+    describe_matrices(path, &base)
+}
+
+/// Describes the matrices of the adapter at `path`, as `base` takes them.
+fn describe_matrices(path: &Path, base: &Base) -> Result<()> {
+    let loaded = adapter::load(&[AdapterPath::whole(path)], base, None, OtherBase::Allow)?;
     output::notices(&loaded.notices);
     let adapter = loaded.adapter;
     let slots: Vec<Slot> = adapter.pairs.keys().copied().collect();

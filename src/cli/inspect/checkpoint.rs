@@ -7,6 +7,7 @@ use rullama_train::run::checkpoint;
 use serde_json::Value;
 
 use crate::cli::output;
+use crate::cli::train::run_file;
 
 /// Describes a checkpoint. A damaged one is an error that says what is wrong.
 pub fn describe(path: &Path) -> Result<()> {
@@ -42,9 +43,8 @@ pub fn describe(path: &Path) -> Result<()> {
 
 /// Describes the output folder of a run.
 pub fn run_folder(path: &Path, checkpoints: &[(usize, PathBuf)]) -> Result<()> {
-    let text = std::fs::read(path.join("run.json")).unwrap_or_default();
     // If it is missing or damaged, the checkpoints are still listed.
-    let run: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let run = run_file::read_settled(path);
     let status = run["status"].as_str().unwrap_or("unknown status");
     let step = match (run["step"].as_u64(), run["steps"].as_u64()) {
         (Some(step), Some(steps)) => format!(", after step {step} of {steps}"),
@@ -52,6 +52,11 @@ pub fn run_folder(path: &Path, checkpoints: &[(usize, PathBuf)]) -> Result<()> {
         _ => String::new(),
     };
     output::line("run", format_args!("{}: {status}{step}", path.display()));
+    for changed in run["changes"].as_array().into_iter().flatten() {
+        let changes: Vec<&str> =
+            changed["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        output::line("changed", format_args!("after step {}: {}", changed["step"], changes.join("; ")));
+    }
     for (key, label) in [("base", "base"), ("device", "device")] {
         if let Some(text) = run[key].as_str() {
             output::line(label, text);

@@ -14,7 +14,7 @@ use rullama_train::base::Gguf;
 use rullama_train::data::dataset::files;
 use rullama_train::run::checkpoint as checkpoints;
 
-pub use samples::read as read_samples;
+pub use samples::{first as print_first_sample, read as read_samples};
 
 /// Options of `inspect`.
 #[derive(Args)]
@@ -50,6 +50,14 @@ pub fn run(args: &InspectArgs) -> Result<()> {
             }
         }
         start if start.get(8) == Some(&b'{') => adapter::describe(path, base),
+        _ if path.extension().is_some_and(|e| e == "html") => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).display();
+            bail!(
+                "{} is a report; open it in a browser, or use `rullama-train inspect {folder}` for its run",
+                path.display()
+            )
+        }
         _ if path.extension().is_some_and(|e| e == "toml") => {
             let path = path.display();
             bail!("{path} is a recipe; use `rullama-train check {path}`")
@@ -73,8 +81,29 @@ fn folder(path: &Path, base: Option<&str>) -> Result<()> {
     match (is_adapter, is_run || !checkpoints.is_empty()) {
         (true, _) => adapter::describe(path, base),
         (false, true) => Ok(()),
-        (false, false) => samples::describe(path, base),
+        (false, false) => match inside(path)? {
+            inside if inside.is_empty() => samples::describe(path, base),
+            inside => inside.iter().try_for_each(|path| match path.is_dir() {
+                true => folder(path, base),
+                false => adapter::describe(path, base),
+            }),
+        },
     }
+}
+
+/// Runs and adapters in a folder: what `export` writes into its folder, and a folder of runs.
+fn inside(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.retain(|path| {
+        let has = |name: &str| path.join(name).exists();
+        match path.is_dir() {
+            true => has("run.json") || has("adapter_config.json") || has("adapters.safetensors"),
+            false => path.file_name().is_some_and(|name| name == "adapter.gguf"),
+        }
+    });
+    Ok(paths)
 }
 
 /// The first nine bytes, enough to recognise the format.

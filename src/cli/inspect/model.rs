@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use rullama_train::adapter::lora;
 use rullama_train::base::Module;
+use rullama_train::base::formats::file_type_name;
 use rullama_train::base::{Base, Fingerprint, Gguf};
 use rullama_train::run::names;
 
@@ -50,7 +51,12 @@ fn stored(gguf: &Gguf) {
     let describe = |(name, (count, bytes)): &(String, (usize, u64))| {
         format!("{name} {} in {}", output::bytes(*bytes), output::count(*count, "tensor"))
     };
-    output::line("weights", types.iter().map(describe).collect::<Vec<_>>().join(", "));
+    let mix = gguf.get::<u32>("general.file_type").ok().flatten().and_then(file_type_name);
+    let mix = mix.map_or(String::new(), |name| format!("{name}: "));
+    output::line(
+        "weights",
+        format_args!("{mix}{}", types.iter().map(describe).collect::<Vec<_>>().join(", ")),
+    );
     let template = match text("tokenizer.chat_template") {
         Some(template) => format!("in the file, {}", output::count(template.chars().count(), "character")),
         None => "not in the file".into(),

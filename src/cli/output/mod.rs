@@ -2,18 +2,22 @@
 
 mod adapter;
 mod device;
+pub mod next;
+mod preference;
+pub mod progress;
 mod samples;
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
 use rullama_train::words;
 pub use rullama_train::words::bytes;
 
-pub use adapter::{adapters, written};
+pub use adapter::{adapters, effect, effect_json, places, written};
 pub use device::{device, offloaded, plan};
+pub use preference::preference;
+pub use progress::Progress;
 pub use samples::{found, lengths, marked_sample, token_counts};
 
 /// Prints text and a newline. A closed stdout (`| head`) is not an error.
@@ -36,18 +40,40 @@ pub fn line(label: &str, text: impl Display) {
     self::text(format_args!("{label} {}", wrapped(&text, width).join(&format!("\n{:LABEL$}", ""))));
 }
 
+/// Prints a command with a label, on one line so that it can be copied.
+pub fn command(label: &str, command: &str) {
+    let label = format!("{label:<10}");
+    match console::Term::stdout().features().is_attended() {
+        true => text(format_args!("{} {command}", console::style(label).dim())),
+        false => text(format_args!("{label} {command}")),
+    }
+}
+
 /// Columns before the text of a labelled line.
 const LABEL: usize = 11;
 
-/// Splits text at spaces into lines of at most `width` columns. A longer word gets a line of its own.
+/// Prints columns of a table, and text after them, which is wrapped and indented to its own column on a terminal.
+pub fn row(columns: &str, text: &str) {
+    let terminal = console::Term::stdout();
+    let indent = columns.chars().count();
+    let width = match terminal.features().is_attended() {
+        true => usize::from(terminal.size().1).saturating_sub(indent),
+        false => usize::MAX,
+    };
+    self::text(format_args!("{columns}{}", wrapped(text, width).join(&format!("\n{:indent$}", ""))));
+}
+
+/// Splits text at spaces into lines of at most `width` columns. A longer word gets a line of its own, and a percent sign stays with
+/// its number.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
+    for word in text.replace(" %", "\u{a0}%").split(' ') {
+        let word = word.replace('\u{a0}', " ");
         match lines.last_mut() {
             Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
                 *line += &format!(" {word}")
             }
-            _ => lines.push(word.into()),
+            _ => lines.push(word),
         }
     }
     lines
@@ -60,19 +86,14 @@ pub fn notices(notices: &[impl Display]) {
     }
 }
 
-/// Shows a spinner with a message until the returned bar is cleared; does nothing without a terminal.
-pub fn spinner(message: &'static str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let spinner = ProgressBar::new_spinner().with_message(message);
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    spinner
+/// Shows a spinner with a message until the returned value is dropped.
+pub fn spinner(message: impl Into<String>) -> Progress {
+    Progress::new(message, 0)
 }
 
 /// A number with its noun in singular or plural: `1 epoch`, `2 000 tokens`.
 pub fn count(n: usize, noun: &str) -> String {
-    format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
+    words::counted(n, noun)
 }
 
 /// A duration in two units at most: `45 s`, `12 min 30 s`, `3 h 05 min`.
@@ -96,5 +117,6 @@ mod tests {
         assert_eq!(wrapped("a loooooong word", 6), ["a", "loooooong", "word"]);
         assert_eq!(wrapped("äöü äöü", 7), ["äöü äöü"]);
         assert_eq!(wrapped("", 7), [""]);
+        assert_eq!(wrapped("one 93.6 %", 8), ["one", "93.6 %"]);
     }
 }

@@ -3,8 +3,10 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use rullama_train::data::batch::{IGNORE, Sample};
+use rullama_train::data::batch::Sample;
+use rullama_train::data::compare::{Side, units};
 use rullama_train::data::dataset::Found;
+use rullama_train::data::pieces::{Piece, pieces};
 use rullama_train::data::tokenizer::Tokenizer;
 
 use super::{count, grouped, line, text};
@@ -13,6 +15,9 @@ use super::{count, grouped, line, text};
 const BINS: usize = 8;
 /// Longest bar of the histogram, in characters.
 const BAR: usize = 40;
+
+/// Characters of a long sample that are shown of its start and of its end.
+const SHOWN: [usize; 2] = [2000, 500];
 
 /// The container, compression and sample shapes of a file, on one line.
 pub fn found(path: &Path, found: &Found) -> String {
@@ -30,7 +35,14 @@ pub fn token_counts(samples: &[Sample]) -> String {
     let tokens: usize = samples.iter().map(|s| s.ids.len()).sum();
     let loss: usize = samples.iter().map(Sample::loss_tokens).sum();
     let share = 100.0 * loss as f64 / tokens.max(1) as f64;
-    let samples = count(samples.len(), "sample");
+    let samples = match samples[0].side {
+        Side::Chosen | Side::Rejected => count(units(samples).len(), "pair"),
+        Side::Desirable | Side::Undesirable => {
+            let good = samples.iter().filter(|sample| sample.side.is_good()).count();
+            format!("{} ({good} good)", count(samples.len(), "rated sample"))
+        }
+        Side::Example => count(samples.len(), "sample"),
+    };
     format!("{samples}, {}, {share:.0} % loss tokens", count(tokens, "token"))
 }
 
@@ -83,23 +95,30 @@ fn edges(least: usize, most: usize) -> Vec<usize> {
 
 /// Prints a sample's origin and text, its loss tokens between « and ».
 pub fn marked_sample(tokenizer: &Tokenizer, sample: &Sample) {
-    text(format_args!("\n{}; loss tokens stand between « and »:\n", sample.origin));
-    text(marked(tokenizer, sample));
+    let side = match sample.side {
+        Side::Example => String::new(),
+        side => format!(", {}", side.name()),
+    };
+    text(format_args!("\n{}{side}; loss tokens stand between « and »:\n", sample.origin));
+    text(shortened(&marked(tokenizer, sample)));
+}
+
+/// Text of which a long middle is left out.
+fn shortened(text: &str) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= SHOWN[0] + SHOWN[1] {
+        return text.to_owned();
+    }
+    let [first, last] = [&letters[..SHOWN[0]], &letters[letters.len() - SHOWN[1]..]];
+    let left_out = grouped(letters.len() - first.len() - last.len());
+    format!("{}\n… {left_out} characters …\n{}", String::from_iter(first), String::from_iter(last))
 }
 
 /// A sample's text with its loss tokens between « and », in green on a terminal.
 fn marked(tokenizer: &Tokenizer, sample: &Sample) -> String {
     let colour = std::io::stdout().is_terminal();
     let (open, close) = if colour { ("\x1b[32m«", "»\x1b[0m") } else { ("«", "»") };
-    let mut text = String::new();
-    let mut start = 0;
-    let has_loss = |t: usize| t > 0 && sample.labels[t] != IGNORE;
-    for t in 1..=sample.ids.len() {
-        if t == sample.ids.len() || has_loss(t) != has_loss(start) {
-            let piece = tokenizer.decode(&sample.ids[start..t]);
-            text += &if has_loss(start) { format!("{open}{piece}{close}") } else { piece };
-            start = t;
-        }
-    }
-    text
+    let piece =
+        |piece: Piece| if piece.has_loss { format!("{open}{}{close}", piece.text) } else { piece.text };
+    pieces(tokenizer, sample).into_iter().map(piece).collect()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::error::ApiError;
+use crate::cli::http::ApiError;
 
 /// Fields that are accepted and ignored, because they do not affect the reply.
 const IGNORED: [&str; 7] = [

@@ -6,36 +6,39 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Result;
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_core::Stream;
-use rullama_train::data::template::{Conversation, ReplyParts};
+use rullama_train::data::template::ReplyParts;
 use rullama_train::talk::conversation;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::answer::{Answer, Deltas};
-use super::error::ApiError;
-use super::{Job, Piece, Served, request};
+use super::prompt::{Gone, Prepared};
+use super::{Job, Piece, Served, prompt};
+use crate::cli::http::{self, Access, ApiError};
 
-/// Maximum size of a request.
-const BODY_BYTES: usize = 16 << 20;
-/// How long open connections may take to finish after Ctrl-C.
-const SHUTDOWN: Duration = Duration::from_secs(5);
+/// Maximum size of a request: this, and some bytes per token of the context.
+const BODY_BYTES: usize = 1 << 20;
+const BODY_BYTES_PER_TOKEN: usize = 32;
+/// Number of requests whose prompts are encoded at the same time.
+const ENCODERS: usize = 2;
 
 struct App {
-    served: Served,
+    served: Arc<Served>,
     jobs: Sender<Job>,
     requests: AtomicU64,
+    encoders: Semaphore,
 }
 
 /// The current time in seconds since 1970.
@@ -47,10 +50,13 @@ pub fn now() -> u64 {
 pub fn serve(
     listener: TcpListener,
     served: Served,
+    access: Access,
     jobs: Sender<Job>,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) -> Result<()> {
-    let app = Arc::new(App { served, jobs, requests: AtomicU64::new(0) });
+    let body_bytes = BODY_BYTES + BODY_BYTES_PER_TOKEN * served.context;
+    let (served, encoders) = (Arc::new(served), Semaphore::new(ENCODERS));
+    let app = Arc::new(App { served, jobs, requests: AtomicU64::new(0), encoders });
     let router = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
@@ -59,26 +65,9 @@ pub fn serve(
         .method_not_allowed_fallback(no_method)
         .with_state(app);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let mut stop = stopped.clone();
-        let stop = async move {
-            let _ = stop.wait_for(|stopped| *stopped).await;
-        };
-        let server = axum::serve(listener, router).with_graceful_shutdown(stop);
-        let mut server = tokio::spawn(server.into_future());
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-        if tokio::time::timeout(SHUTDOWN, &mut server).await.is_err() {
-            server.abort();
-        }
-        Ok(())
-    })
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        json_response(self.status, &self.body())
-    }
+    let served = runtime.block_on(http::serve(listener, router, access, body_bytes, stopped));
+    runtime.shutdown_background(); // a prompt that is being encoded has no client any more
+    served
 }
 
 fn json_response(status: StatusCode, body: &Value) -> Response {
@@ -108,44 +97,37 @@ async fn models(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    find_model(&app, &id)?;
+    app.served.model(Some(&id))?;
     Ok(json_response(StatusCode::OK, &model_object(&app, &id)))
 }
 
-/// Whether model `id` includes the adapters. An error if there is no such model.
-fn find_model(app: &App, id: &str) -> Result<bool, ApiError> {
-    let found = app.served.models.iter().find(|(name, _)| name == id);
-    found.map(|(_, with_adapter)| *with_adapter).ok_or_else(|| {
-        let available: Vec<&str> = app.served.models.iter().map(|(name, _)| &name[..]).collect();
-        let message = format!("model {id:?} does not exist; available: {}", available.join(", "));
-        let param = Some("model".into());
-        let code = Some("model_not_found");
-        ApiError { param, code, ..ApiError::new(StatusCode::NOT_FOUND, message) }
-    })
+/// Parses the request and encodes its prompt on another thread, which stops if the client disconnects.
+async fn prepare(app: &App, body: Bytes, number: u64) -> Result<Prepared, ApiError> {
+    let failed = |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be read");
+    let gone = Gone::default();
+    let (watched, served) = (gone.watch(), app.served.clone());
+    let turn = app.encoders.acquire().await.map_err(|_| stopping())?;
+    let work = move || prompt::prepare(&served, &body, number, &watched);
+    let prepared = tokio::task::spawn_blocking(work).await.map_err(failed)?;
+    drop((turn, gone));
+    prepared
 }
 
 async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let body = to_bytes(request.into_body(), BODY_BYTES).await.map_err(|_| {
-        let message = format!("the request is incomplete or larger than {BODY_BYTES} bytes");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    })?;
+    let body = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| stopping())?; // it is in memory
     let number = app.requests.fetch_add(1, Ordering::Relaxed);
     let served = &app.served;
-    let seed = served.defaults.sampling.seed.wrapping_add(number);
-    let request = request::parse(&body, &served.defaults, seed)?;
-    let with_adapter = find_model(&app, &request.model)?;
-    let prompt = prompt(served, &request.conversation)?;
-    let parts = ReplyParts::to(&prompt, &served.tokenizer);
+    let Prepared { request, model, with_adapter, tokens } = prepare(&app, body, number).await?;
+    let parts = ReplyParts::to(&tokens, &served.tokenizer).with_tools(request.conversation.tools.clone());
     let (pieces, mut receiver) = unbounded_channel();
-    let job = Job { with_adapter, prompt, options: request.options, pieces };
+    let job = Job { model: model.clone(), with_adapter, prompt: tokens, options: request.options, pieces };
     app.jobs.try_send(job).map_err(|error| match error {
         TrySendError::Full(_) => {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too many requests are waiting; try again later")
         }
         TrySendError::Closed(_) => stopping(),
     })?;
-    let answer =
-        Answer { id: format!("chatcmpl-{}-{number}", served.created), created: now(), model: request.model };
+    let answer = Answer { id: format!("chatcmpl-{}-{number}", served.created), created: now(), model };
     // An error before the first piece is an HTTP error, also for a stream.
     let first = receiver.recv().await.ok_or_else(stopping)?;
     if let Piece::Failed(message) = first {
@@ -165,27 +147,6 @@ async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     };
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((headers, Body::from_stream(stream)).into_response())
-}
-
-/// The tokens of a conversation. An error if they exceed the context.
-fn prompt(served: &Served, conversation: &Conversation) -> Result<Vec<u32>, ApiError> {
-    let bad = |message: String, code| {
-        let param = Some("messages".into());
-        ApiError { param, code, ..ApiError::new(StatusCode::BAD_REQUEST, message) }
-    };
-    let prompt = served
-        .template
-        .prompt(&served.tokenizer, conversation)
-        .map_err(|e| bad(format!("messages: {e}"), None))?;
-    if prompt.len() > served.context {
-        let found = prompt.len();
-        let message = format!(
-            "the messages have {found} tokens, but the context holds {}; shorten them",
-            served.context
-        );
-        return Err(bad(message, Some("context_length_exceeded")));
-    }
-    Ok(prompt)
 }
 
 /// Waits for the end of the reply and returns it in one response.

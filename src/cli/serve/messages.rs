@@ -3,8 +3,8 @@
 use rullama_train::data::template::{Message, Role, ToolCall};
 use serde_json::{Map, Value};
 
-use super::error::ApiError;
 use super::fields::{Fields, kind};
+use crate::cli::http::ApiError;
 
 /// Reads `"messages"`.
 pub fn messages_of(value: Value) -> Result<Vec<Message>, ApiError> {

@@ -1,10 +1,10 @@
 //! `serve`: OpenAI's chat completions over HTTP. Requests wait in a queue; the GPU answers one at a time.
 
 mod answer;
-mod error;
 mod fields;
 mod http;
 mod messages;
+mod prompt;
 mod request;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -12,18 +12,21 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
+use axum::http::StatusCode;
 use clap::Args;
 use pollster::block_on;
 use rullama_train::data::template::Template;
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::run;
 use rullama_train::talk::generate::{Event, Finish, Options, Reply};
+use rullama_train::{run, words};
 use tokio::sync::mpsc::{Receiver, UnboundedSender, channel};
 use tokio::sync::watch;
 
 use super::talk::{Generators, Loaded, ModelArgs, SamplingArgs};
+use crate::cli::http::{Access, ApiError, Key};
 use crate::cli::output;
 
 /// Maximum number of waiting requests; further requests are refused.
@@ -40,15 +43,38 @@ pub struct ServeArgs {
     /// Address to listen on. Everyone who can reach it can use the model.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
-    /// Print a line per request.
-    #[arg(long)]
-    verbose: bool,
+    /// Pages of this origin may use the server, for example http://localhost:3000; `*` allows all. May be repeated.
+    #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = origin)]
+    allow_origin: Vec<String>,
+    /// Refuse requests without this key. The environment variable RULLAMA_API_KEY does the same, unseen by other users.
+    #[arg(long, value_name = "KEY", env = "RULLAMA_API_KEY", hide_env_values = true, value_parser = key)]
+    api_key: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
 
+/// Checks the value of `--allow-origin`.
+fn origin(text: &str) -> Result<String, String> {
+    let valid = |rest: &str| !rest.is_empty() && !rest.trim_end_matches('/').contains(['/', ' ']);
+    match text.split_once("://") {
+        _ if text == "*" => Ok(text.into()),
+        Some((_, rest)) if valid(rest) => Ok(text.into()),
+        _ => Err("expected * or a scheme and a host, such as http://localhost:3000".into()),
+    }
+}
+
+/// Checks the value of `--api-key`.
+fn key(text: &str) -> Result<String, String> {
+    match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(text.into()),
+        false => Err("expected letters, digits and signs without spaces".into()),
+    }
+}
+
 /// A request for a reply.
 struct Job {
+    /// The id of the model.
+    model: String,
     /// Whether to reply with the adapters.
     with_adapter: bool,
     prompt: Vec<u32>,
@@ -77,6 +103,24 @@ struct Served {
     created: u64,
 }
 
+impl Served {
+    /// The model named `id`, or the last one, and whether it includes the adapters.
+    fn model(&self, id: Option<&str>) -> Result<(&str, bool), ApiError> {
+        let found = match id {
+            Some(id) => self.models.iter().find(|(name, _)| name == id),
+            None => self.models.last(),
+        };
+        found.map(|(name, with_adapter)| (&name[..], *with_adapter)).ok_or_else(|| {
+            let available: Vec<&str> = self.models.iter().map(|(name, _)| &name[..]).collect();
+            let id = id.unwrap_or_default();
+            let message = format!("model {id:?} does not exist; available: {}", available.join(", "));
+            let param = Some("model".into());
+            let code = Some("model_not_found");
+            ApiError { param, code, ..ApiError::new(StatusCode::NOT_FOUND, message) }
+        })
+    }
+}
+
 /// Serves until Ctrl-C.
 pub fn run(args: &ServeArgs) -> Result<()> {
     args.sampling.check()?;
@@ -84,7 +128,6 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     // Listen before loading the weights, so that a port in use is reported at once.
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen on {address}; choose another --port or --host"))?;
-    listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let loaded = Loaded::open(&args.model)?;
     let defaults = args.sampling.options(loaded.frozen.base.config());
@@ -104,9 +147,14 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         defaults,
         created: http::now(),
     };
+    let key = args.api_key.clone().map_or(Key::Open, Key::Header);
+    let access = Access { address: args.host, origins: args.allow_origin.clone(), key };
     loaded.show();
     let names: Vec<&str> = served.models.iter().map(|(name, _)| &name[..]).collect();
     output::line("models", names.join(", "));
+
+    let mut generators = Generators::new(&loaded, &workspace);
+    generators.compile(!loaded.adapters.is_empty())?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = watch::channel(false);
@@ -120,14 +168,30 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     .context("cannot handle Ctrl-C")?;
     let (jobs, queue) = channel(QUEUE);
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| http::serve(listener, served, jobs, stopped));
+        let server = scope.spawn(|| http::serve(listener, served, access, jobs, stopped));
+        if !address.ip().is_loopback() {
+            output::line("notice", open_to_others(args));
+        }
         output::line("serving", format_args!("http://{address}/v1 (Ctrl-C stops the server)"));
-        let mut generators = Generators::new(&loaded, &workspace);
-        work(&loaded, &mut generators, queue, &stop, args.verbose);
+        work(&loaded, &mut generators, queue, &stop);
         server.join().expect("the server thread does not panic")
     })?;
     output::line("stopped", "all requests are finished");
     Ok(())
+}
+
+/// The warning for an address that other machines can reach.
+fn open_to_others(args: &ServeArgs) -> String {
+    let host = args.host;
+    match args.api_key {
+        Some(_) => format!(
+            "other machines can reach {host}; requests and the API key are not encrypted on their way"
+        ),
+        None => format!(
+            "everyone who can reach {host} can use the model, and tell from its speed what others asked; set --api-key, or leave \
+             out --host"
+        ),
+    }
 }
 
 /// The file name of a path, without the extension of a model file.
@@ -138,13 +202,7 @@ fn model_name(name: &str) -> String {
 }
 
 /// Answers the queued requests until the HTTP side closes the queue.
-fn work(
-    loaded: &Loaded,
-    generators: &mut Generators,
-    mut queue: Receiver<Job>,
-    stop: &AtomicBool,
-    verbose: bool,
-) {
+fn work(loaded: &Loaded, generators: &mut Generators, mut queue: Receiver<Job>, stop: &AtomicBool) {
     while let Some(job) = queue.blocking_recv() {
         let gone = || job.pieces.is_closed() || stop.load(Ordering::Relaxed);
         if gone() {
@@ -158,17 +216,22 @@ fn work(
             }
             if gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
+        let start = Instant::now();
         let reply = generators
             .get(job.with_adapter)
             .and_then(|generator| Ok(block_on(generator.reply(&job.prompt, &job.options, on_event))?));
-        if verbose && let Ok(reply) = &reply {
+        if let Ok(reply) = &reply {
             let prompt = reply.prompt_tokens;
             let cached = reply.cached_tokens;
             let tokens = reply.ids.len();
+            let time = words::duration(start.elapsed().as_secs_f64(), 1);
             let finish = format!("{:?}", reply.finish).to_lowercase();
+            let model = &job.model;
             output::line(
                 "request",
-                format_args!("prompt {prompt} tokens, {cached} cached; reply {tokens} tokens, {finish}"),
+                format_args!(
+                    "{model}: prompt {prompt} tokens, {cached} cached; reply {tokens} tokens in {time}, {finish}"
+                ),
             );
         }
         match reply {

@@ -5,13 +5,14 @@ use rullama_train::data::template::Conversation;
 use rullama_train::talk::generate::Options;
 use serde_json::Value;
 
-use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages;
+use crate::cli::http::ApiError;
 
 /// A request for a chat completion.
 pub struct Request {
-    pub model: String,
+    /// The id of a model; `None` for the default.
+    pub model: Option<String>,
     pub conversation: Conversation,
     pub options: Options,
     pub stream: bool,
@@ -26,9 +27,7 @@ pub fn parse(body: &[u8], defaults: &Options, seed: u64) -> Result<Request, ApiE
         return Err(bad_request(format!("the body is {}, expected a JSON object", kind(&value))));
     };
     let mut fields = Fields(fields);
-    let model = fields.string("model")?.ok_or_else(|| {
-        ApiError::at("model", "is missing: expected the id of a model; /v1/models lists them")
-    })?;
+    let model = fields.string("model")?;
     let conversation = conversation(&mut fields)?;
     let options = options(&mut fields, defaults, seed)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
@@ -46,7 +45,11 @@ fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     let messages = fields
         .take("messages")
         .ok_or_else(|| ApiError::at("messages", "is missing: expected a list of messages"))?;
-    let mut conversation = Conversation::new(messages::messages_of(messages)?);
+    let messages = messages::messages_of(messages)?;
+    if messages.is_empty() {
+        return Err(ApiError::at("messages", "is empty: expected at least one message"));
+    }
+    let mut conversation = Conversation::new(messages);
     let tools = fields.take("tools").map_or(Ok(Vec::new()), messages::tools_of)?;
     match fields.take("tool_choice") {
         None => conversation.tools = tools,

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use rullama_train::base::Base;
-use rullama_train::data::dataset::{Invalid, Options, Overlong, files};
-use rullama_train::data::template::TrainOn;
+use rullama_train::data::dataset::{Options, Overlong, files};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::gpu::{Backend, KernelSetting};
 use rullama_train::model::plan::{self, Offload};
@@ -21,7 +20,7 @@ use super::session::Session;
 use crate::cli::output;
 
 /// Options for the comparison of logits.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct ComparisonArgs {
     /// Compare logits on this recipe's validation data, on its device [default: a few built-in questions and answers].
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
@@ -38,10 +37,15 @@ pub struct ComparisonArgs {
     offload_experts: bool,
 }
 
+/// Describes the text of a comparison without data.
+pub const BUILT_IN: &str = "8 built-in questions, not your data";
+
 /// The device and the samples of a comparison.
 pub struct Comparison {
     pub gpu: Device,
     pub held_out: HeldOut,
+    /// Describes the samples.
+    pub text: String,
     /// Whether experts stay in host memory.
     pub offload: Offload,
 }
@@ -57,6 +61,12 @@ impl Comparison {
 }
 
 impl ComparisonArgs {
+    /// The comparison on built-in questions and answers, with the experts where a run has them.
+    pub fn of_recipe(recipe: &Recipe) -> ComparisonArgs {
+        let offload_experts = recipe.train.offload_experts == Switch::On;
+        ComparisonArgs { offload_experts, ..ComparisonArgs::default() }
+    }
+
     /// Reads the samples and opens the device; `None` with `--unverified`. Call it before long work, so that mistakes show early.
     pub fn open(&self, base: &Base) -> Result<Option<Comparison>> {
         if self.unverified {
@@ -74,7 +84,9 @@ impl ComparisonArgs {
     fn open_with_recipe(&self, path: &Path, base: &Base) -> Result<Comparison> {
         let recipe = Recipe::read(path, &[("model.base".to_string(), format!("{:?}", base.name()))])?;
         recipe.check_files()?;
-        let validation = Data::read(&recipe, &OpenBase::open(&recipe)?)?.validation;
+        let frozen = OpenBase::open(&recipe)?;
+        let (recipe, data) = run::fitted(&recipe, &frozen, |recipe| Data::read(recipe, &frozen))?;
+        let validation = data.validation;
         if validation.is_empty() {
             bail!(
                 "{} has no validation data: set data.valid or data.val_size, or use --data",
@@ -90,7 +102,8 @@ impl ComparisonArgs {
         let mixture = !plan::with_experts(base).is_empty();
         let offload = offload_all(mixture && (wanted || self.offload_experts));
         let gpu = Session::open_device(&recipe, KernelSetting::F32)?;
-        Ok(Comparison { gpu, held_out, offload })
+        let text = format!("validation samples of {}", path.display());
+        Ok(Comparison { gpu, held_out, text, offload })
     }
 
     fn open_without_recipe(&self, base: &Base) -> Result<Comparison> {
@@ -100,21 +113,17 @@ impl ComparisonArgs {
         let held_out = match &self.data {
             None => HeldOut::built_in(&tokenizer, families::template(config), max_seq_len, config.vocab),
             Some(path) => {
-                let options = Options {
-                    format: Default::default(),
-                    template: &run::template(&Template::Auto, base)?,
-                    train_on: TrainOn::Assistant,
-                    max_seq_len,
-                    overlong: Overlong::Truncate,
-                    invalid: Invalid::Error,
-                };
+                let template = run::template(&Template::Auto, base)?;
+                let options =
+                    Options { max_seq_len, overlong: Overlong::Truncate, ..Options::new(&template) };
                 let samples = files::read(path, &tokenizer, &options, None)?.samples;
                 HeldOut::of_samples(&samples, config.vocab)?
             }
         };
         // A few hundred tokens need no speed, and small differences must be visible.
         let gpu = Device::open(Backend::Auto, None, false, KernelSetting::F32)?;
-        Ok(Comparison { gpu, held_out, offload: offload_all(self.offload_experts) })
+        let text = self.data.as_ref().map_or(BUILT_IN.into(), |path| path.display().to_string());
+        Ok(Comparison { gpu, held_out, text, offload: offload_all(self.offload_experts) })
     }
 }
 

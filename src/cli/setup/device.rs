@@ -3,10 +3,13 @@
 use std::ops::Deref;
 use std::sync::Mutex;
 
+use anyhow::Result;
 use pollster::block_on;
-use rullama_train::gpu::{Backend, Gpu, GpuError, KernelSetting};
+use rullama_train::gpu::{Backend, Gpu, KernelSetting, Place};
 
+use super::first_use;
 use super::pipeline_cache::PipelineCache;
+use crate::cli::fault;
 
 /// An open device. Dropping it saves the compiled pipelines.
 pub struct Device {
@@ -15,14 +18,39 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the GPU with [`Gpu::open`] to run the kernels of `setting`, and loads the pipelines that are cached for it.
+    /// Opens the GPU with [`Gpu::open`] to run the kernels of `setting` that its self-test passed, and loads the pipelines that are
+    /// cached for it.
     pub fn open(
         backend: Backend,
         name: Option<&str>,
         webgpu_limits: bool,
         setting: KernelSetting,
-    ) -> Result<Device, GpuError> {
-        let gpu = block_on(Gpu::open(backend, name, webgpu_limits))?.running(setting)?;
+    ) -> Result<Device> {
+        Device::open_at(backend, name, webgpu_limits, setting, Place::ALONE)
+    }
+
+    /// [`Device::open`] for one of several processes on this host. They share its memory evenly.
+    pub fn open_at(
+        backend: Backend,
+        name: Option<&str>,
+        webgpu_limits: bool,
+        setting: KernelSetting,
+        place: Place,
+    ) -> Result<Device> {
+        let gpu = block_on(Gpu::open_at(backend, name, webgpu_limits, place))?;
+        if place.size > 1
+            && let Some(bytes) = gpu.host_memory()
+        {
+            gpu.set_host_memory(bytes / place.size as u64);
+        }
+        fault::of_device(&gpu);
+        let pipelines = Mutex::new(PipelineCache::open(&gpu));
+        Ok(Device { gpu: first_use::choose(gpu, setting)?, pipelines })
+    }
+
+    /// Opens the GPU with [`Gpu::open`] to run the kernels of `setting`, whatever its self-test found.
+    pub fn open_untested(name: Option<&str>, setting: KernelSetting) -> Result<Device> {
+        let gpu = block_on(Gpu::open(Backend::Auto, name, false))?.running(setting)?;
         let pipelines = Mutex::new(PipelineCache::open(&gpu));
         Ok(Device { gpu, pipelines })
     }

@@ -1,8 +1,11 @@
 //! Set-up that commands share: the device, everything that a recipe names, and text to compare results on.
 
+pub mod base_digest;
 pub mod comparison;
 pub mod device;
+mod first_use;
 mod pipeline_cache;
+mod pipelines_file;
 pub mod session;
 pub mod summary;
 pub mod timings;

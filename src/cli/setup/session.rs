@@ -1,28 +1,42 @@
 //! Opens everything that a recipe names, and the device: shared by train, check and eval.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use rullama_train::adapter::Loaded;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::data::batch::MicroBatch;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Data, OpenBase, PreparedRun, wording};
 use rullama_train::train::Trainer;
+use rullama_train::train::ranks::Ranks;
 
+use super::base_digest;
 use super::device::Device;
 use super::timings::Timings;
-use crate::cli::output;
+use crate::cli::{bus_error, output};
 
 /// Number of layers whose experts are copied to measure the copy rate.
 const COPIED_LAYERS: usize = 4;
 
 /// Base, data and steps, in host memory.
 pub struct Session {
+    /// The recipe with the row length that base and samples require.
+    pub recipe: Recipe,
     pub frozen: OpenBase,
     pub prepared: PreparedRun,
+}
+
+/// The result of running the longest batch.
+pub struct DryPass {
+    /// Its description.
+    pub text: String,
+    /// Speed of forward and backward.
+    pub tokens_per_second: f64,
 }
 
 impl Session {
@@ -30,20 +44,37 @@ impl Session {
     pub fn start(recipe: &Recipe) -> Result<(Session, Loaded)> {
         // Check first whether the output folder can be written.
         files::check_folder(&recipe.output.dir)?;
+        Session::read(recipe)
+    }
+
+    /// [`Session::start`] for a process that writes nothing.
+    pub fn read(recipe: &Recipe) -> Result<(Session, Loaded)> {
         let frozen = OpenBase::open(recipe)?;
+        bus_error::name(frozen.base.gguf().file());
         let spinner = output::spinner("reading the data");
-        let data = Data::read(recipe, &frozen)?;
+        let (fitted, mut data) = run::fitted(recipe, &frozen, |recipe| Data::read(recipe, &frozen))?;
         spinner.finish_and_clear();
-        let prepared = PreparedRun::plan(recipe, &frozen, data)?;
-        let initial = run::initial_adapter(recipe, &frozen.base)?;
-        Ok((Session { frozen, prepared }, initial))
+        data.notices.extend(run::row_notice(recipe, &fitted));
+        let prepared = PreparedRun::plan(&fitted, &frozen, data)?;
+        let initial = run::initial_adapter(&fitted, &frozen.base)?;
+        Ok((Session { recipe: fitted, frozen, prepared }, initial))
     }
 
     /// Runs [`Session::start`] and [`Session::device`] in parallel.
     pub fn start_on_device(recipe: &Recipe) -> (Result<(Session, Loaded)>, Result<Device>) {
+        Session::start_as(recipe, &Ranks::alone())
+    }
+
+    /// [`Session::start_on_device`] as one of several processes: only the first checks the output folder, and each takes a device of its
+    /// own.
+    pub fn start_as(recipe: &Recipe, ranks: &Ranks) -> (Result<(Session, Loaded)>, Result<Device>) {
+        let (place, first) = (ranks.local(), ranks.is_first());
+        let device = &recipe.device;
+        let open = || Device::open_at(device.backend, device.gpu.as_deref(), false, device.kernels, place);
         std::thread::scope(|scope| {
-            let gpu = scope.spawn(|| Session::device(recipe));
-            (Session::start(recipe), gpu.join().expect("opening a device returns errors, it does not panic"))
+            let gpu = scope.spawn(open);
+            let session = if first { Session::start(recipe) } else { Session::read(recipe) };
+            (session, gpu.join().expect("opening a device returns errors, it does not panic"))
         })
     }
 
@@ -55,7 +86,7 @@ impl Session {
     /// Opens the device that the recipe names, to run the kernels of `setting`.
     pub fn open_device(recipe: &Recipe, setting: KernelSetting) -> Result<Device> {
         let device = &recipe.device;
-        Ok(Device::open(device.backend, device.gpu.as_deref(), false, setting)?)
+        Device::open(device.backend, device.gpu.as_deref(), false, setting)
     }
 
     /// Uploads the base. Experts that do not fit stay in host memory.
@@ -64,6 +95,20 @@ impl Session {
         let base = &self.frozen.base;
         let loading = run::load(gpu, base, recipe, adapter, capacity, positions, |_| ());
         Ok(pollster::block_on(loading)?)
+    }
+
+    /// [`Session::model`], and meanwhile the digest of the base's contents.
+    pub fn model_and_contents(
+        &self,
+        recipe: &Recipe,
+        gpu: &Gpu,
+        adapter: &Adapter,
+    ) -> Result<(Model<'_>, String)> {
+        std::thread::scope(|scope| {
+            let contents = scope.spawn(|| base_digest::of(&self.frozen.base));
+            let model = self.model(recipe, gpu, adapter)?;
+            Ok((model, contents.join().expect("a digest does not panic")))
+        })
     }
 
     /// Measures how long copying experts to the GPU takes, and describes it; `None` if all experts are on the GPU.
@@ -83,7 +128,7 @@ impl Session {
     }
 
     /// Compiles the kernels, then runs [`PreparedRun::try_longest`]. Returns a description with the time it took.
-    pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, timings: &mut Timings) -> Result<String> {
+    pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, timings: &mut Timings) -> Result<DryPass> {
         let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
         let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;
         timings.record(output::count(compiled, "kernel"));
@@ -92,7 +137,9 @@ impl Session {
         let tokens = output::count(longest, "token");
         let seconds = started.elapsed().as_secs_f64();
         timings.record("longest batch");
-        Ok(format!("longest batch, {tokens}: forward and backward in {seconds:.1} s"))
+        let text = format!("longest batch, {tokens}: forward and backward in {seconds:.1} s");
+        let all: usize = largest.iter().map(MicroBatch::len).sum();
+        Ok(DryPass { text, tokens_per_second: all as f64 / seconds })
     }
 
     fn has_experts(&self) -> bool {
@@ -116,8 +163,32 @@ impl Session {
         }))
     }
 
-    /// Allocates the buffers of training. An error if they exceed `train.memory_limit`.
+    /// Allocates the buffers of training, for steps that this process computes alone. An error if they exceed `train.memory_limit`.
     pub fn trainer<'a>(
+        &self,
+        recipe: &Recipe,
+        gpu: &'a Gpu,
+        model: &'a Model<'a>,
+        adapter: &Adapter,
+    ) -> Result<Trainer<'a>> {
+        self.trainer_of(recipe, gpu, model, adapter, &Rc::new(Ranks::alone()))
+    }
+
+    /// [`Session::trainer`], for steps that all of `ranks` compute.
+    pub fn trainer_of<'a>(
+        &self,
+        recipe: &Recipe,
+        gpu: &'a Gpu,
+        model: &'a Model<'a>,
+        adapter: &Adapter,
+        ranks: &Rc<Ranks>,
+    ) -> Result<Trainer<'a>> {
+        let mut trainer = self.unshared(recipe, gpu, model, adapter)?;
+        trainer.share(ranks, run::shares(recipe, ranks.size())?)?;
+        Ok(trainer)
+    }
+
+    fn unshared<'a>(
         &self,
         recipe: &Recipe,
         gpu: &'a Gpu,
@@ -126,23 +197,17 @@ impl Session {
     ) -> Result<Trainer<'a>> {
         let dropout = run::dropout(recipe);
         let recompute = run::recompute(recipe);
-        Trainer::new(gpu, model, adapter, self.prepared.capacity, dropout, recompute).map_err(|error| {
-            match error {
-                GpuError::OverLimit { needed, .. } => {
-                    let experts = match (&model.offloaded()[..], recipe.train.offload_experts) {
-                        ([], Switch::Off) if self.has_experts() => " and train.offload_experts = false",
-                        ([], _) => "",
-                        _ => " and all experts in host memory",
-                    };
-                    anyhow!(wording::over_memory_limit(
-                        recipe,
-                        self.prepared.capacity.tokens,
-                        needed,
-                        experts
-                    ))
-                }
-                error => error.into(),
+        let trainer = Trainer::new(gpu, model, adapter, self.prepared.capacity, dropout, recompute);
+        trainer.map(|trainer| trainer.with_objective(run::objective(recipe))).map_err(|error| match error {
+            GpuError::OverLimit { needed, .. } => {
+                let experts = match (&model.offloaded()[..], recipe.train.offload_experts) {
+                    ([], Switch::Off) if self.has_experts() => " and train.offload_experts = false",
+                    ([], _) => "",
+                    _ => " and all experts in host memory",
+                };
+                anyhow!(wording::over_memory_limit(recipe, self.prepared.capacity.tokens, needed, experts))
             }
+            error => error.into(),
         })
     }
 }

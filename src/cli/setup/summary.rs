@@ -1,17 +1,29 @@
 //! The summary that `check` and a run print before the first step: device, base, adapter, data and steps.
 
+use anyhow::Result;
 use rullama_train::adapter::Loaded;
 use rullama_train::adapter::lora::{Adapter, Slot};
 use rullama_train::data::dataset::{Notice, What};
 use rullama_train::gpu::Gpu;
 use rullama_train::recipe::{Recipe, TrainOn};
-use rullama_train::run::{PreparedRun, SourceFile, names, wording};
+use rullama_train::run::{PreparedRun, SourceFile, names, ollama, row_limit, wording};
 
+use super::device::Device;
 use super::session::Session;
+use super::timings::Timings;
 use crate::cli::output::{self, count, grouped, line};
 
 /// Files that are listed; further files are only counted.
 const LISTED_FILES: usize = 12;
+
+/// Opens base, data and device, and prints them.
+pub fn opened(recipe: &Recipe, timings: &mut Timings) -> Result<(Session, Loaded, Device)> {
+    let (session, gpu) = Session::start_on_device(recipe);
+    let ((session, initial), gpu) = (session?, gpu?);
+    timings.record("base, samples and device");
+    start(&session.recipe, &session, &initial, &gpu);
+    Ok((session, initial, gpu))
+}
 
 /// Prints device, base, adapter, data and steps.
 pub fn start(recipe: &Recipe, session: &Session, initial: &Loaded, gpu: &Gpu) {
@@ -21,6 +33,7 @@ pub fn start(recipe: &Recipe, session: &Session, initial: &Loaded, gpu: &Gpu) {
     data(recipe, session);
     output::notices(&initial.notices);
     steps(recipe, session);
+    output::notices(&session.prepared.advice);
 }
 
 fn base(session: &Session) {
@@ -47,6 +60,20 @@ fn adapter(recipe: &Recipe, adapter: &Adapter) {
             names(&slots)
         ),
     );
+    output::notices(rank_beyond(*rank, &slots).as_slice());
+}
+
+/// The warning about a rank that is larger than the smaller side of a matrix, where it adds parameters but no capacity.
+fn rank_beyond(rank: usize, slots: &[Slot]) -> Option<String> {
+    let side = |slot: &Slot| slot.len_a(1).min(slot.len_b(1));
+    let beyond: Vec<&Slot> = slots.iter().filter(|slot| side(slot) < rank).collect();
+    let least = beyond.iter().map(|slot| side(slot)).min()?;
+    Some(format!(
+        "lora.rank = {rank} is larger than the smaller side of {} of {} matrices (the smallest is {least}): a rank above that adds \
+         memory, but nothing that the adapter could learn",
+        beyond.len(),
+        slots.len()
+    ))
 }
 
 fn data(recipe: &Recipe, session: &Session) {
@@ -54,10 +81,15 @@ fn data(recipe: &Recipe, session: &Session) {
     let template = wording::template(&session.frozen.template, &recipe.data.template);
     let loss = match recipe.data.train_on {
         TrainOn::Assistant => "loss on every answer",
+        TrainOn::Answers => "loss on every answer without its reasoning",
         TrainOn::LastAssistant => "loss on the last answer",
         TrainOn::All => "loss on all tokens",
     };
     line("template", format_args!("{template}; {loss}"));
+    let frozen = &session.frozen;
+    if let Some(text) = ollama::rendering(&frozen.base, &frozen.template, &frozen.tokenizer) {
+        line("", text);
+    }
     for (number, source) in data.sources.iter().enumerate() {
         if number == LISTED_FILES && data.sources.len() > LISTED_FILES + 1 {
             let rest = count(data.sources.len() - LISTED_FILES, "file");
@@ -89,7 +121,7 @@ fn steps(recipe: &Recipe, session: &Session) {
         true => format!(
             "{} packed up to {}",
             count(recipe.train.batch_size, "row"),
-            count(recipe.data.max_seq_len, "token")
+            count(row_limit(recipe), "token")
         ),
         false => count(recipe.train.batch_size, "sample"),
     };
@@ -116,7 +148,7 @@ fn packing(recipe: &Recipe, session: &Session) {
     if !recipe.data.packing {
         return;
     }
-    let max_seq_len = recipe.data.max_seq_len;
+    let limit = row_limit(recipe);
     let PreparedRun { data, steps, .. } = &session.prepared;
     let lengths = |plan: &[usize]| plan.iter().map(|&i| data.train[i].ids.len()).sum::<usize>();
     let batches: Vec<&Vec<usize>> = steps.plans.iter().flatten().collect();
@@ -128,8 +160,8 @@ fn packing(recipe: &Recipe, session: &Session) {
         format_args!(
             "{:.1} samples per row; rows of {} tokens are {:.1} % full",
             samples as f64 / rows as f64,
-            grouped(max_seq_len),
-            100.0 * tokens as f64 / (rows * max_seq_len) as f64
+            grouped(limit),
+            100.0 * tokens as f64 / (rows * limit) as f64
         ),
     );
 }

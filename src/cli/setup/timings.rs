@@ -1,4 +1,4 @@
-//! How long each part of the startup took.
+//! Durations of the parts of the startup.
 
 use std::time::Instant;
 

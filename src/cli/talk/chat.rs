@@ -11,6 +11,7 @@ use clap::Args;
 use pollster::block_on;
 use rullama_train::talk::conversation::Conversation;
 use rullama_train::talk::generate::{Event, Finish, Options, Reply};
+use rullama_train::talk::sampling::Sampling;
 use rustyline::error::ReadlineError;
 
 use super::{Generators, Loaded, ModelArgs, SamplingArgs, note_if_cut, print_piece};
@@ -64,6 +65,19 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     }
 }
 
+/// Describes how tokens are chosen. A run's report shows greedy replies, so the difference is explained.
+fn sampling(sampling: &Sampling) -> String {
+    if sampling.temperature == 0.0 {
+        return "greedy, as in a run's report".into();
+    }
+    let top_k = if sampling.top_k > 0 { format!(", top-k {}", sampling.top_k) } else { String::new() };
+    let top_p = if sampling.top_p < 1.0 { format!(", top-p {}", sampling.top_p) } else { String::new() };
+    let temperature = sampling.temperature;
+    format!(
+        "temperature {temperature}{top_k}{top_p}; a run's report shows greedy replies, as --temperature 0 gives"
+    )
+}
+
 struct Chat<'a> {
     loaded: &'a Loaded,
     generators: Generators<'a>,
@@ -91,8 +105,9 @@ impl Chat<'_> {
     /// Answers what the user types. Errors are printed, and the conversation continues.
     fn run_on_terminal(mut self) -> Result<()> {
         self.loaded.show();
+        output::line("sampling", sampling(&self.options.sampling));
         output::text(
-            "\nType a message. /help lists the commands; Ctrl-C interrupts a reply, Ctrl-D quits.\n",
+            "\nType a message. /help lists the commands.\nCtrl-C interrupts a reply, Ctrl-D quits.\n",
         );
         let stop = self.stop.clone();
         ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot handle Ctrl-C")?;

@@ -115,7 +115,7 @@ fn encode(args: &GenerateArgs, frozen: &OpenBase, prompt: &str) -> Result<Vec<u3
     let tokenizer = &frozen.tokenizer;
     if args.raw {
         let ids = tokenizer.encode(prompt, Special::Parse);
-        let bos = (ids.first() != Some(&tokenizer.bos())).then(|| tokenizer.bos());
+        let bos = tokenizer.bos().filter(|bos| ids.first() != Some(bos));
         return Ok(bos.into_iter().chain(ids).collect());
     }
     let conversation = Conversation::new(args.system.clone());

@@ -23,7 +23,7 @@ pub use args::{ModelArgs, SamplingArgs};
 
 use super::setup::device::Device;
 use super::setup::layers_to_offload;
-use crate::cli::output;
+use crate::cli::{bus_error, output};
 
 /// Default limit of the context, in tokens.
 const CONTEXT: usize = 8192;
@@ -53,6 +53,7 @@ impl Loaded {
         let template = Template::from_name(&args.template);
         let frozen = OpenBase::named(&args.base, &template).map_err(name_template_option)?;
         let base = &frozen.base;
+        bus_error::name(base.gguf().file());
         let adapter = match adapters.is_empty() {
             true => None,
             false => {
@@ -81,6 +82,7 @@ impl Loaded {
 
     /// Uploads the base, without the experts that stay in host memory.
     pub fn model(&self) -> Result<Model<'_>> {
+        let _bar = output::spinner("loading the base");
         let context = self.lengths.context;
         let loading = Model::offloading(&self.gpu, &self.frozen.base, context, &self.offloaded, |_| ());
         Ok(block_on(loading)?)
@@ -130,6 +132,14 @@ pub struct Generators<'a> {
 impl<'a> Generators<'a> {
     pub fn new(loaded: &'a Loaded, workspace: &'a Workspace<'a>) -> Generators<'a> {
         Generators { loaded, workspace, created: [None, None] }
+    }
+
+    /// Compiles the kernels of the generator with or without the adapters before the first reply.
+    pub fn compile(&mut self, with_adapter: bool) -> Result<()> {
+        let _bar = output::spinner("compiling kernels");
+        self.get(with_adapter)?.decoder().compile()?;
+        self.loaded.gpu.keep_pipelines();
+        Ok(())
     }
 
     /// The generator with or without the adapters.

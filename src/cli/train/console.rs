@@ -4,12 +4,15 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use rullama_train::run::Phase;
 use rullama_train::run::metrics::{Evaluation, History, RunNotice, StepMetrics, Timing};
+use rullama_train::train::objective::PreferenceMetrics;
 use serde_json::{Value, json};
 
 use super::super::output;
+use super::super::output::progress::{Progress, style};
+use super::hook::Hook;
 
 /// Without a terminal, about this many step lines are printed per run …
 const LINES: usize = 20;
@@ -27,25 +30,49 @@ pub enum OutputMode {
     Quiet,
 }
 
+impl OutputMode {
+    /// Prints a labelled line after the run.
+    pub fn say(self, label: &str, text: &str) {
+        match self {
+            OutputMode::Text => output::line(label, text),
+            OutputMode::Json => output::text(json!({ "event": "ollama", label: text })),
+            OutputMode::Quiet => {}
+        }
+    }
+}
+
 /// Prints the progress of a run.
 pub struct Console {
     mode: OutputMode,
     /// The progress bar of the steps.
     bar: ProgressBar,
     /// The progress bar of another phase.
-    phase: Option<(Phase, ProgressBar)>,
+    phase: Option<(Phase, Progress)>,
     steps: usize,
     /// When this program began its first step, and how many steps were done before.
     first: Option<(Instant, usize)>,
     last_line: Instant,
     memory: u64,
+    hook: Option<Hook>,
 }
 
 impl Console {
     /// A console for a run of `steps` steps that uses `memory` bytes of the device.
     pub fn new(mode: OutputMode, steps: usize, memory: u64) -> Console {
         let bar = ProgressBar::hidden();
-        Console { mode, bar, phase: None, steps, first: None, last_line: Instant::now(), memory }
+        Console { mode, bar, phase: None, steps, first: None, last_line: Instant::now(), memory, hook: None }
+    }
+
+    /// Also hands every event to a command.
+    pub fn with_hook(self, hook: Option<Hook>) -> Console {
+        Console { hook, ..self }
+    }
+
+    /// Ends the command that gets the events, and reports its problems.
+    pub fn end_hook(&mut self) {
+        if let Some(problem) = self.hook.take().and_then(Hook::finish) {
+            self.line("notice", &problem);
+        }
     }
 
     /// Whether the output is text.
@@ -53,10 +80,17 @@ impl Console {
         self.mode == OutputMode::Text
     }
 
-    /// Prints an object on its own line if the output is JSON.
+    /// Prints an object on its own line if the output is JSON, and hands it to the command of `log.hook`.
     pub fn json(&self, value: impl FnOnce() -> Value) {
+        if self.mode != OutputMode::Json && self.hook.is_none() {
+            return;
+        }
+        let value = value();
+        if let Some(hook) = &self.hook {
+            hook.send(value.to_string());
+        }
         if self.mode == OutputMode::Json {
-            output::text(value());
+            output::text(value);
         }
     }
 
@@ -67,19 +101,13 @@ impl Console {
         }
     }
 
-    /// Opens a progress bar for another phase. The caller clears it.
-    pub fn bar(&self, name: &str, len: usize) -> ProgressBar {
-        if !self.has_bars() {
-            return ProgressBar::hidden();
+    /// Shows the progress of another phase, until the caller drops it.
+    pub fn bar(&self, name: &str, len: usize) -> Progress {
+        if !self.is_text() {
+            return Progress::hidden();
         }
         self.bar.finish_and_clear();
-        let template = match len {
-            0 => "{spinner:.cyan}          {msg}  {elapsed}",
-            _ => "{msg:<10} {bar:32.cyan/black.bright}  {pos}/{len}  {eta} left",
-        };
-        let bar = ProgressBar::new(len as u64).with_style(style(template)).with_message(name.to_string());
-        bar.enable_steady_tick(Duration::from_millis(100));
-        bar
+        Progress::new(name, len)
     }
 
     /// Shows the progress of a phase during the run.
@@ -87,14 +115,16 @@ impl Console {
         if self.phase.as_ref().is_none_or(|(open, _)| *open != phase) {
             self.end_phase();
             let bar = match phase {
+                Phase::Reference => self.bar("reference", of),
                 Phase::Validation => self.bar("validation", of),
                 Phase::Replies => self.bar("replies", of),
+                Phase::Answers => self.bar("answers", of),
                 Phase::Export => self.bar("comparing the exports", 0),
             };
             self.phase = Some((phase, bar));
         }
         if let Some((_, bar)) = &self.phase {
-            bar.set_position(done as u64);
+            bar.set_position(done);
         }
     }
 
@@ -110,7 +140,8 @@ impl Console {
         if !self.has_bars() {
             return;
         }
-        let template = "step       {bar:32.cyan/black.bright}  {pos}/{len}  {percent} %  {prefix}\n           {wide_msg}";
+        // At most 80 columns: 11, 20, and 45 for a run of 1 000 000 steps. A narrower terminal cuts the end off.
+        let template = "step       {bar:20.cyan/black.bright}  {pos}/{len}  {prefix}\n           {wide_msg}";
         self.bar = ProgressBar::new(self.steps as u64).with_style(style(template));
         self.bar.set_position(done as u64);
     }
@@ -130,29 +161,45 @@ impl Console {
             object
         });
         let number = |x: Option<f64>, digits: usize| x.map_or("–".into(), |x| format!("{x:.digits$}"));
+        // The bar shows what matters first: a narrow terminal cuts the end off.
+        let compares = step.preference != PreferenceMetrics::default();
+        let right = match compares {
+            true => format!("margin {}", number(step.preference.rewards_margins, 2)),
+            false => format!("{} % right", number(step.accuracy.map(|a| 100.0 * a), 0)),
+        };
+        let short = format!(
+            "loss {} · {right} · {:.0} tokens/s · lr {:.1e}",
+            number(history.smoothed, 4),
+            recent_speed(&history.timing),
+            step.learning_rate,
+        );
         let message = format!(
-            "loss {} (smoothed {}) · accuracy {} % · lr {:.2e} · grad {} · {:.0} tokens/s",
+            "loss {} (smoothed {}) · {} · lr {:.2e} · grad {} · {:.0} tokens/s",
             number(step.loss, 4),
             number(history.smoothed, 4),
-            number(step.accuracy.map(|a| 100.0 * a), 1),
+            match compares {
+                true => compared(&step.preference),
+                false => format!("accuracy {} %", number(step.accuracy.map(|a| 100.0 * a), 1)),
+            },
             step.learning_rate,
             number(step.grad_norm, 3),
             recent_speed(&history.timing),
         );
         let (memory, left) = (output::bytes(self.memory), output::duration(left));
         self.bar.set_position(step.step as u64);
-        self.bar.set_prefix(format!("{left} left  {memory}"));
-        self.bar.set_message(message.clone());
+        self.bar.set_prefix(format!("{left} left"));
+        self.bar.set_message(short);
         let due = step.step.is_multiple_of(self.steps.div_ceil(LINES)) || step.step == self.steps;
         if self.is_text() && !self.has_bars() && (due || self.last_line.elapsed() >= AT_LEAST_EVERY) {
             let label = format!("step {}/{}", step.step, self.steps);
-            output::line(&label, format_args!("{message} · {memory} · {left} left"));
+            let left = if step.step < self.steps { format!(" · {left} left") } else { String::new() };
+            output::line(&label, format_args!("{message} · {memory}{left}"));
             self.last_line = Instant::now();
         }
     }
 
-    /// Prints an evaluation.
-    pub fn evaluation(&self, evaluation: &Evaluation, is_best: bool) {
+    /// Prints an evaluation. `before`: validation loss before the first step.
+    pub fn evaluation(&self, evaluation: &Evaluation, is_best: bool, before: Option<f64>) {
         self.json(|| {
             let mut object = serde_json::to_value(evaluation).expect("plain values under text keys");
             object["event"] = "evaluation".into();
@@ -160,12 +207,24 @@ impl Console {
             object
         });
         let Some(scores) = &evaluation.scores else { return };
-        let best = if is_best && evaluation.step > 0 { ", best so far" } else { "" };
+        let best = match before.filter(|_| is_best && evaluation.step > 0) {
+            Some(before) if before <= scores.eval_loss => ", best so far, but no better than before training",
+            Some(_) => ", best so far",
+            None => "",
+        };
         let (loss, perplexity) = (scores.eval_loss, scores.eval_perplexity);
         let accuracy = 100.0 * scores.eval_accuracy;
-        let text =
-            format!("validation loss {loss:.4}, perplexity {perplexity:.2}, accuracy {accuracy:.1} %{best}");
-        self.line(&format!("step {}/{}", evaluation.step, self.steps), &text);
+        let text = match evaluation.preference.is_empty() {
+            true => format!("perplexity {perplexity:.2}, accuracy {accuracy:.1} %"),
+            false => output::preference(&evaluation.preference),
+        };
+        let text = format!("validation loss {loss:.4}, {text}{best}");
+        let label = format!("step {}/{}", evaluation.step, self.steps);
+        self.line(&label, &text);
+        if !evaluation.metrics.is_empty() {
+            let answers = output::count(evaluation.metric_samples, "answer");
+            self.line(&label, &format!("{} over {answers}", evaluation.metrics_text()));
+        }
     }
 
     /// Prints a warning.
@@ -204,7 +263,7 @@ fn recent_speed(timing: &[Timing]) -> f64 {
     tokens / recent.iter().map(|t| t.seconds).sum::<f64>()
 }
 
-fn style(template: &str) -> ProgressStyle {
-    let style = ProgressStyle::with_template(template).expect("templates are tested by running");
-    style.progress_chars("━━─")
+/// The comparisons of a step: `reward margin 0.512, 87.5 % of pairs ranked right`.
+fn compared(metrics: &PreferenceMetrics) -> String {
+    output::preference(&metrics.of_evaluation())
 }

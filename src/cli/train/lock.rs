@@ -13,39 +13,39 @@ use super::super::output;
 /// The locked file. It is never removed, as two runs could then lock two files of the same name.
 const FILE: &str = ".lock";
 
-/// Held while the run writes to its folder.
+/// Held from before the state of the folder is read until the run has ended.
 pub struct Lock {
     _file: File,
 }
 
-/// Fails if another run is writing into `dir`. Creates nothing.
-pub fn check(dir: &Path) -> Result<()> {
-    match File::options().read(true).write(true).open(dir.join(FILE)) {
-        Ok(file) => lock(file, dir).map(drop),
-        Err(_) => Ok(()),
-    }
-}
-
 impl Lock {
-    /// Creates the folder and locks it.
-    pub fn take(dir: &Path) -> Result<Lock> {
+    /// Locks the folder `dir` if it has been locked before; creates nothing. Fails if another run holds the lock.
+    pub fn existing(dir: &Path) -> Result<Option<Lock>> {
+        match File::options().read(true).write(true).open(dir.join(FILE)) {
+            Ok(file) => lock(file, dir).map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Creates the folder `dir` and locks it.
+    pub fn create(dir: &Path) -> Result<Lock> {
         let path = dir.join(FILE);
         let open = || {
             std::fs::create_dir_all(dir)?;
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)
         };
         let file = open().map_err(|source| files::Error { path: path.clone(), source })?;
-        let mut file = lock(file, dir)?;
-        // Only for the error message of a second run; nothing depends on it.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| write!(file, "{}", std::process::id()));
-        Ok(Lock { _file: file })
+        lock(file, dir)
     }
 }
 
-fn lock(mut file: File, dir: &Path) -> Result<File> {
+/// Whether no process runs in the folder `dir`; false if that cannot be known.
+pub fn is_free(dir: &Path) -> bool {
+    let file = File::options().read(true).write(true).open(dir.join(FILE));
+    file.is_ok_and(|file| FileExt::try_lock(&file).is_ok())
+}
+
+fn lock(mut file: File, dir: &Path) -> Result<Lock> {
     match FileExt::try_lock(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -69,5 +69,8 @@ fn lock(mut file: File, dir: &Path) -> Result<File> {
         }
         Err(TryLockError::Error(source)) => return Err(files::Error { path: dir.join(FILE), source }.into()),
     }
-    Ok(file)
+    // Only for the error message of a second run; nothing depends on it.
+    let _ =
+        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{}", std::process::id()));
+    Ok(Lock { _file: file })
 }

@@ -1,41 +1,60 @@
 //! The files that grow during a run: `metrics.jsonl`, `timing.jsonl` and TensorBoard's event file.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
-use rullama_train::files;
+use rullama_train::files::GrowingFile;
+use rullama_train::recipe::Recipe;
+use rullama_train::report::csv;
 use rullama_train::report::tensorboard;
 use rullama_train::run::metrics::{self, History, MetricsEvent, StepMetrics, Timing, now};
 
 /// The log files of a run.
 pub struct LogFiles {
-    metrics: LogFile,
-    timing: LogFile,
-    tensorboard: LogFile,
+    metrics: GrowingFile,
+    timing: GrowingFile,
+    tensorboard: GrowingFile,
+    csv: Option<GrowingFile>,
+    /// Whether the objective compares samples.
+    compares: bool,
 }
 
 impl LogFiles {
-    /// Creates the files in `dir` with the measurements so far.
-    pub fn create(dir: &Path, history: &History) -> Result<LogFiles> {
+    /// Creates the files of a run in `dir` with the measurements so far.
+    pub fn create(dir: &Path, history: &History, recipe: &Recipe) -> Result<LogFiles> {
+        let compares = !recipe.train.objective.name.is_sft();
+        let csv = recipe.log.csv.then(|| {
+            GrowingFile::create(dir.join("metrics.csv"), csv::replayed(history, compares).as_bytes())
+        });
         let (metrics, timing) = history.lines();
         Ok(LogFiles {
-            metrics: LogFile::create(dir.join("metrics.jsonl"), metrics.as_bytes())?,
-            timing: LogFile::create(dir.join("timing.jsonl"), timing.as_bytes())?,
-            tensorboard: LogFile::create(dir.join(tensorboard::FILE), &replayed(history))?,
+            metrics: GrowingFile::create(dir.join("metrics.jsonl"), metrics.as_bytes())?,
+            timing: GrowingFile::create(dir.join("timing.jsonl"), timing.as_bytes())?,
+            tensorboard: GrowingFile::create(dir.join(tensorboard::FILE), &replayed(history))?,
+            csv: csv.transpose()?,
+            compares,
         })
     }
 
     /// Appends an evaluation or a notice.
     pub fn event(&mut self, event: &MetricsEvent) -> Result<()> {
-        self.add(event, None)
+        self.add(event, None)?;
+        self.add_row(csv::row(event, None, self.compares))
     }
 
     /// Appends a step and its duration.
     pub fn step(&mut self, step: &StepMetrics, timing: &Timing) -> Result<()> {
         self.timing.append(metrics::line(timing).as_bytes())?;
-        self.add(&MetricsEvent::Step(step.clone()), Some(timing.tokens_per_second))
+        let event = MetricsEvent::Step(step.clone());
+        self.add(&event, Some(timing.tokens_per_second))?;
+        self.add_row(csv::row(&event, Some(timing), self.compares))
+    }
+
+    fn add_row(&mut self, row: Option<String>) -> Result<()> {
+        if let (Some(csv), Some(row)) = (&mut self.csv, row) {
+            csv.append(row.as_bytes())?;
+        }
+        Ok(())
     }
 
     fn add(&mut self, event: &MetricsEvent, tokens_per_second: Option<f64>) -> Result<()> {
@@ -57,26 +76,4 @@ fn replayed(history: &History) -> Vec<u8> {
         records.extend(tensorboard::records(event, time, own.map(|t| t.tokens_per_second)));
     }
     records
-}
-
-/// A file that only grows.
-struct LogFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl LogFile {
-    /// Creates or replaces the file at `path`.
-    fn create(path: PathBuf, contents: &[u8]) -> Result<LogFile, files::Error> {
-        files::write_atomic(&path, contents)?;
-        match File::options().append(true).open(&path) {
-            Ok(file) => Ok(LogFile { path, file }),
-            Err(source) => Err(files::Error { path, source }),
-        }
-    }
-
-    /// Appends `bytes` in one write, so that a killed run leaves no partial line.
-    fn append(&mut self, bytes: &[u8]) -> Result<(), files::Error> {
-        self.file.write_all(bytes).map_err(|source| files::Error { path: self.path.clone(), source })
-    }
 }

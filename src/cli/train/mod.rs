@@ -1,44 +1,71 @@
 //! Training: a recipe becomes an adapter.
 
+mod commands;
 mod console;
-mod lock;
+mod follow;
+mod hook;
+pub mod lock;
 mod log_files;
 mod resume;
-mod run_file;
+pub mod run_file;
 mod stop;
 mod summary;
 mod terminal;
+mod words;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use pollster::block_on;
+use rullama_train::adapter::Loaded;
 use rullama_train::files;
-use rullama_train::recipe::Recipe;
+use rullama_train::recipe::{Output, Recipe};
 use rullama_train::report;
-use rullama_train::run::{Finished, Outcome, Run, checkpoint};
+use rullama_train::run::{Finished, Identity, Outcome, Run, checkpoint};
 use rullama_train::train::TrainError;
+use rullama_train::train::ranks::Ranks;
 
+use super::merge;
+use super::ollama::Target;
+use super::output::{self, next};
+use super::ranks::{self, RankFacts};
+use super::recipe_args::RecipeArgs;
+use super::setup::comparison;
+use super::setup::device::Device;
 use super::setup::session::Session;
 use super::setup::timings::Timings;
-use super::{message, output};
+pub use stop::{STATUS as STOPPED, signals};
+
+use commands::Commands;
 use console::{Console, OutputMode};
+use follow::Follower;
+use hook::Hook;
+use lock::Lock;
+use resume::{Found, Start};
 use terminal::Terminal;
 
 /// Options of training.
 #[derive(Args)]
 pub struct TrainArgs {
-    /// Start over, even if a stopped run could be resumed.
+    /// Start over: the run in the output folder, finished or not, is replaced.
     #[arg(long, requires = "recipe")]
     fresh: bool,
+    /// Continue a stopped or finished run although the recipe has changed: more epochs or steps, another learning rate,
+    /// schedule, weight decay, clipping or dropout.
+    #[arg(long, requires = "recipe", conflicts_with = "fresh")]
+    continue_with_changes: bool,
     /// Print errors only.
     #[arg(long, requires = "recipe")]
     quiet: bool,
     /// Print one JSON object per line for each event of the run.
     #[arg(long, requires = "recipe", conflicts_with = "quiet")]
     json: bool,
+    /// Take commands from stdin: stop, pause, resume, checkpoint. The end of stdin means stop. For `ui`.
+    #[arg(long, requires = "json", hide = true)]
+    commands: bool,
 }
 
 impl TrainArgs {
@@ -52,19 +79,71 @@ impl TrainArgs {
 }
 
 /// Trains with evaluations and checkpoints, and writes the output folder. Resumes a stopped run of the same recipe.
-pub fn run(recipe: &Recipe, args: &TrainArgs) -> Result<ExitCode> {
-    let dir = &recipe.output.dir;
-    lock::check(dir)?;
-    let mut timings = Timings::start();
-    let (session, gpu) = Session::start_on_device(recipe);
+pub fn run(invocation: &RecipeArgs, args: &TrainArgs) -> Result<ExitCode> {
+    ranks::run(|ranks| train(invocation, args, ranks))
+}
+
+/// Everything that a run needs before the weights are uploaded.
+struct Opened {
+    session: Session,
+    loaded: Loaded,
+    identity: Identity,
+    start: Start,
+    ollama: Option<Target>,
+    gpu: Device,
+}
+
+/// Opens what the recipe names, and finds the state from which the run starts; `None` for a run that is over.
+fn open(
+    invocation: &RecipeArgs,
+    recipe: &Recipe,
+    args: &TrainArgs,
+    ranks: &Rc<Ranks>,
+) -> Result<Option<Opened>> {
+    let (session, gpu) = Session::start_as(recipe, ranks);
     let (session, loaded) = session?;
-    let initial = &loaded.adapter;
-    let identity = session.prepared.identity(&session.frozen);
-    let start = resume::find(recipe, &session, &identity, args.fresh)?;
-    terminal::check_space(dir, recipe.output.save_total_limit, recipe.output.export.len(), initial)?;
+    let recipe = &session.recipe;
+    let identity = session.prepared.identity(&session.frozen, &loaded.adapter);
+    let find = || resume::find(recipe, &session, &identity, args);
+    let found = ranks.is_first().then(find).transpose()?;
+    let start = match follow::share(ranks, found, &loaded.adapter)? {
+        Some(Found::Start(start)) => *start,
+        Some(Found::Finished(found)) => {
+            words::finished_before(invocation, recipe, &found, args.output_mode());
+            return Ok(None);
+        }
+        None => return Ok(None),
+    };
+    let mut ollama = None;
+    if ranks.is_first() {
+        let Output { dir, save_total_limit, export, .. } = &recipe.output;
+        ollama = ollama_target(recipe)?;
+        terminal::check_space(dir, *save_total_limit, export.len(), &loaded.adapter)?;
+    }
     let gpu = gpu?;
+    ranks::check(&RankFacts::own(&gpu, Some(&identity)).gather(ranks)?)?;
+    Ok(Some(Opened { session, loaded, identity, start, ollama, gpu }))
+}
+
+/// [`run`] on one of several processes. The first one alone prints, and writes files.
+fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result<ExitCode> {
+    let mut recipe = invocation.read()?;
+    ranks::check_recipe(ranks, &recipe)?;
+    let first = ranks.is_first();
+    let mode = if first { args.output_mode() } else { OutputMode::Quiet };
+    output::progress::silence(mode != OutputMode::Text);
+    // Before the state of the folder is read, so that no other run changes it meanwhile.
+    let lock = if first { Lock::existing(&recipe.output.dir)? } else { None };
+    let seen = checkpoint::list(&recipe.output.dir);
+    recipe.train.shares = Some(follow::shares(ranks, &recipe, args)?);
+    let recipe = &recipe;
+    let dir = &recipe.output.dir;
+    let mut timings = Timings::start();
+    let Some(opened) = open(invocation, recipe, args, ranks)? else { return Ok(ExitCode::SUCCESS) };
+    let Opened { session, loaded, mut identity, start, ollama, gpu } = opened;
+    let recipe = &session.recipe;
+    let initial = &loaded.adapter;
     timings.record("base, samples and device");
-    let mode = args.output_mode();
     if mode == OutputMode::Text {
         super::setup::summary::start(recipe, &session, &loaded, &gpu);
     }
@@ -72,8 +151,12 @@ pub fn run(recipe: &Recipe, args: &TrainArgs) -> Result<ExitCode> {
     let steps = session.prepared.steps.plans.len();
     let loading = Console::new(mode, steps, 0);
     let bar = loading.bar("loading the base", 0);
-    let model = session.model(recipe, &gpu, initial)?;
-    let trainer = session.trainer(recipe, &gpu, &model, initial)?;
+    let (model, contents) = session.model_and_contents(recipe, &gpu, initial)?;
+    identity.contents = Some(contents);
+    if let Some(checkpoint) = &start.checkpoint {
+        resume::check_contents(checkpoint, &identity, &session.frozen)?;
+    }
+    let trainer = session.trainer_of(recipe, &gpu, &model, initial, ranks)?;
     bar.finish_and_clear();
     timings.record("weights");
     if mode == OutputMode::Text {
@@ -82,45 +165,87 @@ pub fn run(recipe: &Recipe, args: &TrainArgs) -> Result<ExitCode> {
     let bar = loading.bar("trying the longest batch", 0);
     let tried = session.dry_pass(recipe, &trainer, &mut timings)?;
     bar.finish_and_clear();
-    loading.line("dry run", &tried);
+    loading.line("dry run", &tried.text);
+    let speed = Some(tried.tokens_per_second);
+    let own = RankFacts { tokens_per_second: speed, ..RankFacts::own(&gpu, Some(&identity)) };
+    let all_ranks = ranks::introduce(ranks, own, mode == OutputMode::Text)?;
     gpu.keep_pipelines();
-    if let Some(cost) = session.offload(&gpu, &model, trainer.plan())? {
-        loading.line("offload", &cost);
-    }
-    if let Some(load) = session.experts(&trainer)? {
-        loading.line("experts", &load);
-    }
+    let offload = session.offload(&gpu, &model, trainer.plan())?;
+    offload.iter().for_each(|cost| loading.line("offload", cost));
+    session.experts(&trainer)?.iter().for_each(|load| loading.line("experts", load));
 
     let memory = gpu.allocated_bytes().unwrap_or(trainer.plan().total());
     let mut run = Run::new(recipe, &session.frozen, &session.prepared, &identity, initial, trainer);
-    if let Some(checkpoint) = start.checkpoint {
+    let Start { checkpoint, changes, obsolete, replaces, notices } = start;
+    if let Some(checkpoint) = checkpoint {
         let unreadable = |e| anyhow!("the checkpoint's {e}; start over with --fresh");
         run.resume(checkpoint).map_err(unreadable)?;
     }
+    if !changes.is_empty() {
+        run.change(changes);
+    }
 
+    if !first {
+        let outcome = block_on(run.drive(&mut Follower::new()?))?;
+        return Ok(ExitCode::from(if matches!(outcome, Outcome::Interrupted) { stop::STATUS } else { 0 }));
+    }
     // Only now: a run that cannot start leaves the files of an earlier one alone.
-    let _lock = lock::Lock::take(dir)?;
-    start.obsolete.iter().try_for_each(|path| files::remove_folder(path))?;
-    files::remove_unfinished(dir)?;
-    let mut terminal = Terminal::new(&session, &run, Console::new(mode, steps, memory))?;
-    terminal.begin(&run, &start.notices, &loaded.notices, &timings)?;
-    let outcome = block_on(run.drive(&mut terminal)).map_err(|error| with_how_to_resume(error, dir))?;
-    end(outcome, dir, mode)
+    let _lock = lock.map_or_else(|| lock_new(dir, &seen), Ok)?;
+    clear(dir, &obsolete, replaces)?;
+    let hook = recipe.log.hook.as_ref().map(|command| Hook::start(command, dir)).transpose()?;
+    let console = Console::new(mode, steps, memory).with_hook(hook);
+    let commands = args.commands.then(Commands::listen);
+    let mut terminal =
+        Terminal::new(&session, &run, console, invocation, &all_ranks)?.with_commands(commands);
+    terminal.begin(&run, &notices, &loaded.notices, &timings)?;
+    let outcome = block_on(run.drive(&mut terminal));
+    terminal.end_hook();
+    let outcome = outcome.map_err(|error| words::with_next_step(error, invocation, recipe, &session))?;
+    // The merged file is compared with base and adapter: the device needs the room.
+    drop(model);
+    let adapter = match (&ollama, &outcome) {
+        (Some(_), Outcome::Finished(finished)) => Some(finished.adapter.clone()),
+        _ => None,
+    };
+    let code = end(outcome, recipe, &session, mode)?;
+    if let Some((target, adapter)) = ollama.zip(adapter) {
+        let say = move |label: &str, text: String| mode.say(label, &text);
+        merge::after_training(recipe, &session.frozen.base, &adapter, &target, &say)?;
+    }
+    Ok(code)
 }
 
-/// Adds to an error that the run can be resumed, if it can.
-fn with_how_to_resume(error: anyhow::Error, dir: &Path) -> anyhow::Error {
-    match checkpoint::list(dir).first() {
-        Some((step, _)) => {
-            let message = message(&error);
-            anyhow!("{message}. The run is saved after step {step}; run the same command to resume")
-        }
-        None => error,
+/// The model that Ollama gets after training.
+fn ollama_target(recipe: &Recipe) -> Result<Option<Target>> {
+    let target = recipe.output.ollama.as_deref().map(|name| {
+        let advice = format!("remove it with `ollama rm {name}`");
+        Target::check("output.ollama", name, Some(&advice))
+    });
+    target.transpose()
+}
+
+/// Removes what the run replaces in its folder, and what an interrupted one has left.
+fn clear(dir: &Path, obsolete: &[PathBuf], replaces: bool) -> Result<()> {
+    obsolete.iter().try_for_each(|path| files::remove_folder(path))?;
+    if replaces {
+        resume::remove_results(dir)?;
     }
+    Ok(files::remove_unfinished(dir)?)
+}
+
+/// Locks a folder that no run had locked before. It may hold checkpoints that were copied there, such as those of a browser. Fails if
+/// they are others than those `seen` at the start: another run has used the folder.
+fn lock_new(dir: &Path, seen: &[(usize, PathBuf)]) -> Result<Lock> {
+    let lock = Lock::create(dir)?;
+    if checkpoint::list(dir) != seen {
+        bail!("another run has written into {} meanwhile; run the command again", dir.display());
+    }
+    Ok(lock)
 }
 
 /// The exit code for an outcome; refusals and failed exports are errors.
-fn end(outcome: Outcome, dir: &Path, mode: OutputMode) -> Result<ExitCode> {
+fn end(outcome: Outcome, recipe: &Recipe, session: &Session, mode: OutputMode) -> Result<ExitCode> {
+    let dir = &recipe.output.dir;
     match outcome {
         Outcome::Interrupted => Ok(ExitCode::from(stop::STATUS)),
         Outcome::Unmoved => Err(TrainError::Unmoved.into()),
@@ -128,9 +253,12 @@ fn end(outcome: Outcome, dir: &Path, mode: OutputMode) -> Result<ExitCode> {
             bail!("{reason}; the trained adapter is kept in {}", kept.display())
         }
         Outcome::Finished(Finished { written: Some(written), .. }) if mode == OutputMode::Text => {
-            output::written(written)?;
+            let exported: Vec<_> = written.formats.iter().map(|(format, _)| *format).collect();
+            let validated = !session.prepared.data.validation.is_empty();
+            output::written(written, if validated { "validation samples" } else { comparison::BUILT_IN })?;
             output::line("written", dir.display());
             output::line("report", dir.join(report::FILE).display());
+            next::after_training(&recipe.model.base, &session.frozen.base, dir, &exported);
             Ok(ExitCode::SUCCESS)
         }
         Outcome::Finished(finished) => {

@@ -1,22 +1,35 @@
 //! The summary at the end of a run.
 
 use rullama_train::adapter::{self, Format};
+use rullama_train::recipe::Metric;
 use rullama_train::run::{Finished, Run};
 use rullama_train::verify::{self, Written};
 use serde_json::{Value, json};
 
 use super::super::output;
+use super::super::recipe_args::RecipeArgs;
 use super::console::Console;
 
 /// Prints that the run was interrupted, and how to resume it.
-pub fn interrupted(run: &Run, console: &Console) {
+pub fn interrupted(run: &Run, console: &Console, invocation: &RecipeArgs) {
     let (step, steps, dir) = (run.step, run.steps(), &run.recipe.output.dir);
-    let text = match step {
-        0 => format!("before the first step; there was nothing to save ({})", dir.display()),
-        _ => format!("after step {step} of {steps}; run the same command to resume ({})", dir.display()),
-    };
-    console.json(|| json!({ "event": "stopped", "step": step, "output": dir }));
-    console.line("stopped", &text);
+    // The checkpoint of this step is older than the changes.
+    let changed_here = run.changed.last().is_some_and(|changed| changed.step == step);
+    let resume = invocation.command(if changed_here { &["--continue-with-changes"] } else { &[] });
+    console.json(|| json!({ "event": "stopped", "step": step, "output": dir, "resume": resume }));
+    if !console.is_text() {
+        return;
+    }
+    match step {
+        0 => output::line(
+            "stopped",
+            format_args!("before the first step; there was nothing to save ({})", dir.display()),
+        ),
+        _ => {
+            output::line("stopped", format_args!("after step {step} of {steps}; saved in {}", dir.display()));
+            output::command("resume", &resume);
+        }
+    }
 }
 
 /// Prints the results of a finished run.
@@ -34,11 +47,10 @@ pub fn finished(run: &Run, finished: &Finished, console: &Console) {
     if finished.early {
         let patience = output::count(run.recipe.eval.early_stopping_patience, "evaluation");
         let (step, steps) = (run.step, run.steps());
+        let measure = run.recipe.eval.best_metric.metric().map_or("the validation loss", Metric::title);
         output::line(
             "early",
-            format_args!(
-                "stopped after step {step} of {steps}: the validation loss did not improve in {patience}"
-            ),
+            format_args!("stopped after step {step} of {steps}: {measure} did not improve in {patience}"),
         );
     }
     if kept != run.step {
@@ -50,6 +62,18 @@ pub fn finished(run: &Run, finished: &Finished, console: &Console) {
         let perplexity = format!("perplexity {:.2} → {:.2}", before.eval_perplexity, after.eval_perplexity);
         let (from, to) = (100.0 * before.eval_accuracy, 100.0 * after.eval_accuracy);
         output::line("validation", format_args!("{loss}, {perplexity}, accuracy {from:.1} % → {to:.1} %"));
+    }
+    if let (Some(before), Some(after)) = (history.evaluation(0), history.evaluation(kept))
+        && !after.metrics.is_empty()
+    {
+        let change = |(metric, after): (&Metric, &f64)| {
+            let before =
+                before.metrics.get(metric).map_or(String::new(), |before| metric.text(*before) + " → ");
+            format!("{} {before}{}", metric.title(), metric.text(*after))
+        };
+        let changes = after.metrics.iter().map(change).collect::<Vec<_>>().join(", ");
+        let answers = output::count(after.metric_samples, "generated answer");
+        output::line("answers", format_args!("{changes} over {answers}"));
     }
     let replies = |step: usize| history.evaluation(step).map_or(&[][..], |e| &e.replies);
     for (before, after) in replies(0).iter().zip(replies(kept)) {
@@ -65,12 +89,14 @@ fn as_json(run: &Run, finished: &Finished) -> Value {
     let (seconds, speed) = run.history.speed();
     let kept = finished.adapter_of_step;
     let eval_loss = |step: usize| Some(run.history.evaluation(step)?.scores?.eval_loss);
+    let metrics = |step: usize| run.history.evaluation(step).map(|e| &e.metrics);
     let written = finished.written.as_ref();
     json!({
         "event": "finished", "step": run.step, "adapter_of_step": kept, "stopped_early": finished.early,
         "seconds": seconds, "tokens_per_second": speed, "output": run.recipe.output.dir,
         "eval_loss_before": eval_loss(0), "eval_loss": eval_loss(kept),
-        "effect": written.map(|w| w.effect.to_string()), "exported": written.map(exported),
+        "metrics_before": metrics(0), "metrics": metrics(kept),
+        "effect": written.map(|w| output::effect_json(&w.effect)), "exported": written.map(exported),
     })
 }
 

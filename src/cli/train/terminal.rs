@@ -7,14 +7,18 @@ use rullama_train::adapter::Format;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::files;
 use rullama_train::report::{self, Report};
-use rullama_train::run::checkpoint::{self, Checkpoint};
+use rullama_train::run::checkpoint::{self, Changed, Checkpoint};
 use rullama_train::run::metrics::{MetricsEvent, now};
 use rullama_train::run::{Asked, Host, Outcome, Run, RunEvent, Status};
+use rullama_train::verify::Effect;
 use serde_json::{Value, json};
 
 use super::super::output;
+use super::super::ranks::{self, RankFacts};
+use super::super::recipe_args::RecipeArgs;
 use super::super::setup::session::Session;
 use super::super::setup::timings::Timings;
+use super::commands::{Commands, Progress};
 use super::console::Console;
 use super::log_files::LogFiles;
 use super::stop::Stop;
@@ -27,19 +31,54 @@ pub struct Terminal<'a> {
     dir: &'a Path,
     log: LogFiles,
     console: Console,
+    /// The command line of the run.
+    invocation: &'a RecipeArgs,
+    ranks: &'a [RankFacts],
     stop: Stop,
+    /// Commands of the program that started this one.
+    commands: Option<Commands>,
+    progress: Progress,
     /// When the run was started, in seconds since 1970.
     started: f64,
 }
 
 impl<'a> Terminal<'a> {
     /// Prepares the output folder's files, and listens for Ctrl-C.
-    pub fn new(session: &'a Session, run: &Run<'a>, console: Console) -> Result<Terminal<'a>> {
+    pub fn new(
+        session: &'a Session,
+        run: &Run<'a>,
+        console: Console,
+        invocation: &'a RecipeArgs,
+        ranks: &'a [RankFacts],
+    ) -> Result<Terminal<'a>> {
         let dir = &run.recipe.output.dir;
-        let resolved = run.recipe.pinned(&run.base.fingerprint).to_resolved_toml();
+        let mut resolved = run.recipe.pinned(&run.base.fingerprint).to_resolved_toml();
+        for Changed { step, changes } in &run.changed {
+            resolved += &format!(
+                "\n# After step {step} the run was continued with changes: {}\n",
+                changes.join("; ")
+            );
+        }
         files::write_atomic(&dir.join("recipe.resolved.toml"), resolved.as_bytes())?;
-        let log = LogFiles::create(dir, &run.history)?;
-        Ok(Terminal { session, dir, log, console, stop: Stop::listen()?, started: now() })
+        let log = LogFiles::create(dir, &run.history, run.recipe)?;
+        let stop = Stop::listen(dir.clone())?;
+        Ok(Terminal {
+            session,
+            dir,
+            log,
+            console,
+            invocation,
+            ranks,
+            stop,
+            commands: None,
+            progress: Progress::default(),
+            started: now(),
+        })
+    }
+
+    /// Also takes commands from the program that started this one.
+    pub fn with_commands(self, commands: Option<Commands>) -> Terminal<'a> {
+        Terminal { commands, ..self }
     }
 
     /// Prints how the run starts. `resumed`: messages about resuming; `loaded`: messages about `lora.init_from`.
@@ -54,8 +93,8 @@ impl<'a> Terminal<'a> {
             object["start_seconds"] = timings.json();
             object["offloaded_layers"] = json!(run.model().offloaded());
             let of_data = run.prepared.data.notices.iter().map(ToString::to_string);
-            object["notices"] =
-                loaded.iter().cloned().chain(of_data).chain(resumed.iter().cloned()).collect();
+            let given = loaded.iter().chain(&run.prepared.advice).chain(resumed).cloned();
+            object["notices"] = of_data.chain(given).collect();
             object["recipe"] = serde_json::to_value(run.recipe).expect("tables of plain values");
             object
         });
@@ -64,42 +103,70 @@ impl<'a> Terminal<'a> {
         Ok(())
     }
 
-    /// Facts about the run that are known before its first step.
-    fn facts(&self, run: &Run) -> Value {
-        json!({
-            "device": run.gpu().description(), "base": run.base.base.name(), "digests": run.identity,
-            "startup": self.started, "steps": run.steps(), "parameters": run.initial.parameters(),
-        })
+    /// Ends the command of `log.hook`.
+    pub fn end_hook(&mut self) {
+        self.console.end_hook();
     }
 
-    fn write_report(&self, run: &Run, status: Status, kept: Option<usize>) -> Result<()> {
+    /// Facts about the run that are known before its first step.
+    fn facts(&self, run: &Run) -> Value {
+        let mut facts = json!({
+            "device": run.gpu().description(), "base": run.base.base.name(), "digests": run.identity,
+            "startup": self.started, "steps": run.steps(), "parameters": run.initial.parameters(),
+            "changes": run.changed,
+        });
+        if self.ranks.len() > 1 {
+            facts["shares"] = json!(run.recipe.train.shares);
+            facts["ranks"] = ranks::json(self.ranks, run.trainer.times().as_ref());
+        }
+        facts
+    }
+
+    fn write_report(
+        &self,
+        run: &Run,
+        status: Status,
+        kept: Option<usize>,
+        effect: Option<Effect>,
+    ) -> Result<()> {
         let adapter = Format::Peft.place(self.dir).join("adapter_model.safetensors");
         let adapter = kept.and_then(|_| std::fs::read(adapter).ok());
-        let html = Report::of(run, status, kept, adapter.as_deref()).html();
+        let html = Report { effect, ..Report::of(run, status, kept, adapter.as_deref()) }.html();
         files::write_atomic(&self.dir.join(report::FILE), html.as_bytes())?;
         Ok(())
     }
 
-    /// Writes the final report and status. `kept`: the step whose adapter was exported.
-    fn write_end(&self, run: &Run, status: Status, kept: Option<usize>) -> Result<()> {
-        self.write_report(run, status, kept)?;
+    /// Writes the final report and status; `outcome` is `None` for a run that failed.
+    fn write_end(&self, run: &Run, outcome: Option<&Outcome>) -> Result<()> {
+        let status = outcome.map_or(Status::Stopped, Status::of);
+        let finished = outcome.and_then(|outcome| match outcome {
+            Outcome::Finished(finished) => Some(finished),
+            _ => None,
+        });
+        let kept = finished.map(|finished| finished.adapter_of_step);
+        let effect = finished.and_then(|finished| Some(finished.written.as_ref()?.effect));
+        self.write_report(run, status, kept, effect)?;
         let mut facts = self.facts(run);
         facts["ended"] = now().into();
         facts["step"] = run.step.into();
         facts["adapter_of_step"] = json!(kept);
+        facts["result"] = outcome.map_or("none", run_file::result).into();
         run_file::write(self.dir, status, &facts)?;
         Ok(())
     }
 
     fn ended(&mut self, run: &Run, outcome: &Outcome) -> Result<()> {
         self.console.finish_steps();
-        let kept =
-            if let Outcome::Finished(finished) = outcome { Some(finished.adapter_of_step) } else { None };
-        self.write_end(run, Status::of(outcome), kept)?;
+        self.write_end(run, Some(outcome))?;
         match outcome {
-            Outcome::Interrupted => summary::interrupted(run, &self.console),
+            Outcome::Interrupted => summary::interrupted(run, &self.console, self.invocation),
             Outcome::Finished(finished) => {
                 summary::finished(run, finished, &self.console);
+                if self.console.is_text()
+                    && let Some(times) = run.trainer.times().filter(|_| self.ranks.len() > 1)
+                {
+                    output::line("ranks", ranks::summary(self.ranks, &times));
+                }
                 if self.console.is_text()
                     && let Some(load) = self.session.experts(&run.trainer)?
                 {
@@ -128,18 +195,25 @@ impl Host for Terminal<'_> {
             }
             RunEvent::Evaluation { evaluation, is_best } => {
                 self.log.event(&MetricsEvent::Evaluation(evaluation.clone()))?;
-                self.console.evaluation(evaluation, is_best);
+                let before = run.history.evaluation(0).and_then(|e| e.scores).map(|scores| scores.eval_loss);
+                self.console.evaluation(evaluation, is_best, before);
                 self.console.start_steps(run.step);
             }
             RunEvent::Notice(notice) => {
                 self.log.event(&MetricsEvent::Notice(notice.clone()))?;
                 self.console.notice(notice);
             }
-            RunEvent::Progress { phase, done, of } => self.console.progress(phase, done, of),
+            RunEvent::Progress { phase, done, of } => {
+                if self.commands.is_some() && self.progress.is_due(phase) {
+                    let name = Progress::name(phase);
+                    self.console.json(|| json!({ "event": "phase", "phase": name, "done": done, "of": of }));
+                }
+                self.console.progress(phase, done, of);
+            }
             RunEvent::Ended(outcome) => self.ended(run, outcome)?,
             RunEvent::Failed => {
                 self.console.finish_steps();
-                self.write_end(run, Status::Stopped, None)?;
+                self.write_end(run, None)?;
             }
         }
         Ok(())
@@ -150,15 +224,20 @@ impl Host for Terminal<'_> {
         let path = checkpoint.write(self.dir, &run.base.base)?;
         checkpoint::prune(self.dir, run.recipe.output.save_total_limit)?;
         self.console.checkpoint(checkpoint.step, &path);
-        self.write_report(run, Status::Running, None)
+        self.write_report(run, Status::Running, None, None)
     }
 
-    async fn asked(&mut self, _: &Run<'_>) -> Asked {
-        if self.stop.asked() { Asked::Stop } else { Asked::Nothing }
+    async fn asked(&mut self, run: &Run<'_>) -> Asked {
+        let tell = |event: &str| self.console.json(|| json!({ "event": event, "step": run.step }));
+        match &self.commands {
+            Some(commands) => commands.next(|| self.stop.asked(), tell),
+            None if self.stop.asked() => Asked::Stop,
+            None => Asked::Nothing,
+        }
     }
 
     fn is_stopping(&self) -> bool {
-        self.stop.asked()
+        self.stop.asked() || self.commands.as_ref().is_some_and(Commands::is_stopped)
     }
 
     fn output(&self) -> Option<&Path> {
@@ -170,7 +249,7 @@ impl Host for Terminal<'_> {
 pub fn check_space(run_dir: &Path, keep: usize, exports: usize, adapter: &Adapter) -> Result<()> {
     let existing = run_dir.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("."));
     // A file system that does not report its free space does not stop the run.
-    let Ok(free) = fs4::available_space(existing) else { return Ok(()) };
+    let Ok(free) = files::available_space(existing) else { return Ok(()) };
     let matrices = 4 * adapter.parameters() as u64;
     // A checkpoint holds the adapter, two moments and the best adapter. While one is written, one more than `keep` exist.
     let more = (keep + 1).saturating_sub(checkpoint::list(run_dir).len()).max(1);

@@ -10,8 +10,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http_range_header::parse_range_header;
 use rullama_train::run::identity;
+use tokio::sync::watch;
 
 use super::page::{self, File};
+use crate::cli::http::{self, Access, Key};
 
 /// Content security policy: only the page's own code runs. It may fetch from other hosts, for a base at a URL.
 const POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self' blob:; \
@@ -28,21 +30,44 @@ const HEADERS: [(header::HeaderName, &str); 6] = [
     (header::ACCEPT_RANGES, "bytes"),
 ];
 
+/// Maximum size of a request: the page sends none.
+const BODY_BYTES: usize = 1 << 10;
+
 /// Serves on `listener` until the program ends.
 pub fn serve(listener: TcpListener) -> Result<()> {
-    listener.set_nonblocking(true)?;
+    let access = Access { address: listener.local_addr()?.ip(), origins: Vec::new(), key: Key::Open };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        axum::serve(listener, Router::new().fallback(get(answer))).await?;
-        Ok(())
-    })
+    let (_running, stopped) = watch::channel(false);
+    runtime.block_on(http::serve(listener, Router::new().fallback(get(answer)), access, BODY_BYTES, stopped))
+}
+
+/// The element by which the page learns that the program behind it computes.
+const NATIVE: &str = "<head>\n    <meta name=\"engine\" content=\"native\" />";
+
+async fn answer(uri: Uri, headers: HeaderMap) -> Response {
+    respond(uri.path(), &headers)
+}
+
+/// [`respond`] for `ui`, whose page computes nothing itself.
+pub fn respond_native(path: &str, headers: &HeaderMap) -> Response {
+    match page::find(path).filter(|file| file.path == "index.html") {
+        Some(file) => {
+            let html = String::from_utf8_lossy(file.bytes).replacen("<head>", NATIVE, 1);
+            let about = [
+                (header::CONTENT_TYPE, file.mime_type()),
+                (header::CACHE_CONTROL, "no-store"),
+                (header::REFERRER_POLICY, "no-referrer"), // the path holds the key
+            ];
+            (HEADERS, about, html).into_response()
+        }
+        None => respond(path, headers),
+    }
 }
 
 /// Responds with a file, a range of it, or "not modified".
-async fn answer(uri: Uri, headers: HeaderMap) -> Response {
-    let Some(file) = page::find(uri.path()) else {
-        let text = format!("{} does not exist; the page is at /\n", uri.path());
+fn respond(path: &str, headers: &HeaderMap) -> Response {
+    let Some(file) = page::find(path) else {
+        let text = format!("{path} does not exist; the page is at /\n");
         return (StatusCode::NOT_FOUND, HEADERS, text).into_response();
     };
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());

@@ -19,14 +19,33 @@ pub struct WebArgs {
     no_open: bool,
 }
 
+#[cfg(feature = "web")]
+pub use http::respond_native;
+
+/// The error of a program without the page.
+pub const NOT_BUILT: &str = "this program was built without the web page; run `web/build` in the source folder to build the page, then \
+                             `cargo build --release --features web`";
+
 /// Explains how to build the program with the page.
 #[cfg(not(feature = "web"))]
 pub fn run(_: &WebArgs) -> Result<()> {
-    anyhow::bail!(
-        "this program was built without the web page; run `web/build` in the source folder to build the page, then `cargo build \
-         --release --features web`"
-    )
+    anyhow::bail!(NOT_BUILT)
 }
+
+/// Opens a URL in the browser, or says that the user has to.
+#[cfg(feature = "web")]
+pub fn open(url: &str) {
+    if let Err(error) = ::open::that_detached(url) {
+        crate::cli::output::line(
+            "notice",
+            format_args!("cannot open a browser ({error}); open {url} yourself"),
+        );
+    }
+}
+
+/// Does nothing: without the page there is nothing to open.
+#[cfg(not(feature = "web"))]
+pub fn open(_: &str) {}
 
 /// Serves the page until Ctrl-C.
 #[cfg(feature = "web")]
@@ -44,10 +63,8 @@ pub fn run(args: &WebArgs) -> Result<()> {
     // Browsers treat localhost as a secure context, which WebGPU and storage need.
     let url = format!("http://localhost:{}/", listener.local_addr()?.port());
     output::line("serving", format_args!("{url} (Ctrl-C stops the server)"));
-    if !args.no_open
-        && let Err(error) = open::that_detached(&url)
-    {
-        output::line("notice", format_args!("cannot open a browser ({error}); open {url} yourself"));
+    if !args.no_open {
+        open(&url);
     }
     http::serve(listener)
 }

@@ -2,7 +2,7 @@
 //! the template, the options, and `VERSION`.
 //!
 //! An entry consists of `MAGIC`, the SHA-256 of the rest, the length of a JSON header, the header, and little-endian u32
-//! arrays: for each sample its record number, length, number of loss runs and number of other labels; then all ids, the runs
+//! arrays: for each sample its record number, side, length, number of loss runs and number of other labels; then all ids, the runs
 //! (start, length) of labels that equal their ids, and the other labels (position, label).
 
 use std::io;
@@ -12,13 +12,15 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::container::Ending;
 use super::{Dataset, Found, Notice, Options, What};
 use crate::data::batch::{IGNORE, Sample};
+use crate::data::compare::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
 /// Must be raised when the same file could give different tokens, or when the layout of an entry changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 3;
 const MAGIC: &[u8; 8] = b"RLTOKENS";
 /// Smaller files are read about as fast as they are looked up.
 const LEAST_BYTES: usize = 1 << 20;
@@ -72,11 +74,25 @@ impl Cache {
         bytes >= self.least_bytes
     }
 
-    /// The key of a file's tokens: a SHA-256 in hex.
-    pub fn key(bytes: &[u8], tokenizer: &Tokenizer, options: &Options) -> String {
-        let Options { format, template, train_on, max_seq_len, overlong, invalid } = options;
+    /// The key of a file's tokens: a SHA-256 in hex. The ending of its name decides how some files are read.
+    pub fn key(name: &str, bytes: &[u8], tokenizer: &Tokenizer, options: &Options) -> String {
+        let Options {
+            supervision,
+            format,
+            template,
+            train_on,
+            max_seq_len,
+            overlong,
+            invalid,
+            fields,
+            system,
+            ..
+        } = options;
+        let ending = Ending::of(name);
         let mut hash = Sha256::new();
-        hash.update(format!("{VERSION} {format:?} {train_on:?} {max_seq_len} {overlong:?} {invalid:?}"));
+        hash.update(format!(
+            "{VERSION} {supervision:?} {format:?} {train_on:?} {max_seq_len} {overlong:?} {invalid:?} {fields:?} {system:?} {ending:?}"
+        ));
         hash.update(tokenizer.digest());
         hash.update(template.digest());
         hash.update(Sha256::digest(bytes));
@@ -137,13 +153,22 @@ fn prune(dir: &Path) {
     }
 }
 
+/// The sides by their numbers in an entry.
+const SIDES: [Side; 5] = [Side::Example, Side::Chosen, Side::Rejected, Side::Desirable, Side::Undesirable];
+
+fn side_number(side: Side) -> u32 {
+    SIDES.iter().position(|known| *known == side).expect("every side is listed") as u32
+}
+
 fn encode(dataset: &Dataset) -> Vec<u8> {
     let n = dataset.samples.len();
-    let [mut numbers, mut lengths, mut run_counts, mut odd_counts] = [(); 4].map(|()| Vec::with_capacity(n));
+    let [mut numbers, mut sides, mut lengths, mut run_counts, mut odd_counts] =
+        [(); 5].map(|()| Vec::with_capacity(n));
     let [mut ids, mut runs, mut odd] = [(); 3].map(|()| Vec::<u32>::new());
     for sample in &dataset.samples {
         let number = sample.origin.rsplit(' ').next().and_then(|n| n.parse().ok());
         numbers.push(number.expect("an origin ends in a number"));
+        sides.push(side_number(sample.side));
         lengths.push(sample.ids.len() as u32);
         let (runs_before, odd_before) = (runs.len(), odd.len());
         let mut run: Option<u32> = None;
@@ -179,7 +204,7 @@ fn encode(dataset: &Dataset) -> Vec<u8> {
     let header = serde_json::to_vec(&header).expect("plain values");
     let mut rest = (header.len() as u64).to_le_bytes().to_vec();
     rest.extend(header);
-    for array in [numbers, lengths, run_counts, odd_counts, ids, runs, odd] {
+    for array in [numbers, sides, lengths, run_counts, odd_counts, ids, runs, odd] {
         rest.extend(array.iter().flat_map(|value: &u32| value.to_le_bytes()));
     }
     [&MAGIC[..], &Sha256::digest(&rest), &rest].concat()
@@ -202,7 +227,8 @@ fn decode(bytes: &[u8], name: &str) -> Option<Dataset> {
         Some(array.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     };
     let n = header.samples;
-    let (numbers, lengths, run_counts, odd_counts) = (array(n)?, array(n)?, array(n)?, array(n)?);
+    let (numbers, sides, lengths) = (array(n)?, array(n)?, array(n)?);
+    let (run_counts, odd_counts) = (array(n)?, array(n)?);
     let (ids, runs, odd) = (array(header.ids)?, array(header.runs)?, array(header.odd)?);
     if !rest.is_empty() {
         return None;
@@ -222,7 +248,8 @@ fn decode(bytes: &[u8], name: &str) -> Option<Dataset> {
         for one in odd.by_ref().take(odd_counts[i] as usize) {
             *labels.get_mut(one[0] as usize)? = one[1] as i32;
         }
-        samples.push(Sample { ids: own.to_vec(), labels, origin: format!("{name} {unit} {}", numbers[i]) });
+        let (origin, side) = (format!("{name} {unit} {}", numbers[i]), *SIDES.get(sides[i] as usize)?);
+        samples.push(Sample { ids: own.to_vec(), labels, origin, side });
     }
     let notices = header.notices.into_iter().map(|what| Notice { place: name.to_owned(), what }).collect();
     Some(Dataset { samples, notices, found: header.found })

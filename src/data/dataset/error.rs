@@ -1,5 +1,7 @@
 //! Errors of datasets. Each message states the place, what was found and what was expected.
 
+use super::comparison_problem::ComparisonProblem;
+use super::wording::{expected_keys, gib, json_hint, names, no_samples, overlong};
 use super::{Container, Format};
 use crate::data::template::{Role, TemplateError};
 
@@ -33,35 +35,104 @@ pub enum Problem {
     /// A Parquet file that cannot be read.
     #[error("cannot be read as Parquet: {0}")]
     Parquet(String),
+    /// A table that cannot be read.
+    #[error("cannot be read as a table: {0}")]
+    Table(String),
+    /// A file of a kind that is not read.
+    #[error("the file is {kind}, which is not read; {advice}")]
+    Foreign {
+        /// The kind of file.
+        kind: &'static str,
+        /// The command or step that converts it.
+        advice: &'static str,
+    },
+    /// UTF-16, which Windows programs write.
+    #[error(
+        "the file is UTF-16, as PowerShell's > and Notepad's \"Unicode\" write it; save it as UTF-8 (PowerShell: \
+         Out-File -Encoding utf8)"
+    )]
+    Utf16,
+    /// A compressed or Parquet file that would take too much memory.
+    #[error(
+        "{what} would take more than {} GiB; if you trust the file, raise data.max_file_size, otherwise split it",
+        gib(*.most)
+    )]
+    TooLarge {
+        /// The part of the file that is too large.
+        what: String,
+        /// The limit in bytes.
+        most: u64,
+    },
+    /// A record that is too large.
+    #[error("the record has {} MiB, expected at most {} MiB; split it into several", .bytes >> 20, .most >> 20)]
+    LargeRecord {
+        /// Size in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        most: usize,
+    },
+    /// A file of plain text without text.
+    #[error("the file contains no text")]
+    EmptyFile,
+    /// A file whose answers are all empty.
+    #[error(
+        "{}; a model trained on that learns to say nothing. Check which key or column holds the answers \
+         (data.fields can name it)",
+        if *.0 == 1 { "the answer of its only sample is empty".to_owned() }
+        else { format!("the answers of all {} samples are empty", .0) }
+    )]
+    EmptyAnswers(usize),
+    /// A record without a key that `data.fields` names.
+    #[error("data.fields finds \"{key}\" under \"{from}\", but the record has the keys [{}]", .found.join(", "))]
+    NoField {
+        /// The key that is renamed.
+        key: String,
+        /// Its name in the records.
+        from: String,
+        /// The record's keys.
+        found: Vec<String>,
+    },
+    /// Preference data.
+    #[error(
+        "the record has {0}: preference data; to train on it, set train.objective = \"{1}\" (see docs/preference.md); to \
+         imitate the good answers, keep only them, as \"prompt\" and \"completion\""
+    )]
+    Preference(&'static str, &'static str),
+    /// A pair or a rating that cannot be used.
+    #[error(transparent)]
+    Comparison(#[from] ComparisonProblem),
     /// No sample remains.
-    #[error("{}", no_samples(*.container, *.dropped, .invalid, *.max_seq_len))]
+    #[error("{}", no_samples(self))]
     NoSamples {
         /// Container of the records.
         container: Container,
         /// Number of samples that were too long.
         dropped: usize,
+        /// Number of tokens of the longest of these.
+        longest: usize,
         /// The first unusable record and its problem.
         invalid: Option<(usize, String)>,
         /// The limit.
         max_seq_len: usize,
+        /// The limit of the base.
+        context: usize,
     },
-    /// A line without text, followed by more lines.
-    #[error("the line is empty; expected a JSON object (empty lines are accepted only at the end)")]
-    EmptyLine,
     /// Not UTF-8.
     #[error("byte {0} is not UTF-8; save the file as UTF-8")]
     Utf8(usize),
     /// Not JSON.
-    #[error("broken JSON at column {column}: {message}")]
+    #[error("broken JSON at column {column}: {message}{}", json_hint(.message))]
     Json {
         /// Byte column, from 1.
         column: usize,
         /// The parser's message.
         message: String,
     },
-    /// Text that starts like a JSON array but is not valid.
-    #[error("broken JSON at line {line}, column {column}: {message}; expected an array of objects")]
+    /// Broken JSON that is not one object per line.
+    #[error("broken JSON at line {line}, column {column}: {message}; expected {expected}")]
     JsonArray {
+        /// Layout of the file.
+        expected: &'static str,
         /// Line, from 1.
         line: usize,
         /// Byte column, from 1.
@@ -78,12 +149,19 @@ pub enum Problem {
         found: &'static str,
     },
     /// No shape fits.
-    #[error("expected {}, found keys [{}]", expected_keys(*.format), .found.join(", "))]
+    #[error(
+        "expected {}, found keys [{}]{}",
+        expected_keys(*.format),
+        .found.join(", "),
+        .suggestion.as_ref().map_or(String::new(), |fields| format!("; set data.fields to say which is which, such as {fields}"))
+    )]
     Shape {
         /// The requested format.
         format: Format,
         /// The record's keys.
         found: Vec<String>,
+        /// A value of `data.fields` that would read the record.
+        suggestion: Option<String>,
     },
     /// More than one shape fits.
     #[error("keys [{}] fit more than one shape; set format to {}", .found.join(", "), names(.fit))]
@@ -108,7 +186,8 @@ pub enum Problem {
     },
     /// An unknown role.
     #[error(
-        "message {number}: unknown role \"{found}\"; expected \"system\", \"developer\", \"user\", \"assistant\" or \"tool\""
+        "message {number}: unknown role \"{found}\"; expected \"system\", \"developer\", \"user\", \"assistant\" or \"tool\" (or \
+         \"human\", \"model\", \"bot\")"
     )]
     Role {
         /// The message's number, from 1.
@@ -223,16 +302,23 @@ pub enum Problem {
         /// Number of tokens in the sample.
         length: usize,
     },
-    /// A sample that is too long.
-    #[error(
-        "the sample has {length} tokens, more than max_seq_len = {max_seq_len}; raise max_seq_len, shorten it, \
-         or set overlong to \"drop\" or \"truncate\""
-    )]
+    /// Samples that are too long.
+    #[error("{}", overlong(self))]
     Overlong {
-        /// Number of tokens in the sample.
+        /// Number of these samples.
+        count: usize,
+        /// Number of all samples of the file.
+        total: usize,
+        /// Place of the first one in the file.
+        first: String,
+        /// Its number of tokens.
         length: usize,
+        /// Number of tokens of the longest.
+        longest: usize,
         /// The limit.
         max_seq_len: usize,
+        /// The limit of the base.
+        context: usize,
     },
     /// A sample without loss tokens after truncation.
     #[error(
@@ -260,57 +346,8 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether the problem concerns a single record, which can be dropped. Overlong records have their own setting.
-    pub(super) fn is_of_one_record(&self) -> bool {
-        !matches!(self, Problem::Overlong { .. })
-    }
-
     /// Adds the place.
     pub(super) fn at(self, place: impl Into<String>) -> DatasetError {
         DatasetError { place: place.into(), problem: self }
-    }
-}
-
-fn expected_keys(format: Format) -> String {
-    let quoted =
-        |shape: &Format| shape.keys().iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(" + ");
-    match format {
-        Format::Auto => either(Format::SHAPES.iter().map(quoted)),
-        shape => quoted(&shape),
-    }
-}
-
-fn names(formats: &[Format]) -> String {
-    either(formats.iter().map(|format| format!("\"{}\"", format.name())))
-}
-
-/// Joins names: `a, b or c`.
-fn either(names: impl Iterator<Item = String>) -> String {
-    let names: Vec<String> = names.collect();
-    match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => String::new(),
-    }
-}
-
-fn no_samples(
-    container: Container,
-    dropped: usize,
-    invalid: &Option<(usize, String)>,
-    max_seq_len: usize,
-) -> String {
-    let unit = container.unit();
-    match (dropped, invalid) {
-        (_, Some((number, problem))) => {
-            format!("no {unit} can be used; the first problem, in {unit} {number}: {problem}")
-        }
-        (0, None) => match container {
-            Container::Lines => "the file contains no sample; expected one JSON object per line".to_owned(),
-            _ => format!("the {} contains no {unit}", container.name()),
-        },
-        (n, None) => {
-            format!("all {n} samples are longer than max_seq_len = {max_seq_len} and were dropped; raise it")
-        }
     }
 }

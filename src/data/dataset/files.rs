@@ -4,13 +4,34 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::cache::{Cache, Entry};
+use super::container::ending;
 use super::{Dataset, DatasetError, Notice, Options, Problem, What, parse};
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
-/// Extensions of files with samples. Compressed files have an additional extension from [`COMPRESSED`].
-const ENDINGS: [&str; 5] = ["jsonl", "ndjson", "json", "parquet", "pq"];
-const COMPRESSED: [&str; 2] = ["gz", "zst"];
+/// Endings of files with samples. Compressed files end in `.gz` or `.zst` after that.
+const ENDINGS: [&str; 8] = ["jsonl", "ndjson", "json", "csv", "tsv", "tab", "parquet", "pq"];
+/// Endings of files that are one text each.
+const TEXTS: [&str; 4] = ["txt", "md", "markdown", "text"];
+/// Files that often lie among samples and are none.
+const NO_SAMPLES: [&str; 16] = [
+    "package.json",
+    "package-lock.json",
+    "tsconfig.json",
+    "composer.json",
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "trainer_state.json",
+    "run.json",
+    "metadata.json",
+    "requirements.txt",
+];
 
 /// Whether a path is a pattern such as `data/*.jsonl`. An existing file of that exact name is not a pattern.
 pub fn is_pattern(path: &Path) -> bool {
@@ -37,9 +58,16 @@ pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetErro
             return Err(Problem::NoFiles("no file matches this pattern".into()).at(place));
         }
     } else if files::is_dir(path) {
-        walk(path, &mut found, &mut skipped)?;
+        let mut texts = Vec::new();
+        walk(path, &mut found, &mut texts, &mut skipped)?;
         if found.is_empty() {
-            let endings = ENDINGS.map(|ending| format!(".{ending}")).join(", ");
+            found = texts;
+        } else {
+            skipped.extend(texts.iter().map(|path| name_of(path)));
+        }
+        if found.is_empty() {
+            let endings =
+                ENDINGS.iter().chain(&TEXTS).map(|e| format!(".{e}")).collect::<Vec<_>>().join(", ");
             let problem = format!(
                 "the folder contains no samples; expected files that end in {endings}, optionally with .gz or .zst"
             );
@@ -48,36 +76,61 @@ pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetErro
     } else {
         found.push(path.to_owned());
     }
+    skipped.sort();
     let notice = (!skipped.is_empty()).then_some(Notice { place, what: What::Skipped(skipped) });
     Ok((found, notice))
 }
 
-/// Files in a folder, sorted by name. Hidden files are ignored.
-fn walk(folder: &Path, found: &mut Vec<PathBuf>, skipped: &mut Vec<String>) -> Result<(), DatasetError> {
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Files in a folder, sorted by name. Hidden files are ignored. Files with texts are samples only if there are no others.
+fn walk(
+    folder: &Path,
+    found: &mut Vec<PathBuf>,
+    texts: &mut Vec<PathBuf>,
+    skipped: &mut Vec<String>,
+) -> Result<(), DatasetError> {
     let failed = |error: std::io::Error| Problem::Read(error.to_string()).at(folder.display().to_string());
     let paths = files::list(folder).map_err(failed)?;
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for path in paths.into_iter().filter(|path| !name(path).starts_with('.')) {
+    check_saved_to_disk(folder, &paths)?;
+    for path in paths.into_iter().filter(|path| !name_of(path).starts_with('.')) {
         if files::is_dir(&path) {
-            walk(&path, found, skipped)?;
-        } else if holds_samples(&path) {
+            walk(&path, found, texts, skipped)?;
+            continue;
+        }
+        let (name, ending) = (name_of(&path).to_lowercase(), ending(&path).unwrap_or_default());
+        let about = ["readme", "license", "licence", "changelog"].iter().any(|start| name.starts_with(start));
+        if NO_SAMPLES.contains(&name.as_str()) {
+            skipped.push(name_of(&path));
+        } else if ENDINGS.contains(&ending.as_str()) {
             found.push(path);
+        } else if TEXTS.contains(&ending.as_str()) && !about {
+            texts.push(path);
         } else {
-            skipped.push(name(&path));
+            skipped.push(name_of(&path));
         }
     }
     Ok(())
 }
 
-fn holds_samples(path: &Path) -> bool {
-    let ending = |path: &Path| path.extension().map(|e| e.to_string_lossy().to_lowercase());
-    let stem;
-    let mut path = path;
-    if ending(path).is_some_and(|e| COMPRESSED.contains(&e.as_str())) {
-        stem = path.with_extension("");
-        path = &stem;
-    }
-    ending(path).is_some_and(|e| ENDINGS.contains(&e.as_str()))
+/// Fails for a folder that Hugging Face's `save_to_disk` wrote.
+fn check_saved_to_disk(folder: &Path, paths: &[PathBuf]) -> Result<(), DatasetError> {
+    let has = |name: &str| paths.iter().any(|path| name_of(path) == name);
+    let arrow = paths.iter().any(|path| path.extension().is_some_and(|e| e == "arrow"));
+    let split = match (has("dataset_dict.json"), has("state.json") && arrow) {
+        (true, _) => "['train']",
+        (_, true) => "",
+        _ => return Ok(()),
+    };
+    let shown = folder.display().to_string();
+    let target = format!("{}.parquet", shown.trim_end_matches(['/', '\\']));
+    let problem = format!(
+        "the folder was written by save_to_disk of Hugging Face datasets, as Arrow files, which are not read; convert it: \
+         python -c \"from datasets import load_from_disk; load_from_disk('{shown}'){split}.to_parquet('{target}')\""
+    );
+    Err(Problem::NoFiles(problem).at(shown))
 }
 
 /// Reads a file, from the cache if possible. Stores the samples in the cache otherwise.
@@ -92,7 +145,7 @@ pub fn read(
     let Some(cache) = cache.filter(|cache| cache.is_worth(bytes.len())) else {
         return parse(&bytes, &name, tokenizer, options);
     };
-    let key = Cache::key(&bytes, tokenizer, options);
+    let key = Cache::key(&name, &bytes, tokenizer, options);
     let mut say = Vec::new();
     match cache.load(&key, &name) {
         Entry::Found(dataset) => return Ok(dataset),

@@ -73,7 +73,7 @@ fn message(value: &Value, list: &str, number: usize, ignored: &mut Ignored) -> R
         found: kind(found),
     };
     let role = role.as_str().ok_or_else(|| wrong("role", "a string", role))?;
-    let Some(role) = Role::from_name(role) else {
+    let Some(role) = role_of(role) else {
         return Err(Problem::Role { number, found: role.to_owned() });
     };
     // No model sees a user's name, but models see a tool's.
@@ -108,7 +108,15 @@ fn message(value: &Value, list: &str, number: usize, ignored: &mut Ignored) -> R
         result,
         train: train(object, number)?,
     };
-    let misplaced = match role {
+    match misplaced(&message) {
+        Some(key) => Err(Problem::Misplaced { number, key, role }),
+        None => Ok(message),
+    }
+}
+
+/// A key of the message that its role cannot have.
+fn misplaced(message: &Message) -> Option<&'static str> {
+    match message.role {
         Role::Assistant if !message.tool_call_id.is_empty() => Some("tool_call_id"),
         Role::Assistant => None,
         _ if !message.tool_calls.is_empty() => Some("tool_calls"),
@@ -116,10 +124,15 @@ fn message(value: &Value, list: &str, number: usize, ignored: &mut Ignored) -> R
         Role::Tool => None,
         _ if !message.tool_call_id.is_empty() => Some("tool_call_id"),
         _ => None,
-    };
-    match misplaced {
-        Some(key) => Err(Problem::Misplaced { number, key, role }),
-        None => Ok(message),
+    }
+}
+
+/// A role under its own name, or under one that other formats have for it.
+pub(super) fn role_of(name: &str) -> Option<Role> {
+    match name {
+        "human" => Some(Role::User),
+        "model" | "bot" => Some(Role::Assistant),
+        name => Role::from_name(name),
     }
 }
 

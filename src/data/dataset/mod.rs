@@ -1,43 +1,73 @@
-//! Files to samples: six record shapes, one module each, in three kinds of containers.
+//! Files to samples: seven record shapes of examples, one module each, and two of preferences, in six kinds of containers.
 //!
 //! Parsing is strict: a record that cannot be used is an error that names file, record and field, and every skipped record is
 //! reported as a [`Notice`]. [`parse`] is a pure function of bytes; only [`files`] and [`cache`] access the disk.
 
 mod alpaca;
 pub mod cache;
+mod comparison_problem;
 mod container;
+mod document;
 mod duplicates;
 mod error;
+mod fields;
 pub mod files;
+mod foreign;
+mod gemini;
 mod input_ids;
 mod messages;
 mod notice;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod preference;
 mod prompt_completion;
 mod record;
+mod records;
+mod sample;
 mod shape;
 mod sharegpt;
 mod split;
+mod table;
+mod tally;
 mod text;
 mod tools;
+mod wording;
 
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::data::batch::Sample;
+use crate::data::compare::Supervision;
 use crate::data::template::{Rendered, Template, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 
+use container::Ending;
+use records::{Record, Records};
+use sample::{Read, sample};
+use tally::Tally;
+
+pub use comparison_problem::ComparisonProblem;
 pub use container::{Compression, Container};
 pub use duplicates::duplicates;
 pub use error::{DatasetError, Problem};
-pub use notice::{Notice, What};
+pub use fields::{FIELDS, Field};
+pub use notice::{Notice, What, merged};
 pub use shape::Format;
 pub use split::{Split, split};
 
 /// Number of records that are parsed in parallel before errors are checked.
 const RECORDS_AT_A_TIME: usize = 8192;
+/// Size of these records in bytes, at most, unless it is one record.
+const BYTES_AT_A_TIME: usize = 4 << 20;
+/// Largest record in bytes. As values, which take up to 40 times as much, a longer one would fill the memory; it fits no model's
+/// context.
+const LARGEST_RECORD: usize = 4 << 20;
+/// Files below this size may decompress to half of what others may: they are rather traps than samples.
+const SMALL_FILE: usize = 4 << 20;
+/// Bytes of a sample in memory besides its tokens and its origin: three allocations, in a list that may be half empty.
+const SAMPLE_OVERHEAD: usize = 2 * size_of::<Sample>() + 64;
+/// Default of [`Options::max_file_size`].
+pub const MAX_FILE_SIZE: u64 = 512 << 20;
 
 /// Treatment of a sample longer than `max_seq_len`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -63,21 +93,50 @@ pub enum Invalid {
     Drop,
 }
 
-/// How a dataset is read.
+/// Settings for reading a dataset.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
+    /// Kind of the records.
+    pub supervision: Supervision,
     /// Expected shape.
     pub format: Format,
-    /// How conversations are rendered.
+    /// Template that renders conversations.
     pub template: &'a Template,
     /// Which messages have loss.
     pub train_on: TrainOn,
     /// Maximum tokens per sample.
     pub max_seq_len: usize,
-    /// How longer samples are treated.
+    /// Treatment of longer samples.
     pub overlong: Overlong,
-    /// How records that cannot be used are treated.
+    /// Treatment of records that cannot be used.
     pub invalid: Invalid,
+    /// Keys that the records have under other names.
+    pub fields: &'a [Field],
+    /// System message of conversations that have none.
+    pub system: Option<&'a str>,
+    /// Maximum bytes of a compressed or Parquet file once decompressed, and of its samples. Small files may take half of it.
+    pub max_file_size: u64,
+    /// Largest `max_seq_len` that the base takes, for messages.
+    pub context: usize,
+}
+
+impl<'a> Options<'a> {
+    /// The defaults: any shape, loss on answers, samples of any length, and errors for records that cannot be used.
+    pub const fn new(template: &'a Template) -> Options<'a> {
+        Options {
+            supervision: Supervision::Examples,
+            format: Format::Auto,
+            template,
+            train_on: TrainOn::Assistant,
+            max_seq_len: usize::MAX,
+            overlong: Overlong::Error,
+            invalid: Invalid::Error,
+            fields: &[],
+            system: None,
+            max_file_size: MAX_FILE_SIZE,
+            context: usize::MAX,
+        }
+    }
 }
 
 /// The samples of a file, in file order.
@@ -102,167 +161,115 @@ pub struct Found {
     pub shapes: Vec<(Format, usize)>,
 }
 
-/// Parses the bytes of a file. `name`: the file's name in messages. Returns the first error in file order.
+/// Parses the bytes of a file. `name`: the file's name in messages, whose ending tells tables and plain text from JSON. Returns
+/// the first error in file order.
 pub fn parse(
     bytes: &[u8],
     name: &str,
     tokenizer: &Tokenizer,
     options: &Options,
 ) -> Result<Dataset, DatasetError> {
-    let unpacked = container::unpack(bytes).map_err(|problem| problem.at(name))?;
-    let records = container::records(&unpacked).map_err(|problem| problem.at(name))?;
-    let container = records.container();
-    let mut tally = Tally::default();
-    let mut samples = Vec::with_capacity(records.len());
-    let numbers: Vec<usize> = (0..records.len()).collect();
-    for numbers in numbers.chunks(RECORDS_AT_A_TIME) {
-        let one = |&index: &usize| records.get(index).and_then(|object| sample(&object, tokenizer, options));
-        let parsed: Vec<Result<Read, Problem>> = numbers.par_iter().map(one).collect();
-        for (&index, parsed) in numbers.iter().zip(parsed) {
-            let origin = || format!("{name} {} {}", container.unit(), index + 1);
-            match parsed {
-                Ok(read) => {
-                    if let Some(rendered) = tally.count(read) {
-                        let Rendered { ids, labels, .. } = rendered;
-                        samples.push(Sample { ids, labels, origin: origin() });
-                    }
-                }
-                Err(problem) if options.invalid == Invalid::Drop && problem.is_of_one_record() => {
-                    tally.invalid.0 += 1;
-                    tally.invalid.1.get_or_insert((index + 1, problem.to_string()));
-                }
-                Err(problem) => return Err(problem.at(origin())),
-            }
-        }
+    let failed = |problem: Problem| problem.at(name);
+    foreign::check(bytes).map_err(failed)?;
+    let most = if bytes.len() < SMALL_FILE { options.max_file_size / 2 } else { options.max_file_size };
+    let unpacked = container::unpack(bytes, most).map_err(failed)?;
+    let compression = unpacked.compression;
+    if compression.is_some() {
+        foreign::check(&unpacked.bytes).map_err(failed)?;
     }
-    if samples.is_empty() {
-        let (invalid, max_seq_len) = (tally.invalid.1, options.max_seq_len);
-        return Err(Problem::NoSamples { container, dropped: tally.overlong, invalid, max_seq_len }.at(name));
-    }
-    let found = Found { container, compression: unpacked.compression, shapes: tally.shapes.clone() };
-    let notices = tally.notices(options, container, records.len());
+    let ending = Ending::of(name);
+    let (container, tally, samples) = if ending == Ending::Text && !records::starts_as_json(&unpacked.bytes) {
+        let mut tally = Tally::default();
+        let parts = document::parts(&unpacked.bytes, tokenizer, options).map_err(failed)?;
+        let samples = tally.parts(parts, name);
+        (Container::Text, tally, samples)
+    } else {
+        let records = records::records(&unpacked.bytes, ending, most).map_err(failed)?;
+        let expands = compression.is_some() || records.container == Container::Parquet;
+        let reader = Reader { name, tokenizer, options, most: expands.then_some(most) };
+        let container = records.container;
+        let (tally, samples) = reader.read(records)?;
+        (container, tally, samples)
+    };
+    tally.check(options, container, samples.len()).map_err(failed)?;
+    let found = Found { container, compression, shapes: tally.shapes.clone() };
+    let notices = tally.notices(options, container);
     let notices = notices.into_iter().map(|what| Notice { place: name.to_owned(), what }).collect();
     Ok(Dataset { samples, notices, found })
 }
 
-/// Result of one record.
-struct Read {
-    /// `None`: dropped, because it is too long.
-    rendered: Option<Rendered>,
-    shape: Format,
-    /// Number of tokens before truncation.
-    length: usize,
-    overlong: bool,
-    control_tokens: bool,
-    left_out: bool,
-    ignored: Vec<String>,
+/// Reads the records of one file.
+struct Reader<'a> {
+    name: &'a str,
+    tokenizer: &'a Tokenizer,
+    options: &'a Options<'a>,
+    /// Maximum size of all samples in memory, in bytes.
+    most: Option<u64>,
 }
 
-/// Results of a file's records.
-#[derive(Default)]
-struct Tally {
-    total: usize,
-    shapes: Vec<(Format, usize)>,
-    overlong: usize,
-    longest: usize,
-    control_tokens: usize,
-    left_out: usize,
-    ignored: Vec<(String, usize)>,
-    invalid: (usize, Option<(usize, String)>),
-}
-
-impl Tally {
-    fn count(&mut self, read: Read) -> Option<Rendered> {
-        self.total += 1;
-        if read.overlong {
-            self.overlong += 1;
-            self.longest = self.longest.max(read.length);
-        }
-        self.control_tokens += usize::from(read.control_tokens);
-        self.left_out += usize::from(read.left_out);
-        read.ignored.into_iter().for_each(|key| increment(&mut self.ignored, key));
-        if read.rendered.is_some() {
-            increment(&mut self.shapes, read.shape);
-        }
-        read.rendered
-    }
-
-    fn notices(self, options: &Options, container: Container, records: usize) -> Vec<What> {
-        let mut notices = Vec::new();
-        let (total, max_seq_len) = (self.total, options.max_seq_len);
-        if self.overlong > 0 {
-            let (action, count, longest) = (options.overlong, self.overlong, self.longest);
-            notices.push(What::Overlong { action, count, total, longest, max_seq_len });
-        }
-        if let (count, Some((number, problem))) = self.invalid {
-            notices.push(What::Invalid { count, total: records, number, problem, container });
-        }
-        if self.control_tokens > 0 {
-            notices.push(What::ControlTokens(self.control_tokens));
-        }
-        if self.left_out > 0 {
-            notices.push(What::LeftOut(self.left_out));
-        }
-        if !self.ignored.is_empty() {
-            notices.push(What::IgnoredKeys { keys: self.ignored, container });
-        }
-        notices
-    }
-}
-
-fn increment<T: PartialEq>(counts: &mut Vec<(T, usize)>, key: T) {
-    match counts.iter_mut().find(|(seen, _)| *seen == key) {
-        Some((_, count)) => *count += 1,
-        None => counts.push((key, 1)),
-    }
-}
-
-/// Converts one record to a sample.
-fn sample(object: &Map<String, Value>, tokenizer: &Tokenizer, options: &Options) -> Result<Read, Problem> {
-    let mut ignored = record::Ignored::default();
-    let mut control_tokens = false;
-    let shape = shape::shape(object, options.format)?;
-    let conversation = match shape {
-        Format::Messages | Format::Auto => Some(messages::conversation(object, "messages", &mut ignored)?),
-        Format::PromptCompletion => Some(prompt_completion::conversation(object, &mut ignored)?),
-        Format::Alpaca => Some(alpaca::conversation(object, &mut ignored)?),
-        Format::Sharegpt => Some(sharegpt::conversation(object, &mut ignored)?),
-        Format::Text | Format::InputIds => None,
-    };
-    let rendered = match conversation {
-        Some(conversation) => options.template.render(tokenizer, &conversation, options.train_on)?,
-        None if shape == Format::Text => {
-            let (rendered, spelled) = text::sample(object, tokenizer, &mut ignored)?;
-            control_tokens = spelled;
-            rendered
-        }
-        None => input_ids::sample(object, tokenizer, &mut ignored)?,
-    };
-    let (length, left_out) = (rendered.ids.len(), rendered.left_out);
-    if !record::has_loss(&rendered) {
-        return Err(Problem::NoLoss { length });
-    }
-    let (overlong, rendered) = (length > options.max_seq_len, fit(rendered, options)?);
-    Ok(Read { rendered, shape, length, overlong, control_tokens, left_out, ignored: ignored.0 })
-}
-
-/// Truncates an overlong sample. Returns `None` if it is dropped.
-fn fit(mut rendered: Rendered, options: &Options) -> Result<Option<Rendered>, Problem> {
-    let (length, max_seq_len) = (rendered.ids.len(), options.max_seq_len);
-    if length <= max_seq_len {
-        return Ok(Some(rendered));
-    }
-    match options.overlong {
-        Overlong::Error => Err(Problem::Overlong { length, max_seq_len }),
-        Overlong::Drop => Ok(None),
-        Overlong::Truncate => {
-            rendered.ids.truncate(max_seq_len);
-            rendered.labels.truncate(max_seq_len);
-            if !record::has_loss(&rendered) {
-                return Err(Problem::TruncatedLoss { length, max_seq_len });
+impl Reader<'_> {
+    fn read(&self, mut records: Records) -> Result<(Tally, Vec<Sample>), DatasetError> {
+        let Reader { name, tokenizer, options, most } = *self;
+        let unit = records.container.unit();
+        let mut tally = Tally::default();
+        tally.ignored.extend(std::mem::take(&mut records.ignored).into_iter().map(|key| (key, 1)));
+        let (mut samples, mut size) = (Vec::new(), 0u64);
+        loop {
+            let (chunk, failure) = chunk(&mut records);
+            let ended = chunk.is_empty();
+            let one = |(number, record): (usize, Record)| (number, one(record, tokenizer, options));
+            let parsed: Vec<(usize, Result<Read, Problem>)> = chunk.into_par_iter().map(one).collect();
+            for (number, parsed) in parsed {
+                let origin = || format!("{name} {unit} {number}");
+                match parsed {
+                    Ok(read) => {
+                        for (side, Rendered { ids, labels, .. }) in tally.count(number, read) {
+                            let sample = Sample { ids, labels, origin: origin(), side };
+                            let texts = sample.origin.len() + 8 * sample.ids.len();
+                            size += (SAMPLE_OVERHEAD + texts) as u64;
+                            samples.push(sample);
+                        }
+                    }
+                    Err(problem) if options.invalid == Invalid::Drop => tally.drop(number, problem),
+                    Err(problem) => return Err(problem.at(origin())),
+                }
             }
-            Ok(Some(rendered))
+            if let Some(most) = most.filter(|most| size > *most) {
+                return Err(Problem::TooLarge { what: "the tokens of its samples".into(), most }.at(name));
+            }
+            match failure {
+                Some(problem) => return Err(problem.at(name)),
+                None if ended => return Ok((tally, samples)),
+                None => {}
+            }
         }
+    }
+}
+
+/// The next records, and the error that ends the file after them.
+fn chunk<'a>(records: &mut Records<'a>) -> (Vec<(usize, Record<'a>)>, Option<Problem>) {
+    let (mut chunk, mut size) = (Vec::new(), 0);
+    while chunk.len() < RECORDS_AT_A_TIME && size < BYTES_AT_A_TIME {
+        match records.iter.next() {
+            Some(Ok(record)) => {
+                size += record.1.len();
+                chunk.push(record);
+            }
+            Some(Err(problem)) => return (chunk, Some(problem)),
+            None => break,
+        }
+    }
+    (chunk, None)
+}
+
+/// Parses one record.
+fn one(record: Record, tokenizer: &Tokenizer, options: &Options) -> Result<Read, Problem> {
+    match record.len() {
+        bytes if bytes > LARGEST_RECORD => Err(Problem::LargeRecord { bytes, most: LARGEST_RECORD }),
+        _ if options.supervision != Supervision::Examples => {
+            preference::read(record.object()?, tokenizer, options)
+        }
+        _ => sample(record.object()?, tokenizer, options),
     }
 }
 

@@ -1,5 +1,7 @@
 //! One record of a dataset: from bytes to a JSON object, and the keys that are ignored.
 
+use indexmap::IndexSet;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::error::Problem;
@@ -28,9 +30,9 @@ const UNSUPPORTED: [&str; 18] = [
     "reasoning_content",
 ];
 
-/// Keys of a record that training ignores.
+/// Keys of a record that training ignores, in the order of their appearance.
 #[derive(Default)]
-pub(super) struct Ignored(pub Vec<String>);
+pub(super) struct Ignored(pub IndexSet<String>);
 
 impl Ignored {
     /// Records every key that is not `known`. Fails for an unsupported key, unless its value is empty.
@@ -40,9 +42,7 @@ impl Ignored {
             if UNSUPPORTED.contains(&key.as_str()) && !is_empty(value) {
                 return Err(Problem::UnsupportedKey(path));
             }
-            if !self.0.contains(&path) {
-                self.0.push(path);
-            }
+            self.0.insert(path);
         }
         Ok(())
     }
@@ -51,14 +51,19 @@ impl Ignored {
 /// Parses a JSON object.
 pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     let text = std::str::from_utf8(line).map_err(|error| Problem::Utf8(error.valid_up_to() + 1))?;
-    if text.trim().is_empty() {
-        return Err(Problem::EmptyLine);
-    }
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(Problem::Type { expected: "a JSON object".to_owned(), found: kind(&other) }),
         Err(error) => Err(Problem::Json { column: error.column(), message: message(&error) }),
     }
+}
+
+/// The members of an object, with their values as text. `None` if it is no object.
+pub(super) fn members(text: &[u8]) -> Option<Vec<(String, &RawValue)>> {
+    let object: std::collections::BTreeMap<String, &RawValue> = serde_json::from_slice(text).ok()?;
+    let mut members: Vec<(String, &RawValue)> = object.into_iter().collect();
+    members.sort_by_key(|(_, value)| value.get().as_ptr());
+    Some(members)
 }
 
 /// The parser's message without "at line 1", which would be misleading.

@@ -21,19 +21,26 @@ pub enum Format {
     Alpaca,
     /// `{"conversations": [{"from", "value"}, …]}`.
     Sharegpt,
+    /// `{"contents": [{"role", "parts"}, …]}`: Gemini's.
+    Gemini,
     /// `{"text"}`: a document.
     Text,
     /// `{"input_ids": […], "labels": […]}`, used unchanged.
     InputIds,
+    /// `{"prompt", "chosen", "rejected"}`: a pair of answers.
+    Preference,
+    /// `{"prompt", "completion", "label"}`: a rated answer.
+    Rated,
 }
 
 impl Format {
-    /// Every shape; excludes `Auto`.
-    pub const SHAPES: [Format; 6] = [
+    /// Every shape of an example to imitate.
+    pub const SHAPES: [Format; 7] = [
         Format::Messages,
         Format::PromptCompletion,
         Format::Alpaca,
         Format::Sharegpt,
+        Format::Gemini,
         Format::Text,
         Format::InputIds,
     ];
@@ -46,8 +53,11 @@ impl Format {
             Format::PromptCompletion => "prompt_completion",
             Format::Alpaca => "alpaca",
             Format::Sharegpt => "sharegpt",
+            Format::Gemini => "gemini",
             Format::Text => "text",
             Format::InputIds => "input_ids",
+            Format::Preference => "preference",
+            Format::Rated => "rated",
         }
     }
 
@@ -59,8 +69,11 @@ impl Format {
             Format::PromptCompletion => &["prompt", "completion"],
             Format::Alpaca => &["instruction", "output"],
             Format::Sharegpt => &["conversations"],
+            Format::Gemini => &["contents"],
             Format::Text => &["text"],
             Format::InputIds => &["input_ids"],
+            Format::Preference => &["chosen", "rejected"],
+            Format::Rated => &["prompt", "completion", "label"],
         }
     }
 }
@@ -68,6 +81,7 @@ impl Format {
 /// The shape that a record's keys identify, or the requested one. Any other shape takes precedence over `text`, which then
 /// holds the same sample already rendered.
 pub(super) fn shape(object: &Map<String, Value>, format: Format) -> Result<Format, Problem> {
+    refuse_preferences(object)?;
     let fits = |shape: &Format| {
         let asked_for = format == Format::Auto || format == *shape;
         asked_for && shape.keys().iter().all(|&key| object.contains_key(key))
@@ -78,7 +92,27 @@ pub(super) fn shape(object: &Map<String, Value>, format: Format) -> Result<Forma
     }
     match found[..] {
         [shape] => Ok(shape),
-        [] => Err(Problem::Shape { format, found: object.keys().cloned().collect() }),
+        [] => {
+            let (found, suggestion) = (object.keys().cloned().collect(), super::fields::suggestion(object));
+            Err(Problem::Shape { format, found, suggestion })
+        }
         _ => Err(Problem::Ambiguous { found: object.keys().cloned().collect(), fit: found }),
+    }
+}
+
+/// Whether keys include all those of a shape.
+pub(super) fn identifies(keys: &[&str]) -> bool {
+    Format::SHAPES.iter().any(|shape| shape.keys().iter().all(|key| keys.contains(key)))
+}
+
+/// Fails for a record that compares answers (DPO, ORPO) or rates one (KTO): training on it as an example would teach the
+/// rejected answers too.
+fn refuse_preferences(object: &Map<String, Value>) -> Result<(), Problem> {
+    let compares = object.contains_key("chosen") && object.contains_key("rejected");
+    let rates = object.contains_key("completion") && object.get("label").is_some_and(Value::is_boolean);
+    match (compares, rates) {
+        (true, _) => Err(Problem::Preference("\"chosen\" and \"rejected\"", "dpo")),
+        (_, true) => Err(Problem::Preference("\"completion\" with a \"label\" of true or false", "kto")),
+        _ => Ok(()),
     }
 }

@@ -51,8 +51,8 @@ fn message(turn: &Value, number: usize, ignored: &mut Ignored) -> Result<Message
     let (from, value) = (text(from, "from")?, text(value, "value")?);
     let message = match from.as_str() {
         "system" => Message::new(Role::System, value),
-        "human" | "user" => Message::new(Role::User, value),
-        "gpt" | "assistant" | "model" | "chatgpt" => Message::new(Role::Assistant, value),
+        "human" | "user" | "prompter" => Message::new(Role::User, value),
+        "gpt" | "assistant" | "model" | "bot" | "chatgpt" => Message::new(Role::Assistant, value),
         "observation" | "tool" => Message::new(Role::Tool, value),
         "function_call" => {
             let calls: Value = serde_json::from_str(&value)

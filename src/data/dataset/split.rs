@@ -2,6 +2,7 @@
 
 use super::error::{DatasetError, Problem};
 use crate::data::batch::{Sample, permutation};
+use crate::data::compare::units;
 
 /// The random stream of the split; epochs use other streams.
 const STREAM: u64 = u64::MAX;
@@ -18,19 +19,20 @@ pub struct Split {
 }
 
 /// Moves a random part of the samples to validation. `val_size`: a fraction below 1 (rounded to at least one sample), or a
-/// count. The same samples, size and seed give the same split on every machine. Both sides get at least one sample.
+/// count. A pair counts as one and stays together. The same samples, size and seed give the same split on every machine. Both sides get at least one sample.
 pub fn split(samples: Vec<Sample>, val_size: f64, seed: u64) -> Result<Split, DatasetError> {
-    let n = samples.len();
+    let units = units(&samples);
+    let n = units.len();
     let wanted = if val_size < 1.0 { (val_size * n as f64).round().max(1.0) } else { val_size };
     // Written so that NaN fails too.
     if !(val_size > 0.0 && wanted.fract() == 0.0 && wanted < n as f64) {
         return Err(Problem::ValSize { val_size, samples: n }.at("data.train"));
     }
-    let mut held_out = vec![false; n];
-    for index in permutation(n, seed, STREAM).into_iter().take(wanted as usize) {
-        held_out[index] = true;
+    let mut held_out = vec![false; samples.len()];
+    for unit in permutation(n, seed, STREAM).into_iter().take(wanted as usize) {
+        held_out[units[unit].clone()].fill(true);
     }
-    let kept = (0..n).filter(|&index| !held_out[index]).collect();
+    let kept = (0..samples.len()).filter(|&index| !held_out[index]).collect();
     let mut split = Split { train: Vec::new(), validation: Vec::new(), kept };
     for (sample, held_out) in samples.into_iter().zip(held_out) {
         if held_out { split.validation.push(sample) } else { split.train.push(sample) }

@@ -21,8 +21,8 @@ pub(super) fn sample(
         return Err(Problem::EmptyText);
     }
     let mut ids = tokenizer.encode(text, Special::Parse);
-    if ids.first() != Some(&tokenizer.bos()) {
-        ids.insert(0, tokenizer.bos());
+    if let Some(bos) = tokenizer.bos().filter(|bos| ids.first() != Some(bos)) {
+        ids.insert(0, bos);
     }
     let ends = |id: &u32| text.trim_end().as_bytes().ends_with(&tokenizer.token_bytes(*id));
     if !tokenizer.eos().iter().any(ends) {

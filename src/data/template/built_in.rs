@@ -14,6 +14,10 @@ pub struct BuiltIn {
     pub variant: &'static str,
     /// Identifies the rendering; part of a run's identity. Must change whenever a rendering changes.
     pub version: &'static str,
+    /// The tokens that it writes. Without one of them in the vocabulary, the template is of another model.
+    pub tokens: &'static [&'static str],
+    /// Ollama's rendering of the same text.
+    pub in_ollama: InOllama,
     /// Fails for conversations that the template cannot render.
     pub check: fn(&Conversation) -> Result<(), TemplateError>,
     /// Renders a conversation.
@@ -26,6 +30,23 @@ pub struct BuiltIn {
     pub history: Option<&'static BuiltIn>,
 }
 
+/// Ollama's rendering of a layout's text.
+#[derive(Debug)]
+pub enum InOllama {
+    /// By its own code of this name.
+    Code(&'static str),
+    /// By this Go template.
+    Template(fn() -> String),
+}
+
+impl BuiltIn {
+    /// Whether the layout writes what Ollama's code called `renderer` writes, which a model in its store names. `None`: Ollama chooses the
+    /// code by the architecture.
+    pub fn follows(&self, renderer: Option<&str>) -> bool {
+        matches!(self.in_ollama, InOllama::Code(name) if renderer.is_none_or(|found| found == name))
+    }
+}
+
 /// A piece of the rendered text.
 pub struct Piece<'a> {
     /// The text.
@@ -36,6 +57,8 @@ pub struct Piece<'a> {
     pub owner: Option<usize>,
     /// Whether the model generates it: text, calls, reasoning, and the end of its turn.
     pub written: bool,
+    /// Whether it is reasoning, or a mark of it.
+    pub thought: bool,
 }
 
 /// Pieces of text, in order.
@@ -56,7 +79,12 @@ impl<'a> Pieces<'a> {
         special: Special,
         written: bool,
     ) {
-        self.0.push(Piece { text: text.into(), special, owner, written });
+        self.0.push(Piece { text: text.into(), special, owner, written, thought: false });
+    }
+
+    /// Adds reasoning with its marks.
+    pub fn thought(&mut self, owner: Option<usize>, text: impl Into<Cow<'a, str>>, written: bool) {
+        self.0.push(Piece { text: text.into(), special: Special::Parse, owner, written, thought: true });
     }
 
     /// Adds text of the template itself, with control tokens.
@@ -86,10 +114,11 @@ pub(super) fn encode(
             Some(index) => {
                 let words_alone =
                     conversation.messages[index].role == Role::Assistant && train_on != TrainOn::All;
-                trained[index] && (piece.written || !words_alone)
+                let left_out = piece.thought && train_on == TrainOn::Answers;
+                trained[index] && (piece.written || !words_alone) && !left_out
             }
         };
-        rendered.push(&tokenizer.encode(&piece.text, piece.special), loss);
+        rendered.append(tokenizer, &piece.text, piece.special, loss);
     }
     rendered
 }

@@ -12,8 +12,8 @@ pub(super) struct Span {
     pub number: usize,
 }
 
-/// Encodes text with control tokens to ids and labels. `loss` is ascending and disjoint. Every sequence starts with `<bos>`,
-/// even if the text does not.
+/// Encodes text with control tokens to ids and labels. `loss` is ascending and disjoint. Where the file says that
+/// every sequence starts with a token, it does, even if the text does not.
 ///
 /// Every boundary must fall between two tokens. Then the ids equal those of the whole text, and also those of a program that
 /// encodes only the prompt and lets the model continue.
@@ -26,13 +26,13 @@ pub(super) fn spans(tokenizer: &Tokenizer, text: &str, loss: &[Span]) -> Result<
                 return Err(TemplateError::Mask { number: span.number, problem: joined(text, at) });
             }
         }
-        rendered.push(&tokenizer.encode(&text[done..span.bytes.start], Special::Parse), false);
-        rendered.push(&tokenizer.encode(&text[span.bytes.clone()], Special::Parse), true);
+        rendered.append(tokenizer, &text[done..span.bytes.start], Special::Parse, false);
+        rendered.append(tokenizer, &text[span.bytes.clone()], Special::Parse, true);
         done = span.bytes.end;
     }
-    rendered.push(&tokenizer.encode(&text[done..], Special::Parse), false);
-    if rendered.ids.first() != Some(&tokenizer.bos()) {
-        rendered.ids.insert(0, tokenizer.bos());
+    rendered.append(tokenizer, &text[done..], Special::Parse, false);
+    if let Some(bos) = tokenizer.bos().filter(|bos| rendered.ids.first() != Some(bos)) {
+        rendered.ids.insert(0, bos);
         rendered.labels.insert(0, crate::data::batch::IGNORE);
     }
     Ok(rendered)

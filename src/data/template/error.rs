@@ -57,12 +57,32 @@ pub enum TemplateError {
     },
     /// A template that is not valid Jinja.
     #[error(
-        "the chat template cannot be read: {0}; choose the model's built-in layout as data.template, or another file"
+        "the chat template{name} cannot be read: {problem}; choose the model's built-in layout as data.template, or another file"
     )]
-    Syntax(String),
+    Syntax {
+        /// The template's name, after a space. May be empty.
+        name: String,
+        /// The problem and its line.
+        problem: String,
+    },
     /// The template raises an error, or is faulty.
-    #[error("the chat template refuses the conversation: {0}")]
-    Refused(String),
+    #[error("the chat template{name} refuses the conversation: {problem}")]
+    Refused {
+        /// The template's name, after a space. May be empty.
+        name: String,
+        /// The problem and its line.
+        problem: String,
+    },
+    /// The template exceeds a limit on its work.
+    #[error(
+        "the chat template{name} was stopped: {problem}; choose the model's built-in layout as data.template, or another file"
+    )]
+    Stopped {
+        /// The template's name, after a space. May be empty.
+        name: String,
+        /// The limit and the line.
+        problem: String,
+    },
     /// A field that the template never reads.
     #[error(
         "the chat template never reads \"{0}\", so the sample would lose it; remove it from the data, or choose another data.template"
@@ -88,7 +108,7 @@ pub(super) fn check(
     let plain = |place: &dyn Fn() -> String, text: &str| {
         let mark =
             text.contains([GENERATION.0, GENERATION.1]).then_some("U+FDD0 (a marker, not a character)");
-        match tokenizer.find_special(text).or(mark) {
+        match tokenizer.find_control(text).or(mark) {
             None => Ok(()),
             Some(token) => Err(TemplateError::Special { place: place(), token: token.to_owned() }),
         }

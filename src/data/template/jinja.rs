@@ -9,7 +9,8 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehav
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::{Conversation, Message, Role, TemplateError, python};
+use super::{Conversation, Message, Role, TemplateError, guard, meter, python};
+use crate::data::caught::caught;
 use crate::data::tokenizer::Tokenizer;
 
 /// Markers around the output of a `{% generation %}` block: two Unicode noncharacters, which no text contains.
@@ -17,6 +18,12 @@ pub(super) const GENERATION: (char, char) = ('\u{fdd0}', '\u{fdd1}');
 
 /// Keys under which templates look for the assistant's reasoning.
 const THINKING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// The problem where the template engine panics, as it does on a `{% break %}` after the `{% else %}` of a loop.
+const FAILS: &str = "the template engine fails on it";
+
+/// Number of characters of a template's own message that errors show.
+const MAX_MESSAGE: usize = 500;
 
 /// Characters in front of a key that a template reads.
 const KEY: [char; 3] = ['\'', '"', '.'];
@@ -37,6 +44,12 @@ impl Date {
         (year + era * 400 + i64::from(month <= 2), month, day)
     }
 
+    /// `2026-09-05`.
+    pub(super) fn iso(self) -> String {
+        let (year, month, day) = self.civil();
+        format!("{year}-{month:02}-{day:02}")
+    }
+
     /// Day of the week; 0 is Sunday.
     pub(super) fn weekday(self) -> usize {
         (self.0 + 4).rem_euclid(7) as usize
@@ -46,6 +59,8 @@ impl Date {
 /// A compiled chat template. It can render from any thread.
 pub struct Jinja {
     env: Environment<'static>,
+    /// The name in errors, with a space before it.
+    name: String,
     source: Arc<str>,
     today: Date,
     generation: bool,
@@ -54,25 +69,34 @@ pub struct Jinja {
 impl Jinja {
     /// Compiles a template. `today`: the date that it may write.
     pub fn new(source: &str, today: Date) -> Result<Jinja, TemplateError> {
+        Jinja::named("", source, today)
+    }
+
+    /// Compiles a template. Errors of the template have `name`, which is that of its file.
+    pub fn named(name: &str, source: &str, today: Date) -> Result<Jinja, TemplateError> {
+        let name = if name.is_empty() { String::new() } else { format!(" {name}") };
+        let unreadable = |problem| TemplateError::Syntax { name: name.clone(), problem };
         let (compiled, generation) = generation_calls(source);
+        let compiled = guard::guard(&compiled).map_err(&unreadable)?;
         let mut env = Environment::new();
+        env.set_fuel(Some(meter::FUEL));
+        meter::install(&mut env);
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         env.set_syntax(syntax.expect("the usual delimiters"));
         env.set_undefined_behavior(UndefinedBehavior::Lenient);
         env.set_auto_escape_callback(|_| AutoEscape::None);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        env.set_formatter(|out, _, value| out.write_str(&python::display(value)).map_err(Error::from));
+        env.set_formatter(|out, _, value| out.write_str(&python::display(value)?).map_err(Error::from));
         env.add_filter("tojson", |value: Value, kwargs: Kwargs| python::tojson(&value, kwargs));
         env.add_filter("trim", |value: Value, chars: Option<String>| {
-            let text = python::display(&value);
-            match chars {
+            let text = python::display(&value)?;
+            Ok::<_, Error>(match chars {
                 Some(chars) => text.trim_matches(|c| chars.contains(c)).to_owned(),
                 None => python::strip(&text).to_owned(),
-            }
+            })
         });
         env.add_filter("string", |value: Value| python::display(&value));
-        env.add_filter("upper", |value: Value| python::display(&value).to_uppercase());
-        env.add_filter("lower", |value: Value| python::display(&value).to_lowercase());
+        env.add_filter("upper", |value: Value| python::display(&value).map(|text| text.to_uppercase()));
+        env.add_filter("lower", |value: Value| python::display(&value).map(|text| text.to_lowercase()));
         // In Python, strings and mappings are sequences too.
         let listed =
             |value: Value| matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map);
@@ -85,9 +109,10 @@ impl Jinja {
         });
         env.add_function("strftime_now", move |format: String| python::strftime(today, &format));
         env.add_function("generation__", generation_block);
-        env.add_template_owned("chat_template", compiled)
-            .map_err(|error| TemplateError::Syntax(message(&error)))?;
-        Ok(Jinja { env, source: source.into(), today, generation })
+        let added = caught(|| env.add_template_owned("chat_template", compiled));
+        let added = added.ok_or_else(|| unreadable(FAILS.into()))?;
+        added.map_err(|error| unreadable(message(&error)))?;
+        Ok(Jinja { env, name, source: source.into(), today, generation })
     }
 
     /// Whether the template marks the assistant's text with `{% generation %}`.
@@ -107,7 +132,7 @@ impl Jinja {
 
     pub(super) fn digest(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
-        hash.update(b"jinja 1\0");
+        hash.update(b"jinja 2\0");
         hash.update(self.source.as_bytes());
         if self.writes_date() {
             hash.update(self.today.0.to_le_bytes());
@@ -147,7 +172,6 @@ impl Jinja {
             return Err(TemplateError::Unused(key.clone()));
         }
         let named = |name: &'static str| tokenizer.id(name).map(|_| name);
-        let eos = named("<eos>").or_else(|| named("<turn|>"));
         let mut variables: Map<String, Json> = conversation.kwargs.clone();
         if conversation.thinks() {
             variables.insert("enable_thinking".into(), true.into());
@@ -160,14 +184,31 @@ impl Jinja {
             tools => Value::from(Serde(tools)),
             documents => Value::from(()),
             add_generation_prompt,
-            bos_token => tokenizer.spec().bos,
-            eos_token => eos,
+            bos_token => tokenizer.bos_token(),
+            eos_token => tokenizer.eos_token(),
             unk_token => named("<unk>"),
             pad_token => named("<pad>"),
             ..variables
         };
         let template = self.env.get_template("chat_template").expect("the only template was added");
-        template.render(context).map_err(|error| TemplateError::Refused(message(&error)))
+        meter::start(messages.iter().chain(&conversation.tools).map(meter::size).sum());
+        let fails = || self.stopped(FAILS.into());
+        let rendered = caught(|| template.render_captured(context)).ok_or_else(fails)?;
+        let rendered = rendered.map_err(|error| self.failed(&error))?;
+        meter::ended(rendered.state());
+        Ok(rendered.into_output())
+    }
+
+    fn failed(&self, error: &Error) -> TemplateError {
+        match meter::exceeded(error) {
+            Some(limit) => self.stopped(limit.to_owned() + &line(error)),
+            None => TemplateError::Refused { name: self.name.clone(), problem: message(error) },
+        }
+    }
+
+    /// The error for a limit that renderings exceed.
+    pub(super) fn stopped(&self, problem: String) -> TemplateError {
+        TemplateError::Stopped { name: self.name.clone(), problem }
     }
 
     /// Whether the template contains `word` as a whole word, preceded by one of the characters in `behind` unless that is
@@ -226,8 +267,16 @@ impl Jinja {
 
 /// The error's message with the line of the template.
 fn message(error: &Error) -> String {
-    let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
-    format!("{}{line}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
+    let mut text = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE) {
+        text.replace_range(end.., "…");
+    }
+    text + &line(error)
+}
+
+/// The line of the template, as the end of a message.
+fn line(error: &Error) -> String {
+    error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"))
 }
 
 /// Replaces transformers' own tag `{% generation %}` by the call of a function, which keeps the tag's whitespace control.
@@ -254,5 +303,5 @@ fn generation_calls(source: &str) -> (String, bool) {
 fn generation_block(state: &mut State, kwargs: Kwargs) -> Result<String, Error> {
     let caller: Value = kwargs.get("caller")?;
     let body = caller.call(state, &[])?;
-    Ok(format!("{}{}{}", GENERATION.0, python::display(&body), GENERATION.1))
+    Ok(format!("{}{}{}", GENERATION.0, python::display(&body)?, GENERATION.1))
 }

@@ -6,8 +6,11 @@
 mod built_in;
 mod encode;
 mod error;
+mod go;
+mod guard;
 mod jinja;
 mod masks;
+mod meter;
 mod python;
 mod reply;
 
@@ -17,10 +20,11 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::data::batch::IGNORE;
-use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer::{Special, Tokenizer};
 
-pub use built_in::{BuiltIn, Piece, Pieces};
+pub use built_in::{BuiltIn, InOllama, Piece, Pieces};
 pub use error::TemplateError;
+pub use go::{Comparison, Difference, GoError, GoTemplate};
 pub use jinja::{Date, Jinja};
 pub(crate) use python::float;
 pub use reply::{Part, ReplyParts, ReplySyntax};
@@ -137,10 +141,12 @@ impl Conversation {
     }
 
     /// Which messages have loss.
-    fn trained(&self, train_on: TrainOn) -> Vec<bool> {
+    pub(crate) fn trained(&self, train_on: TrainOn) -> Vec<bool> {
         let last = self.messages.iter().rposition(|m| m.role == Role::Assistant);
         let default = |(index, message): (usize, &Message)| match train_on {
-            TrainOn::Assistant => message.role == Role::Assistant && index >= self.trained_from,
+            TrainOn::Assistant | TrainOn::Answers => {
+                message.role == Role::Assistant && index >= self.trained_from
+            }
             TrainOn::LastAssistant => Some(index) == last && index >= self.trained_from,
             TrainOn::All => true,
         };
@@ -155,6 +161,8 @@ pub enum TrainOn {
     /// Every message of the assistant: its text and its end token.
     #[default]
     Assistant,
+    /// Like `Assistant`, without reasoning.
+    Answers,
     /// The assistant's last message only.
     LastAssistant,
     /// Everything, including the template's own text.
@@ -173,10 +181,11 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// Appends tokens, all with or all without loss.
-    fn push(&mut self, ids: &[u32], loss: bool) {
-        self.labels.extend(ids.iter().map(|&id| if loss { id as i32 } else { IGNORE }));
-        self.ids.extend(ids);
+    /// Appends the tokens of `text`, all with or all without loss.
+    fn append(&mut self, tokenizer: &Tokenizer, text: &str, special: Special, loss: bool) {
+        let before = self.ids.len();
+        tokenizer.append(text, special, &mut self.ids);
+        self.labels.extend(self.ids[before..].iter().map(|&id| if loss { id as i32 } else { IGNORE }));
     }
 }
 
@@ -207,8 +216,16 @@ impl Template {
             }
             Template::Jinja(jinja) => {
                 let (text, loss) = masks::masks(jinja, tokenizer, conversation, &trained, train_on)?;
-                let shows = |m: &Message| text.contains(m.content.trim()) && text.contains(m.thinking.trim());
-                let left_out = !conversation.messages.iter().all(shows);
+                // Texts are looked for behind those before them first, so that the time grows with their length alone.
+                let mut at = 0;
+                let mut shows = |part: &str| match text[at..].find(part.trim()) {
+                    Some(found) => {
+                        at += found;
+                        true
+                    }
+                    None => text.contains(part.trim()),
+                };
+                let left_out = !conversation.messages.iter().all(|m| shows(&m.thinking) && shows(&m.content));
                 Ok(Rendered { left_out, ..encode::spans(tokenizer, &text, &loss)? })
             }
         }

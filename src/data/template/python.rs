@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::jinja::Date;
+use super::meter;
 
 /// Python writes numbers from this power of ten on with an exponent.
 const EXPONENT: i32 = 16;
@@ -30,16 +31,22 @@ fn python_float(x: f64) -> String {
 }
 
 /// `str(value)`: the output of `{{ value }}`.
-pub(super) fn display(value: &Value) -> String {
-    match value.kind() {
+pub(super) fn display(value: &Value) -> Result<String, Error> {
+    let text = match value.kind() {
         ValueKind::String => value.as_str().unwrap_or_default().to_owned(),
         ValueKind::Undefined => String::new(),
-        _ => repr(value),
-    }
+        _ => return repr(value, 0),
+    };
+    meter::charge(text.len())?;
+    Ok(text)
 }
 
-fn repr(value: &Value) -> String {
-    match value.kind() {
+fn repr(value: &Value, depth: usize) -> Result<String, Error> {
+    meter::check_depth(depth)?;
+    let list = |items: Vec<Value>, each: &dyn Fn(&Value) -> Result<String, Error>| {
+        Ok::<_, Error>(items.iter().map(each).collect::<Result<Vec<_>, _>>()?.join(", "))
+    };
+    let text = match value.kind() {
         ValueKind::Undefined => "Undefined".into(),
         ValueKind::None => "None".into(),
         ValueKind::Bool => (if value.is_true() { "True" } else { "False" }).into(),
@@ -47,13 +54,17 @@ fn repr(value: &Value) -> String {
             python_float(f64::try_from(value.clone()).unwrap_or(f64::NAN))
         }
         ValueKind::String => quoted(value.as_str().unwrap_or_default()),
-        ValueKind::Seq => format!("[{}]", items(value).iter().map(repr).collect::<Vec<_>>().join(", ")),
+        ValueKind::Seq => format!("[{}]", list(items(value), &|item| repr(item, depth + 1))?),
         ValueKind::Map => {
-            let entry = |key: &Value| format!("{}: {}", repr(key), repr(&member(value, key)));
-            format!("{{{}}}", items(value).iter().map(entry).collect::<Vec<_>>().join(", "))
+            let entry = |key: &Value| {
+                Ok(format!("{}: {}", repr(key, depth + 1)?, repr(&member(value, key), depth + 1)?))
+            };
+            format!("{{{}}}", list(items(value), &entry)?)
         }
         _ => value.to_string(),
-    }
+    };
+    meter::charge(text.len() + meter::PER_VALUE)?;
+    Ok(text)
 }
 
 /// A string as Python prints it inside a list.
@@ -111,6 +122,8 @@ struct Json {
 
 impl Json {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        meter::check_depth(depth)?;
+        let before = self.out.len();
         match value.kind() {
             ValueKind::None => self.out += "null",
             ValueKind::Bool => self.out += if value.is_true() { "true" } else { "false" },
@@ -127,7 +140,7 @@ impl Json {
                     keys.sort();
                 }
                 self.list('{', '}', keys.len(), depth, |json, i| {
-                    json.string(&display(&keys[i]));
+                    json.string(&display(&keys[i])?);
                     json.out += &json.colon.clone();
                     json.write(&member(value, &keys[i]), depth + 1)
                 })?;
@@ -137,7 +150,7 @@ impl Json {
                 return Err(Error::new(ErrorKind::InvalidOperation, problem));
             }
         }
-        Ok(())
+        meter::charge(self.out.len() - before + meter::PER_VALUE)
     }
 
     fn list(
@@ -153,21 +166,23 @@ impl Json {
             if i > 0 {
                 self.out += &self.comma.clone();
             }
-            self.line(depth);
+            self.line(depth)?;
             item(self, i)?;
         }
         if len > 0 {
-            self.line(depth - 1);
+            self.line(depth - 1)?;
         }
         self.out.push(close);
         Ok(())
     }
 
-    fn line(&mut self, depth: usize) {
+    fn line(&mut self, depth: usize) -> Result<(), Error> {
         if let Some(indent) = &self.indent {
+            meter::charge(indent.len() * depth)?;
             self.out.push('\n');
             self.out += &indent.repeat(depth);
         }
+        Ok(())
     }
 
     fn string(&mut self, text: &str) {
@@ -215,6 +230,7 @@ pub(super) fn strftime(date: Date, format: &str) -> Result<String, Error> {
         "December",
     ];
     const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+    meter::charge(format.len().saturating_mul(10))?; // a weekday is the longest
     let (year, month, day) = date.civil();
     let (month_name, day_name) = (MONTHS[month as usize - 1], DAYS[date.weekday()]);
     let mut out = String::new();
@@ -233,7 +249,7 @@ pub(super) fn strftime(date: Date, format: &str) -> Result<String, Error> {
             Some('b' | 'h') => out += &month_name[..3],
             Some('A') => out += day_name,
             Some('a') => out += &day_name[..3],
-            Some('F') => out += &format!("{year}-{month:02}-{day:02}"),
+            Some('F') => out += &date.iso(),
             Some('H' | 'M' | 'S') => out += "00",
             Some('%') => out.push('%'),
             other => {

@@ -1,96 +1,91 @@
 //! Encoding text to token ids.
 
-use tokenizers::Model;
-
-use super::{Special, Tokenizer};
+use super::{Merger, Special, Tokenizer};
 
 impl Tokenizer {
-    /// Token ids of `text`, without `<bos>`.
+    /// Token ids of `text`, without the token that starts a sequence.
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         let mut ids = Vec::new();
-        let mut rest = text;
-        if special == Special::Parse {
-            while let Some((at, token, id)) = self.next_special(rest) {
-                self.encode_plain(&rest[..at], &mut ids);
-                ids.push(id);
-                rest = &rest[at + token.len()..];
-            }
-        }
-        self.encode_plain(rest, &mut ids);
+        self.append(text, special, &mut ids);
         ids
+    }
+
+    /// Appends the ids of `text` to the ids of the text before it.
+    pub fn append(&self, text: &str, special: Special, ids: &mut Vec<u32>) {
+        let mut begins = ids.last().is_none_or(|&id| self.is_special(id));
+        let specials = if special == Special::Parse { &self.specials } else { &self.added };
+        let mut rest = text;
+        while let Some((at, token, id)) = specials.next(rest) {
+            self.encode_plain(&rest[..at], begins, ids);
+            ids.push(id);
+            rest = &rest[at + token.len()..];
+            begins = true;
+        }
+        self.encode_plain(rest, begins, ids);
     }
 
     /// The first control token in `text`, if any.
     pub fn find_special(&self, text: &str) -> Option<&str> {
-        self.next_special(text).map(|(_, token, _)| token)
+        self.specials.next(text).map(|(_, token, _)| token)
     }
 
-    /// Whether a token of the whole text spans byte `at`. The two halves, encoded separately, then have different ids than the
-    /// whole text.
+    /// The first token in `text` that only a template may write, if any. A vocabulary's further added tokens, such as `<think>`,
+    /// are tokens wherever they stand: every program parses them in any text.
+    pub fn find_control(&self, text: &str) -> Option<&str> {
+        self.control.next(text).map(|(_, token, _)| token)
+    }
+
+    /// Whether a token of the whole text spans byte `at`. The two halves, encoded one after the other, then have different ids
+    /// than the whole text.
     pub fn joins_at(&self, text: &str, at: usize) -> bool {
         let (left, right) = text.split_at(at);
-        let (Some(before), Some(after)) = (left.chars().next_back(), right.chars().next()) else {
+        if left.is_empty() || right.is_empty() {
             return false;
+        }
+        // The longest stretch that contains every token that could span `at`.
+        let (start, end) = match &self.merger {
+            Merger::Lines(_) => {
+                let newline = left.ends_with('\n');
+                if newline != right.starts_with('\n') {
+                    return false; // a run of newlines is a separate piece
+                }
+                let edge = |c: char| (c == '\n') != newline;
+                let start =
+                    left.rfind(edge).map_or(0, |at| at + left[at..].chars().next().map_or(0, char::len_utf8));
+                (start, at + right.find(edge).unwrap_or(right.len()))
+            }
+            Merger::ByteLevel(_) | Merger::Scores(_) => match self.between_specials(text, at) {
+                Some(stretch) => stretch,
+                None => return true,
+            },
         };
-        let newline = before == '\n';
-        if newline != (after == '\n') {
-            return false; // a run of newlines is a separate piece
+        if [start, end].contains(&at) {
+            return false;
         }
-        // The longest stretch without such a boundary contains every token that could span `at`.
-        let edge = |c: char| (c == '\n') != newline;
-        let start = left.rfind(edge).map_or(0, |at| at + left[at..].chars().next().map_or(0, char::len_utf8));
-        let (left, right) = (&left[start..], &right[..right.find(edge).unwrap_or(right.len())]);
-        let halves = [self.encode(left, Special::Parse), self.encode(right, Special::Parse)].concat();
-        self.encode(&text[start..at + right.len()], Special::Parse) != halves
+        let mut halves = self.encode(&text[start..at], Special::Parse);
+        self.append(&text[at..end], Special::Parse, &mut halves);
+        self.encode(&text[start..end], Special::Parse) != halves
     }
 
-    /// The leftmost control token in `text`, the longest one if several start there: its position, text and id.
-    fn next_special(&self, text: &str) -> Option<(usize, &str, u32)> {
-        let bytes = text.as_bytes();
-        let starts = bytes.iter().enumerate().filter(|(_, byte)| self.special_starts[usize::from(**byte)]);
-        starts.map(|(at, _)| at).find_map(|at| {
-            self.specials
-                .iter()
-                .find(|(token, _)| bytes[at..].starts_with(token.as_bytes()))
-                .map(|(token, id)| (at, token.as_str(), *id))
-        })
+    /// The stretch of `text` around byte `at` without control tokens; `None` if a control token spans `at`.
+    fn between_specials(&self, text: &str, at: usize) -> Option<(usize, usize)> {
+        let mut start = 0;
+        while let Some((found, token, _)) = self.specials.next(&text[start..]) {
+            let (from, to) = (start + found, start + found + token.len());
+            match () {
+                () if to <= at => start = to,
+                () if from >= at => return Some((start, from)),
+                () => return None,
+            }
+        }
+        Some((start, text.len()))
     }
 
-    fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) {
-        let mut rest = text;
-        while let Some(first) = rest.chars().next() {
-            let newlines = first == '\n';
-            let end = rest.find(|c| (c == '\n') != newlines).unwrap_or(rest.len());
-            let (piece, tail) = rest.split_at(end);
-            rest = tail;
-            if let Some(id) = self.bpe.token_to_id(piece).filter(|_| newlines) {
-                ids.push(id);
-                continue;
-            }
-            let line = piece.replace(' ', "▁");
-            let mut start = 0;
-            for at in word_starts(&line).filter(|&at| !self.crossed(&line, at)) {
-                self.encode_word(&line[start..at], ids);
-                start = at;
-            }
-            self.encode_word(&line[start..], ids);
+    fn encode_plain(&self, text: &str, begins: bool, ids: &mut Vec<u32>) {
+        match &self.merger {
+            Merger::Lines(lines) => lines.encode(text, ids),
+            Merger::ByteLevel(bytes) => bytes.encode(text, ids),
+            Merger::Scores(scores) => scores.encode(text, begins, ids),
         }
     }
-
-    /// Whether a token may span byte `at` of a line.
-    fn crossed(&self, line: &str, at: usize) -> bool {
-        let Some(crossing) = &self.crossing else { return true };
-        let line = line.as_bytes();
-        crossing.iter().any(|(token, k)| at >= *k && line[at - k..].starts_with(token.as_bytes()))
-    }
-
-    fn encode_word(&self, word: &str, ids: &mut Vec<u32>) {
-        let tokens = self.bpe.tokenize(word);
-        ids.extend(tokens.expect("every byte has a token").iter().map(|token| token.id));
-    }
-}
-
-/// Positions where `▁` follows another character.
-pub(super) fn word_starts(text: &str) -> impl Iterator<Item = usize> {
-    text.match_indices('▁').map(|(at, _)| at).filter(move |&at| at > 0 && !text[..at].ends_with('▁'))
 }

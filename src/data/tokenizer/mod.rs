@@ -1,35 +1,43 @@
-//! Tokenizers: byte-pair merges over characters with byte fallback, built from the metadata of a GGUF file.
+//! Tokenizers, built from the metadata of a GGUF file.
 //!
-//! A space becomes `▁` (U+2581); no prefix is added to a text. As in llama.cpp's pre-tokenizer `[^\n]+|[\n]+`, a run of
-//! newlines is a separate piece, which is looked up as a whole before any merge. Decoding restores the encoded text, with one
-//! exception: a literal `▁` becomes a space, because the vocabulary cannot distinguish the two.
-//!
-//! Almost no token has a space after another character, so text is merged word by word. That gives the same ids as merging
-//! whole lines, and words can be cached.
+//! A family's constants say which of the three kinds its files have ([`Kind`]): `lines`, `byte_level` or `scores`. Decoding
+//! restores the encoded text, with two exceptions: where a space is `▁`, a literal `▁` becomes a space, because the vocabulary
+//! cannot distinguish the two; and where the published tokenizer composes characters (NFC), they stay composed.
 
+mod byte_level;
 mod data;
 mod encode;
+mod lines;
+mod pre_tokenizer;
+mod scores;
+mod specials;
 mod stream;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
-use tokenizers::Model;
-use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 
-pub use data::{TokenizerData, TokenizerError, TokenizerSpec};
+pub use data::{END_NAMES, Kind, TokenizerData, TokenizerError, TokenizerSpec};
 pub use stream::DecodeStream;
 
+use byte_level::{ByteLevel, bytes_of};
 use data::{check, digest};
-use encode::word_starts;
+use lines::Lines;
+use pre_tokenizer::PreTokenizer;
+use scores::Scores;
+use specials::Specials;
 
+/// GGUF's token type for the unknown token (`LLAMA_TOKEN_TYPE_UNKNOWN`).
+const UNKNOWN: i32 = 2;
 /// GGUF's token type for control tokens (`LLAMA_TOKEN_TYPE_CONTROL`).
 const CONTROL: i32 = 3;
 /// GGUF's token type for tokens added by the user (`LLAMA_TOKEN_TYPE_USER_DEFINED`), such as channel and tool tokens.
 const USER_DEFINED: i32 = 4;
+/// GGUF's token type for byte tokens (`LLAMA_TOKEN_TYPE_BYTE`).
+const BYTE: i32 = 6;
 /// Number of words in each thread's cache.
 const CACHED_WORDS: usize = 1 << 16;
-/// Largest number of tokens that cross a space. With more, whole lines are merged.
-const MOST_CROSSING: usize = 64;
 
 /// Whether the text of a control token becomes that token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,20 +48,32 @@ pub enum Special {
     Plain,
 }
 
+/// Merges the text between control tokens.
+enum Merger {
+    Lines(Box<Lines>),
+    ByteLevel(Box<ByteLevel>),
+    Scores(Box<Scores>),
+}
+
 /// Converts text to token ids and back.
 pub struct Tokenizer {
-    bpe: BPE,
+    merger: Merger,
     tokens: Vec<String>,
-    /// Control tokens, longest first.
-    specials: Vec<(String, u32)>,
-    /// Whether a control token starts with this byte.
-    special_starts: [bool; 256],
-    /// Tokens that cross a space, with the position of the space: only these can join two words. `None` if there are too many.
-    crossing: Option<Vec<(String, usize)>>,
-    byte_ids: [u32; 256],
+    ids: HashMap<String, u32>,
+    /// Tokens that a template's text contains: control tokens and added tokens.
+    specials: Specials,
+    /// Tokens that a message must not contain.
+    control: Specials,
+    /// Tokens that are parsed in every text.
+    added: Specials,
+    /// Whether the token is one of `specials`, `[V]`.
+    is_special: Vec<bool>,
     spec: &'static TokenizerSpec,
-    bos: u32,
-    turn_start: u32,
+    /// The file's first token of a sequence.
+    bos: Option<u32>,
+    adds_bos: bool,
+    /// The file's `eos_token_id`.
+    eos_token: Option<u32>,
     turn_end: u32,
     eos: Vec<u32>,
     digest: [u8; 32],
@@ -62,60 +82,71 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Builds the tokenizer. Fails if the data are damaged or do not fit the family.
     pub fn new(data: TokenizerData, spec: &'static TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
-        check(&data, spec)?;
-        let ids = || data.tokens.iter().zip(0u32..).map(|(token, id)| (token.clone(), id)).collect::<Vocab>();
-        let (digest, (vocab, merges)) =
-            rayon::join(|| digest(&data), || rayon::join(ids, || split_merges(&data.tokens, &data.merges)));
-        let TokenizerData { tokens, token_types, bos, mut eos, .. } = data;
-        let bpe = BPE::builder()
-            .vocab_and_merges(vocab, merges?)
-            .byte_fallback(true)
-            .cache_capacity(CACHED_WORDS)
-            .build()
-            .map_err(|error| TokenizerError::Merges(error.to_string()))?;
-
-        let id_of =
-            |token: &str| bpe.token_to_id(token).ok_or_else(|| TokenizerError::Missing(token.to_owned()));
-        let mut byte_ids = [0; 256];
-        for (byte, id) in byte_ids.iter_mut().enumerate() {
-            *id = id_of(&format!("<0x{byte:02X}>"))?;
+        // Longer than 60 lines: each table of the tokenizer follows from those before it.
+        let kind = check(&data, spec)?;
+        let pre = data.pre.as_deref().and_then(PreTokenizer::named);
+        let merger = || {
+            Ok(match kind {
+                Kind::Lines => Merger::Lines(Lines::new(&data)?.into()),
+                Kind::ByteLevel => {
+                    Merger::ByteLevel(ByteLevel::new(&data, pre.expect("checked above"))?.into())
+                }
+                Kind::Scores => Merger::Scores(Scores::new(&data)?.into()),
+            })
+        };
+        let by_text = || -> HashMap<String, u32> {
+            (0u32..).zip(&data.tokens).map(|(id, t)| (t.clone(), id)).collect()
+        };
+        let (digest, (merger, ids)) = rayon::join(|| digest(&data, kind), || rayon::join(merger, by_text));
+        let merger = merger?;
+        if let Some(name) = spec.required.iter().find(|name| !ids.contains_key(**name)) {
+            return Err(TokenizerError::Missing((*name).to_owned()));
         }
-        let (turn_start, turn_end) = (id_of(spec.turn_start)?, id_of(spec.turn_end)?);
-        eos.extend(spec.end_names.iter().filter_map(|name| bpe.token_to_id(name)));
+        let adds_bos = data.add_bos.unwrap_or(match kind {
+            Kind::Lines | Kind::Scores => true,
+            Kind::ByteLevel => pre.is_some_and(|pre| pre.adds_bos),
+        });
+        let turn_end = turn_end(&data, spec, &ids).ok_or(TokenizerError::NoEnd)?;
+        let ends = spec.end_names.iter().filter_map(|name| ids.get(*name)).copied();
+        let mut eos: Vec<u32> = data.eos.into_iter().chain(ends).chain([turn_end]).collect();
         eos.sort_unstable();
         eos.dedup();
 
-        let mut specials: Vec<(String, u32)> = (0u32..)
-            .zip(tokens.iter().zip(&token_types))
-            .filter(|(id, (token, kind))| {
-                // Some converters mark `<eos>` NORMAL. llama.cpp also makes every end token a control token.
-                let named = [bos, turn_start].contains(id) || eos.contains(id);
-                !token.is_empty() && (named || matches!(**kind, CONTROL | USER_DEFINED))
-            })
-            .map(|(id, (token, _))| (token.clone(), id))
-            .collect();
-        specials.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.1.cmp(&b.1)));
-        let mut special_starts = [false; 256];
-        specials.iter().for_each(|(token, _)| special_starts[usize::from(token.as_bytes()[0])] = true);
-        let crossing: Vec<(String, usize)> = tokens
-            .iter()
-            .flat_map(|token| word_starts(token).map(|at| (token.clone(), at)))
-            .take(MOST_CROSSING + 1)
-            .collect();
-        let crossing = Some(crossing).filter(|crossing| crossing.len() <= MOST_CROSSING);
+        // Some converters mark `<eos>` NORMAL. llama.cpp also makes every end token a control token.
+        let named: Vec<u32> =
+            spec.control.iter().chain(spec.required).filter_map(|name| ids.get(*name)).copied().collect();
+        let is_named =
+            |id: u32| data.bos == Some(id) || named.contains(&id) || eos.binary_search(&id).is_ok();
+        let is_control = |id: u32, kind: i32| is_named(id) || kind == CONTROL;
+        let is_added = |id: u32, kind: i32| kind == USER_DEFINED && !is_named(id);
+        let of = |wanted: &dyn Fn(u32, i32) -> bool| {
+            let all = (0u32..).zip(data.tokens.iter().zip(&data.token_types));
+            // A file may spell the spaces of added tokens as in SentencePiece.
+            let text =
+                |token: &String| if kind == Kind::Scores { token.replace('▁', " ") } else { token.clone() };
+            Specials::new(
+                all.filter(|(id, (_, kind))| wanted(*id, **kind)).map(|(id, (token, _))| (text(token), id)),
+            )
+        };
+        // Gemma 4's added tokens are its marks of reasoning and calls, which a message must not contain either.
+        let apart = kind != Kind::Lines;
+        let either = |id, kind| is_control(id, kind) || is_added(id, kind);
+        let is_special = (0u32..).zip(&data.token_types).map(|(id, kind)| either(id, *kind)).collect();
         Ok(Tokenizer {
-            bpe,
-            tokens,
-            specials,
-            special_starts,
-            crossing,
-            byte_ids,
+            specials: of(&either),
+            control: if apart { of(&is_control) } else { of(&either) },
+            added: of(&|id, kind| apart && is_added(id, kind)),
+            is_special,
+            merger,
+            ids,
             spec,
-            bos,
-            turn_start,
+            bos: data.bos,
+            adds_bos: adds_bos && data.bos.is_some(),
+            eos_token: data.eos_token,
             turn_end,
             eos,
             digest,
+            tokens: data.tokens,
         })
     }
 
@@ -132,23 +163,34 @@ impl Tokenizer {
         let Some(token) = self.tokens.get(id as usize) else {
             return Cow::Borrowed("\u{FFFD}".as_bytes());
         };
-        if let Some(byte) = byte_of(token).filter(|&byte| self.byte_ids[byte as usize] == id) {
-            Cow::Owned(vec![byte])
-        } else if token.contains('▁') {
-            Cow::Owned(token.replace('▁', " ").into_bytes())
-        } else {
-            Cow::Borrowed(token.as_bytes())
+        let spelled = Cow::Borrowed(token.as_bytes());
+        if let Merger::ByteLevel(_) = self.merger {
+            let merged = (!self.is_special(id)).then(|| bytes_of(token)).flatten();
+            return merged.map_or(spelled, Cow::Owned);
+        }
+        match byte_of(token) {
+            Some(byte) if self.ids.get(token) == Some(&id) => Cow::Owned(vec![byte]),
+            _ if token.contains('▁') => Cow::Owned(token.replace('▁', " ").into_bytes()),
+            _ => spelled,
         }
     }
 
-    /// Id of the token that starts every sequence.
-    pub fn bos(&self) -> u32 {
-        self.bos
+    /// Id of the token that starts every sequence; `None` if sequences start with the text itself.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos.filter(|_| self.adds_bos)
     }
 
-    /// Id of the token that starts a turn.
-    pub fn turn_start(&self) -> u32 {
-        self.turn_start
+    /// Spelling of the file's first token of a sequence, which templates call `bos_token`.
+    pub fn bos_token(&self) -> Option<&str> {
+        self.bos.map(|id| &*self.tokens[id as usize])
+    }
+
+    /// Spelling of the file's last token of a sequence, which templates call `eos_token`.
+    pub fn eos_token(&self) -> Option<&str> {
+        match self.merger {
+            Merger::Lines(_) => Some(&*self.tokens[self.end_of_text() as usize]),
+            _ => self.eos_token.map(|id| &*self.tokens[id as usize]),
+        }
     }
 
     /// Id of the token that ends a turn.
@@ -163,7 +205,7 @@ impl Tokenizer {
 
     /// Id of the token that ends a text; if the vocabulary has none, of the token that ends a turn.
     pub fn end_of_text(&self) -> u32 {
-        self.id(self.spec.end_of_text).unwrap_or(self.turn_end)
+        self.spec.end_of_text.iter().find_map(|name| self.id(name)).unwrap_or(self.turn_end)
     }
 
     /// The constants of the family's tokenizers.
@@ -183,8 +225,27 @@ impl Tokenizer {
 
     /// The id of a token by its exact spelling.
     pub fn id(&self, token: &str) -> Option<u32> {
-        self.bpe.token_to_id(token)
+        self.ids.get(token).copied()
     }
+
+    /// Whether the token is a control token, or one that the vocabulary adds to merged ones.
+    fn is_special(&self, id: u32) -> bool {
+        self.is_special.get(id as usize).copied().unwrap_or(false)
+    }
+}
+
+/// The token that ends a turn. An instruction-tuned model's file names it; a base model's file names the end of a text.
+fn turn_end(data: &TokenizerData, spec: &TokenizerSpec, ids: &HashMap<String, u32>) -> Option<u32> {
+    let ends_text = |id: &u32| spec.end_of_text.contains(&&*data.tokens[*id as usize]);
+    let named = || spec.turn_end.iter().find_map(|name| ids.get(*name)).copied();
+    data.eot.or(data.eos_token.filter(|id| !ends_text(id))).or_else(named).or(data.eos_token)
+}
+
+/// A byte-pair encoder with the vocabulary and merges of a file.
+fn builder(data: &TokenizerData) -> Result<BpeBuilder, TokenizerError> {
+    let ids = || (0u32..).zip(&data.tokens).map(|(id, token)| (token.clone(), id)).collect::<Vocab>();
+    let (vocab, merges) = rayon::join(ids, || split_merges(&data.tokens, &data.merges));
+    Ok(BPE::builder().vocab_and_merges(vocab, merges?))
 }
 
 /// Splits merges into pairs. Fails for a pair longer than every token, which would overrun the `tokenizers` crate's buffer.
@@ -197,6 +258,11 @@ fn split_merges(tokens: &[String], merges: &[String]) -> Result<Vec<(String, Str
         _ => Err(TokenizerError::Merge { index, found: merge.clone() }),
     };
     merges.iter().enumerate().map(split).collect()
+}
+
+/// The spelling of a byte token.
+fn byte_token(byte: u8) -> String {
+    format!("<0x{byte:02X}>")
 }
 
 /// The byte that a token spelled `<0xHH>` represents.

@@ -83,8 +83,9 @@ fn layers(keys: &Keys, count: usize) -> Result<(Vec<LayerConfig>, Option<usize>)
             post_norms: true,
             activation: Activation::Gelu,
             experts,
-            expert_scales: expert_scales(keys.gguf, i, experts),
+            expert_scales: expert_scales(keys.gguf, i, experts)?,
             experts_split: !has("ffn_gate_up_exps") && has("ffn_gate_exps"),
+            ..LayerConfig::default()
         });
     }
     Ok((layers, full_kind.map(|full| full.head_size)))
@@ -149,10 +150,11 @@ fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
     Ok(Some(Experts { count, used, width: keys.size("expert_feed_forward_length", WIDEST)? }))
 }
 
-/// The factors on the experts' outputs. The check of all tensors reports a missing or damaged one.
-fn expert_scales(gguf: &Gguf, layer: usize, experts: Option<Experts>) -> Vec<f32> {
-    let Some(Experts { count, .. }) = experts else { return Vec::new() };
-    read_vector(gguf, &format!("blk.{layer}.ffn_down_exps.scale"), count).unwrap_or_default()
+/// The factors on the experts' outputs; none in dense models.
+fn expert_scales(gguf: &Gguf, layer: usize, experts: Option<Experts>) -> Result<Vec<f32>, Error> {
+    let scales = experts
+        .map(|Experts { count, .. }| read_vector(gguf, &format!("blk.{layer}.ffn_down_exps.scale"), count));
+    scales.unwrap_or_else(|| Ok(Vec::new()))
 }
 
 /// The shape that all sliding layers share, or all full layers.

@@ -7,8 +7,10 @@ mod shapes;
 pub mod template;
 mod tools;
 
+pub(super) use reply::call;
+
 use super::{Family, SamplingDefaults};
-use crate::data::tokenizer::TokenizerSpec;
+use crate::data::tokenizer::{Kind, TokenizerSpec};
 
 /// `general.architecture`.
 const NAME: &str = "gemma4";
@@ -36,12 +38,13 @@ pub static FAMILY: Family = Family {
 
 /// The tokenizer. Source: llama.cpp's pre-tokenizer `gemma4` (`[^\\n]+|[\\n]+`).
 pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
-    models: &[("gemma4", "llama.cpp"), ("llama", "Ollama")],
+    models: &[("gemma4", Kind::Lines, "llama.cpp"), ("llama", Kind::Lines, "Ollama")],
     pre: "gemma4",
     bos: "<bos>",
-    end_of_text: "<eos>",
-    turn_start: "<|turn>",
-    turn_end: "<turn|>",
+    end_of_text: &["<eos>"],
+    required: &["<|turn>", "<turn|>"],
+    turn_end: &["<turn|>"],
+    control: &[],
     // llama.cpp takes these as end of generation, where present.
     end_names: &["<eos>", "<turn|>", "<|tool_response>"],
     reply: &reply::SYNTAX,

@@ -1,4 +1,4 @@
-//! How replies mark thoughts and function calls.
+//! Marks of thoughts and function calls in replies.
 //!
 //! ```text
 //! <|channel>thought\n…\n<channel|>words<|tool_call>call:NAME{key:<|"|>text<|"|>,number:1}<tool_call|>
@@ -12,31 +12,37 @@ use crate::data::template::{ReplySyntax, ToolCall};
 pub(super) static SYNTAX: ReplySyntax = ReplySyntax {
     thought: ("<|channel>", "<channel|>"),
     thought_name: "thought\n",
-    call: ("<|tool_call>", "<tool_call|>"),
-    parse_call: call,
+    calls: &[("<|tool_call>", "<tool_call|>")],
+    headers: &[],
+    bare_call: "",
+    spaced: false,
+    parse_calls: |text, _| call(text, QUOTE).into_iter().collect(),
 };
 
 /// Deepest nesting of lists and objects in arguments.
 const DEPTH: usize = 32;
 
-/// `call:NAME{…}`.
-fn call(text: &str) -> Option<ToolCall> {
+/// `call:NAME{…}`, with strings between two `quote`.
+pub(in crate::families) fn call(text: &str, quote: &'static str) -> Option<ToolCall> {
     let (name, _) = text.trim().strip_prefix("call:")?.split_once('{')?;
-    let mut rest = Rest(text[text.find('{')?..].trim());
+    let mut rest = Rest { text: text[text.find('{')?..].trim(), quote };
     let arguments = rest.object(DEPTH)?;
     let name = name.trim();
-    let whole = rest.0.is_empty() && !name.is_empty();
+    let whole = rest.text.is_empty() && !name.is_empty();
     whole.then(|| ToolCall { id: String::new(), name: name.to_owned(), arguments })
 }
 
 /// The unread part of the arguments. Methods return `None` where the text is not in the notation.
-struct Rest<'a>(&'a str);
+struct Rest<'a> {
+    text: &'a str,
+    quote: &'static str,
+}
 
 impl<'a> Rest<'a> {
     /// Whether `text` comes next; takes it.
     fn take(&mut self, text: &str) -> bool {
-        let rest = self.0.trim_start().strip_prefix(text);
-        self.0 = rest.unwrap_or(self.0);
+        let rest = self.text.trim_start().strip_prefix(text);
+        self.text = rest.unwrap_or(self.text);
         rest.is_some()
     }
 
@@ -49,8 +55,8 @@ impl<'a> Rest<'a> {
             if !fields.is_empty() && !self.take(",") {
                 return None;
             }
-            let key = match self.take(QUOTE) {
-                true => self.before(QUOTE)?,
+            let key = match self.take(self.quote) {
+                true => self.before(self.quote)?,
                 false => self.until(&[':'])?,
             };
             if !self.take(":") {
@@ -77,10 +83,10 @@ impl<'a> Rest<'a> {
     }
 
     fn value(&mut self, depth: usize) -> Option<Value> {
-        if self.take(QUOTE) {
-            return Some(self.before(QUOTE)?.into());
+        if self.take(self.quote) {
+            return Some(self.before(self.quote)?.into());
         }
-        match self.0.trim_start().chars().next()? {
+        match self.text.trim_start().chars().next()? {
             '{' => Some(self.object(depth)?.into()),
             '[' => Some(self.list(depth)?.into()),
             _ => {
@@ -93,16 +99,16 @@ impl<'a> Rest<'a> {
 
     /// Takes the text before `mark`, and the mark.
     fn before(&mut self, mark: &str) -> Option<&'a str> {
-        let (text, rest) = self.0.split_once(mark)?;
-        self.0 = rest;
+        let (text, rest) = self.text.split_once(mark)?;
+        self.text = rest;
         Some(text)
     }
 
     /// Takes the text before one of `ends`, trimmed; `None` where it is empty.
     fn until(&mut self, ends: &[char]) -> Option<&'a str> {
-        let at = self.0.find(ends)?;
-        let (text, rest) = self.0.split_at(at);
-        self.0 = rest;
+        let at = self.text.find(ends)?;
+        let (text, rest) = self.text.split_at(at);
+        self.text = rest;
         Some(text.trim()).filter(|text| !text.is_empty())
     }
 }
@@ -113,9 +119,10 @@ mod tests {
 
     use super::super::tools;
     use super::*;
-    use crate::data::template::{Part, ReplyParts};
+    use crate::data::template::Part;
+    use crate::families::calls::tests::parts;
 
-    /// Where the reply begins.
+    /// Position at which the reply begins.
     #[derive(Clone, Copy)]
     enum Place {
         Words,
@@ -123,21 +130,7 @@ mod tests {
     }
 
     fn read(place: Place, text: &str, pieces: usize) -> Vec<Part> {
-        let mut parts = ReplyParts::new(&SYNTAX, matches!(place, Place::Thought));
-        let chars: Vec<String> = text.chars().map(String::from).collect();
-        let mut found: Vec<Part> =
-            chars.chunks(pieces).flat_map(|piece| parts.push(&piece.concat())).collect();
-        found.extend(parts.finish());
-        // Neighbours as one, however they came.
-        let mut joined: Vec<Part> = Vec::new();
-        for part in found {
-            match (joined.last_mut(), part) {
-                (Some(Part::Words(before)), Part::Words(more)) => *before += &more,
-                (Some(Part::Thought(before)), Part::Thought(more)) => *before += &more,
-                (_, part) => joined.push(part),
-            }
-        }
-        joined
+        parts(&SYNTAX, matches!(place, Place::Thought), text, pieces)
     }
 
     fn words(text: &str) -> Part {
@@ -207,5 +200,19 @@ mod tests {
         ] {
             assert_eq!(read(Place::Words, text, 9000), [words(text)]);
         }
+    }
+
+    /// Each character is read once: a parser that reads the whole text again for each piece would need hours here.
+    #[test]
+    fn long_replies_are_read_once() {
+        let n = 300_000;
+        let (dashes, newlines) = ("-".repeat(n), "\n".repeat(n));
+        let call = format!("<|tool_call>call:f{{a:{dashes}");
+        assert_eq!(read(Place::Words, &call, 1), [words(&call)]);
+        let thoughts = format!("{newlines}Hm.{newlines}<channel|>Yes.");
+        let expected = [Part::Thought(format!("{newlines}Hm.")), words("Yes.")];
+        assert_eq!(read(Place::Thought, &thoughts, 1), expected);
+        let calls = "<|tool_call>f<tool_call|>".repeat(n / 20);
+        assert_eq!(read(Place::Words, &calls, n * 2), [words(&calls)]);
     }
 }

@@ -15,11 +15,14 @@ const E2B: Shape = Shape {
     shared_ffn_width: 12_288,
     heads: 8,
     kv_heads: [1, 1],
+    head_sizes: [256, 512],
     full_every: 5,
     shared: 20,
     window: 512,
     per_layer_width: 256,
     experts: None,
+    delta: None,
+    tied: true,
     vocab: 262_144,
     context_length: 131_072,
 };
@@ -33,11 +36,14 @@ const DENSE: Shape = Shape {
     shared_ffn_width: 21_504,
     heads: 32,
     kv_heads: [16, 4],
+    head_sizes: [256, 512],
     full_every: 6,
     shared: 0,
     window: 1024,
     per_layer_width: 0,
     experts: None,
+    delta: None,
+    tied: true,
     vocab: 262_144,
     context_length: 262_144,
 };
@@ -96,16 +102,13 @@ pub(super) const SMALL: Shape = Shape {
     ..E2B
 };
 
-/// Head sizes of sliding and of full layers.
-const HEAD_SIZES: [usize; 2] = [256, 512];
-
 /// Metadata of a file of this shape.
 pub(super) fn metadata(shape: &Shape) -> Vec<(String, Value)> {
     let sizes = |of: &dyn Fn(usize) -> usize| {
         Value::Array(Array::U32((0..shape.layers).map(|layer| of(layer) as u32).collect()))
     };
     let first_shared = shape.layers - shape.shared;
-    let [sliding, full] = HEAD_SIZES.map(|size| size as u32);
+    let [sliding, full] = shape.head_sizes.map(|size| size as u32);
     let mut keys: Vec<(&str, Value)> = [
         ("block_count", shape.layers),
         ("embedding_length", shape.width),
@@ -158,8 +161,8 @@ pub(super) fn tensors(shape: &Shape) -> Tensors {
     let mut tensors = Tensors::new();
     tensors.matrix("token_embd".into(), &[d, shape.vocab], GgmlType::Q6_K);
     tensors.vector("output_norm".into(), d, 1.0);
-    let rotated = Content::RopeFactors(HEAD_SIZES[1] / 8); // a quarter of the dimensions, two per frequency
-    tensors.add("rope_freqs".into(), &[HEAD_SIZES[1] / 2], GgmlType::F32, rotated);
+    let rotated = Content::RopeFactors(shape.head_sizes[1] / 8); // a quarter of the dimensions, two per frequency
+    tensors.add("rope_freqs".into(), &[shape.head_sizes[1] / 2], GgmlType::F32, rotated);
     if p > 0 {
         let of_all = p * shape.layers;
         tensors.add("per_layer_token_embd".into(), &[of_all, shape.vocab], GgmlType::BF16, Content::Table);
@@ -179,7 +182,7 @@ pub(super) fn tensors(shape: &Shape) -> Tensors {
 fn add_layer(tensors: &mut Tensors, shape: &Shape, layer: usize, value_type: Option<GgmlType>) {
     let (d, p, q4) = (shape.width, shape.per_layer_width, GgmlType::Q4_K);
     let full = usize::from(shape.is_full(layer));
-    let (head_size, kv_heads) = (HEAD_SIZES[full], shape.kv_heads[full]);
+    let (head_size, kv_heads) = (shape.head_sizes[full], shape.kv_heads[full]);
     let (queries, keys) = (shape.heads * head_size, kv_heads * head_size);
     let shares = layer >= shape.layers - shape.shared;
     let ffn = if shares { shape.shared_ffn_width } else { shape.ffn_width };

@@ -7,7 +7,7 @@
 //! behind a role, so the ids equal those of the whole text encoded at once.
 
 use super::{NAME, tools};
-use crate::data::template::{BuiltIn, Conversation, Message, Piece, Pieces, Role, TemplateError};
+use crate::data::template::{BuiltIn, Conversation, InOllama, Message, Piece, Pieces, Role, TemplateError};
 use crate::data::tokenizer::Special;
 
 /// The layout of the models without thinking by default: the prompt for an answer ends in `<|turn>model\n`. (e2b and e4b.)
@@ -15,6 +15,8 @@ pub static SMALL: BuiltIn = BuiltIn {
     family: NAME,
     variant: "small",
     version: "gemma4 Small 1",
+    tokens: &["<|turn>", "<turn|>"],
+    in_ollama: InOllama::Code("gemma4"),
     check,
     pieces: |conversation| pieces("", conversation),
     answer_prompt: |conversation| answer_prompt("", conversation),
@@ -27,6 +29,8 @@ pub static LARGE: BuiltIn = BuiltIn {
     family: NAME,
     variant: "large",
     version: "gemma4 Large 1",
+    tokens: &["<|turn>", "<turn|>"],
+    in_ollama: InOllama::Code("gemma4"),
     check,
     pieces: |conversation| pieces(EMPTY_THOUGHT, conversation),
     answer_prompt: |conversation| answer_prompt(EMPTY_THOUGHT, conversation),
@@ -114,8 +118,8 @@ fn assistant<'a>(
     }
     if shows_thought {
         // After results the prompt itself opens the channel.
-        out.push(owner, "<|channel>thought\n", Special::Parse, !(follows && conversation.thinks()));
-        out.push(owner, format!("{}\n<channel|>", message.thinking), Special::Parse, true);
+        out.thought(owner, "<|channel>thought\n", !(follows && conversation.thinks()));
+        out.thought(owner, format!("{}\n<channel|>", message.thinking), true);
     }
     for call in &message.tool_calls {
         out.push(owner, tools::call(call), Special::Parse, true);
@@ -160,5 +164,5 @@ fn answer_prompt(empty_thought: &'static str, conversation: &Conversation) -> Op
         (_, true) => "<|turn>model\n".to_owned(),
         (_, false) => format!("<|turn>model\n{}", empty_thought),
     };
-    Some(Piece { text: text.into(), special: Special::Parse, owner: None, written: false })
+    Some(Piece { text: text.into(), special: Special::Parse, owner: None, written: false, thought: false })
 }

@@ -3,13 +3,18 @@
 //! Files are written to a temporary file in the same folder, flushed to disk, and renamed. A crash or a full disk never
 //! replaces a good file with an incomplete one.
 
+mod calls;
+pub mod faults;
+mod temporary;
 mod write;
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-pub use write::{beside, near, replace, write_atomic, write_atomic_with, write_folder};
+pub use calls::available_space;
+pub use temporary::{Temporary, remove_temporary, wait_if_ending};
+pub use write::{GrowingFile, beside, near, replace, write_atomic, write_atomic_with, write_folder};
 
 /// Prefix of temporary files and folders. A crash may leave some behind.
 const UNFINISHED: &str = ".unfinished-";
@@ -99,20 +104,21 @@ pub fn matching(pattern: &str) -> io::Result<Vec<PathBuf>> {
 pub fn remove_folder(dir: &Path) -> Result<(), Error> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let aside = dir.with_file_name(format!("{UNFINISHED}{name}"));
-    match fs::rename(dir, &aside) {
+    match calls::rename(dir, &aside) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        result => result.and_then(|()| fs::remove_dir_all(&aside)).map_err(at(dir)),
+        result => result.and_then(|()| calls::remove_dir_all(&aside)).map_err(at(dir)),
     }
 }
 
 /// Removes what interrupted writes left in the folder `dir`. No other process may be writing there.
 pub fn remove_unfinished(dir: &Path) -> Result<(), Error> {
+    temporary::remove_abandoned(dir);
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         if !entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
             continue;
         }
-        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        let removed = if path.is_dir() { calls::remove_dir_all(&path) } else { calls::remove_file(&path) };
         removed.map_err(at(&path))?;
     }
     Ok(())
@@ -125,7 +131,7 @@ pub fn check_folder(dir: &Path) -> Result<(), Error> {
     if !existing.is_dir() {
         return Err(at(dir)(ErrorKind::NotADirectory.into()));
     }
-    builder(0o600).tempfile_in(existing).map(drop).map_err(|e| at(dir)(e.kind().into()))
+    temporary::locked_file(0o600, "", existing).map(drop).map_err(at(dir))
 }
 
 /// Checks that [`write_atomic`] can write to `path`, before long work. Leaves nothing behind.
@@ -160,19 +166,6 @@ fn builder(mode: u32) -> tempfile::Builder<'static, 'static> {
     #[cfg(not(unix))]
     let _ = mode;
     builder
-}
-
-/// Flushes renames inside `folder` to disk. Only possible on Unix.
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    if cfg!(unix) {
-        // Some network file systems do not support this. The files themselves are safe.
-        match File::open(folder)?.sync_all() {
-            Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
-            result => result,
-        }
-    } else {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

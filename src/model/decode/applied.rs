@@ -40,6 +40,13 @@ impl Group {
         applied::Applied { a: &self.a, b: &self.b, rank: self.rank }
     }
 
+    /// The adapter of matrix `member` alone.
+    pub fn member(&self, member: usize) -> (Param, &[Param]) {
+        let bytes = (self.rank * self.a.cols * 4) as u64;
+        let a = Param { offset: self.a.offset + member as u64 * bytes, rows: self.rank, ..self.a.clone() };
+        (a, &self.b[member..=member])
+    }
+
     /// The `B` matrices, for an op that reads a row of products whose `z` starts at `z_offset`.
     pub fn up(&self, z_offset: usize) -> Up<'_> {
         Up { b: &self.transposed, offsets: &self.offsets, rank: self.rank, z_offset }

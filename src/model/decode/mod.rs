@@ -1,4 +1,4 @@
-//! Forward over a key-value cache: a prompt in large passes, then token by token without recomputing earlier tokens.
+//! Forward over a key-value cache, and over the states of delta nets: a prompt in large passes, then token by token without recomputing earlier tokens.
 //!
 //! A pass over 1 to [`MAX_ROWS`](crate::ops::matvec::MAX_ROWS) tokens uses matrix-vector kernels, a longer pass uses the
 //! training forward's kernels. The commands for one token are recorded once and resubmitted; everything that changes is in
@@ -6,14 +6,17 @@
 //! recorded again.
 
 mod applied;
+mod delta;
 mod pass;
 mod workspace;
 
 use crate::adapter::lora::Adapter;
+use crate::base::config::{DeltaNet, LayerConfig};
 use crate::base::formats::planes;
 use crate::gpu::{GpuError, Prepared, Recorder, Recording};
 use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::Cache;
+use crate::ops::delta::Carried;
 use applied::Applied;
 pub use workspace::{Lengths, Workspace, longest_context};
 
@@ -42,6 +45,7 @@ pub struct Decoder<'a> {
     w: &'a Workspace<'a>,
     adapter: Option<Applied>,
     caches: Vec<Option<Cache>>, // by layer; `None` if the layer uses another layer's cache
+    states: Vec<Option<Carried>>, // by layer; `None` if the layer has no delta net
     past: wgpu::Buffer,         // [1]
     len: usize,
     /// Maximum number of tokens that the caches have held since they were last empty. A ring has overwritten older ones.
@@ -63,10 +67,15 @@ impl<'a> Decoder<'a> {
             let buffer = w.gpu.buffer("keys and values", bytes)?;
             Ok(Some(Cache { buffer, ring: w.lengths.ring(config.layers[layer].window) }))
         };
+        let state = |l: &LayerConfig| -> Result<Option<Carried>, GpuError> {
+            let new = |net: DeltaNet| Carried::new(w.gpu, net.channels(), net.values(), net.head_size);
+            l.delta.map(new).transpose()
+        };
         Ok(Decoder {
             w,
             adapter: adapter.map(upload).transpose()?,
             caches: (0..config.layers.len()).map(cache).collect::<Result<_, _>>()?,
+            states: config.layers.iter().map(state).collect::<Result<_, _>>()?,
             past: w.gpu.buffer("past", 4)?,
             len: 0,
             seen: 0,
@@ -85,10 +94,11 @@ impl<'a> Decoder<'a> {
         self.len == 0
     }
 
-    /// Bytes of the adapter and the key-value cache.
+    /// Bytes of the adapter, the key-value cache and the states of delta nets.
     pub fn bytes(&self) -> u64 {
         let caches: u64 = self.caches.iter().flatten().map(|c| c.buffer.size()).sum();
-        caches + self.adapter.as_ref().map_or(0, Applied::bytes)
+        let states: u64 = self.states.iter().flatten().map(|s| s.history.size() + s.state.size()).sum();
+        caches + states + self.adapter.as_ref().map_or(0, Applied::bytes)
     }
 
     /// Number of dispatches for one token, including the argmax.
@@ -96,8 +106,21 @@ impl<'a> Decoder<'a> {
         self.one_token().parts(Tail::Likeliest).iter().map(|r| r.dispatches()).sum()
     }
 
+    /// Compiles, in parallel, the kernels of passes of every length, so that no reply waits for them. Returns how many were new.
+    pub fn compile(&self) -> Result<usize, GpuError> {
+        let mut rec = Recorder::ahead(self.w.gpu);
+        // Kernels differ by the number of tokens, rounded up to a power of two.
+        let lengths = std::iter::successors(Some(1), |rows| Some(2 * rows));
+        for rows in lengths.take_while(|&rows| rows <= self.w.lengths.chunk) {
+            self.pass(&mut rec, rows);
+        }
+        self.tail(&mut rec, 0, Tail::Logits);
+        self.tail(&mut rec, 0, Tail::Likeliest);
+        rec.compile()
+    }
+
     /// Rewinds to the first `len` tokens, or to none if sliding-window layers no longer hold the keys that the next token
-    /// needs. Returns the number of tokens kept.
+    /// needs, or if a delta net's state holds later tokens: nothing leaves a state again. Returns the number of tokens kept.
     pub fn rewind(&mut self, len: usize) -> usize {
         let config = self.w.model.config();
         let windows = config.layers.iter().filter(|l| l.kv_donor.is_none()).filter_map(|l| l.window);
@@ -106,7 +129,9 @@ impl<'a> Decoder<'a> {
             let first = (len + 1).saturating_sub(window);
             first + self.w.lengths.ring(Some(window)) < self.seen
         };
-        self.len = if len < self.len && windows.into_iter().any(lost) { 0 } else { len.min(self.len) };
+        let merged = config.layers.iter().any(|l| l.delta.is_some());
+        self.len =
+            if len < self.len && (merged || windows.into_iter().any(lost)) { 0 } else { len.min(self.len) };
         if self.len == 0 {
             self.seen = 0;
         }

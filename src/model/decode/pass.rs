@@ -3,13 +3,16 @@
 use super::applied::Group;
 use super::{Decoder, Tail};
 use crate::gpu::{GpuError, Recorder};
-use crate::model::experts::ExpertLoras;
+use crate::memory::{ExpertActs, ExpertScratch};
+use crate::model::experts::{ExpertLoras, Experts};
+use crate::model::{Dense, PerLayerBranch};
 use crate::ops::Rows;
 use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::Weight;
 use crate::ops::act::Act;
 use crate::ops::argmax::Likeliest;
+use crate::ops::bias;
 use crate::ops::block_end;
 use crate::ops::cached_attention::CachedAttention;
 use crate::ops::cached_gated;
@@ -21,6 +24,7 @@ use crate::ops::linear::applied;
 use crate::ops::linear::tiled::{self, LowRank};
 use crate::ops::lora::Input;
 use crate::ops::matvec::{self, Down, Gated};
+use crate::ops::output_gate;
 use crate::ops::pass::Pass;
 use crate::ops::per_layer;
 use crate::ops::rms_norm;
@@ -30,7 +34,7 @@ impl<'a> Decoder<'a> {
     pub(super) fn pass(&self, rec: &mut Recorder<'a>, rows: usize) {
         self.embed(rec, rows);
         for layer in 0..self.w.model.layers.len() {
-            self.attention(rec, layer, rows);
+            self.mixer(rec, layer, rows);
             self.feed_forward(rec, layer, rows);
         }
     }
@@ -39,7 +43,7 @@ impl<'a> Decoder<'a> {
     pub(super) async fn pass_fetching(&self, rec: &mut Recorder<'a>, rows: usize) -> Result<(), GpuError> {
         self.embed(rec, rows);
         for layer in 0..self.w.model.layers.len() {
-            self.attention(rec, layer, rows);
+            self.mixer(rec, layer, rows);
             self.w.model.fetch(rec, layer).await?;
             self.feed_forward(rec, layer, rows);
         }
@@ -55,113 +59,191 @@ impl<'a> Decoder<'a> {
         rms_norm::plain::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
     }
 
+    /// Attention or a delta net, the residual sum, and the norm before the feed-forward block.
+    fn mixer(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
+        match &self.w.model.layers[layer].delta {
+            Some(net) => self.delta_net(rec, layer, net, rows),
+            None => self.attention(rec, layer, rows),
+        }
+    }
+
     /// Attention with its cache, the residual sum, and the norm before the feed-forward block.
     fn attention(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
         let (w, config) = (self.w, self.w.model.config());
         let (l, lw) = (&config.layers[layer], &self.w.model.layers[layer]);
-        let mut matrices = vec![&lw.attn_q];
+        let mut matrices: Vec<&Weight> = lw.attn_q.iter().collect();
         if l.kv_donor.is_none() {
             matrices.extend(lw.attn_k.iter().chain(&lw.attn_v));
         }
-        let (products, up) = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
+        let (products, mut up) = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
+        if l.output_gate {
+            self.add_terms(rec, &products, &matrices, up.take(), rows);
+        }
         let cache = self.caches[l.kv_donor.unwrap_or(layer)].as_ref().expect("donors have a cache");
         let (heads, kv_heads, head_size) = (l.heads, l.kv_heads, l.head_size);
         let shape = Heads {
             heads,
             kv_heads,
             head_size,
+            gated: l.output_gate,
             k_eq_v: l.k_eq_v,
             q_norm: &lw.attn_q_norm,
-            k_norm: lw.attn_k_norm.as_ref(),
+            kv_norms: lw.attn_k_norm.as_ref().map(|k_norm| [k_norm, &lw.attn_v_norm]),
             cache,
-            table: &lw.rope,
+            tables: lw.rope.as_ref().expect("the layer has attention").each_ref(),
         };
         cached_heads::forward(rec, &products, &shape, up.as_ref(), &self.past, rows);
-        let shape = CachedAttention { heads, kv_heads, head_size, window: l.window };
-        let attention = w.wide.reshaped(heads * head_size);
+        let sinks = lw.sinks.as_ref();
+        let shape =
+            CachedAttention { heads, gated: l.output_gate, kv_heads, head_size, window: l.window, sinks };
+        let mut attention = w.wide.reshaped(heads * head_size);
         let context = w.lengths.context;
         shape.forward(rec, &attention, &products, cache, &self.past, context, &w.parts, rows);
+        if let (true, Some(buffers)) = (l.output_gate, &w.delta) {
+            let gated = buffers.normed.reshaped(heads * head_size);
+            let [y, x, both] = [&gated, &attention, &products].map(|rows| rows.clone().into());
+            output_gate::forward(&mut self.long(rec, rows), &y, &x, &both, heads);
+            attention = gated;
+        }
 
-        let (y, up) = self.products(rec, layer, Input::Attention, &attention, &[&lw.attn_output], rows);
+        let output = lw.attn_output.as_ref().expect("the layer has attention");
+        let (y, up) = self.products(rec, layer, Input::Attention, &attention, &[output], rows);
+        self.attention_end(rec, layer, &y, up.as_ref(), rows);
+    }
+
+    /// The residual sum after attention or a delta net, and the norm before the feed-forward block.
+    pub(super) fn attention_end(
+        &self,
+        rec: &mut Recorder<'a>,
+        layer: usize,
+        y: &Rows,
+        up: Option<&Up>,
+        rows: usize,
+    ) {
+        let (w, lw) = (self.w, &self.w.model.layers[layer]);
         let (norm, next) = (&lw.post_attention_norm, Some(&lw.ffn_norm));
-        block_end::forward(rec, &w.stream, &w.normed, &y, up.as_ref(), norm, next, 1.0, rows);
+        block_end::forward(rec, &w.stream, &w.normed, y, up, norm, next, 1.0, rows);
     }
 
     /// The feed-forward block, the per-layer branch if there is one, and the next norm: that of the next layer or of the head.
     fn feed_forward(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
         let (w, model) = (self.w, self.w.model);
-        let (l, lw) = (&model.config().layers[layer], &model.layers[layer]);
+        let lw = &model.layers[layer];
         let (stream, normed) = (&w.stream, &w.normed);
         let after = model.layers.get(layer + 1).map_or(&model.output_norm, |next| &next.attn_norm);
         let (after, scale) = (Some(after), lw.output_scale);
 
-        let gated_product = w.wide.reshaped(l.ffn_width);
-        let matrices = [&lw.ffn_gate, &lw.ffn_up];
-        let (gate, up) = self.products(rec, layer, Input::FfnNormed, normed, &matrices, rows);
-        let value = gate.from(l.ffn_width);
-        cached_gated::forward(rec, &gated_product, &gate, value, up.as_ref(), l.activation, rows);
-        let (y, up) = self.products(rec, layer, Input::Gated, &gated_product, &[&lw.ffn_down], rows);
-        let (mut y, mut up) = (&y, up);
+        let (dense, up) = match &lw.dense {
+            Some(dense) => self.dense(rec, layer, dense, rows),
+            None => (w.products.clone(), None),
+        };
+        let (mut y, mut up) = (&dense, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
-            let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
-            let loras = self.adapter.as_ref().map_or_else(ExpertLoras::default, |a| a.experts(layer));
-            let short = rows <= matvec::MAX_ROWS;
-            let score = |p: &mut Pass, scores: &Act, x: &Act, router: &Weight| {
-                let (scores, x) = (scores.rows(), x.rows());
-                let Some(g) = group else {
-                    return match short {
-                        true => {
-                            matvec::forward(p.rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows)
-                        }
-                        false => tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, None, rows),
-                    };
-                };
-                let z = acts.z.rows();
-                tiled::forward(p.rec, z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
-                let term = LowRank { z: z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 };
-                tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, Some(&term), rows);
+            self.experts(rec, layer, experts, acts, scratch, rows);
+            y = match &experts.beside_dense {
+                Some([first, second]) => {
+                    // The sum of the two norms starts at zero; the first one includes the adapter's term.
+                    let sum = acts.sum.rows();
+                    rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
+                    block_end::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
+                    let output = acts.output.rows();
+                    block_end::forward(rec, sum, normed, output, None, second, None, 1.0, rows);
+                    sum
+                }
+                None => acts.output.rows(),
             };
-            let input = stream.clone().into();
-            let p = &mut self.long(rec, rows);
-            match short {
-                true => experts.forward_short(p, &input, acts, scratch, loras, score),
-                false => experts.forward_with(p, &input, acts, scratch, loras, score),
-            }
-            // The sum of the two norms starts at zero; the first one includes the adapter's term.
-            let sum = acts.sum.rows();
-            rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
-            let (first, second) = (&experts.post_ffw_norm_1, &experts.post_ffw_norm_2);
-            block_end::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
-            block_end::forward(rec, sum, normed, acts.output.rows(), None, second, None, 1.0, rows);
-            y = sum;
         }
         let norm = &lw.post_ffw_norm;
         let Some(branch) = &lw.per_layer else {
             return block_end::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows);
         };
         block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows);
+        let (y, up) = self.per_layer_branch(rec, layer, branch, rows);
+        block_end::forward(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
+    }
 
+    /// The dense feed-forward block, from `normed` to its output.
+    fn dense(
+        &self,
+        rec: &mut Recorder<'a>,
+        layer: usize,
+        dense: &Dense,
+        rows: usize,
+    ) -> (Rows, Option<Up<'_>>) {
+        let w = self.w;
+        let l = &w.model.config().layers[layer];
+        let gated_product = w.wide.reshaped(l.ffn_width);
+        let matrices = [&dense.gate, &dense.up];
+        let (gate, up) = self.products(rec, layer, Input::FfnNormed, &w.normed, &matrices, rows);
+        let value = gate.from(l.ffn_width);
+        cached_gated::forward(rec, &gated_product, &gate, value, up.as_ref(), l.activation, rows);
+        self.products(rec, layer, Input::Gated, &gated_product, &[&dense.down], rows)
+    }
+
+    /// The experts, from the stream to their output in `acts`.
+    fn experts(
+        &self,
+        rec: &mut Recorder<'a>,
+        layer: usize,
+        experts: &Experts,
+        acts: &ExpertActs,
+        scratch: &ExpertScratch,
+        rows: usize,
+    ) {
+        let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
+        let loras = self.adapter.as_ref().map_or_else(ExpertLoras::default, |a| a.experts(layer));
+        let short = rows <= matvec::MAX_ROWS;
+        let score = |p: &mut Pass, scores: &Act, x: &Act, router: &Weight| {
+            let (scores, x) = (scores.rows(), x.rows());
+            match group {
+                None if short => {
+                    matvec::forward(p.rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows)
+                }
+                None => tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, None, rows),
+                Some(g) => {
+                    let z = acts.z.rows();
+                    tiled::forward(p.rec, z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
+                    let term = LowRank { z: z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 };
+                    tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, Some(&term), rows);
+                }
+            }
+            if let Some(bias) = &router.bias {
+                bias::forward(p.rec, scores.all(), bias, router.rows, rows);
+            }
+        };
+        let input = self.w.stream.clone().into();
+        let p = &mut self.long(rec, rows);
+        match short {
+            true => experts.forward_short(p, &input, acts, scratch, loras, score),
+            false => experts.forward_with(p, &input, acts, scratch, loras, score),
+        }
+    }
+
+    /// The per-layer branch, from the stream to its output before the norm.
+    fn per_layer_branch(
+        &self,
+        rec: &mut Recorder<'a>,
+        layer: usize,
+        branch: &PerLayerBranch,
+        rows: usize,
+    ) -> (Rows, Option<Up<'_>>) {
+        let (w, model) = (self.w, self.w.model);
         let width = model.config().per_layer_width;
         let inputs = w.per_layer.from(layer * width);
         let activation = model.config().per_layer_activation;
-        let (gate, up) = self.products(rec, layer, Input::AfterFfn, stream, &[&branch.inp_gate], rows);
-        let (y, up) = match matvec::takes_gated(rows, width) {
-            true => {
-                let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
-                let model_width = branch.proj.rows;
-                let y = w.branch.reshaped(model_width + group.map_or(0, |g| g.a.rows));
-                let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
-                let x = Gated { gate: &gate, up: inputs, adapter: up, activation };
-                matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
-                (y, group.map(|g| g.up(model_width)))
-            }
-            false => {
-                let gated_input = w.wide.reshaped(width);
-                cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows);
-                self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
-            }
-        };
-        block_end::forward(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
+        let (gate, up) = self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows);
+        if matvec::takes_gated(rows, width) {
+            let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
+            let model_width = branch.proj.rows;
+            let y = w.branch.reshaped(model_width + group.map_or(0, |g| g.a.rows));
+            let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
+            let x = Gated { gate: &gate, up: inputs, adapter: up, activation };
+            matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
+            return (y, group.map(|g| g.up(model_width)));
+        }
+        let gated_input = w.wide.reshaped(width);
+        cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows);
+        self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of all layers.
@@ -178,13 +260,13 @@ impl<'a> Decoder<'a> {
         }
         let of_file = model.base.tensor("per_layer_token_embd").expect("such models have the table");
         let tile = Tile { first_row: 0, rows, buffer: w.table.clone(), range: None };
-        let table = Weight { ty: of_file.ty, rows, cols: of_file.cols, tiles: vec![tile] };
+        let table = Weight { ty: of_file.ty, rows, cols: of_file.cols, tiles: vec![tile], bias: None };
         per_layer::forward(rec, &w.per_layer, &table, &global.proj_norm);
     }
 
     /// Products of `x` with `matrices`, side by side. Also returns the adapter's term if the reader must still add it; a long
     /// pass adds it here.
-    fn products(
+    pub(super) fn products(
         &self,
         rec: &mut Recorder<'a>,
         layer: usize,
@@ -200,15 +282,28 @@ impl<'a> Decoder<'a> {
             let z = self.w.z.reshaped(group.map_or(0, |g| g.a.rows));
             let adapter = group.map(Group::matrices);
             applied::forward(&mut self.long(rec, rows), &y, x, matrices, adapter, &z);
+            self.biases(rec, &y, matrices, rows);
             return (y, None);
         }
         let down = group.map(|g| Down { a: &g.a, z_offset: width });
         matvec::forward(rec, y.all(), x.all(), 0, matrices, down.as_ref(), 1.0, None, rows);
+        self.biases(rec, &y, matrices, rows);
         (y, group.map(|g| g.up(width)))
     }
 
+    /// Adds the frozen biases of `matrices` to their outputs, which lie side by side.
+    pub(super) fn biases(&self, rec: &mut Recorder<'a>, y: &Rows, matrices: &[&Weight], rows: usize) {
+        let mut column = 0;
+        for matrix in matrices {
+            if let Some(bias) = &matrix.bias {
+                bias::forward(rec, y.from(column), bias, matrix.rows, rows);
+            }
+            column += matrix.rows;
+        }
+    }
+
     /// A pass over `rows` tokens with the ops of training.
-    fn long<'p>(&'p self, rec: &'p mut Recorder<'a>, rows: usize) -> Pass<'p, 'a> {
+    pub(super) fn long<'p>(&'p self, rec: &'p mut Recorder<'a>, rows: usize) -> Pass<'p, 'a> {
         Pass { rec, tokens: rows, first: 0, scratch: &self.w.scratch }
     }
 

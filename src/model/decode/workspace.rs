@@ -1,11 +1,11 @@
 //! The buffers of one pass, and the limits on sequence lengths.
 
-use super::applied;
+use super::{applied, delta};
 use crate::base::config::{Config, LayerConfig};
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError, Staging};
 use crate::memory::{ExpertActs, ExpertScratch, LayerWidths, Storages};
-use crate::model::Model;
+use crate::model::{Model, stream};
 use crate::ops::Rows;
 use crate::ops::Weight;
 use crate::ops::argmax::{Argmax, Likeliest};
@@ -35,6 +35,7 @@ impl Lengths {
         let l = &config.layers[layer];
         match l.kv_donor {
             Some(_) => 0,
+            None if l.delta.is_some() => 0,
             None => (self.ring(l.window) * 2 * l.kv_heads * l.head_size * 4) as u64,
         }
     }
@@ -42,7 +43,8 @@ impl Lengths {
 
 /// The longest context, at most `wanted`, whose cache fits the device's bindings.
 pub fn longest_context(gpu: &Gpu, config: &Config, wanted: usize) -> usize {
-    let full = config.layers.iter().filter(|l| l.kv_donor.is_none() && l.window.is_none());
+    let full =
+        config.layers.iter().filter(|l| l.kv_donor.is_none() && l.window.is_none() && l.delta.is_none());
     let row_bytes = full.map(|l| 2 * l.kv_heads * l.head_size * 4).max().unwrap_or(1);
     wanted.min(gpu.max_binding_bytes() as usize / row_bytes)
 }
@@ -64,6 +66,7 @@ pub struct Workspace<'a> {
     pub(super) z: Rows,                    // for long passes: [chunk, Σ R]
     pub(super) scratch: Scratch,           // for long passes
     pub(super) experts: Option<(ExpertActs, ExpertScratch)>,
+    pub(super) delta: Option<delta::Buffers>,
     bytes: u64,
     pub(super) parts: Parts,
     pub(super) logits: Rows, // [1, V]
@@ -90,6 +93,7 @@ impl<'a> Workspace<'a> {
         lengths: Lengths,
         rank: usize,
     ) -> Result<Workspace<'a>, GpuError> {
+        // Longer than 60 lines: one line per buffer.
         assert!(lengths.context <= model.positions, "the rotary tables cover the context");
         let lengths = Lengths { chunk: lengths.chunk.clamp(1, lengths.context), ..lengths };
         let config = model.config();
@@ -100,13 +104,16 @@ impl<'a> Workspace<'a> {
             config.layers.iter().map(of).max().expect("a model has layers")
         };
         let products = widest(&|l| {
-            let heads = (l.heads + if l.kv_donor.is_none() { 2 * l.kv_heads } else { 0 }) * l.head_size;
+            let queries = if l.output_gate { 2 * l.heads } else { l.heads };
+            let heads = (queries + if l.kv_donor.is_none() { 2 * l.kv_heads } else { 0 }) * l.head_size;
             heads.max(2 * l.ffn_width).max(d).max(p)
         });
-        let wide = widest(&|l| (l.heads * l.head_size).max(l.ffn_width).max(p));
+        let wide = widest(&|l| {
+            (l.heads * l.head_size).max(l.ffn_width).max(p).max(l.delta.map_or(0, |net| net.values()))
+        });
         let (heads, queries) = (widest(&|l| l.heads), widest(&|l| l.heads * l.head_size));
         let model_proj = match model.base.tensor("per_layer_model_proj") {
-            Some(whole) => Some(Weight::stream(gpu, model.base, &whole).await?),
+            Some(whole) => Some(stream::weight(gpu, model.base, &whole).await?),
             None => None,
         };
         let row_bytes = model.base.tensor("per_layer_token_embd").map_or(0, |m| m.row_bytes());
@@ -130,6 +137,8 @@ impl<'a> Workspace<'a> {
                 ExpertScratch::new(gpu, storages, &shape, normed.into(), chunk, padded)?,
             ));
         }
+        let delta = delta::Buffers::new(gpu, config, chunk, padded)?;
+        bytes += delta.as_ref().map_or(0, delta::Buffers::bytes);
         Ok(Workspace {
             gpu,
             model,
@@ -146,6 +155,7 @@ impl<'a> Workspace<'a> {
             z: rows("z", z)?,
             scratch: Scratch::for_products(gpu, operands)?,
             experts,
+            delta,
             bytes,
             parts: Parts::new(gpu, heads, queries)?,
             logits: Rows::new(gpu, "logits", 1, config.vocab)?,

@@ -1,9 +1,9 @@
-//! How evenly the experts work.
+//! Distribution of the tokens over the experts.
 
 use crate::gpu::{Gpu, GpuError};
 use crate::memory::ExpertActs;
 
-/// How many choices of the last pass fell on each expert, by layer.
+/// Number of choices of each expert in the last pass, by layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loads(Vec<Vec<u32>>);
 

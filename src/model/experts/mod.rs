@@ -1,4 +1,4 @@
-//! The router and the experts beside the feed-forward block: weights, forward and backward.
+//! The router and the experts, beside the dense feed-forward block or in its place: weights, forward and backward.
 //!
 //! Scores are computed by the kernels for f32 rows on every device: what decides between experts must not depend on it.
 
@@ -8,11 +8,13 @@ mod short;
 use super::batch::Batch;
 use super::load::Upload;
 use super::offload::{self, HostExperts};
+use super::stream;
 use crate::base::Module;
-use crate::base::config::{self, Activation};
-use crate::gpu::GpuError;
+use crate::base::config::Activation;
+use crate::gpu::{Gpu, GpuError};
 use crate::memory::{ExpertActs, ExpertScratch};
 use crate::ops::act::Act;
+use crate::ops::experts::bias::Biases;
 use crate::ops::experts::{combine, router};
 use crate::ops::gated::{grouped as grouped_gated, grouped_coop16 as grouped_gated_coop16};
 use crate::ops::linear::experts::{ExpertLora, Grouped, Operand};
@@ -26,16 +28,18 @@ pub use loads::Loads;
 
 /// The weights of one layer's experts.
 pub(super) struct Experts {
-    router_norm: Norm, // its scale and 1/√D
+    router_norm: Norm, // beside a dense block: its scale and 1/√D
     router: Weight,    // [E, D]
     /// `[E, 2·F, D]`, or gate and up `[E, F, D]` where the file has them apart.
     gate_up: Vec<ExpertWeight>,
     down: ExpertWeight, // [E, D, F]
-    scales: Rows,       // [E]
+    /// Frozen biases of gate and up `[E, 2·F]`, and of down `[E, D]`, where there are any.
+    biases: [Option<Biases>; 2],
+    scales: Rows, // [E]
     activation: Activation,
-    pub post_ffw_norm_1: Norm,
-    pre_ffw_norm_2: Norm,
-    pub post_ffw_norm_2: Norm,
+    input_norm: Norm,
+    /// The norms of the dense block's output and of the experts', where there is a dense block.
+    pub beside_dense: Option<[Norm; 2]>,
 }
 
 /// The adapters of a layer's experts.
@@ -50,37 +54,49 @@ impl Experts {
     pub async fn load<'b>(
         upload: &Upload<'_, 'b>,
         layer: usize,
-        shape: &config::Experts,
-        eps: f32,
         offload: Option<&mut HostExperts<'b>>,
     ) -> Result<Experts, GpuError> {
         let (gpu, base) = (upload.gpu, upload.base);
+        let shape = &base.config().layers[layer];
+        let count = shape.experts.map_or(0, |experts| experts.count);
+        let eps = base.config().rms_eps;
         let name = |last: &str| format!("blk.{layer}.{last}");
         let mut gate_up = Vec::new();
         match offload {
-            Some(offload) => gate_up = offload.keep(gpu, base, layer, shape.count).await?,
+            Some(offload) => gate_up = offload.keep(gpu, base, layer, count).await?,
             None => {
                 for matrix in offload::matrices(base, layer) {
-                    gate_up.push(ExpertWeight::stream(gpu, base, &matrix, shape.count).await?);
+                    gate_up.push(stream::experts(gpu, base, &matrix, count).await?);
                 }
             }
         }
         let down = gate_up.pop().expect("the base checked its tensors when it was opened");
-        let scale = base.vector(&name("ffn_gate_inp.scale"));
-        let root = (scale.len() as f64).sqrt();
-        let router_norm: Vec<f32> = scale.iter().map(|s| (f64::from(*s) / root) as f32).collect();
-        let scales = base.vector(&name("ffn_down_exps.scale"));
+        let is_beside_dense = shape.ffn_width > 0;
+        let norm = |last: &str| upload.norm(&name(last), eps);
+        let scales = match shape.expert_scales.as_slice() {
+            [] => vec![1.0; count],
+            scales => scales.to_vec(),
+        };
         let stride = scales.len().next_multiple_of(4);
         Ok(Experts {
-            activation: base.config().layers[layer].activation,
-            router_norm: Norm::new(gpu, "router norm", Some(&router_norm), router_norm.len(), eps)?,
+            activation: shape.activation,
+            router_norm: match is_beside_dense {
+                true => scaled_router_norm(gpu, &base.vector(&name("ffn_gate_inp.scale")), eps)?,
+                false => norm("ffn_norm")?,
+            },
             router: upload.matrix(&name("ffn_gate_inp")).await?,
             gate_up,
             down,
+            biases: [
+                biases(upload, layer, Module::FfnGateUpExps)?,
+                biases(upload, layer, Module::FfnDownExps)?,
+            ],
             scales: Rows { buffer: gpu.upload("scales of experts", &scales)?, stride, start: 0 },
-            post_ffw_norm_1: upload.norm(&name("post_ffw_norm_1"), eps)?,
-            pre_ffw_norm_2: upload.norm(&name("pre_ffw_norm_2"), eps)?,
-            post_ffw_norm_2: upload.norm(&name("post_ffw_norm_2"), eps)?,
+            input_norm: norm(if is_beside_dense { "pre_ffw_norm_2" } else { "ffn_norm" })?,
+            beside_dense: match is_beside_dense {
+                true => Some([norm("post_ffw_norm_1")?, norm("post_ffw_norm_2")?]),
+                false => None,
+            },
         })
     }
 
@@ -130,12 +146,16 @@ impl Experts {
         groups.sort(p.rec, p.tokens);
 
         let products = scratch.grouped(groups);
-        rms_norm::forward(p, normed, stream, &self.pre_ffw_norm_2);
+        rms_norm::forward(p, normed, stream, &self.input_norm);
         let x = products.gather(p, Source::Tokens(normed.rows().all()), d);
         products.project(p, &acts.z_gate_up, x, loras.gate_up);
         for (i, w) in self.gate_up.iter().enumerate() {
             let y = Columns::all(acts.gate_up.from(i * f));
             products.forward(p, y, x, w, loras.gate_up.map(|lora| (lora, &acts.z_gate_up, i * f)));
+        }
+        let [gate_up_biases, down_biases] = &self.biases;
+        if let Some(biases) = gate_up_biases {
+            biases.add(p.rec, &acts.gate_up, groups, p.tokens);
         }
         let rows = scratch.operand_rows(f);
         let gated = gated_forward(p, products, acts, &rows, self.activation, loras.down);
@@ -145,6 +165,9 @@ impl Experts {
             products.forward(p, y, gated, &self.down, loras.down.map(|lora| (lora, &acts.z_down, 0)));
             let output = acts.output.rows().from(first);
             combine::forward(p.rec, output, &part, &self.scales, groups, p.tokens);
+        }
+        if let Some(biases) = down_biases {
+            biases.add_summed(p.rec, acts.output.rows(), &self.scales, groups, p.tokens);
         }
     }
 
@@ -178,7 +201,7 @@ impl Experts {
         let gradient = &scratch.normed;
         self.down_backward(p, acts, scratch, loras.down);
         self.gate_up_backward(p, stream, acts, scratch, loras.gate_up);
-        rms_norm::backward_add(p, dstream, gradient, stream, &self.pre_ffw_norm_2, 1.0);
+        rms_norm::backward_add(p, dstream, gradient, stream, &self.input_norm, 1.0);
 
         let dscores = &scratch.scores;
         router::backward(p.rec, dscores.rows(), &scratch.dweights, &acts.groups, p.tokens);
@@ -229,6 +252,10 @@ impl Experts {
                 grouped_gated::backward(p.rec, out, inputs, self.activation, groups, p.tokens);
             }
         }
+        if let [_, Some(biases)] = &self.biases {
+            let inputs = [scratch.normed.rows(), &self.scales];
+            biases.backward(p.rec, dweights, inputs, groups, p.tokens);
+        }
     }
 
     /// Gradients of the adapters of down, and `u`; `gated` is scratch for what they have read.
@@ -273,7 +300,7 @@ impl Experts {
         let u = &scratch.u.reshaped(lora.map_or(0, |lora| lora.rank));
         if let Some(lora) = lora {
             // The experts' input, in the place of a gradient that is needed no longer.
-            rms_norm::forward(p, gradient, stream, &self.pre_ffw_norm_2);
+            rms_norm::forward(p, gradient, stream, &self.input_norm);
             products.project_back(p, u, dy, &acts.z_gate_up, lora);
             if let Some([da, _]) = lora.gradients {
                 let (u, x) = (Source::Rows(u.all()), Source::Tokens(gradient.rows().all()));
@@ -291,6 +318,21 @@ impl Experts {
             combine::backward(p.rec, gradient.rows().from(first), &part, groups, p.tokens);
         }
     }
+}
+
+/// The biases of a module of the experts of layer `layer`.
+fn biases(upload: &Upload, layer: usize, module: Module) -> Result<Option<Biases>, GpuError> {
+    let Some(values) = upload.base.expert_biases(layer, module) else { return Ok(None) };
+    let count = upload.base.config().layers[layer].experts.map_or(1, |experts| experts.count);
+    let width = values.len() / count;
+    Ok(Some(Biases::new(upload.gpu.upload("biases of experts", &values)?, width)))
+}
+
+/// The norm whose weights are the router's scale times `1/√D`.
+fn scaled_router_norm(gpu: &Gpu, scale: &[f32], eps: f32) -> Result<Norm, GpuError> {
+    let root = (scale.len() as f64).sqrt();
+    let weights: Vec<f32> = scale.iter().map(|s| (f64::from(*s) / root) as f32).collect();
+    Norm::new(gpu, "router norm", Some(&weights), weights.len(), eps)
 }
 
 /// The gated product of every expert as the operand of down; `rows` are its values in f32, where an adapter reads those.

@@ -25,7 +25,7 @@ impl Experts {
         let (f, choices) = (groups.experts.width, tokens * groups.experts.used);
         self.route(p, stream, acts, scratch, score);
 
-        rms_norm::forward(p, &scratch.normed, stream, &self.pre_ffw_norm_2);
+        rms_norm::forward(p, &scratch.normed, stream, &self.input_norm);
         let x = Source::Tokens(scratch.normed.rows().all());
         let project = |p: &mut Pass, z: &Rows, x: Source, lora: Option<ExpertLora>| {
             let Some(lora) = lora else { return };
@@ -36,6 +36,10 @@ impl Experts {
             let term = loras.gate_up.map(|lora| lora.up(&acts.z_gate_up, i * f));
             grouped_matvec::each(p.rec, acts.gate_up.from(i * f), x, w, term.as_ref(), groups, tokens);
         }
+        let [gate_up_biases, down_biases] = &self.biases;
+        if let Some(biases) = gate_up_biases {
+            biases.add_each(p.rec, &acts.gate_up, groups, tokens);
+        }
         let gated = &scratch.wide.reshaped(f);
         let up = acts.gate_up.from(f);
         cached_gated::forward(p.rec, gated, &acts.gate_up, up, None, self.activation, choices);
@@ -43,5 +47,8 @@ impl Experts {
         let term = loras.down.map(|lora| lora.up(&acts.z_down, 0));
         let (y, x) = (acts.output.rows().all(), gated.all());
         grouped_matvec::summed(p.rec, y, x, &self.down, term.as_ref(), &self.scales, groups, tokens);
+        if let Some(biases) = down_biases {
+            biases.add_summed(p.rec, acts.output.rows(), &self.scales, groups, tokens);
+        }
     }
 }

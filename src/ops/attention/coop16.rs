@@ -86,8 +86,10 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
     let bounds = Binding { index: 4, buffer: attention.bounds, range: None };
     let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), bounds, lse.bind(5)];
     bindings.extend(out.bind(6, 7));
+    bindings.extend(attention.sinks.map(|buffer| Binding { index: 8, buffer, range: None }));
     let kernel = Kernel::new("attention/coop16", "forward");
     let kernel = kernel.with_sizes(sizes(attention.head_size)).with_sizes(out.sizes());
+    let kernel = kernel.with_size("SINKS", u32::from(attention.sinks.is_some()));
     let groups = [attention.heads as u32, attention.rows.div_ceil(QUERIES) as u32, 1];
     rec.dispatch(kernel, &params, &bindings, groups);
 }

@@ -80,6 +80,7 @@ impl Scratch {
         out: &Act,
         lse: &Rows,
     ) {
+        // Longer than 60 lines: the kernels of one pass, with their parameters and bindings.
         let Operands { q, k, v } = operands;
         let Attention { q_scale, k_scale, .. } = *attention;
         let packed = self.dout.for_rows(attention.rows);

@@ -37,6 +37,9 @@ pub struct Attention<'a> {
     pub head_size: usize,
     /// Sliding window.
     pub window: Option<usize>,
+    /// One more score of each head, to which no value belongs, `[H]`. Backward is that without sinks, given the `out` and `lse`
+    /// with them.
+    pub sinks: Option<&'a wgpu::Buffer>,
     /// First row and one past the last row of each token's sample, `[T, 2]` u32.
     pub bounds: &'a wgpu::Buffer,
     /// `T`.
@@ -110,6 +113,9 @@ fn half(rec: &Recorder) -> bool {
     rec.gpu().kernels().half_operands()
 }
 
+/// Index of the binding of the sinks.
+const SINKS: u32 = 10;
+
 /// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.
 const OWN_ROWS: usize = 16;
 /// Rows that a workgroup of shaders/attention/coop8.wgsl makes results for.
@@ -161,6 +167,8 @@ impl<'a> Attention<'a> {
                 .with_sizes(coop8_sizes(self.head_size)),
             _ => Kernel::new("attention/tiled", entry).with_sizes(sizes(self.head_size, half(rec))),
         };
+        let has_sinks = bindings.iter().any(|binding| binding.index == SINKS);
+        let kernel = kernel.with_size("SINKS", u32::from(has_sinks));
         rec.dispatch(kernel, &params, bindings, workgroups);
     }
 
@@ -171,6 +179,11 @@ impl<'a> Attention<'a> {
 
     fn bounds(&self) -> Binding<'a> {
         Binding { index: 4, buffer: self.bounds, range: None }
+    }
+
+    /// The binding of the sinks, where there are any.
+    fn sinks(&self) -> Option<Binding<'a>> {
+        self.sinks.map(|buffer| Binding { index: SINKS, buffer, range: None })
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
@@ -185,10 +198,14 @@ impl<'a> Attention<'a> {
     /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
         let blocks = self.blocks(rec, self.heads);
+        let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
         if let Shader::Matrices(_) = shader(rec) {
-            self.dispatch(rec, "lse", &[q.bind(1), k.bind(2), self.bounds(), lse.bind(7)], blocks);
+            let mut bindings = vec![q.bind(1), k.bind(2), self.bounds(), lse.bind(7)];
+            bindings.extend(self.sinks());
+            self.dispatch(rec, "lse", &bindings, blocks);
+        } else {
+            bindings.extend(self.sinks());
         }
-        let bindings = [q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
         self.dispatch(rec, "forward", &bindings, blocks);
     }
 

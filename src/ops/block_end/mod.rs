@@ -44,12 +44,14 @@ pub fn forward(
         z_offset4: up.map_or(0, |u| u.member(0).0 / 4),
         rank4: up.map_or(0, |u| (u.rank / 4) as u32),
         next: u32::from(next.is_some()),
-        eps: norm.eps,
+        // One ε for both norms: a model has only one.
+        eps: if norm.identity { next.map_or(0.0, |next| next.eps) } else { norm.eps },
         scale,
     };
     let b = up.map_or(rec.unused(2), |u| u.bind(2));
-    let bindings =
-        [y.bind(1), b, norm.weights(3), next.unwrap_or(norm).weights(4), stream.bind(5), normed.bind(6)];
+    let next_weights = next.unwrap_or(norm).weights(rec, 4);
+    let mut bindings = vec![y.bind(1), b, next_weights, stream.bind(5), normed.bind(6)];
+    bindings.extend(norm.weights_of_norm(rec, 3));
     let shares = norm.width.div_ceil(4 * 256);
     assert!(
         shares <= MAX_SHARES,
@@ -69,6 +71,7 @@ pub fn forward(
         .with_size("SHARES", shares as u32)
         .with_size("DEEP", up.map_or(1, |u| u.deep(MAX_SHARES / shares, groups)))
         .with_size("THREADS", (THREADS * groups) as u32)
-        .with_size("GROUPED", u32::from(groups > 1));
+        .with_size("GROUPED", u32::from(groups > 1))
+        .with_sizes([norm.size()]);
     rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
 }

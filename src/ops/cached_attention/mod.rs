@@ -14,6 +14,7 @@ struct Params {
     window: u32,
     ring: u32,
     q_stride4: u32,
+    q_size4: u32,
     splits: u32,
 }
 
@@ -26,15 +27,19 @@ const SPLIT_ROWS: usize = crate::ops::matvec::MAX_ROWS;
 
 /// The shape of one layer.
 #[derive(Clone, Copy, Debug)]
-pub struct CachedAttention {
+pub struct CachedAttention<'a> {
     /// Query heads `H`.
     pub heads: usize,
+    /// Whether each query has its gates `[K]` behind it.
+    pub gated: bool,
     /// Key/value heads `G`.
     pub kv_heads: usize,
     /// Head size `K`, a multiple of 4, at most 512.
     pub head_size: usize,
     /// Sliding window.
     pub window: Option<usize>,
+    /// One more score of each head, to which no value belongs, `[H]`.
+    pub sinks: Option<&'a wgpu::Buffer>,
 }
 
 /// Scratch for the partial results of several workgroups per query. All layers share it.
@@ -60,7 +65,7 @@ impl Parts {
     }
 }
 
-impl CachedAttention {
+impl CachedAttention<'_> {
     /// Computes `result` `[rows, H, K]` of the queries at the start of the rows of `products`, after `past` (u32, `[1]`)
     /// tokens. The cache already holds the new tokens' keys and values. No more than `context` tokens are ever read from it.
     pub fn forward(
@@ -85,24 +90,27 @@ impl CachedAttention {
             window: self.window.unwrap_or(0) as u32,
             ring: cache.ring as u32,
             q_stride4: (products.stride / 4) as u32,
+            q_size4: (self.head_size / if self.gated { 2 } else { 4 }) as u32,
             splits: splits as u32,
         };
         let bound = |index, buffer| Binding { index, buffer, range: None };
         let [sums, weights] = [bound(5, &parts.sums), bound(6, &parts.weights)];
-        let bindings =
-            [products.bind(1), bound(2, &cache.buffer), bound(3, past), result.bind(4), sums, weights];
+        let sinks = self.sinks.map(|buffer| bound(7, buffer));
+        let of_cache = [products.bind(1), bound(2, &cache.buffer), bound(3, past)];
+        let of_parts = [result.bind(4), sums, weights];
         let size4 = (self.head_size / 4) as u32;
-        let kernel = |entry| Kernel::new("cached_attention/plain", entry).with_constant("HEAD_SIZE4", size4);
+        let kernel = |entry| {
+            Kernel::new("cached_attention/plain", entry)
+                .with_constant("HEAD_SIZE4", size4)
+                .with_size("SINKS", u32::from(sinks.is_some()))
+        };
         let forward = kernel("forward").with_constant("QUERIES", queries as u32);
+        let bindings = [&of_cache[..], &of_parts, sinks.as_slice()].concat();
         rec.dispatch(forward, &params, &bindings, [blocks as u32, self.kv_heads as u32, splits as u32]);
         if splits > 1 {
             let groups = [self.heads as u32, rows as u32, 1];
-            rec.dispatch(
-                kernel("combine").with_constant("QUERIES", 1),
-                &params,
-                &[result.bind(4), sums, weights],
-                groups,
-            );
+            let combine = kernel("combine").with_constant("QUERIES", 1);
+            rec.dispatch(combine, &params, &[&of_parts[..], sinks.as_slice()].concat(), groups);
         }
     }
 

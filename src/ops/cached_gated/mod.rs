@@ -5,7 +5,7 @@ use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::Up;
 use crate::ops::View;
-use crate::ops::gated::silu;
+use crate::ops::gated::sizes;
 
 /// Twin of `Params` in shaders/cached_gated/plain.wgsl.
 #[repr(C)]
@@ -60,6 +60,6 @@ pub fn forward(
         .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, parts)))
         .with_size("PARTS", parts as u32)
         .with_size("PARTED", u32::from(shared))
-        .with_size("SILU", silu(activation));
+        .with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64 / parts)));
 }

@@ -22,6 +22,8 @@ struct Params {
     k_b_offset: u32,
     v_b_offset: u32,
     ring: u32,
+    query_size: u32,
+    pairs: u32,
     eps: f32,
 }
 
@@ -33,16 +35,18 @@ pub struct Heads<'a> {
     pub kv_heads: usize,
     /// Head size `K`, at most 512.
     pub head_size: usize,
+    /// Whether each query has its gates `[K]` behind it.
+    pub gated: bool,
     /// Whether the values are the raw keys.
     pub k_eq_v: bool,
-    /// The norm of the queries.
+    /// The norm of the queries. Either it and the norm of the keys are the identity, or neither is.
     pub q_norm: &'a Norm,
-    /// The norm of the keys; `None` if the layer uses another layer's keys.
-    pub k_norm: Option<&'a Norm>,
+    /// The norms of the keys and of the values; `None` if the layer uses another layer's.
+    pub kv_norms: Option<[&'a Norm; 2]>,
     /// The cache that the layer's attention reads: its own or another layer's.
     pub cache: &'a Cache,
-    /// Table of the rotary embedding.
-    pub table: &'a Table,
+    /// Tables of the rotary embedding of queries and of keys.
+    pub tables: [&'a Table; 2],
 }
 
 /// A layer's key-value cache.
@@ -64,8 +68,12 @@ pub fn forward(
     past: &wgpu::Buffer,
     rows: usize,
 ) {
-    let kv_heads = if layer.k_norm.is_some() { layer.kv_heads } else { 0 };
-    let keys = layer.heads * layer.head_size;
+    let kv_heads = if layer.kv_norms.is_some() { layer.kv_heads } else { 0 };
+    let [k_norm, v_norm] = layer.kv_norms.unwrap_or([layer.q_norm; 2]);
+    assert_eq!(layer.q_norm.identity, k_norm.identity, "queries and keys are treated alike");
+    assert!(v_norm.identity || !k_norm.identity, "values alone are never normed");
+    let query_size = if layer.gated { 2 * layer.head_size } else { layer.head_size };
+    let keys = layer.heads * query_size;
     let member = |i: usize| up.map_or((0, 0), |u| u.member(i));
     let [(z_offset, _), (k_z_offset, k_b_offset)] = [0, 1].map(member);
     // If the values are the raw keys, they include the keys' term.
@@ -83,20 +91,25 @@ pub fn forward(
         k_b_offset,
         v_b_offset,
         ring: layer.cache.ring as u32,
+        query_size: query_size as u32,
+        pairs: layer.tables[0].pairs() as u32,
         eps: layer.q_norm.eps,
     };
     let b = up.map_or(rec.unused(2), |u| u.bind(2));
     let bound = |index, buffer| Binding { index, buffer, range: None };
-    let bindings = [
+    let mut bindings = vec![
         products.bind(1),
         b,
-        layer.q_norm.weights(3),
-        layer.k_norm.unwrap_or(layer.q_norm).weights(4),
-        layer.table.bind(5),
+        layer.tables[0].bind(5),
         bound(6, past),
         bound(7, &layer.cache.buffer),
+        layer.tables[1].bind(8),
     ];
-    let kernel =
-        Kernel::new("cached_heads/plain", "forward").with_size("DEEP", up.map_or(1, |u| u.deep(4, 1)));
+    bindings.extend(layer.q_norm.weights_of_norm(rec, 3));
+    bindings.extend(k_norm.weights_of_norm(rec, 4));
+    let normed_values = u32::from(!v_norm.identity);
+    let sizes =
+        [("DEEP", up.map_or(1, |u| u.deep(4, 1))), ("NORMED_VALUES", normed_values), layer.q_norm.size()];
+    let kernel = Kernel::new("cached_heads/plain", "forward").with_sizes(sizes);
     rec.dispatch(kernel, &params, &bindings, [(layer.heads + 2 * kv_heads) as u32, rows as u32, 1]);
 }

@@ -18,7 +18,7 @@ struct Params {
 /// `token·used + k`; a *row* is a choice's place among the grouped ones.
 #[derive(Clone, Debug)]
 pub struct Groups {
-    /// How many experts there are, and how many a token uses.
+    /// Number of experts, and number of experts that a token uses.
     pub experts: Experts,
     /// Rows of a tile: all of them have one expert.
     pub tile: usize,

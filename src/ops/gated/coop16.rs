@@ -3,7 +3,7 @@
 use crate::base::config::Activation;
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
-use crate::ops::gated::silu;
+use crate::ops::gated::sizes;
 use crate::ops::pack::Packed;
 
 /// Most threads that share a row. The part that each keeps must leave registers for other workgroups.
@@ -60,6 +60,6 @@ fn dispatch(
     let kernel = Kernel::new("gated/coop16", entry)
         .with_size("EACH", each)
         .with_size("THREADS", threads as u32)
-        .with_size("SILU", silu(activation));
+        .with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, bindings, [rows.next_multiple_of(16) as u32, 1, 1]);
 }

@@ -4,7 +4,7 @@ use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::experts::groups::Groups;
-use crate::ops::gated::silu;
+use crate::ops::gated::sizes;
 
 /// Twin of `Params` in shaders/gated/grouped.wgsl.
 #[repr(C)]
@@ -39,7 +39,7 @@ pub fn forward(
     let params = params(groups, y, gate_up, tokens);
     let bindings = [gate_up.bind(1), y.bind(2), groups.tiles.bind(5)];
     let workgroups = grid(groups.most_rows(tokens));
-    let kernel = Kernel::new("gated/grouped", "forward").with_size("SILU", silu(activation));
+    let kernel = Kernel::new("gated/grouped", "forward").with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, &bindings, workgroups);
 }
 
@@ -65,6 +65,6 @@ pub fn backward(
         dweights.bind(9),
     ];
     let workgroups = grid(groups.most_rows(tokens));
-    let kernel = Kernel::new("gated/grouped", "backward").with_size("SILU", silu(activation));
+    let kernel = Kernel::new("gated/grouped", "backward").with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, &bindings, workgroups);
 }

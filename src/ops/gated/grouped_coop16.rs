@@ -4,7 +4,7 @@ use crate::base::config::Activation;
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::experts::groups::Groups;
-use crate::ops::gated::silu;
+use crate::ops::gated::sizes;
 use crate::ops::pack::{Packed, ROWS};
 
 /// Twin of `Params` in shaders/gated/grouped_coop16.wgsl.
@@ -57,7 +57,7 @@ pub fn backward(
 }
 
 fn kernel(entry: &'static str, activation: Activation) -> Kernel {
-    Kernel::new("gated/grouped_coop16", entry).with_size("SILU", silu(activation))
+    Kernel::new("gated/grouped_coop16", entry).with_sizes(sizes(activation))
 }
 
 fn dispatch(

@@ -1,4 +1,5 @@
 //! A gated unit, `activation(gate)·up`: of the feed-forward block, of experts and of the per-layer branch.
+//! [`Activation::SwigluOai`] changes up as well.
 
 pub mod coop16;
 pub mod grouped;
@@ -34,10 +35,8 @@ pub fn backward(
     }
 }
 
-/// The size `SILU` of the shaders that import shaders/common/activation.wgsl.
-pub(super) fn silu(activation: Activation) -> u32 {
-    match activation {
-        Activation::Gelu => 0,
-        Activation::Silu => 1,
-    }
+/// The sizes of the shaders that import shaders/common/activation.wgsl.
+pub fn sizes(activation: Activation) -> [(&'static str, u32); 2] {
+    let is = |other| u32::from(activation == other);
+    [("GELU", is(Activation::Gelu)), ("OAI", is(Activation::SwigluOai))]
 }

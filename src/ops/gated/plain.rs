@@ -3,7 +3,7 @@
 use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
-use crate::ops::gated::silu;
+use crate::ops::gated::sizes;
 
 /// Twin of `Params` in shaders/gated/plain.wgsl.
 #[repr(C)]
@@ -18,7 +18,7 @@ pub fn forward(rec: &mut Recorder, y: &Rows, gate: &Rows, up: &Rows, activation:
     let count = rows * y.stride;
     let params = Params { count: count as u32, write_dup: 0 };
     let bindings = [gate.bind(1), up.bind(2), y.bind(3)];
-    let kernel = Kernel::new("gated/plain", "forward").with_size("SILU", silu(activation));
+    let kernel = Kernel::new("gated/plain", "forward").with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64)));
 }
 
@@ -37,6 +37,6 @@ pub fn backward(
     let params = Params { count: count as u32, write_dup: u32::from(dup.is_some()) };
     let dup = dup.map_or(rec.unused(6), |d| d.bind(6));
     let bindings = [gate.bind(1), up.bind(2), dy.bind(4), dgate.bind(5), dup];
-    let kernel = Kernel::new("gated/plain", "backward").with_size("SILU", silu(activation));
+    let kernel = Kernel::new("gated/plain", "backward").with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64)));
 }

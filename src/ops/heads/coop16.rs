@@ -53,7 +53,8 @@ pub fn forward(
         scale: norm.scale,
     };
     let [positions, table] = bind_turn(rec, turn);
-    let bindings = [x.bind(1), norm.bind(rec), positions, table, y.bind(5)];
+    let bindings = [x.bind(1), norm.weights(rec, 2), positions, table, y.bind(5)];
     let groups = [heads as u32, rows.div_ceil(16) as u32, 1];
-    rec.dispatch(Kernel::new("heads/coop16", "forward"), &params, &bindings, groups);
+    let kernel = Kernel::new("heads/coop16", "forward").with_sizes([norm.size()]);
+    rec.dispatch(kernel, &params, &bindings, groups);
 }

@@ -58,10 +58,11 @@ pub fn backward(
         eps: norm.eps,
     };
     let [positions, table] = bind_turn(rec, turn);
-    let (x, w) = (x.bind(1), norm.bind(rec));
-    let bindings = [x, w, positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
+    let (x, w) = (x.bind(1), norm.weights(rec, 2));
+    let mut bindings = vec![w, positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
+    bindings.extend((!norm.identity).then_some(x));
     let sizes = sizes(heads, norm.width);
-    let kernel = Kernel::new("heads/coop16_backward", "backward").with_sizes(sizes);
+    let kernel = Kernel::new("heads/coop16_backward", "backward").with_sizes(sizes).with_sizes([norm.size()]);
     let tokens = WORKGROUP / (sizes[0].1 as usize * THREADS);
     rec.dispatch(kernel, &params, &bindings, [rows.next_multiple_of(16).div_ceil(tokens) as u32, 1, 1]);
 }

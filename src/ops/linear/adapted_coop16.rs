@@ -1,7 +1,7 @@
 //! [`super::forward`] and [`super::backward`] on 16×16 matrices: operands that are stored in f32 are packed first.
 
 use super::coop16::{self, LowRank};
-use super::{Projection, adapter_input, masked_backward, operand};
+use super::{Projection, adapter_input, finish, masked_backward, operand};
 use crate::ops::act::Act;
 use crate::ops::lora::Lora;
 use crate::ops::lora::coop16 as lora_coop16;
@@ -48,7 +48,7 @@ pub fn forward(
             })
         });
         coop16::forward(p.rec, y.staging().all(), &x, weight, 1.0, term.as_ref(), rows);
-        y.store(p.rec, rows);
+        finish(p, weight, y);
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`super::forward`] and [`super::backward`] for rows of f32.
 
 use super::tiled::{self, LowRank};
-use super::{Projection, adapter_input, masked_backward};
+use super::{Projection, adapter_input, finish, masked_backward};
 use crate::ops::act::Act;
 use crate::ops::lora::{self, Lora};
 use crate::ops::pass::Pass;
@@ -21,7 +21,7 @@ pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>
         });
         let rows = y.staging();
         tiled::forward(p.rec, rows.all(), x.rows().all(), weight, 1.0, term.as_ref(), p.tokens);
-        y.store(p.rec, p.tokens);
+        finish(p, weight, y);
     }
 }
 

@@ -1,12 +1,9 @@
 //! Products of rows that are grouped by expert with the experts' frozen matrices, and the adapter's product in the same pass: in f32, with
 //! operands in f16, or on cooperative matrices of 8×8.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::base::formats::GgmlType;
-use crate::base::formats::planes;
-use crate::base::{Base, Tensor};
 use crate::gpu::{Gpu, GpuError, Kernel, Products, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
@@ -15,7 +12,6 @@ use crate::ops::Weight;
 use crate::ops::dropout::grouped::{ExpertMask, MaskParams};
 use crate::ops::experts::groups::Groups;
 use crate::ops::op;
-use crate::ops::random;
 use crate::ops::row_factors;
 
 /// Twin of `Params` in shaders/linear/grouped.wgsl, which imports it from shaders/common/expert_product.wgsl.
@@ -69,89 +65,7 @@ impl ExpertWeight {
             let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
             tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
         }
-        Ok(ExpertWeight { weight: Weight { ty, rows: experts * rows, cols, tiles }, rows })
-    }
-
-    /// Uploads the matrices of all `experts` of `base`, with at most one tile in host memory at a time.
-    pub async fn stream(
-        gpu: &Gpu,
-        base: &Base,
-        matrix: &Tensor<'_>,
-        experts: usize,
-    ) -> Result<ExpertWeight, GpuError> {
-        let Tensor { name, ty, rows, cols, .. } = *matrix;
-        let places = expert_tiles(gpu, experts, rows / experts, matrix.row_bytes());
-        if base.is_random() && random::makes(ty) {
-            return Ok(ExpertWeight { weight: random::weight(gpu, matrix, places)?, rows: rows / experts });
-        }
-        let mut tiles = Vec::new();
-        for tile in places {
-            let bytes = base.read(&matrix.rows(tile.clone())).await.map_err(GpuError::read)?;
-            tiles.push(Tile::upload(gpu, name, ty, tile, &bytes)?);
-        }
-        Ok(ExpertWeight { weight: Weight { ty, rows, cols, tiles }, rows: rows / experts })
-    }
-
-    /// Bytes of each tile of the matrices of all `experts`.
-    pub fn tile_bytes(gpu: &Gpu, matrix: &Tensor<'_>, experts: usize) -> Vec<u64> {
-        let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
-        tiles.map(|tile| ((tile.len() * matrix.row_bytes()) as u64).next_multiple_of(16)).collect()
-    }
-
-    /// The matrices of all `experts` in `buffers`, one buffer per tile. The buffers may be larger, and may be filled later.
-    pub fn within<'a>(
-        gpu: &Gpu,
-        matrix: &Tensor<'_>,
-        experts: usize,
-        buffers: impl IntoIterator<Item = &'a wgpu::Buffer>,
-    ) -> ExpertWeight {
-        let Tensor { ty, rows, cols, .. } = *matrix;
-        let places = expert_tiles(gpu, experts, rows / experts, matrix.row_bytes());
-        let bytes = ExpertWeight::tile_bytes(gpu, matrix, experts);
-        let tiles = places.zip(bytes).zip(buffers).map(|((tile, bytes), buffer)| Tile {
-            first_row: tile.start,
-            rows: tile.len(),
-            buffer: buffer.clone(),
-            range: Some((0, bytes)),
-        });
-        ExpertWeight { weight: Weight { ty, rows, cols, tiles: tiles.collect() }, rows: rows / experts }
-    }
-
-    /// The content of each tile of the matrices of all `experts`, in host memory. It is the file itself if the kernels read the file's
-    /// layout and `base` is in memory.
-    pub async fn on_host<'b>(
-        gpu: &Gpu,
-        base: &'b Base,
-        matrix: &Tensor<'b>,
-        experts: usize,
-    ) -> Result<Vec<Cow<'b, [u8]>>, GpuError> {
-        let mut tiles = Vec::new();
-        for tile in expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes()) {
-            if base.is_random() && random::makes(matrix.ty) {
-                let made = random::weight(gpu, matrix, std::iter::once(tile))?;
-                let buffer = &made.tiles[0].buffer;
-                tiles.push(Cow::Owned(gpu.read(buffer, buffer.size() as usize).await?));
-                continue;
-            }
-            let rows = matrix.rows(tile);
-            tiles.push(match base.read(&rows).await.map_err(GpuError::read)? {
-                Cow::Borrowed(bytes) => planes::to_planes(matrix.ty, rows.rows, bytes),
-                Cow::Owned(bytes) => Cow::Owned(planes::to_planes(matrix.ty, rows.rows, &bytes).into_owned()),
-            });
-            if let Some(Cow::Owned(_)) = tiles.last() {
-                base.gguf().release(rows.range); // the file's copy is not read again
-            }
-        }
-        Ok(tiles)
-    }
-
-    /// Bytes that [`ExpertWeight::on_host`] allocates for a matrix: none if it stays in a file in memory.
-    pub fn host_bytes(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>, experts: usize) -> u64 {
-        let in_file = base.gguf().is_in_memory() && !base.is_random();
-        let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
-        let bytes = tiles.map(|tile| tile.len() * matrix.row_bytes());
-        let own = bytes.filter(|&bytes| !(in_file && planes::is_as_in_file(matrix.ty, bytes)));
-        own.map(|bytes| planes::planes_bytes(bytes) as u64).sum()
+        Ok(ExpertWeight { weight: Weight { ty, rows: experts * rows, cols, tiles, bias: None }, rows })
     }
 
     /// Parameters `[experts·rows, cols]` as matrices of experts.
@@ -161,7 +75,7 @@ impl ExpertWeight {
 }
 
 /// The rows of each tile: whole experts, as many as a binding can span.
-fn expert_tiles(
+pub(crate) fn expert_tiles(
     gpu: &Gpu,
     experts: usize,
     rows: usize,
@@ -270,6 +184,7 @@ fn dispatch(
     tokens: usize,
     accumulate: bool,
 ) {
+    // Longer than 60 lines: one line per parameter of the kernel.
     let masked = mask.is_some(); // such products are thin, and stay in f32
     let mask = mask.map_or_else(MaskParams::default, |mask| mask.params(w.weight.cols, groups));
     let (x, used) = match x {

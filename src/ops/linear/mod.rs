@@ -1,6 +1,6 @@
 //! Products of an input with frozen matrices, and with the adapters of those matrices.
 //!
-//! Forward, for every matrix `W_i` that reads `x`: `z = mask(x)·Aᵀ`, `y_i = x·W_iᵀ + s·z_i·B_iᵀ`. `z` is kept for backward:
+//! Forward, for every matrix `W_i` that reads `x`: `z = mask(x)·Aᵀ`, `y_i = x·W_iᵀ + b_i + s·z_i·B_iᵀ`. `z` is kept for backward:
 //! `dB_i += s·dy_iᵀ·z_i`, `u_i = s·dy_i·B_i`, `dA += uᵀ·mask(x)` and `dx (+)= Σ dy_i·W_i + mask(u·A)`.
 
 mod adapted_coop16;
@@ -15,6 +15,7 @@ pub mod tiled;
 use crate::base::Module;
 use crate::gpu::Recorder;
 use crate::ops::act::Act;
+use crate::ops::bias;
 use crate::ops::dropout;
 use crate::ops::lora::Lora;
 use crate::ops::pack::Packed;
@@ -85,6 +86,14 @@ pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
         }
         None => tiled::backward(p.rec, dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false),
     }
+}
+
+/// Adds the frozen bias of `weight`, where it has one, to its output in staging memory, and stores that.
+fn finish(p: &mut Pass, weight: &Weight, y: &Act) {
+    if let Some(bias) = &weight.bias {
+        bias::forward(p.rec, y.staging().all(), bias, weight.rows, p.tokens);
+    }
+    y.store(p.rec, p.tokens);
 }
 
 /// The tiles of `x` `[rows, cols]` as they are stored, or packed into `scratch`.

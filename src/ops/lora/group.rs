@@ -7,9 +7,9 @@ use crate::ops::dropout::Mask;
 /// An activation that adapted matrices of a layer read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// The output of `attn_norm`, read by q, k and v.
+    /// The output of `attn_norm`, read by q, k and v, or by all but the last matrix of a delta net.
     AttnNormed,
-    /// The output of attention.
+    /// The output of attention, or of a delta net.
     Attention,
     /// The output of `ffn_norm`, read by gate and up.
     FfnNormed,
@@ -45,7 +45,8 @@ impl Input {
     pub fn of(module: Module) -> Input {
         match module {
             Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
-            Module::AttnOutput => Input::Attention,
+            Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => Input::AttnNormed,
+            Module::AttnOutput | Module::SsmOut => Input::Attention,
             Module::FfnGate | Module::FfnUp => Input::FfnNormed,
             Module::FfnDown => Input::Gated,
             Module::InpGate => Input::AfterFfn,

@@ -11,7 +11,7 @@ use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
-use crate::ops::gated::silu;
+use crate::ops::gated::sizes;
 use crate::ops::op;
 
 /// Maximum number of rows. [`crate::ops::linear`] is for more.
@@ -118,6 +118,7 @@ fn product(
     softcap: Option<f32>,
     rows: usize,
 ) {
+    // Longer than 60 lines: one line per parameter of the kernel.
     assert!((1..=MAX_ROWS).contains(&rows), "{rows} rows, expected 1 to {MAX_ROWS}");
     let cols = matrices[0].cols;
     let tiles: Vec<(GgmlType, &Tile)> =
@@ -158,7 +159,7 @@ fn product(
             .with_constant("PARTS", parts as u32)
             .with_size("GATED", u32::from(gated.is_some()))
             .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)))
-            .with_size("SILU", gated.map_or(0, |g| silu(g.activation)));
+            .with_sizes(sizes(gated.map_or(Activation::default(), |g| g.activation)));
         let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(op::reader(*ty)));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
         let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];

@@ -32,7 +32,7 @@ pub enum Then<'a> {
 }
 
 /// `y = scale·(residual + norm(x))` over `rows` rows, in f32 where `y` is given, and what `then` says of it in `packed`, every row
-/// scaled as [`Packed::pack`] does. `x` may come packed. Both norms have weights.
+/// scaled as [`Packed::pack`] does. `x` may come packed. The norm of the sum has weights.
 pub fn forward(
     rec: &mut Recorder,
     y: Option<&Rows>,
@@ -60,12 +60,13 @@ pub fn forward(
     };
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let normed = u32::from(next.is_some());
-    let sizes = [("EACH", each), ("NORMED", normed)];
+    let sizes = [("EACH", each), ("NORMED", normed), norm.size()];
     let kernel = Kernel::new("norm_add/coop16", "forward").with_sizes(sizes).with_sizes(x.sizes());
     let mut bindings = x.bind(1, 8);
-    bindings.extend([norm.weights(2), residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);
+    bindings.extend(norm.weights_of_norm(rec, 2));
+    bindings.extend([residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);
-    bindings.extend(next.map(|next| next.weights(7)));
+    bindings.extend(next.map(|next| next.weights(rec, 7)));
     let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
     rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);
 }

@@ -34,7 +34,7 @@ pub struct Target<'a> {
 /// Minimum number of steps in a part. With fewer, the second pass costs more than the split saves.
 const LEAST_STEPS: usize = 4;
 
-/// How a product is split: the destination of its kernel, and the steps of the sum in each part.
+/// Split of a product: the destination of its kernel, and the steps of the sum in each part.
 pub struct Parts<'a> {
     /// The target itself, or scratch for the results of all parts, at the target's binding number.
     pub result: Binding<'a>,

@@ -35,7 +35,7 @@ pub fn forward(rec: &mut Recorder, x: &Rows, table: &Weight, norm: &Norm) {
     rec.dispatch(
         kernel,
         &params,
-        &[tile.bind(1), norm.weights(2), x.bind(3)],
+        &[tile.bind(1), norm.weights(rec, 2), x.bind(3)],
         [layers as u32, table.rows as u32, 1],
     );
 }

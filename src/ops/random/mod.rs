@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use half::f16;
-
 use crate::base::Tensor;
-use crate::base::formats::{Factors, GgmlType, Plane};
+use crate::base::formats::{GgmlType, Plane};
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Tile;
 use crate::ops::Weight;
@@ -36,7 +34,7 @@ pub fn weight(
     matrix: &Tensor<'_>,
     tiles: impl Iterator<Item = Range<usize>>,
 ) -> Result<Weight, GpuError> {
-    let Tensor { name, ty, rows, cols, ref range } = *matrix;
+    let Tensor { name, ty, rows, cols, ref range, .. } = *matrix;
     let planes = ty.format().expect("callers ask `makes`").planes;
     let std = (cols as f64).powf(-0.5);
     let row_bytes_of = |plane: &Plane| cols / plane.values * plane.bytes;
@@ -48,11 +46,7 @@ pub fn weight(
         let mut first = 0;
         for plane in planes {
             let count = (row_bytes_of(plane) * tile.len()).div_ceil(4);
-            let half = |divisor: f64| u32::from(f16::from_f64(std / divisor).to_bits());
-            let (period, factors) = match &plane.factors {
-                Some(Factors { every, divisors: [low, high] }) => (*every, half(*high) << 16 | half(*low)),
-                None => (0, 0),
-            };
+            let (factors, period) = plane.factors.as_ref().map_or((0, 0), |factors| factors.word(std));
             let params = Params {
                 first: first as u32,
                 count: count as u32,
@@ -69,5 +63,5 @@ pub fn weight(
         made.push(Tile { first_row: tile.start, rows: tile.len(), buffer, range: None });
     }
     rec.submit()?;
-    Ok(Weight { ty, rows, cols, tiles: made })
+    Ok(Weight { ty, rows, cols, tiles: made, bias: None })
 }

@@ -52,7 +52,7 @@ fn dispatch(
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let kernel = Kernel::new("rms_norm/coop16", entry).with_size("EACH", each).with_sizes(x.sizes());
     let mut bindings = x.bind(1, 8);
-    bindings.extend([norm.weights(2), packed.bind(3), packed.bind_factors(4)]);
+    bindings.extend([norm.weights(rec, 2), packed.bind(3), packed.bind_factors(4)]);
     bindings.extend(dy);
     let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
     rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);

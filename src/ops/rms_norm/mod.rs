@@ -7,7 +7,7 @@ use crate::gpu::{Binding, Gpu, GpuError, Recorder};
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
 
-/// A norm's weights `[width]` (none: all 1), its row width and ε.
+/// A norm's weights `[width]` (none: all 1), its row width and ε; or no norm at all, in the place of one.
 #[derive(Clone, Debug)]
 pub struct Norm {
     /// `[width]`.
@@ -19,6 +19,8 @@ pub struct Norm {
     /// The power of two that brings the largest value that the norm can give, `√width·max |weight|`, into `[2⁹, 2¹⁰)`; 1
     /// without weights, where that is at most `√width`.
     pub scale: f32,
+    /// Whether this is no norm: `y = x`, which stands where a layer's description leaves a norm out.
+    pub identity: bool,
 }
 
 impl Norm {
@@ -38,17 +40,32 @@ impl Norm {
             width,
             eps,
             scale: (exponent.clamp(-100, 100) as f32).exp2(),
+            identity: false,
         })
     }
 
-    /// The weights, of a norm that has them, at binding `index`.
-    pub(in crate::ops) fn weights(&self, index: u32) -> Binding<'_> {
-        let buffer = self.weight.as_ref().expect("only the norm of the values has no weights");
-        Binding { index, buffer, range: None }
+    /// `y = x` for rows of `width` values.
+    pub fn identity(width: usize) -> Norm {
+        Norm { weight: None, width, eps: 0.0, scale: 1.0, identity: true }
     }
 
-    pub(in crate::ops) fn bind<'a>(&'a self, rec: &Recorder<'a>) -> Binding<'a> {
-        self.weight.as_ref().map_or(rec.unused(2), |buffer| Binding { index: 2, buffer, range: None })
+    /// The shaders' size that leaves the norm out.
+    pub(in crate::ops) fn size(&self) -> (&'static str, u32) {
+        ("IDENTITY", u32::from(self.identity))
+    }
+
+    /// The weights at binding `index`, for kernels that do not read them without a norm.
+    pub(in crate::ops) fn weights_of_norm<'a>(
+        &'a self,
+        rec: &Recorder<'a>,
+        index: u32,
+    ) -> Option<Binding<'a>> {
+        (!self.identity).then(|| self.weights(rec, index))
+    }
+
+    /// The weights at binding `index`.
+    pub(in crate::ops) fn weights<'a>(&'a self, rec: &Recorder<'a>, index: u32) -> Binding<'a> {
+        self.weight.as_ref().map_or(rec.unused(index), |buffer| Binding { index, buffer, range: None })
     }
 }
 
@@ -71,6 +88,7 @@ pub fn forward_add(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, residual: &Act) 
 /// `dx = (∂norm/∂x)ᵀ·dy`.
 pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm) {
     match dx.tiles() {
+        Some(tiles) if norm.identity => tiles.pack(p.rec, dy.rows().all(), norm.width, p.tokens),
         Some(tiles) => coop16::backward(p.rec, tiles, dy.rows(), x, norm, p.tokens),
         None => plain::backward(p.rec, dx.rows(), dy.rows(), x.rows(), norm, p.tokens, None),
     }

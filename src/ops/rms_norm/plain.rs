@@ -30,9 +30,9 @@ impl Norm {
 }
 
 /// The kernel, and its workgroups for `rows` rows: one a row, or on SIMD registers one thread a row.
-fn kernel(rec: &Recorder, entry: &'static str, rows: usize) -> (Kernel, [u32; 3]) {
+fn kernel(rec: &Recorder, entry: &'static str, norm: &Norm, rows: usize) -> (Kernel, [u32; 3]) {
     let (threads, alone) = rec.gpu().kernels().software_lanes().map_or((64, 0), |lanes| (lanes, 1));
-    let sizes = [("THREADS", threads), ("ALONE", alone)];
+    let sizes = [("THREADS", threads), ("ALONE", alone), norm.size()];
     let kernel = Kernel::new("rms_norm/plain", entry).with_sizes(sizes);
     (kernel, grid(if alone == 1 { rows.div_ceil(threads as usize) } else { rows }))
 }
@@ -49,8 +49,8 @@ pub fn forward(
 ) {
     let params = norm.params(rows, residual.is_some(), scale);
     let base = residual.map_or(rec.unused(3), |r| r.bind(3));
-    let bindings = [x.bind(1), norm.bind(rec), base, y.bind(4)];
-    let (kernel, workgroups) = kernel(rec, "forward", rows);
+    let bindings = [x.bind(1), norm.weights(rec, 2), base, y.bind(4)];
+    let (kernel, workgroups) = kernel(rec, "forward", norm, rows);
     rec.dispatch(kernel, &params, &bindings, workgroups);
 }
 
@@ -65,7 +65,8 @@ pub fn backward(
     onto: Option<f32>,
 ) {
     let params = norm.params(rows, onto.is_some(), onto.unwrap_or(1.0));
-    let bindings = [x.bind(1), norm.bind(rec), dy.bind(5), dx.bind(6)];
-    let (kernel, workgroups) = kernel(rec, "backward", rows);
+    let mut bindings = vec![dy.bind(5), dx.bind(6)];
+    bindings.extend(norm.weights_of_norm(rec, 2).map(|weights| [x.bind(1), weights]).into_iter().flatten());
+    let (kernel, workgroups) = kernel(rec, "backward", norm, rows);
     rec.dispatch(kernel, &params, &bindings, workgroups);
 }

@@ -1,4 +1,4 @@
-//! Rotary position embedding, in place.
+//! Rotary position embedding, in place, of heads or of their first values: twice as many as the table has pairs.
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
@@ -10,6 +10,7 @@ struct Params {
     rows: u32,
     heads: u32,
     pairs: u32,
+    size: u32,
 }
 
 /// Cosines and sines by position, made in f64: WGSL's own are only good to 2⁻¹¹.
@@ -20,13 +21,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// For positions `0..positions` and the frequencies of [`crate::base::config::Config::rope_frequencies`].
-    pub fn new(gpu: &Gpu, frequencies: &[f64], positions: usize) -> Result<Table, GpuError> {
+    /// For positions `0..positions` and frequencies in radians per position, one per pair. The rotated values are also multiplied by `scale`.
+    pub fn new(gpu: &Gpu, frequencies: &[f64], scale: f64, positions: usize) -> Result<Table, GpuError> {
         let mut table = Vec::with_capacity(positions * frequencies.len());
         for p in 0..positions {
             table.extend(frequencies.iter().map(|f| {
                 let angle = p as f64 * f;
-                [angle.cos() as f32, angle.sin() as f32]
+                [(scale * angle.cos()) as f32, (scale * angle.sin()) as f32]
             }));
         }
         Ok(Table { buffer: gpu.upload("rope table", &table)?, pairs: frequencies.len() })
@@ -35,6 +36,11 @@ impl Table {
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         self.buffer.size()
+    }
+
+    /// Pairs of a head that it turns.
+    pub(in crate::ops) fn pairs(&self) -> usize {
+        self.pairs
     }
 
     pub(in crate::ops) fn bind(&self, index: u32) -> Binding<'_> {
@@ -75,7 +81,9 @@ fn turn(
     heads: usize,
     rows: usize,
 ) {
-    let params = Params { rows: rows as u32, heads: heads as u32, pairs: table.pairs as u32 };
+    let size = x.stride / heads;
+    let params =
+        Params { rows: rows as u32, heads: heads as u32, pairs: table.pairs as u32, size: size as u32 };
     let bindings = [
         Binding { index: 1, buffer: positions, range: None },
         Binding { index: 2, buffer: &table.buffer, range: None },

@@ -1,4 +1,4 @@
-//! How far the last optimizer step moved the adapter, beside how large the adapter is.
+//! Norm of the last optimizer step's update of the adapter, beside the norm of the adapter.
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::adamw::{AdamW, Clip, Shard};

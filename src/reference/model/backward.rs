@@ -1,6 +1,6 @@
 //! Backward pass, written out in the reverse order of `forward.rs`.
 
-use super::{Activations, Gradients, Model, Pair};
+use super::{Activations, Gradients, Model, Pair, norm_if_backward};
 use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
@@ -17,6 +17,11 @@ struct KeyValueGradients {
 impl Model<'_> {
     /// Gradients of [`Model::loss`] with the same arguments.
     pub fn backward(&self, batch: &MicroBatch, acts: &Activations, factor: f64) -> Gradients {
+        self.backward_rows(batch, acts, &vec![factor; batch.targets.len()])
+    }
+
+    /// Gradients of the sum of the rows' losses, each times its coefficient.
+    pub fn backward_rows(&self, batch: &MicroBatch, acts: &Activations, coefficients: &[f64]) -> Gradients {
         let (d, eps, layers) = (self.config.width, self.eps(), self.config.layers.len());
         let mut grads = Gradients { pairs: self.adapter.pairs.clone(), hidden: vec![Vec::new(); layers + 1] };
         for pair in grads.pairs.values_mut() {
@@ -27,8 +32,7 @@ impl Model<'_> {
         let mut shared = KeyValueGradients { dk: zeros.clone(), dv: zeros };
 
         let (softcap, vocab) = (self.softcap(), self.config.vocab);
-        let coefficients = vec![factor; batch.targets.len()];
-        let dlogits = cross_entropy::backward(&coefficients, &acts.logits, &batch.targets, softcap, vocab);
+        let dlogits = cross_entropy::backward(coefficients, &acts.logits, &batch.targets, softcap, vocab);
         let dnormed = linear::backward(&dlogits, self.output(), d);
         let dhead = rms_norm::backward(&dnormed, &acts.head, Some(&self.weights.output_norm), d, eps);
         grads.hidden[layers] = embedding::scatter(&dhead, &batch.loss_rows, d, batch.len());
@@ -47,9 +51,9 @@ impl Model<'_> {
         shared: &mut KeyValueGradients,
         grads: &mut Gradients,
     ) {
+        // Longer than 60 lines: the mirror image of `layer_forward`.
         let (l, w, a) = (&self.config.layers[layer], &self.weights.layers[layer], &acts.layers[layer]);
-        let (d, size, eps) = (self.config.width, l.head_size, self.eps());
-        let frequencies = self.config.rope_frequencies(layer);
+        let (d, eps) = (self.config.width, self.eps());
 
         let mut dh = grads.hidden[layer + 1].clone();
         for value in &mut dh {
@@ -72,31 +76,48 @@ impl Model<'_> {
 
         let ddown = match a.experts {
             Some(_) => self.experts_backward(layer, acts, &mut dh, grads),
-            None => rms_norm::backward(&dh, &a.ffn_down, Some(&w.post_ffw_norm), d, eps),
+            None => norm_if_backward(&dh, &a.ffn_down, w.post_ffw_norm.as_ref(), d, eps),
         };
-        let dgated =
-            self.adapted_backward(layer, Module::FfnDown, &ddown, &a.gated, &w.ffn_down, acts, grads);
-        let (dgate, dup) = gated::backward(&dgated, &a.ffn_gate, &a.ffn_up, l.activation);
-        let mut dnormed =
-            self.adapted_backward(layer, Module::FfnUp, &dup, &a.ffn_normed, &w.ffn_up, acts, grads);
-        let dx =
-            self.adapted_backward(layer, Module::FfnGate, &dgate, &a.ffn_normed, &w.ffn_gate, acts, grads);
-        add_scaled(&mut dnormed, 1.0, &dx);
-        let dx = rms_norm::backward(&dnormed, &a.after_attention, Some(&w.ffn_norm), d, eps);
-        add_scaled(&mut dh, 1.0, &dx);
+        if l.ffn_width > 0 {
+            let dx = self.dense_backward(layer, &ddown, acts, grads);
+            add_scaled(&mut dh, 1.0, &dx);
+        }
 
-        let doutput = rms_norm::backward(&dh, &a.attn_output, Some(&w.post_attention_norm), d, eps);
-        let dattention = self.adapted_backward(
-            layer,
-            Module::AttnOutput,
-            &doutput,
-            &a.attention,
-            &w.attn_output,
-            acts,
-            grads,
-        );
+        let doutput = norm_if_backward(&dh, &a.attn_output, w.post_attention_norm.as_ref(), d, eps);
+        let dnormed = match (&l.delta, &a.delta) {
+            (Some(delta), Some(inner)) => {
+                self.delta_backward(layer, delta, batch, &doutput, (inner, acts), grads)
+            }
+            _ => self.attention_backward(layer, batch, &doutput, acts, shared, grads),
+        };
+        let dx = rms_norm::backward(&dnormed, &acts.hidden[layer], Some(&w.attn_norm), d, eps);
+        add_scaled(&mut dh, 1.0, &dx);
+        grads.hidden[layer] = dh;
+    }
+
+    /// From the gradient of attention's output projection to that of its normed input.
+    fn attention_backward(
+        &self,
+        layer: usize,
+        batch: &MicroBatch,
+        doutput: &[f64],
+        acts: &Activations,
+        shared: &mut KeyValueGradients,
+        grads: &mut Gradients,
+    ) -> Vec<f64> {
+        // Longer than 60 lines: the mirror image of `attention_forward`.
+        let (l, w, a) = (&self.config.layers[layer], &self.weights.layers[layer], &acts.layers[layer]);
+        let (size, eps) = (l.head_size, self.eps());
+        let [q_turn, k_turn] = self.config.rotary(layer);
+        let x = &a.gated_attention;
+        let mut dattention =
+            self.adapted_backward(layer, Module::AttnOutput, doutput, x, &w.attn_output, acts, grads);
+        let mut dgate = Vec::new();
+        if l.output_gate {
+            (dattention, dgate) = gated::sigmoid_backward(&dattention, &a.attention, &a.attn_gate);
+        }
         let source = l.kv_donor.unwrap_or(layer);
-        let dq = attention::backward(
+        let mut dq = attention::backward(
             &dattention,
             &a.q,
             &acts.layers[source].k,
@@ -110,15 +131,23 @@ impl Model<'_> {
             &mut shared.dk[source],
             &mut shared.dv[source],
         );
-        let dq = rope::backward(&dq, &batch.positions, &frequencies, l.heads);
-        let dq = rms_norm::backward(&dq, &a.attn_q, Some(&w.attn_q_norm), size, eps);
+        dq.iter_mut().for_each(|dq| *dq *= self.query_factor(layer));
+        let dq = rope::backward(&dq, &batch.positions, &q_turn.frequencies, l.heads);
+        let mut dq = norm_if_backward(&dq, &a.attn_q, w.attn_q_norm.as_ref(), size, eps);
+        if l.output_gate {
+            let heads = dq.chunks_exact(size).zip(dgate.chunks_exact(size));
+            dq = heads.flat_map(|(dq, dgate)| [dq, dgate].concat()).collect();
+        }
         let mut dnormed =
             self.adapted_backward(layer, Module::AttnQ, &dq, &a.attn_normed, &w.attn_q, acts, grads);
         if l.kv_donor.is_none() {
-            let dk = rope::backward(&shared.dk[layer], &batch.positions, &frequencies, l.kv_heads);
-            let k_norm = w.attn_k_norm.as_ref().expect("a layer without donor has attn_k_norm");
-            let mut dk = rms_norm::backward(&dk, &a.attn_k, Some(k_norm), size, eps);
-            let dv = rms_norm::backward(&shared.dv[layer], &a.attn_v, None, size, eps);
+            let mut dk = rope::backward(&shared.dk[layer], &batch.positions, &k_turn.frequencies, l.kv_heads);
+            dk.iter_mut().for_each(|dk| *dk *= k_turn.scale);
+            let mut dk = norm_if_backward(&dk, &a.attn_k, w.attn_k_norm.as_ref(), size, eps);
+            let dv = match l.v_norm {
+                true => rms_norm::backward(&shared.dv[layer], &a.attn_v, None, size, eps),
+                false => shared.dv[layer].clone(),
+            };
             match &w.attn_v {
                 Some(attn_v) => {
                     let dx =
@@ -131,13 +160,30 @@ impl Model<'_> {
             let dx = self.adapted_backward(layer, Module::AttnK, &dk, &a.attn_normed, attn_k, acts, grads);
             add_scaled(&mut dnormed, 1.0, &dx);
         }
-        let dx = rms_norm::backward(&dnormed, &acts.hidden[layer], Some(&w.attn_norm), d, eps);
-        add_scaled(&mut dh, 1.0, &dx);
-        grads.hidden[layer] = dh;
+        dnormed
+    }
+
+    /// From the gradient of the dense block's output to that of the residual stream before its norm.
+    fn dense_backward(
+        &self,
+        layer: usize,
+        ddown: &[f64],
+        acts: &Activations,
+        grads: &mut Gradients,
+    ) -> Vec<f64> {
+        let (l, w, a) = (&self.config.layers[layer], &self.weights.layers[layer], &acts.layers[layer]);
+        let dgated = self.adapted_backward(layer, Module::FfnDown, ddown, &a.gated, &w.ffn_down, acts, grads);
+        let (dgate, dup) = gated::backward(&dgated, &a.ffn_gate, &a.ffn_up, l.activation);
+        let mut dnormed =
+            self.adapted_backward(layer, Module::FfnUp, &dup, &a.ffn_normed, &w.ffn_up, acts, grads);
+        let dx =
+            self.adapted_backward(layer, Module::FfnGate, &dgate, &a.ffn_normed, &w.ffn_gate, acts, grads);
+        add_scaled(&mut dnormed, 1.0, &dx);
+        rms_norm::backward(&dnormed, &a.after_attention, Some(&w.ffn_norm), self.config.width, self.eps())
     }
 
     /// Adds the gradient through the router and the experts to `dh`, the gradient of the residual stream. Returns the gradient
-    /// of the feed-forward block's output.
+    /// of the feed-forward block's output, empty without such a block.
     fn experts_backward(
         &self,
         layer: usize,
@@ -150,8 +196,14 @@ impl Model<'_> {
         let (Some(l), Some(e), Some(we)) = (l.experts, &a.experts, &w.experts) else { return Vec::new() };
         let Some(matrices) = self.expert_matrices(layer, l.width) else { return Vec::new() };
         let (d, eps) = (self.config.width, self.eps());
-        let dsum = rms_norm::backward(dh, &e.sum, Some(&w.post_ffw_norm), d, eps);
-        let doutput = rms_norm::backward(&dsum, &e.output, Some(&we.post_ffw_norm_2), d, eps);
+        let dsum = norm_if_backward(dh, &e.sum, w.post_ffw_norm.as_ref(), d, eps);
+        let (input_norm, router_norm, doutput) = match &we.norms {
+            Some(norms) => {
+                let doutput = rms_norm::backward(&dsum, &e.output, Some(&norms.post_ffw_norm_2), d, eps);
+                (&norms.pre_ffw_norm_2, norms.router(), doutput)
+            }
+            None => (&w.ffn_norm, w.ffn_norm.clone(), dsum.clone()),
+        };
         let g = experts::backward(&doutput, &e.normed, &e.routing, &matrices, &e.inner, d);
         for (module, gradient) in
             [(Module::FfnGateUpExps, g.dgate_up_lora), (Module::FfnDownExps, g.ddown_lora)]
@@ -162,19 +214,21 @@ impl Model<'_> {
                 add_scaled(&mut pair.b, 1.0, &db);
             }
         }
-        let dx = rms_norm::backward(&g.dx, &a.after_attention, Some(&we.pre_ffw_norm_2), d, eps);
+        let dx = rms_norm::backward(&g.dx, &a.after_attention, Some(input_norm), d, eps);
         add_scaled(dh, 1.0, &dx);
         let dscores = router::backward(&g.dweights, &e.routing, l.count);
         let module = Module::FfnGateInp;
         let dnormed =
             self.adapted_backward(layer, module, &dscores, &e.router_normed, &we.router, acts, grads);
-        let dx = rms_norm::backward(&dnormed, &a.after_attention, Some(&we.router_norm()), d, eps);
+        let dx = rms_norm::backward(&dnormed, &a.after_attention, Some(&router_norm), d, eps);
         add_scaled(dh, 1.0, &dx);
-        rms_norm::backward(&dsum, &a.ffn_down, Some(&we.post_ffw_norm_1), d, eps)
+        we.norms.as_ref().map_or_else(Vec::new, |norms| {
+            rms_norm::backward(&dsum, &a.ffn_down, Some(&norms.post_ffw_norm_1), d, eps)
+        })
     }
 
     /// `dx` of a product with an adapter; adds to the slot's gradients.
-    fn adapted_backward(
+    pub(super) fn adapted_backward(
         &self,
         layer: usize,
         module: Module,

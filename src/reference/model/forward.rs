@@ -2,95 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::Model;
+use super::activations::{Activations, ExpertActivations, LayerActivations};
+use super::{Model, norm_if};
 use crate::adapter::lora::Slot;
 use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
-    Routing, add_scaled, attention, cross_entropy, embedding, experts, gated, linear, lora, rms_norm, rope,
-    router,
+    add_scaled, attention, cross_entropy, embedding, experts, gated, linear, lora, rms_norm, rope, router,
 };
-
-/// The activations that backward needs.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Activations {
-    /// The residual stream, `L + 1` times `[T, D]`: the scaled embeddings, then the output of every layer.
-    pub hidden: Vec<Vec<f64>>,
-    /// Per-layer inputs, `L` times `[T, P]`; empty if `P` is 0.
-    pub per_layer_inputs: Vec<Vec<f64>>,
-    /// Activations within the layers, `L`.
-    pub layers: Vec<LayerActivations>,
-    /// `x·Aᵀ` of every adapted slot, `[T, R]`.
-    pub z: BTreeMap<Slot, Vec<f64>>,
-    /// The final residual stream in the loss rows, `[N, D]`.
-    pub head: Vec<f64>,
-    /// Logits of the loss rows before the softcap, `[N, V]`.
-    pub logits: Vec<f64>,
-}
-
-/// Activations within one layer. A projection is named after its matrix.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LayerActivations {
-    /// Input of the query, key and value projections, `[T, D]`.
-    pub attn_normed: Vec<f64>,
-    /// Queries before `attn_q_norm`, `[T, H, K]`.
-    pub attn_q: Vec<f64>,
-    /// Keys before `attn_k_norm`, `[T, G, K]`; empty on layers with a donor.
-    pub attn_k: Vec<f64>,
-    /// Values before the weightless norm, `[T, G, K]`; empty on layers with a donor.
-    pub attn_v: Vec<f64>,
-    /// Queries after norm and rotation, `[T, H, K]`.
-    pub q: Vec<f64>,
-    /// Keys after norm and rotation, `[T, G, K]`; empty on layers with a donor.
-    pub k: Vec<f64>,
-    /// Values after the norm, `[T, G, K]`; empty on layers with a donor.
-    pub v: Vec<f64>,
-    /// Output of attention, `[T, H, K]`.
-    pub attention: Vec<f64>,
-    /// Log-sum-exp of the scores, `[T, H]`.
-    pub lse: Vec<f64>,
-    /// Output projection before `post_attention_norm`, `[T, D]`.
-    pub attn_output: Vec<f64>,
-    /// Residual stream after attention, `[T, D]`.
-    pub after_attention: Vec<f64>,
-    /// Input of the gate and up projections, `[T, D]`.
-    pub ffn_normed: Vec<f64>,
-    /// Gate projection, `[T, F]`.
-    pub ffn_gate: Vec<f64>,
-    /// Up projection, `[T, F]`.
-    pub ffn_up: Vec<f64>,
-    /// Input of the down projection, `[T, F]`.
-    pub gated: Vec<f64>,
-    /// Down projection before `post_ffw_norm`, `[T, D]`.
-    pub ffn_down: Vec<f64>,
-    /// Activations around the experts; `None` in dense models.
-    pub experts: Option<ExpertActivations>,
-    /// Residual stream after the feed-forward block, `[T, D]`.
-    pub after_ffn: Vec<f64>,
-    /// Gate of the per-layer input before the activation, `[T, P]`; empty if `P` is 0.
-    pub inp_gate: Vec<f64>,
-    /// Input of `proj`, `[T, P]`; empty if `P` is 0.
-    pub gated_input: Vec<f64>,
-    /// Output of `proj` before `post_norm`, `[T, D]`; empty if `P` is 0.
-    pub proj: Vec<f64>,
-}
-
-/// Activations around the experts of one layer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ExpertActivations {
-    /// Input of the router's matrix, `[T, D]`.
-    pub router_normed: Vec<f64>,
-    /// The active experts and their weights.
-    pub routing: Routing,
-    /// Input of the experts, `[T, D]`.
-    pub normed: Vec<f64>,
-    /// Activations within the experts.
-    pub inner: experts::Saved,
-    /// Output of the experts, `[T, D]`.
-    pub output: Vec<f64>,
-    /// Sum of the normed outputs of the feed-forward block and of the experts, before `post_ffw_norm`, `[T, D]`.
-    pub sum: Vec<f64>,
-}
 
 impl Model<'_> {
     /// Runs a micro-batch. `N` is the number of loss rows.
@@ -160,46 +79,35 @@ impl Model<'_> {
         chosen: Option<&[usize]>,
         acts: &mut Activations,
     ) {
+        // Longer than 60 lines: the maths of a layer from start to end.
         let (l, w) = (&self.config.layers[layer], &self.weights.layers[layer]);
-        let (d, size, eps) = (self.config.width, l.head_size, self.eps());
-        let frequencies = self.config.rope_frequencies(layer);
+        let (d, eps) = (self.config.width, self.eps());
         let h = &acts.hidden[layer];
-        let z = &mut acts.z;
         let mut a = LayerActivations::default();
 
         a.attn_normed = rms_norm::forward(h, Some(&w.attn_norm), d, eps);
-        a.attn_q = self.adapted(layer, Module::AttnQ, &a.attn_normed, &w.attn_q, z);
-        a.q = rms_norm::forward(&a.attn_q, Some(&w.attn_q_norm), size, eps);
-        a.q = rope::forward(&a.q, &batch.positions, &frequencies, l.heads);
-        if l.kv_donor.is_none() {
-            let attn_k = w.attn_k.as_ref().expect("a layer without donor has attn_k");
-            a.attn_k = self.adapted(layer, Module::AttnK, &a.attn_normed, attn_k, z);
-            a.attn_v = match &w.attn_v {
-                Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
-                None => a.attn_k.clone(),
-            };
-            let k_norm = w.attn_k_norm.as_ref().expect("a layer without donor has attn_k_norm");
-            a.k = rms_norm::forward(&a.attn_k, Some(k_norm), size, eps);
-            a.k = rope::forward(&a.k, &batch.positions, &frequencies, l.kv_heads);
-            a.v = rms_norm::forward(&a.attn_v, None, size, eps);
-        }
-        let (k, v) = match l.kv_donor {
-            Some(donor) => (&acts.layers[donor].k, &acts.layers[donor].v),
-            None => (&a.k, &a.v),
+        a.attn_output = match &l.delta {
+            Some(delta) => {
+                let (inner, output) = self.delta_forward(layer, delta, batch, &a.attn_normed, &mut acts.z);
+                a.delta = Some(inner);
+                output
+            }
+            None => self.attention_forward(layer, batch, &mut a, &acts.layers, &mut acts.z),
         };
-        (a.attention, a.lse) = attention::forward(&a.q, k, v, &batch.starts, l.window, l.heads, l.kv_heads);
-        a.attn_output = self.adapted(layer, Module::AttnOutput, &a.attention, &w.attn_output, z);
-        a.after_attention = rms_norm::forward(&a.attn_output, Some(&w.post_attention_norm), d, eps);
+        let (h, z) = (&acts.hidden[layer], &mut acts.z);
+        a.after_attention = norm_if(&a.attn_output, w.post_attention_norm.as_ref(), d, eps);
         add_scaled(&mut a.after_attention, 1.0, h);
 
         a.ffn_normed = rms_norm::forward(&a.after_attention, Some(&w.ffn_norm), d, eps);
-        a.ffn_gate = self.adapted(layer, Module::FfnGate, &a.ffn_normed, &w.ffn_gate, z);
-        a.ffn_up = self.adapted(layer, Module::FfnUp, &a.ffn_normed, &w.ffn_up, z);
-        a.gated = gated::forward(&a.ffn_gate, &a.ffn_up, l.activation);
-        a.ffn_down = self.adapted(layer, Module::FfnDown, &a.gated, &w.ffn_down, z);
+        if l.ffn_width > 0 {
+            a.ffn_gate = self.adapted(layer, Module::FfnGate, &a.ffn_normed, &w.ffn_gate, z);
+            a.ffn_up = self.adapted(layer, Module::FfnUp, &a.ffn_normed, &w.ffn_up, z);
+            a.gated = gated::forward(&a.ffn_gate, &a.ffn_up, l.activation);
+            a.ffn_down = self.adapted(layer, Module::FfnDown, &a.gated, &w.ffn_down, z);
+        }
         a.experts = self.experts_forward(layer, &a, chosen, z);
         let ffn = a.experts.as_ref().map_or(&a.ffn_down, |experts| &experts.sum);
-        a.after_ffn = rms_norm::forward(ffn, Some(&w.post_ffw_norm), d, eps);
+        a.after_ffn = norm_if(ffn, w.post_ffw_norm.as_ref(), d, eps);
         add_scaled(&mut a.after_ffn, 1.0, &a.after_attention);
 
         let mut out = a.after_ffn.clone();
@@ -217,7 +125,56 @@ impl Model<'_> {
         acts.layers.push(a);
     }
 
-    /// The router and the experts beside the feed-forward block, and the sum of both outputs.
+    /// Attention, from its normed input to the output projection.
+    fn attention_forward(
+        &self,
+        layer: usize,
+        batch: &MicroBatch,
+        a: &mut LayerActivations,
+        before: &[LayerActivations],
+        z: &mut BTreeMap<Slot, Vec<f64>>,
+    ) -> Vec<f64> {
+        let (l, w) = (&self.config.layers[layer], &self.weights.layers[layer]);
+        let (size, eps) = (l.head_size, self.eps());
+        let [q_turn, k_turn] = self.config.rotary(layer);
+        a.attn_q = self.adapted(layer, Module::AttnQ, &a.attn_normed, &w.attn_q, z);
+        if l.output_gate {
+            (a.attn_q, a.attn_gate) = halves_of_heads(&a.attn_q, size);
+        }
+        a.q = norm_if(&a.attn_q, w.attn_q_norm.as_ref(), size, eps);
+        a.q = rope::forward(&a.q, &batch.positions, &q_turn.frequencies, l.heads);
+        a.q.iter_mut().for_each(|q| *q *= self.query_factor(layer));
+        if l.kv_donor.is_none() {
+            let attn_k = w.attn_k.as_ref().expect("a layer without donor has attn_k");
+            a.attn_k = self.adapted(layer, Module::AttnK, &a.attn_normed, attn_k, z);
+            a.attn_v = match &w.attn_v {
+                Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
+                None => a.attn_k.clone(),
+            };
+            a.k = norm_if(&a.attn_k, w.attn_k_norm.as_ref(), size, eps);
+            a.k = rope::forward(&a.k, &batch.positions, &k_turn.frequencies, l.kv_heads);
+            a.k.iter_mut().for_each(|k| *k *= k_turn.scale);
+            a.v = match l.v_norm {
+                true => rms_norm::forward(&a.attn_v, None, size, eps),
+                false => a.attn_v.clone(),
+            };
+        }
+        let (k, v) = match l.kv_donor {
+            Some(donor) => (&before[donor].k, &before[donor].v),
+            None => (&a.k, &a.v),
+        };
+        (a.attention, a.lse) = attention::forward(&a.q, k, v, &batch.starts, l.window, l.heads, l.kv_heads);
+        if let Some(sinks) = &w.sinks {
+            attention::add_sinks(&mut a.attention, &mut a.lse, sinks);
+        }
+        a.gated_attention = match l.output_gate {
+            true => gated::sigmoid_forward(&a.attention, &a.attn_gate),
+            false => a.attention.clone(),
+        };
+        self.adapted(layer, Module::AttnOutput, &a.gated_attention, &w.attn_output, z)
+    }
+
+    /// The router and the experts, and the sum of their output and that of the feed-forward block, if there is one.
     fn experts_forward(
         &self,
         layer: usize,
@@ -227,18 +184,31 @@ impl Model<'_> {
     ) -> Option<ExpertActivations> {
         let (l, w) = (self.config.layers[layer].experts?, self.weights.layers[layer].experts.as_ref()?);
         let (d, eps) = (self.config.width, self.eps());
-        let router_normed = rms_norm::forward(&a.after_attention, Some(&w.router_norm()), d, eps);
+        let router_normed = match &w.norms {
+            Some(norms) => rms_norm::forward(&a.after_attention, Some(&norms.router()), d, eps),
+            None => a.ffn_normed.clone(),
+        };
         let scores = self.adapted(layer, Module::FfnGateInp, &router_normed, &w.router, z);
         let routing = router::forward(&scores, l.count, l.used, chosen);
-        let normed = rms_norm::forward(&a.after_attention, Some(&w.pre_ffw_norm_2), d, eps);
+        let normed = match &w.norms {
+            Some(norms) => rms_norm::forward(&a.after_attention, Some(&norms.pre_ffw_norm_2), d, eps),
+            None => a.ffn_normed.clone(),
+        };
         let (output, inner) = experts::forward(&normed, &routing, &self.expert_matrices(layer, l.width)?, d);
-        let mut sum = rms_norm::forward(&a.ffn_down, Some(&w.post_ffw_norm_1), d, eps);
-        add_scaled(&mut sum, 1.0, &rms_norm::forward(&output, Some(&w.post_ffw_norm_2), d, eps));
+        let sum = match &w.norms {
+            Some(norms) => {
+                let mut sum = rms_norm::forward(&a.ffn_down, Some(&norms.post_ffw_norm_1), d, eps);
+                let normed = rms_norm::forward(&output, Some(&norms.post_ffw_norm_2), d, eps);
+                add_scaled(&mut sum, 1.0, &normed);
+                sum
+            }
+            None => output.clone(),
+        };
         Some(ExpertActivations { router_normed, routing, normed, inner, output, sum })
     }
 
     /// `x·Wᵀ`, plus the adapter's term if the slot has one. Stores its `z`.
-    fn adapted(
+    pub(super) fn adapted(
         &self,
         layer: usize,
         module: Module,
@@ -248,6 +218,9 @@ impl Model<'_> {
     ) -> Vec<f64> {
         let slot = self.slot(layer, module);
         let mut y = linear::forward(x, w, slot.in_features);
+        if let Some(bias) = self.weights.layers[layer].biases.get(&module) {
+            y.chunks_exact_mut(bias.len()).for_each(|row| add_scaled(row, 1.0, bias));
+        }
         if let Some(pair) = self.adapter.pairs.get(&slot) {
             let mask = self.adapter.masks.get(&slot).map(Vec::as_slice);
             let (rank, scale) = (self.adapter.rank, self.adapter.scale);
@@ -256,10 +229,22 @@ impl Model<'_> {
         y
     }
 
+    /// The factor on rotated queries: that on the scores, and YaRN's.
+    pub(super) fn query_factor(&self, layer: usize) -> f64 {
+        let l = &self.config.layers[layer];
+        l.score_scale * l.yarn.map_or(1.0, |yarn| yarn.scale())
+    }
+
     /// The output matrix, `[V, D]`.
     pub(super) fn output(&self) -> &[f64] {
         self.weights.output.as_ref().unwrap_or(&self.weights.token_embd)
     }
+}
+
+/// The first and the second half of every head of `2·size` values.
+pub(super) fn halves_of_heads(x: &[f64], size: usize) -> (Vec<f64>, Vec<f64>) {
+    let half = |i: usize| x.chunks_exact(size).skip(i).step_by(2).flatten().copied().collect();
+    (half(0), half(1))
 }
 
 /// The factor on per-layer embeddings of this width, rounded to f32 as in transformers and llama.cpp.
@@ -277,23 +262,14 @@ mod tests {
     #[test]
     fn per_layer_inputs_by_hand() {
         let layer = LayerConfig {
-            window: None,
             heads: 1,
             kv_heads: 1,
             head_size: 2,
             ffn_width: 3,
-            rope_base: 1e4,
-            kv_donor: None,
-            k_eq_v: false,
-            experts: None,
-            expert_scales: Vec::new(),
-            experts_split: false,
-            rope_factors: false,
             qk_norm: true,
             v_norm: true,
-            score_scale: 1.0,
             post_norms: true,
-            activation: Default::default(),
+            ..LayerConfig::default()
         };
         let config = Config {
             architecture: "test",

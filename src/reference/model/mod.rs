@@ -1,8 +1,11 @@
 //! The whole text model on one micro-batch: forward, loss, and all adapter gradients.
 
+mod activations;
 mod backward;
+mod delta;
 mod forward;
 mod random;
+mod tensors;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -10,11 +13,14 @@ use std::collections::BTreeMap;
 use crate::adapter::lora::Slot;
 use crate::base::Module;
 use crate::base::config::Config;
-use crate::reference::experts;
+use crate::reference::{experts, rms_norm};
 
-pub use forward::{Activations, ExpertActivations, LayerActivations};
+pub use activations::{Activations, ExpertActivations, LayerActivations};
+pub use delta::DeltaActivations;
+pub use tensors::WeightsError;
 pub use weights::{
-    ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights, WeightsError,
+    DeltaWeights, ExpertNorms, ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights,
+    Weights,
 };
 
 /// A frozen base with an adapter. Its methods are `forward`, `logits`, `loss` and `backward`.
@@ -82,6 +88,16 @@ impl Adapter {
     }
 }
 
+/// The norm of `x`, or `x` itself where the layer has no such norm.
+fn norm_if(x: &[f64], weight: Option<&Vec<f64>>, width: usize, eps: f64) -> Vec<f64> {
+    weight.map_or_else(|| x.to_vec(), |weight| rms_norm::forward(x, Some(weight), width, eps))
+}
+
+/// The gradient of `x` in [`norm_if`].
+fn norm_if_backward(dy: &[f64], x: &[f64], weight: Option<&Vec<f64>>, width: usize, eps: f64) -> Vec<f64> {
+    weight.map_or_else(|| dy.to_vec(), |weight| rms_norm::backward(dy, x, Some(weight), width, eps))
+}
+
 impl Model<'_> {
     /// The slot of a matrix of the layer.
     fn slot(&self, layer: usize, module: Module) -> Slot {
@@ -90,10 +106,9 @@ impl Model<'_> {
 
     /// The matrices of a layer's experts, of width `width` each, with their adapters.
     fn expert_matrices(&self, layer: usize, width: usize) -> Option<experts::Experts<'_>> {
-        let matrices = self.weights.layers[layer]
-            .experts
-            .as_ref()?
-            .matrices(width, self.config.layers[layer].activation);
+        let w = &self.weights.layers[layer];
+        let activation = self.config.layers[layer].activation;
+        let matrices = w.experts.as_ref()?.matrices(width, activation, &w.biases);
         let lora = |module: Module| {
             let slot = self.slot(layer, module);
             let Pair { a, b } = self.adapter.pairs.get(&slot)?;

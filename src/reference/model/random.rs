@@ -1,10 +1,16 @@
 //! Random weights for tests.
 
+use std::collections::BTreeMap;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::weights::{ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights, Weights};
-use crate::base::config::{Config, Experts};
+use super::weights::{
+    DeltaWeights, ExpertNorms, ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights,
+    Weights,
+};
+use crate::base::Module;
+use crate::base::config::{Config, DeltaNet, Experts};
 
 impl Weights {
     /// Random weights at scales at which every path matters: embeddings of RMS 1, moderate attention scores, branches that
@@ -38,49 +44,85 @@ impl LayerWeights {
         let l = &config.layers[layer];
         let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        let own_keys = l.kv_donor.is_none();
+        let has_attention = l.delta.is_none();
+        let own_keys = l.kv_donor.is_none() && has_attention;
+        let q_rows = if l.output_gate { 2 * queries } else { queries };
         // Scores are sums of K products of unit-RMS elements and of both norms: keep their spread near 1.5.
         let k_norm = 1.7 * (l.head_size as f64).powf(-0.5);
         LayerWeights {
             attn_norm: normal.vec(d, 1.0, 0.2),
-            attn_q: normal.matrix(queries, d),
+            attn_q: normal.matrix(q_rows, d),
             attn_k: own_keys.then(|| normal.matrix(keys, d)),
             attn_v: (own_keys && !l.k_eq_v).then(|| normal.matrix(keys, d)),
-            attn_q_norm: normal.vec(l.head_size, 0.9, 0.1),
-            attn_k_norm: own_keys.then(|| normal.vec(l.head_size, k_norm, 0.12 * k_norm)),
+            attn_q_norm: (has_attention && l.qk_norm).then(|| normal.vec(l.head_size, 0.9, 0.1)),
+            attn_k_norm: (own_keys && l.qk_norm).then(|| normal.vec(l.head_size, k_norm, 0.12 * k_norm)),
             attn_output: normal.matrix(d, queries),
-            post_attention_norm: normal.vec(d, 0.35, 0.05),
+            post_attention_norm: l.post_norms.then(|| normal.vec(d, 0.35, 0.05)),
             ffn_norm: normal.vec(d, 1.0, 0.2),
             ffn_gate: normal.matrix(f, d),
             ffn_up: normal.matrix(f, d),
             ffn_down: normal.matrix(d, f),
-            post_ffw_norm: normal.vec(d, 0.35, 0.05),
+            post_ffw_norm: l.post_norms.then(|| normal.vec(d, 0.35, 0.05)),
             per_layer: (p > 0).then(|| PerLayerBranchWeights {
                 inp_gate: normal.matrix(p, d),
                 proj: normal.matrix(d, p),
                 post_norm: normal.vec(d, 0.35, 0.05),
             }),
             output_scale: 0.8 + 0.25 * normal.uniform(),
-            experts: l.experts.map(|experts| ExpertWeights::random(&experts, d, normal)),
+            experts: l.experts.map(|experts| ExpertWeights::random(&experts, d, f > 0, normal)),
+            sinks: l.sinks.then(|| normal.vec(l.heads, 0.0, 1.0)),
+            delta: l.delta.map(|delta| DeltaWeights::random(&delta, d, normal)),
+            biases: biases(config, layer, normal),
+        }
+    }
+}
+
+impl DeltaWeights {
+    /// Decays from a memory of a few tokens to one of many.
+    fn random(delta: &DeltaNet, d: usize, normal: &mut Normal) -> DeltaWeights {
+        let heads = delta.value_heads;
+        DeltaWeights {
+            qkv: normal.matrix(delta.channels(), d),
+            gate: normal.matrix(delta.values(), d),
+            alpha: normal.matrix(heads, d),
+            beta: normal.matrix(heads, d),
+            taps: normal.vec(delta.channels() * 4, 0.0, 0.5),
+            a: (0..heads).map(|head| -f64::from(0.05 * 3f32.powi(head as i32))).collect(),
+            dt: normal.vec(heads, 0.0, 0.7),
+            norm: normal.vec(delta.head_size, 1.0, 0.2),
+            out: normal.matrix(d, delta.values()),
         }
     }
 }
 
 impl ExpertWeights {
     /// Scores with a spread of about 1.5, so that no expert dominates.
-    fn random(experts: &Experts, d: usize, normal: &mut Normal) -> ExpertWeights {
+    fn random(experts: &Experts, d: usize, has_norms: bool, normal: &mut Normal) -> ExpertWeights {
         let Experts { count, width, .. } = *experts;
+        let router = normal.matrix(count, d);
+        let router_scale = has_norms.then(|| normal.vec(d, 1.5 * (d as f64).sqrt(), 0.2));
         ExpertWeights {
-            router: normal.matrix(count, d),
-            router_scale: normal.vec(d, 1.5 * (d as f64).sqrt(), 0.2),
+            router,
             gate_up: normal.matrix(count * 2 * width, d),
             down: normal.matrix(count * d, width),
-            down_scale: (0..count).map(|_| 0.5 + normal.uniform()).collect(),
-            post_ffw_norm_1: normal.vec(d, 1.0, 0.2),
-            pre_ffw_norm_2: normal.vec(d, 1.0, 0.2),
-            post_ffw_norm_2: normal.vec(d, 1.0, 0.2),
+            down_scale: match has_norms {
+                true => (0..count).map(|_| 0.5 + normal.uniform()).collect(),
+                false => vec![1.0; count],
+            },
+            norms: router_scale.map(|router_scale| ExpertNorms {
+                router_scale,
+                post_ffw_norm_1: normal.vec(d, 1.0, 0.2),
+                pre_ffw_norm_2: normal.vec(d, 1.0, 0.2),
+                post_ffw_norm_2: normal.vec(d, 1.0, 0.2),
+            }),
         }
     }
+}
+
+/// Biases of a third of what their matrices give.
+fn biases(config: &Config, layer: usize, normal: &mut Normal) -> BTreeMap<Module, Vec<f64>> {
+    let shapes = config.layers[layer].biases.iter().filter_map(|m| Some((*m, m.bias_len(config, layer)?)));
+    shapes.map(|(module, len)| (module, normal.vec(len, 0.0, 0.3))).collect()
 }
 
 /// A seeded source of normal numbers.

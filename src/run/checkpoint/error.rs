@@ -22,13 +22,14 @@ pub enum CheckpointError {
         /// The problem: found and expected.
         problem: String,
     },
-    /// A newer program wrote the checkpoint.
+    /// Another version of the program wrote the checkpoint.
     #[error(
-        "{} was written by rullama-train {version} in format {found}; this program reads format {FORMAT}. Update the program, \
-         choose another output.dir, or start over with --fresh",
-        .path.display()
+        "{} was written by rullama-train {version} in format {found}; this program reads format {FORMAT}. {}, choose another \
+         output.dir, or start over with --fresh",
+        .path.display(),
+        if *.found > FORMAT { "Update the program" } else { "Finish the run with that version" }
     )]
-    Newer {
+    OtherFormat {
         /// The folder.
         path: PathBuf,
         /// The version of the program that wrote it.

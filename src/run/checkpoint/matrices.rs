@@ -53,6 +53,9 @@ pub(super) fn parse(
                 return Err(format!("{name} is {found}, expected F32 {shape:?}"));
             }
             *values = bytemuck::pod_collect_to_vec(tensor.data());
+            if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+                return Err(format!("{name} holds {value}, expected finite numbers"));
+            }
         }
         pairs.insert(*slot, pair);
     }

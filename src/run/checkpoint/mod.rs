@@ -11,9 +11,11 @@
 //! No random generator state is saved: the learning rate, the order of the samples and every dropout mask follow from the
 //! recipe and the step.
 
+mod changes;
 mod error;
 mod folder;
 mod matrices;
+mod send;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -29,18 +31,24 @@ use crate::files;
 use crate::recipe::{Recipe, Syntax};
 use matrices::{parse, serialize};
 
+pub use changes::{Changed, Differences};
 pub use error::CheckpointError;
 pub use folder::{Summary, inspect, list, prune};
 
 /// Version of the file format. It rises when older programs cannot read the files.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 /// The file that marks a folder as a checkpoint; it is written last.
 pub const STATE: &str = "trainer_state.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const BEST: &str = "best.safetensors";
 const METRICS: &str = "metrics.jsonl";
 const TIMING: &str = "timing.jsonl";
-/// How the name of a checkpoint's folder begins; the step follows.
+/// All files of a checkpoint besides its state.
+const FILES: [&str; 6] =
+    ["adapter_model.safetensors", "adapter_config.json", OPTIMIZER, BEST, METRICS, TIMING];
+/// The key of the state's own digest.
+const DIGEST: &str = "sha256";
+/// Prefix of the name of a checkpoint's folder; the step follows.
 const PREFIX: &str = "checkpoint-";
 
 /// The state of a run between two steps.
@@ -64,6 +72,8 @@ pub struct Checkpoint {
     pub updates: u64,
     /// The step of the best evaluation, and its adapter if it is not `adapter`.
     pub best: Option<(usize, Option<BTreeMap<Slot, Pair>>)>,
+    /// Changes of settings with which the run was continued.
+    pub changed: Vec<Changed>,
     /// Lines of `metrics.jsonl`.
     pub metrics: String,
     /// Lines of `timing.jsonl`.
@@ -79,6 +89,7 @@ pub(super) struct TrainerState {
     steps: usize,
     updates: u64,
     best_step: Option<usize>,
+    changed: Vec<Changed>,
     identity: Identity,
     recipe: serde_json::Value,
     files: BTreeMap<String, FileDigest>,
@@ -121,29 +132,15 @@ impl Checkpoint {
             steps: self.steps,
             updates: self.updates,
             best_step: self.best.as_ref().map(|(step, _)| *step),
+            changed: self.changed.clone(),
             identity: self.identity.clone(),
             recipe: serde_json::to_value(&self.recipe).expect("a recipe is tables of plain values"),
             files: contents.iter().map(digest).collect(),
         };
-        contents.push((STATE, serde_json::to_vec_pretty(&state).expect("plain values under text keys")));
+        contents.push((STATE, sealed(&state)));
         let contents: Vec<(&str, &[u8])> = contents.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
         files::write_folder(&path, &contents)?;
         Ok(path)
-    }
-
-    /// Lists the differences between this run and one of `recipe` with `steps` steps over the base and samples in `identity`.
-    /// Empty if that run can resume from this checkpoint.
-    pub fn changes(&self, recipe: &Recipe, identity: &Identity, steps: usize) -> Vec<String> {
-        let mut changes: Vec<String> =
-            recipe.changes_since(&self.recipe).iter().map(ToString::to_string).collect();
-        // A changed seed, for instance, changes the validation split too; only the key is reported then.
-        if changes.is_empty() {
-            changes = identity.changes_since(&self.identity);
-        }
-        if changes.is_empty() && steps != self.steps {
-            changes.push(format!("the run had {} steps and now has {steps}", self.steps));
-        }
-        changes
     }
 
     /// Reads the checkpoint in the folder `path` for the model `config`; `slots` returns the slots of its recipe. Fails if a
@@ -178,6 +175,7 @@ impl Checkpoint {
             first: group(OPTIMIZER, "exp_avg")?,
             second: group(OPTIMIZER, "exp_avg_sq")?,
             updates: state.updates,
+            changed: state.changed,
             best: match state.best_step {
                 Some(step) if step != state.step => Some((step, Some(group(BEST, "best")?))),
                 step => step.map(|step| (step, None)),
@@ -189,20 +187,48 @@ impl Checkpoint {
     }
 }
 
+/// The state as the text of its file, with the digest of everything else in it.
+fn sealed(state: &TrainerState) -> Vec<u8> {
+    let mut state = serde_json::to_value(state).expect("plain values under text keys");
+    state[DIGEST] = digest(&state).into();
+    serde_json::to_vec_pretty(&state).expect("plain values under text keys")
+}
+
+/// The state in the text of its file. Fails if it is not what [`sealed`] wrote.
+fn unsealed(text: &[u8]) -> Result<serde_json::Value, String> {
+    let mut state: serde_json::Value = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    // Another format may be sealed in another way.
+    if state["format"].as_u64().is_some_and(|format| format != FORMAT) {
+        return Ok(state);
+    }
+    let found = state.as_object_mut().and_then(|state| state.shift_remove(DIGEST)).unwrap_or_default();
+    match found == digest(&state) {
+        true => Ok(state),
+        false => Err("it is not what was written: its SHA-256 differs".into()),
+    }
+}
+
+/// The SHA-256 of a value as compact JSON.
+fn digest(value: &serde_json::Value) -> String {
+    identity::sha256(value.to_string().as_bytes())
+}
+
 /// Reads the state of the checkpoint in the folder `path`, and its files by name. Checks every file's digest.
 fn open(path: &Path) -> Result<(TrainerState, HashMap<String, Vec<u8>>), CheckpointError> {
     let damaged = |problem: String| CheckpointError::Damaged { path: path.into(), problem };
     let read = |name: &str| files::read(&path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
-    let text = read(STATE)?;
-    let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
-    let state: serde_json::Value = serde_json::from_slice(&text).map_err(unreadable)?;
-    if let Some(found) = state["format"].as_u64().filter(|&found| found > FORMAT) {
+    let state = unsealed(&read(STATE)?).map_err(|e| damaged(format!("{STATE}: {e}")))?;
+    if let Some(found) = state["format"].as_u64().filter(|&found| found != FORMAT) {
         let version = state["version"].as_str().unwrap_or("(unknown version)").into();
-        return Err(CheckpointError::Newer { path: path.into(), version, found });
+        return Err(CheckpointError::OtherFormat { path: path.into(), version, found });
     }
+    let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
     let state: TrainerState = serde_json::from_value(state).map_err(unreadable)?;
     let mut contents = HashMap::new();
     for (name, expected) in &state.files {
+        if !FILES.contains(&name.as_str()) {
+            return Err(damaged(format!("{STATE}: {name:?} is not a file of a checkpoint")));
+        }
         let bytes = read(name)?;
         if bytes.len() != expected.bytes {
             let found = bytes.len();
@@ -243,14 +269,17 @@ mod tests {
             steps: 9,
             identity: Identity {
                 base: "b".into(),
+                contents: Some("c".into()),
                 tokenizer: "t".into(),
                 train: "d".into(),
                 validation: "v".into(),
+                initial: None,
             },
             adapter: new(1),
             first: new(2).pairs,
             second: new(3).pairs,
             updates: step as u64 - 1,
+            changed: vec![Changed { step: 2, changes: vec!["train.max_steps was 2 and is 9".into()] }],
             best: [None, Some((4, None)), Some((4, Some(new(4).pairs)))][step.min(5) - 3].clone(),
             metrics: "{\"event\":\"step\"}\n".into(),
             timing: String::new(),
@@ -321,7 +350,39 @@ mod tests {
         }
         damaged(STATE, &|b| b.truncate(100), "trainer_state.json: EOF");
         damaged(STATE, &|b| b.clear(), "trainer_state.json: EOF");
-        damaged(STATE, &|b| *b = b"{}".to_vec(), "trainer_state.json: missing field `format`");
+        damaged(STATE, &|b| *b = b"{}".to_vec(), "trainer_state.json: it is not what was written");
+        // One digit of a step, a count or a digest.
+        let text = String::from_utf8(fs::read(path.join(STATE)).expect("there")).expect("UTF-8");
+        for key in ["\"step\": ", "\"updates\": ", "\"sha256\": \"", "\"learning_rate\": "] {
+            let at = text.find(key).expect(key) + key.len();
+            damaged(STATE, &|b| b[at] ^= 1, "trainer_state.json: it is not what was written");
+        }
+        // A state that was sealed again, but names a file elsewhere.
+        let resealed = |b: &mut Vec<u8>| {
+            let mut state = unsealed(b).expect("sound");
+            state["files"]["../../secret"] = state["files"][OPTIMIZER].clone();
+            state[DIGEST] = digest(&state).into();
+            *b = state.to_string().into();
+        };
+        damaged(STATE, &resealed, "trainer_state.json: \"../../secret\" is not a file of a checkpoint");
+        // Moments that are no numbers, under digests that fit.
+        let reseal = |moments: &[u8]| {
+            let mut state = unsealed(text.as_bytes()).expect("sound");
+            state["files"][OPTIMIZER]["sha256"] = identity::sha256(moments).into();
+            state[DIGEST] = digest(&state).into();
+            fs::write(path.join(STATE), state.to_string()).expect("written");
+            fs::write(path.join(OPTIMIZER), moments).expect("written");
+        };
+        let moments = fs::read(path.join(OPTIMIZER)).expect("there");
+        let (numbers, last) = moments.split_at(moments.len() - 4);
+        reseal(&[numbers, &f32::NAN.to_le_bytes()].concat());
+        let error = read(&path, &base).expect_err("not finite").to_string();
+        assert!(
+            error.contains("optimizer.safetensors: exp_avg_sq.")
+                && error.ends_with(" holds NaN, expected finite numbers"),
+            "{error}"
+        );
+        reseal(&[numbers, last].concat());
         // Every listed file must exist, whatever else the state contains.
         for name in [OPTIMIZER, STATE] {
             let (file, aside) = (path.join(name), path.join("aside"));
@@ -334,14 +395,18 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_refused() {
+    fn another_format_is_refused() {
         let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
         let path = checkpoint(&base, 5).write(dir.path(), &base).expect("written");
-        fs::write(path.join(STATE), r#"{"format": 2, "version": "9.0.0", "anything": "else"}"#)
-            .expect("written");
-        let error = read(&path, &base).expect_err("newer").to_string();
-        let expected = "was written by rullama-train 9.0.0 in format 2; this program reads format 1. Update the program, \
+        let error = |text: &str| {
+            fs::write(path.join(STATE), text).expect("written");
+            read(&path, &base).expect_err("another format").to_string()
+        };
+        let newer = error(r#"{"format": 3, "version": "9.0.0", "anything": "else"}"#);
+        let expected = "was written by rullama-train 9.0.0 in format 3; this program reads format 2. Update the program, \
                         choose another output.dir, or start over with --fresh";
-        assert_eq!(error, format!("{} {expected}", path.display()));
+        assert_eq!(newer, format!("{} {expected}", path.display()));
+        let older = error(r#"{"format": 1, "version": "0.0.9"}"#);
+        assert!(older.contains("format 2. Finish the run with that version, choose another"), "{older}");
     }
 }

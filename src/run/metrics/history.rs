@@ -1,5 +1,7 @@
 //! Everything that a run has measured so far, and the state that follows from it.
 
+use crate::talk::metrics::Metric;
+
 use super::{Evaluation, MetricsEvent, RunNotice, StepMetrics, Timing, line};
 
 /// Weight of the previous value in the smoothed loss.
@@ -20,8 +22,10 @@ pub struct History {
     pub timing: Vec<Timing>,
     /// Exponential moving average of the training loss.
     pub smoothed: Option<f64>,
-    /// Step and loss of the evaluation with the lowest loss; of equal ones, the first. The evaluation before the first step
-    /// does not count.
+    /// The metric that decides which evaluation is best; `None`: the validation loss.
+    pub best_metric: Option<Metric>,
+    /// Step and loss of the best evaluation by [`Evaluation::merit`]; of equal ones, the first. The evaluation before the first
+    /// step does not count.
     pub best: Option<(usize, f64)>,
     /// Evaluations since the best one.
     pub stale: usize,
@@ -33,8 +37,8 @@ pub struct History {
 
 impl History {
     /// Restores the state after these events.
-    pub fn replay(events: Vec<MetricsEvent>, timing: Vec<Timing>) -> History {
-        let mut history = History { timing, ..History::default() };
+    pub fn replay(events: Vec<MetricsEvent>, timing: Vec<Timing>, best_metric: Option<Metric>) -> History {
+        let mut history = History { timing, best_metric, ..History::default() };
         events.into_iter().for_each(|event| history.push(event));
         history
     }
@@ -49,7 +53,9 @@ impl History {
             MetricsEvent::Evaluation(evaluation) => {
                 self.evaluated = Some(evaluation.step);
                 if let (Some(scores), true) = (evaluation.scores, evaluation.step > 0) {
-                    let better = self.best.is_none_or(|(_, loss)| scores.eval_loss < loss);
+                    let merit = |e: &Evaluation| e.merit(self.best_metric);
+                    let best = self.best.and_then(|(step, _)| merit(self.evaluation(step)?));
+                    let better = merit(evaluation) > best;
                     self.stale = if better { 0 } else { self.stale + 1 };
                     if better {
                         self.best = Some((evaluation.step, scores.eval_loss));

@@ -3,9 +3,13 @@
 
 mod history;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use web_time::{SystemTime, UNIX_EPOCH};
 
+use crate::talk::metrics::Metric;
+use crate::train::objective::PreferenceMetrics;
 use crate::train::{LossTotals, StepReport};
 
 pub use history::History;
@@ -27,7 +31,7 @@ pub enum MetricsEvent {
 pub struct StepMetrics {
     /// Number of the step, from 1.
     pub step: usize,
-    /// Mean loss over the loss tokens, before the update; `None` where it is not finite.
+    /// The objective before the update, for examples the mean loss over the loss tokens; `None` where it is not finite.
     pub loss: Option<f64>,
     /// Fraction of loss tokens whose target was the most likely token.
     pub accuracy: Option<f64>,
@@ -39,6 +43,9 @@ pub struct StepMetrics {
     pub learning_rate: f64,
     /// Tokens that went through the model.
     pub tokens: usize,
+    /// Measurements of the comparisons, for objectives that compare samples.
+    #[serde(flatten)]
+    pub preference: PreferenceMetrics,
     /// Whether the step was skipped: the adapter was not updated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
@@ -55,6 +62,7 @@ impl StepMetrics {
             update_ratio: finite(report.update_ratio),
             learning_rate,
             tokens,
+            preference: report.preference,
             skipped: false,
         }
     }
@@ -69,6 +77,7 @@ impl StepMetrics {
             update_ratio: None,
             learning_rate,
             tokens,
+            preference: PreferenceMetrics::default(),
             skipped: true,
         }
     }
@@ -78,28 +87,63 @@ fn finite(x: f64) -> Option<f64> {
     x.is_finite().then_some(x)
 }
 
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
 /// Validation scores and replies after an optimizer step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Steps so far; 0 before the first.
     pub step: usize,
     /// Scores over all validation samples; `None` where there are none.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
+    /// Measurements of the comparisons, under TRL's names: `eval_rewards/margins`.
+    #[serde(flatten, deserialize_with = "of_comparisons")]
+    pub preference: BTreeMap<String, f64>,
     /// Scores per validation file, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceScores>,
+    /// Mean of each of the recipe's metrics over generated answers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<Metric, f64>,
+    /// Number of these answers.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub metric_samples: usize,
     /// Replies to the recipe's prompts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replies: Vec<SampleReply>,
 }
 
-/// How well the model predicts some samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+impl Evaluation {
+    /// Quality of the model, as values of which the first that differ decide: `metric`, if one is given, and the validation
+    /// loss. Higher is better. `None` without validation samples.
+    pub fn merit(&self, metric: Option<Metric>) -> Option<[f64; 2]> {
+        let first = metric.map_or(0.0, |metric| self.metrics.get(&metric).copied().unwrap_or(0.0));
+        Some([first, -self.scores?.eval_loss])
+    }
+
+    /// The metrics as text, in the order of [`Metric::ALL`]: `exact match 98.0 %, ROUGE-L 0.991`.
+    pub fn metrics_text(&self) -> String {
+        let each =
+            self.metrics.iter().map(|(metric, value)| format!("{} {}", metric.title(), metric.text(*value)));
+        each.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Reads the numbers among the keys that have no field of their own.
+fn of_comparisons<'de, D: serde::Deserializer<'de>>(keys: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let keys = BTreeMap::<String, serde_json::Value>::deserialize(keys)?;
+    Ok(keys.into_iter().filter_map(|(key, value)| Some((key, value.as_f64()?))).collect())
+}
+
+/// The model's losses over some samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Mean loss over the loss tokens.
+    /// The objective, for examples the mean loss over the loss tokens.
     pub eval_loss: f64,
-    /// `e` to the mean loss.
+    /// `e` to the mean loss of the loss tokens.
     pub eval_perplexity: f64,
     /// Fraction of loss tokens whose target was the most likely token.
     pub eval_accuracy: f64,
@@ -180,7 +224,13 @@ mod tests {
     use super::*;
 
     fn step(step: usize, loss: f64) -> MetricsEvent {
-        let report = StepReport { loss, accuracy: 0.5, grad_norm: 1.0, update_ratio: 1e-3 };
+        let report = StepReport {
+            loss,
+            accuracy: 0.5,
+            grad_norm: 1.0,
+            update_ratio: 1e-3,
+            preference: Default::default(),
+        };
         MetricsEvent::Step(StepMetrics::taken(step, &report, 1e-4, 100))
     }
 
@@ -189,13 +239,23 @@ mod tests {
         let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!\n\"mate\"".into() };
         let source = |name: &str| SourceScores { source: name.into(), scores: e.into() };
         let sources = vec![source("a.jsonl"), source("b.jsonl")];
-        MetricsEvent::Evaluation(Evaluation { step, scores: Some(e.into()), sources, replies: vec![reply] })
+        let metrics = BTreeMap::from([(Metric::ExactMatch, 0.5), (Metric::RougeL, 0.75)]);
+        let scores = Some(e.into());
+        MetricsEvent::Evaluation(Evaluation {
+            step,
+            scores,
+            preference: BTreeMap::from([("eval_rewards/margins".into(), 0.25)]),
+            sources,
+            metrics,
+            metric_samples: 2,
+            replies: vec![reply],
+        })
     }
 
     #[test]
     fn lines_round_trip() {
         let events = vec![
-            MetricsEvent::Evaluation(Evaluation { step: 0, scores: None, sources: vec![], replies: vec![] }),
+            MetricsEvent::Evaluation(Evaluation::default()),
             step(1, 0.1 + 0.2),
             MetricsEvent::Step(StepMetrics::skipped(2, f64::NAN, f64::INFINITY, 1e-4, 7)),
             MetricsEvent::Notice(RunNotice { step: 2, notice: "step 2 was skipped".into() }),
@@ -227,8 +287,33 @@ mod tests {
         history.push(MetricsEvent::Step(StepMetrics::skipped(5, f64::NAN, 1.0, 1e-4, 7)));
         history.push(evaluation(6, 5.0));
         assert_eq!((history.best, history.stale, history.skipped), (Some((2, 3.0)), 2, 1));
-        assert_eq!(History::replay(history.events.clone(), vec![]), history);
+        assert_eq!(History::replay(history.events.clone(), vec![], None), history);
         history.push(evaluation(8, 2.0));
         assert_eq!((history.best, history.stale, history.evaluated), (Some((8, 2.0)), 0, Some(8)));
+    }
+
+    #[test]
+    fn a_metric_decides_before_the_loss() {
+        let with = |step, loss, exact: f64| {
+            let MetricsEvent::Evaluation(mut event) = evaluation(step, loss) else { unreachable!() };
+            event.metrics.insert(Metric::ExactMatch, exact);
+            MetricsEvent::Evaluation(event)
+        };
+        let events = vec![
+            with(2, 1.0, 0.5),
+            with(4, 2.0, 0.75),
+            with(6, 1.5, 0.75),
+            with(8, 1.5, 0.75),
+            with(9, 0.1, 0.7),
+        ];
+        let best = |metric| History::replay(events.clone(), vec![], metric).best;
+        assert_eq!(best(Some(Metric::ExactMatch)), Some((6, 1.5)));
+        assert_eq!(best(None), Some((9, 0.1)));
+        let text = serde_json::to_string(&events[0]).expect("plain values");
+        assert!(
+            text.contains(r#""metrics":{"exact_match":0.5,"rouge_l":0.75},"metric_samples":2,"#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<MetricsEvent>(&text).expect("its own line"), events[0]);
     }
 }

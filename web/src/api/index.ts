@@ -9,9 +9,10 @@
  */
 
 import { Channel } from "./channel";
+import { isNative } from "./engine";
 import { DeviceLost, RecipeError, TrainError } from "./errors";
 import type { Command, FromWorker, Task, ToWorker } from "./protocol";
-import type { Base, Check, Data, Event, FileEntry, Format, GpuInfo, Measured, Message, Sampling } from "./types";
+import type { Base, Check, Data, Event, FileEntry, Format, GpuInfo, Measured, Message, Samples, Sampling } from "./types";
 import type { Problem } from "./wasm/rullama_train_web";
 
 export * from "./errors";
@@ -30,7 +31,11 @@ export interface Run extends AsyncIterable<Event> {
 
 export interface Trainer {
   readonly gpu: GpuInfo;
-  /** Prepares everything up to the first step. Rejects with a `RecipeError` if the recipe is wrong. */
+  /** Present if the program that serves the page computes, rather than the browser. */
+  readonly native?: Native;
+  /** The samples as a table, and a recipe that fits them and the base. Reads them with the settings of `recipe`; needs no GPU. */
+  samples(what: { base: Base; data: Data; recipe: string }): Promise<Samples>;
+  /** Reads the samples and plans steps and memory, without reading the weights. Rejects with a `RecipeError` if the recipe is wrong. */
   check(what: { base: Base; data: Data; recipe: string }): Promise<Check>;
   /** Trains with a recipe (TOML). Resumes from `checkpoint`, which may come from the native program. */
   train(what: { base: Base; data: Data; recipe: string; checkpoint?: FileEntry[] }): Run;
@@ -44,20 +49,52 @@ export interface Trainer {
   close(): void;
 }
 
-/** Starts the worker and opens the GPU. Rejects if the browser has no WebGPU. */
+/** What the program offers besides, on the machine that it runs on. */
+export interface Native {
+  /** The folder for runs and merged models. */
+  readonly folder: string;
+  /** Whether Ollama is installed. */
+  readonly ollama: boolean;
+  /** The models that can be trained: the built-in one, Ollama's, and files in the chosen folders. */
+  bases(): Promise<NativeBase[]>;
+  /** The run in progress, or one that has ended since the page was last open. It goes on without the page. */
+  attach(): Promise<Run | null>;
+  /** Merges an adapter into its base: a GGUF file in the program's folder, and a model in Ollama if `ollama` is set. */
+  merge(what: { base: Base; adapter: FileEntry[]; name: string; ollama: boolean }): Promise<{ path: string; printed: string }>;
+}
+
+/** A model on the machine of the program. */
+export interface NativeBase {
+  /** Name for a base of the kind `named`. */
+  model: string;
+  bytes: number | null;
+  trainable: boolean;
+  /** Layers, width and context, or why the model cannot be trained. */
+  shape: string | null;
+  problem: string | null;
+}
+
+/**
+ * Opens the engine: the program that serves the page, or else a worker of the browser, which opens the GPU. Rejects if there is no
+ * GPU.
+ */
 export async function init(opts?: {
   /** URL of the `.wasm` file; next to this file by default. */
   wasmUrl?: string;
   /** URL of the tiny model; next to this file by default. */
   tinyUrl?: string;
+  /** Uses no more of the GPU than every browser with WebGPU guarantees: no f16, no subgroups, small buffers. */
+  guaranteed?: boolean;
 }): Promise<Trainer> {
+  if (isNative()) return (await import("./native/index")).open();
   const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "rullama-train" });
   const tiny = new URL("../../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", import.meta.url).href;
   const absolute = (url: string) => new URL(url, location.href).href;
   const link = new Link(worker);
-  const gpu = await link.open(opts?.wasmUrl && absolute(opts.wasmUrl), opts?.tinyUrl ? absolute(opts.tinyUrl) : tiny);
+  const gpu = await link.open(opts?.wasmUrl && absolute(opts.wasmUrl), opts?.tinyUrl ? absolute(opts.tinyUrl) : tiny, opts?.guaranteed ?? false);
   return {
     gpu,
+    samples: ({ base, ...task }) => link.ask(base, { do: "samples", ...task }) as Promise<Samples>,
     check: ({ base, ...task }) => link.ask(base, { do: "check", ...task }) as Promise<Check>,
     train: ({ base, checkpoint = [], ...task }) => run(link, base, { do: "train", checkpoint, ...task }),
     chat: ({ base, adapter = [], messages, ...sampling }) => {
@@ -152,10 +189,10 @@ class Link {
     worker.onerror = (event) => this.#break(new TrainError(event.message || "the worker could not be loaded"));
   }
 
-  open(wasmUrl: string | undefined, tinyUrl: string): Promise<GpuInfo> {
+  open(wasmUrl: string | undefined, tinyUrl: string, guaranteed: boolean): Promise<GpuInfo> {
     return new Promise((resolve, reject) => {
       this.#opening = { resolve, reject };
-      this.#post({ type: "open", wasmUrl, tinyUrl });
+      this.#post({ type: "open", wasmUrl, tinyUrl, guaranteed });
     });
   }
 

@@ -5,6 +5,7 @@ import type { FileEntry, GpuInfo, Message, Problem, Sampling } from "./wasm/rull
 
 /** A task on a base. The worker reads the blobs. */
 export type Task =
+  | { do: "samples"; recipe: string; data: Data }
   | { do: "check"; recipe: string; data: Data }
   | { do: "train"; recipe: string; data: Data; checkpoint: FileEntry[] }
   | { do: "chat"; adapter: FileEntry[]; messages: Message[]; sampling: Sampling }
@@ -15,7 +16,7 @@ export type Task =
 export type Command = "pause" | "resume" | "stop" | "checkpoint";
 
 export type ToWorker =
-  | { type: "open"; wasmUrl: string | undefined; tinyUrl: string }
+  | { type: "open"; wasmUrl: string | undefined; tinyUrl: string; guaranteed: boolean }
   | { type: "task"; id: number; base: Base; task: Task }
   | { type: "command"; id: number; command: Command }
   | { type: "destroy" };

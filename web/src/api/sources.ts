@@ -23,6 +23,8 @@ export async function openSource(base: Base, tinyUrl: string): Promise<ByteSourc
     }
     case "url":
       return ofUrl(base.url);
+    case "named":
+      throw new Error(`${base.name} is a model of the program; start \`rullama-train ui\` to train it`);
   }
 }
 

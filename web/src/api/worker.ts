@@ -13,7 +13,7 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
   switch (data.type) {
     case "open":
       tinyUrl = data.tinyUrl;
-      void open(data.wasmUrl);
+      void open(data.wasmUrl, data.guaranteed);
       break;
     case "task": {
       const control = new Control();
@@ -34,17 +34,27 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
 addEventListener("error", (event) => failed(undefined, event.error ?? event.message));
 addEventListener("unhandledrejection", (event) => failed(undefined, event.reason));
 
-async function open(wasmUrl: string | undefined): Promise<void> {
+async function open(wasmUrl: string | undefined, guaranteed: boolean): Promise<void> {
   try {
     if (!navigator.gpu) {
       throw new Error("this browser has no WebGPU, or this page is not a secure context (https or localhost); try a current Chrome, Edge, Firefox or Safari");
     }
     await (wasmUrl === undefined ? load() : load({ module_or_path: wasmUrl }));
-    engine = await Engine.open();
+    if (!guaranteed) askForSubgroups();
+    engine = await Engine.open(guaranteed);
     post({ type: "opened", gpu: engine.gpu() });
   } catch (error) {
     failed(undefined, error);
   }
+}
+
+/** Adds subgroups, which wgpu does not know of browsers, to the features that it asks for. */
+function askForSubgroups(): void {
+  const request = GPUAdapter.prototype.requestDevice;
+  GPUAdapter.prototype.requestDevice = function (descriptor) {
+    const more: GPUFeatureName[] = this.features.has("subgroups") ? ["subgroups"] : [];
+    return request.call(this, { ...descriptor, requiredFeatures: [...(descriptor?.requiredFeatures ?? []), ...more] });
+  };
 }
 
 async function run(id: number, what: Extract<ToWorker, { type: "task" }>, control: Control): Promise<void> {
@@ -63,10 +73,9 @@ async function run(id: number, what: Extract<ToWorker, { type: "task" }>, contro
 
 /** Reads the blobs of a task. */
 async function prepared(task: Task): Promise<Request> {
-  if (task.do !== "check" && task.do !== "train") return task;
+  if (!("data" in task)) return task;
   const { data, ...rest } = task;
-  const files = await Promise.all(data.map(entry));
-  return rest.do === "check" ? { ...rest, files } : { ...rest, files };
+  return { ...rest, files: await Promise.all(data.map(entry)) };
 }
 
 async function entry({ name, file }: Data[number]): Promise<FileEntry> {

@@ -1,4 +1,4 @@
-/** Storage of checkpoints and of the finished adapter. `trainer_state.json` is written last: a folder without it is incomplete. */
+/** Storage of the checkpoints of the current run. `trainer_state.json` is written last: a folder without it is incomplete. */
 
 import type { FileEntry } from "../api/index";
 import { list, read, remove, write } from "./opfs";
@@ -9,7 +9,10 @@ const RESULT = "result.json";
 /** Name of the recipe in the output folder of the native program. */
 export const RECIPE = "recipe.resolved.toml";
 
-/** A checkpoint or an adapter, and the step it belongs to. */
+/** Name of the report of a run, which is kept with its adapter. */
+export const REPORT = "report.html";
+
+/** A checkpoint or the adapter of a kept run, and the step it belongs to. */
 export interface Saved {
   step: number;
   /** Number of steps of the whole run, if known. */
@@ -62,20 +65,13 @@ export async function loadCheckpoint(): Promise<Saved | null> {
   return { step, steps: all ?? null, files };
 }
 
-/** Saves the adapter of a finished run, as a PEFT folder. */
-export async function saveResult(step: number, files: FileEntry[]): Promise<void> {
-  await remove(`${FOLDER}/${RESULT}`);
-  for (const file of files) {
-    await write(`${FOLDER}/adapter/${baseName(file.path)}`, file.bytes as Uint8Array<ArrayBuffer>);
-  }
-  await write(`${FOLDER}/${RESULT}`, JSON.stringify({ step }));
-}
+/** Notes which of the kept runs the checkpoint belongs to. */
+export const saveResult = (id: string) => write(`${FOLDER}/${RESULT}`, JSON.stringify({ id }));
 
-export async function loadResult(): Promise<Saved | null> {
+/** The kept run that the page shows. */
+export async function loadResult(): Promise<string | null> {
   const file = await read(`${FOLDER}/${RESULT}`);
-  if (!file) return null;
-  const { step } = JSON.parse(await file.text()) as { step: number };
-  return { step, steps: null, files: await readFolder("adapter") };
+  return file && (JSON.parse(await file.text()) as { id: string }).id;
 }
 
 /** Saves the recipe of the run with all defaults filled in, independent of the editor. */

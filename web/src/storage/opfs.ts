@@ -16,12 +16,13 @@ const parts = (path: string) => path.split("/").filter((part) => part !== "");
 
 const isMissing = (error: unknown) => error instanceof DOMException && error.name === "NotFoundError";
 
-/** The file at `path`, or null if it does not exist. */
+/** The file at `path`, or null if it does not exist or is empty: a tab that was closed during the first write leaves an empty file. */
 export async function read(path: string): Promise<File | null> {
   const names = parts(path);
   const name = names.pop()!;
   try {
-    return await (await (await folder(names, false)).getFileHandle(name)).getFile();
+    const file = await (await (await folder(names, false)).getFileHandle(name)).getFile();
+    return file.size > 0 ? file : null;
   } catch (error) {
     if (isMissing(error)) return null;
     throw error;

@@ -7,9 +7,11 @@ const FILE = `${FOLDER}/session.json`;
 
 /** The stored choices. */
 export interface Session {
-  base: { kind: "tiny" } | { kind: "file"; name: string } | { kind: "url"; url: string };
+  base: { kind: "tiny" } | { kind: "file"; name: string } | { kind: "url"; url: string } | { kind: "named"; name: string };
   data: { kind: "task"; task: string } | { kind: "files" } | { kind: "pasted"; text: string };
   recipe: string;
+  /** Whether the recipe is one that the page made and the user has not changed. */
+  automatic?: boolean;
 }
 
 export async function loadSession(): Promise<Session | null> {
@@ -30,8 +32,8 @@ export async function saveSamples(files: { name: string; file: Blob }[]): Promis
 /** The stored sample files. */
 export async function loadSamples(): Promise<{ name: string; file: File }[]> {
   const found = (await list(SAMPLES)).map(async (stored) => {
-    const file = await read(`${SAMPLES}/${stored}`);
-    return { name: decodeURIComponent(stored), file: file! };
+    const name = decodeURIComponent(stored);
+    return { name, file: (await read(`${SAMPLES}/${stored}`)) ?? new File([], name) };
   });
   return Promise.all(found);
 }

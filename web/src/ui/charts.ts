@@ -3,8 +3,8 @@
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { el } from "./dom";
-import { count, decimal, scientific } from "./format";
-import type { History } from "./history";
+import { count, decimal, percent, scientific, share } from "./format";
+import { compares, type History } from "./history";
 
 interface Line {
   label: string;
@@ -16,7 +16,7 @@ interface Line {
 
 interface Chart {
   figure: HTMLElement;
-  draw(data: uPlot.AlignedData, words: string[]): void;
+  draw(data: uPlot.AlignedData, words: string[], steps: number): void;
   restyle(): void;
 }
 
@@ -39,6 +39,17 @@ function chart(title: string, lines: Line[], height: number, wide: boolean, tick
   const figure = el("figure", wide ? { class: "wide" } : {}, el("figcaption", {}, el("b", {}, title), ...legend), picture);
   let plot: uPlot | null = null;
   let shown: uPlot.AlignedData = [[], ...lines.map(() => [])];
+  let last = 0;
+
+  let spoken: string[] = [];
+  /** Shows the values at the pointer, or the latest ones. */
+  const legends = (texts: string[]) => texts.forEach((text, i) => values[i]!.replaceChildren(values[i]!.firstChild!, `${lines[i]!.label} ${text}`));
+  const point = ({ cursor, data }: uPlot) => {
+    const { idx } = cursor;
+    if (idx === null || idx === undefined) return legends(spoken);
+    const here = lines.map((_, i) => data[i + 1]![idx]);
+    legends(here.map((value, i) => (value === null || value === undefined ? "—" : `${tick(value)}${i === 0 ? ` at step ${data[0][idx]}` : ""}`)));
+  };
 
   const make = () => {
     plot?.destroy();
@@ -53,31 +64,33 @@ function chart(title: string, lines: Line[], height: number, wide: boolean, tick
     const options: uPlot.Options = {
       width: Math.max(picture.clientWidth, 200),
       height,
-      scales: { x: { time: false } },
+      scales: { x: { time: false, range: (_, from, to) => [Math.min(from ?? 0, 0), Math.max(to ?? 1, last, 1)] } }, // the whole run from the start
       axes: [
         { ...axis, size: 28, space: 60, incrs: WHOLE },
         { ...axis, size: 52, space: 32, values: (_, ticks) => ticks.map(tick) },
       ],
       series: [{}, ...series],
       legend: { show: false },
-      cursor: { show: false },
+      cursor: { y: false, points: { size: 6 } },
+      hooks: { setCursor: [point] },
     };
     plot = new uPlot(options, shown, picture);
   };
   new ResizeObserver(() => {
     if (picture.clientWidth === 0) return;
     if (plot) plot.setSize({ width: picture.clientWidth, height });
-    else make();
+    else if (shown[0].length > 0) setTimeout(() => plot ?? make()); // a task for each chart, none of them long
   }).observe(picture);
 
   return {
     figure,
-    draw(data, words) {
-      shown = data;
-      plot?.setData(data);
-      words.forEach((text, i) => values[i]!.replaceChildren(values[i]!.firstChild!, `${lines[i]!.label} ${text}`));
-      const spoken = words.map((text, i) => `${lines[i]!.label} ${text}`.trim());
-      picture.setAttribute("aria-label", `${title}: ${spoken.join(", ")}`);
+    draw(data, words, steps) {
+      [shown, spoken, last] = [data, words, steps];
+      if (plot) plot.setData(data);
+      else if (picture.clientWidth > 0) setTimeout(() => plot ?? make());
+      legends(words);
+      const described = words.map((text, i) => `${lines[i]!.label} ${text}`.trim());
+      picture.setAttribute("aria-label", `${title}: ${described.join(", ")}`);
     },
     restyle: make,
   };
@@ -98,47 +111,89 @@ export function charts(place: HTMLElement) {
   );
   const rate = chart("Learning rate", [{ label: "", color: "--accent" }], 130, false, (value) => (value === 0 ? "0" : value.toExponential(0)));
   const speed = chart("Tokens/s", [{ label: "", color: "--accent" }], 130, false, (value) => count(value));
+  const both = [
+    { label: "training", color: "--accent" },
+    { label: "validation", color: "--second", dots: true },
+  ];
+  const margin = chart("Reward margin", both, 130, false, (value) => String(Number(value.toPrecision(3))));
+  const ranked = chart("Pairs ranked right", both, 130, false, percent);
   const body = el("div");
   const table = el("details", { class: "values" }, el("summary", {}, "Show as a table"), body);
-  place.append(loss.figure, rate.figure, speed.figure, table);
-  const all = [loss, rate, speed];
+  const all = [loss, margin, ranked, rate, speed];
+  place.append(...all.map((one) => one.figure), table);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all.forEach((one) => one.restyle()));
 
   let last: History | null = null;
+  const values = valuesTable();
+  body.append(values.element);
   const fillTable = () => {
-    if (table.open && last) body.replaceChildren(values(last));
+    if (table.open && last) values.fill(last);
   };
   table.addEventListener("toggle", fillTable);
 
   return {
-    draw(history: History) {
+    /** Draws the history of a run of `all` steps. */
+    draw(history: History, all: number) {
       last = history;
-      const evals = new Map(history.evals.map((point) => [point.step, point.loss]));
+      const evals = new Map(history.evals.map((point) => [point.step, point]));
       const steps = new Map(history.steps.map((point) => [point.step, point]));
       const xs = [...new Set([...evals.keys(), ...steps.keys()])].sort((a, b) => a - b);
       const line = (value: (x: number) => number | null | undefined) => xs.map((x) => value(x) ?? null);
       const end = history.steps.at(-1);
       loss.draw(
-        [xs, line((x) => steps.get(x)?.loss), line((x) => steps.get(x)?.smoothed), line((x) => evals.get(x))],
+        [xs, line((x) => steps.get(x)?.loss), line((x) => steps.get(x)?.smoothed), line((x) => evals.get(x)?.loss)],
         [decimal(end?.loss ?? null), decimal(end?.smoothed ?? null), decimal(history.evals.at(-1)?.loss ?? null)],
+        all,
       );
-      rate.draw([xs, line((x) => steps.get(x)?.learning_rate)], [end ? scientific(end.learning_rate) : "—"]);
+      for (const one of [margin, ranked]) one.figure.hidden = !compares(history);
+      if (compares(history)) {
+        const [first, second] = ["rewards/margins", "rewards/accuracies"] as const;
+        const tested = history.evals.at(-1);
+        margin.draw(
+          [xs, line((x) => steps.get(x)?.[first]), line((x) => evals.get(x)?.margin)],
+          [decimal(end?.[first] ?? null, 2), decimal(tested?.margin ?? null, 2)],
+          all,
+        );
+        ranked.draw([xs, line((x) => steps.get(x)?.[second]), line((x) => evals.get(x)?.ranked)], [share(end?.[second]), share(tested?.ranked)], all);
+      }
+      rate.draw([xs, line((x) => steps.get(x)?.learning_rate)], [end ? scientific(end.learning_rate) : "—"], all);
       const tokens = end?.tokens_per_second ?? null;
-      speed.draw([xs, line((x) => steps.get(x)?.tokens_per_second)], [tokens === null ? "—" : count(tokens)]);
+      speed.draw([xs, line((x) => steps.get(x)?.tokens_per_second)], [tokens === null ? "—" : count(tokens)], all);
       fillTable();
     },
   };
 }
 
-/** A table of all steps, latest first. */
-function values(history: History): HTMLElement {
-  const evals = new Map(history.evals.map((point) => [point.step, point.loss]));
-  const head = ["Step", "Loss", "Validation", "Learning rate", "Tokens/s"];
-  const rows = history.steps.toReversed().map((point) => {
+/** A table of all steps, latest first. New steps are added without a change to the others, so that it can be read during a run. */
+function valuesTable() {
+  const head = ["Step", "Loss", "Validation", "Accuracy", "Gradient norm", "Learning rate", "Tokens/s"];
+  const header = el("tr");
+  const rows = el("tbody");
+  let known: History | null = null;
+  let filled = 0;
+  let ranks: boolean | null = null;
+  const row = (history: History, point: History["steps"][number]) => {
+    const validation = history.evals.find((one) => one.step === point.step)?.loss ?? null;
     const speed = point.tokens_per_second === null ? "—" : count(point.tokens_per_second);
-    const cells = [String(point.step), decimal(point.loss), decimal(evals.get(point.step) ?? null), scientific(point.learning_rate), speed];
+    const cells = [String(point.step), decimal(point.loss), decimal(validation), share(point.accuracy), decimal(point.grad_norm), scientific(point.learning_rate), speed];
+    if (ranks) cells.push(decimal(point["rewards/margins"] ?? null), share(point["rewards/accuracies"]));
     return el("tr", {}, ...cells.map((text) => el("td", {}, text)));
-  });
-  const header = el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)));
-  return el("div", { tabindex: "0", role: "region", "aria-label": "Values of every step" }, el("table", {}, el("thead", {}, header), el("tbody", {}, ...rows)));
+  };
+  return {
+    element: el("div", { tabindex: "0", role: "region", "aria-label": "Values of every step" }, el("table", {}, el("thead", {}, header), rows)),
+    fill(history: History) {
+      if (history !== known || compares(history) !== ranks) {
+        [known, filled, ranks] = [history, 0, compares(history)];
+        const names = ranks ? [...head, "Reward margin", "Ranked right"] : head;
+        header.replaceChildren(...names.map((text) => el("th", { scope: "col" }, text)));
+        rows.replaceChildren();
+      }
+      for (const point of history.steps.slice(filled)) rows.prepend(row(history, point));
+      filled = history.steps.length;
+      // The evaluation of a step arrives after the step.
+      const last = history.evals.at(-1);
+      const at = last && [...rows.rows].find((one) => one.cells[0]!.textContent === String(last.step));
+      if (last && at) at.cells[2]!.textContent = decimal(last.loss);
+    },
+  };
 }

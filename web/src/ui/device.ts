@@ -1,21 +1,28 @@
 /** Opens the GPU, at the start and again after it was lost. */
 
+import { isNative } from "../api/engine";
 import { init } from "../api/index";
 import { alertUser, words } from "./alert";
 import { byId } from "./dom";
-import { trainer } from "./state";
+import { setNoGpu } from "./plan";
+import { checked, trainer } from "./state";
 
 /** Opens the GPU and shows its name. */
 export async function openDevice(): Promise<void> {
   const place = byId("device");
   try {
     const opened = await init();
-    const { name, software } = opened.gpu;
-    place.textContent = software ? `${name}; software renderer: slow, same results` : name;
+    const { name, software, failedSelfTest } = opened.gpu;
+    const slow = software ? "; software renderer: slow, same results" : "";
+    place.textContent = name + slow + (failedSelfTest ? `; slower kernels, as its self-test failed: ${failedSelfTest}` : "");
+    setNoGpu(false);
     trainer.set(opened);
   } catch (error) {
     place.textContent = "No GPU";
-    alertUser(words(error), { text: "Try again", act: () => void openDevice() });
+    setNoGpu(true);
+    checked.set(null);
+    const next = "Chrome and Edge from version 113, Safari 26 and Firefox 141 have WebGPU. Samples and settings can be prepared here and shared as a link.";
+    alertUser(isNative() ? words(error) : `${words(error)} ${next}`, { text: "Try again", act: () => void openDevice() });
   }
 }
 

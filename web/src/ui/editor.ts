@@ -7,7 +7,7 @@
 import { byId, el } from "./dom";
 import { recipe } from "./state";
 
-const LINE = 20; // px, as in page.css
+const LINE = 20; // px, as in setup.css
 const PADDING = 8;
 
 /** Starts the editor. `changed` is called with the edited text. */

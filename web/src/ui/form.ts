@@ -1,8 +1,8 @@
-/** Form fields for the keys that most runs change. The form edits the recipe text. */
+/** The five settings that most runs change. The form edits the recipe text. */
 
 import { byId, el } from "./dom";
 import { recipe } from "./state";
-import { getValue, quoteList, readList, setValue, unsetValue } from "./toml";
+import { getValue, isInline, quoteList, readList, setValue, unsetValue } from "./toml";
 
 interface Field {
   section: string;
@@ -11,40 +11,50 @@ interface Field {
   /** The default if the recipe does not set the key. */
   default: string;
   hint: string;
+  /** Why a value cannot be used; empty if it can. */
+  wrong(value: string): string;
+}
+
+const whole = (value: string) => (/^\d+$/.test(value) && Number(value) > 0 ? "" : `Write a whole number from 1, not “${value}”.`);
+
+function positive(value: string): string {
+  if (/^\d+,\d+$/.test(value)) return `Write ${value.replace(",", ".")}, with a point.`;
+  return Number(value) > 0 && Number.isFinite(Number(value)) ? "" : `Write a number above 0, such as 1e-4, not “${value}”.`;
 }
 
 const FIELDS: Field[] = [
-  { section: "lora", key: "rank", label: "Rank", default: "16", hint: "higher: more capacity, memory and time" },
-  { section: "train", key: "learning_rate", label: "Learning rate", default: "1e-4", hint: "peak value; 4e-3 suits tiny" },
-  { section: "train", key: "epochs", label: "Epochs", default: "3", hint: "passes over the samples" },
-  { section: "train", key: "max_steps", label: "Maximum steps", default: "", hint: "empty: all steps of the epochs" },
-  { section: "train", key: "batch_size", label: "Rows per batch", default: "1", hint: "more rows need more memory" },
-  { section: "data", key: "max_seq_len", label: "Tokens per row", default: "2048", hint: "longer samples are an error" },
-  { section: "data", key: "val_size", label: "Validation", default: "0.05", hint: "a number or a fraction of the samples" },
-  { section: "eval", key: "steps", label: "Validate every", default: "0", hint: "steps; 0: only first and last" },
-  { section: "output", key: "save_steps", label: "Save every", default: "50", hint: "steps; saved in this browser" },
-  { section: "train", key: "seed", label: "Seed", default: "42", hint: "same seed, same result" },
+  { section: "train", key: "epochs", label: "Epochs", default: "3", hint: "passes over the samples", wrong: positive },
+  { section: "train", key: "learning_rate", label: "Learning rate", default: "1e-4", hint: "lower it if the loss jumps", wrong: positive },
+  { section: "lora", key: "rank", label: "Rank", default: "16", hint: "higher: can learn more, takes more memory", wrong: whole },
+  { section: "data", key: "max_seq_len", label: "Tokens per row", default: "2048", hint: "at least the longest sample", wrong: whole },
 ];
 
 /** Starts the form. `changed` is called with the new recipe text. */
 export function form(changed: (text: string) => void) {
   const inputs = FIELDS.map((field) => {
     const id = `field-${field.key}-${field.section}`;
-    const attributes = { id, inputmode: "decimal", autocomplete: "off", "aria-describedby": `${id}-hint` };
+    const attributes = { id, inputmode: "decimal", autocomplete: "off", "aria-describedby": `${id}-hint ${id}-error` };
     const input = el("input", { ...attributes, placeholder: field.default });
+    const error = el("p", { class: "error", id: `${id}-error` });
+    const refuse = (message: string) => {
+      error.textContent = message;
+      input.setAttribute("aria-invalid", String(message !== ""));
+    };
     input.addEventListener("input", () => {
       const { section, key } = field;
       const value = input.value.trim();
-      changed(value === "" ? unsetValue(recipe.get(), section, key) : setValue(recipe.get(), section, key, value));
+      const message = value === "" ? "" : field.wrong(value);
+      refuse(message);
+      if (message === "") changed(value === "" ? unsetValue(recipe.get(), section, key) : setValue(recipe.get(), section, key, value));
     });
-    const hint = el("small", { id: `${id}-hint` }, field.hint);
-    byId("recipe-form").append(el("div", {}, el("label", { for: id }, field.label), input, hint));
-    return { ...field, input };
+    const note = el("small", { id: `${id}-hint` }, field.hint);
+    byId("recipe-form").append(el("div", {}, el("label", { for: id }, field.label), input, note, error));
+    return { ...field, input, note, refuse };
   });
 
   const prompts = el("textarea", { id: "field-samples", rows: "3", "aria-describedby": "field-samples-hint" });
-  const hint = el("small", { id: "field-samples-hint" }, "one per line; answered at every validation");
-  const label = el("label", { for: "field-samples" }, "Prompts answered before and after");
+  const hint = el("small", { id: "field-samples-hint" }, "one per line");
+  const label = el("label", { for: "field-samples" }, "Questions to answer before and after");
   byId("recipe-form").append(el("div", { class: "wide" }, label, prompts, hint));
   prompts.addEventListener("input", () => {
     const lines = prompts.value.split("\n").filter((line) => line.trim() !== "");
@@ -56,23 +66,38 @@ export function form(changed: (text: string) => void) {
   const show = (field: HTMLInputElement | HTMLTextAreaElement, value: string) => {
     if (document.activeElement !== field && field.value !== value) field.value = value;
   };
+  let free = true;
   const refresh = () => {
     const text = recipe.get();
-    for (const { section, key, input } of inputs) show(input, getValue(text, section, key) ?? "");
+    for (const { section, key, input, note, refuse, hint } of inputs) {
+      const inline = isInline(text, section);
+      const value = getValue(text, section, key) ?? "";
+      if (document.activeElement !== input && input.value !== value) refuse("");
+      show(input, value);
+      input.disabled = !free || inline;
+      note.textContent = inline ? `set in the recipe, as ${section} = { … }` : hint;
+    }
     const list = readList(getValue(text, "eval", "samples") ?? "[]");
     show(prompts, list?.join("\n") ?? "");
-    prompts.disabled = list === null;
+    prompts.disabled = list === null || isInline(text, "eval");
   };
   recipe.watch(refresh);
   for (const field of [prompts, ...inputs.map(({ input }) => input)]) field.addEventListener("blur", () => setTimeout(refresh));
 
   return {
-    /** Marks only the field of `section.key` as invalid. */
-    markKey(wrong: string | null) {
-      for (const { section, key, input } of inputs) input.setAttribute("aria-invalid", String(`${section}.${key}` === wrong));
+    /** Shows the error of `section.key` at its field. Returns whether it has one. */
+    markKey(wrong: string | null, message: string): boolean {
+      for (const { section, key, input, refuse } of inputs) {
+        if (`${section}.${key}` === wrong) refuse(message);
+        else if (document.activeElement !== input) refuse("");
+      }
+      const marked = inputs.some(({ section, key }) => `${section}.${key}` === wrong);
+      if (marked) byId<HTMLDetailsElement>("settings-details").open = true;
+      return marked;
     },
     disable(disabled: boolean) {
-      for (const { input } of inputs) input.disabled = disabled;
+      free = !disabled;
+      refresh();
       prompts.readOnly = disabled;
     },
   };

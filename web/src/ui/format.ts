@@ -29,5 +29,8 @@ export const scientific = (x: number) => x.toExponential(2);
 
 export const percent = (x: number) => `${(100 * x).toFixed(1)}${NARROW}%`;
 
+/** A fraction that may be missing. */
+export const share = (x: number | null | undefined) => (x == null ? "—" : percent(x));
+
 /** `1 sample`, `2 samples` */
 export const plural = (n: number, word: string) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;

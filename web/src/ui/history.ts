@@ -1,19 +1,31 @@
 /** The measurements of a run, from its events or from the `metrics.jsonl` and `timing.jsonl` of a checkpoint. */
 
 import type { Event, FileEntry } from "../api/index";
+import type { Change } from "../storage/runs";
 
 export interface StepPoint {
   step: number;
   loss: number | null;
   smoothed: number | null;
+  accuracy?: number | null;
   learning_rate: number;
   grad_norm: number | null;
   tokens_per_second: number | null;
+  /** For objectives that compare answers: reward of the chosen less that of the rejected ones, and fraction of pairs ranked right. */
+  "rewards/margins"?: number | null;
+  "rewards/accuracies"?: number | null;
+}
+
+export interface EvalPoint {
+  step: number;
+  loss: number;
+  margin: number | null;
+  ranked: number | null;
 }
 
 export interface History {
   steps: StepPoint[];
-  evals: { step: number; loss: number }[];
+  evals: EvalPoint[];
   replies: { step: number; prompt: string; reply: string }[];
   notices: { step: number; notice: string }[];
 }
@@ -25,19 +37,51 @@ export function record(history: History, event: Event): void {
   if (event.event === "step") history.steps.push(event);
   else if (event.event === "sample") history.replies.push(event);
   else if (event.event === "notice") history.notices.push(event);
-  else if (event.event === "eval" && event.scores) history.evals.push({ step: event.step, loss: event.scores.eval_loss });
+  else if (event.event === "eval" && event.scores) history.evals.push(evaluation(event.step, event.scores.eval_loss, event));
+}
+
+/** Measurements of an evaluation that compares answers, under TRL's names. */
+interface Ranking {
+  "eval_rewards/margins"?: number | null;
+  "eval_rewards/accuracies"?: number | null;
+}
+
+function evaluation(step: number, loss: number, ranking: Ranking): EvalPoint {
+  return { step, loss, margin: ranking["eval_rewards/margins"] ?? null, ranked: ranking["eval_rewards/accuracies"] ?? null };
+}
+
+/** Whether the run compares answers. */
+export const compares = ({ steps }: History) => steps.some((point) => point["rewards/margins"] != null);
+
+/** The margin of the rewards and the fraction of pairs ranked right, of the validation, or of the training without one. */
+export function ranking(history: History): { margin: Change; ranked: Change } | undefined {
+  const { evals, steps } = history;
+  if (!compares(history)) return undefined;
+  const ends = <T>(points: T[], value: (point: T) => number | null | undefined): Change => ({
+    before: points[0] === undefined ? null : (value(points[0]) ?? null),
+    after: points.length === 0 ? null : (value(points.at(-1)!) ?? null),
+  });
+  if (evals.length > 1) return { margin: ends(evals, (point) => point.margin), ranked: ends(evals, (point) => point.ranked) };
+  return { margin: ends(steps, (point) => point["rewards/margins"]), ranked: ends(steps, (point) => point["rewards/accuracies"]) };
+}
+
+/** Loss at the start and at the end: of the validation, or of the training without one. */
+export function change({ evals, steps }: History): Change {
+  const best = evals.reduce<number | null>((least, { loss }) => (least === null ? loss : Math.min(least, loss)), null);
+  if (evals.length > 1) return { before: evals[0]!.loss, after: best };
+  return { before: steps[0]?.loss ?? null, after: steps.at(-1)?.smoothed ?? null };
 }
 
 /** A line of `metrics.jsonl`. */
 type Line =
-  | { event: "step"; step: number; loss: number | null; grad_norm: number | null; learning_rate: number }
-  | { event: "evaluation"; step: number; eval_loss?: number; replies?: { prompt: string; reply: string }[] }
+  | ({ event: "step" } & Omit<StepPoint, "smoothed" | "tokens_per_second">)
+  | ({ event: "evaluation"; step: number; eval_loss?: number; replies?: { prompt: string; reply: string }[] } & Ranking)
   | { event: "notice"; step: number; notice: string };
 
 const SMOOTHING = 0.9; // as in src/run/metrics.rs
 
-/** The history in the files of a checkpoint. */
-export function replay(files: FileEntry[]): History {
+/** The history in the files of a checkpoint, up to step `until`. */
+export function replay(files: FileEntry[], until = Infinity): History {
   const lines = <T>(name: string): T[] => {
     const file = files.find((entry) => entry.path.endsWith(name));
     const text = new TextDecoder().decode(file?.bytes);
@@ -48,13 +92,14 @@ export function replay(files: FileEntry[]): History {
   const history = emptyHistory();
   let smoothed: number | null = null;
   for (const line of lines<Line>("metrics.jsonl")) {
+    if (line.step > until) break;
     if (line.event === "step") {
       if (line.loss !== null) smoothed = smoothed === null ? line.loss : SMOOTHING * smoothed + (1 - SMOOTHING) * line.loss;
       history.steps.push({ ...line, smoothed, tokens_per_second: speeds.get(line.step) ?? null });
     } else if (line.event === "notice") {
       history.notices.push(line);
     } else {
-      if (line.eval_loss !== undefined) history.evals.push({ step: line.step, loss: line.eval_loss });
+      if (line.eval_loss !== undefined) history.evals.push(evaluation(line.step, line.eval_loss, line));
       for (const { prompt, reply } of line.replies ?? []) history.replies.push({ step: line.step, prompt, reply });
     }
   }

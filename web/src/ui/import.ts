@@ -3,7 +3,9 @@
 import type { FileEntry } from "../api/index";
 import { RECIPE, forgetRun, saveCheckpoint, saveRunRecipe, type Saved } from "../storage/checkpoints";
 import { alertUser, announce, words } from "./alert";
+import { isFinished } from "./buttons";
 import { byId } from "./dom";
+import { confirmed } from "./question";
 import { checkpoint, phase, recipe, result, runRecipe } from "./state";
 import { unzip } from "./zip";
 
@@ -38,8 +40,9 @@ function latest(files: FileEntry[], name: string): Saved {
 export function importSection(imported: () => void, changed: () => void): void {
   const take = async (name: string, files: FileEntry[]) => {
     const found = latest(files, name);
-    const before = checkpoint.get() ?? result.get();
-    if (before && !confirm(`Continue from ${name}? This deletes the current run, trained up to step ${before.step}, from this browser.`)) return;
+    const before = checkpoint.get();
+    const question = `Continue from ${name}? This deletes the unfinished run, trained up to step ${before?.step}.`;
+    if (before && !isFinished() && !(await confirmed(question, "Delete the run"))) return;
     const file = files.find((one) => one.path.endsWith(RECIPE));
     const text = file ? new TextDecoder().decode(file.bytes) : null;
     await forgetRun();

@@ -1,16 +1,21 @@
-/** Downloads: the adapter for other programs, the checkpoint and the recipe. */
+/** What to keep of a run: the model for other programs, the report, the checkpoint, the recipe, and a link. */
 
 import { DeviceLost, type FileEntry, type Format } from "../api/index";
-import { RECIPE } from "../storage/checkpoints";
+import { isNative } from "../api/engine";
+import { RECIPE, REPORT } from "../storage/checkpoints";
 import { alertUser, announce, words } from "./alert";
 import { reopenDevice } from "./device";
-import { button, byId } from "./dom";
+import { button, byId, el } from "./dom";
+import { nativeKeep } from "./native-keep";
+import { copyLink } from "./share";
 import { adapter, base, checkpoint, phase, recipe, result, runRecipe, trainer } from "./state";
 import { download, zip } from "./zip";
 
 const PEFT = ["adapter_model.safetensors", "adapter_config.json"];
 
 const baseName = (path: string) => path.slice(path.lastIndexOf("/") + 1);
+
+const isReport = (file: FileEntry) => baseName(file.path) === REPORT;
 
 /** The PEFT files of a checkpoint. */
 export const peftFiles = (files: FileEntry[]): FileEntry[] =>
@@ -25,9 +30,14 @@ function offer(name: string, files: FileEntry[]): void {
 
 /** Starts the section. */
 export function keepSection(): void {
-  const convert = async (to: Format, name: string) => {
+  let converting = false;
+  const convert = async (to: Format, name: string, started: HTMLButtonElement) => {
     const [saved, device, model] = [adapter(), trainer.get(), base.get()];
     if (!saved || !device || !model) return;
+    const label = started.textContent;
+    started.textContent = "Preparing …";
+    converting = true;
+    show();
     announce(`Converting to ${to} …`);
     try {
       offer(name, await device.export({ base: model, adapter: peftFiles(saved.files), to }));
@@ -35,13 +45,23 @@ export function keepSection(): void {
     } catch (error) {
       if (error instanceof DeviceLost) await reopenDevice();
       alertUser(words(error));
+    } finally {
+      started.textContent = label;
+      converting = false;
+      show();
     }
   };
+  const converted = (text: string, to: Format, name: string) => {
+    const one: HTMLButtonElement = button(text, () => void convert(to, name, one));
+    return one;
+  };
+  const merged = converted("Merged GGUF", "gguf-merged", "merged");
+  const formats = [merged, converted("GGUF LoRA", "gguf-lora", "adapter"), converted("MLX", "mlx", "adapter-mlx")];
   const peft = button("PEFT", () => offer(`adapter-${adapter()!.step}`, peftFiles(adapter()!.files)));
-  const formats = [
-    button("GGUF LoRA", () => void convert("gguf-lora", "adapter")),
-    button("MLX", () => void convert("mlx", "adapter-mlx")),
-  ];
+  const report = button("Report", () => {
+    const file = result.get()!.files.find(isReport)!;
+    download(REPORT, file.bytes as Uint8Array<ArrayBuffer>);
+  });
   const state = button("Checkpoint", () => {
     const saved = checkpoint.get()!;
     const text = runRecipe.get();
@@ -49,17 +69,28 @@ export function keepSection(): void {
     offer(`checkpoint-${saved.step}`, files);
   });
   const text = button("Recipe", () => download("recipe.toml", recipe.get()));
-  byId("downloads").append(peft, ...formats, state, text);
+  const link = button("Copy link", () => void copyLink());
+  const group = (title: string, note: string, ...buttons: HTMLButtonElement[]) =>
+    el("div", { class: "keep" }, el("div", {}, el("h3", {}, title), el("p", { class: "note" }, note)), el("div", { class: "controls" }, ...buttons));
+  byId("downloads").tabIndex = -1;
+  byId("downloads").append(
+    group("A model of its own", "For Ollama: unpack, then ollama create mine -f Modelfile. LM Studio and llama.cpp open merged.gguf.", merged),
+    group("The adapter", "PEFT for transformers and vLLM, GGUF for llama.cpp, MLX for mlx-lm.", peft, ...formats.slice(1)),
+    group("The run", "The report to read and send on, the checkpoint to train on from, here or on the command line.", report, state, text),
+    ...(isNative() ? [] : [group("Share", "A link with this recipe and these samples. They are in the link itself; nothing is uploaded.", link)]),
+  );
+  // The program has the moments of the optimizer in the run's folder.
+  state.hidden = isNative();
+  nativeKeep(peftFiles);
 
   const show = () => {
     const saved = adapter();
-    const busy = phase.get() !== "idle"; // the run uses the GPU
+    const busy = converting || phase.get() !== "idle"; // the run uses the GPU
     peft.disabled = saved === null;
     for (const one of formats) one.disabled = saved === null || busy || trainer.get() === null || base.get() === null;
+    report.disabled = !result.get()?.files.some(isReport);
     state.disabled = checkpoint.get() === null;
-    byId("keep-note").textContent = saved
-      ? `The adapter of step ${saved.step}: PEFT for transformers and vLLM, GGUF for llama.cpp and LM Studio, MLX for mlx-lm. Training can be resumed from the checkpoint, here or on the command line.`
-      : "The adapter can be downloaded once a checkpoint is saved.";
+    byId("keep-note").textContent = saved ? `The adapter of step ${saved.step}.` : "After training, everything can be downloaded here.";
   };
   for (const cell of [phase, trainer, base, checkpoint, result]) cell.watch(show);
 }

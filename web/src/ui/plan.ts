@@ -1,10 +1,11 @@
-/** Checks the recipe after every change, and shows the result with the memory plan and warnings. */
+/** Checks the recipe after every change, and shows what training will do and need. */
 
 import { RecipeError, type Check } from "../api/index";
 import { announce } from "./alert";
-import { button, byId, el } from "./dom";
+import { byId, el } from "./dom";
 import { bytes, count, percent, plural } from "./format";
-import { base, checked, data, phase, recipe, stale, trainer } from "./state";
+import { isReading } from "./samples";
+import { base, checked, data, phase, recipe, result, stale, trainer } from "./state";
 
 const PAUSE = 400; // ms without a change
 
@@ -12,8 +13,6 @@ let timer = 0;
 /** Whether a check is running, and whether it has to be repeated because something changed. */
 let running = false;
 let again = false;
-/** The URL that the user allows the page to read: a whole model may be downloaded from there. */
-let allowed = "";
 
 /** Checks after a short time without changes. */
 export function checkSoon(): void {
@@ -24,10 +23,9 @@ export function checkSoon(): void {
 
 async function check(): Promise<void> {
   again = running;
-  if (running || phase.get() !== "idle") return;
+  if (running || phase.get() !== "idle" || isReading()) return;
   const [device, model, samples] = [trainer.get(), base.get(), data.get()];
-  const readable = model?.kind !== "url" || model.url === allowed;
-  if (!device || !model || !readable || samples.length === 0) return checked.set(null);
+  if (!device || !model || samples.length === 0) return checked.set(null);
   running = true;
   byId("plan").setAttribute("aria-busy", "true");
   const found: Check | Error = await device
@@ -41,39 +39,43 @@ async function check(): Promise<void> {
 
 /** Starts the section. */
 export function planSection(): void {
-  checked.watch((found) => {
+  const show = () => {
+    const found = checked.get();
     const plan = byId("plan");
     plan.setAttribute("aria-busy", "false");
+    plan.replaceChildren(...(found instanceof Error ? failure(found) : found ? summary(found) : [missing()]));
+    byId("plan-table").replaceChildren(...(found && !(found instanceof Error) ? table(found) : []));
+    byId("plan-box").hidden = !found || found instanceof Error;
+    plan.hidden = !(found instanceof Error) && (phase.get() !== "idle" || result.get() !== null);
+  };
+  checked.watch((found) => {
     if (found && !(found instanceof Error)) announce(`Plan: ${count(found.steps)} steps, ${bytes(found.plan.bytes)} on the GPU.`);
     if (found instanceof Error) announce(found.message);
-    if (found instanceof Error) byId<HTMLDetailsElement>("plan-box").open = true;
-    plan.replaceChildren(...(found instanceof Error ? failure(found) : found ? table(found) : [missing()]));
   });
-  // Collapse the plan when training starts.
-  const box = byId<HTMLDetailsElement>("plan-box");
-  phase.watch((now) => {
-    if (now === "starting") box.open = false;
-  });
+  for (const cell of [checked, phase, result]) cell.watch(show);
   for (const cell of [base, data, trainer]) cell.watch(() => checked.set(null));
 }
 
+/** Why no GPU can be used, if that is so. */
+let noGpu = false;
+export const setNoGpu = (none: boolean) => (noGpu = none);
+
 function missing(): HTMLElement {
-  const model = base.get();
-  if (trainer.get() && model?.kind === "url" && model.url !== allowed) {
-    const read = () => {
-      allowed = model.url;
-      checkSoon();
-    };
-    const note = `The model will be downloaded from ${model.url}, layer by layer. No data is sent there.`;
-    return el("p", { class: "note" }, note, " ", button("Download it", read));
-  }
-  const what = !model ? "Pick a base." : data.get().length === 0 ? "Pick samples." : "Checking …";
-  return el("p", { class: "note" }, trainer.get() ? what : "Waiting for the GPU …");
+  if (noGpu) return el("p", { class: "note" }, "Training needs a GPU in this browser.");
+  const what = !base.get() ? "Pick a base model in the settings." : data.get().length === 0 ? "Pick samples first." : "Reading samples and settings …";
+  return el("p", { class: "note" }, trainer.get() ? what : "Looking for a GPU …");
 }
 
 function failure(error: Error): HTMLElement[] {
-  if (error instanceof RecipeError) return [el("p", { class: "note" }, "The recipe has an error, which is shown below it.")];
+  if (error instanceof RecipeError) return [el("p", { class: "error" }, "A setting has an error: see Settings.")];
   return [el("p", { class: "error" }, error.message)];
+}
+
+/** One sentence for everybody. */
+function summary(check: Check): HTMLElement[] {
+  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
+  const warnings = check.warnings.map((warning) => el("li", {}, warning));
+  return [el("p", { class: "note" }, text), ...(warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Warnings" }, ...warnings)] : [])];
 }
 
 function table(check: Check): HTMLElement[] {
@@ -87,10 +89,7 @@ function table(check: Check): HTMLElement[] {
     ["Validation", check.validation.samples > 0 ? part(check.validation) : "none"],
     ["Steps", count(check.steps)],
     ["Memory", `${bytes(check.plan.bytes)} on the GPU`],
+    ...check.plan.lines.map((line): [string, string] => [`– ${line.what}`, bytes(line.bytes)]),
   ];
-  const list = el("dl", {}, ...rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
-  const lines = check.plan.lines.map((line) => el("tr", {}, el("td", {}, line.what), el("td", {}, bytes(line.bytes))));
-  const memory = el("details", {}, el("summary", {}, "Memory plan"), el("table", {}, el("tbody", {}, ...lines)));
-  const warnings = check.warnings.map((warning) => el("li", {}, warning));
-  return [list, ...(warnings.length > 0 ? [el("ul", { "aria-label": "Warnings" }, ...warnings)] : []), memory];
+  return [el("dl", {}, ...rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]))];
 }

@@ -1,81 +1,108 @@
-/** Progress of the run: a bar, a status line, the charts, and replies before and after training. */
+/** Progress of the run: a bar with what is happening, the charts, and the hero. */
 
 import type { Event } from "../api/index";
 import { charts } from "./charts";
-import { byId, el } from "./dom";
+import { byId } from "./dom";
 import { decimal, duration } from "./format";
+import { showHero } from "./hero";
 import { emptyHistory, record, type History } from "./history";
+import { phase, recipe } from "./state";
 
 /** Number of recent steps for the estimate of the remaining time. */
 const RECENT = 10;
+
+const PHASES = {
+  reference: "Scoring the samples before training",
+  validation: "Testing on samples that it does not train on",
+  replies: "Answering the questions",
+  answers: "Answering the questions of the metrics",
+  export: "Writing the adapter and comparing it with the trained one",
+};
 
 /** Starts the section. */
 export function progress() {
   const bar = byId<HTMLProgressElement>("bar");
   const text = byId("progress-text");
   const pictures = charts(byId("charts"));
-  let history = emptyHistory();
+  let history: History | null = null;
   let steps = 0;
   let recent: number[] = [];
+  /** Seconds of evaluations so far, and when the current one began. */
+  let aside = { seconds: 0, count: 0, since: 0 };
+  let at = "";
   let drawing = false;
 
   const draw = () => {
     drawing = false;
-    pictures.draw(history);
-    replies(history);
+    if (history) pictures.draw(history, steps);
+    showHero(history);
   };
   // At most once per frame.
   const drawSoon = () => {
     if (!drawing) requestAnimationFrame(draw);
     drawing = true;
   };
+  for (const cell of [recipe, phase]) cell.watch(drawSoon);
+
+  /** Estimated seconds to the end: of the steps, and of the evaluation at the end. */
+  const left = (step: number) => {
+    const each = recent.reduce((sum, s) => sum + s, 0) / Math.max(recent.length, 1);
+    const evaluation = aside.count > 0 ? aside.seconds / aside.count : 0;
+    return (steps - step) * each + evaluation;
+  };
+
+  const takeStep = (event: Extract<Event, { event: "step" }>) => {
+    recent = [...recent, event.seconds].slice(-RECENT);
+    const rest = event.step < steps ? `, ${duration(left(event.step))} left` : "";
+    bar.value = event.step;
+    const margin = event["rewards/margins"];
+    at = `Step ${event.step} of ${steps}, loss ${decimal(event.loss)}${margin == null ? "" : `, reward margin ${decimal(margin, 2)}`}`;
+    text.textContent = at + rest;
+  };
 
   return {
     /** Shows a run with its history so far; null for no run. */
     begin(known: History | null, step: number, all: number) {
-      const there = known !== null;
-      history = known ?? emptyHistory();
+      history = known;
       [steps, recent] = [all, []];
-      for (const id of ["progress", "charts"]) byId(id).hidden = !there;
+      aside = { seconds: 0, count: 0, since: 0 };
+      byId("progress").hidden = known === null;
+      byId("charts-box").hidden = known === null || known.steps.length === 0;
       bar.max = Math.max(all, 1);
       bar.value = step;
-      text.textContent = there ? `Step ${step} of ${all}` : "";
+      at = known === null ? "" : `Step ${step} of ${all}`;
+      text.textContent = at;
       drawSoon();
+    },
+    /** Shows that the page waits for the worker. */
+    wait(words: string) {
+      byId("progress").hidden = false;
+      bar.removeAttribute("value");
+      text.textContent = words;
     },
     /** Shows an event of the run. */
     take(event: Event) {
+      history ??= emptyHistory();
       record(history, event);
       if (event.event === "loading") {
-        byId("progress").hidden = false;
         [bar.max, bar.value] = [event.of, event.layers];
         const read = `Loading the model: layer ${event.layers} of ${event.of}`;
+        if (event.layers === event.of) bar.removeAttribute("value");
         text.textContent = event.layers < event.of ? read : "Testing the longest batch …";
       }
+      if (event.event === "phase") {
+        aside.since ||= performance.now();
+        text.textContent = `${at ? `${at}. ` : ""}${PHASES[event.phase]}: ${event.done} of ${event.of}`;
+      } else if (aside.since > 0 && (event.event === "step" || event.event === "done")) {
+        aside = { seconds: aside.seconds + (performance.now() - aside.since) / 1000, count: aside.count + 1, since: 0 };
+      }
       if (event.event === "step") {
-        recent = [...recent, event.seconds].slice(-RECENT);
-        const left = ((steps - event.step) * recent.reduce((sum, s) => sum + s, 0)) / recent.length;
-        const rest = event.step < steps ? `, ${duration(left)} left` : "";
-        bar.value = event.step;
-        text.textContent = `Step ${event.step} of ${steps}, loss ${decimal(event.loss)}${rest}`;
+        byId("charts-box").hidden = false;
+        takeStep(event);
       }
       drawSoon();
     },
+    /** The history of the run. */
+    history: () => history ?? emptyHistory(),
   };
-}
-
-/** Shows each prompt with its first and last reply, and the notices. */
-function replies(history: History): void {
-  const place = byId("replies");
-  const prompts = [...new Set(history.replies.map((reply) => reply.prompt))];
-  place.hidden = prompts.length === 0 && history.notices.length === 0;
-  const rows = prompts.map((prompt) => {
-    const answers = history.replies.filter((reply) => reply.prompt === prompt);
-    const [first, last] = [answers[0]!, answers.at(-1)!];
-    const after = last.step > first.step ? last.reply : "";
-    return el("tr", {}, el("th", { scope: "row" }, prompt), el("td", {}, first.reply), el("td", {}, after));
-  });
-  const head = el("tr", {}, ...["Prompt", "Before", "After"].map((name) => el("th", { scope: "col" }, name)));
-  const table = el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
-  const notices = history.notices.map(({ step, notice }) => el("p", { class: "note" }, `Step ${step}: ${notice}`));
-  place.replaceChildren(...(prompts.length > 0 ? [table] : []), ...notices);
 }

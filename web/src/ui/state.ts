@@ -1,6 +1,7 @@
 /** State that the sections of the page share. */
 
-import type { Base, Check, Data, Trainer } from "../api/index";
+import type { Base, Check, Data, Samples, Trainer } from "../api/index";
+import type { KeptRun } from "../storage/runs";
 import type { Saved } from "../storage/checkpoints";
 import { Cell } from "./cell";
 
@@ -13,6 +14,8 @@ export const trainer = new Cell<Trainer | null>(null);
 export const base = new Cell<Base | null>({ kind: "tiny" });
 export const data = new Cell<Data>([]);
 export const recipe = new Cell("");
+/** The samples as the engine reads them, or why it cannot. */
+export const table = new Cell<Samples | Error | null>(null);
 /** Result of checking the recipe with the base and the samples, or the error. */
 export const checked = new Cell<Check | Error | null>(null);
 /** Whether something changed since that check. */
@@ -20,9 +23,11 @@ export const stale = new Cell(true);
 export const phase = new Cell<Phase>("idle");
 /** The latest checkpoint in storage. */
 export const checkpoint = new Cell<Saved | null>(null);
-/** The adapter of a finished run. */
-export const result = new Cell<Saved | null>(null);
+/** The adapter and report of the finished run that is shown. */
+export const result = new Cell<(Saved & { id: string }) | null>(null);
 
+/** The kept runs, latest first. */
+export const runs = new Cell<KeptRun[]>([]);
 /** The recipe of the saved run, with all defaults filled in. */
 export const runRecipe = new Cell<string | null>(null);
 

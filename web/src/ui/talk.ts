@@ -6,6 +6,16 @@ import { reopenDevice } from "./device";
 import { byId, el } from "./dom";
 import { adapter, base, checkpoint, phase, result, trainer } from "./state";
 
+/** A question to both models; `stopped` ends the replies. */
+interface Turn {
+  stopped: boolean;
+  /** The same for both replies, so that only the adapter makes a difference. */
+  seed: number;
+}
+
+/** Longest reply, in tokens. */
+const LONGEST = 1024;
+
 /** One of the two conversations. */
 class Column {
   messages: Message[] = [];
@@ -30,21 +40,23 @@ class Column {
   }
 
   /** Sends a message and shows the reply piece by piece. Screen readers announce the complete reply. */
-  async ask(text: string, files: FileEntry[] | null): Promise<void> {
-    this.messages.push({ role: "user", content: text });
+  async ask(text: string, files: FileEntry[] | null, turn: Turn): Promise<void> {
+    const messages = this.messages; // a new conversation replaces them while the reply arrives
+    messages.push({ role: "user", content: text });
     this.add("user", text);
     const place = this.add("assistant", "");
     place.parentElement!.classList.add("waiting");
     this.#log.setAttribute("aria-busy", "true");
-    const what = { base: base.get()!, messages: this.messages, ...(files && { adapter: files }) };
+    const what = { base: base.get()!, messages, seed: turn.seed, max_new_tokens: LONGEST, ...(files && { adapter: files }) };
     try {
       for await (const piece of trainer.get()!.chat(what)) {
+        if (turn.stopped) break;
         place.textContent += piece;
         this.#log.scrollTop = this.#log.scrollHeight;
       }
-      this.messages.push({ role: "assistant", content: place.textContent ?? "" });
+      messages.push({ role: "assistant", content: place.textContent ?? "" });
     } catch (error) {
-      this.messages.pop();
+      messages.pop();
       throw error;
     } finally {
       place.parentElement!.classList.remove("waiting");
@@ -59,17 +71,22 @@ export function talkSection(): void {
   const adapted = new Column("adapter-log");
   const input = byId<HTMLTextAreaElement>("talk-input");
   const send = byId<HTMLButtonElement>("talk-send");
-  let asking = false;
+  const stop = byId<HTMLButtonElement>("talk-stop");
+  let turn: Turn | null = null;
 
-  const ready = () => !asking && trainer.get() !== null && base.get() !== null && phase.get() === "idle";
+  const ready = () => turn === null && trainer.get() !== null && base.get() !== null && phase.get() === "idle";
   const show = () => {
     send.disabled = !ready();
+    const stopping = document.activeElement === stop;
+    stop.hidden = turn === null;
+    byId("talk-reset").hidden = byId("talk-logs").hidden;
+    if (stopping && stop.hidden) input.focus();
     const saved = adapter();
     byId("talk-note").textContent = phase.get() !== "idle"
       ? "Training uses the GPU. Stop it to chat, and continue afterwards."
       : saved
-        ? `Uses the adapter of step ${saved.step}.`
-        : "There is no adapter yet; only the base replies.";
+        ? `The base model replies, and then the adapter of step ${saved.step}.`
+        : "There is no adapter yet; only the base model replies.";
   };
   for (const cell of [trainer, base, phase, checkpoint, result]) cell.watch(show);
 
@@ -77,17 +94,19 @@ export function talkSection(): void {
     const text = input.value.trim();
     if (text === "" || !ready()) return;
     input.value = "";
-    asking = true;
+    byId("talk-logs").hidden = false;
+    const mine: Turn = { stopped: false, seed: Math.floor(Math.random() * 2 ** 31) };
+    turn = mine;
     show();
     try {
-      await plain.ask(text, null);
+      await plain.ask(text, null, mine);
       const saved = adapter();
-      if (saved) await adapted.ask(text, saved.files);
+      if (saved && !mine.stopped) await adapted.ask(text, saved.files, mine);
     } catch (error) {
       if (error instanceof DeviceLost) await reopenDevice();
       alertUser(words(error));
     } finally {
-      asking = false;
+      turn = null;
       show();
     }
   };
@@ -101,9 +120,16 @@ export function talkSection(): void {
     event.preventDefault();
     void ask();
   });
+  const end = () => {
+    if (turn) turn.stopped = true;
+  };
+  stop.addEventListener("click", end);
   byId("talk-reset").addEventListener("click", () => {
+    end();
     plain.reset();
     adapted.reset();
+    byId("talk-logs").hidden = true;
+    show();
     input.focus();
   });
 }

@@ -79,6 +79,9 @@ function scan(text: string): { values: Place[]; sections: Map<string, number> } 
 const find = (text: string, section: string, key: string) =>
   scan(text).values.find((place) => place.section === section && place.key === key);
 
+/** Whether the text has a section as an inline table: `train = { … }`. */
+export const isInline = (text: string, section: string) => find(text, "", section) !== undefined;
+
 /** The value as written in the text, or null if the key is missing. */
 export function getValue(text: string, section: string, key: string): string | null {
   const place = find(text, section, key);

@@ -1,14 +1,24 @@
 /** The training section: start, pause, resume and stop. Checkpoints are saved as they arrive. */
 
 import { DeviceLost, type Event, type FileEntry, type Run } from "../api/index";
-import { forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
+import { REPORT, forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
+import { isNative } from "../api/engine";
 import { StorageFull } from "../storage/opfs";
+import { keepRun, type KeptRun } from "../storage/runs";
 import { alertUser, announce, clearAlert, words } from "./alert";
+import { isFinished, runButtons } from "./buttons";
 import { reopenDevice } from "./device";
 import { byId } from "./dom";
-import { replay } from "./history";
+import { showFinish } from "./finish";
+import { exchanges } from "./hero";
+import { change, ranking, replay, type History } from "./history";
+import { isShortage, lighter } from "./lighter";
 import { progress } from "./progress";
-import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, stale, trainer } from "./state";
+import { confirmed } from "./question";
+import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, runs, stale, table, trainer } from "./state";
+
+const TITLE = document.title;
+const isReport = (file: FileEntry) => file.path.endsWith(REPORT);
 
 /** Starts the section. */
 export function trainingSection() {
@@ -16,11 +26,7 @@ export function trainingSection() {
   let run: Run | null = null;
   let steps = 0;
   let planned = false;
-
-  const finished = () => {
-    const saved = checkpoint.get();
-    return saved !== null && saved.steps !== null && saved.step >= saved.steps;
-  };
+  let cancelled = false;
 
   /** Saves the state after `step`. If the storage is full, the run is paused and the state stays in memory. */
   const save = async (step: number, files: FileEntry[]): Promise<boolean> => {
@@ -50,10 +56,11 @@ export function trainingSection() {
 
   const take = async (event: Event): Promise<void> => {
     shown.take(event);
+    if (event.event === "step") document.title = `${Math.floor((100 * event.step) / steps)} % – ${TITLE}`;
     switch (event.event) {
       case "plan":
         steps = event.steps;
-        shown.begin(event.resumed_at > 0 ? replay(checkpoint.get()?.files ?? []) : replay([]), event.resumed_at, steps);
+        shown.begin(event.resumed_at > 0 ? replay(checkpoint.get()?.files ?? [], event.resumed_at) : replay([]), event.resumed_at, steps);
         planned = true;
         stale.set(false);
         checked.set(event);
@@ -78,20 +85,23 @@ export function trainingSection() {
       case "done": {
         const last = stepOf(event.files);
         if (last !== null) await save(last, event.files.filter((file) => /(^|\/)checkpoint-\d+\//.test(file.path)));
-        if (event.adapter && !event.stopped) await keepResult(event.adapter_of_step, event.adapter);
+        if (event.adapter && !event.stopped) await keepResult(event, [...event.adapter, ...event.files.filter(isReport)]);
         if (event.refused) alertUser(`The final check refused the adapter: ${event.refused}. It can still be downloaded.`);
         announce(event.stopped ? `Stopped after step ${event.step}.` : `Trained: ${event.step} steps.`);
         break;
       }
     }
   };
-  const keepResult = async (step: number, files: FileEntry[]) => {
-    result.set({ step, steps, files });
+  const keepResult = async (event: Extract<Event, { event: "done" }>, files: FileEntry[]) => {
+    const kept = describe(event, shown.history(), runRecipe.get() ?? recipe.get());
     try {
-      await saveResult(step, files);
+      await keepRun(kept, files);
+      await saveResult(kept.id);
     } catch (error) {
       alertUser(`The adapter is finished but could not be saved: ${words(error)}. Download it before you leave the page.`);
     }
+    runs.set([kept, ...runs.get()]);
+    result.set({ id: kept.id, step: event.adapter_of_step, steps, files });
   };
 
   const start = async () => {
@@ -99,12 +109,32 @@ export function trainingSection() {
     if (!device || !model) return;
     clearAlert();
     planned = false;
+    cancelled = false;
     void navigator.storage.persist(); // asks the browser not to delete saved runs when the disk fills up
     phase.set("starting");
-    const from = finished() ? null : checkpoint.get();
+    shown.wait("Reading samples and model …");
+    if (matchMedia("(max-width: 800px)").matches) byId("train").scrollIntoView({ block: "start" }); // its button is elsewhere
+    void stayAwake();
+    const from = isFinished() ? null : checkpoint.get();
     const what = { base: model, data: data.get(), recipe: recipe.get() };
+    await follow(device.train(from ? { ...what, checkpoint: from.files } : what));
+  };
+
+  /** Follows the run of the program behind the page, which goes on while the page is closed or reloaded. */
+  const attach = async () => {
+    const found = await trainer.get()?.native?.attach();
+    if (!found || phase.get() !== "idle") return;
+    planned = false;
+    cancelled = false;
+    result.set(null);
+    phase.set("starting");
+    shown.wait("Returning to the run …");
+    await follow(found);
+  };
+
+  const follow = async (next: Run) => {
     try {
-      run = device.train(from ? { ...what, checkpoint: from.files } : what);
+      run = next;
       for await (const event of run) await take(event);
     } catch (error) {
       await failed(error);
@@ -117,9 +147,17 @@ export function trainingSection() {
   const failed = async (error: unknown) => {
     const saved = checkpoint.get();
     restore();
-    if (error instanceof DeviceLost) {
+    if (cancelled) return;
+    const less = isShortage(words(error)) && lighter(recipe.get(), Math.max(0, ...lengths()));
+    if (error instanceof DeviceLost) await reopenDevice();
+    if (less && !saved) {
+      const act = () => {
+        recipe.set(less.recipe);
+        void start();
+      };
+      alertUser(`${words(error)} The run needs less memory with ${less.saving}; the result stays about the same.`, { text: "Train with less memory", act });
+    } else if (error instanceof DeviceLost) {
       const kept = saved ? `The run is saved up to step ${saved.step}.` : "No checkpoint was saved yet.";
-      await reopenDevice();
       alertUser(`${words(error)} ${kept}`, { text: saved ? "Resume from there" : "Train again", act: () => void start() });
     } else if (!planned && error instanceof Error) {
       stale.set(false);
@@ -130,6 +168,15 @@ export function trainingSection() {
     }
   };
 
+  /** Ends a start, which takes no commands: the worker is replaced. */
+  const cancel = async () => {
+    cancelled = true;
+    byId<HTMLButtonElement>("cancel").disabled = true;
+    await reopenDevice();
+    byId<HTMLButtonElement>("cancel").disabled = false;
+    announce("Cancelled.");
+  };
+
   /** Shows the progress of the saved run. */
   const restore = () => {
     const saved = checkpoint.get();
@@ -137,18 +184,20 @@ export function trainingSection() {
   };
 
   const startOver = async () => {
-    const saved = checkpoint.get() ?? result.get();
-    if (saved && !confirm(`Start over? This deletes the run, trained up to step ${saved.step}, from this browser.`)) return;
+    const saved = checkpoint.get();
+    const unfinished = !isFinished() && saved;
+    if (unfinished && !(await confirmed(`Start over? This deletes the unfinished run, trained up to step ${saved.step}.`, "Delete the run"))) return;
     await forgetRun();
     checkpoint.set(null);
     result.set(null);
+    runRecipe.set(null);
     shown.begin(null, 0, 0);
     byId("start").focus();
   };
 
   // Leaving the page loses the steps since the last checkpoint.
   addEventListener("beforeunload", (event) => {
-    if (["training", "pausing", "stopping"].includes(phase.get())) event.preventDefault();
+    if (!isNative() && ["training", "pausing", "stopping"].includes(phase.get())) event.preventDefault();
   });
 
   byId("start").addEventListener("click", () => void start());
@@ -156,6 +205,7 @@ export function trainingSection() {
     phase.set("pausing");
     run?.pause();
   });
+  byId("cancel").addEventListener("click", () => void cancel());
   byId("resume").addEventListener("click", () => {
     clearAlert();
     run?.resume();
@@ -166,43 +216,45 @@ export function trainingSection() {
   });
   byId("discard").addEventListener("click", () => void startOver());
 
-  const buttons = () => {
-    const now = phase.get();
-    const saved = checkpoint.get();
-    const show = (id: string, visible: boolean, disabled = false) => {
-      const one = byId<HTMLButtonElement>(id);
-      const hadFocus = document.activeElement === one;
-      one.hidden = !visible;
-      one.disabled = disabled;
-      return hadFocus && (!visible || disabled);
-    };
-    // No need to wait for a running check: the run checks again.
-    const wrong = checked.get() instanceof Error && !stale.get();
-    const ready = trainer.get() !== null && base.get() !== null && data.get().length > 0 && !wrong;
-    const idle = now === "idle" || now === "starting";
-    const done = result.get() !== null || finished();
-    const lost = [
-      show("start", idle && !done, now === "starting" || !ready),
-      show("pause", now === "training" || now === "pausing", now === "pausing"),
-      show("resume", now === "paused"),
-      show("stop", ["training", "pausing", "paused", "stopping"].includes(now), now === "stopping"),
-      show("discard", now === "idle" && (saved !== null || done)),
-    ];
-    byId("start").textContent = now === "starting" ? "Starting …" : saved ? `Continue at step ${saved.step}` : "Train";
-    byId("pause").textContent = now === "pausing" ? "Pausing …" : "Pause";
-    // Hiding a focused button loses the focus: move it to the button that appears, or to the section until there is one.
-    if (lost.includes(true) || document.activeElement === byId("train")) {
-      const next = ["pause", "resume", "stop", "start", "discard"].map((id) => byId<HTMLButtonElement>(id));
-      (next.find((one) => !one.hidden && !one.disabled) ?? byId("train")).focus({ preventScroll: true });
-    }
-    const which = result.get();
-    byId("saved").textContent = which
-      ? `Finished: the adapter of step ${which.step} is saved in this browser.`
-      : saved
-        ? `Saved in this browser up to step ${saved.step}${saved.steps ? ` of ${saved.steps}` : ""}.`
-        : "";
-  };
-  for (const cell of [phase, checked, stale, trainer, base, data, checkpoint, result]) cell.watch(buttons);
+  runButtons();
+  for (const cell of [result, runs]) cell.watch(showFinish);
 
-  return { restore };
+  // A tab in the background shows how far it is.
+  phase.watch((now) => {
+    if (now === "idle") document.title = document.hidden && result.get() ? `Finished – ${TITLE}` : TITLE;
+  });
+  addEventListener("focus", () => phase.get() === "idle" && (document.title = TITLE));
+
+  return { restore, attach };
+}
+
+/** The tokens of every sample, as far as they are known. */
+function lengths(): number[] {
+  const found = table.get();
+  return found && !(found instanceof Error) ? found.lengths : [];
+}
+
+/** Keeps the screen on during the run, where the browser can: machines that sleep do not train. */
+async function stayAwake(): Promise<void> {
+  const lock = await navigator.wakeLock?.request("screen").catch(() => null);
+  if (lock) phase.watch((now) => now === "idle" && void lock.release());
+}
+
+/** The finished run, to keep. */
+function describe(event: Extract<Event, { event: "done" }>, history: History, text: string): KeptRun {
+  const [model, compared] = [base.get(), ranking(history)];
+  return {
+    id: crypto.randomUUID(),
+    ended: new Date().toISOString(),
+    samples: data.get().map(({ name }) => name.replace(/^.*\//, "")).join(", "),
+    base: model?.kind === "file" ? model.file.name : model?.kind === "url" ? model.url : model?.kind === "named" ? model.name : "tiny",
+    step: event.adapter_of_step,
+    steps: event.step,
+    ...change(history),
+    ...(compared ? { ranking: compared } : {}),
+    seconds: event.seconds,
+    recipe: text,
+    replies: exchanges(history).map(({ prompt, before, after }) => ({ prompt, before: before ?? "", after: after ?? "" })),
+    losses: history.steps.flatMap(({ step, smoothed }) => (smoothed === null ? [] : [[step, smoothed] as [number, number]])),
+  };
 }

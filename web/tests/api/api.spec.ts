@@ -56,8 +56,8 @@ test.beforeAll(async ({ browser }) => {
   await page.waitForFunction(() => "api" in window);
 });
 
-test("the device has what every browser guarantees, and no more", async () => {
-  const gpu = await page.evaluate((root) => window.api.open(root), root);
+test("on request the device has what every browser guarantees, and no more", async () => {
+  const gpu = await page.evaluate((root) => window.api.open(root, true), root);
   console.log(`  ${gpu.name}`);
   expect(gpu.limits).toEqual({
     maxBufferSize: 256 * 2 ** 20,
@@ -70,32 +70,52 @@ test("the device has what every browser guarantees, and no more", async () => {
 /** Every new kernel takes seconds to be compiled here; with RULLAMA_ALL, the other three models of tests/golden too. */
 const MODELS = process.env.RULLAMA_ALL ? ["dense", "moe", "big", "ollama", "moe128"] : ["dense", "moe"];
 
-for (const model of MODELS) {
-  test(`golden: logits, loss and every gradient of ${model} are PyTorch's`, async () => {
-    const at = `tests/golden/${model}`;
-    const golden = tensors(read(`${at}/golden.safetensors`));
-    const ids = [...golden.get("tokens")!];
-    const labels = ids.map((id, i) => (golden.get("mask")![i] === 1 ? id : -100));
-    const found = await page.evaluate(
-      ([url, adapter, ids, labels]) => window.api.measure(url, adapter, ids, labels),
-      [`/@fs${root}/${at}/model.gguf`, folder(join(root, at, "adapter")), ids, labels] as const,
-    );
-    const loss = golden.get("loss.lora")![0]!;
-    expect(Math.abs(found.loss - loss) / loss).toBeLessThan(LOSS);
-    const logits = difference(floats(found.logits), golden.get("logits.lora")!);
-    const gradients = tensors(Buffer.from(found.gradients, "base64"));
-    const expected = [...golden.keys()].filter((name) => name.startsWith("grad."));
-    expect(gradients.size).toBe(expected.length);
-    let worst = 0;
-    for (const name of expected) {
-      const key = `base_model.model.${name.slice("grad.".length).replace(/^base_model\.model\./, "")}`;
-      worst = Math.max(worst, difference(gradients.get(key)!, golden.get(name)!));
-    }
-    console.log(`  ${model}: logits ${logits.toExponential(1)}, worst gradient ${worst.toExponential(1)}`);
-    expect(logits).toBeLessThan(LOGITS);
-    expect(worst).toBeLessThan(GRADIENT);
-  });
+for (const model of MODELS) test(`golden: logits, loss and every gradient of ${model} are PyTorch's`, () => golden(model));
+
+async function golden(model: string): Promise<void> {
+  const at = `tests/golden/${model}`;
+  const golden = tensors(read(`${at}/golden.safetensors`));
+  const ids = [...golden.get("tokens")!];
+  const labels = ids.map((id, i) => (golden.get("mask")![i] === 1 ? id : -100));
+  const found = await page.evaluate(
+    ([url, adapter, ids, labels]) => window.api.measure(url, adapter, ids, labels),
+    [`/@fs${root}/${at}/model.gguf`, folder(join(root, at, "adapter")), ids, labels] as const,
+  );
+  const loss = golden.get("loss.lora")![0]!;
+  expect(Math.abs(found.loss - loss) / loss).toBeLessThan(LOSS);
+  const logits = difference(floats(found.logits), golden.get("logits.lora")!);
+  const gradients = tensors(Buffer.from(found.gradients, "base64"));
+  const expected = [...golden.keys()].filter((name) => name.startsWith("grad."));
+  expect(gradients.size).toBe(expected.length);
+  let worst = 0;
+  for (const name of expected) {
+    const key = `base_model.model.${name.slice("grad.".length).replace(/^base_model\.model\./, "")}`;
+    worst = Math.max(worst, difference(gradients.get(key)!, golden.get(name)!));
+  }
+  console.log(`  ${model}: logits ${logits.toExponential(1)}, worst gradient ${worst.toExponential(1)}`);
+  expect(logits).toBeLessThan(LOGITS);
+  expect(worst).toBeLessThan(GRADIENT);
 }
+
+/** Everything from here on uses what the device offers. */
+test("the device has all that its adapter offers, and runs the kernels for it", async () => {
+  const gpu = await page.evaluate((root) => window.api.open(root), root);
+  const adapter = await page.evaluate(async () => {
+    const { limits, features, info } = (await navigator.gpu.requestAdapter({ powerPreference: "high-performance" }))!;
+    const { maxBufferSize, maxStorageBufferBindingSize, maxStorageBuffersPerShaderStage, maxComputeWorkgroupStorageSize } = limits;
+    return {
+      limits: { maxBufferSize, maxStorageBufferBindingSize, maxStorageBuffersPerShaderStage, maxComputeWorkgroupStorageSize },
+      software: info.isFallbackAdapter,
+      f16: features.has("shader-f16"),
+    };
+  });
+  console.log(`  kernels: ${gpu.kernels}`);
+  expect(gpu.limits).toEqual(adapter.limits);
+  expect(gpu.kernels).toBe(adapter.software ? "f32, for software renderers" : adapter.f16 ? "f16 operands" : "f32");
+  expect(gpu.failedSelfTest ?? null).toBeNull();
+});
+
+test("golden: on the kernels for its device, logits, loss and every gradient of dense are PyTorch's", () => golden("dense"));
 
 /** The recipe on the native program. */
 const out = temporary();
@@ -255,7 +275,7 @@ test("a lost device ends the run with one error", async () => {
     [recipe(), PIRATE] as const,
   );
   expect(lost.error).toMatchObject({ name: "DeviceLost" });
-  expect(lost.error?.message).toContain("go on from the last checkpoint");
+  expect(lost.error?.message).toContain("resume from the last checkpoint");
   // A new trainer takes its place.
   await page.evaluate(() => window.api.close());
   await page.evaluate((root) => window.api.open(root), root);

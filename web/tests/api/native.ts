@@ -16,8 +16,11 @@ const built = join(target, "release");
 export const read = (path: string): Buffer => readFileSync(join(root, path));
 export const temporary = (): string => mkdtempSync(join(tmpdir(), "rullama-train-"));
 
+/** The native program. */
+export const program = join(built, "rullama-train");
+
 /** Runs the native program in the repository. */
-export const native = (...args: string[]): string => execute(join(built, "rullama-train"), args);
+export const native = (...args: string[]): string => execute(program, args);
 export const example = (name: string, ...args: string[]): string => execute(join(built, "examples", name), args);
 
 function execute(program: string, args: string[]): string {

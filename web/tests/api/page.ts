@@ -45,9 +45,10 @@ let trainer: Trainer | undefined;
 let root = "";
 
 const api = {
-  async open(at: string) {
+  async open(at: string, guaranteed = false) {
     root = at;
-    trainer ??= await init();
+    trainer?.close();
+    trainer = await init({ guaranteed });
     return trainer.gpu;
   },
   async check(from: string, recipe: string, names: string[]) {

@@ -1,41 +1,25 @@
 /** The page with a fake trainer: what it shows, saves and downloads, and its error messages. */
 
 import { readFileSync } from "node:fs";
-import { expect, test, type Page } from "@playwright/test";
+import { expect, test } from "@playwright/test";
 import { strToU8, unzipSync, zipSync } from "fflate";
-
-const saved = (page: Page) => page.locator("#saved");
-const alert = (page: Page) => page.locator("#alert");
-
-/** Opens the page and waits until it could train. */
-async function open(page: Page, query = ""): Promise<void> {
-  await page.goto(`/${query}`);
-  await expect(page.locator("#start, #discard").locator("visible=true").first()).toBeEnabled();
-}
-
-/** Waits until `step` steps are done. */
-const reached = (page: Page, step: number) =>
-  expect.poll(() => page.locator("#bar").evaluate((bar) => (bar as HTMLProgressElement).value)).toBeGreaterThanOrEqual(step);
-
-async function trainToTheEnd(page: Page): Promise<void> {
-  await page.getByRole("button", { name: "Train", exact: true }).click();
-  await expect(saved(page)).toContainText("Finished");
-}
+import { alert, open, openRecipe, openSettings, reached, saved, stored, trainToTheEnd } from "./page";
 
 test("the form writes the recipe, and the recipe fills the form", async ({ page }) => {
   await open(page);
+  await openSettings(page);
   await page.getByLabel("Rank").fill("8");
-  await page.getByText("All keys, as TOML").click();
+  await openRecipe(page);
   const text = page.getByLabel("Recipe as TOML");
   await expect(text).toHaveValue(/\nrank = 8 +# default: 16/);
   await text.fill((await text.inputValue()).replace("learning_rate = 4e-3", "learning_rate = 1e-3"));
   await expect(page.getByLabel("Learning rate", { exact: true })).toHaveValue("1e-3");
-  await expect(page.getByLabel("Prompts answered")).toHaveValue(/Peru\?\n.*8\?\n/);
+  await expect(page.getByLabel("Questions to answer")).toHaveValue(/Peru\?\n.*8\?\n/);
 });
 
 test("an error of the recipe is shown at its line", async ({ page }) => {
   await open(page);
-  await page.getByText("All keys, as TOML").click();
+  await openRecipe(page);
   const text = page.getByLabel("Recipe as TOML");
   await text.fill((await text.inputValue()).replace("\nrank = 16", "\nrnak = 16"));
   await expect(page.locator("#recipe-error")).toContainText("unknown key `rnak`");
@@ -54,31 +38,31 @@ test("an error of the recipe is shown at its line", async ({ page }) => {
 test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await open(page);
   await page.getByLabel("Pasted text").check();
-  await page.getByLabel("One sample per line").fill('{"prompt": "Hello!", "completion": "Ahoy!"}');
-  await page.getByLabel("Seed").fill("7");
+  await page.getByLabel("JSON Lines, a table").fill('{"prompt": "Hello!", "completion": "Ahoy!"}');
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
+  await openSettings(page);
+  await page.getByLabel("Rank").fill("7");
   await page.getByLabel("A GGUF at a URL").check();
   await page.getByLabel("URL", { exact: true }).fill("https://example.org/a.gguf");
   await page.getByLabel("URL", { exact: true }).blur();
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/base = "https:\/\/example.org\/a.gguf"/);
-  await page.waitForTimeout(600); // the session is written once it rests
+  await stored(page, "example.org");
   await page.goto("/");
-  await expect(page.getByLabel("One sample per line")).toHaveValue(/Ahoy!/);
-  await expect(page.getByLabel("Seed")).toHaveValue("7");
+  await expect(page.getByLabel("JSON Lines, a table")).toHaveValue(/Ahoy!/);
+  await expect(page.getByLabel("Rank")).toHaveValue("7");
   await expect(page.getByLabel("URL", { exact: true })).toHaveValue("https://example.org/a.gguf");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
-  await expect(page.locator("#plan dl")).toBeHidden(); // nothing is fetched from elsewhere unasked
-  await page.getByRole("button", { name: "Download it" }).click();
-  await expect(page.locator("#plan dl")).toBeVisible();
+  await expect(page.getByRole("button", { name: "Download it" })).toBeVisible(); // nothing is fetched from elsewhere unasked
 });
 
 test("picked files of samples survive a reload", async ({ page }) => {
   await open(page);
-  await page.getByLabel("Files JSON").check();
+  await page.getByLabel("Your files").check();
   await page.locator("#data-files").setInputFiles([
     { name: "a b.jsonl", mimeType: "text/plain", buffer: Buffer.from("{}\n") },
     { name: "c.jsonl", mimeType: "text/plain", buffer: Buffer.from("{}\n") },
   ]);
-  await page.waitForTimeout(600);
+  await stored(page, "c.jsonl");
   await open(page);
   await expect(page.locator("#data-list li")).toHaveText(["a b.jsonl, 3 B", "c.jsonl, 3 B"]);
 });
@@ -123,6 +107,7 @@ test("a run in a closed tab can be resumed from the last checkpoint", async ({ p
 
 test("a downloaded checkpoint can be imported in another browser", async ({ page, browser }) => {
   await open(page, "?hold=9");
+  await openSettings(page);
   await page.getByLabel("Rank").fill("4");
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await reached(page, 9);
@@ -213,7 +198,8 @@ test("a lost device is opened again, and the run can be resumed", async ({ page 
 
 test("a browser without WebGPU shows one error", async ({ page }) => {
   await page.goto("/?fail=webgpu");
-  await expect(alert(page).locator("p")).toHaveText(["This browser has no WebGPU."]);
+  await expect(alert(page).locator("p")).toHaveText([/^This browser has no WebGPU. Chrome and Edge/]);
+  await expect(page.locator("#plan")).toHaveText("Training needs a GPU in this browser.");
   await expect(page.locator("#start")).toBeDisabled();
 });
 
@@ -222,20 +208,128 @@ test("a second tab cannot use the saved run", async ({ page, context }) => {
   const second = await context.newPage();
   await second.goto("/");
   await expect(alert(second)).toContainText("open in another tab");
-  await expect(second.locator("#start")).toBeHidden();
+  await expect(second.locator(".setup")).toHaveAttribute("inert", "");
+  await second.evaluate(() => {
+    const seed = document.querySelector<HTMLInputElement>("#recipe-form input")!;
+    seed.value = "9";
+    seed.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  await second.waitForTimeout(600); // the session would be written by then
+  await second.close(); // else a reload of the first could let the second continue
+  const recipe = page.getByLabel("Recipe as TOML");
+  await open(page);
+  await expect(recipe).toHaveValue(/pirate\.jsonl/);
 });
 
-test("starting over asks first, and delete removes everything", async ({ page }) => {
+test("a second tab continues when the first one is closed", async ({ page, context }) => {
+  await open(page);
+  const second = await context.newPage();
+  await second.goto("/");
+  await expect(alert(second)).toContainText("open in another tab");
+  await page.close();
+  await expect(second.locator("#start")).toBeEnabled();
+});
+
+test("a tab closed during its first write loses nothing", async ({ page }) => {
+  await page.route("/empty", (route) => route.fulfill({ contentType: "text/html", body: "" }));
+  await page.goto("/empty"); // of the same origin, and writes nothing
+  await page.evaluate(async () => {
+    const root = await navigator.storage.getDirectory();
+    for (const [folder, file] of [["session", "session.json"], ["run", "result.json"]] as const) {
+      await (await root.getDirectoryHandle(folder, { create: true })).getFileHandle(file, { create: true });
+    }
+  });
+  await open(page);
+  await expect(alert(page).locator("p")).toHaveCount(0);
+});
+
+test("changes of the recipe stay when samples are picked", async ({ page }) => {
+  await open(page);
+  await openSettings(page);
+  const rank = page.getByLabel("Rank");
+  await rank.fill("8");
+  await page.getByLabel("Pasted text").check();
+  await page.getByLabel("An example").check();
+  await expect(rank).toHaveValue("8");
+  await page.getByLabel("Task").selectOption("labels");
+  await expect(alert(page)).toContainText("has replaced the one that you changed");
+  await expect(rank).not.toHaveValue("8");
+  await page.getByRole("button", { name: "Use mine again" }).click();
+  await expect(rank).toHaveValue("8");
+});
+
+test("pasted tables and texts are read as such", async ({ page }) => {
+  await open(page);
+  await page.getByLabel("Pasted text").check();
+  const pasted = page.getByLabel("JSON Lines, a table");
+  for (const [text, name] of [["prompt,completion\nHello!,Ahoy!", "csv"], ["prompt\tcompletion\na\tb", "tsv"], ["Once upon a time, there was a ship.", "txt"], ['{"text": "a"}', "jsonl"]]) {
+    await pasted.fill(text!);
+    await expect(page.locator("#data-list li")).toContainText(`pasted.${name}, `);
+  }
+});
+
+test("dropped files become the samples", async ({ page }) => {
+  await open(page);
+  const dropped = await page.evaluateHandle(() => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File(["a,b\n"], "mine.csv"));
+    return transfer;
+  });
+  await page.dispatchEvent("body", "drop", { dataTransfer: dropped });
+  await expect(page.locator("#data-list li")).toHaveText(["mine.csv, 4 B"]);
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "mine.csv"/);
+});
+
+test("a new conversation ends the reply, and a reply can be stopped", async ({ page }) => {
+  await open(page);
+  const [input, log] = [page.getByLabel("Message"), page.locator("#base-log")];
+  await input.fill("One? (endless)");
+  await input.press("Enter");
+  await expect(log.locator(".assistant")).toContainText("The");
+  await page.getByRole("button", { name: "New conversation" }).click();
+  await expect(page.getByRole("button", { name: "Ask" })).toBeEnabled();
+  await expect(log).toBeEmpty();
+  await input.fill("Two? (endless)");
+  await input.press("Enter");
+  await expect(log.locator(".assistant")).toContainText("The");
+  await page.getByRole("button", { name: "Stop the reply" }).click();
+  await expect(page.getByRole("button", { name: "Ask" })).toBeEnabled();
+  await expect(log.locator(".assistant")).not.toContainText("Lima.");
+  await input.fill("Three?");
+  await input.press("Enter");
+  await expect(log.locator(".assistant").last()).toContainText("Lima.");
+  const asked = await page.evaluate(() => (globalThis as { asked?: string[][] }).asked);
+  expect(asked?.map((messages) => messages.length)).toEqual([1, 1, 3]); // the first reply belongs to no conversation
+});
+
+test("the report is kept with the adapter", async ({ page }) => {
   await open(page);
   await trainToTheEnd(page);
-  page.once("dialog", (dialog) => void dialog.dismiss());
+  await expect(page).toHaveTitle("rullama-train");
+  await open(page);
+  const [report] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Report" }).click()]);
+  expect(report.suggestedFilename()).toBe("report.html");
+  expect(readFileSync(await report.path(), "utf8")).toBe("<h1>Report</h1>");
+});
+
+test("starting over asks by name, and delete removes everything", async ({ page }) => {
+  await open(page, "?hold=9");
+  await page.getByRole("button", { name: "Train", exact: true }).click();
+  await reached(page, 9);
+  await page.getByRole("button", { name: "Stop and save" }).click();
   await page.getByRole("button", { name: "Start over" }).click();
-  await expect(saved(page)).toContainText("Finished");
-  page.once("dialog", (dialog) => void dialog.accept());
+  const question = page.getByRole("dialog");
+  await expect(question).toContainText("This deletes the unfinished run, trained up to step 9.");
+  await page.keyboard.press("Escape");
+  await expect(page.getByRole("button", { name: "Continue at step 9" })).toBeVisible();
   await page.getByRole("button", { name: "Start over" }).click();
+  await question.getByRole("button", { name: "Delete the run" }).click();
   await expect(page.getByRole("button", { name: "Train", exact: true })).toBeEnabled();
+  await open(page);
   await trainToTheEnd(page);
-  page.once("dialog", (dialog) => void dialog.accept());
   await page.getByRole("button", { name: "delete them" }).click();
+  await expect(question).toContainText("the recipe, the samples, 1 run with their adapters");
+  await question.getByRole("button", { name: "Delete everything" }).click();
   await expect(page.getByRole("button", { name: "Train", exact: true })).toBeVisible();
+  await expect(page.locator("#runs")).toBeHidden();
 });

@@ -31,7 +31,7 @@ async function open(page: Page, shortened = false): Promise<void> {
   await page.goto("/");
   await expect(page.locator("#data-list li")).toBeVisible();
   if (shortened) {
-    await page.getByText("All keys, as TOML").click();
+    await page.locator("#recipe-details > summary").click();
     await page.getByLabel("Recipe as TOML").fill(RECIPE);
   }
 }
@@ -79,6 +79,8 @@ test("pause, reload, continue, finish, talk, download; the program reads it", as
   await expect(page.locator("#base-log .assistant")).toHaveText(/Reply: .+/);
 
   expect(native("inspect", join(await unzipped(page, "PEFT"), "adapter"), "--base", "tiny")).toContain("rank 16");
+  const merged = join(await unzipped(page, "Merged GGUF"), "merged.gguf");
+  expect(native("inspect", merged)).toContain("gemma4");
   expect(native("inspect", await unzipped(page, "GGUF LoRA"), "--base", "tiny")).toContain("rank 16");
   const checkpoint = await unzipped(page, "Checkpoint");
   expect(native("inspect", join(checkpoint, `checkpoint-${STEPS}`))).toContain(`step ${STEPS}`);
@@ -122,15 +124,16 @@ test("a lost device loses no saved checkpoint", async ({ page }) => {
 
 test("invalid models and samples are refused with one message", async ({ page }) => {
   await open(page);
+  await page.locator("#settings-details > summary").click();
   await page.getByLabel("A GGUF on this machine").check();
   await page.locator("#base-file").setInputFiles({ name: "photo.gguf", mimeType: "", buffer: Buffer.from("JFIF".repeat(100)) });
   await expect(page.locator("#plan .error")).toContainText("photo.gguf");
   await page.locator("#base-file").setInputFiles({ name: "half.gguf", mimeType: "", buffer: read("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf").subarray(0, 2_000_000) });
   await expect(page.locator("#plan .error")).toContainText("half.gguf");
   await page.locator("#base-file").setInputFiles(join(root, "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf"));
-  await expect(page.locator("#plan dl")).toBeVisible();
+  await expect(page.locator("#plan")).toContainText("GPU memory");
   await page.getByLabel("Pasted text").check();
-  await page.getByLabel("One sample per line").fill('{"prompt": "Hello!"}');
-  await expect(page.locator("#plan .error")).toContainText("pasted.jsonl");
+  await page.getByLabel("JSON Lines, a table").fill('{"prompt": "Hello!"}');
+  await expect(page.locator("#samples .error")).toContainText("pasted.jsonl");
   await expect(page.locator("#start")).toBeDisabled();
 });

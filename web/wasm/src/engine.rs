@@ -1,4 +1,4 @@
-//! The queue of requests. Consecutive requests on the same base share the uploaded model.
+//! The queue of requests. Consecutive requests on the same base share it and, if they need the model, the uploaded model.
 
 use std::rc::Rc;
 
@@ -18,6 +18,7 @@ use crate::control::Control;
 use crate::export;
 use crate::measure;
 use crate::problem::DEVICE;
+use crate::samples;
 use crate::source::{ByteSource, Ranges, text};
 use crate::talk;
 use crate::train;
@@ -26,6 +27,9 @@ use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
 
 /// Minimum number of positions that a model is uploaded with, so that most later requests can use it.
 const POSITIONS: usize = 4096;
+
+/// Settings for looking at samples while the user's recipe has an error.
+const ANY_RECIPE: &str = "model.base = \"tiny\"\ndata.train = \"samples\"\noutput.dir = \"runs/mine\"";
 
 #[wasm_bindgen(start)]
 fn start() {
@@ -42,9 +46,9 @@ pub struct Engine {
 
 #[wasm_bindgen]
 impl Engine {
-    /// Opens the GPU with the limits that every browser with WebGPU guarantees.
-    pub async fn open() -> Result<Engine, JsValue> {
-        let gpu = Gpu::open(Backend::Auto, None, true).await.map_err(|e| to_js(&Problem::from(e)))?;
+    /// Opens the GPU with all that it offers, or only with what every browser with WebGPU guarantees.
+    pub async fn open(guaranteed: bool) -> Result<Engine, JsValue> {
+        let gpu = Gpu::open(Backend::Auto, None, guaranteed).await.map_err(|e| to_js(&Problem::from(e)))?;
         let gpu = Rc::new(gpu);
         let (jobs, queue) = mpsc::unbounded();
         spawn_local(serve(gpu.clone(), queue));
@@ -58,6 +62,8 @@ impl Engine {
         to_js(&GpuInfo {
             name: self.gpu.description(),
             software: self.gpu.is_software(),
+            kernels: self.gpu.kernels().to_string(),
+            failed_self_test: self.gpu.failed_self_test().map(str::to_string),
             limits: GpuLimits {
                 max_buffer_size: limits.max_buffer_size,
                 max_storage_buffer_binding_size: limits.max_storage_buffer_binding_size,
@@ -119,18 +125,19 @@ pub struct Stage<'a> {
     pub model: &'a Model<'a>,
 }
 
-/// The model that a job needs on the device.
+/// What a job needs.
 #[derive(Clone, PartialEq)]
 struct Wanted {
     key: String,
     template: Template,
-    positions: usize,
+    /// Positions of the model on the device; `None` if the job does not use it.
+    positions: Option<usize>,
 }
 
 impl Wanted {
-    /// Whether a model that was uploaded for `self` also serves `other`.
+    /// Whether a base that was opened for `self` also serves `other`.
     fn covers(&self, other: &Wanted) -> bool {
-        self.key == other.key && self.template == other.template && self.positions >= other.positions
+        self.key == other.key && self.template == other.template
     }
 }
 
@@ -153,9 +160,9 @@ async fn serve(gpu: Rc<Gpu>, mut queue: UnboundedReceiver<Job>) {
     }
 }
 
-/// Uploads the base of `first`, then runs `first` and all jobs that can use the same model. Returns the first job that cannot.
+/// Opens the base of `first`, then runs `first` and all jobs on the same base. Returns the first job that needs another.
 async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Job>) -> Option<Job> {
-    let mut wanted = match first.wanted() {
+    let wanted = match first.wanted() {
         Ok(wanted) => wanted,
         Err(problem) => return first.end(Err(problem)),
     };
@@ -163,31 +170,23 @@ async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Jo
         Ok(frozen) => frozen,
         Err(problem) => return first.end(Err(problem)),
     };
-    let config = frozen.base.config();
-    wanted.positions = wanted.positions.max(POSITIONS.min(config.context_length));
-    let on_event = first.on_event.clone();
-    let of = config.layers.len();
-    let trains = matches!(first.request, Some(Request::Train { .. }));
-    let progress = |layers| {
-        if trains {
-            emit(&on_event, &Event::Loading { layers, of })
-        }
-    };
-    let model = match Model::stream(gpu, &frozen.base, wanted.positions, progress).await {
-        Ok(model) => model,
-        Err(error) => return first.end(Err(error.into())),
-    };
-    let stage = Stage { gpu, frozen: &frozen, model: &model };
-    let mut job = first;
+    let mut model: Option<Model> = None;
+    let (mut job, mut positions) = (first, wanted.positions);
     loop {
-        let answer = job.run(&stage).await;
+        let answer = match positions {
+            None => job.read(gpu, &frozen),
+            Some(positions) => match job.upload(gpu, &frozen, positions, &mut model).await {
+                Ok(model) => job.run(&Stage { gpu, frozen: &frozen, model }).await,
+                Err(error) => Err(error.into()),
+            },
+        };
         job.end(with_device_loss(gpu, answer).await);
         job = queue.recv().await.ok()?;
         if let Some(Request::Measure { .. }) = job.request {
             return Some(job);
         }
         match job.wanted() {
-            Ok(other) if wanted.covers(&other) => {}
+            Ok(other) if wanted.covers(&other) => positions = other.positions,
             Ok(_) => return Some(job),
             Err(problem) => return job.end(Err(problem)),
         }
@@ -195,24 +194,28 @@ async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Jo
 }
 
 impl Job {
-    /// The model that this job needs. An error if the recipe is invalid.
+    /// The base and the model that this job needs. An error if its recipe is invalid, unless it only looks at samples.
     fn wanted(&self) -> Result<Wanted, Problem> {
-        let mut template = Template::Auto;
-        let mut positions = 0;
-        if let Some(Request::Check { recipe, .. } | Request::Train { recipe, .. }) = &self.request {
-            let recipe = parse(recipe)?;
+        let recipe = match &self.request {
+            Some(Request::Check { recipe, .. } | Request::Train { recipe, .. }) => Some(parse(recipe)?),
+            Some(Request::Samples { recipe, .. }) => parse(recipe).ok(),
+            _ => None,
+        };
+        let positions = match &self.request {
+            Some(Request::Check { .. } | Request::Samples { .. }) => None,
             // An estimate: prompts of `eval.samples` are short. The run itself checks the exact number.
-            positions = recipe.data.max_seq_len.max(recipe.eval.max_new_tokens + 512);
-            template = recipe.data.template;
-        }
+            _ => Some(recipe.as_ref().map_or(0, |r| r.data.row().max(r.eval.max_new_tokens + 512))),
+        };
         let key = self.source.as_ref().map(ByteSource::key).unwrap_or_default();
-        Ok(Wanted { key, template, positions })
+        Ok(Wanted { key, template: recipe.map_or(Template::Auto, |recipe| recipe.data.template), positions })
     }
 
     /// Opens the base, after making the files of the template available.
     async fn open(&mut self, wanted: &Wanted) -> Result<OpenBase, Problem> {
         let source = self.source.take().ok_or_else(|| Problem::new("the request has no base"))?;
-        if let Some(Request::Check { files, .. } | Request::Train { files, .. }) = &self.request
+        if let Some(
+            Request::Check { files, .. } | Request::Train { files, .. } | Request::Samples { files, .. },
+        ) = &self.request
             && let Template::File(_) = wanted.template
         {
             tree::fill(files.clone());
@@ -220,6 +223,29 @@ impl Job {
         let name = source.name();
         let base = Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::new)?;
         Ok(OpenBase::of(base, &wanted.template)?)
+    }
+
+    /// Uploads the base, unless `model` is one with enough positions.
+    async fn upload<'m, 'b>(
+        &self,
+        gpu: &Gpu,
+        frozen: &'b OpenBase,
+        positions: usize,
+        model: &'m mut Option<Model<'b>>,
+    ) -> Result<&'m Model<'b>, GpuError> {
+        if model.as_ref().is_none_or(|model| model.positions() < positions) {
+            *model = None; // frees its memory first
+            let config = frozen.base.config();
+            let trains = matches!(self.request, Some(Request::Train { .. }));
+            let progress = |layers| {
+                if trains {
+                    emit(&self.on_event, &Event::Loading { layers, of: config.layers.len() })
+                }
+            };
+            let positions = positions.max(POSITIONS.min(config.context_length));
+            *model = Some(Model::stream(gpu, &frozen.base, positions, progress).await?);
+        }
+        Ok(model.as_ref().expect("the model was just uploaded"))
     }
 
     async fn measure(mut self, gpu: &Gpu) -> Option<Job> {
@@ -233,14 +259,25 @@ impl Job {
         self.end(with_device_loss(gpu, answer).await)
     }
 
+    /// Runs a request that needs no model.
+    fn read(&mut self, gpu: &Gpu, frozen: &OpenBase) -> Answer {
+        match self.request.take() {
+            Some(Request::Samples { recipe, files }) => {
+                let recipe = parse(&recipe).or_else(|_| parse(ANY_RECIPE))?;
+                Ok(to_js(&samples::read(frozen, &recipe, files)?))
+            }
+            Some(Request::Check { recipe, files }) => {
+                Ok(to_js(&train::check(gpu, frozen, &parse(&recipe)?, files)?))
+            }
+            _ => Err(Problem::new("the request has run already")),
+        }
+    }
+
+    /// Runs a request that needs the model.
     async fn run(&mut self, stage: &Stage<'_>) -> Answer {
         let control = &self.control;
         let on_event = &self.on_event;
         match self.request.take().ok_or_else(|| Problem::new("the request has run already"))? {
-            Request::Check { recipe, files } => {
-                let check = train::check(stage, &parse(&recipe)?, files).await?;
-                Ok(to_js(&check))
-            }
             Request::Train { recipe, files, checkpoint } => {
                 let on_event = |event: &Event| emit(on_event, event);
                 train::train(stage, &parse(&recipe)?, files, checkpoint, control, &on_event).await?;
@@ -252,7 +289,9 @@ impl Job {
                 Ok(JsValue::UNDEFINED)
             }
             Request::Export { adapter, to } => Ok(to_js(&export::export(stage, adapter, &to).await?)),
-            Request::Measure { .. } => Err(Problem::new("a measurement does not use the shared model")),
+            Request::Samples { .. } | Request::Check { .. } | Request::Measure { .. } => {
+                Err(Problem::new("the request does not use the shared model"))
+            }
         }
     }
 

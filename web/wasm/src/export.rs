@@ -8,12 +8,12 @@ use rullama_train::train::{Dropout, Trainer};
 use rullama_train::verify::{self, HeldOut};
 
 use crate::engine::Stage;
+use crate::merge;
 use crate::tree;
 use crate::types::{FileEntry, Problem};
 
 /// The files of the adapter in the format `to`.
 pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Result<Vec<FileEntry>, Problem> {
-    let format: Format = to.parse().map_err(Problem::new)?;
     let frozen = stage.frozen;
     let out = Path::new("out");
     let config = frozen.base.config();
@@ -22,6 +22,11 @@ pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Res
     let found = adapter::load(&[path], &frozen.base, None, OtherBase::Refuse)?;
     let longest = config.context_length.min(2048);
     let held_out = HeldOut::built_in(&frozen.tokenizer, frozen.layout, longest, config.vocab);
+    if to == merge::FORMAT {
+        merge::merge(stage, &found.adapter, &held_out, out).await?;
+        return Ok(tree::take(out));
+    }
+    let format: Format = to.parse().map_err(Problem::new)?;
     let options = WriteOptions {
         base_model: found.origin.base_model.as_deref().unwrap_or(frozen.base.name()),
         dropout: found.origin.dropout,

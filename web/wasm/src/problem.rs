@@ -87,6 +87,7 @@ impl From<DriveError> for Problem {
         match error {
             DriveError::Train(error) => error.into(),
             DriveError::Generate(error) => error.into(),
+            DriveError::File(error) => Problem::new(error),
             DriveError::Export(error) => error.into(),
             DriveError::Verify(error) => error.into(),
         }

@@ -22,6 +22,10 @@ pub struct GpuInfo {
     pub name: String,
     /// Whether this is a software renderer: slow, same results.
     pub software: bool,
+    /// Kernels that run on it.
+    pub kernels: String,
+    /// Why f16 is not used although the device has it.
+    pub failed_self_test: Option<String>,
     pub limits: GpuLimits,
 }
 
@@ -89,6 +93,44 @@ pub struct Counts {
     pub loss_tokens: usize,
 }
 
+/// Text of a sample whose tokens all have a loss, or all have none.
+#[derive(Clone, Serialize, Tsify)]
+pub struct SamplePiece {
+    pub text: String,
+    pub loss: bool,
+}
+
+/// A sample as a table shows it.
+#[derive(Clone, Serialize, Tsify)]
+#[tsify(missing_as_null)]
+pub struct SampleRow {
+    /// File and line.
+    pub origin: String,
+    /// The part that it plays in training: chosen, rejected, …; null for an example to imitate.
+    pub side: Option<String>,
+    pub tokens: usize,
+    pub loss_tokens: usize,
+    /// The whole text, or the start of a long one.
+    pub pieces: Vec<SamplePiece>,
+}
+
+/// The picked samples, and a recipe that fits them and the base.
+#[derive(Clone, Serialize, Tsify)]
+pub struct Samples {
+    pub counts: Counts,
+    /// The first samples.
+    pub rows: Vec<SampleRow>,
+    /// Tokens of every sample.
+    pub lengths: Vec<usize>,
+    /// The format of every file, in one line.
+    pub files: Vec<String>,
+    pub warnings: Vec<String>,
+    /// The recipe that `rullama-train init` proposes.
+    pub recipe: String,
+    /// Steps and learning rate of that recipe, with the reason.
+    pub proposal: String,
+}
+
 /// What a recipe resolves to.
 #[derive(Clone, Serialize, Tsify)]
 pub struct Check {
@@ -119,6 +161,13 @@ pub enum Event {
         layers: usize,
         of: usize,
     },
+    /// A phase besides the steps makes progress: `done` of `of` units.
+    Phase {
+        #[tsify(type = "\"reference\" | \"validation\" | \"replies\" | \"answers\" | \"export\"")]
+        phase: &'static str,
+        done: usize,
+        of: usize,
+    },
     /// Sent once before the first step. `resumed_at`: steps that were taken before the checkpoint.
     Plan {
         resumed_at: usize,
@@ -143,12 +192,22 @@ pub enum Event {
         skipped: bool,
         seconds: f64,
         tokens_per_second: f64,
+        /// Reward of the chosen answers less that of the rejected ones, for objectives that compare answers.
+        #[serde(rename = "rewards/margins")]
+        margin: Option<f64>,
+        /// Fraction of the pairs whose chosen answer has the higher reward.
+        #[serde(rename = "rewards/accuracies")]
+        ranked: Option<f64>,
     },
     /// Validation after `step` steps. `scores` is null without validation samples.
     Eval {
         step: usize,
         scores: Option<Scores>,
         best: bool,
+        #[serde(rename = "eval_rewards/margins")]
+        margin: Option<f64>,
+        #[serde(rename = "eval_rewards/accuracies")]
+        ranked: Option<f64>,
     },
     /// A reply to one of the recipe's `eval.samples` after `step` steps.
     Sample {
@@ -193,8 +252,17 @@ pub enum Event {
 
 impl Event {
     pub fn of_step(step: &StepMetrics, timing: &Timing, smoothed: Option<f64>) -> Event {
-        let &StepMetrics { step, loss, accuracy, grad_norm, update_ratio, learning_rate, tokens, skipped } =
-            step;
+        let &StepMetrics {
+            step,
+            loss,
+            accuracy,
+            grad_norm,
+            update_ratio,
+            learning_rate,
+            tokens,
+            skipped,
+            preference,
+        } = step;
         let &Timing { seconds, tokens_per_second, .. } = timing;
         Event::Step {
             step,
@@ -208,6 +276,8 @@ impl Event {
             skipped,
             seconds,
             tokens_per_second,
+            margin: preference.rewards_margins,
+            ranked: preference.rewards_accuracies,
         }
     }
 }
@@ -254,6 +324,7 @@ pub struct Sampling {
 #[derive(Deserialize, Tsify)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Request {
+    Samples { recipe: String, files: Vec<FileEntry> },
     Check { recipe: String, files: Vec<FileEntry> },
     Train { recipe: String, files: Vec<FileEntry>, checkpoint: Vec<FileEntry> },
     Chat { adapter: Vec<FileEntry>, messages: Vec<Message>, sampling: Sampling },

@@ -1,18 +1,24 @@
 //! Reads and writes `adapter_config.json`.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value, json};
 
 use super::{CONFIG, Naming, TENSORS};
-use crate::adapter::lora::Adapter;
+use crate::adapter::lora::{Adapter, MAX_RANK, Slot};
 use crate::adapter::{Error, WriteOptions};
 use crate::base::Module;
 use crate::base::config::Config;
 use crate::families::{self, AdapterNames};
 use crate::files;
+
+/// Maximum number of entries of a pattern: one per matrix of a large model.
+const MAX_PATTERNS: usize = 1024;
+/// Maximum size of a compiled pattern in bytes; a module's full name takes about 2000.
+const MAX_PATTERN: usize = 32 << 10;
 
 /// The parts of `adapter_config.json` that are needed to read the tensors.
 pub(super) struct AdapterConfig {
@@ -96,8 +102,10 @@ fn parse(bytes: &[u8], names: &AdapterNames) -> Result<AdapterConfig, String> {
              `path_initial_model_for_weight_conversion`, which turns it into a plain LoRA adapter"
         ));
     }
-    let rank = config.get("r").and_then(Value::as_u64).and_then(|r| usize::try_from(r).ok());
-    let rank = rank.filter(|r| *r > 0).ok_or_else(|| expect("r", "a whole number above 0"))?;
+    let count =
+        |v: &Value| v.as_u64().and_then(|r| usize::try_from(r).ok()).filter(|r| (1..=MAX_RANK).contains(r));
+    let ranks = format!("a whole number from 1 to {MAX_RANK}");
+    let rank = config.get("r").and_then(count).ok_or_else(|| expect("r", &ranks))?;
     let alpha = config.get("lora_alpha").and_then(Value::as_f64).filter(|a| a.is_finite() && *a != 0.0);
     let alpha = alpha.ok_or_else(|| expect("lora_alpha", "a number other than 0"))?;
     let rslora = match config.get("use_rslora") {
@@ -105,16 +113,16 @@ fn parse(bytes: &[u8], names: &AdapterNames) -> Result<AdapterConfig, String> {
         Some(Value::Bool(rslora)) => *rslora,
         Some(_) => return Err(expect("use_rslora", "true or false")),
     };
-    let count = |v: &Value| v.as_u64().and_then(|r| usize::try_from(r).ok()).filter(|r| *r > 0);
-    let rank_pattern = pattern(&config, "rank_pattern", "a whole number above 0", count)?;
+    let rank_pattern = pattern(&config, "rank_pattern", &ranks, count)?;
     let factor = |v: &Value| v.as_f64().filter(|a| a.is_finite() && *a != 0.0);
     let alpha_pattern = pattern(&config, "alpha_pattern", "a number other than 0", factor)?;
     let parameters = target_parameters(&config, names)?;
-    let gate_up_alone = !parameters.is_empty() && !parameters.contains(&Module::FfnDownExps);
+    let has = |module: Module| parameters.contains(&module);
+    let gate_up_alone = has(Module::FfnGateUpExps) && !has(Module::FfnDownExps);
     Ok(AdapterConfig { rank, alpha, rslora, gate_up_alone, rank_pattern, alpha_pattern })
 }
 
-/// The modules in `target_parameters`, all of which must be matrices of experts.
+/// The modules in `target_parameters`, all of which must be matrices of experts or routers.
 fn target_parameters(config: &Map<String, Value>, names: &AdapterNames) -> Result<Vec<Module>, String> {
     let key = "target_parameters";
     let entries = match config.get(key) {
@@ -125,14 +133,12 @@ fn target_parameters(config: &Map<String, Value>, names: &AdapterNames) -> Resul
     };
     let module = |entry: &Value| {
         let name = entry.as_str().unwrap_or_default();
-        let ends = |m: &Module| {
-            let path = (names.peft)(*m);
-            name == path || name.ends_with(&format!(".{path}"))
-        };
-        let found = Module::ALL.into_iter().filter(|m| m.of_experts()).find(ends);
+        let ends = |(_, path): &(Module, String)| name == path || name.ends_with(&format!(".{path}"));
+        let parameters = names.parameters();
+        let found = parameters.iter().find(|parameter| ends(parameter)).map(|(module, _)| *module);
         found.ok_or_else(|| {
-            let experts = [Module::FfnGateUpExps, Module::FfnDownExps].map(names.peft);
-            let expected = experts.map(|path| format!("{path:?}")).join(" or ");
+            let expected: Vec<String> = parameters.iter().map(|(_, path)| format!("{path:?}")).collect();
+            let expected = expected.join(" or ");
             format!("{key} has {entry}, expected {expected}; use an adapter of this model")
         })
     };
@@ -152,9 +158,20 @@ fn pattern<T>(
         Some(Value::Object(entries)) => entries,
         Some(found) => return Err(format!("{key} is {found}, expected an object of module names")),
     };
+    if entries.len() > MAX_PATTERNS {
+        return Err(format!("{key} has {} entries, expected at most {MAX_PATTERNS}", entries.len()));
+    }
     let entry = |(name, value): (&String, &Value)| {
-        let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{name})$"))
-            .map_err(|_| format!("{key} has {name:?}, expected a module's name or a regular expression"))?;
+        let regex = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{name})$"))
+            .size_limit(MAX_PATTERN)
+            .dfa_size_limit(MAX_PATTERN)
+            .build()
+            .map_err(|error| match error {
+                regex::Error::CompiledTooBig(_) => {
+                    format!("{key} has {name:?}, which is too large; expected a module's name")
+                }
+                _ => format!("{key} has {name:?}, expected a module's name or a regular expression"),
+            })?;
         let value =
             read(value).ok_or_else(|| format!("{key} has {value} for {name:?}, expected {expected}"))?;
         Ok((regex, value))
@@ -174,15 +191,28 @@ fn is_off(value: &Value) -> bool {
 /// Serializes the file as PEFT does: sorted keys, indented by two spaces.
 ///
 /// It has only keys that every PEFT since 0.8 knows, because PEFT rejects unknown keys. The other keys have PEFT's defaults.
-pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &WriteOptions) -> Vec<u8> {
+pub(super) fn serialize(
+    adapter: &Adapter,
+    ranks: &BTreeMap<Slot, usize>,
+    naming: Naming,
+    options: &WriteOptions,
+) -> Vec<u8> {
     let alpha = adapter.alpha;
+    // Matrices of another rank have an alpha of their own, which gives them the scale of all others.
+    let others = || ranks.iter().filter(|(_, rank)| **rank != adapter.rank);
+    let rank_pattern: Map<String, Value> =
+        others().map(|(slot, rank)| (naming.module(slot), json!(rank))).collect();
+    let own_alpha =
+        |rank: usize| adapter.scale() * if adapter.rslora { (rank as f64).sqrt() } else { rank as f64 };
+    let alpha_pattern: Map<String, Value> =
+        others().map(|(slot, rank)| (naming.module(slot), json!(own_alpha(*rank)))).collect();
     let parameters = naming.target_parameters(adapter.pairs.keys());
     let modules = naming.target_modules(adapter.pairs.keys());
-    let only_parameters = adapter.pairs.keys().all(|slot| slot.module.of_experts());
+    let only_parameters = adapter.pairs.keys().all(|slot| naming.is_parameter(slot.module));
     // PEFT declares an integer, but also loads a fraction.
     let whole = alpha.fract() == 0.0 && alpha.abs() < (1u64 << 53) as f64;
     let mut config = json!({
-        "alpha_pattern": {},
+        "alpha_pattern": alpha_pattern,
         "auto_mapping": null,
         "base_model_name_or_path": options.base_model,
         "bias": "none",
@@ -197,7 +227,7 @@ pub(super) fn serialize(adapter: &Adapter, naming: Naming, options: &WriteOption
         "modules_to_save": null,
         "peft_type": "LORA",
         "r": adapter.rank,
-        "rank_pattern": {},
+        "rank_pattern": rank_pattern,
         "revision": null,
         "target_modules": if only_parameters { json!([]) } else { json!(modules) },
         "task_type": "CAUSAL_LM",

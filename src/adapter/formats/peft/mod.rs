@@ -24,7 +24,7 @@ use super::safetensors_file;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::adapter::{Error, WriteOptions};
 use crate::base::Module;
-use crate::base::config::Config;
+use crate::base::config::{Config, DeltaNet};
 use crate::families::{self, AdapterNames};
 use crate::files;
 
@@ -39,19 +39,21 @@ pub struct Naming {
     names: &'static AdapterNames,
     /// Path of the list of text layers.
     layers: &'static str,
+    /// The delta nets of its layers.
+    delta: Option<DeltaNet>,
 }
 
 impl Naming {
     /// Names in the class of the text model alone: `model.layers.N`.
     pub fn causal_lm(config: &Config) -> Naming {
         let names = families::of(config).names;
-        Naming { names, layers: names.causal_lm_layers }
+        Naming { names, layers: names.causal_lm_layers, delta: delta_net(config) }
     }
 
     /// Names in the class with vision and audio towers: `model.language_model.layers.N`.
     pub fn conditional_generation(config: &Config) -> Naming {
         let names = families::of(config).names;
-        Naming { names, layers: names.conditional_generation_layers }
+        Naming { names, layers: names.conditional_generation_layers, delta: delta_net(config) }
     }
 
     fn path(self, module: Module) -> &'static str {
@@ -66,25 +68,41 @@ impl Naming {
     /// Path of the module that has a slot's tensors. For experts this is a wrapper; `nested`: it is inside another wrapper.
     fn wrapper(self, slot: &Slot, nested: bool) -> String {
         let path = match slot.module.of_experts() {
-            true if nested => "experts.base_layer",
-            true => "experts",
-            false => self.path(slot.module),
+            true if nested => format!("{}.base_layer", self.experts()),
+            true => self.experts().into(),
+            false => self.path(slot.module).to_string(),
         };
         format!("{}.{}.{path}", self.layers, slot.layer)
     }
 
-    /// The value of `target_parameters`: the slots that are matrices of experts.
-    fn target_parameters<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> Vec<String> {
-        slots.into_iter().filter(|s| s.module.of_experts()).map(|s| self.module(s)).collect()
+    /// Path of the module that has the matrices of experts: `experts`.
+    fn experts(self) -> &'static str {
+        let path = self.path(Module::FfnDownExps);
+        path.rsplit_once('.').map_or(path, |(experts, _)| experts)
     }
 
-    /// A regular expression for `target_modules` that fully matches the modules of `slots`, without experts, and no others.
+    /// Whether PEFT adapts a module as a parameter of transformers' class.
+    fn is_parameter(self, module: Module) -> bool {
+        self.names.parameters().iter().any(|(parameter, _)| *parameter == module)
+    }
+
+    /// The value of `target_parameters`: the slots that are parameters, such as the matrices of experts.
+    fn target_parameters<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> Vec<String> {
+        let parameters = slots.into_iter().filter(|s| self.is_parameter(s.module));
+        let name = |slot: &Slot| match slot.module.of_experts() {
+            true => self.module(slot),
+            false => format!("{}.weight", self.module(slot)),
+        };
+        parameters.map(name).collect()
+    }
+
+    /// A regular expression for `target_modules` that fully matches the modules of `slots`, without parameters, and no others.
     ///
     /// It is exact because layers that share keys have no `k_proj`, and because bare names also match modules of the towers,
     /// which PEFT cannot adapt (transformers wraps those in another kind of layer).
     pub fn target_modules<'a>(self, slots: impl IntoIterator<Item = &'a Slot>) -> String {
         let mut by_layer: BTreeMap<usize, Vec<Module>> = BTreeMap::new();
-        for slot in slots.into_iter().filter(|s| !s.module.of_experts()) {
+        for slot in slots.into_iter().filter(|s| !self.is_parameter(s.module)) {
             by_layer.entry(slot.layer).or_default().push(slot.module);
         }
         // Layers with the same modules share one alternative.
@@ -101,6 +119,11 @@ impl Naming {
             .collect();
         format!("{}.({})", self.layers, alternatives.join("|")).replace('.', r"\.")
     }
+}
+
+/// The delta nets of a model, which are all alike.
+fn delta_net(config: &Config) -> Option<DeltaNet> {
+    config.layers.iter().find_map(|l| l.delta)
 }
 
 /// Writes a PEFT folder for the class of `naming`. Existing files of other names stay, see [`files::write_folder`].
@@ -120,14 +143,33 @@ pub fn serialize(
     naming: Naming,
     options: &WriteOptions,
 ) -> Result<[(&'static str, Vec<u8>); 2], Error> {
-    let tensors = serialize_pairs(&adapter.pairs, adapter.rank, naming, options.metadata())?;
-    Ok([(TENSORS, tensors), (CONFIG, config::serialize(adapter, naming, options))])
+    // PEFT's experts share one rank.
+    let rank = |slot: &Slot| if slot.module.of_experts() { adapter.rank } else { adapter.rank_of(slot) };
+    let ranks: BTreeMap<Slot, usize> = adapter.pairs.keys().map(|slot| (*slot, rank(slot))).collect();
+    let tensors = match ranks.values().all(|rank| *rank == adapter.rank) {
+        true => serialize_pairs(&adapter.pairs, adapter.rank, naming, options.metadata())?,
+        false => {
+            let cut = |slot: &Slot| (*slot, adapter.cut(slot, ranks[slot]));
+            let pairs: BTreeMap<Slot, Pair> = adapter.pairs.keys().map(cut).collect();
+            serialize_ranked(&pairs, &|slot| ranks[slot], naming, options.metadata())?
+        }
+    };
+    Ok([(TENSORS, tensors), (CONFIG, config::serialize(adapter, &ranks, naming, options))])
 }
 
 /// Serializes matrices, or their gradients, under PEFT's names as a safetensors file with `metadata`.
 pub fn serialize_pairs(
     pairs: &BTreeMap<Slot, Pair>,
     rank: usize,
+    naming: Naming,
+    metadata: HashMap<String, String>,
+) -> Result<Vec<u8>, Error> {
+    serialize_ranked(pairs, &|_| rank, naming, metadata)
+}
+
+fn serialize_ranked(
+    pairs: &BTreeMap<Slot, Pair>,
+    rank: &dyn Fn(&Slot) -> usize,
     naming: Naming,
     mut metadata: HashMap<String, String>,
 ) -> Result<Vec<u8>, Error> {
@@ -148,8 +190,8 @@ pub fn serialize_pairs(
                     "{name} of {module} contains {value}: training diverged; lower the learning rate"
                 ));
             }
-            let (shape, _) = MatrixLayout::Rows.shape(half, rank, slot);
-            let values = MatrixLayout::store_rows(half, values, rank, slot);
+            let (shape, _) = MatrixLayout::Rows.shape(half, rank(slot), slot);
+            let values = MatrixLayout::store_rows(half, values, rank(slot), slot, naming.names, naming.delta);
             stored.push((format!("base_model.model.{module}.{name}.weight"), shape, values));
         }
     }

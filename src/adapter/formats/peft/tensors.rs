@@ -70,10 +70,10 @@ fn parse_key(key: &str, config: &Config) -> Option<Place> {
         Some(path) => (path, Half::A),
         None => (rest.strip_suffix(".lora_B")?, Half::B),
     };
-    let module = match path {
-        // Wrapped once per parameter: see the documentation of `peft`.
-        "experts" => Module::FfnDownExps,
-        "experts.base_layer" => Module::FfnGateUpExps,
+    // Experts are wrapped once per parameter: see the documentation of `peft`.
+    let module = match path.strip_prefix(naming.experts()) {
+        Some("") => Module::FfnDownExps,
+        Some(".base_layer") => Module::FfnGateUpExps,
         _ => Module::ALL.into_iter().find(|m| naming.path(*m) == path && !m.of_experts())?,
     };
     Some((layer, module, half))

@@ -3,22 +3,23 @@
 mod opened;
 mod page;
 
+use rullama_train::gpu::Gpu;
 use rullama_train::recipe::Recipe;
-use rullama_train::run::{Outcome, Run};
+use rullama_train::run::{OpenBase, Outcome, Run};
 use rullama_train::train::TrainError;
 
 use crate::control::Control;
 use crate::engine::Stage;
 use crate::types::{Check, Event, FileEntry, Problem};
 use opened::Opened;
+pub use opened::counts;
 use page::Page;
 
-/// Does everything up to the first step.
-pub async fn check(stage: &Stage<'_>, recipe: &Recipe, files: Vec<FileEntry>) -> Result<Check, Problem> {
-    let opened = Opened::read(stage, recipe, files)?;
-    let trainer = opened.trainer(stage, recipe)?;
-    opened.prepared.try_longest(&trainer).await?;
-    Ok(opened.check(stage, recipe, trainer.plan()))
+/// Reads the samples and plans steps and memory, without the model: training tries the longest batch before its first step.
+pub fn check(gpu: &Gpu, frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry>) -> Result<Check, Problem> {
+    let opened = Opened::read(frozen, recipe, files)?;
+    let plan = opened.plan(gpu, frozen)?;
+    Ok(opened.check(frozen, &plan))
 }
 
 /// Trains and posts events to the page, the last of them with the adapter. Resumes from `checkpoint` if it has files.
@@ -30,12 +31,14 @@ pub async fn train(
     control: &Control,
     post: &dyn Fn(&Event),
 ) -> Result<(), Problem> {
-    let opened = Opened::read(stage, recipe, files)?;
+    let opened = Opened::read(stage.frozen, recipe, files)?;
+    opened.check_positions(stage)?;
+    let recipe = &opened.recipe;
     let checkpoint = opened.resume(stage, recipe, checkpoint)?;
     let trainer = opened.trainer(stage, recipe)?;
     opened.prepared.try_longest(&trainer).await?;
     let resumed_at = checkpoint.as_ref().map_or(0, |c| c.step);
-    post(&Event::Plan { resumed_at, check: opened.check(stage, recipe, trainer.plan()) });
+    post(&Event::Plan { resumed_at, check: opened.check(stage.frozen, trainer.plan()) });
 
     let initial = &opened.loaded.adapter;
     let mut run = Run::new(recipe, stage.frozen, &opened.prepared, &opened.identity, initial, trainer);

@@ -1,17 +1,20 @@
 //! Opening what a recipe names: samples, steps, the initial adapter, a checkpoint.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use rullama_train::adapter::Loaded;
 use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::files as dataset_files;
 use rullama_train::files;
-use rullama_train::gpu::{Backend, GpuError};
-use rullama_train::model::Plan;
-use rullama_train::recipe::{Recipe, Template as Setting};
+use rullama_train::gpu::{Backend, Gpu, GpuError};
+use rullama_train::model::Trainable;
+use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
+use rullama_train::recipe::{Recipe, Template as Setting, USUAL_ROW};
 use rullama_train::run::checkpoint::Checkpoint;
-use rullama_train::run::{self, Data, Identity, PreparedRun, wording};
+use rullama_train::run::{self, Data, Identity, OpenBase, PreparedRun, wording};
 use rullama_train::train::Trainer;
+use rullama_train::train::ranks::Ranks;
 use rullama_train::words::grouped;
 
 use crate::engine::Stage;
@@ -20,34 +23,60 @@ use crate::types::{Check, Counts, FileEntry, Problem};
 
 /// Everything that a run needs besides the base.
 pub struct Opened {
+    /// The recipe with a row length.
+    pub recipe: Recipe,
     pub prepared: PreparedRun,
     pub loaded: Loaded,
     pub identity: Identity,
 }
 
 impl Opened {
-    pub fn read(stage: &Stage, recipe: &Recipe, given: Vec<FileEntry>) -> Result<Opened, Problem> {
-        let frozen = stage.frozen;
+    pub fn read(frozen: &OpenBase, recipe: &Recipe, given: Vec<FileEntry>) -> Result<Opened, Problem> {
         let names: Vec<String> = given.iter().map(|file| file.path.clone()).collect();
         tree::fill(given);
         check_files(recipe, &names)?;
         frozen.check(recipe)?;
+        let mut recipe = recipe.clone();
+        let context = frozen.base.config().context_length;
+        recipe.data.max_seq_len.get_or_insert(USUAL_ROW.min(context));
+        let recipe = &recipe;
         let data = Data::read(recipe, frozen)?;
         let prepared = PreparedRun::plan(recipe, frozen, data)?;
-        if prepared.positions > stage.model.positions() {
+        let loaded = run::initial_adapter(recipe, &frozen.base)?;
+        let identity = prepared.identity(frozen, &loaded.adapter);
+        Ok(Opened { recipe: recipe.clone(), prepared, loaded, identity })
+    }
+
+    /// Fails if a prompt with its reply is longer than the model on the device was uploaded for.
+    pub fn check_positions(&self, stage: &Stage) -> Result<(), Problem> {
+        if self.prepared.positions > stage.model.positions() {
             return Err(Problem::of_key(
                 "eval.samples",
                 format!(
                     "the longest of eval.samples needs {} tokens with its reply, but {} fit in a browser; shorten it or lower \
                      eval.max_new_tokens",
-                    prepared.positions,
+                    self.prepared.positions,
                     stage.model.positions()
                 ),
             ));
         }
-        let loaded = run::initial_adapter(recipe, &frozen.base)?;
-        let identity = prepared.identity(frozen);
-        Ok(Opened { prepared, loaded, identity })
+        Ok(())
+    }
+
+    /// The memory that training will need, before anything but the adapter is on the device.
+    pub fn plan(&self, gpu: &Gpu, frozen: &OpenBase) -> Result<Plan, Problem> {
+        let (recipe, capacity, base) = (&self.recipe, self.prepared.capacity, &frozen.base);
+        let trainable = Trainable::new(gpu, &self.loaded.adapter, base.config().layers.len())?;
+        let (masked, recompute) = (run::dropout(recipe).probability > 0.0, run::recompute(recipe));
+        let passes = Passes { capacity, masked, recompute };
+        let plan = Plan::ahead(gpu, base, self.prepared.positions, &trainable, passes, Offload::Never);
+        match recompute {
+            Recompute::Within(limit) if plan.total() > limit => Err(Problem::of_key(
+                "train.memory_limit",
+                wording::over_memory_limit(recipe, capacity.tokens, plan.total(), ""),
+            )),
+            _ => Ok(plan),
+        }
     }
 
     /// Allocates the buffers for training.
@@ -55,13 +84,17 @@ impl Opened {
         let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
         let (adapter, capacity) = (&self.loaded.adapter, self.prepared.capacity);
         let trainer = Trainer::new(stage.gpu, stage.model, adapter, capacity, dropout, recompute);
-        trainer.map_err(|error| match error {
+        let trainer = trainer.map(|trainer| trainer.with_objective(run::objective(recipe)));
+        let mut trainer = trainer.map_err(|error| match error {
             GpuError::OverLimit { needed, .. } => Problem::of_key(
                 "train.memory_limit",
                 wording::over_memory_limit(recipe, capacity.tokens, needed, ""),
             ),
-            error => error.into(),
-        })
+            error => Problem::from(error),
+        })?;
+        let shares = run::shares(recipe, 1)?;
+        trainer.share(&Rc::new(Ranks::alone()), shares)?;
+        Ok(trainer)
     }
 
     /// Reads the newest checkpoint among `given`; `None` if nothing is given. Fails for a checkpoint of another run.
@@ -80,7 +113,7 @@ impl Opened {
         let checkpoint = Checkpoint::read(&path, config, slots).map_err(Problem::new)?;
         files::remove_folder(&path).map_err(Problem::new)?;
         let steps = self.prepared.steps.plans.len();
-        let changes = checkpoint.changes(recipe, &self.identity, steps);
+        let changes = checkpoint.differences(recipe, &self.identity, steps);
         match changes.is_empty() {
             true => Ok(Some(checkpoint)),
             false => Err(Problem::new(format!(
@@ -88,25 +121,26 @@ impl Opened {
                  start over without the checkpoint",
                 checkpoint.step,
                 checkpoint.steps,
-                changes.join("; ")
+                changes.all()
             ))),
         }
     }
 
-    pub fn check(&self, stage: &Stage, recipe: &Recipe, plan: &Plan) -> Check {
-        let (base, data) = (&stage.frozen.base, &self.prepared.data);
+    pub fn check(&self, frozen: &OpenBase, plan: &Plan) -> Check {
+        let (recipe, base, data) = (&self.recipe, &frozen.base, &self.prepared.data);
         let config = base.config();
         let (layers, vocab) = (config.layers.len(), grouped(config.vocab, ' '));
         let notices = data.notices.iter().map(ToString::to_string);
-        let mut warnings: Vec<String> = self.loaded.notices.iter().cloned().chain(notices).collect();
+        let mut warnings: Vec<String> =
+            self.loaded.notices.iter().chain(&self.prepared.advice).cloned().chain(notices).collect();
         if recipe.device.backend != Backend::Auto || recipe.device.gpu.is_some() {
             warnings.push("device.backend and device.gpu: a browser chooses the GPU by itself".into());
         }
         Check {
-            recipe: recipe.pinned(&stage.frozen.fingerprint).to_resolved_toml(),
+            recipe: recipe.pinned(&frozen.fingerprint).to_resolved_toml(),
             base: format!("{}: {layers} layers, width {}, vocabulary {vocab}", base.name(), config.width),
             parameters: self.loaded.adapter.parameters(),
-            template: wording::template(&stage.frozen.template, &recipe.data.template),
+            template: wording::template(&frozen.template, &recipe.data.template),
             steps: self.prepared.steps.plans.len(),
             train: counts(&data.train),
             validation: counts(&data.validation),
@@ -137,7 +171,8 @@ fn check_files(recipe: &Recipe, given: &[String]) -> Result<(), Problem> {
     ))
 }
 
-fn counts(samples: &[Sample]) -> Counts {
+/// Counts of samples, tokens and loss tokens.
+pub fn counts(samples: &[Sample]) -> Counts {
     Counts {
         samples: samples.len(),
         tokens: samples.iter().map(|s| s.ids.len()).sum(),

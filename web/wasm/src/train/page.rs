@@ -6,7 +6,7 @@ use rullama_train::files;
 use rullama_train::report::{self, Report};
 use rullama_train::run::checkpoint::Checkpoint;
 use rullama_train::run::metrics::{Evaluation, SampleReply};
-use rullama_train::run::{Asked, Finished, Host, Outcome, Run, RunEvent, Status};
+use rullama_train::run::{Asked, Finished, Host, Outcome, Phase, Run, RunEvent, Status};
 
 use crate::control::Control;
 use crate::tree;
@@ -36,7 +36,14 @@ impl<'a> Page<'a> {
 
     fn evaluation(&self, evaluation: &Evaluation, best: bool) {
         let step = evaluation.step;
-        (self.post)(&Event::Eval { step, scores: evaluation.scores.map(Into::into), best });
+        let measured = |name: &str| evaluation.preference.get(name).copied();
+        (self.post)(&Event::Eval {
+            step,
+            scores: evaluation.scores.map(Into::into),
+            best,
+            margin: measured("eval_rewards/margins"),
+            ranked: measured("eval_rewards/accuracies"),
+        });
         for SampleReply { prompt, reply } in evaluation.replies.iter().cloned() {
             (self.post)(&Event::Sample { step, prompt, reply });
         }
@@ -99,7 +106,10 @@ impl Host for Page<'_> {
                 (self.post)(&Event::Notice { step: notice.step, notice: notice.notice.clone() });
             }
             RunEvent::Ended(outcome) => self.ended(run, outcome)?,
-            RunEvent::Started | RunEvent::Progress { .. } | RunEvent::Failed => {}
+            RunEvent::Progress { phase, done, of } => {
+                (self.post)(&Event::Phase { phase: name(phase), done, of });
+            }
+            RunEvent::Started | RunEvent::Failed => {}
         }
         Ok(())
     }
@@ -150,6 +160,17 @@ impl Host for Page<'_> {
 
     fn output(&self) -> Option<&Path> {
         Some(Path::new(OUT))
+    }
+}
+
+/// The phase as events name it.
+fn name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Reference => "reference",
+        Phase::Validation => "validation",
+        Phase::Replies => "replies",
+        Phase::Answers => "answers",
+        Phase::Export => "export",
     }
 }
 

@@ -1,0 +1,9 @@
+//! Parts of the program that its readers import.
+
+#[path = "../../src/cli/http/error.rs"]
+mod error;
+
+pub mod http {
+    //! As in the program.
+    pub use super::error::ApiError;
+}

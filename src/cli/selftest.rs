@@ -1,0 +1,197 @@
+//! `selftest`: whether this GPU computes right, and how fast, with a block to paste into an issue.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use pollster::block_on;
+use rullama_train::gpu::{Gpu, KernelSetting};
+use rullama_train::selftest::model::Golden;
+use rullama_train::selftest::ops::CHECKS;
+use rullama_train::selftest::speed::{self, Speed};
+use rullama_train::selftest::{self, memory};
+use serde_json::json;
+
+use super::output::{self, line, text};
+use super::setup::device::Device;
+
+/// Options of `selftest`.
+#[derive(Args)]
+pub struct SelftestArgs {
+    /// Kernels to test, like device.kernels in a recipe: auto, f32, f16 or cooperative.
+    #[arg(long, value_name = "KERNELS", default_value = "auto", value_parser = super::kernels)]
+    kernels: KernelSetting,
+    /// GPU to test: part of its name.
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// AdamW steps of each model.
+const STEPS: u64 = 10;
+
+/// One check and what is wrong, if anything.
+struct Outcome {
+    name: String,
+    wrong: Option<String>,
+    seconds: f64,
+}
+
+/// The findings.
+struct Report {
+    outcomes: Vec<Outcome>,
+    /// `None` where measuring failed.
+    speed: Option<Speed>,
+    copied: usize,
+    seconds: f64,
+}
+
+/// Tests the device and prints the result. The status is 1 where anything is wrong.
+pub fn run(args: &SelftestArgs) -> Result<ExitCode> {
+    output::progress::silence(args.json);
+    let started = Instant::now();
+    let gpu = Device::open_untested(args.gpu.as_deref(), args.kernels)?;
+    if !args.json {
+        output::device(&gpu);
+    }
+    let copied = if gpu.is_software() { 16 << 20 } else { 64 << 20 };
+    let spinner = output::spinner("testing");
+    let mut outcomes = Vec::new();
+    let mut note = |name: String, test: &dyn Fn() -> Result<(), String>| {
+        spinner.set_message(name.clone());
+        let started = Instant::now();
+        let wrong = test().err();
+        // A device that reported an error would fail every later check.
+        let wrong = gpu
+            .take_reported()
+            .or(wrong)
+            .map(|reason| reason.split_whitespace().collect::<Vec<_>>().join(" "));
+        outcomes.push(Outcome { name, wrong, seconds: started.elapsed().as_secs_f64() });
+    };
+    let checks = || CHECKS.iter().filter(|check| check.is_for(&gpu));
+    note("kernels: compiled".into(), &|| {
+        selftest::compile(&gpu, checks()).map_err(|error| error.to_string())
+    });
+    for check in checks() {
+        let name = format!("{}: {}", check.op, check.name);
+        note(name, &|| block_on(selftest::run(&gpu, check)).map(drop));
+    }
+    for (name, golden) in [("dense", Golden::dense as fn() -> Golden), ("mixture", Golden::mixture)] {
+        let name = format!("{name} model: gradients, {STEPS} steps");
+        note(name, &|| block_on(golden().check(&gpu, STEPS)));
+    }
+    note(format!("memory: {} copied", output::bytes(copied as u64)), &|| {
+        block_on(memory::copy(&gpu, copied))
+    });
+    let speed = speed::measure(&gpu).ok();
+    spinner.finish_and_clear();
+    let report = Report { outcomes, speed, copied, seconds: started.elapsed().as_secs_f64() };
+    if args.json {
+        text(report.json(&gpu));
+    } else {
+        report.print(&gpu);
+    }
+    Ok(if report.wrong().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Report {
+    fn wrong(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.outcomes.iter().filter_map(|outcome| Some((outcome.name.as_str(), outcome.wrong.as_deref()?)))
+    }
+
+    fn right(&self) -> usize {
+        self.outcomes.len() - self.wrong().count()
+    }
+
+    fn speed(&self) -> String {
+        self.speed.map_or("not measured".into(), |Speed { operations, bytes }| {
+            format!(
+                "{:.1} GFLOP/s in a product with Q4_K weights, {:.1} GB/s copied",
+                operations / 1e9,
+                bytes / 1e9
+            )
+        })
+    }
+
+    /// One sentence.
+    fn verdict(&self, gpu: &Gpu) -> String {
+        match self.wrong().count() {
+            0 => format!("this GPU computes right with kernels in {}", gpu.kernels()),
+            1 => format!("this GPU computes WRONGLY with kernels in {}: 1 check failed", gpu.kernels()),
+            n => format!("this GPU computes WRONGLY with kernels in {}: {n} checks failed", gpu.kernels()),
+        }
+    }
+
+    fn print(&self, gpu: &Gpu) {
+        for (name, reason) in self.wrong() {
+            line("wrong", format_args!("{name}: {reason}"));
+        }
+        let checks = output::count(self.outcomes.len(), "check");
+        line("checks", format_args!("{} of {checks} right in {:.1} s", self.right(), self.seconds));
+        line("speed", self.speed());
+        line("result", self.verdict(gpu));
+        if self.wrong().next().is_some() {
+            line(
+                "next",
+                "update the GPU's driver; or choose slower kernels, device.kernels = \"f32\" in the recipe",
+            );
+        }
+        text("\nFor an issue at https://github.com/rullama/rullama-train/issues, copy this:\n");
+        text(self.block(gpu));
+    }
+
+    /// Markdown to paste into an issue.
+    fn block(&self, gpu: &Gpu) -> String {
+        let (backend, driver) = gpu.driver();
+        let limits = gpu.limits();
+        let [least, most] = gpu.subgroup_sizes();
+        let mut lines = vec![
+            format!("rullama-train {} selftest", env!("CARGO_PKG_VERSION")),
+            format!("device   {}", gpu.device_name()),
+            format!("backend  {backend}, {}", std::env::consts::OS),
+            format!("driver   {driver}"),
+            format!("kernels  {}", gpu.kernels()),
+            format!(
+                "limits   binding {}, buffer {}, workgroup memory {}, {} threads, subgroups {least} to {most}, f16 {}",
+                output::bytes(limits.max_storage_buffer_binding_size),
+                output::bytes(limits.max_buffer_size),
+                output::bytes(u64::from(limits.max_compute_workgroup_storage_size)),
+                limits.max_compute_invocations_per_workgroup,
+                if gpu.half() { "yes" } else { "no" },
+            ),
+            format!("checks   {} of {} right, {:.1} s", self.right(), self.outcomes.len(), self.seconds),
+            format!("speed    {}", self.speed()),
+            format!("result   {}", self.verdict(gpu)),
+        ];
+        lines.extend(self.wrong().map(|(name, reason)| format!("wrong    {name}: {reason}")));
+        format!("```text\n{}\n```", lines.join("\n"))
+    }
+
+    fn json(&self, gpu: &Gpu) -> serde_json::Value {
+        let (backend, driver) = gpu.driver();
+        let limits = gpu.limits();
+        let checks: Vec<_> = self
+            .outcomes
+            .iter()
+            .map(
+                |outcome| json!({ "name": outcome.name, "wrong": outcome.wrong, "seconds": outcome.seconds }),
+            )
+            .collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"), "device": gpu.device_name(), "backend": backend, "driver": driver,
+            "kernels": gpu.kernels().to_string(), "right": self.wrong().next().is_none(), "seconds": self.seconds,
+            "operations_per_second": self.speed.map(|speed| speed.operations),
+            "copy_bytes_per_second": self.speed.map(|speed| speed.bytes), "copied_bytes": self.copied,
+            "limits": {
+                "binding_bytes": limits.max_storage_buffer_binding_size, "buffer_bytes": limits.max_buffer_size,
+                "workgroup_bytes": limits.max_compute_workgroup_storage_size,
+                "threads": limits.max_compute_invocations_per_workgroup, "subgroups": gpu.subgroup_sizes(),
+                "f16": gpu.half(),
+            },
+            "checks": checks,
+        })
+    }
+}

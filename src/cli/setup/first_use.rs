@@ -1,0 +1,93 @@
+//! The first use of a device and driver: a short self-test, remembered in the user's cache folder, and the kernels that it allows.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use pollster::block_on;
+use rullama_train::files;
+use rullama_train::gpu::{Gpu, KernelSetting, Kernels};
+use rullama_train::selftest;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::output;
+
+/// Setting it to 0 skips the self-test.
+const VARIABLE: &str = "RULLAMA_SELF_TEST";
+
+/// The result of the self-test, as it is remembered.
+#[derive(Default, Serialize, Deserialize)]
+struct Verdict {
+    /// The device, for people who read the file.
+    device: String,
+    /// Kernels that compute wrongly, and what.
+    failed: BTreeMap<String, String>,
+}
+
+/// The device running the fastest kernels of `setting` that its self-test passed.
+pub fn choose(gpu: Gpu, setting: KernelSetting) -> Result<Gpu> {
+    let gpu = gpu.running(setting)?;
+    if std::env::var_os(VARIABLE).is_some_and(|value| value == "0") {
+        return Ok(gpu);
+    }
+    let verdict = verdict(&gpu, dirs::cache_dir().as_deref())?;
+    let (kernels, skipped) = allowed(&gpu, &verdict, setting)?;
+    if let Some(reason) = skipped {
+        let (name, was) = (gpu.device_name(), gpu.kernels());
+        eprintln!(
+            "note: {name} computes wrongly with kernels in {was} ({reason}); it runs those in {kernels} instead"
+        );
+    }
+    Ok(gpu.with_kernels(kernels))
+}
+
+/// The kernels to run, and why they are not those that `gpu` has.
+fn allowed(gpu: &Gpu, verdict: &Verdict, setting: KernelSetting) -> Result<(Kernels, Option<String>)> {
+    let name = gpu.device_name();
+    let own = gpu.kernels();
+    let reason = |kernels: &Kernels| verdict.failed.get(&kernels.to_string());
+    let Some(why) = reason(&own) else { return Ok((own, None)) };
+    let all = gpu.all_kernels();
+    let sound = all.iter().find(|kernels| reason(kernels).is_none());
+    let Some(sound) = sound else {
+        bail!(
+            "{name} computes wrongly even with plain f32 kernels: {why}. Update its driver or choose another GPU (device.gpu, --gpu), \
+             and please report it with what `rullama-train selftest` prints"
+        );
+    };
+    let software = own.tier() == sound.tier(); // f32 either way
+    if setting != KernelSetting::Auto && !software {
+        bail!(
+            "{name} computes wrongly with kernels in {own}: {why}. Set device.kernels (--kernels) to \"auto\", or omit it, and please \
+             report it with what `rullama-train selftest` prints"
+        );
+    }
+    Ok((*sound, Some(why.clone())))
+}
+
+/// The verdict of an earlier use, or a new one.
+fn verdict(gpu: &Gpu, cache: Option<&Path>) -> Result<Verdict> {
+    let file = cache.map(|cache| place(gpu, cache));
+    let known = file.as_ref().and_then(|file| files::read(file).ok());
+    // A file that cannot be read is made again.
+    if let Some(known) = known.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+        return Ok(known);
+    }
+    let bar = output::spinner("testing the GPU, at its first use");
+    let found = block_on(selftest::usable(gpu))?;
+    bar.finish_and_clear();
+    let failed = found.failed.into_iter().map(|failed| (failed.kernels.to_string(), failed.reason)).collect();
+    let verdict = Verdict { device: gpu.description(), failed };
+    if let Some(file) = file {
+        let bytes = serde_json::to_vec_pretty(&verdict)?;
+        // Without the file, the next use tests again.
+        let _ = files::write_atomic(&file, &bytes);
+    }
+    Ok(verdict)
+}
+
+/// The file of a device, driver, and version of this program.
+fn place(gpu: &Gpu, cache: &Path) -> PathBuf {
+    let name: String = gpu.digest()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    cache.join("rullama-train").join("self-test").join(format!("{name}.json"))
+}

@@ -1,0 +1,89 @@
+//! The picked samples as a table, with a recipe that fits them and the base.
+
+use rullama_train::data::batch::Sample;
+use rullama_train::data::compare::Side;
+use rullama_train::data::pieces::pieces;
+use rullama_train::data::tokenizer::Tokenizer;
+use rullama_train::recipe::{Recipe, SCHEMA_URL};
+use rullama_train::run::draft::{self, Fit, Names};
+use rullama_train::run::{Data, OpenBase, SourceFile};
+use serde_json::{Value, json};
+
+use super::problem::Problem;
+use super::types::{Counts, Sent};
+
+/// Number of samples in the table.
+const ROWS: usize = 100;
+/// Longest text of a sample in the table, in characters.
+const LONGEST_TEXT: usize = 2000;
+/// Settings for looking at samples while the user's recipe has an error.
+pub const ANY_RECIPE: &str = "data.train = \"samples\"";
+
+/// Reads `files` of the folder `folder` with the settings of `recipe`, whatever their length.
+pub fn read(recipe: &Recipe, files: &[Sent], folder: &std::path::Path) -> Result<Value, Problem> {
+    let frozen = OpenBase::named(&recipe.model.base, &recipe.data.template).map_err(anyhow::Error::from)?;
+    let names: Vec<&str> = files.iter().map(|file| &file.path[..]).collect();
+    let mut recipe = recipe.clone();
+    recipe.data.train = names.iter().map(|name| folder.join(name)).collect();
+    recipe.data.sources.clear();
+    recipe.data.valid.clear();
+    recipe.data.val_size = 0.0;
+    recipe.data.max_seq_len = Some(usize::MAX);
+    let Data { train: samples, sources, notices, .. } =
+        Data::read(&recipe, &frozen).map_err(anyhow::Error::from)?;
+    if samples.is_empty() {
+        return Err(Problem::new(format!(
+            "{} has no samples; pick files with at least one",
+            names.join(", ")
+        )));
+    }
+    let fit = Fit::of(&samples, recipe.train.objective.name, &frozen);
+    let prompts = draft::questions(&samples, &fit, &frozen);
+    let named = Names { base: frozen.base.name(), train: &names, output: "runs/mine" };
+    let header = format!(
+        "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
+        draft::summary(&fit)
+    );
+    let warnings = fit.notices(frozen.base.name()).into_iter().chain(notices.iter().map(ToString::to_string));
+    Ok(json!({
+        "counts": Counts::of(&samples),
+        "rows": samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample)).collect::<Vec<_>>(),
+        "lengths": samples.iter().map(|sample| sample.ids.len()).collect::<Vec<_>>(),
+        "files": sources.iter().map(found).collect::<Vec<_>>(),
+        "warnings": warnings.collect::<Vec<_>>(),
+        "recipe": header + &draft::text(&fit, &named, &prompts),
+        "proposal": fit.proposal(),
+    }))
+}
+
+fn row(tokenizer: &Tokenizer, sample: &Sample) -> Value {
+    let mut room = LONGEST_TEXT;
+    let mut shortened = Vec::new();
+    for piece in pieces(tokenizer, sample) {
+        if room == 0 {
+            break;
+        }
+        let letters = piece.text.chars().count();
+        let text: String = match letters <= room {
+            true => piece.text,
+            false => piece.text.chars().take(room).chain(['…']).collect(),
+        };
+        room = room.saturating_sub(letters);
+        shortened.push(json!({ "text": text, "loss": piece.has_loss }));
+    }
+    json!({
+        "origin": sample.origin,
+        "side": (sample.side != Side::Example).then(|| sample.side.name()),
+        "tokens": sample.ids.len(),
+        "loss_tokens": sample.loss_tokens(),
+        "pieces": shortened,
+    })
+}
+
+/// The format of a file: `mine.csv: CSV, 24 prompt and completion`.
+fn found(source: &SourceFile) -> String {
+    let shapes: Vec<String> =
+        source.found.shapes.iter().map(|(shape, n)| format!("{n} {}", shape.name())).collect();
+    let name = source.path.file_name().unwrap_or_default().to_string_lossy();
+    format!("{name}: {}, {}", source.found.container.name(), shapes.join(", "))
+}

@@ -1,0 +1,63 @@
+//! Problems of pairs and of rated answers.
+
+use crate::data::compare::Supervision;
+
+/// A pair or a rating that cannot be used.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ComparisonProblem {
+    /// A record that compares or rates nothing, although the objective needs it.
+    #[error(
+        "found a record with the keys [{}], but train.objective needs {}; see docs/preference.md, name other keys with \
+         data.fields, or set train.objective = \"sft\" to imitate examples",
+        .found.join(", "), compared(*.supervision)
+    )]
+    NotCompared {
+        /// Kind that the records must be of.
+        supervision: Supervision,
+        /// The record's keys.
+        found: Vec<String>,
+    },
+    /// A pair of equal answers.
+    #[error(
+        "\"chosen\" and \"rejected\" are equal, so the pair says nothing; remove it, or set invalid to \"drop\""
+    )]
+    EqualSides,
+    /// An answer without text.
+    #[error("\"{0}\" has no answer: it is empty; remove the record, or set invalid to \"drop\"")]
+    EmptySide(&'static str),
+    /// A pair without a common prompt.
+    #[error(
+        "the record has no \"prompt\", and the first messages of \"chosen\" and \"rejected\" differ; both must begin with the \
+         same messages, which are the prompt"
+    )]
+    NoPrompt,
+    /// A prompt that is not in the messages.
+    #[error(
+        "no message that \"chosen\" and \"rejected\" both begin with is the \"prompt\"; remove \"prompt\" from the record, or \
+         correct the messages"
+    )]
+    OtherPrompt,
+    /// The chat template renders the prompt of a pair in two ways.
+    #[error(
+        "the prompt tokens of \"chosen\" are not those of \"rejected\": one goes on with {chosen:?}, the other with \
+         {rejected:?}. The chat template renders the prompt in two ways, so the answers cannot be compared; make them alike, \
+         as with reasoning in both or in neither"
+    )]
+    Prompts {
+        /// The prompt of the chosen answer, from the difference on.
+        chosen: String,
+        /// The prompt of the rejected answer, from the difference on.
+        rejected: String,
+    },
+    /// A rating that is none.
+    #[error("\"label\" is {0}, expected true for a good answer or false for a bad one")]
+    Rating(String),
+}
+
+/// The keys that such records have.
+fn compared(supervision: Supervision) -> &'static str {
+    match supervision {
+        Supervision::Ratings => "\"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"",
+        _ => "\"chosen\" and \"rejected\"",
+    }
+}

@@ -1,0 +1,146 @@
+//! One record to one sample.
+
+use indexmap::IndexSet;
+use serde_json::{Map, Value};
+
+use super::error::Problem;
+use super::shape::{Format, shape};
+use super::{
+    Options, Overlong, alpaca, fields, gemini, input_ids, messages, prompt_completion, record, sharegpt, text,
+};
+use crate::data::batch::IGNORE;
+use crate::data::compare::Side;
+use crate::data::template::{Conversation, Message, Rendered, Role};
+use crate::data::tokenizer::Tokenizer;
+
+/// Result of one record.
+#[derive(Default)]
+pub(super) struct Read {
+    /// The samples: two of a pair, otherwise one; none if it is too long, and not truncated.
+    pub rendered: Vec<(Side, Rendered)>,
+    pub shape: Format,
+    /// Number of tokens before truncation.
+    pub length: usize,
+    pub overlong: bool,
+    pub control_tokens: bool,
+    pub left_out: bool,
+    pub ignored: IndexSet<String>,
+    /// The names of a pair that was read as prompt and completion.
+    pub pair: Option<(&'static str, &'static str)>,
+    /// Whether an answer with loss is empty.
+    pub empty: bool,
+    /// Whether all loss tokens are end marks or white space.
+    pub silent: bool,
+    /// The fate of the system message that the options add.
+    pub system: System,
+}
+
+/// The fate of [`Options::system`] in one sample.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum System {
+    /// It was added, or there is none.
+    #[default]
+    Added,
+    /// The sample has a system message of its own.
+    Own,
+    /// The sample is no conversation.
+    NoConversation,
+}
+
+/// Converts one record to a sample.
+pub(super) fn sample(
+    object: Map<String, Value>,
+    tokenizer: &Tokenizer,
+    options: &Options,
+) -> Result<Read, Problem> {
+    let mut object = fields::rename(object, options.fields)?;
+    let mut read = Read::default();
+    if let Some((renamed, pair)) = fields::pair(&object, options.format) {
+        (object, read.pair) = (renamed, Some(pair));
+    }
+    let mut ignored = record::Ignored::default();
+    read.shape = shape(&object, options.format)?;
+    let conversation = match read.shape {
+        Format::Messages | Format::Auto => Some(messages::conversation(&object, "messages", &mut ignored)?),
+        Format::PromptCompletion => Some(prompt_completion::conversation(&object, &mut ignored)?),
+        Format::Alpaca => Some(alpaca::conversation(&object, &mut ignored)?),
+        Format::Sharegpt => Some(sharegpt::conversation(&object, &mut ignored)?),
+        Format::Gemini => Some(gemini::conversation(&object, &mut ignored)?),
+        Format::Text | Format::InputIds | Format::Preference | Format::Rated => None,
+    };
+    let rendered = match conversation {
+        Some(mut conversation) => {
+            read.system = add_system(&mut conversation, options.system);
+            read.empty = has_empty_answer(&conversation, options);
+            options.template.render(tokenizer, &conversation, options.train_on)?
+        }
+        None => {
+            read.system = options.system.map_or(System::Added, |_| System::NoConversation);
+            if read.shape == Format::Text {
+                let (rendered, spelled) = text::sample(&object, tokenizer, &mut ignored)?;
+                read.control_tokens = spelled;
+                rendered
+            } else {
+                input_ids::sample(&object, tokenizer, &mut ignored)?
+            }
+        }
+    };
+    if !record::has_loss(&rendered) {
+        return Err(Problem::NoLoss { length: rendered.ids.len() });
+    }
+    read.silent = is_silent(&rendered, tokenizer);
+    read.empty |= read.silent;
+    read.length = rendered.ids.len();
+    read.left_out = rendered.left_out;
+    read.overlong = read.length > options.max_seq_len;
+    read.rendered = fit(rendered, options)?.map(|rendered| (Side::Example, rendered)).into_iter().collect();
+    read.ignored = ignored.0;
+    Ok(read)
+}
+
+/// Puts a system message in front of a conversation that has none.
+pub(super) fn add_system(conversation: &mut Conversation, system: Option<&str>) -> System {
+    let Some(system) = system else { return System::Added };
+    if conversation.messages.first().is_some_and(|message| message.role == Role::System) {
+        return System::Own;
+    }
+    conversation.messages.insert(0, Message::new(Role::System, system));
+    conversation.trained_from += 1;
+    System::Added
+}
+
+pub(super) fn has_empty_answer(conversation: &Conversation, options: &Options) -> bool {
+    let is_empty = |message: &Message| {
+        let text = message.content.trim().is_empty() && message.thinking.trim().is_empty();
+        message.role == Role::Assistant && text && message.tool_calls.is_empty()
+    };
+    let trained = conversation.trained(options.train_on);
+    conversation.messages.iter().zip(trained).any(|(message, trained)| trained && is_empty(message))
+}
+
+/// Whether a sample teaches nothing but to stop.
+pub(super) fn is_silent(rendered: &Rendered, tokenizer: &Tokenizer) -> bool {
+    rendered.labels.iter().skip(1).filter(|label| **label != IGNORE).all(|&label| {
+        let id = label as u32;
+        tokenizer.eos().contains(&id) || tokenizer.token_bytes(id).trim_ascii().is_empty()
+    })
+}
+
+/// Truncates an overlong sample. Returns `None` if it is dropped, or an error once all samples are counted.
+pub(super) fn fit(mut rendered: Rendered, options: &Options) -> Result<Option<Rendered>, Problem> {
+    let (length, max_seq_len) = (rendered.ids.len(), options.max_seq_len);
+    if length <= max_seq_len {
+        return Ok(Some(rendered));
+    }
+    match options.overlong {
+        Overlong::Error | Overlong::Drop => Ok(None),
+        Overlong::Truncate => {
+            rendered.ids.truncate(max_seq_len);
+            rendered.labels.truncate(max_seq_len);
+            if !record::has_loss(&rendered) {
+                return Err(Problem::TruncatedLoss { length, max_seq_len });
+            }
+            Ok(Some(rendered))
+        }
+    }
+}

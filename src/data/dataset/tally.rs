@@ -1,0 +1,145 @@
+//! Counts over the records of a file: the notices and errors that follow from them.
+
+use indexmap::IndexMap;
+
+use super::error::Problem;
+use super::sample::{Read, System};
+use super::{Container, Format, Options, Overlong, What};
+use crate::data::batch::Sample;
+use crate::data::compare::Side;
+use crate::data::template::Rendered;
+
+/// Results of a file's records.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// Number of samples, including those that are too long.
+    total: usize,
+    pub shapes: Vec<(Format, usize)>,
+    overlong: usize,
+    /// Number and length of the first sample that is too long.
+    first_overlong: Option<(usize, usize)>,
+    longest: usize,
+    control_tokens: usize,
+    left_out: usize,
+    pub ignored: IndexMap<String, usize>,
+    invalid: (usize, Option<(usize, String)>),
+    pairs: Vec<((&'static str, &'static str), usize)>,
+    empty: usize,
+    /// Number of the first sample with an empty answer.
+    first_empty: Option<usize>,
+    silent: usize,
+    own_system: usize,
+    without_system: usize,
+    /// Number of tokens of a file of plain text, if it was cut.
+    cut: Option<usize>,
+}
+
+impl Tally {
+    /// Counts the record with this number, and returns its samples.
+    pub fn count(&mut self, number: usize, read: Read) -> Vec<(Side, Rendered)> {
+        self.total += 1;
+        if read.overlong {
+            self.overlong += 1;
+            self.first_overlong.get_or_insert((number, read.length));
+            self.longest = self.longest.max(read.length);
+        }
+        self.control_tokens += usize::from(read.control_tokens);
+        self.left_out += usize::from(read.left_out);
+        self.own_system += usize::from(read.system == System::Own);
+        self.without_system += usize::from(read.system == System::NoConversation);
+        read.ignored.into_iter().for_each(|key| *self.ignored.entry(key).or_default() += 1);
+        if !read.rendered.is_empty() {
+            increment(&mut self.shapes, read.shape);
+            read.pair.into_iter().for_each(|pair| increment(&mut self.pairs, pair));
+            self.silent += usize::from(read.silent);
+            if read.empty {
+                self.empty += 1;
+                self.first_empty.get_or_insert(number);
+            }
+        }
+        read.rendered
+    }
+
+    /// Counts a record that cannot be used.
+    pub fn drop(&mut self, number: usize, problem: Problem) {
+        self.invalid.0 += 1;
+        self.invalid.1.get_or_insert((number, problem.to_string()));
+    }
+
+    /// Counts the parts of a file of plain text, and returns them as samples.
+    pub fn parts(&mut self, parts: Vec<Rendered>, name: &str) -> Vec<Sample> {
+        self.total = parts.len();
+        self.shapes = vec![(Format::Text, parts.len())];
+        self.cut = (parts.len() > 1).then(|| parts.iter().map(|part| part.ids.len()).sum());
+        let unit = Container::Text.unit();
+        let sample = |(index, Rendered { ids, labels, .. }): (usize, Rendered)| Sample {
+            ids,
+            labels,
+            origin: format!("{name} {unit} {}", index + 1),
+            side: Side::Example,
+        };
+        parts.into_iter().enumerate().map(sample).collect()
+    }
+
+    /// Fails if samples are too long and may not be changed, if no sample remains, or if all answers are empty.
+    pub fn check(&self, options: &Options, container: Container, samples: usize) -> Result<(), Problem> {
+        let Options { max_seq_len, context, .. } = *options;
+        if options.overlong == Overlong::Error
+            && let Some((number, length)) = self.first_overlong
+        {
+            let first = format!("{} {number}", container.unit());
+            let (count, total, longest) = (self.overlong, self.total, self.longest);
+            return Err(Problem::Overlong { count, total, first, length, longest, max_seq_len, context });
+        }
+        if samples == 0 {
+            let (dropped, longest, invalid) = (self.overlong, self.longest, self.invalid.1.clone());
+            return Err(Problem::NoSamples { container, dropped, longest, invalid, max_seq_len, context });
+        }
+        if self.silent == samples {
+            return Err(Problem::EmptyAnswers(samples));
+        }
+        Ok(())
+    }
+
+    /// The notices about the file.
+    pub fn notices(self, options: &Options, container: Container) -> Vec<What> {
+        let mut notices = Vec::new();
+        let (total, max_seq_len) = (self.total, options.max_seq_len);
+        if self.overlong > 0 {
+            let (action, count, longest) = (options.overlong, self.overlong, self.longest);
+            notices.push(What::Overlong { action, count, total, longest, max_seq_len });
+        }
+        if let (count, Some((number, problem))) = self.invalid {
+            notices.push(What::Invalid { count, total: total + count, number, problem, container });
+        }
+        if let Some(tokens) = self.cut {
+            notices.push(What::Parts { files: 1, parts: total, tokens, max_seq_len });
+        }
+        for ((prompt, completion), count) in self.pairs {
+            notices.push(What::Pair { prompt: prompt.into(), completion: completion.into(), count });
+        }
+        if let Some(number) = self.first_empty {
+            notices.push(What::EmptyAnswers { count: self.empty, total, number, container });
+        }
+        if self.own_system + self.without_system > 0 {
+            notices.push(What::System { own: self.own_system, no_conversation: self.without_system });
+        }
+        if self.control_tokens > 0 {
+            notices.push(What::ControlTokens(self.control_tokens));
+        }
+        if self.left_out > 0 {
+            notices.push(What::LeftOut(self.left_out));
+        }
+        if !self.ignored.is_empty() {
+            notices.push(What::IgnoredKeys { keys: self.ignored.into_iter().collect(), container });
+        }
+        notices
+    }
+}
+
+fn increment<T: PartialEq>(counts: &mut Vec<(T, usize)>, key: T) {
+    match counts.iter_mut().find(|(seen, _)| *seen == key) {
+        Some((_, count)) => *count += 1,
+        None => counts.push((key, 1)),
+    }
+}

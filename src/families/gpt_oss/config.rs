@@ -1,0 +1,90 @@
+//! GGUF metadata → [`Config`]. Source: llama.cpp `src/models/openai-moe.cpp`, and transformers' `GptOssConfig`.
+
+use super::NAME;
+use crate::base::config::{Activation, Config, LayerConfig, Yarn};
+use crate::base::tensors::{find, require};
+use crate::base::{Error, Gguf, Module};
+use crate::families::keys::{Keys, WIDEST};
+use crate::families::uniform::{experts, head_size, heads, layer_count, rope_divisor};
+
+/// The matrices that have a bias: all.
+const BIASES: [Module; 7] = [
+    Module::AttnQ,
+    Module::AttnK,
+    Module::AttnV,
+    Module::AttnOutput,
+    Module::FfnGateInp,
+    Module::FfnGateUpExps,
+    Module::FfnDownExps,
+];
+
+/// The shape of the model in `gguf`; an error where the keys make no sense.
+pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
+    let keys = Keys { gguf, architecture: NAME };
+    let count = layer_count(&keys)?;
+    let width = keys.size("embedding_length", WIDEST)?;
+    let vocab = require(gguf, "token_embd", &[width])?.shape.get(1).copied().unwrap_or(1);
+    let (heads, kv_heads) = heads(&keys)?;
+    let head_size = head_size(&keys, width, heads)?;
+    let Some(experts) = experts(&keys)? else {
+        return Err(keys.wrong("expert_count", "the number of experts"));
+    };
+    let window = keys.size("attention.sliding_window", u32::MAX)?;
+    let yarn = yarn(&keys)?;
+    let layer = LayerConfig {
+        heads,
+        kv_heads,
+        head_size,
+        rope_base: keys.positive("rope.freq_base")?.into(),
+        rope_divisor: if yarn.is_some() { 1.0 } else { rope_divisor(&keys)? },
+        yarn,
+        biases: BIASES.into(),
+        score_scale: (head_size as f64).sqrt().recip(),
+        sinks: true,
+        activation: Activation::SwigluOai,
+        experts: Some(experts),
+        ..LayerConfig::default()
+    };
+    if yarn.is_some() && layer.rope_base <= 1.0 {
+        return Err(keys.wrong("rope.freq_base", "a number above 1"));
+    }
+    let layers = (0..count).map(|i| LayerConfig {
+        window: i.is_multiple_of(2).then_some(window),
+        experts_split: find(gguf, &format!("blk.{i}.ffn_gate_up_exps")).is_none(),
+        ..layer.clone()
+    });
+    Ok(Config {
+        architecture: NAME,
+        width,
+        vocab,
+        embedding_scale: 1.0,
+        per_layer_width: 0,
+        per_layer_activation: Activation::Silu,
+        rms_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
+        softcap: None,
+        context_length: keys.size("context_length", u32::MAX)?,
+        rope_freq_factors: None,
+        layers: layers.collect(),
+    })
+}
+
+/// YaRN by the file's keys; `None` where the file has another kind of scaling or none.
+fn yarn(keys: &Keys) -> Result<Option<Yarn>, Error> {
+    if keys.text("rope.scaling.type")? != Some("yarn") {
+        return Ok(None);
+    }
+    let beta = |name: &str, default: f32| match keys.gguf.value(&keys.key(name)) {
+        Some(_) => keys.positive(name),
+        None => Ok(default),
+    };
+    let yarn = Yarn {
+        factor: keys.positive("rope.scaling.factor")?.into(),
+        original_context: keys.size("rope.scaling.original_context_length", u32::MAX)? as f64,
+        beta_fast: beta("rope.scaling.yarn_beta_fast", 32.0)?.into(),
+        beta_slow: beta("rope.scaling.yarn_beta_slow", 1.0)?.into(),
+    };
+    match yarn.factor >= 1.0 {
+        true => Ok(Some(yarn)),
+        false => Err(keys.wrong("rope.scaling.factor", "1 or more")),
+    }
+}

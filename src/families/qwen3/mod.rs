@@ -1,0 +1,102 @@
+//! Qwen 3, dense and as a mixture of experts.
+
+pub mod template;
+mod tokenizer;
+
+use super::uniform::{self, Traits};
+use super::{Family, SamplingDefaults, Shape};
+
+pub use tokenizer::TOKENIZER;
+
+const DENSE: Traits = Traits { name: "qwen3", qk_norm: true, interleaved: false, biases: &[] };
+const MIXTURE: Traits = Traits { name: "qwen3moe", ..DENSE };
+
+/// Qwen 3 from 0.6B to 32B, and the R1 distillations on it.
+pub static FAMILY: Family = Family {
+    name: DENSE.name,
+    title: "Qwen 3",
+    example: "qwen3:8b",
+    config: |gguf| uniform::config(gguf, &DENSE),
+    tokenizer: &TOKENIZER,
+    template: |_| &template::CHAT,
+    sampling: SamplingDefaults { temperature: 0.6, top_k: 20, top_p: 0.95 },
+    names: &uniform::NAMES,
+    shapes: &SHAPES,
+    small_shape: SMALL,
+    metadata: |shape| uniform::metadata(shape, 1e6),
+    tensors: |shape| uniform::tensors(shape, &DENSE),
+};
+
+/// Qwen 3 30B-A3B, 235B-A22B and Coder.
+pub static FAMILY_MOE: Family = Family {
+    name: MIXTURE.name,
+    title: "Qwen 3 mixture of experts",
+    example: "qwen3:30b",
+    config: |gguf| uniform::config(gguf, &MIXTURE),
+    tokenizer: &TOKENIZER,
+    template: |_| &template::CHAT_MOE,
+    sampling: SamplingDefaults { temperature: 0.6, top_k: 20, top_p: 0.95 },
+    names: &uniform::NAMES,
+    shapes: &SHAPES_MOE,
+    small_shape: SMALL_MOE,
+    metadata: |shape| uniform::metadata(shape, 1e6),
+    tensors: |shape| uniform::tensors(shape, &MIXTURE),
+};
+
+const SMALLEST: Shape = Shape {
+    family: DENSE.name,
+    name: "qwen3-0.6b",
+    layers: 28,
+    width: 1024,
+    ffn_width: 3072,
+    heads: 16,
+    kv_heads: [8, 8],
+    vocab: 151_936,
+    context_length: 40_960,
+    ..uniform::DENSE
+};
+
+/// Source: transformers' configurations of Qwen's checkpoints.
+const SHAPES: [Shape; 3] = [
+    SMALLEST,
+    Shape { name: "qwen3-4b", layers: 36, width: 2560, ffn_width: 9728, heads: 32, ..SMALLEST },
+    Shape {
+        name: "qwen3-8b",
+        layers: 36,
+        width: 4096,
+        ffn_width: 12_288,
+        heads: 32,
+        tied: false,
+        ..SMALLEST
+    },
+];
+
+const SHAPES_MOE: [Shape; 1] = [Shape {
+    family: MIXTURE.name,
+    name: "qwen3-30b-a3b",
+    layers: 48,
+    width: 2048,
+    ffn_width: 6144,
+    heads: 32,
+    kv_heads: [4, 4],
+    experts: Some([128, 8, 768]),
+    tied: false,
+    ..SMALLEST
+}];
+
+/// A few megabytes, for software renderers.
+const SMALL: Shape = Shape {
+    name: "qwen3-tiny",
+    layers: 4,
+    width: 256,
+    ffn_width: 768,
+    heads: 4,
+    kv_heads: [2, 2],
+    head_sizes: [64, 64],
+    vocab: 2048,
+    context_length: 1024,
+    ..SMALLEST
+};
+
+const SMALL_MOE: Shape =
+    Shape { family: MIXTURE.name, name: "qwen3moe-tiny", experts: Some([8, 2, 256]), tied: false, ..SMALL };

@@ -1,0 +1,209 @@
+//! Models whose layers are all alike: norms before the blocks, rotary embedding over whole heads, full attention, and a gated
+//! feed-forward block with SiLU, or experts in its place. Qwen 2 and 3, Llama and their like.
+
+mod names;
+mod shapes;
+
+use super::keys::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
+use crate::base::config::{Activation, Config, Experts, LayerConfig};
+use crate::base::tensors::{find, read_vector, require};
+use crate::base::{Error, Gguf, Module};
+
+pub(super) use names::NAMES;
+pub(super) use shapes::{DENSE, metadata, tensors};
+
+/// The matrices of attention.
+const ATTENTION: [Module; 4] = [Module::AttnQ, Module::AttnK, Module::AttnV, Module::AttnOutput];
+
+/// The differences between these architectures.
+pub(super) struct Traits {
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// Whether every query and key head has an RMSNorm.
+    pub qk_norm: bool,
+    /// Whether the file stores the two rows of a rotary pair side by side.
+    pub interleaved: bool,
+    /// Matrices that always have a bias. Other matrices of attention have one where the file has it.
+    pub biases: &'static [Module],
+}
+
+/// The shape of the model in `gguf`; an error where the keys make no sense.
+///
+/// Source: llama.cpp `src/models/{qwen2,qwen3,qwen3moe,llama}.cpp`.
+pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
+    // Longer than 60 lines: one line per field of two descriptions.
+    let keys = Keys { gguf, architecture: traits.name };
+    let count = layer_count(&keys)?;
+    let width = keys.size("embedding_length", WIDEST)?;
+    let vocab = require(gguf, "token_embd", &[width])?.shape.get(1).copied().unwrap_or(1);
+    let heads = keys.sizes("attention.head_count", count, MOST_HEADS)?;
+    let kv_heads = match gguf.value(&keys.key("attention.head_count_kv")) {
+        Some(_) => keys.sizes("attention.head_count_kv", count, MOST_HEADS)?,
+        None => heads.clone(),
+    };
+    if let Some(layer) = (0..count).find(|&layer| !heads[layer].is_multiple_of(kv_heads[layer])) {
+        let expected = format!("a divisor of the {} query heads of layer {layer}", heads[layer]);
+        return Err(keys.wrong("attention.head_count_kv", &expected));
+    }
+    let head_size = head_size(&keys, width, heads[0])?;
+    let experts = experts(&keys)?;
+    let ffn_width = match experts {
+        Some(_) => vec![0; count],
+        None => keys.sizes("feed_forward_length", count, WIDEST)?,
+    };
+    let rope_freq_factors = match find(gguf, "rope_freqs") {
+        Some(_) => Some(rope_freq_factors(gguf, head_size)?),
+        None => None,
+    };
+    let layer = LayerConfig {
+        heads: heads[0],
+        kv_heads: kv_heads[0],
+        head_size,
+        ffn_width: ffn_width[0],
+        rope_base: keys.positive_or("rope.freq_base", 10_000.0)?.unwrap_or(10_000.0).into(),
+        rope_factors: rope_freq_factors.is_some(),
+        rope_divisor: rope_divisor(&keys)?,
+        interleaved: traits.interleaved,
+        qk_norm: traits.qk_norm,
+        score_scale: score_scale(&keys, head_size)?,
+        activation: Activation::Silu,
+        experts,
+        ..LayerConfig::default()
+    };
+    let layers = (0..count).map(|i| {
+        let has = |last: &str| find(gguf, &format!("blk.{i}.{last}")).is_some();
+        let bias = |m: &Module| traits.biases.contains(m) || has(&format!("{}.bias", m.gguf_name()));
+        LayerConfig {
+            heads: heads[i],
+            kv_heads: kv_heads[i],
+            ffn_width: ffn_width[i],
+            biases: ATTENTION.into_iter().filter(bias).collect(),
+            experts_split: !has("ffn_gate_up_exps") && has("ffn_gate_exps"),
+            ..layer.clone()
+        }
+    });
+    refuse_biases(gguf)?;
+    Ok(Config {
+        architecture: traits.name,
+        width,
+        vocab,
+        embedding_scale: 1.0,
+        per_layer_width: 0,
+        per_layer_activation: Activation::Silu,
+        rms_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
+        softcap: None,
+        context_length: keys.size("context_length", u32::MAX)?,
+        rope_freq_factors,
+        layers: layers.collect(),
+    })
+}
+
+/// The layers that a pass runs: those for multi-token prediction, at the end of the file, are not among them.
+pub(super) fn layer_count(keys: &Keys) -> Result<usize, Error> {
+    let count = keys.size("block_count", MOST_LAYERS)?;
+    let extra = keys.integer("nextn_predict_layers")?.unwrap_or(0) as usize;
+    match count.checked_sub(extra) {
+        Some(count @ 1..) => Ok(count),
+        _ => Err(keys.wrong("nextn_predict_layers", &format!("fewer than the {count} layers"))),
+    }
+}
+
+/// The numbers of query heads, and of key and value heads, where all layers have the same.
+pub(super) fn heads(keys: &Keys) -> Result<(usize, usize), Error> {
+    let heads = keys.size("attention.head_count", MOST_HEADS)?;
+    let kv_heads = keys.size("attention.head_count_kv", MOST_HEADS)?;
+    match heads.is_multiple_of(kv_heads) {
+        true => Ok((heads, kv_heads)),
+        false => Err(keys.wrong("attention.head_count_kv", &format!("a divisor of the {heads} query heads"))),
+    }
+}
+
+/// The head size: of the keys, or an even share of the model's width.
+pub(super) fn head_size(keys: &Keys, width: usize, heads: usize) -> Result<usize, Error> {
+    let size = match keys.integer("attention.key_length")? {
+        Some(_) => keys.size("attention.key_length", WIDEST_HEAD)?,
+        None => width / heads,
+    };
+    if size == 0 || !size.is_multiple_of(4) {
+        return Err(keys.wrong("attention.key_length", &format!("a multiple of 4, found {size}")));
+    }
+    for same in ["attention.value_length", "rope.dimension_count"] {
+        if keys.integer(same)?.is_some_and(|found| found as usize != size) {
+            return Err(keys.wrong(same, &format!("{size}, the head size")));
+        }
+    }
+    Ok(size)
+}
+
+/// The divisor of the positions; other ways to stretch the context are refused.
+pub(super) fn rope_divisor(keys: &Keys) -> Result<f64, Error> {
+    match keys.text("rope.scaling.type")? {
+        None if keys.integer("rope.scale_linear").is_ok_and(|scale| scale.is_none()) => Ok(1.0),
+        None => Ok(keys.positive("rope.scale_linear")?.into()),
+        Some("none") => Ok(1.0),
+        Some("linear") => Ok(keys.positive("rope.scaling.factor")?.into()),
+        Some(kind) => Err(Error::Unsupported {
+            file: keys.gguf.file().into(),
+            problem: format!(
+                "stretches its context (rope.scaling.type = {kind:?}), expected linear or none; use the model as it was released"
+            ),
+        }),
+    }
+}
+
+/// The factor on the scores: `attention.scale`, or `1/√K`.
+fn score_scale(keys: &Keys, head_size: usize) -> Result<f64, Error> {
+    let usual = (head_size as f64).sqrt().recip();
+    match keys.gguf.get::<f32>(&keys.key("attention.scale"))? {
+        None | Some(0.0) => Ok(usual),
+        Some(_) => Ok(keys.positive("attention.scale")?.into()),
+    }
+}
+
+/// `rope_freqs.weight`, the divisors of the rotary frequencies of Llama 3.1 and later.
+fn rope_freq_factors(gguf: &Gguf, head_size: usize) -> Result<Vec<f32>, Error> {
+    let factors = read_vector(gguf, "rope_freqs", head_size / 2)?;
+    match factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+        None => Ok(factors),
+        Some(bad) => Err(Error::Tensor {
+            file: gguf.file().into(),
+            problem: format!(
+                "tensor rope_freqs.weight holds {bad}, expected numbers above 0; download the file again"
+            ),
+        }),
+    }
+}
+
+/// The experts, which stand in the place of every layer's feed-forward block; `None` in dense models.
+pub(super) fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
+    if matches!(keys.integer("expert_count")?, None | Some(0)) {
+        return Ok(None);
+    }
+    let count = keys.size("expert_count", Experts::MOST as u32)?;
+    if !count.is_multiple_of(4) {
+        return Err(keys.wrong("expert_count", "a multiple of 4"));
+    }
+    let used = keys.size("expert_used_count", count.min(Experts::MOST_USED) as u32)?;
+    let width = match keys.integer("expert_feed_forward_length")? {
+        Some(_) => "expert_feed_forward_length",
+        None => "feed_forward_length",
+    };
+    Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)? }))
+}
+
+/// Refuses biases that no kernel adds: of the feed-forward block, the head and fused queries, keys and values.
+fn refuse_biases(gguf: &Gguf) -> Result<(), Error> {
+    let adds = |name: &str| ATTENTION.iter().any(|m| name.ends_with(&format!(".{}.bias", m.gguf_name())));
+    let of_text = |name: &str| name.starts_with("blk.") || name == "output.bias";
+    let bad = gguf.tensors().iter().find(|t| of_text(&t.name) && t.name.ends_with(".bias") && !adds(&t.name));
+    match bad {
+        None => Ok(()),
+        Some(tensor) => Err(Error::Unsupported {
+            file: gguf.file().into(),
+            problem: format!(
+                "has the bias {}, supported are biases of queries, keys, values and attention's output; use another model",
+                tensor.name
+            ),
+        }),
+    }
+}

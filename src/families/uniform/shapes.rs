@@ -1,0 +1,113 @@
+//! Files of the sizes of these families, with the formats that llama-quantize's Q4_K_M gives their tensors.
+
+use super::Traits;
+use crate::base::GgmlType;
+use crate::base::gguf::value::Value;
+use crate::families::Shape;
+use crate::families::random::{Content, Tensors, q4_k_m};
+
+/// A dense size with the parts that all of these have.
+pub(in crate::families) const DENSE: Shape = Shape {
+    family: "",
+    name: "",
+    layers: 0,
+    width: 0,
+    ffn_width: 0,
+    shared_ffn_width: 0,
+    heads: 0,
+    kv_heads: [0, 0],
+    head_sizes: [128, 128],
+    full_every: 1,
+    shared: 0,
+    window: 0,
+    per_layer_width: 0,
+    experts: None,
+    delta: None,
+    tied: true,
+    vocab: 0,
+    context_length: 0,
+};
+
+/// Metadata of a file of this shape.
+pub(in crate::families) fn metadata(shape: &Shape, rope_base: f32) -> Vec<(String, Value)> {
+    let [_, head_size] = shape.head_sizes;
+    let mut sizes = vec![
+        ("block_count", shape.layers),
+        ("embedding_length", shape.width),
+        ("feed_forward_length", shape.ffn_width),
+        ("context_length", shape.context_length),
+        ("attention.head_count", shape.heads),
+        ("attention.head_count_kv", shape.kv_heads[1]),
+        ("attention.key_length", head_size),
+        ("attention.value_length", head_size),
+    ];
+    if let Some([count, used, width]) = shape.experts {
+        sizes.extend([
+            ("expert_count", count),
+            ("expert_used_count", used),
+            ("expert_feed_forward_length", width),
+        ]);
+    }
+    let key = |key: &str| format!("{}.{key}", shape.family);
+    let mut metadata = vec![
+        ("general.architecture".to_string(), Value::String(shape.family.into())),
+        ("general.name".to_string(), Value::String(format!("random {}", shape.name))),
+        (key("attention.layer_norm_rms_epsilon"), Value::F32(1e-6)),
+        (key("rope.freq_base"), Value::F32(rope_base)),
+    ];
+    metadata.extend(sizes.into_iter().map(|(name, size)| (key(name), Value::U32(size as u32))));
+    metadata
+}
+
+/// Tensors of a file of this shape.
+pub(in crate::families) fn tensors(shape: &Shape, traits: &Traits) -> Tensors {
+    let d = shape.width;
+    let mut tensors = Tensors::new();
+    let embedding = if shape.tied { GgmlType::Q6_K } else { GgmlType::Q4_K };
+    tensors.matrix("token_embd".into(), &[d, shape.vocab], embedding);
+    if !shape.tied {
+        tensors.matrix("output".into(), &[d, shape.vocab], GgmlType::Q6_K);
+    }
+    tensors.vector("output_norm".into(), d, 1.0);
+    for layer in 0..shape.layers {
+        attention(&mut tensors, shape, layer, traits);
+        feed_forward(&mut tensors, shape, layer);
+    }
+    tensors
+}
+
+fn attention(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Traits) {
+    let (d, [_, head_size]) = (shape.width, shape.head_sizes);
+    let (queries, keys) = (shape.heads * head_size, shape.kv_heads[1] * head_size);
+    let name = |last: &str| format!("blk.{layer}.{last}");
+    tensors.vector(name("attn_norm"), d, 1.0);
+    tensors.matrix(name("attn_q"), &[d, queries], GgmlType::Q4_K);
+    tensors.matrix(name("attn_k"), &[d, keys], GgmlType::Q4_K);
+    tensors.matrix(name("attn_v"), &[d, keys], q4_k_m(layer, shape.layers));
+    tensors.matrix(name("attn_output"), &[queries, d], GgmlType::Q4_K);
+    if traits.qk_norm {
+        tensors.vector(name("attn_q_norm"), head_size, 1.0);
+        tensors.vector(name("attn_k_norm"), head_size, 1.0);
+    }
+    for module in traits.biases {
+        let rows = if *module == crate::base::Module::AttnQ { queries } else { keys };
+        tensors.vector(format!("{}.bias", name(module.gguf_name())), rows, 0.0);
+    }
+}
+
+fn feed_forward(tensors: &mut Tensors, shape: &Shape, layer: usize) {
+    let (d, f, q4) = (shape.width, shape.ffn_width, GgmlType::Q4_K);
+    let down_type = q4_k_m(layer, shape.layers);
+    let name = |last: &str| format!("blk.{layer}.{last}");
+    tensors.vector(name("ffn_norm"), d, 1.0);
+    let Some([count, _, width]) = shape.experts else {
+        tensors.matrix(name("ffn_gate"), &[d, f], q4);
+        tensors.matrix(name("ffn_up"), &[d, f], q4);
+        return tensors.matrix(name("ffn_down"), &[f, d], down_type);
+    };
+    let std = (d as f32).powf(-0.5);
+    tensors.add(name("ffn_gate_inp"), &[d, count], GgmlType::F32, Content::Noise(std));
+    tensors.matrix(name("ffn_gate_exps"), &[d, width, count], q4);
+    tensors.matrix(name("ffn_up_exps"), &[d, width, count], q4);
+    tensors.matrix(name("ffn_down_exps"), &[width, d, count], down_type);
+}

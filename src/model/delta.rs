@@ -1,0 +1,112 @@
+//! A gated delta net in the place of attention, forward and backward.
+
+use super::batch::Batch;
+use super::{DeltaLayer, Model};
+use crate::base::Module;
+use crate::base::config::{Activation, DeltaNet};
+use crate::gpu::Recorder;
+use crate::memory::{LayerActs, Saved, ScratchActs, Temp};
+use crate::model::Inputs;
+use crate::ops::delta::{self, Delta, Gradients};
+use crate::ops::linear::Projection;
+use crate::ops::lora::Input;
+use crate::ops::pass::Pass;
+use crate::ops::{gated, heads, linear, rms_norm};
+
+impl Model<'_> {
+    /// From the normed input of layer `layer` to the output projection.
+    pub(super) fn delta_forward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        w: &DeltaLayer,
+        a: &LayerActs,
+    ) {
+        let shape = self.delta_net(layer, w, batch.inputs);
+        let outputs = [
+            (Module::AttnQkv, &w.qkv, &a[Saved::Qkv]),
+            (Module::AttnGate, &w.gate, &a[Saved::DeltaGate]),
+            (Module::SsmAlpha, &w.alpha, &a[Saved::Alpha]),
+            (Module::SsmBeta, &w.beta, &a[Saved::Beta]),
+        ];
+        let lora = batch.lora(layer, Input::AttnNormed);
+        linear::forward(p, &outputs, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        let output = &a[Saved::DeltaOutput];
+        delta::forward(p.rec, &shape, &saved(a), output.rows());
+        heads::forward(p, &a[Saved::DeltaNormed], output, &w.norm, None, shape.value_heads);
+        let gated_output = &a[Saved::GatedAttention];
+        gated::forward(p, gated_output, &a[Saved::DeltaGate], &a[Saved::DeltaNormed], Activation::Silu);
+        let outputs = [(Module::SsmOut, &w.out, &a[Saved::AttnOutput])];
+        let lora = batch.lora(layer, Input::Attention);
+        linear::forward(p, &outputs, gated_output, lora, &a[Saved::ZOutput]);
+    }
+
+    /// From the gradient of the stream behind the delta net in `acts.dhidden` to that of the layer's input.
+    pub(super) fn delta_backward(
+        &self,
+        rec: &mut Recorder,
+        batch: &Batch,
+        layer: usize,
+        w: &DeltaLayer,
+        a: &LayerActs,
+        s: &ScratchActs,
+    ) {
+        let shape = self.delta_net(layer, w, batch.inputs);
+        let p = &mut batch.pass(rec, batch.all());
+        let norm = &self.layers[layer].post_attention_norm;
+        rms_norm::backward(p, &s.doutput, &batch.acts.dhidden, &a[Saved::AttnOutput], norm);
+        let gradients = [(Module::SsmOut, &w.out, &s.doutput)];
+        let (x, dgated) = (&a[Saved::GatedAttention], &s[Temp::DGatedAttention]);
+        let lora = batch.lora(layer, Input::Attention);
+        linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
+        let (gate, normed) = (&a[Saved::DeltaGate], &a[Saved::DeltaNormed]);
+        let dnormed = s[Temp::DMixed].reshaped(shape.value_heads * shape.head_size);
+        gated::backward(p, &s[Temp::DDeltaGate], Some(&dnormed), dgated, gate, normed, Activation::Silu);
+        let (output, doutput) = (&a[Saved::DeltaOutput], &s[Temp::DDeltaOutput]);
+        heads::backward(p, doutput, &dnormed, output, &w.norm, None, shape.value_heads);
+        delta::backward(p.rec, &shape, &saved(a), doutput.rows(), &gradients_of(s));
+        // The largest gradients are last: in f16, the adapters' term is scaled as they are.
+        let gradients: [Projection; 4] = [
+            (Module::SsmAlpha, &w.alpha, &s[Temp::DAlpha]),
+            (Module::SsmBeta, &w.beta, &s[Temp::DBeta]),
+            (Module::AttnGate, &w.gate, &s[Temp::DDeltaGate]),
+            (Module::AttnQkv, &w.qkv, &s[Temp::DQkv]),
+        ];
+        self.input_backward(p, batch, layer, &gradients, a, s);
+    }
+
+    fn delta_net<'a>(&self, layer: usize, w: &'a DeltaLayer, inputs: &'a Inputs) -> Delta<'a> {
+        let config = self.config();
+        let net = config.layers[layer].delta.expect("the layer has a delta net");
+        let DeltaNet { key_heads, value_heads, head_size } = net;
+        let (eps, bounds) = (config.rms_eps, &inputs.bounds);
+        Delta { key_heads, value_heads, head_size, eps, frozen: &w.frozen, bounds, tokens: inputs.tokens }
+    }
+}
+
+fn saved(a: &LayerActs) -> delta::Saved<'_> {
+    delta::Saved {
+        qkv: a[Saved::Qkv].rows(),
+        alpha: a[Saved::Alpha].rows(),
+        beta: a[Saved::Beta].rows(),
+        mixed: a[Saved::Mixed].rows(),
+        gates: a[Saved::Decays].rows(),
+        inverse: a[Saved::Inverse].rows(),
+        wu: a[Saved::WU].rows(),
+        states: a[Saved::States].rows(),
+    }
+}
+
+fn gradients_of(s: &ScratchActs) -> Gradients<'_> {
+    Gradients {
+        dqkv: s[Temp::DQkv].rows(),
+        dalpha: s[Temp::DAlpha].rows(),
+        dbeta: s[Temp::DBeta].rows(),
+        du: s[Temp::DU].rows(),
+        dstates: s[Temp::DStates].rows(),
+        pairs: s[Temp::DPairs].rows(),
+        dmixed: s[Temp::DMixed].rows(),
+        dsum: s[Temp::DSum].rows(),
+    }
+}

@@ -1,0 +1,57 @@
+//! The mirror of [`super::forward`].
+
+use super::{Delta, Saved, binding};
+use crate::gpu::{Recorder, grid};
+use crate::ops::Rows;
+
+/// Gradients of the inputs, and scratch.
+#[derive(Clone, Copy)]
+pub struct Gradients<'a> {
+    /// Output: of queries, keys and values before the convolution `[T, C]`.
+    pub dqkv: &'a Rows,
+    /// Output: of `alpha` `[T, Hv]`.
+    pub dalpha: &'a Rows,
+    /// Output: of `beta` `[T, Hv]`.
+    pub dbeta: &'a Rows,
+    /// Scratch: of `U`, and of the right side of the solve `[T, 2, Hv, K]`.
+    pub du: &'a Rows,
+    /// Scratch: of the states behind each chunk `[N, Hv, K, K]`.
+    pub dstates: &'a Rows,
+    /// Scratch: of `P` and `A` `[T, 2, Hv, 64]`.
+    pub pairs: &'a Rows,
+    /// Scratch: of queries, keys and values by value head `[T, 3, Hv, K]`.
+    pub dmixed: &'a Rows,
+    /// Scratch: of the convolution's sums `[T, C]`.
+    pub dsum: &'a Rows,
+}
+
+/// The gradients from that of the output, `dout` `[T, Hv, K]`.
+pub fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d: &Gradients) {
+    let Saved { qkv, alpha, mixed, gates, inverse, wu, states, .. } = *saved;
+    let Gradients { dqkv, dalpha, dbeta, du, dstates, pairs, dmixed, dsum } = *d;
+    let (frozen, by_chunk) = (delta.frozen, delta.by_chunk());
+    let bindings = [gates.bind(2), mixed.bind(3), dout.bind(8), du.bind(9)];
+    delta.run(rec, "delta/products", "outputs_back", &bindings, by_chunk);
+    let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), dstates.bind(5), dout.bind(6), du.bind(7)];
+    delta.run(rec, "delta/scan", "backward", &bindings, delta.by_column());
+    let bindings = [gates.bind(2), inverse.bind(4), du.bind(9), dmixed.bind(12)];
+    delta.run(rec, "delta/products", "invert_errors", &bindings, by_chunk);
+    let bindings = [gates.bind(2), wu.bind(5), dout.bind(8), du.bind(9), pairs.bind(11), dbeta.bind(14)];
+    delta.run(rec, "delta/products", "pair_gradients", &bindings, by_chunk);
+    let of_heads = [gates.bind(2), mixed.bind(3), dmixed.bind(12), dalpha.bind(13)];
+    let bindings = [&of_heads[..], &[states.bind(6), dout.bind(8), pairs.bind(11)]].concat();
+    delta.run(rec, "delta/products", "query_gradients", &bindings, by_chunk);
+    let bindings = [&of_heads[..], &[states.bind(6), du.bind(9), pairs.bind(11)]].concat();
+    delta.run(rec, "delta/products", "key_gradients", &bindings, by_chunk);
+    let bindings = [&of_heads[..], &[wu.bind(5), states.bind(6), dstates.bind(10)]].concat();
+    delta.run(rec, "delta/products", "state_gradients", &bindings, by_chunk);
+
+    let bindings = [alpha.bind(3), binding(5, &frozen.gates), dalpha.bind(6), dbeta.bind(7)];
+    let threads = delta.chunks() * delta.value_heads.next_multiple_of(4);
+    delta.run(rec, "delta/gates", "backward", &bindings, grid(threads.div_ceil(64)));
+    let bindings = [qkv.bind(2), binding(3, &frozen.taps), dmixed.bind(5), dsum.bind(6)];
+    delta.run(rec, "delta/mix", "backward", &bindings, grid(delta.tokens * delta.heads()));
+    let bindings = [binding(3, &frozen.taps), dsum.bind(6), dqkv.bind(7)];
+    let values = delta.tokens * delta.heads() * delta.head_size;
+    delta.run(rec, "delta/mix", "convolve_back", &bindings, grid(values.div_ceil(64)));
+}

@@ -1,0 +1,61 @@
+//! [`super::forward`] over the next tokens of one sequence, which continues the state of those before; for decoding.
+
+use super::{Delta, Saved, binding};
+use crate::gpu::{Gpu, GpuError, Kernel, Recorder, grid};
+use crate::ops::Rows;
+
+/// The state of one layer between passes. It counts as zero before the first token.
+#[derive(Clone, Debug)]
+pub struct Carried {
+    /// Inputs of the convolution; those of token `p` are in row `p % 4` `[4, C]`.
+    pub history: wgpu::Buffer,
+    /// `S` of every head `[Hv, K, K]`.
+    pub state: wgpu::Buffer,
+}
+
+impl Carried {
+    /// Allocates it.
+    pub fn new(gpu: &Gpu, channels: usize, values: usize, head_size: usize) -> Result<Carried, GpuError> {
+        Ok(Carried {
+            history: gpu.buffer("last inputs of the convolution", 16 * channels as u64)?,
+            state: gpu.buffer("state of the delta net", 4 * (values * head_size) as u64)?,
+        })
+    }
+}
+
+/// `o` `[T, Hv, K]` of tokens that follow `past` (u32, `[1]`) others. All of them begin at token 0 by their bounds. One token takes
+/// the recurrence itself, more take chunks.
+pub fn forward(
+    rec: &mut Recorder,
+    delta: &Delta,
+    carried: &Carried,
+    past: &wgpu::Buffer,
+    saved: &Saved,
+    o: &Rows,
+) {
+    let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states } = *saved;
+    let (frozen, bounds, past) = (delta.frozen, binding(1, delta.bounds), binding(8, past));
+    let (history, state) = (binding(9, &carried.history), binding(9, &carried.state));
+    let mut run = |shader, entry, bindings: &[_], workgroups| {
+        delta.dispatch(rec, Kernel::new(shader, entry), true, bindings, workgroups);
+    };
+    let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4), past, history];
+    run("delta/mix", "forward", &bindings, grid(delta.tokens * delta.heads()));
+    let values = delta.tokens.min(3) * delta.heads() * delta.head_size;
+    run("delta/mix", "keep", &[qkv.bind(2), past, history], grid(values.div_ceil(64)));
+    let bindings = [bounds, gates.bind(2), alpha.bind(3), beta.bind(4), binding(5, &frozen.gates)];
+    let threads = delta.chunks() * delta.value_heads;
+    run("delta/gates", "forward", &bindings, grid(threads.div_ceil(64)));
+    if delta.tokens == 1 {
+        let bindings = [gates.bind(2), mixed.bind(3), o.bind(7), past, state];
+        return run("delta/step", "forward", &bindings, delta.by_column());
+    }
+    let bindings = [bounds, gates.bind(2), mixed.bind(3), inverse.bind(4)];
+    run("delta/solve", "forward", &bindings, delta.by_chunk());
+    let bindings = [bounds, gates.bind(2), mixed.bind(3), inverse.bind(4), wu.bind(5)];
+    run("delta/products", "invert", &bindings, delta.by_chunk());
+    let bindings = [bounds, gates.bind(2), mixed.bind(3), wu.bind(4), states.bind(5), past, state];
+    run("delta/scan", "forward", &bindings, delta.by_column());
+    let bindings = [bounds, gates.bind(2), mixed.bind(3), wu.bind(5), states.bind(6), o.bind(7)];
+    run("delta/products", "outputs", &bindings, delta.by_chunk());
+}

@@ -1,0 +1,181 @@
+//! The gated delta net between its projections: convolution, norms and gates, and the recurrence in chunks of [`CHUNK`] tokens.
+//!
+//! A head's state `S` `[K, K]` is zero before a sample's first token; a token decays it, reads it by its key, and corrects it:
+//! `S ← e^g·S`, `S ← S + k·(β·(v − Sᵀ·k))ᵀ`, `o = Sᵀ·q`. In a chunk, with `D[i, j]` for what is left at token `i` of what token `j`
+//! wrote and `Γ[i]` for what is left of the state before the chunk:
+//!
+//! ```text
+//! A[i, j] = β[i]·D[i, j]·⟨k[i], k[j]⟩ for j < i      P[i, j] = D[i, j]·⟨q[i], k[j]⟩ for j <= i
+//! W = (I + A)⁻¹·β·Γ·K      U = (I + A)⁻¹·β·V − W·S      O = Γ·Q·S + P·U      S' = Γ[last]·S + Σ D[last, j]·k[j]·u[j]ᵀ
+//! ```
+//!
+//! Only `U` and `S'` wait for the chunk before. Backward is the mirror, from the states before each chunk; see
+//! [`crate::reference::delta`]. Chunks begin at multiples of their length, and samples anywhere.
+
+mod backward;
+mod carried;
+
+use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
+use crate::ops::Rows;
+
+pub use backward::{Gradients, backward};
+pub use carried::{Carried, forward as forward_carried};
+
+/// Tokens of a chunk.
+pub const CHUNK: usize = 64;
+
+/// Twin of `Params` in shaders/common/delta.wgsl.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    tokens: u32,
+    key_heads: u32,
+    value_heads: u32,
+    eps: f32,
+    scale: f32,
+}
+
+/// The frozen parameters of a layer.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    /// Weights of the convolution `[C, 4]`.
+    taps: wgpu::Buffer,
+    /// `a` and `dt` `[Hv, 2]`.
+    gates: wgpu::Buffer,
+}
+
+impl Frozen {
+    /// Uploads the convolution `[C, 4]`, `a = −exp(A_log)` `[Hv]` and `dt` `[Hv]`.
+    pub fn new(gpu: &Gpu, taps: &[f32], a: &[f32], dt: &[f32]) -> Result<Frozen, GpuError> {
+        let gates: Vec<[f32; 2]> = a.iter().zip(dt).map(|(a, dt)| [*a, *dt]).collect();
+        Ok(Frozen { taps: gpu.upload("convolution", taps)?, gates: gpu.upload("gates", &gates)? })
+    }
+}
+
+/// The shape of a layer's delta net, and the micro-batch.
+#[derive(Clone, Copy)]
+pub struct Delta<'a> {
+    /// Query and key heads `Hk`.
+    pub key_heads: usize,
+    /// Value heads `Hv`, each of which reads the query and key head `h mod Hk`.
+    pub value_heads: usize,
+    /// Head size `K`, a multiple of 4 up to [`DeltaNet::LARGEST_HEAD`](crate::base::config::DeltaNet::LARGEST_HEAD).
+    pub head_size: usize,
+    /// ε of the l2 norm.
+    pub eps: f32,
+    /// Parameters of the layer.
+    pub frozen: &'a Frozen,
+    /// First token of each token's sample, and the token behind its last `[T, 2]`.
+    pub bounds: &'a wgpu::Buffer,
+    /// Tokens `T`.
+    pub tokens: usize,
+}
+
+/// Inputs of [`forward`], and what it leaves for [`backward()`].
+#[derive(Clone, Copy)]
+pub struct Saved<'a> {
+    /// Input: queries, keys and values before the convolution `[T, C]`.
+    pub qkv: &'a Rows,
+    /// Input: `alpha` `[T, Hv]`.
+    pub alpha: &'a Rows,
+    /// Input: `beta` `[T, Hv]`.
+    pub beta: &'a Rows,
+    /// Queries, keys and values behind the convolution `[T, C]`.
+    pub mixed: &'a Rows,
+    /// Sums of the decays' logarithms, and rates `[T, 2, Hv]`: see [`gates_width`].
+    pub gates: &'a Rows,
+    /// `(I + A)⁻¹` `[T, Hv, 64]`.
+    pub inverse: &'a Rows,
+    /// `W` and `U` `[T, 2, Hv, K]`.
+    pub wu: &'a Rows,
+    /// States before each chunk `[N, Hv, K, K]`.
+    pub states: &'a Rows,
+}
+
+/// Columns of [`Saved::gates`].
+pub fn gates_width(value_heads: usize) -> usize {
+    2 * value_heads.next_multiple_of(4)
+}
+
+/// Sizes of the shaders for heads of size `size`, with or without a state from earlier tokens.
+pub fn sizes(size: usize, carried: bool) -> [(&'static str, u32); 4] {
+    let groups = 256 / (size / 4);
+    let items = 16usize.div_ceil(groups) as u32;
+    [("SIZE", size as u32), ("STATE", 4 * size as u32), ("ITEMS", items), ("CARRIED", u32::from(carried))]
+}
+
+/// `o` `[T, Hv, K]`, the output of the recurrence.
+pub fn forward(rec: &mut Recorder, delta: &Delta, saved: &Saved, o: &Rows) {
+    let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states } = *saved;
+    let frozen = delta.frozen;
+    let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4)];
+    delta.run(rec, "delta/mix", "forward", &bindings, grid(delta.tokens * delta.heads()));
+    let bindings = [gates.bind(2), alpha.bind(3), beta.bind(4), binding(5, &frozen.gates)];
+    let threads = delta.chunks() * delta.value_heads;
+    delta.run(rec, "delta/gates", "forward", &bindings, grid(threads.div_ceil(64)));
+    let bindings = [gates.bind(2), mixed.bind(3), inverse.bind(4)];
+    delta.run(rec, "delta/solve", "forward", &bindings, delta.by_chunk());
+    let bindings = [gates.bind(2), mixed.bind(3), inverse.bind(4), wu.bind(5)];
+    delta.run(rec, "delta/products", "invert", &bindings, delta.by_chunk());
+    let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), states.bind(5)];
+    delta.run(rec, "delta/scan", "forward", &bindings, delta.by_column());
+    let bindings = [gates.bind(2), mixed.bind(3), wu.bind(5), states.bind(6), o.bind(7)];
+    delta.run(rec, "delta/products", "outputs", &bindings, delta.by_chunk());
+}
+
+impl Delta<'_> {
+    /// Heads of queries, keys and values.
+    fn heads(&self) -> usize {
+        2 * self.key_heads + self.value_heads
+    }
+
+    fn chunks(&self) -> usize {
+        self.tokens.div_ceil(CHUNK)
+    }
+
+    /// One workgroup per chunk and value head.
+    fn by_chunk(&self) -> [u32; 3] {
+        [self.chunks() as u32, self.value_heads as u32, 1]
+    }
+
+    /// One workgroup per value head and 16 columns of its state.
+    fn by_column(&self) -> [u32; 3] {
+        [self.value_heads as u32, self.head_size.div_ceil(16) as u32, 1]
+    }
+
+    /// Runs a kernel that reads the bounds at binding 1.
+    fn run(
+        &self,
+        rec: &mut Recorder,
+        shader: &'static str,
+        entry: &'static str,
+        bindings: &[Binding],
+        workgroups: [u32; 3],
+    ) {
+        let bindings = [&[binding(1, self.bounds)], bindings].concat();
+        self.dispatch(rec, Kernel::new(shader, entry), false, &bindings, workgroups);
+    }
+
+    fn dispatch(
+        &self,
+        rec: &mut Recorder,
+        kernel: Kernel,
+        carried: bool,
+        bindings: &[Binding],
+        workgroups: [u32; 3],
+    ) {
+        let params = Params {
+            tokens: self.tokens as u32,
+            key_heads: self.key_heads as u32,
+            value_heads: self.value_heads as u32,
+            eps: self.eps,
+            scale: (self.head_size as f64).powf(-0.5) as f32,
+        };
+        let kernel = kernel.with_sizes(sizes(self.head_size, carried));
+        rec.dispatch(kernel, &params, bindings, workgroups);
+    }
+}
+
+fn binding(index: u32, buffer: &wgpu::Buffer) -> Binding<'_> {
+    Binding { index, buffer, range: None }
+}

@@ -1,0 +1,129 @@
+//! Answers that a model generates to questions of the validation data, for `eval.metrics`.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use regex::Regex;
+
+use super::{Data, DriveError, OpenBase, RunError};
+use crate::adapter::lora::Adapter;
+use crate::data::batch::Sample;
+use crate::data::dataset::{Notice, What};
+use crate::gpu::Gpu;
+use crate::model::Model;
+use crate::model::decode::{Lengths, Workspace};
+use crate::recipe::{Eval, Metric, Recipe};
+use crate::talk::generate::{CHUNK, Generator, Options};
+use crate::talk::metrics::{Question, json};
+use crate::talk::sampling::Sampling;
+
+/// The questions of `eval.metrics`: the last answers of at most `eval.metric_samples` validation samples, spread evenly. The
+/// notice is about answers that are too long.
+///
+/// Fails if there are no validation samples, or if their answers do not suit the metrics.
+pub fn questions(
+    recipe: &Recipe,
+    base: &OpenBase,
+    data: &Data,
+) -> Result<(Vec<Question>, Option<Notice>), RunError> {
+    let eval = &recipe.eval;
+    if eval.metrics.is_empty() {
+        return Ok((Vec::new(), None));
+    }
+    let good: Vec<&Sample> = data.validation.iter().filter(|s| !s.side.is_bad()).collect();
+    let total = good.len();
+    if total == 0 {
+        return Err(conflict(
+            "eval.metrics needs validation samples: set data.valid or data.val_size, or remove it",
+        ));
+    }
+    let count = total.min(eval.metric_samples.unwrap_or(usize::MAX));
+    let mut questions = Vec::new();
+    for sample in (0..count).map(|i| good[i * total / count]) {
+        let Some(question) = Question::of(sample, &base.tokenizer) else {
+            return Err(conflict(format!(
+                "eval.metrics needs samples with questions and answers, but {} is all loss tokens; remove eval.metrics, or \
+                 set data.train_on = \"assistant\" where the samples are conversations",
+                sample.origin
+            )));
+        };
+        if eval.metrics.contains(&Metric::Json) && json(&question.reference).is_none() {
+            return Err(conflict(format!(
+                "eval.metrics has \"json\", but the answer of {} is not JSON: {:?}; remove \"json\", or correct the samples",
+                sample.origin, question.reference
+            )));
+        }
+        questions.push(question);
+    }
+    let context = base.base.config().context_length;
+    let longest = with_answer(recipe, &questions);
+    if longest > context {
+        return Err(conflict(format!(
+            "the longest question of eval.metrics needs {longest} tokens with its answer, but {} has a context of {context}; \
+             lower eval.max_new_tokens, or data.max_seq_len",
+            base.base.name()
+        )));
+    }
+    let long = questions.iter().map(|q| q.tokens).filter(|&tokens| tokens > eval.max_new_tokens);
+    let notice = long.clone().max().map(|longest| Notice {
+        place: "eval.metrics".into(),
+        what: What::LongAnswers {
+            count: long.count(),
+            total: count,
+            longest,
+            max_new_tokens: eval.max_new_tokens,
+        },
+    });
+    Ok((questions, notice))
+}
+
+fn conflict(message: impl Into<String>) -> RunError {
+    RunError::Conflict(message.into())
+}
+
+/// Tokens of the longest question with its answer.
+pub fn with_answer(recipe: &Recipe, questions: &[Question]) -> usize {
+    questions.iter().map(|q| q.prompt.len() + recipe.eval.max_new_tokens).max().unwrap_or(0)
+}
+
+/// Mean of each metric of `eval` over `answers` to `questions`, in their order.
+pub fn scores(eval: &Eval, questions: &[Question], answers: &[String]) -> BTreeMap<Metric, f64> {
+    let pattern = eval.regex.as_deref().map(|p| Regex::new(p).expect("checked with the recipe"));
+    let mean = |&metric: &Metric| {
+        let each = questions.iter().zip(answers);
+        let sum: f64 = each.map(|(q, answer)| metric.score(answer, &q.reference, pattern.as_ref())).sum();
+        (metric, sum / answers.len().max(1) as f64)
+    };
+    eval.metrics.iter().map(mean).collect()
+}
+
+/// Generates a greedy answer of at most `max_new_tokens` tokens to each prompt, independently of the others. `before` gets the
+/// number of answers so far, and returns false to stop; the result is then `None`.
+pub async fn generate<E: From<DriveError>>(
+    gpu: &Gpu,
+    model: &Model<'_>,
+    base: &OpenBase,
+    adapter: &Adapter,
+    prompts: &[&[u32]],
+    max_new_tokens: usize,
+    mut before: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<Option<Vec<String>>, E> {
+    let Some(longest) = prompts.iter().map(|prompt| prompt.len()).max() else { return Ok(Some(Vec::new())) };
+    let lengths = Lengths { context: longest + max_new_tokens, chunk: CHUNK };
+    let workspace = Workspace::stream(gpu, model, lengths, adapter.rank).await;
+    let workspace = workspace.map_err(DriveError::from)?;
+    let mut generator =
+        Generator::new(&workspace, &base.tokenizer, Some(adapter)).map_err(DriveError::from)?;
+    let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new() };
+    let mut answers = Vec::new();
+    for prompt in prompts {
+        if !before(answers.len())? {
+            return Ok(None);
+        }
+        // Not even by rounding may an answer depend on what is cached.
+        generator.reset();
+        let reply = generator.reply(prompt, &options, |_| ControlFlow::Continue(())).await;
+        answers.push(reply.map_err(DriveError::from)?.text);
+    }
+    Ok(Some(answers))
+}

@@ -1,0 +1,158 @@
+//! A recipe that fits a base and samples.
+
+mod fit;
+
+use std::collections::BTreeSet;
+
+pub use fit::Fit;
+
+use super::OpenBase;
+use crate::data::batch::{IGNORE, Sample};
+use crate::data::dataset;
+use crate::recipe::ObjectiveName;
+use crate::words::counted;
+
+/// Names that a recipe contains.
+pub struct Names<'a> {
+    /// The base.
+    pub base: &'a str,
+    /// The files of samples.
+    pub train: &'a [&'a str],
+    /// The output folder.
+    pub output: &'a str,
+}
+
+/// The samples and the run in one line.
+pub fn summary(fit: &Fit) -> String {
+    let [samples, tokens] = [fit.counted(), counted(fit.tokens, "token")];
+    let [longest, steps] = [counted(fit.longest, "token"), counted(fit.steps(), "step")];
+    format!("{samples} with {tokens}, the longest with {longest}; about {steps}")
+}
+
+/// The recipe as TOML, with comments. `prompts` are answered at every evaluation.
+pub fn text(fit: &Fit, names: &Names, prompts: &[String]) -> String {
+    let list = |texts: Vec<String>| format!("[{}]", texts.join(", "));
+    let train = match names.train {
+        [only] => quoted(only),
+        several => list(several.iter().map(|name| quoted(name)).collect()),
+    };
+    let prompts = list(prompts.iter().map(|prompt| quoted(prompt)).collect());
+    let mut lines =
+        vec![("model.base", quoted(names.base), String::new()), ("data.train", train, String::new())];
+    lines.extend(settings(fit));
+    lines.extend([
+        ("eval.samples", prompts, "prompts that are answered at every evaluation".into()),
+        ("output.dir", quoted(names.output), String::new()),
+        ("output.export", "[\"peft\"]".into(), "or \"gguf-lora\" (llama.cpp, LM Studio), \"mlx\", …".into()),
+    ]);
+    let mut text = String::new();
+    for section in ["model", "lora", "data", "train", "eval", "output"] {
+        text += &format!("\n[{section}]\n");
+        for (key, value, comment) in &lines {
+            let Some(key) = key.strip_prefix(section).and_then(|key| key.strip_prefix('.')) else {
+                continue;
+            };
+            let line = format!("{key} = {value}");
+            text +=
+                &if comment.is_empty() { format!("{line}\n") } else { format!("{line:<35} # {comment}\n") };
+        }
+    }
+    text
+}
+
+/// Keys with their values and comments that follow from the samples.
+fn settings(fit: &Fit) -> Vec<(&'static str, String, String)> {
+    let (overlong, overlong_comment) = match fit.overlong {
+        0 => ("error", "no sample is longer; \"drop\" or \"truncate\" would accept longer ones".to_string()),
+        n if fit.mostly_too_long() => (
+            "truncate",
+            format!("cuts off the ends of longer ones ({}); \"drop\" would skip them", counted(n, "sample")),
+        ),
+        n => (
+            "drop",
+            format!("skips longer ones ({}); \"truncate\" would cut off their ends", counted(n, "sample")),
+        ),
+    };
+    let rate_comment = match fit.tiny {
+        _ if !fit.objective.is_sft() => "a tenth of the rate for examples, or lower",
+        true => "high, as suits a model as small as tiny",
+        false => "usual: 2e-4 for up to 1 000 steps, 1e-4 for more, less for very large bases",
+    };
+    let loss_comment =
+        "which tokens are loss tokens; or \"answers\" (no reasoning), \"last_assistant\", \"all\"";
+    let eval_steps = (fit.steps() / 10).max(1).to_string();
+    let mut settings = vec![
+        ("lora.rank", "16".into(), "higher: more capacity, memory and time".into()),
+        (
+            "data.val_size",
+            fit.val_size.into(),
+            "held out for validation: a fraction, or a number of samples".into(),
+        ),
+        (
+            "data.max_seq_len",
+            fit.max_seq_len.to_string(),
+            "maximum tokens per row; samples are packed into rows".into(),
+        ),
+        ("data.overlong", quoted(overlong), overlong_comment),
+        (
+            "train.epochs",
+            fit.epochs.to_string(),
+            format!("passes over the samples: about {} steps in all", fit.steps()),
+        ),
+        ("train.gradient_accumulation_steps", fit.accumulation.to_string(), "rows per step".into()),
+        ("train.learning_rate", fit.learning_rate.into(), rate_comment.into()),
+        ("eval.steps", eval_steps, "steps between evaluations; the best adapter is kept".into()),
+    ];
+    if fit.objective.is_sft() {
+        settings.insert(2, ("data.train_on", quoted("assistant"), loss_comment.into()));
+    } else {
+        let name = quoted(fit.objective.name());
+        settings.push(("train.objective", name, "docs/preference.md describes the objectives".into()));
+        settings.push((
+            "train.beta",
+            "0.1".into(),
+            "higher: stays closer to the adapter at the start".into(),
+        ));
+    }
+    if fit.objective == ObjectiveName::Dpo {
+        let comment = "keeps the chosen answers likely, not only likelier than the rejected ones";
+        settings.push(("train.sft_weight", "0.5".into(), comment.into()));
+    }
+    settings
+}
+
+/// Longest question to suggest as a prompt, in characters.
+const LONGEST_QUESTION: usize = 200;
+
+/// Number of questions to suggest as prompts.
+const QUESTIONS: usize = 3;
+
+/// Default of `train.seed`, with which the validation samples are drawn.
+const SEED: u64 = 42;
+
+/// Prompts to suggest: the first questions of the validation samples, or of all samples if they are not split.
+pub fn questions(samples: &[Sample], fit: &Fit, frozen: &OpenBase) -> Vec<String> {
+    let val_size = fit.val_size.parse::<f64>().unwrap_or(0.0);
+    let split = dataset::split(samples.to_vec(), val_size, SEED);
+    let held_out = split.as_ref().map_or(samples, |split| &split.validation);
+    let mut known = BTreeSet::new();
+    let questions = held_out.iter().filter_map(|sample| question(sample, frozen));
+    questions.filter(|question| known.insert(question.clone())).take(QUESTIONS).collect()
+}
+
+/// The question of a sample with one turn: its text before the first loss token, without what the chat template puts around.
+fn question(sample: &Sample, frozen: &OpenBase) -> Option<String> {
+    let first = sample.labels.iter().skip(1).position(|&label| label != IGNORE)? + 1;
+    let text = frozen.tokenizer.decode(&sample.ids[..first]);
+    let around = frozen.tokenizer.decode(&frozen.prompt("§").ok()?);
+    let (before, after) = around.split_once('§')?;
+    let question = text.strip_prefix(before)?.strip_suffix(after)?.trim();
+    let one_turn = !question.contains(after.trim());
+    (one_turn && !question.is_empty() && question.chars().count() <= LONGEST_QUESTION)
+        .then(|| question.to_owned())
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
+}

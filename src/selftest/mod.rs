@@ -1,0 +1,105 @@
+//! The self-test of a device: does it compute what it should?
+//!
+//! Every operation runs on small, odd sizes and is compared with f64; two small models train some steps beside the f64 reference;
+//! memory is copied and compared. Outputs hold a poison before, so that a driver that reports success and writes nothing is seen.
+//!
+//! [`usable`] is the short form for the first use of a device, [`ops::CHECKS`], [`model::Golden`], [`memory::copy`] and
+//! [`speed::measure`] are the parts of the long one.
+
+mod bench;
+pub mod memory;
+pub mod model;
+pub mod ops;
+pub mod speed;
+
+use bench::Bench;
+use model::Golden;
+use ops::{CHECKS, Check};
+
+use crate::gpu::{Gpu, GpuError, Kernels};
+
+/// Bytes that the short form copies.
+const SHORT_COPY: usize = 1 << 20;
+/// Checks of the short form, beside a model that runs most other operations.
+const SHORT: [(&str, &str); 3] =
+    [("linear", "products"), ("adamw", "AdamW, clipping, norms"), ("attention", "forward and backward")];
+
+/// Runs one check on the kernels of `gpu`; returns the largest error as a share of what is allowed.
+///
+/// # Errors
+/// The fault in words.
+pub async fn run(gpu: &Gpu, check: &Check) -> Result<f64, String> {
+    let mut bench = Bench::new(gpu);
+    (check.run)(&mut bench).map_err(|error| error.to_string())?;
+    bench.verdict().await
+}
+
+/// Compiles the kernels of `checks` in parallel.
+///
+/// # Errors
+/// The device's error.
+pub fn compile<'c>(gpu: &Gpu, checks: impl Iterator<Item = &'c Check>) -> Result<(), GpuError> {
+    let mut bench = Bench::ahead(gpu);
+    for check in checks {
+        (check.run)(&mut bench)?;
+    }
+    bench.compile()
+}
+
+/// Kernels that compute wrongly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failed {
+    /// The kernels.
+    pub kernels: Kernels,
+    /// The wrong result, on one line.
+    pub reason: String,
+}
+
+/// The result of the short form.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usable {
+    /// The fastest kernels that compute right; `None` if even the plainest do not.
+    pub kernels: Option<Kernels>,
+    /// Faster ones that do not.
+    pub failed: Vec<Failed>,
+}
+
+/// Finds the fastest kernels of the device that compute right, in about a second.
+///
+/// # Errors
+/// [`GpuError::Lost`] where the device is lost.
+pub async fn usable(gpu: &Gpu) -> Result<Usable, GpuError> {
+    let golden = Golden::small();
+    let mut failed = Vec::new();
+    for kernels in gpu.all_kernels() {
+        let gpu = &gpu.with_kernels(kernels);
+        let outcome = short(gpu, &golden).await;
+        // A driver that cannot compile some kernels can still run others.
+        let reported = gpu.take_reported();
+        gpu.check()?;
+        match reported.map_or(outcome, Err) {
+            Ok(()) => return Ok(Usable { kernels: Some(kernels), failed }),
+            Err(reason) => {
+                let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+                failed.push(Failed { kernels, reason });
+            }
+        }
+    }
+    Ok(Usable { kernels: None, failed })
+}
+
+/// A software renderer compiles slowly, and has no driver for a GPU that could be wrong: it runs the first two checks only.
+async fn short(gpu: &Gpu, golden: &Golden) -> Result<(), String> {
+    let wanted = if gpu.is_software() { &SHORT[..2] } else { &SHORT };
+    let checks =
+        || CHECKS.iter().filter(|check| check.is_for(gpu) && wanted.contains(&(check.op, check.name)));
+    compile(gpu, checks()).map_err(|error| error.to_string())?;
+    memory::copy(gpu, SHORT_COPY).await.map_err(|reason| format!("a copy of memory: {reason}"))?;
+    if !gpu.is_software() {
+        golden.check(gpu, 1).await.map_err(|reason| format!("a small model: {reason}"))?;
+    }
+    for check in checks() {
+        run(gpu, check).await.map_err(|reason| format!("{}: {reason}", check.op))?;
+    }
+    Ok(())
+}

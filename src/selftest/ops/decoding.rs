@@ -1,0 +1,218 @@
+//! The operations between the products of decoding: heads, ends of blocks, gates, per-layer inputs, the likeliest token.
+
+use super::elementwise::{EPS, norm};
+use super::products::columns;
+use crate::base::config::Activation;
+use crate::base::formats::GgmlType;
+use crate::gpu::GpuError;
+use crate::ops::argmax::Argmax;
+use crate::ops::cached_heads::{Cache, Heads};
+use crate::ops::matvec::{self, Down, Gated};
+use crate::ops::rms_norm::Norm;
+use crate::ops::rope::Table;
+use crate::ops::{Up, block_end, cached_gated, cached_heads, per_layer};
+use crate::reference::{gated, linear, rms_norm, rope};
+use crate::selftest::bench::{Bench, F32, plus, values, wide};
+
+/// Rank of the adapters.
+const RANK: usize = 8;
+
+/// `B` of several matrices, transposed, and `z` of every row.
+struct Adapter {
+    b: Vec<Vec<f32>>,
+    z: Vec<f32>,
+    buffer: wgpu::Buffer,
+    offsets: Vec<usize>,
+}
+
+impl Adapter {
+    fn new(bench: &Bench, outputs: &[usize], rows: usize) -> Result<Adapter, GpuError> {
+        let b: Vec<Vec<f32>> = (50..).zip(outputs).map(|(seed, n)| values(seed, n * RANK)).collect();
+        let (mut all, mut offsets) = (Vec::new(), Vec::new());
+        for b in &b {
+            offsets.push(all.len());
+            all.extend((0..RANK).flat_map(|r| b.chunks(RANK).map(move |row| row[r])));
+            all.resize((all.len() + 1).next_multiple_of(64), f32::NAN);
+        }
+        let buffer = bench.gpu.upload("self-test", &all)?;
+        Ok(Adapter { z: values(60, rows * outputs.len() * RANK), b, buffer, offsets })
+    }
+
+    fn width(&self) -> usize {
+        self.b.len() * RANK
+    }
+
+    fn up(&self, z_offset: usize) -> Up<'_> {
+        Up { b: &self.buffer, offsets: &self.offsets, rank: RANK, z_offset }
+    }
+
+    /// `product + B·z` of matrix `i`.
+    fn added(&self, product: &[f64], i: usize) -> Vec<f64> {
+        let z: Vec<f64> = part(&wide(&self.z), self.width(), i * RANK, RANK);
+        plus(product, 1.0, &linear::forward(&z, &wide(&self.b[i]), RANK))
+    }
+
+    /// Rows of products with `z` beside them.
+    fn beside(&self, products: &[f32], width: usize) -> Vec<f32> {
+        let rows = products.chunks(width).zip(self.z.chunks(self.width()));
+        rows.flat_map(|(products, z)| [products, z].concat()).collect()
+    }
+}
+
+/// Columns `from..from + count` of every row.
+fn part(rows: &[f64], width: usize, from: usize, count: usize) -> Vec<f64> {
+    rows.chunks(width).flat_map(|row| &row[from..from + count]).copied().collect()
+}
+
+/// Queries normed and turned in place, keys and values into the cache.
+pub fn heads(b: &mut Bench) -> Result<(), GpuError> {
+    let (heads, kv_heads, size, past, rows) = (4, 2, 36, 5, 3);
+    let (queries, keys, ring) = (heads * size, kv_heads * size, rows + 6);
+    let width = queries + 2 * keys;
+    let raw = values(1, rows * width);
+    let adapter = Adapter::new(b, &[queries, keys, keys], rows)?;
+    let (q_weight, k_weight) = (values(2, size), values(3, size));
+    let frequencies: Vec<f64> = (0..size / 2).map(|i| 1.0 / (1.0 + i as f64)).collect();
+    let positions: Vec<u32> = (past as u32..(past + rows) as u32).collect();
+    let member =
+        |i: usize, from: usize, count: usize| adapter.added(&part(&wide(&raw), width, from, count), i);
+    let normed = |x: &[f64], weight: Option<&[f32]>| {
+        rms_norm::forward(x, weight.map(wide).as_deref(), size, f64::from(EPS))
+    };
+    let turned = |x: &[f64], weight: &[f32], heads: usize| {
+        rope::forward(&normed(x, Some(weight)), &positions, &frequencies, heads)
+    };
+    let q = turned(&member(0, 0, queries), &q_weight, heads);
+    let k = turned(&member(1, queries, keys), &k_weight, kv_heads);
+    let v = normed(&member(2, queries + keys, keys), None);
+
+    let products = b.in_out(width + adapter.width(), &adapter.beside(&raw, width))?;
+    let (q_norm, k_norm) = (norm(b, &q_weight)?, norm(b, &k_weight)?);
+    let table = Table::new(b.gpu, &frequencies, 1.0, past + rows)?;
+    let v_norm = Norm::new(b.gpu, "self-test", None, size, EPS)?;
+    let stored = b.output(2 * keys, ring)?;
+    let cache = Cache { buffer: stored.rows().buffer.clone(), ring };
+    let before = b.gpu.upload("self-test", &[past as u32])?;
+    let layer = Heads {
+        heads,
+        kv_heads,
+        head_size: size,
+        gated: false,
+        k_eq_v: false,
+        q_norm: &q_norm,
+        kv_norms: Some([&k_norm, &v_norm]),
+        cache: &cache,
+        tables: [&table, &table],
+    };
+    b.run(|rec| {
+        cached_heads::forward(rec, products.rows(), &layer, Some(&adapter.up(width)), &before, rows)
+    })?;
+    b.expect_columns("queries", &products, 0, queries, q, F32);
+    let written: Vec<usize> = (past..past + rows).map(|t| t % ring).collect();
+    let mut order: Vec<usize> = (0..rows).collect();
+    order.sort_by_key(|t| written[*t]);
+    let row = |t: usize| [&k[t * keys..][..keys], &v[t * keys..][..keys]].concat();
+    b.expect_rows(
+        "cache",
+        &stored,
+        |row| written.contains(&row),
+        order.into_iter().flat_map(row).collect(),
+        F32,
+    );
+    Ok(())
+}
+
+/// The residual stream at the end of a block, and the next norm.
+pub fn block_ends(b: &mut Bench) -> Result<(), GpuError> {
+    for (width, rows) in [(252, 3), (1028, 1)] {
+        let (y, stream) = (values(1, rows * width), values(2, rows * width));
+        let (weight, next_weight) = (values(3, width), values(4, width));
+        let adapter = Adapter::new(b, &[width], rows)?;
+        let normed = |x: &[f64], w: &[f32]| rms_norm::forward(x, Some(&wide(w)), width, f64::from(EPS));
+        let product = adapter.added(&wide(&y), 0);
+        let sum = plus(&wide(&stream), 1.0, &normed(&product, &weight));
+        let sum: Vec<f64> = sum.iter().map(|x| 1.25 * x).collect();
+        let next_expected = normed(&sum, &next_weight);
+        let y = b.input(width + RANK, &adapter.beside(&y, width))?;
+        let (stream, next) = (b.in_out(width, &stream)?, b.output(width, rows)?);
+        let (first, second) = (norm(b, &weight)?, norm(b, &next_weight)?);
+        b.run(|rec| {
+            let up = adapter.up(width);
+            let (to, then, from) = (stream.rows(), next.rows(), y.rows());
+            block_end::forward(rec, to, then, from, Some(&up), &first, Some(&second), 1.25, rows);
+        })?;
+        b.expect(format!("stream of {width}"), &stream, sum, F32);
+        b.expect(format!("next norm of {width}"), &next, next_expected, F32);
+    }
+    Ok(())
+}
+
+/// Gate and up in one row of products, with both adapters.
+pub fn gates(b: &mut Bench) -> Result<(), GpuError> {
+    let (width, rows) = (100, 3);
+    for activation in Activation::ALL {
+        let products = values(1, rows * 2 * width);
+        let adapter = Adapter::new(b, &[width, width], rows)?;
+        let of = |i: usize| adapter.added(&part(&wide(&products), 2 * width, i * width, width), i);
+        let expected = gated::forward(&of(0), &of(1), activation);
+        let products = b.input(2 * width + adapter.width(), &adapter.beside(&products, 2 * width))?;
+        let y = b.output(width, rows)?;
+        b.run(|rec| {
+            let up = adapter.up(2 * width);
+            let from = products.rows().from(width);
+            cached_gated::forward(rec, y.rows(), products.rows(), from, Some(&up), activation, rows);
+        })?;
+        b.expect(format!("{activation:?}"), &y, expected, F32);
+    }
+    Ok(())
+}
+
+/// A product whose workgroups compute its gated input.
+pub fn gated_products(b: &mut Bench) -> Result<(), GpuError> {
+    let (width, rows, n, activation) = (256, 2, 67, Activation::Gelu);
+    let (gate, up, a) = (values(1, rows * width), values(2, rows * width), values(3, RANK * width));
+    let adapter = Adapter::new(b, &[width], rows)?;
+    let x = gated::forward(&adapter.added(&wide(&gate), 0), &wide(&up), activation);
+    let (weight, w) = b.weight(GgmlType::Q4_K, n, width)?;
+    let (y_expected, z_expected) = (linear::forward(&x, &w, width), linear::forward(&x, &wide(&a), width));
+    let (gate, up) = (b.input(width + RANK, &adapter.beside(&gate, width))?, b.input(width, &up)?);
+    let (a, y) = (b.param(width, &a)?, b.output(72 + RANK, rows)?);
+    b.run(|rec| {
+        let adapter = Some(adapter.up(width));
+        let x = Gated { gate: gate.rows(), up: up.rows().all(), adapter, activation };
+        let down = Down { a: &a, z_offset: 72 };
+        matvec::forward_gated(rec, y.view(), &x, &weight, Some(&down), rows);
+    })?;
+    b.expect_columns("y", &y, 0, n, y_expected, F32);
+    b.expect_columns("z", &y, 72, RANK, z_expected, F32);
+    Ok(())
+}
+
+/// Per-layer inputs: a norm beside rows of a table.
+pub fn per_layer_inputs(b: &mut Bench) -> Result<(), GpuError> {
+    for ty in [GgmlType::BF16, GgmlType::Q5_0, GgmlType::Q6_K] {
+        let (rows, width) = (3, columns(ty));
+        let cols = 2 * width;
+        let (table, truth) = b.weight(ty, rows, cols)?;
+        let (x, weight) = (values(1, rows * cols), values(2, width));
+        let normed = rms_norm::forward(&wide(&x), Some(&wide(&weight)), width, f64::from(EPS));
+        let sums = plus(&normed, (width as f64).sqrt(), &truth);
+        let expected = sums.iter().map(|x| x / 2f64.sqrt()).collect();
+        let (block, weight) = (b.in_out(cols, &x)?, norm(b, &weight)?);
+        b.run(|rec| per_layer::forward(rec, block.rows(), &table, &weight))?;
+        b.expect(ty.name(), &block, expected, F32);
+    }
+    Ok(())
+}
+
+/// The first of the largest values, in the last workgroup.
+pub fn likeliest(b: &mut Bench) -> Result<(), GpuError> {
+    let count = 5003;
+    let mut row = values(1, count);
+    row[7] = f32::NAN;
+    [4999, count - 1].into_iter().for_each(|at| row[at] = 2.0);
+    let (block, argmax) = (b.input(count, &row)?, Argmax::new(b.gpu)?);
+    b.run(|rec| argmax.forward(rec, block.rows(), count))?;
+    b.expect_bits("index and value", &argmax.result, [4999, 2f32.to_bits()]);
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Operations beside products on matrices of 16×16, which read or write f16 tiles, and those products.
+
+use super::elementwise::{EPS, norm};
+use super::products::columns;
+use super::training::{SOFTCAP, targets};
+use crate::base::config::Activation;
+use crate::base::formats::GgmlType;
+use crate::gpu::GpuError;
+use crate::ops::act::Act;
+use crate::ops::cross_entropy::{Chunk, coop16 as cross_entropy};
+use crate::ops::gated::coop16 as gated;
+use crate::ops::heads::{coop16 as heads, coop16_backward as heads_backward};
+use crate::ops::linear::coop16::{self as linear, LowRank};
+use crate::ops::lora::coop16 as lora;
+use crate::ops::norm_add::coop16::{self as norm_add, Then};
+use crate::ops::pack::Packed;
+use crate::ops::rms_norm::coop16 as rms_norm;
+use crate::ops::rope::Table;
+use crate::ops::row_status::Verdicts;
+use crate::reference;
+use crate::selftest::bench::{Bench, Block, F16, F32, plus, values, wide};
+
+/// Rows and columns: no multiples of 16 or 64.
+const SHAPE: (usize, usize) = (67, 132);
+/// Rank of the adapters.
+const RANK: usize = 16;
+
+fn room(b: &Bench, height: usize, width: usize) -> Result<Packed, GpuError> {
+    Packed::new(b.gpu, "self-test", height, width)
+}
+
+/// The tiles as rows of f32.
+fn unpacked(b: &Bench, packed: &Packed, width: usize, height: usize) -> Result<Block, GpuError> {
+    let y = b.output(width, height)?;
+    b.run(|rec| packed.unpack(rec, y.view(), width, height))?;
+    Ok(y)
+}
+
+fn packed(b: &Bench, x: &[f32], width: usize) -> Result<Packed, GpuError> {
+    let (rows, height) = (b.input_view(width, x)?, x.len() / width);
+    let packed = room(b, height, width)?;
+    b.run(|rec| packed.pack(rec, rows.view(), width, height))?;
+    Ok(packed)
+}
+
+/// RMSNorm and its gradient; the sum with a residual, and its norm.
+pub fn norms(b: &mut Bench) -> Result<(), GpuError> {
+    let (height, width) = SHAPE;
+    let [x, dy, base] = [1, 2, 3].map(|seed| values(seed, height * width));
+    let (w, next) = (values(4, width), values(5, width));
+    let (weight, eps) = (wide(&w), f64::from(EPS));
+    let y_expected = reference::rms_norm::forward(&wide(&x), Some(&weight), width, eps);
+    let dx_expected = reference::rms_norm::backward(&wide(&dy), &wide(&x), Some(&weight), width, eps);
+    let sum: Vec<f64> = plus(&y_expected, 1.0, &wide(&base)).iter().map(|x| 0.75 * x).collect();
+    let next_expected = reference::rms_norm::forward(&sum, Some(&wide(&next)), width, eps);
+    let (first, second) = (norm(b, &w)?, norm(b, &next)?);
+    let (x, dy, base) = (b.input(width, &x)?, b.input(width, &dy)?, b.input(width, &base)?);
+    let [y, dx, then] = [room(b, height, width)?, room(b, height, width)?, room(b, height, width)?];
+    let summed = b.output(width, height)?;
+    b.run(|rec| {
+        let act: Act = x.rows().clone().into();
+        rms_norm::forward(rec, &y, x.rows(), &first, height);
+        rms_norm::backward(rec, &dx, dy.rows(), &act, &first, height);
+        let to = (&then, Then::Norm(&second));
+        norm_add::forward(rec, Some(summed.rows()), to, &act, &first, base.rows(), 0.75, height);
+    })?;
+    b.expect("sum", &summed, sum, F32);
+    for (name, packed, expected) in
+        [("y", &y, y_expected), ("dx", &dx, dx_expected), ("norm of the sum", &then, next_expected)]
+    {
+        let rows = unpacked(b, packed, width, height)?;
+        b.expect(name, &rows, expected, F16);
+    }
+    Ok(())
+}
+
+/// The gated unit and its gradients, of values beyond the range of f16.
+pub fn gates(b: &mut Bench) -> Result<(), GpuError> {
+    let (height, width) = SHAPE;
+    for (activation, size) in
+        [(Activation::Gelu, 3e3), (Activation::Silu, 1e5), (Activation::SwigluOai, 10.0)]
+    {
+        let [gate, up, dy] =
+            [1, 2, 3].map(|seed| values(seed, height * width).iter().map(|x| size * x).collect::<Vec<_>>());
+        let y_expected = reference::gated::forward(&wide(&gate), &wide(&up), activation);
+        let (dgate_expected, dup_expected) =
+            reference::gated::backward(&wide(&dy), &wide(&gate), &wide(&up), activation);
+        let (gate, up, dy) = (b.input(width, &gate)?, b.input(width, &up)?, b.input(width, &dy)?);
+        let [y, dgate, dup] = [room(b, height, width)?, room(b, height, width)?, room(b, height, width)?];
+        b.run(|rec| {
+            gated::forward(rec, &y, gate.rows(), up.rows(), activation, height);
+            gated::backward(rec, [&dgate, &dup], dy.rows(), gate.rows(), up.rows(), activation, height);
+        })?;
+        for (name, packed, expected) in
+            [("y", &y, y_expected), ("dgate", &dgate, dgate_expected), ("dup", &dup, dup_expected)]
+        {
+            let rows = unpacked(b, packed, width, height)?;
+            b.expect(format!("{activation:?}: {name}"), &rows, expected, F16);
+        }
+    }
+    Ok(())
+}
+
+/// Norm and rotary embedding of heads, and back.
+pub fn heads_both_ways(b: &mut Bench) -> Result<(), GpuError> {
+    let (tokens, count, size) = (67, 3, 32);
+    let width = count * size;
+    let (x, dy, w) = (values(1, tokens * width), values(2, tokens * width), values(3, size));
+    let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
+    let frequencies: Vec<f64> = (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
+    let (weight, eps) = (wide(&w), f64::from(EPS));
+    let normed = reference::rms_norm::forward(&wide(&x), Some(&weight), size, eps);
+    let turned = reference::rope::forward(&normed, &positions, &frequencies, count);
+    let straight = reference::rope::backward(&wide(&dy), &positions, &frequencies, count);
+    let dx_expected = reference::rms_norm::backward(&straight, &wide(&x), Some(&weight), size, eps);
+    let (norm, table) = (norm(b, &w)?, Table::new(b.gpu, &frequencies, 1.0, 13)?);
+    let positions = b.gpu.upload("self-test", &positions)?;
+    let (x, dy) = (b.input(width, &x)?, b.input(width, &dy)?);
+    let (y, dx) = (room(b, tokens, width)?, room(b, tokens, width)?);
+    let turn = Some((&positions, &table));
+    b.run(|rec| {
+        heads::forward(rec, &y, x.rows(), &norm, turn, count, tokens);
+        heads_backward::backward(rec, &dx, dy.rows(), x.rows(), &norm, turn, count, tokens);
+    })?;
+    // Forward writes no factors, because the scale is the norm's.
+    b.gpu.write(y.bind_factors(0).buffer, &vec![1f32; tokens]);
+    let (y, dx) = (unpacked(b, &y, width, tokens)?, unpacked(b, &dx, width, tokens)?);
+    b.expect("heads", &y, turned.iter().map(|x| f64::from(norm.scale) * x).collect(), F16);
+    b.expect("gradients of heads", &dx, dx_expected, F16);
+    Ok(())
+}
+
+/// Losses and gradients of logits.
+pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
+    let (rows, vocab) = (7, 1004);
+    let logits: Vec<f32> = values(1, rows * vocab).iter().map(|x| 40.0 * x).collect();
+    let (ids, factors, cap) = (targets(rows, vocab), values(2, rows), Some(f64::from(SOFTCAP)));
+    let losses_expected = reference::cross_entropy::forward(&wide(&logits), &ids, cap, vocab);
+    let expected = reference::cross_entropy::backward(&wide(&factors), &wide(&logits), &ids, cap, vocab);
+    let (logits, losses) = (b.input(vocab, &logits)?, b.output(8, 1)?);
+    let (ids, factors) = (b.gpu.upload("self-test", &ids)?, b.gpu.upload("self-test", &factors)?);
+    let hidden = b.input(4, &vec![1.0; 4 * rows])?;
+    let (status, dlogits) = (b.gpu.buffer("self-test", 4 * rows as u64)?, room(b, rows, vocab)?);
+    let chunk = Chunk {
+        logits: logits.rows(),
+        rows,
+        vocab,
+        softcap: Some(SOFTCAP),
+        targets: (&ids, 0),
+        losses: (&losses.rows().buffer, 0),
+    };
+    let verdicts = Verdicts { hidden: hidden.rows(), buffer: (&status, 0) };
+    b.run(|rec| cross_entropy::backward(rec, &chunk, &verdicts, &dlogits, &factors))?;
+    b.expect_first("losses", &losses, losses_expected, F32);
+    let dlogits = unpacked(b, &dlogits, vocab, rows)?;
+    b.expect("gradients of logits", &dlogits, expected, F16);
+    Ok(())
+}
+
+/// Products with weights in Q4_K.
+pub fn q4_k(b: &mut Bench) -> Result<(), GpuError> {
+    products(b, &[GgmlType::Q4_K])
+}
+
+/// Products with weights in every format.
+pub fn every_format(b: &mut Bench) -> Result<(), GpuError> {
+    products(b, &GgmlType::SUPPORTED)
+}
+
+/// Products with weights and the adapter's term, forward and backward.
+fn products(b: &mut Bench, types: &[GgmlType]) -> Result<(), GpuError> {
+    let (tokens, n) = (67, 71);
+    for &ty in types {
+        let k = columns(ty);
+        let (weight, w) = b.weight(ty, n, k)?;
+        let (x, z, up) = (values(1, tokens * k), values(2, tokens * RANK), values(3, n * RANK));
+        let term = reference::linear::forward(&wide(&z), &wide(&up), RANK);
+        let product: Vec<f64> =
+            reference::linear::forward(&wide(&x), &w, k).iter().map(|y| 0.5 * y).collect();
+        let y_expected = plus(&product, 0.75, &term);
+        let (dy, u, down) = (values(4, tokens * n), values(5, tokens * RANK), values(6, RANK * k));
+        let before = values(7, tokens * k);
+        let product = plus(&wide(&before), -1.5, &reference::linear::backward(&wide(&dy), &w, k));
+        let dx_expected = plus(&product, 1.0, &reference::linear::backward(&wide(&u), &wide(&down), k));
+
+        let (x, dy) = (packed(b, &x, k)?, packed(b, &dy, n)?);
+        let (z, u) = (b.input_view(RANK, &z)?, b.input_view(RANK, &u)?);
+        let (thin_z, thin_u) = (room(b, tokens, RANK)?, room(b, tokens, RANK)?);
+        let (up, down) = (b.param(RANK, &up)?, b.param(k, &down)?);
+        let (y, dx) = (b.output_view(n, tokens)?, b.in_out(k, &before)?);
+        b.run(|rec| {
+            thin_z.pack_alike(rec, z.view(), RANK, tokens, &x);
+            thin_u.pack_alike(rec, u.view(), RANK, tokens, &dy);
+            let term = |z, matrix, scale| LowRank { z, z_offset: 0, matrix, first_row: 0, rank: RANK, scale };
+            let (up, down) = (term(&thin_z, &up, 0.75), term(&thin_u, &down, 1.0));
+            linear::forward(rec, y.view(), &x, &weight, 0.5, Some(&up), tokens);
+            linear::backward(rec, dx.view(), &dy, &weight, -1.5, Some(&down), tokens, true);
+        })?;
+        b.expect(format!("{}: x·Wᵀ", ty.name()), &y, y_expected, F16);
+        b.expect(format!("{}: dy·W", ty.name()), &dx, dx_expected, F16);
+    }
+    Ok(())
+}
+
+/// `z = x·Aᵀ`, `u = 0.5·dy·B`, and both gradients.
+pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
+    let (tokens, n) = (67, 132);
+    let (x, a, up) = (values(1, tokens * n), values(2, RANK * n), values(3, n * RANK));
+    let (thin, da, db) = (values(4, tokens * RANK), values(5, RANK * n), values(6, n * RANK));
+    let z_expected = reference::linear::forward(&wide(&x), &wide(&a), n);
+    let u = reference::linear::backward(&wide(&x), &wide(&up), RANK);
+    let product = reference::linear::gradient(&wide(&thin), &wide(&x), RANK, n);
+    let da_expected = plus(&wide(&da), 1.0, &product);
+    let transposed: Vec<f64> = (0..n * RANK).map(|i| product[i % RANK * n + i / RANK]).collect();
+    let db_expected = plus(&wide(&db), 0.5, &transposed);
+    let (x, thin) = (packed(b, &x, n)?, b.input_view(RANK, &thin)?);
+    let (a, up, da, db) = (b.param(n, &a)?, b.param(RANK, &up)?, b.param(n, &da)?, b.param(RANK, &db)?);
+    let (z, u_rows) = (b.output_view(RANK, tokens)?, b.output_view(RANK, tokens)?);
+    let (thin_z, thin_u) = (room(b, tokens, RANK)?, room(b, tokens, RANK)?);
+    b.run(|rec| {
+        lora::project(rec, z.view(), &x, &a, tokens, Some(&thin_z));
+        lora::project_back(rec, u_rows.view(), &x, &up, 0.5, tokens, &thin_u);
+        lora::gradient_a(rec, &da, thin.view(), &x, tokens);
+        lora::gradient_b(rec, &db, &x, thin.view(), 0.5, tokens);
+    })?;
+    b.expect("z", &z, z_expected, F16);
+    b.expect("u", &u_rows, u.iter().map(|u| 0.5 * u).collect(), F16);
+    b.expect_param("dA", &da, da_expected, F16);
+    b.expect_param("dB", &db, db_expected, F16);
+    Ok(())
+}

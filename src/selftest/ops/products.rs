@@ -1,0 +1,157 @@
+//! Products with frozen weights of every format, and with the adapter's matrices, in rows of f32.
+
+use crate::base::Tensor;
+use crate::base::formats::GgmlType;
+use crate::gpu::GpuError;
+use crate::ops::linear::tiled::{self, LowRank};
+use crate::ops::matvec::{self, Down};
+use crate::ops::{embedding, lora, random};
+use crate::reference::{embedding as embedding_reference, linear};
+use crate::selftest::bench::{Bench, F32, pcg, plus, values, wide};
+
+/// Columns of a matrix: whole blocks of the format, an odd number of them, more than one step of a sum.
+pub fn columns(ty: GgmlType) -> usize {
+    match ty.block_len() {
+        1 => 100,
+        32 => 3 * 32,
+        _ => 256,
+    }
+}
+
+/// Products with weights in Q4_K.
+pub fn q4_k(b: &mut Bench) -> Result<(), GpuError> {
+    products(b, &[GgmlType::Q4_K])
+}
+
+/// Products with weights in every format.
+pub fn every_format(b: &mut Bench) -> Result<(), GpuError> {
+    products(b, &GgmlType::SUPPORTED)
+}
+
+/// `y = 0.5·x·Wᵀ + 0.75·z·Bᵀ` and `dx += -1.5·dy·W + u·A`: more than a tile of rows, an odd number of outputs.
+fn products(b: &mut Bench, types: &[GgmlType]) -> Result<(), GpuError> {
+    let (tokens, n, rank) = (67, 71, 12);
+    let tolerance = b.operands();
+    for &ty in types {
+        let k = columns(ty);
+        let (weight, w) = b.weight(ty, n, k)?;
+        let (x, z, bs) = (values(1, tokens * k), values(2, tokens * rank), values(3, n * rank));
+        let low_rank = linear::forward(&wide(&z), &wide(&bs), rank);
+        let product: Vec<f64> = linear::forward(&wide(&x), &w, k).iter().map(|y| 0.5 * y).collect();
+        let y_expected = plus(&product, 0.75, &low_rank);
+        let (dy, u, a) = (values(4, tokens * n), values(5, tokens * rank), values(6, rank * k));
+        let before = values(7, tokens * k);
+        let product = plus(&wide(&before), -1.5, &linear::backward(&wide(&dy), &w, k));
+        let dx_expected = plus(&product, 1.0, &linear::backward(&wide(&u), &wide(&a), k));
+
+        let (x, z, bs) = (b.input_view(k, &x)?, b.input_view(rank, &z)?, b.param(rank, &bs)?);
+        let (y, dy, u) = (b.output_view(n, tokens)?, b.input_view(n, &dy)?, b.input_view(rank, &u)?);
+        let (a, dx) = (b.param(k, &a)?, b.in_out(k, &before)?);
+        b.run(|rec| {
+            let up = LowRank { z: z.view(), matrix: &bs, rank, scale: 0.75 };
+            tiled::forward(rec, y.view(), x.view(), &weight, 0.5, Some(&up), tokens);
+            let down = LowRank { z: u.view(), matrix: &a, rank, scale: 1.0 };
+            tiled::backward(rec, dx.view(), dy.view(), &weight, -1.5, Some(&down), tokens, true);
+        })?;
+        b.expect(format!("{}: x·Wᵀ", ty.name()), &y, y_expected, tolerance);
+        b.expect(format!("{}: dy·W", ty.name()), &dx, dx_expected, tolerance);
+    }
+    Ok(())
+}
+
+/// Gradients of the adapter's matrices, added to earlier ones: `dB += -2·dyᵀ·z`, `dA += uᵀ·x`.
+pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
+    let (tokens, rank, n) = (67, 12, 132);
+    let (dy, z) = (values(1, tokens * n), values(2, tokens * rank));
+    let (db, da) = (values(3, n * rank), values(4, rank * n));
+    let product = linear::gradient(&wide(&dy), &wide(&z), n, rank);
+    let db_expected = plus(&wide(&db), -2.0, &product);
+    let da_expected = plus(&wide(&da), 1.0, &linear::gradient(&wide(&z), &wide(&dy), rank, n));
+    let (dy, z) = (b.input_view(n, &dy)?, b.input_view(rank, &z)?);
+    let (db, da) = (b.param(rank, &db)?, b.param(n, &da)?);
+    b.run(|rec| {
+        lora::gradient(rec, &db, dy.view(), z.view(), -2.0, tokens);
+        lora::gradient(rec, &da, z.view(), dy.view(), 1.0, tokens);
+    })?;
+    b.expect_param("dB", &db, db_expected, F32);
+    b.expect_param("dA", &da, da_expected, F32);
+    Ok(())
+}
+
+/// Whole rows of a matrix of every format, exact: scales below the smallest normal f16 included.
+pub fn decoders(b: &mut Bench) -> Result<(), GpuError> {
+    for ty in GgmlType::SUPPORTED {
+        let (rows, k) = (130, columns(ty));
+        let (weight, truth) = b.weight(ty, rows, k)?;
+        let ids = b.gpu.upload("self-test", &(0..rows as u32).collect::<Vec<_>>())?;
+        let y = b.output(k, rows)?;
+        b.run(|rec| embedding::forward(rec, y.rows(), &ids, 0, &weight, 0, 1.0, rows))?;
+        b.expect(format!("{}, decoded", ty.name()), &y, truth, 0.0);
+    }
+    Ok(())
+}
+
+/// Rows of activations gathered by number, and their gradients scattered; other rows stay.
+pub fn rows_by_number(b: &mut Bench) -> Result<(), GpuError> {
+    let (tokens, width) = (67, 36);
+    let ids: Vec<u32> = (0..tokens as u32).rev().step_by(3).collect();
+    let count = ids.len();
+    let (x, dy, before) = (values(1, tokens * width), values(2, count * width), values(3, tokens * width));
+    let gathered = embedding_reference::gather(&wide(&x), &ids, width);
+    let scattered = embedding_reference::scatter(&wide(&dy), &ids, width, tokens);
+    let kept = |row: usize| if ids.contains(&(row as u32)) { None } else { Some(row) };
+    let dx_expected: Vec<f64> =
+        (0..tokens * width).map(|i| kept(i / width).map_or(scattered[i], |_| f64::from(before[i]))).collect();
+    let (x, dy, dx) = (b.input(width, &x)?, b.input(width, &dy)?, b.in_out(width, &before)?);
+    let (y, numbers) = (b.output(width, count)?, b.gpu.upload("self-test", &ids)?);
+    b.run(|rec| {
+        embedding::forward(rec, y.rows(), &numbers, 0, &x.rows().as_weight(tokens), 0, 1.0, count);
+        embedding::backward(rec, dx.rows(), &numbers, 0, dy.rows(), count);
+    })?;
+    b.expect("gathered", &y, gathered, 0.0);
+    b.expect("scattered", &dx, dx_expected, 0.0);
+    Ok(())
+}
+
+/// `y = 0.37·x·Wᵀ` of a few rows, with the adapter's `z = x·Aᵀ` beside it, and under a softcap.
+pub fn short_products(b: &mut Bench) -> Result<(), GpuError> {
+    for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
+        let (rows, n, rank, k) = ([1, 2, 3, 5][i % 4], 67, 4, columns(ty));
+        let cap = [None, Some(3.0f32)][i % 2];
+        let (weight, w) = b.weight(ty, n, k)?;
+        let (x, a) = (values(1, rows * k), values(2, rank * k));
+        let capped = |y: f64| cap.map(f64::from).map_or(y, |cap| cap * (y / cap).tanh());
+        let product = linear::forward(&wide(&x), &w, k).into_iter().map(|y| capped(f64::from(0.37f32) * y));
+        let product: Vec<f64> = product.collect();
+        let thin = linear::forward(&wide(&x), &wide(&a), k);
+        let (x, a) = (b.input(k, &x)?, b.param(k, &a)?);
+        let (y, y_width) = (b.output(72 + rank, rows)?, 72);
+        b.run(|rec| {
+            let down = Down { a: &a, z_offset: y_width };
+            let (to, from) = (y.view(), x.view());
+            matvec::forward(rec, to, from, 0, &[&weight], Some(&down), 0.37, cap, rows);
+        })?;
+        let name = format!("{}, {rows} rows", ty.name());
+        b.expect_columns(&name, &y, 0, n, product, F32);
+        b.expect_columns(&format!("{name}: z"), &y, y_width, rank, thin, F32);
+    }
+    Ok(())
+}
+
+/// The words of the first plane of random blocks, drawn again here.
+pub fn random_blocks(b: &mut Bench) -> Result<(), GpuError> {
+    let (rows, cols, start) = (67, 256, 4096);
+    for ty in GgmlType::SUPPORTED.into_iter().filter(|ty| random::makes(*ty)) {
+        let plane = &ty.format().expect("a supported format").planes[0];
+        if plane.factors.is_some() {
+            continue;
+        }
+        let matrix = Tensor { name: "random", ty, rows, cols, range: start..start + 1000, interleaved: None };
+        let weight = random::weight(b.gpu, &matrix, std::iter::once(0..rows))?;
+        let words = rows * cols / plane.values * plane.bytes / 4;
+        let key = pcg((start / 4) as u32);
+        let words = (0..words as u32).map(|i| pcg(key.wrapping_add(i)));
+        b.expect_bits(&format!("{}, random", ty.name()), &weight.tiles[0].buffer, words);
+    }
+    Ok(())
+}

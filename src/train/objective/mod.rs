@@ -1,0 +1,36 @@
+//! The training objective: how the losses of a step's rows become one number to minimise.
+//!
+//! Every objective is a function of the rows' losses. Its gradient with respect to each row's loss, the row's coefficient,
+//! seeds the backward pass. The mean cross entropy has coefficients that are known ahead. The others compare samples, so
+//! their coefficients follow from the losses of a first pass through the head.
+
+mod preference;
+mod scores;
+
+pub use preference::{Judged, Preference, PreferenceLoss, Scored};
+pub use scores::{PreferenceMetrics, Score, Tally};
+
+/// The quantity that training minimises.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Objective {
+    /// Mean cross entropy over the loss tokens of the step.
+    #[default]
+    CrossEntropy,
+    /// Mean of a loss that compares samples.
+    Preference(Preference),
+}
+
+impl Objective {
+    /// The objective that compares samples, if it is one.
+    pub fn preference(&self) -> Option<&Preference> {
+        match self {
+            Objective::CrossEntropy => None,
+            Objective::Preference(preference) => Some(preference),
+        }
+    }
+}
+
+/// The gradient of the mean cross entropy over `rows` rows with respect to the loss of each row, `[rows]`.
+pub fn mean_coefficients(rows: usize) -> Vec<f32> {
+    vec![1.0 / rows as f32; rows]
+}

@@ -1,0 +1,50 @@
+//! Gates of attention's output.
+
+use rullama_train::gpu::Gpu;
+use rullama_train::ops::output_gate;
+use rullama_train::ops::pass::{Pass, Scratch};
+use rullama_train::reference::gated;
+
+use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
+
+/// An exponential, a quotient and two products.
+const GATES: Tolerance = Tolerance { norm: 5e-7, relative: 1e-6, absolute: 1e-6 };
+
+/// Queries and gates taken apart, gates applied, and gradients put together again.
+pub fn output_gates(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("output gates", GATES);
+    let scratch = Scratch::for_products(gpu, None)?;
+    for (tokens, heads, size) in [(1, 1, 4), (7, 3, 20), (65, 6, 64)] {
+        let name = format!("T={tokens} heads={heads} K={size}");
+        let width = heads * size;
+        let both: Vec<f32> = values(1, 2 * tokens * width).iter().map(|x| 8.0 * x).collect();
+        let [x, dy, dqueries] = [2, 3, 4].map(|seed| values(seed, tokens * width));
+        let half = |i: usize| -> Vec<f64> {
+            wide(&both).chunks(size).skip(i).step_by(2).flatten().copied().collect()
+        };
+        let (queries_expected, gates) = (half(0), half(1));
+        let y_expected = gated::sigmoid_forward(&wide(&x), &gates);
+        let (dx_expected, dgates) = gated::sigmoid_backward(&wide(&dy), &wide(&x), &gates);
+        let pairs = wide(&dqueries);
+        let dboth_expected: Vec<f64> =
+            pairs.chunks(size).zip(dgates.chunks(size)).flat_map(|(q, g)| [q, g].concat()).collect();
+        let both = Block::input(gpu, (0, 0), 2 * width, &both);
+        let [x, dy, dqueries] = [&x, &dy, &dqueries].map(|x| Block::input(gpu, (0, 0), width, x));
+        let [queries, y, dx] = [(); 3].map(|()| Block::output(gpu, (0, 0), width, tokens));
+        let dboth = Block::output(gpu, (0, 0), 2 * width, tokens);
+        let act = |block: &Block| block.rows.clone().into();
+        run(gpu, |rec| {
+            let p = &mut Pass { rec, tokens, first: 0, scratch: &scratch };
+            output_gate::split(p, &act(&queries), &act(&both), heads);
+            output_gate::forward(p, &act(&y), &act(&x), &act(&both), heads);
+            let gradients = [&act(&dx), &act(&dboth)];
+            output_gate::backward(p, gradients, &act(&dy), &act(&x), &act(&both), heads);
+            output_gate::join(p, &act(&dboth), &act(&dqueries), heads);
+        })?;
+        check.close(&format!("queries {name}"), width, &queries.read(gpu, &name)?, &queries_expected)?;
+        check.close(&format!("y {name}"), width, &y.read(gpu, &name)?, &y_expected)?;
+        check.close(&format!("dx {name}"), width, &dx.read(gpu, &name)?, &dx_expected)?;
+        check.close(&format!("dboth {name}"), 2 * width, &dboth.read(gpu, &name)?, &dboth_expected)?;
+    }
+    check.done()
+}

@@ -1,0 +1,55 @@
+/** The buttons of a run, and the sentence on what is saved. */
+
+import { byId } from "./dom";
+import { base, checked, checkpoint, data, phase, result, stale, trainer } from "./state";
+
+/** Whether the saved checkpoint is that of the last step. */
+export function isFinished(): boolean {
+  const saved = checkpoint.get();
+  return result.get() !== null || (saved !== null && saved.steps !== null && saved.step >= saved.steps);
+}
+
+function update(): void {
+  const now = phase.get();
+  const saved = checkpoint.get();
+  const show = (id: string, visible: boolean, disabled = false) => {
+    const one = byId<HTMLButtonElement>(id);
+    const hadFocus = document.activeElement === one;
+    one.hidden = !visible;
+    one.disabled = disabled;
+    return hadFocus && (!visible || disabled);
+  };
+  // No need to wait for a running check: the run checks again.
+  const wrong = checked.get() instanceof Error && !stale.get();
+  const ready = trainer.get() !== null && base.get() !== null && data.get().length > 0 && !wrong;
+  const done = isFinished();
+  const lost = [
+    show("start", now === "idle" && !done, !ready),
+    show("cancel", now === "starting"),
+    show("pause", now === "training" || now === "pausing", now === "pausing"),
+    show("resume", now === "paused"),
+    show("stop", ["training", "pausing", "paused", "stopping"].includes(now), now === "stopping"),
+    show("discard", now === "idle" && (saved !== null || done)),
+  ];
+  byId("start").textContent = saved ? `Continue at step ${saved.step}` : "Train";
+  byId("pause").textContent = now === "pausing" ? "Pausing …" : "Pause";
+  byId("stop").textContent = now === "stopping" ? "Stopping …" : "Stop and save";
+  byId("discard").textContent = done ? "Train again" : "Start over";
+  byId("controls").classList.toggle("done", done && now === "idle");
+  // Hiding a focused button loses the focus: move it to the button that appears, or to the section until there is one.
+  if (lost.includes(true) || document.activeElement === byId("train")) {
+    const next = ["pause", "resume", "stop", "start", "discard", "cancel"].map((id) => byId<HTMLButtonElement>(id));
+    (next.find((one) => !one.hidden && !one.disabled) ?? byId("train")).focus({ preventScroll: true });
+  }
+  const which = result.get();
+  byId("saved").textContent = which
+    ? `Finished: the adapter of step ${which.step} is saved in this browser.`
+    : saved
+      ? `Saved in this browser up to step ${saved.step}${saved.steps ? ` of ${saved.steps}` : ""}.`
+      : "";
+}
+
+/** Keeps the buttons in step with the state. */
+export function runButtons(): void {
+  for (const cell of [phase, checked, stale, trainer, base, data, checkpoint, result]) cell.watch(update);
+}

@@ -1,0 +1,90 @@
+/** Runs side by side: the settings in which they differ, their losses and their replies. */
+
+import uPlot from "uplot";
+import type { KeptRun } from "../storage/runs";
+import { el } from "./dom";
+import { decimal, duration, share } from "./format";
+
+const COLORS = ["--accent", "--second", "--third", "--muted"];
+
+/** At most as many runs as there are colors can be compared. */
+export const MOST = COLORS.length;
+
+/** `section.key` and value of every setting in a resolved recipe. */
+function settings(text: string): Map<string, string> {
+  const found = new Map<string, string>();
+  let section = "";
+  for (const line of text.split("\n")) {
+    section = /^\[([\w.]+)\]/.exec(line)?.[1] ?? section;
+    const pair = /^([\w.]+) = ("[^"]*"|\[.*\]|[^#]*)/.exec(line);
+    if (pair) found.set(section ? `${section}.${pair[1]}` : pair[1]!, pair[2]!.trim());
+  }
+  return found;
+}
+
+/** The name of a run in sentences. */
+export const titleOf = (run: KeptRun) =>
+  `${run.samples} on ${run.base}, ${new Date(run.ended).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`;
+
+/** The comparison of several runs. */
+export function comparison(runs: KeptRun[]): HTMLElement {
+  const all = runs.map((run) => settings(run.recipe));
+  const keys = [...new Set(all.flatMap((one) => [...one.keys()]))];
+  const different = keys.filter((key) => new Set(all.map((one) => one.get(key))).size > 1);
+  const row = (name: string, cells: string[]) => el("tr", {}, el("th", { scope: "row" }, name), ...cells.map((text) => el("td", {}, text)));
+  const heads = runs.map((run, i) => {
+    const swatch = el("i", { class: "swatch" });
+    swatch.style.background = `var(${COLORS[i]})`;
+    return el("th", { scope: "col" }, swatch, titleOf(run));
+  });
+  const prompts = [...new Set(runs.flatMap((run) => run.replies.map(({ prompt }) => prompt)))];
+  const answer = (run: KeptRun, prompt: string) => run.replies.find((one) => one.prompt === prompt)?.after ?? "—";
+  const body = el(
+    "tbody",
+    {},
+    row("Loss", runs.map((run) => `${decimal(run.before, 2)} → ${decimal(run.after, 4)}`)),
+    ...(runs.some((run) => run.ranking)
+      ? [
+          row("Reward margin", runs.map(({ ranking }) => (ranking ? `${decimal(ranking.margin.before, 2)} → ${decimal(ranking.margin.after, 2)}` : "—"))),
+          row("Pairs ranked right", runs.map(({ ranking }) => (ranking ? `${share(ranking.ranked.before)} → ${share(ranking.ranked.after)}` : "—"))),
+        ]
+      : []),
+    row("Steps", runs.map((run) => String(run.steps))),
+    row("Time", runs.map((run) => duration(run.seconds))),
+    ...different.map((key) => row(key, all.map((one) => one.get(key) ?? "—"))),
+    ...prompts.map((prompt) => row(prompt, runs.map((run) => answer(run, prompt)))),
+  );
+  const table = el("table", {}, el("thead", {}, el("tr", {}, el("td", {}), ...heads)), body);
+  const box = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs side by side" }, table);
+  return el("div", {}, el("h3", {}, "Side by side"), picture(runs), box);
+}
+
+/** The losses of all runs in one chart. */
+function picture(runs: KeptRun[]): HTMLElement {
+  const steps = [...new Set(runs.flatMap((run) => run.losses.map(([step]) => step)))].sort((a, b) => a - b);
+  const lines = runs.map((run) => {
+    const known = new Map(run.losses);
+    return steps.map((step) => known.get(step) ?? null);
+  });
+  const style = getComputedStyle(document.documentElement);
+  const color = (name: string) => style.getPropertyValue(name).trim();
+  const spoken = runs.map((run) => `${titleOf(run)}: ${decimal(run.after)}`).join("; ");
+  const place = el("div", { role: "img", "aria-label": `Losses: ${spoken}` });
+  const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+  const options = {
+    width: 600,
+    height: 180,
+    scales: { x: { time: false } },
+    axes: [{ ...axis, size: 28 }, { ...axis, size: 52 }],
+    series: [{}, ...runs.map((_, i) => ({ stroke: color(COLORS[i]!), width: 2, spanGaps: true }))],
+    legend: { show: false },
+    cursor: { show: false },
+  };
+  let plot: uPlot | null = null;
+  new ResizeObserver(() => {
+    if (place.clientWidth === 0) return;
+    if (plot) plot.setSize({ width: place.clientWidth, height: 180 });
+    else plot = new uPlot({ ...options, width: place.clientWidth }, [steps, ...lines], place);
+  }).observe(place);
+  return place;
+}

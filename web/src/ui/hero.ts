@@ -1,0 +1,48 @@
+/** Before and after: each question with its first and its last reply. */
+
+import { el, byId } from "./dom";
+import type { History } from "./history";
+import { phase, recipe } from "./state";
+import { getValue, readList } from "./toml";
+
+/** A question with its replies; null for one that is not there yet. */
+export interface Exchange {
+  prompt: string;
+  before: string | null;
+  after: string | null;
+}
+
+/** The questions of a run with their first and last replies. */
+export function exchanges(history: History): Exchange[] {
+  const prompts = [...new Set(history.replies.map((reply) => reply.prompt))];
+  return prompts.map((prompt) => {
+    const answers = history.replies.filter((reply) => reply.prompt === prompt);
+    const [first, last] = [answers[0]!, answers.at(-1)!];
+    return { prompt, before: first.step === 0 || last.step > first.step ? first.reply : null, after: last.step > 0 ? last.reply : null };
+  });
+}
+
+/** The questions of the recipe, before there are replies. */
+function planned(): Exchange[] {
+  const prompts = readList(getValue(recipe.get(), "eval", "samples") ?? "[]") ?? [];
+  return prompts.map((prompt) => ({ prompt, before: null, after: null }));
+}
+
+/** Shows the exchanges of a run, or the questions of the recipe without one. */
+export function showHero(history: History | null): void {
+  const found = history && history.replies.length > 0 ? exchanges(history) : planned();
+  const place = byId("replies");
+  const busy = phase.get() !== "idle";
+  const reply = (text: string | null, later: string) =>
+    text === null ? el("td", { class: "later" }, later) : el("td", {}, text === "" ? "(nothing)" : text);
+  const rows = found.map(({ prompt, before, after }) => {
+    const cells = [reply(before, busy ? "soon …" : "—"), reply(after, busy ? "after training …" : "—")];
+    cells[1]!.classList.add("after");
+    return el("tr", {}, el("th", { scope: "row" }, prompt), ...cells);
+  });
+  const head = el("tr", {}, ...["Question", "Before", "After"].map((name) => el("th", { scope: "col" }, name)));
+  const table = el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
+  const notices = (history?.notices ?? []).map(({ step, notice }) => el("p", { class: "note" }, `Step ${step}: ${notice}`));
+  place.hidden = found.length === 0 && notices.length === 0;
+  place.replaceChildren(...(found.length > 0 ? [table] : []), ...notices);
+}

@@ -1,0 +1,120 @@
+/** The samples as a table: their text with the trained part marked, and their lengths. */
+
+import type { SampleRow, Samples } from "../api/index";
+import { isAutomatic } from "./automatic";
+import { button, byId, el } from "./dom";
+import { count, percent, plural } from "./format";
+import { base, data, phase, recipe, table, trainer } from "./state";
+
+const PAUSE = 300; // ms without a change
+const FEW = 4; // rows at first
+const BINS = 24;
+
+let timer = 0;
+let asked = 0;
+let late = false;
+let reading = false;
+
+/** Whether samples are being read, after which the recipe may change. */
+export const isReading = () => reading;
+
+/** Reads the samples after a short time without changes. */
+export function readSamplesSoon(): void {
+  reading = true;
+  clearTimeout(timer);
+  timer = window.setTimeout(() => void readSamples(), PAUSE);
+}
+
+async function readSamples(): Promise<void> {
+  const [device, model, picked] = [trainer.get(), base.get(), data.get()];
+  late = phase.get() !== "idle"; // a run uses the worker: read afterwards
+  if (late) reading = false;
+  if (late) return;
+  if (!device || !model || picked.length === 0) return show(null);
+  const mine = ++asked;
+  byId("samples").setAttribute("aria-busy", "true");
+  const found = await device
+    .samples({ base: model, data: picked, recipe: recipe.get() })
+    .catch((error: unknown) => (error instanceof Error ? error : new Error(String(error))));
+  if (mine === asked) show(found);
+}
+
+function show(found: Samples | Error | null): void {
+  reading = false;
+  table.set(found);
+}
+
+/** Starts the table. `fit` makes the recipe fit the samples. */
+export function samplesTable(fit: (samples: Samples) => void): void {
+  const place = byId("samples");
+  let all = false;
+  const show = () => {
+    const found = table.get();
+    place.setAttribute("aria-busy", "false");
+    if (found === null) place.replaceChildren(waiting());
+    else if (found instanceof Error) place.replaceChildren(el("p", { class: "error" }, found.message));
+    else place.replaceChildren(...parts(found, all, showAll), ...fitting(found, fit));
+  };
+  const showAll = () => {
+    all = true;
+    show();
+    place.querySelector<HTMLElement>(".samples")?.focus();
+  };
+  table.watch(() => {
+    all = false;
+    show();
+  });
+  for (const cell of [recipe, data, trainer]) cell.watch(show);
+  phase.watch((now) => now === "idle" && late && readSamplesSoon());
+}
+
+function waiting(): HTMLElement {
+  if (data.get().length === 0) return el("p", { class: "note empty" }, "No samples yet. Pick files, paste some text, or drop a file anywhere on this page.");
+  return el("p", { class: "note" }, trainer.get() ? "Reading the samples …" : "The samples are shown once the GPU is open.");
+}
+
+function parts(found: Samples, all: boolean, showAll: () => void): HTMLElement[] {
+  const { samples, tokens, loss_tokens } = found.counts;
+  const longest = found.lengths.reduce((most, length) => Math.max(most, length), 0);
+  const sizes = `${plural(samples, "sample")}, ${plural(tokens, "token")}; the longest has ${count(longest)}.`;
+  const trained = ` Training teaches the marked text, ${percent(loss_tokens / Math.max(tokens, 1))} of the tokens.`;
+  const rows = found.rows.slice(0, all ? found.rows.length : FEW).map(row);
+  const head = el("tr", {}, el("th", { scope: "col" }, "Sample"), el("th", { scope: "col" }, "Tokens"));
+  const body = el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
+  const box = el("div", { class: "samples", tabindex: "0", role: "region", "aria-label": "Table of samples" }, body);
+  const rest = found.rows.length - rows.length;
+  const more = rest > 0 ? [button(`Show ${rest} more`, showAll, { class: "quiet" })] : [];
+  const warnings = found.warnings.map((warning) => el("li", {}, warning));
+  const list = warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Notes on the samples" }, ...warnings)] : [];
+  return [el("p", { class: "note" }, sizes + trained), lengths(found.lengths), box, ...more, ...list];
+}
+
+function row({ origin, side, tokens, pieces }: SampleRow): HTMLElement {
+  const text = pieces.map((piece) => (piece.loss ? el("mark", {}, piece.text) : piece.text));
+  const which = side === null ? [] : [el("small", {}, `${side} `)];
+  return el("tr", { title: origin }, el("td", {}, ...which, ...text), el("td", {}, count(tokens)));
+}
+
+/** A histogram of the lengths. */
+function lengths(all: number[]): HTMLElement {
+  const most = all.reduce((a, b) => Math.max(a, b), 1);
+  const least = all.reduce((a, b) => Math.min(a, b), most);
+  const bins = new Array<number>(BINS).fill(0);
+  for (const length of all) bins[Math.min(Math.floor(((length - least) / (most - least + 1)) * BINS), BINS - 1)]! += 1;
+  const highest = Math.max(...bins);
+  const bars = bins.map((n) => {
+    const bar = el("i");
+    bar.style.height = `${n === 0 ? 0 : 8 + (92 * n) / highest}%`;
+    return bar;
+  });
+  const picture = el("div", { class: "bars", role: "img", "aria-label": `Lengths: ${least} to ${most} tokens` }, ...bars);
+  const ends = el("div", { class: "ends", "aria-hidden": "true" }, el("span", {}, count(least)), el("span", {}, "tokens per sample"), el("span", {}, count(most)));
+  return el("div", { class: "lengths" }, picture, ends);
+}
+
+/** The proposal, if the recipe is not the page's own. */
+function fitting(found: Samples, fit: (samples: Samples) => void): HTMLElement[] {
+  if (isAutomatic() || phase.get() !== "idle") return [];
+  const act = button("Fit the recipe to these samples", () => fit(found), { class: "link" });
+  return [el("p", { class: "note" }, `The recipe is yours. Proposed for these samples: ${found.proposal}. `, act)];
+}

@@ -1,0 +1,118 @@
+/** Samples and settings: the table, recipes that fit, errors beside their fields, links. */
+
+import { expect, test } from "@playwright/test";
+import { alert, open, openRecipe, openSettings, reached, saved, stored } from "./page";
+
+const LINES = ["one ahoy", "two ahoys", "three ahoys"].join("\n");
+
+test("the samples are a table with their lengths and the trained text marked", async ({ page }) => {
+  await open(page);
+  const table = page.getByRole("region", { name: "Table of samples" });
+  await expect(table.locator("tbody tr")).toHaveCount(4);
+  await page.getByRole("button", { name: "Show 96 more" }).click();
+  await expect(table.locator("tbody tr")).toHaveCount(100);
+  await page.getByLabel("Pasted text").check();
+  await expect(page.locator("#samples")).toContainText("No samples yet");
+  await page.getByLabel("JSON Lines, a table").fill(LINES);
+  await expect(table.locator("mark")).toHaveText(["ahoy", "hoys", "ahoys"]);
+  await expect(page.locator("#samples")).toContainText("3 samples, 28 tokens; the longest has 11.");
+  await expect(page.getByRole("img", { name: "Lengths: 8 to 11 tokens" })).toBeVisible();
+  await page.getByLabel("JSON Lines, a table").fill("fine\nbroken");
+  await expect(page.locator("#samples .error")).toHaveText("pasted.txt line 2: broken JSON; correct that line");
+});
+
+test("the recipe fits own samples, unless the user has changed it", async ({ page }) => {
+  await open(page);
+  await openSettings(page);
+  const rate = page.getByLabel("Learning rate", { exact: true });
+  await expect(rate).toHaveValue("4e-3"); // the example's
+  await page.getByLabel("Pasted text").check();
+  await page.getByLabel("JSON Lines, a table").fill(LINES);
+  await expect(rate).toHaveValue("2e-4");
+  await expect(page.getByLabel("Tokens per row")).toHaveValue("128");
+  await rate.fill("3e-4");
+  await page.getByLabel("JSON Lines, a table").fill(`${LINES}\nfour`);
+  await expect(page.locator("#samples")).toContainText("4 samples");
+  await expect(rate).toHaveValue("3e-4");
+  await page.getByRole("button", { name: "Fit the recipe to these samples" }).click();
+  await expect(rate).toHaveValue("2e-4");
+});
+
+test("a wrong value is explained beside its field, and does not reach the recipe", async ({ page }) => {
+  await open(page);
+  await openSettings(page);
+  const [rank, rate] = [page.getByLabel("Rank"), page.getByLabel("Learning rate", { exact: true })];
+  await rank.fill("abc");
+  await expect(page.locator("#field-rank-lora-error")).toHaveText("Write a whole number from 1, not “abc”.");
+  await expect(rank).toHaveAttribute("aria-invalid", "true");
+  await rate.fill("0,001");
+  await expect(page.locator("#field-learning_rate-train-error")).toHaveText("Write 0.001, with a point.");
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/\nrank = 16 [\s\S]*learning_rate = 4e-3/);
+  await rank.fill("4");
+  await expect(rank).toHaveAttribute("aria-invalid", "false");
+  await openRecipe(page);
+  await page.getByLabel("Recipe as TOML").fill('[model]\nbase = "tiny"\n[data]\ntrain = "a"\n[lora]\nrank = 16\n');
+  const inline = 'model.base = "tiny"\ntrain = { epochs = 2 }\n';
+  await page.getByLabel("Recipe as TOML").fill(inline);
+  await expect(page.getByLabel("Epochs")).toBeDisabled(); // a second [train] would be an error
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(inline);
+});
+
+test("a link carries the recipe and the samples", async ({ page, context, browser }) => {
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await open(page);
+  await page.getByLabel("Pasted text").check();
+  await page.getByLabel("JSON Lines, a table").fill(LINES);
+  await openSettings(page);
+  await expect(page.getByLabel("Learning rate", { exact: true })).toHaveValue("2e-4");
+  await page.getByLabel("Rank").fill("5");
+  await page.getByRole("button", { name: "Copy link" }).click();
+  await expect(alert(page)).toContainText("Copied a link");
+  const link = await page.evaluate(() => navigator.clipboard.readText());
+
+  const other = await (await browser.newContext()).newPage();
+  await other.goto(link);
+  await expect(other.getByLabel("JSON Lines, a table")).toHaveValue(LINES);
+  await openSettings(other);
+  await expect(other.getByLabel("Rank")).toHaveValue("5");
+  await other.getByLabel("An example").check();
+  await stored(other, '"task"');
+  await other.goto("about:blank");
+  await other.goto(link); // now there is something to lose
+  await expect(alert(other)).toContainText("Using them replaces those that are shown below");
+  await other.getByRole("button", { name: "Use those of the link" }).click();
+  await expect(other.getByLabel("JSON Lines, a table")).toHaveValue(LINES);
+  await other.goto("about:blank");
+  await other.goto(link.slice(0, -20));
+  await expect(alert(other)).toContainText("This link was cut off");
+});
+
+test("a start can be cancelled, and says what it does", async ({ page }) => {
+  await open(page, "?slow=1");
+  await page.getByRole("button", { name: "Train", exact: true }).click();
+  await expect(page.locator("#progress-text")).toContainText("Reading samples and model");
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await expect(page.getByRole("button", { name: "Train", exact: true })).toBeEnabled();
+  await expect(alert(page)).toBeEmpty();
+});
+
+test("too little memory is mended by a smaller plan", async ({ page }) => {
+  await open(page, "?fail=memory");
+  await page.getByRole("button", { name: "Train", exact: true }).click();
+  await expect(alert(page)).toContainText("Out of memory The run needs less memory with activations computed twice");
+  await page.getByRole("button", { name: "Train with less memory" }).click();
+  await expect(saved(page)).toContainText("Finished");
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/\ngradient_checkpointing = true/);
+});
+
+test("the table of steps keeps its place while it grows", async ({ page }) => {
+  await open(page, "?hold=20");
+  await page.getByRole("button", { name: "Train", exact: true }).click();
+  await reached(page, 8);
+  await page.getByText("Show as a table").click();
+  const first = page.locator(".values tbody tr").last();
+  await first.evaluate((row) => row.setAttribute("data-kept", ""));
+  await reached(page, 20);
+  await expect(page.locator(".values tbody tr")).toHaveCount(20);
+  await expect(page.locator(".values tbody tr[data-kept]")).toHaveCount(1); // not built anew
+});
