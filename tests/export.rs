@@ -735,7 +735,7 @@ fn other_spellings_and_half_precision_are_read() {
 #[test]
 fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in ["llama", "qwen35", "qwen3moe", "gpt-oss"] {
+    for name in ["llama", "qwen35", "qwen35moe", "qwen3moe", "gpt-oss"] {
         let config = config_of(name);
         let adapter = read_any(&golden(name).join("adapter"), &config, None).expect("PEFT's adapter");
         let expected = Gguf::open(&golden(name).join("lora-f32.gguf")).expect("an adapter");

@@ -175,6 +175,28 @@ fn adapted_matrices_are_the_sum() {
     }
 }
 
+/// The vector that scores a shared expert is merged as a matrix of one row, and keeps its type as other vectors do.
+#[test]
+fn the_score_of_a_shared_expert_stays_in_f32() {
+    let base = golden_base("qwen35moe");
+    let mut adapter = golden_adapter("qwen35moe", &base);
+    let of_shared = [Module::FfnUpShexp, Module::FfnDownShexp, Module::FfnGateInpShexp];
+    adapter.pairs.retain(|slot, _| of_shared.contains(&slot.module));
+    let expected = sums(&base, &adapter);
+    assert_eq!(expected.len(), 6, "three matrices of two layers");
+    for ty in ["auto", "q8_0", "f16"] {
+        let (merged, _) = merge(&base, &adapter, MergeType::from_name(ty).expect("a type"));
+        let merged = Base::from_gguf(merged, "merged").expect("a model");
+        for (name, expected) in &expected {
+            let matrix = merged.require_matrix(name).expect("the matrix");
+            let is_score = name.ends_with("ffn_gate_inp_shexp");
+            assert_eq!(matrix.ty == GgmlType::F32, is_score, "{ty}: {name}");
+            let (found, tolerance) = (matrix.dequantize(), if is_score { 4e-8 } else { 6e-3 });
+            assert!(relative(&found, expected) <= tolerance, "{ty}: {name}");
+        }
+    }
+}
+
 /// Separate gate and up tensors get one half of every expert's `B` each.
 #[test]
 fn separate_and_joint_experts_are_merged_alike() {

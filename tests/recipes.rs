@@ -57,7 +57,7 @@ const TASKS: [&str; 4] = ["chat", "labels", "stories", "tools"];
 const PREFERENCE: [(&str, &str, &str); 2] =
     [("preference", "tiny", "runs/chat"), ("preference-gemma4-e2b", "gemma4:e2b", "runs/chat-gemma4-e2b")];
 /// The recipes for a model and the user's own data.
-const MODELS: [&str; 9] = [
+const MODELS: [&str; 10] = [
     "gemma3-1b",
     "gemma4-e2b",
     "gpt-oss-20b",
@@ -65,6 +65,7 @@ const MODELS: [&str; 9] = [
     "llama3.2-1b",
     "qwen2.5-7b",
     "qwen3.5-4b",
+    "qwen3.5-35b-a3b",
     "qwen3-30b-a3b",
     "qwen3-4b",
 ];
@@ -94,7 +95,7 @@ fn shipped_recipes_load() {
     expected.extend(PREFERENCE.map(|(name, ..)| format!("{name}.toml")));
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!(names.len(), 27);
+    assert_eq!(names.len(), 28);
 }
 
 /// The recipe with the tiny base instead of one that must be downloaded.
@@ -358,7 +359,7 @@ fn values_are_read() {
     assert_eq!(accept("data.valid = 'v'").data.val_size, 0.0, "nothing is split off beside data.valid");
     assert_eq!(accept("train.warmup_steps = 0").train.warmup_ratio, 0.0, "warmup_steps = 0 is no warm-up");
     assert_eq!(accept("data.val_size = 20").data.val_size, 20.0);
-    assert_eq!(TargetModules::AllLinear.modules().len(), 14);
+    assert_eq!(TargetModules::AllLinear.modules().len(), 18);
 }
 
 #[test]

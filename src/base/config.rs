@@ -40,7 +40,7 @@ pub struct LayerConfig {
     pub kv_heads: usize,
     /// Head size `K`.
     pub head_size: usize,
-    /// Feed-forward width `F`; 0 where the layer has experts alone.
+    /// Feed-forward width `F`, also of a shared expert; 0 where the layer has routed experts alone.
     pub ffn_width: usize,
     /// Base of the rotary frequencies.
     pub rope_base: f64,
@@ -117,6 +117,26 @@ impl Default for LayerConfig {
             expert_scales: Vec::new(),
             experts_split: false,
         }
+    }
+}
+
+impl LayerConfig {
+    /// Whether the feed-forward block is a shared expert.
+    pub fn has_shared_expert(&self) -> bool {
+        self.experts.is_some_and(|experts| experts.shared)
+    }
+
+    /// The modules of the dense feed-forward block: gate, up and down.
+    pub fn dense_modules(&self) -> [Module; 3] {
+        match self.has_shared_expert() {
+            true => [Module::FfnGateShexp, Module::FfnUpShexp, Module::FfnDownShexp],
+            false => [Module::FfnGate, Module::FfnUp, Module::FfnDown],
+        }
+    }
+
+    /// Whether norms surround a dense feed-forward block and the experts beside it.
+    pub fn has_expert_norms(&self) -> bool {
+        self.experts.is_some() && self.ffn_width > 0 && !self.has_shared_expert()
     }
 }
 
@@ -236,6 +256,9 @@ pub struct Experts {
     pub used: usize,
     /// Feed-forward width of one expert (`expert_feed_forward_length`).
     pub width: usize,
+    /// Whether the feed-forward block beside them is a shared expert: its output for a token is multiplied by the sigmoid of a
+    /// score of the token, and added to that of the routed experts.
+    pub shared: bool,
 }
 
 impl Experts {

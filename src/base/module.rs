@@ -33,6 +33,14 @@ pub enum Module {
     SsmBeta,
     /// Output of a delta net, `[D, Hv·K]`.
     SsmOut,
+    /// Gate of a shared expert, `[F, D]`.
+    FfnGateShexp,
+    /// Up of a shared expert, `[F, D]`.
+    FfnUpShexp,
+    /// Down of a shared expert, `[D, F]`.
+    FfnDownShexp,
+    /// Score of a shared expert, whose sigmoid multiplies the expert's output, `[1, D]`.
+    FfnGateInpShexp,
     /// Router of a mixture of experts, `[E, D]`.
     FfnGateInp,
     /// Gate and up of every expert, `[E, 2·F, D]`: an expert's gate above its up.
@@ -43,7 +51,7 @@ pub enum Module {
 
 impl Module {
     /// Every module, in the order in which a layer uses them. Those of delta nets stand in the place of attention's.
-    pub const ALL: [Module; 17] = [
+    pub const ALL: [Module; 21] = [
         Module::AttnQ,
         Module::AttnK,
         Module::AttnV,
@@ -58,14 +66,18 @@ impl Module {
         Module::SsmAlpha,
         Module::SsmBeta,
         Module::SsmOut,
+        Module::FfnGateShexp,
+        Module::FfnUpShexp,
+        Module::FfnDownShexp,
+        Module::FfnGateInpShexp,
         Module::FfnGateInp,
         Module::FfnGateUpExps,
         Module::FfnDownExps,
     ];
 
-    /// The modules of `all-linear`: all but the router, whose choices would become unstable, and the experts, which would need
-    /// an adapter each.
-    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(14).0;
+    /// The modules of `all-linear`: all but the router, whose choices would become unstable, and the routed experts, which would
+    /// need an adapter each.
+    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(18).0;
 
     /// The name in GGUF: `attn_q` in `blk.N.attn_q.weight`.
     pub fn gguf_name(self) -> &'static str {
@@ -84,6 +96,10 @@ impl Module {
             Module::SsmAlpha => "ssm_alpha",
             Module::SsmBeta => "ssm_beta",
             Module::SsmOut => "ssm_out",
+            Module::FfnGateShexp => "ffn_gate_shexp",
+            Module::FfnUpShexp => "ffn_up_shexp",
+            Module::FfnDownShexp => "ffn_down_shexp",
+            Module::FfnGateInpShexp => "ffn_gate_inp_shexp",
             Module::FfnGateInp => "ffn_gate_inp",
             Module::FfnGateUpExps => "ffn_gate_up_exps",
             Module::FfnDownExps => "ffn_down_exps",
@@ -109,6 +125,7 @@ impl Module {
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let has_attention = l.delta.is_none();
         let makes_keys = has_attention && l.kv_donor.is_none();
+        let (has_dense, is_shared) = (l.ffn_width > 0, l.has_shared_expert());
         match self {
             Module::AttnQ if l.output_gate => has_attention.then_some((2 * queries, d)),
             Module::AttnQ => has_attention.then_some((queries, d)),
@@ -119,8 +136,11 @@ impl Module {
             Module::AttnGate => l.delta.map(|delta| (delta.values(), d)),
             Module::SsmAlpha | Module::SsmBeta => l.delta.map(|delta| (delta.value_heads, d)),
             Module::SsmOut => l.delta.map(|delta| (d, delta.values())),
-            Module::FfnGate | Module::FfnUp => (l.ffn_width > 0).then_some((l.ffn_width, d)),
-            Module::FfnDown => (l.ffn_width > 0).then_some((d, l.ffn_width)),
+            Module::FfnGate | Module::FfnUp => (has_dense && !is_shared).then_some((l.ffn_width, d)),
+            Module::FfnDown => (has_dense && !is_shared).then_some((d, l.ffn_width)),
+            Module::FfnGateShexp | Module::FfnUpShexp => is_shared.then_some((l.ffn_width, d)),
+            Module::FfnDownShexp => is_shared.then_some((d, l.ffn_width)),
+            Module::FfnGateInpShexp => is_shared.then_some((1, d)),
             Module::InpGate => (p > 0).then_some((p, d)),
             Module::Proj => (p > 0).then_some((d, p)),
             Module::FfnGateInp => l.experts.map(|experts| (experts.count, d)),

@@ -126,7 +126,7 @@ impl Inventory<'_> {
         let Experts { count, width, .. } = experts;
         let d = config.width;
         let name = |last: &str| format!("blk.{layer}.{last}");
-        if config.layers[layer].ffn_width > 0 {
+        if config.layers[layer].has_expert_norms() {
             for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2", "ffn_gate_inp.scale"] {
                 self.vector(&name(norm), d)?;
             }
@@ -147,9 +147,9 @@ impl Inventory<'_> {
             self.expert_matrix(&name("ffn_gate_up_exps"), count, 2 * width, d)?;
         }
         self.expert_matrix(&name("ffn_down_exps"), count, d, width)?;
-        match config.layers[layer].ffn_width {
-            0 => Ok(()),
-            _ => self.vector(&name("ffn_down_exps.scale"), count),
+        match config.layers[layer].has_expert_norms() {
+            false => Ok(()),
+            true => self.vector(&name("ffn_down_exps.scale"), count),
         }
     }
 
@@ -278,8 +278,8 @@ fn wrong(gguf: &Gguf, tensor: &TensorInfo, found: String, expected: String, next
 
 /// Refuses a shape other than `expected`; trailing sizes of 1 do not count.
 fn check_shape(gguf: &Gguf, tensor: &TensorInfo, expected: &[usize]) -> Result<(), Error> {
-    let (head, tail) = tensor.shape.split_at(expected.len().min(tensor.shape.len()));
-    if head == expected && tail.iter().all(|&size| size == 1) {
+    let sizes = |shape: &[usize]| shape.iter().rposition(|&size| size != 1).map_or(0, |last| last + 1);
+    if tensor.shape[..sizes(&tensor.shape)] == expected[..sizes(expected)] {
         return Ok(());
     }
     let found = format!("shape {:?}", tensor.shape);

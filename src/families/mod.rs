@@ -68,10 +68,11 @@ pub struct SamplingDefaults {
 }
 
 /// Every family.
-pub const ALL: [&Family; 8] = [
+pub const ALL: [&Family; 9] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &qwen35::FAMILY,
+    &qwen35::FAMILY_MOE,
     &qwen3::FAMILY,
     &qwen3::FAMILY_MOE,
     &qwen2::FAMILY,
@@ -108,11 +109,15 @@ impl AdapterNames {
     }
 
     /// The name of a module in PEFT's `target_modules`: the last part of its path. The router and the experts keep the whole
-    /// path, because `proj` alone is another module's name in GGUF and experts are listed in `target_parameters`.
+    /// path, because `proj` alone is another module's name in GGUF and experts are listed in `target_parameters`. The matrices
+    /// of a shared expert keep `shared_expert`, which tells them from those of a dense block.
     pub fn peft_name(&self, module: Module) -> &'static str {
         let path = (self.peft)(module);
         match module {
             Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps => path,
+            Module::FfnGateShexp | Module::FfnUpShexp | Module::FfnDownShexp => {
+                path.trim_start_matches("mlp.")
+            }
             _ => path.rsplit('.').next().unwrap_or(path),
         }
     }

@@ -22,12 +22,16 @@ pub(super) fn paths(module: Module, mixture: &MixturePaths) -> Paths {
         Module::FfnGate => ("mlp.gate_proj", &["mlp.gate_proj"]),
         Module::FfnUp => ("mlp.up_proj", &["mlp.up_proj"]),
         Module::FfnDown => ("mlp.down_proj", &["mlp.down_proj"]),
-        // Qwen 3.5 alone has these five.
+        // Qwen 3.5 alone has these nine.
         Module::AttnQkv => ("linear_attn.in_proj_qkv", &["linear_attn.in_proj_qkv"]),
         Module::AttnGate => ("linear_attn.in_proj_z", &["linear_attn.in_proj_z"]),
         Module::SsmAlpha => ("linear_attn.in_proj_a", &["linear_attn.in_proj_a"]),
         Module::SsmBeta => ("linear_attn.in_proj_b", &["linear_attn.in_proj_b"]),
         Module::SsmOut => ("linear_attn.out_proj", &["linear_attn.out_proj"]),
+        Module::FfnGateShexp => ("mlp.shared_expert.gate_proj", &["mlp.shared_expert.gate_proj"]),
+        Module::FfnUpShexp => ("mlp.shared_expert.up_proj", &["mlp.shared_expert.up_proj"]),
+        Module::FfnDownShexp => ("mlp.shared_expert.down_proj", &["mlp.shared_expert.down_proj"]),
+        Module::FfnGateInpShexp => ("mlp.shared_expert_gate", &["mlp.shared_expert_gate"]),
         // Gemma 4 alone has these two.
         Module::InpGate => ("per_layer_input_gate", &["per_layer_input_gate"]),
         Module::Proj => ("per_layer_projection", &["per_layer_projection"]),

@@ -26,8 +26,11 @@ pub struct ExpertActs {
     pub gate_up: Rows,
     /// The experts' output `[C, D]`: the norm after it.
     pub output: Act,
-    /// Normed outputs of the feed-forward block and of the experts, added up `[C, D]`.
+    /// Normed outputs of the feed-forward block and of the experts, or the gated output of a shared expert and that of the
+    /// routed ones, added up `[C, D]`.
     pub sum: Act,
+    /// Scores of a shared expert `[C, 1]`, where there is one.
+    pub shared_scores: Act,
 }
 
 /// Scratch of one layer's experts; every layer uses the same.
@@ -38,6 +41,8 @@ pub struct ExpertScratch {
     pub scores: Act,
     /// Gradients of the choices' weights `[C, used]`.
     pub dweights: Rows,
+    /// Gradients of the scores of a shared expert `[C, 1]`, where there is one.
+    pub dshared_scores: Act,
     /// Results of products `[rows, F or some columns of D]`.
     pub wide: Rows,
     /// `u` of the experts' adapters `[rows, R]`.
@@ -53,7 +58,7 @@ fn act_shapes(
     width: usize,
     tokens: usize,
     z: [usize; 3],
-) -> [(&'static str, usize, usize); 6] {
+) -> [(&'static str, usize, usize); 7] {
     let rows = groups::most_rows(gpu, shape, tokens);
     [
         ("z of the router", tokens, z[0]),
@@ -62,6 +67,7 @@ fn act_shapes(
         ("experts' gate and up", rows, 2 * shape.width),
         ("experts' output", tokens, width),
         ("feed-forward and experts", tokens, width),
+        ("scores of a shared expert", tokens, usize::from(shape.shared)),
     ]
 }
 
@@ -86,6 +92,7 @@ impl ExpertActs {
             gate_up: rows(3)?,
             output: rows(4)?.into(),
             sum: rows(5)?.into(),
+            shared_scores: rows(6)?.into(),
         })
     }
 
@@ -131,6 +138,10 @@ impl ExpertScratch {
             normed,
             scores: Rows::new(gpu, "experts' scores", tokens, shape.count)?.into(),
             dweights: Rows::new(gpu, "gradients of experts' weights", 1, tokens * shape.used)?,
+            dshared_scores: match shape.shared {
+                true => Rows::new(gpu, "gradients of a shared expert's scores", tokens, 1)?.into(),
+                false => Rows::new(gpu, "no shared expert", 0, 1)?.into(),
+            },
             operand: storage.make(gpu, "operand of experts", rows, width)?,
             thin: thin.transpose()?,
             wide: Rows::new(gpu, "products of experts", rows, part(d).max(shape.width))?,
@@ -151,7 +162,9 @@ impl ExpertScratch {
         let tiled = operand(storages, shape, d).0 == Storage::Tiled;
         let thin_rows = if rank > 0 { rows } else { 1 };
         let thin = if tiled { packed_bytes(thin_rows, rank) + 4 * thin_rows as u64 } else { 0 };
-        let lists = Storage::F32.bytes(tokens, shape.count) + Storage::F32.bytes(1, tokens * shape.used);
+        let lists = Storage::F32.bytes(tokens, shape.count)
+            + Storage::F32.bytes(1, tokens * shape.used)
+            + Storage::F32.bytes(tokens, usize::from(shape.shared));
         let factors = if tiled { 4 * rows as u64 } else { 0 };
         let spare: u64 = ExpertScratch::spare_bytes(gpu, storages, shape, d, tokens).iter().sum();
         spare + factors + thin + lists + Storage::F32.bytes(rows, rank)

@@ -67,16 +67,11 @@ impl Model<'_> {
         }
         let mut ddown = &s.doutput;
         if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
-            let dstream = &s[Temp::DStream];
-            let Some([dense_norm, experts_norm]) = &experts.beside_dense else {
-                rms_norm::backward(p, &scratch.normed, dhidden, &acts.output, &w.post_ffw_norm);
-                return experts.backward(p, batch, layer, dhidden, after_attention, acts, scratch);
-            };
-            rms_norm::backward(p, dstream, dhidden, &acts.sum, &w.post_ffw_norm);
-            rms_norm::backward(p, &scratch.normed, dstream, &acts.output, experts_norm);
+            let (dsum, down) = (&s[Temp::DStream], &a[Saved::Down]);
+            experts.sum_backward(p, [dsum, dhidden], &w.post_ffw_norm, down, acts, scratch);
             experts.backward(p, batch, layer, dhidden, after_attention, acts, scratch);
             ddown = &s.doutput_beside_experts;
-            rms_norm::backward(p, ddown, dstream, &a[Saved::Down], dense_norm);
+            experts.down_output_backward(p, [ddown, dsum], down, acts, scratch);
         } else {
             rms_norm::backward(p, ddown, dhidden, &a[Saved::Down], &w.post_ffw_norm);
         }
@@ -98,12 +93,13 @@ impl Model<'_> {
     ) {
         let dgated = &s[Temp::DGated];
         let (dgate, dup) = (&s[Temp::DGate], &s[Temp::DUp]);
-        let gradients = [(Module::FfnDown, &dense.down, ddown)];
+        let [gate, up, down] = dense.modules;
+        let gradients = [(down, &dense.down, ddown)];
         let lora = batch.lora(layer, Input::Gated);
         linear::backward(p, Some((dgated, false)), &gradients, &a[Saved::Gated], lora, &a[Saved::ZDown]);
         let activation = self.config().layers[layer].activation;
         gated::backward(p, dgate, Some(dup), dgated, &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
-        let gradients = [(Module::FfnGate, &dense.gate, dgate), (Module::FfnUp, &dense.up, dup)];
+        let gradients = [(gate, &dense.gate, dgate), (up, &dense.up, dup)];
         let lora = batch.lora(layer, Input::FfnNormed);
         let dnormed = Some((&s[Temp::DNormed], false));
         linear::backward(p, dnormed, &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);

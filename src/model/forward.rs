@@ -100,14 +100,7 @@ impl Model<'_> {
         let mut output = &a[Saved::Down];
         if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
             experts.forward(p, batch, layer, after_attention, acts, scratch);
-            output = match &experts.beside_dense {
-                Some([dense_norm, experts_norm]) => {
-                    rms_norm::forward(p, &scratch.normed, output, dense_norm);
-                    rms_norm::forward_add(p, &acts.sum, &acts.output, experts_norm, &scratch.normed);
-                    &acts.sum
-                }
-                None => &acts.output,
-            };
+            output = experts.with_dense(p, output, acts, scratch);
         }
         let Some(branch) = &w.per_layer else {
             return norm_add::forward(p, &next, output, &w.post_ffw_norm, after_attention, w.output_scale);
@@ -214,12 +207,13 @@ impl Layer {
 
 impl Dense {
     fn gate_up<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 2] {
-        let gate = (Module::FfnGate, &self.gate, &a[Saved::FfnGate]);
-        [gate, (Module::FfnUp, &self.up, &a[Saved::FfnUp])]
+        let [gate, up, _] = self.modules;
+        [(gate, &self.gate, &a[Saved::FfnGate]), (up, &self.up, &a[Saved::FfnUp])]
     }
 
     fn output<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 1] {
-        [(Module::FfnDown, &self.down, &a[Saved::Down])]
+        let [_, _, down] = self.modules;
+        [(down, &self.down, &a[Saved::Down])]
     }
 }
 

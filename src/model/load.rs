@@ -192,11 +192,13 @@ impl Upload<'_, '_> {
     }
 
     async fn dense(&self, layer: usize) -> Result<Dense, GpuError> {
-        let name = |last: &str| format!("blk.{layer}.{last}");
+        let modules = self.base.config().layers[layer].dense_modules();
+        let [gate, up, down] = modules.map(|module| format!("blk.{layer}.{}", module.gguf_name()));
         Ok(Dense {
-            gate: self.matrix(&name("ffn_gate")).await?,
-            up: self.matrix(&name("ffn_up")).await?,
-            down: self.matrix(&name("ffn_down")).await?,
+            modules,
+            gate: self.matrix(&gate).await?,
+            up: self.matrix(&up).await?,
+            down: self.matrix(&down).await?,
         })
     }
 

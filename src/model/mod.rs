@@ -14,8 +14,8 @@ pub mod plan;
 mod stream;
 mod trainable;
 
-use crate::base::Base;
 use crate::base::config::Config;
+use crate::base::{Base, Module};
 use crate::ops::Weight;
 use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
@@ -78,8 +78,9 @@ struct DeltaLayer {
     out: Weight,
 }
 
-/// The dense feed-forward block.
+/// The dense feed-forward block, which may be a shared expert.
 struct Dense {
+    modules: [Module; 3], // gate, up and down
     gate: Weight,
     up: Weight,
     down: Weight,

@@ -1,8 +1,8 @@
 //! A memory plan for a model that is on the device, or before it is.
 
 use super::{Model, Trainable, offload};
-use crate::base::Base;
 use crate::base::config::Rotary;
+use crate::base::{Base, Module};
 use crate::gpu::Gpu;
 use crate::memory::{CHUNK, Demand, LEAST_CHUNK};
 use crate::ops::Weight;
@@ -111,7 +111,8 @@ fn device_bytes(base: &Base, positions: usize, offloaded: &[usize]) -> u64 {
     let on_host: Vec<&str> =
         offloaded.iter().flat_map(|&layer| offload::matrices(base, layer)).map(|m| m.name).collect();
     let stays = |name: &str| name == "per_layer_token_embd" || on_host.contains(&name);
-    let matrices = base.tensors().filter(|m| m.rows > 1 && !stays(m.name));
+    let scores_shared = |name: &str| name.ends_with(Module::FfnGateInpShexp.gguf_name());
+    let matrices = base.tensors().filter(|m| (m.rows > 1 || scores_shared(m.name)) && !stays(m.name));
     let mut tables: Vec<Rotary> = Vec::new();
     for rotary in (0..base.config().layers.len()).flat_map(|layer| base.config().rotary(layer)) {
         if !tables.contains(&rotary) {
@@ -134,7 +135,7 @@ impl Model<'_> {
             matrices.extend(l.delta.iter().flat_map(|d| [&d.qkv, &d.gate, &d.alpha, &d.beta, &d.out]));
             matrices.extend(l.dense.iter().flat_map(|dense| [&dense.gate, &dense.up, &dense.down]));
             matrices.extend(l.attn_k.iter().chain(&l.attn_v));
-            matrices.extend(l.experts.iter().map(|e| e.router()));
+            matrices.extend(l.experts.iter().flat_map(|e| e.scoring()));
             if !offloaded.contains(&i) {
                 matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
             }

@@ -68,10 +68,14 @@ pub struct Pattern {
 
 impl Pattern {
     fn parse(name: &str) -> Option<Pattern> {
-        let mut parts = name.rsplit('.');
-        let module = families::module(parts.next()?)?;
+        // Names of a shared expert's matrices have two parts: `shared_expert.up_proj`.
+        let at = match name.rsplit_once("shared_expert.") {
+            Some((before, _)) if before.is_empty() || before.ends_with('.') => before.len(),
+            _ => name.rfind('.').map_or(0, |dot| dot + 1),
+        };
+        let module = families::module(&name[at..])?;
         // The rest is empty, or has one number: `3`, `blk.3`, `model.layers.3.self_attn`.
-        let rest: Vec<&str> = parts.collect();
+        let rest = name[..at].strip_suffix('.').map_or(Vec::new(), |rest| rest.split('.').collect());
         let numbers: Vec<usize> = rest.iter().filter_map(|part| part.parse().ok()).collect();
         match (&rest[..], &numbers[..]) {
             ([], _) => Some(Pattern { layer: None, module }),

@@ -50,6 +50,22 @@ pub fn sigmoid_backward(dy: &[f64], x: &[f64], gate: &[f64]) -> (Vec<f64>, Vec<f
     (sigmoid_forward(dy, gate), (0..dy.len()).map(slope).collect())
 }
 
+/// `y = x·σ(score)`, the gate on the rows of a shared expert: `x` `[T, D]`, `scores` `[T]` -> `[T, D]`.
+pub fn rows_forward(x: &[f64], scores: &[f64]) -> Vec<f64> {
+    sigmoid_forward(x, &of_rows(scores, x.len()))
+}
+
+/// `dx = dy·σ(score)` `[T, D]`, and `dscore` `[T]`, the sum of what [`sigmoid_backward`] gives over each row.
+pub fn rows_backward(dy: &[f64], x: &[f64], scores: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let (dx, dgate) = sigmoid_backward(dy, x, &of_rows(scores, x.len()));
+    (dx, dgate.chunks_exact(x.len() / scores.len()).map(|row| row.iter().sum()).collect())
+}
+
+/// Every score as often as a row of `len` values in all has values.
+fn of_rows(scores: &[f64], len: usize) -> Vec<f64> {
+    scores.iter().flat_map(|score| std::iter::repeat_n(*score, len / scores.len())).collect()
+}
+
 fn activate(x: f64, activation: Activation) -> f64 {
     match activation {
         Activation::Gelu => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + CUBIC * x * x * x)).tanh()),

@@ -16,9 +16,21 @@ use rullama_train::data::batch::{IGNORE, Sample};
 use safetensors::{Dtype, SafeTensors};
 
 /// The folders in tests/golden.
-pub const FOLDERS: [&str; 13] = [
-    "dense", "big", "ollama", "moe", "moe128", "qwen35", "qwen3", "qwen3moe", "qwen2", "llama", "gemma3",
-    "gpt-oss", "formats",
+pub const FOLDERS: [&str; 14] = [
+    "dense",
+    "big",
+    "ollama",
+    "moe",
+    "moe128",
+    "qwen35",
+    "qwen35moe",
+    "qwen3",
+    "qwen3moe",
+    "qwen2",
+    "llama",
+    "gemma3",
+    "gpt-oss",
+    "formats",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.

@@ -4,8 +4,11 @@
 //! derivative, rounding ε·|f|/h = 1e-11·|f|); 1e-6 leaves a margin and is far below any missing term.
 
 mod delta;
+#[path = "../common/golden.rs"]
+mod golden;
 mod model;
 mod ops;
+mod pytorch;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

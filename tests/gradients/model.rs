@@ -90,7 +90,7 @@ fn odd_sizes() -> Config {
 
 /// Experts beside every feed-forward block, many of them shared by several tokens; SiLU in every second layer; raw keys as values.
 fn like_26b() -> Config {
-    let experts = Some(Experts { count: 5, used: 2, width: 7 });
+    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: false });
     let like = like_31b();
     let activation = |i| if i % 2 == 0 { Activation::Gelu } else { Activation::Silu };
     let layers = like.layers.iter().enumerate();
@@ -126,7 +126,7 @@ fn like_llama() -> Config {
 fn like_qwen3moe() -> Config {
     let like = like_llama();
     let dense = LayerConfig { qk_norm: true, score_scale: 0.7, rope_divisor: 4.0, ..like.layers[0].clone() };
-    let experts = Some(Experts { count: 5, used: 2, width: 7 });
+    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: false });
     let mixture = LayerConfig { experts, ffn_width: 0, ..dense.clone() };
     Config { layers: vec![mixture.clone(), dense, mixture], ..like }
 }
@@ -167,7 +167,15 @@ fn like_qwen35() -> Config {
     Config { layers: vec![delta.clone(), attention, delta], ..like }
 }
 
-fn configs() -> [(&'static str, Config); 8] {
+/// A shared expert with a gate beside the experts of every layer, which is a delta net or has gated attention.
+fn like_qwen35moe() -> Config {
+    let like = like_qwen35();
+    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: true });
+    let layers = like.layers.iter().map(|l| LayerConfig { experts, ..l.clone() }).collect();
+    Config { layers, ..like }
+}
+
+fn configs() -> [(&'static str, Config); 9] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -177,6 +185,7 @@ fn configs() -> [(&'static str, Config); 8] {
         ("like qwen3moe", like_qwen3moe()),
         ("like gpt-oss", like_gpt_oss()),
         ("like qwen35", like_qwen35()),
+        ("like qwen35moe", like_qwen35moe()),
     ]
 }
 
@@ -315,7 +324,7 @@ fn model_every_kind_and_all_together() {
 
 #[test]
 fn model_with_dropout() {
-    for config in [like_e2b(), like_26b()] {
+    for config in [like_e2b(), like_26b(), like_qwen35moe()] {
         let mut case = Case::new(config.clone());
         let mut rng = ChaCha8Rng::seed_from_u64(9);
         for slot in case.adapter.pairs.keys() {

@@ -108,6 +108,17 @@ fn gated_backward() {
 }
 
 #[test]
+fn gate_of_rows_backward() {
+    let (rows, width) = (4, 7);
+    let (x, dy) = (values(1, rows * width), values(2, rows * width));
+    let scores: Vec<f64> = values(3, rows).iter().map(|x| 3.0 * x).collect();
+    let f = |x: &[f64], scores: &[f64]| dot(&dy, &gated::rows_forward(x, scores));
+    let (dx, dscores) = gated::rows_backward(&dy, &x, &scores);
+    assert_gradient("dx", &dx, &x, |x| f(x, &scores));
+    assert_gradient("dscores", &dscores, &scores, |scores| f(&x, scores));
+}
+
+#[test]
 fn cross_entropy_backward() {
     let (vocab, targets, coefficients) = (9, [3, 0, 8], [0.4, -0.1, 2.0]);
     let logits: Vec<f64> = values(1, 3 * vocab).iter().map(|x| 4.0 * x).collect();

@@ -96,7 +96,7 @@ pub fn routers(gpu: &Gpu) -> Outcome {
     for (count, used, tokens) in SHAPES {
         for steps in [1e6, 4.0] {
             let name = format!("E={count} used={used} T={tokens} steps={steps}");
-            let experts = Experts { count, used, width: 4 };
+            let experts = Experts { count, used, width: 4, shared: false };
             let g = Grouped::new(gpu, experts, tokens, steps)?;
             let chosen: Vec<u32> = block_on(gpu.read(&g.groups.chosen.buffer, tokens * used))?;
             let expected: Vec<u32> = g.routing.experts.iter().map(|&e| e as u32).collect();
@@ -122,7 +122,7 @@ pub fn routers(gpu: &Gpu) -> Outcome {
 /// Rows are ordered by expert, then by token, in whole tiles; every choice has its row.
 pub fn groups(gpu: &Gpu) -> Outcome {
     for (count, used, tokens) in SHAPES {
-        let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
         let mut expected = Vec::new();
         let mut tiles = Vec::new();
         let mut counts = vec![0u32; count];
@@ -195,7 +195,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
             for backward in [false, true] {
                 let k = widths(ty)[width];
                 let name = format!("{ty:?} E={count} T={tokens} K={k} N={n} R={rank:?} {tiled} {backward}");
-                let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+                let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
                 let (w, truth) = weight(gpu, ty, [count, n, k], tiled)?;
                 let (input, output) = if backward { (n, k) } else { (k, n) };
                 let height = if gathered { tokens } else { g.choices.len() };
@@ -314,7 +314,7 @@ pub fn biases(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("experts, biases", EXACT);
     for (count, used, tokens, width) in [(5, 3, 1, 4), (8, 2, 70, 36), (32, 4, 9, 260), (128, 8, 90, 20)] {
         let name = format!("E={count} used={used} T={tokens} width={width}");
-        let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
         let choices = tokens * used;
         let (held, scales, before) = (values(1, count * width), values(5, count), values(6, choices));
         let (x, y, dy) = (values(2, choices * width), values(3, tokens * width), values(4, tokens * width));
@@ -375,7 +375,7 @@ pub fn short(gpu: &Gpu) -> Outcome {
         for (count, used, tokens, width, n, rank, tiled) in SHORT {
             let k = widths(ty)[width];
             let name = format!("{ty:?} E={count} T={tokens} K={k} N={n} R={rank} {tiled}");
-            let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+            let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
             let (w, truth) = weight(gpu, ty, [count, n, k], tiled)?;
             let (x, by_choice) = (values(1, tokens * k), values(2, tokens * used * k));
             let (r, above, held_rows) = (rank.max(4), 4, n + 7);
@@ -433,7 +433,7 @@ const GRADIENTS: [([usize; 5], [bool; 2], bool); 5] = [
 pub fn gradients(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("lora of experts", EXACT);
     for ([count, used, tokens, n, m], by_token, weighted) in GRADIENTS {
-        let g = Grouped::new(gpu, Experts { count, used, width: 4 }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
         let scales = values(5, count);
         let before = values(6, count * n * m);
         let make = |seed: u64, width: usize, by_token: bool| {
@@ -516,7 +516,7 @@ fn whole_with(gpu: &Gpu, activation: Activation) -> Outcome {
     let mut check = Check::new("gated of experts", tolerance(gpu));
     for (count, used, tokens, f, d) in [(4, 2, 1, 4, 8), (8, 2, 70, 36, 24), (128, 8, 90, 96, 20)] {
         let name = format!("{activation:?} E={count} used={used} T={tokens} F={f} D={d}");
-        let g = Grouped::new(gpu, Experts { count, used, width: f }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: f, shared: false }, tokens, 1e6)?;
         let rows = g.choices.len();
         let scales = values(5, count);
         let (mut gate_up, dy, x) =

@@ -1,6 +1,7 @@
-//! Gates of attention's output.
+//! Gates of attention's output, and of a shared expert's.
 
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::experts::shared;
 use rullama_train::ops::output_gate;
 use rullama_train::ops::pass::{Pass, Scratch};
 use rullama_train::reference::gated;
@@ -45,6 +46,37 @@ pub fn output_gates(gpu: &Gpu) -> Outcome {
         check.close(&format!("y {name}"), width, &y.read(gpu, &name)?, &y_expected)?;
         check.close(&format!("dx {name}"), width, &dx.read(gpu, &name)?, &dx_expected)?;
         check.close(&format!("dboth {name}"), 2 * width, &dboth.read(gpu, &name)?, &dboth_expected)?;
+    }
+    check.done()
+}
+
+/// The gated output of a shared expert added to that of the others, and the gradients of output and score. Rows of the output are
+/// longer than its columns, as in decoding.
+pub fn shared_experts(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("shared experts", GATES);
+    let scratch = Scratch::for_products(gpu, None)?;
+    for (tokens, width) in [(1, 4), (7, 20), (65, 300), (300, 64)] {
+        let name = format!("T={tokens} D={width}");
+        let scores: Vec<f32> = values(1, tokens).iter().map(|x| 8.0 * x).collect();
+        let [x, routed, dy] = [2, 3, 4].map(|seed| values(seed, tokens * width));
+        let mut y_expected = gated::rows_forward(&wide(&x), &wide(&scores));
+        y_expected.iter_mut().zip(wide(&routed)).for_each(|(y, routed)| *y += routed);
+        let (dx_expected, dscores_expected) = gated::rows_backward(&wide(&dy), &wide(&x), &wide(&scores));
+        let (scores, x) = (Block::input(gpu, (0, 0), 1, &scores), Block::input(gpu, (0, 8), width, &x));
+        let [routed, dy] = [&routed, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
+        let [y, dx] = [(); 2].map(|()| Block::output(gpu, (0, 0), width, tokens));
+        let dscores = Block::output(gpu, (0, 0), 1, tokens);
+        let act = |block: &Block| block.rows.clone().into();
+        run(gpu, |rec| {
+            let p = &mut Pass { rec, tokens, first: 0, scratch: &scratch };
+            shared::forward(p, &act(&y), &act(&routed), &act(&x), &act(&scores));
+            shared::backward_scores(p, &act(&dscores), &act(&dy), &act(&x), &act(&scores));
+            shared::backward(p, &act(&dx), &act(&dy), &act(&scores));
+        })?;
+        check.close(&format!("y {name}"), width, &y.read(gpu, &name)?, &y_expected)?;
+        check.close(&format!("dx {name}"), width, &dx.read(gpu, &name)?, &dx_expected)?;
+        let (dscores, size) = (dscores.read(gpu, &name)?, (width as f64).sqrt());
+        check.close_to(&format!("dscores {name}"), 1, &dscores, &dscores_expected, size)?;
     }
     check.done()
 }

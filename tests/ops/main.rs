@@ -55,7 +55,7 @@ const COOP16: &[Variant] = &[Variant::Coop16];
 const PACKED: &[Variant] = &[Variant::Packed];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
-const CASES: [Case; 75] = [
+const CASES: [Case; 76] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -84,6 +84,7 @@ const CASES: [Case; 75] = [
     case("experts", "choice, weights and scores of the router", F32, experts::routers),
     case("experts", "tokens sorted", F32, experts::groups),
     case("experts", "biases", F32, experts::biases),
+    case("experts", "the gate of a shared one", F32, gates::shared_experts),
     case("gated", "forward and backward", F32, elementwise::gated_both_ways),
     case("gated", "gates of extreme size", F32, elementwise::extreme_gates),
     case("gated", "forward and backward, packed", PACKED, half::gated),

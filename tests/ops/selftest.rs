@@ -40,10 +40,32 @@ const DECODERS: (&str, &str) = ("embedding", "decoders of every format");
 const ADAMW: (&str, &str) = ("adamw", "AdamW, clipping, norms");
 const LOSSES: (&str, &str) = ("cross_entropy", "losses, gradients, softcap");
 const ROUTER: (&str, &str) = ("experts", "router and groups");
+const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place, and add");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 37] = [
+const FAULTS: [Planted; 40] = [
+    planted(
+        "every shared expert's output has the first token's gate",
+        SHARED,
+        "experts/shared",
+        "+ open(row)",
+        "+ open(0u)",
+    ),
+    planted(
+        "every shared expert's gradient has the first token's gate",
+        SHARED,
+        "experts/shared",
+        "= open(row)",
+        "= open(0u)",
+    ),
+    planted(
+        "forgets the slope of a shared expert's gate",
+        SHARED,
+        "experts/shared",
+        "sigmoid(score) * sigmoid(-score)",
+        "sigmoid(score)",
+    ),
     planted("writes nothing", SCALE, "scale/plain", "i < params.count4", "i + 1000000u < params.count4"),
     planted("a product writes nothing", PRODUCTS, "linear/tiled", "result[at] = sum_a;", ""),
     planted(

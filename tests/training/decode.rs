@@ -100,7 +100,9 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
 
 /// The kernels of passes of every length are compiled ahead. A kernel that a reply compiles itself delays it, and those that wait.
 pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
-    for case in cases().into_iter().filter(|case| ["moe", "qwen35", "tiny"].contains(&&*case.name)) {
+    for case in
+        cases().into_iter().filter(|case| ["moe", "qwen35", "qwen35moe", "tiny"].contains(&&*case.name))
+    {
         // A device that has compiled nothing.
         let fresh = block_on(Gpu::open(Backend::Auto, None, false))?.with_kernels(gpu.kernels());
         let model = Model::load(&fresh, &case.base, 64).expect("the model fits");
@@ -264,10 +266,15 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     check_that("the adapter changes the replies", changed > 0)
 }
 
+/// Both models with delta nets: a dense one and a mixture with a shared expert.
+pub fn delta_nets(gpu: &Gpu) -> Result<(), Failed> {
+    ["qwen35", "qwen35moe"].into_iter().try_for_each(|name| delta_net(gpu, name))
+}
+
 /// Greedy replies of a model with delta nets, to prompts around their chunks, with the adapter unmerged and merged: each token's logits
 /// are those of the training forward. A state takes no token back: rewinding begins anew.
-pub fn delta_nets(gpu: &Gpu) -> Result<(), Failed> {
-    let g = Golden::read(Path::new("tests/golden/qwen35"));
+fn delta_net(gpu: &Gpu, name: &str) -> Result<(), Failed> {
+    let g = Golden::read(&Path::new("tests/golden").join(name));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("merged.gguf");
     merge::write(&file, &g.base, &g.adapter, MergeType::from_name("f32").expect("a type"), |_| {})?;

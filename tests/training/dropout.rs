@@ -41,11 +41,11 @@ fn input(module: Module) -> usize {
         Module::AttnQ | Module::AttnK | Module::AttnV => 0,
         Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => 0,
         Module::AttnOutput | Module::SsmOut => 1,
-        Module::FfnGate | Module::FfnUp => 2,
-        Module::FfnDown => 3,
+        Module::FfnGate | Module::FfnUp | Module::FfnGateShexp | Module::FfnUpShexp => 2,
+        Module::FfnDown | Module::FfnDownShexp => 3,
         Module::InpGate => 4,
         Module::Proj => 5,
-        Module::FfnGateInp => 6,
+        Module::FfnGateInp | Module::FfnGateInpShexp => 6,
         Module::FfnGateUpExps => 7,
         Module::FfnDownExps => 8,
     }
@@ -77,6 +77,11 @@ fn masks<'a>(
 
 pub fn against_reference(gpu: &Gpu) -> Result<(), Failed> {
     compare(gpu, "dense")
+}
+
+/// Checks a shared expert, whose score reads the router's input.
+pub fn shared_expert_against_reference(gpu: &Gpu) -> Result<(), Failed> {
+    compare(gpu, "qwen35moe")
 }
 
 /// Checks a mixture too: its router and its experts' own matrices are adapted.

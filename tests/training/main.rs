@@ -34,7 +34,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 36] = [
+    let cases: [(&str, &[Variant], Run); 37] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -62,6 +62,11 @@ fn main() {
             "dropout: the masks of a whole mixture against the reference",
             &[Variant::F32, Variant::Coop16],
             dropout::experts_against_reference,
+        ),
+        (
+            "dropout: the masks of a whole mixture with a shared expert against the reference",
+            &[Variant::F32, Variant::Coop16],
+            dropout::shared_expert_against_reference,
         ),
         ("dropout: the same seed gives the same bits, kept and recomputed", F32, dropout::same_bits),
         (

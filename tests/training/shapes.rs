@@ -1,11 +1,12 @@
-//! The published sizes of Gemma 4 with random weights: they load, train, and take the memory that was planned.
+//! The published sizes of Gemma 4 and of Qwen 3.5's mixtures with random weights: they load, train, and take the memory that was
+//! planned.
 
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::Module;
 use rullama_train::data::batch::{Sample, Step};
-use rullama_train::families::{Shape, gemma4};
+use rullama_train::families::{Shape, gemma4, qwen35};
 use rullama_train::gpu::Gpu;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
@@ -15,7 +16,7 @@ use super::check_that;
 
 /// Every size, with fewer and narrower layers and a smaller vocabulary.
 pub fn train(gpu: &Gpu) -> Result<(), Failed> {
-    for &shape in gemma4::FAMILY.shapes {
+    for &shape in [gemma4::FAMILY.shapes, qwen35::FAMILY_MOE.shapes].concat().iter() {
         let small = Shape {
             layers: 2 * shape.full_every,
             width: 256,

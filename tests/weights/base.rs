@@ -304,7 +304,10 @@ fn mixtures_of_experts() {
         open(&w)
     };
     let base = mixture(&|_| {}).expect("sound");
-    assert_eq!(base.config().layers[3].experts, Some(Experts { count: 4, used: 2, width: 32 }));
+    assert_eq!(
+        base.config().layers[3].experts,
+        Some(Experts { count: 4, used: 2, width: 32, shared: false })
+    );
     let down = base.matrix("blk.1.ffn_down_exps").expect("there");
     assert_eq!((down.rows, down.cols), (4 * 32, 32));
 
@@ -396,6 +399,45 @@ fn mixtures_in_other_layouts() {
     assert_eq!(base.vector("blk.2.ffn_down_exps.scale").len(), 4);
     w.remove_tensor("blk.1.ffn_up_exps.weight");
     assert_says("half", open(&w), &["blk.1.ffn_up_exps.weight", "missing", "[32, 32, 4]"]);
+}
+
+/// A mixture with a shared expert: the vector that scores it may have one or two sizes, layers for multi-token prediction stay out,
+/// and keys that are missing are named.
+#[test]
+fn mixtures_with_a_shared_expert() {
+    let gguf = Gguf::open(std::path::Path::new("tests/golden/qwen35moe/model.gguf")).expect("sound");
+    let plain = Base::from_gguf(gguf, "test").expect("sound");
+    let expected = Experts { count: 4, used: 2, width: 64, shared: true };
+    assert_eq!(plain.config().layers[1].experts, Some(expected));
+    assert_eq!(plain.config().layers[1].ffn_width, 96);
+
+    for shape in [vec![256], vec![256, 1]] {
+        let mut w = GgufWriter::of(plain.gguf());
+        w.tensor("blk.0.ffn_gate_inp_shexp.weight").shape = shape;
+        let base = open(&w).expect("the same model");
+        assert_eq!(base.config(), plain.config());
+        let score = base.matrix("blk.0.ffn_gate_inp_shexp").expect("there");
+        assert_eq!((score.rows, score.cols), (1, 256));
+    }
+
+    let mut with_mtp = GgufWriter::of(plain.gguf());
+    with_mtp.set("qwen35moe.block_count", Value::U32(3));
+    with_mtp.set("qwen35moe.nextn_predict_layers", Value::U32(1));
+    with_mtp.set("qwen35moe.attention.recurrent_layers", Value::Array(Array::Bool(vec![true, false, false])));
+    with_mtp.random("blk.2.nextn.eh_proj.weight", &[512, 256], GgmlType::Q8_0);
+    assert_eq!(open(&with_mtp).expect("sound").config(), plain.config());
+
+    for key in ["qwen35moe.expert_count", "qwen35moe.expert_used_count"] {
+        let mut w = GgufWriter::of(plain.gguf());
+        w.remove_key(key);
+        assert_says(key, open(&w), &[key]);
+    }
+    for name in ["ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_up_exps"] {
+        let mut w = GgufWriter::of(plain.gguf());
+        let name = format!("blk.1.{name}.weight");
+        w.remove_tensor(&name);
+        assert_says(&name, open(&w), &[&name, "missing"]);
+    }
 }
 
 /// The small Qwen 3.5 as Ollama's library has it: heads of keys per layer, another name of the decay's bias, vision and

@@ -251,6 +251,12 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
             format!("layer {layer} shares the values of layer {donor} and has no {name}")
         }
         (Module::AttnV, None) => format!("layer {layer} uses its keys as values and has no {name}"),
+        (Module::FfnGate | Module::FfnUp | Module::FfnDown, _) => {
+            format!("layer {layer} has experts in the place of a dense feed-forward block and no {name}")
+        }
+        (Module::FfnGateShexp | Module::FfnUpShexp | Module::FfnDownShexp | Module::FfnGateInpShexp, _) => {
+            format!("this model has no shared experts and no {name}")
+        }
         (Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps, _) => {
             format!("this model has no experts and no {name}")
         }

@@ -59,7 +59,9 @@ pub fn write(
 ) -> Result<Vec<MergedTensor>, Error> {
     let gguf = base.gguf();
     let touched = locate(base, adapter)?;
-    let format = |t: &TensorInfo| match touched.iter().any(|part| part.tensor == t.name) {
+    // Programs read vectors, such as the one that scores a shared expert, in F32 alone.
+    let is_vector = |t: &TensorInfo| t.shape[1..].iter().all(|&size| size == 1);
+    let format = |t: &TensorInfo| match !is_vector(t) && touched.iter().any(|part| part.tensor == t.name) {
         true => ty.of(t.ty, t.shape[0]),
         false => t.ty,
     };

@@ -66,7 +66,8 @@ fn adapter(recipe: &Recipe, adapter: &Adapter) {
 /// The warning about a rank that is larger than the smaller side of a matrix, where it adds parameters but no capacity.
 fn rank_beyond(rank: usize, slots: &[Slot]) -> Option<String> {
     let side = |slot: &Slot| slot.len_a(1).min(slot.len_b(1));
-    let beyond: Vec<&Slot> = slots.iter().filter(|slot| side(slot) < rank).collect();
+    // Any rank is too large for a matrix of one row.
+    let beyond: Vec<&Slot> = slots.iter().filter(|slot| (2..rank).contains(&side(slot))).collect();
     let least = beyond.iter().map(|slot| side(slot)).min()?;
     Some(format!(
         "lora.rank = {rank} is larger than the smaller side of {} of {} matrices (the smallest is {least}): a rank above that adds \

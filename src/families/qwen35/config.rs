@@ -1,9 +1,9 @@
 //! Metadata keys → the model's shape.
 //!
-//! Source: llama.cpp `src/models/qwen35.cpp` and `conversion/qwen.py`.
+//! Source: llama.cpp `src/models/{qwen35,qwen35moe}.cpp` and `conversion/qwen.py`.
 
-use crate::base::config::{Activation, Config, DeltaNet, LayerConfig};
-use crate::base::tensors::require;
+use crate::base::config::{Activation, Config, DeltaNet, Experts, LayerConfig};
+use crate::base::tensors::{find, require};
 use crate::base::{Error, Gguf};
 use crate::families::keys::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
 use crate::families::uniform;
@@ -11,26 +11,30 @@ use crate::families::uniform;
 /// Distance of layers with attention, where the file has neither key.
 const ATTENTION_EVERY: u32 = 4;
 
-/// The shape of the model in `gguf`; an error where the keys make no sense.
-pub fn config(gguf: &Gguf) -> Result<Config, Error> {
-    let keys = Keys { gguf, architecture: super::NAME };
+/// The shape of the model in `gguf`, which is of `architecture`; an error where the keys make no sense.
+pub fn config(gguf: &Gguf, architecture: &'static str) -> Result<Config, Error> {
+    let keys = Keys { gguf, architecture };
     let count = uniform::layer_count(&keys)?;
     let width = keys.size("embedding_length", WIDEST)?;
     let vocab = require(gguf, "token_embd", &[width])?.shape.get(1).copied().unwrap_or(1);
-    let ffn_width = keys.size("feed_forward_length", WIDEST)?;
+    let experts = experts(&keys)?;
+    let ffn_width = ffn_width(&keys)?;
     let (delta, attention) = (delta_net(&keys)?, attention(&keys)?);
     let layer = |recurrent: bool| match recurrent {
         true => LayerConfig { delta: Some(delta), ..LayerConfig::default() },
         false => attention.clone(),
     };
     let recurrent = recurrent_layers(&keys, count)?;
-    let described = recurrent.into_iter().map(|recurrent| LayerConfig {
+    let has = |layer: usize, last: &str| find(gguf, &format!("blk.{layer}.{last}")).is_some();
+    let described = recurrent.into_iter().enumerate().map(|(i, recurrent)| LayerConfig {
         ffn_width,
         activation: Activation::Silu,
+        experts,
+        experts_split: !has(i, "ffn_gate_up_exps") && has(i, "ffn_gate_exps"),
         ..layer(recurrent)
     });
     Ok(Config {
-        architecture: super::NAME,
+        architecture,
         width,
         vocab,
         embedding_scale: 1.0,
@@ -42,6 +46,24 @@ pub fn config(gguf: &Gguf) -> Result<Config, Error> {
         rope_freq_factors: None,
         layers: described.collect(),
     })
+}
+
+/// The routed experts, beside a shared one, of every layer; `None` in dense models.
+fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
+    if keys.architecture != super::NAME_MOE {
+        return Ok(None);
+    }
+    match uniform::experts(keys)? {
+        Some(experts) => Ok(Some(Experts { shared: true, ..experts })),
+        None => Err(keys.wrong("expert_count", "a multiple of 4 above 0")),
+    }
+}
+
+/// The width of the feed-forward block, or of the shared expert in its place.
+fn ffn_width(keys: &Keys) -> Result<usize, Error> {
+    let of_shared = "expert_shared_feed_forward_length";
+    let own = keys.architecture == super::NAME_MOE && keys.integer(of_shared)?.is_some();
+    keys.size(if own { of_shared } else { "feed_forward_length" }, WIDEST)
 }
 
 /// Which layers have a delta net: a list, those without heads of keys in Ollama's conversions, or all but the last of so many.

@@ -1,6 +1,6 @@
 //! Files of the family's sizes, with the formats that llama-quantize's Q4_K_M gives their tensors.
 
-use super::NAME;
+use super::{NAME, NAME_MOE};
 use crate::base::GgmlType;
 use crate::base::config::DeltaNet;
 use crate::base::gguf::value::Value;
@@ -41,6 +41,20 @@ pub const SHAPES: [Shape; 5] = [
     },
 ];
 
+/// Sources as above. `ffn_width` is that of the shared expert.
+pub const SHAPES_MOE: [Shape; 1] = [Shape {
+    family: NAME_MOE,
+    name: "qwen3.5-35b-a3b",
+    layers: 40,
+    width: 2048,
+    ffn_width: 512,
+    heads: 16,
+    kv_heads: [2, 2],
+    experts: Some([256, 8, 512]),
+    tied: false,
+    ..FOUR
+}];
+
 const FOUR: Shape = Shape {
     name: "qwen3.5-4b",
     layers: 32,
@@ -66,6 +80,16 @@ pub const SMALL: Shape = Shape {
     ..SMALLEST
 };
 
+/// A few megabytes, for software renderers.
+pub const SMALL_MOE: Shape = Shape {
+    family: NAME_MOE,
+    name: "qwen35moe-tiny",
+    ffn_width: 128,
+    experts: Some([8, 2, 128]),
+    tied: false,
+    ..SMALL
+};
+
 fn net(shape: &Shape) -> DeltaNet {
     let [key_heads, value_heads, head_size] = shape.delta.expect("shapes of this family have delta nets");
     DeltaNet { key_heads, value_heads, head_size }
@@ -84,13 +108,15 @@ pub fn metadata(shape: &Shape) -> Vec<(String, Value)> {
         ("ssm.inner_size", delta.values()),
     ];
     let mut metadata = uniform::metadata(shape, 1e7);
-    metadata.extend(sizes.map(|(name, size)| (format!("{NAME}.{name}"), Value::U32(size as u32))));
+    let shared = shape.experts.map(|_| ("expert_shared_feed_forward_length", shape.ffn_width));
+    let sizes = sizes.into_iter().chain(shared);
+    metadata.extend(sizes.map(|(name, size)| (format!("{}.{name}", shape.family), Value::U32(size as u32))));
     metadata
 }
 
 /// Tensors of a file of this shape.
 pub fn tensors(shape: &Shape) -> Tensors {
-    let (d, f) = (shape.width, shape.ffn_width);
+    let d = shape.width;
     let mut tensors = Tensors::new();
     let embedding = if shape.tied { GgmlType::Q6_K } else { GgmlType::Q4_K };
     tensors.matrix("token_embd".into(), &[d, shape.vocab], embedding);
@@ -106,11 +132,25 @@ pub fn tensors(shape: &Shape) -> Tensors {
             false => delta_net(&mut tensors, shape, layer),
         }
         tensors.vector(name("post_attention_norm"), d, 1.0);
-        tensors.matrix(name("ffn_gate"), &[d, f], GgmlType::Q4_K);
-        tensors.matrix(name("ffn_up"), &[d, f], GgmlType::Q4_K);
-        tensors.matrix(name("ffn_down"), &[f, d], q4_k_m(layer, shape.layers));
+        feed_forward(&mut tensors, shape, layer);
     }
     tensors
+}
+
+fn feed_forward(tensors: &mut Tensors, shape: &Shape, layer: usize) {
+    let (d, f) = (shape.width, shape.ffn_width);
+    let name = |last: &str| format!("blk.{layer}.{last}");
+    let block = if shape.experts.is_some() { "_shexp" } else { "" };
+    tensors.matrix(name(&format!("ffn_gate{block}")), &[d, f], GgmlType::Q4_K);
+    tensors.matrix(name(&format!("ffn_up{block}")), &[d, f], GgmlType::Q4_K);
+    tensors.matrix(name(&format!("ffn_down{block}")), &[f, d], q4_k_m(layer, shape.layers));
+    let Some([count, _, width]) = shape.experts else { return };
+    let noise = Content::Noise((d as f32).powf(-0.5));
+    tensors.add(name("ffn_gate_inp_shexp"), &[d], GgmlType::F32, noise);
+    tensors.add(name("ffn_gate_inp"), &[d, count], GgmlType::F32, noise);
+    tensors.matrix(name("ffn_gate_exps"), &[d, width, count], GgmlType::Q4_K);
+    tensors.matrix(name("ffn_up_exps"), &[d, width, count], GgmlType::Q4_K);
+    tensors.matrix(name("ffn_down_exps"), &[width, d, count], q4_k_m(layer, shape.layers));
 }
 
 fn attention(tensors: &mut Tensors, shape: &Shape, layer: usize) {

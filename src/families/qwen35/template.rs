@@ -4,7 +4,7 @@
 //! results stand in a turn of the user. The prompt for an answer opens a thought, or has an empty one. Pieces are encoded one by one:
 //! each ends where no token can reach into the next one.
 
-use super::{NAME, tools};
+use super::{NAME, NAME_MOE, tools};
 use crate::data::template::{BuiltIn, Conversation, InOllama, Message, Piece, Pieces, Role, TemplateError};
 use crate::data::tokenizer::Special;
 
@@ -21,6 +21,9 @@ pub static CHAT: BuiltIn = BuiltIn {
     hides_thoughts,
     history: Some(&HISTORY),
 };
+
+/// The layout of the mixtures of experts.
+pub static CHAT_MOE: BuiltIn = BuiltIn { family: NAME_MOE, in_ollama: IN_OLLAMA, ..CHAT };
 
 /// The layout of answers that other messages follow.
 static HISTORY: BuiltIn = BuiltIn {

@@ -188,7 +188,7 @@ pub(super) fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
         Some(_) => "expert_feed_forward_length",
         None => "feed_forward_length",
     };
-    Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)? }))
+    Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)?, shared: false }))
 }
 
 /// Refuses biases that no kernel adds: of the feed-forward block, the head and fused queries, keys and values.

@@ -4,7 +4,7 @@ use super::applied::Group;
 use super::{Decoder, Tail};
 use crate::gpu::{GpuError, Recorder};
 use crate::memory::{ExpertActs, ExpertScratch};
-use crate::model::experts::{ExpertLoras, Experts};
+use crate::model::experts::{Beside, ExpertLoras, Experts};
 use crate::model::{Dense, PerLayerBranch};
 use crate::ops::Rows;
 use crate::ops::Tile;
@@ -19,7 +19,9 @@ use crate::ops::cached_gated;
 use crate::ops::cached_heads;
 use crate::ops::cached_heads::Heads;
 use crate::ops::embedding;
+use crate::ops::experts::shared;
 use crate::ops::linear;
+use crate::ops::linear::Projection;
 use crate::ops::linear::applied;
 use crate::ops::linear::tiled::{self, LowRank};
 use crate::ops::lora::Input;
@@ -140,17 +142,23 @@ impl<'a> Decoder<'a> {
         let (mut y, mut up) = (&dense, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
             self.experts(rec, layer, experts, acts, scratch, rows);
-            y = match &experts.beside_dense {
-                Some([first, second]) => {
+            let (sum, output) = (acts.sum.rows(), acts.output.rows());
+            y = match (&experts.beside, &lw.dense) {
+                (Beside::Norms([first, second]), _) => {
                     // The sum of the two norms starts at zero; the first one includes the adapter's term.
-                    let sum = acts.sum.rows();
                     rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
                     block_end::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
-                    let output = acts.output.rows();
                     block_end::forward(rec, sum, normed, output, None, second, None, 1.0, rows);
                     sum
                 }
-                None => acts.output.rows(),
+                (Beside::Gate(_), Some(dense)) => {
+                    self.add_terms(rec, y, &[&dense.down], up.take(), rows);
+                    let shared = y.clone().into();
+                    let p = &mut self.long(rec, rows);
+                    shared::forward(p, &acts.sum, &acts.output, &shared, &acts.shared_scores);
+                    sum
+                }
+                _ => output,
             };
         }
         let norm = &lw.post_ffw_norm;
@@ -193,22 +201,26 @@ impl<'a> Decoder<'a> {
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
         let loras = self.adapter.as_ref().map_or_else(ExpertLoras::default, |a| a.experts(layer));
         let short = rows <= matvec::MAX_ROWS;
-        let score = |p: &mut Pass, scores: &Act, x: &Act, router: &Weight| {
-            let (scores, x) = (scores.rows(), x.rows());
-            match group {
-                None if short => {
-                    matvec::forward(p.rec, scores.all(), x.all(), 0, &[router], None, 1.0, None, rows)
-                }
-                None => tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, None, rows),
-                Some(g) => {
-                    let z = acts.z.rows();
-                    tiled::forward(p.rec, z.all(), x.all(), &g.a.as_weight(), 1.0, None, rows);
-                    let term = LowRank { z: z.all(), matrix: &g.b[0], rank: g.rank, scale: 1.0 };
-                    tiled::forward(p.rec, scores.all(), x.all(), router, 1.0, Some(&term), rows);
-                }
+        let score = |p: &mut Pass, scores: &[Projection], x: &Act| {
+            let (x, z) = (x.rows().all(), acts.z.rows());
+            if let Some(g) = group {
+                tiled::forward(p.rec, z.all(), x, &g.a.as_weight(), 1.0, None, rows);
             }
-            if let Some(bias) = &router.bias {
-                bias::forward(p.rec, scores.all(), bias, router.rows, rows);
+            for (i, (_, matrix, y)) in scores.iter().enumerate() {
+                let y = y.rows().all();
+                let term = group.map(|g| LowRank {
+                    z: z.from(i * g.rank),
+                    matrix: &g.b[i],
+                    rank: g.rank,
+                    scale: 1.0,
+                });
+                match term {
+                    None if short => matvec::forward(p.rec, y, x, 0, &[matrix], None, 1.0, None, rows),
+                    term => tiled::forward(p.rec, y, x, matrix, 1.0, term.as_ref(), rows),
+                }
+                if let Some(bias) = &matrix.bias {
+                    bias::forward(p.rec, y, bias, matrix.rows, rows);
+                }
             }
         };
         let input = self.w.stream.clone().into();

@@ -10,7 +10,7 @@ use crate::ops::Rows;
 use crate::ops::Weight;
 use crate::ops::argmax::{Argmax, Likeliest};
 use crate::ops::cached_attention::Parts;
-use crate::ops::lora::PerInput;
+use crate::ops::lora::{Input, PerInput};
 use crate::ops::matvec;
 use crate::ops::pass::{Operands, Scratch};
 
@@ -127,7 +127,10 @@ impl<'a> Workspace<'a> {
         let mut experts = None;
         if let Some(shape) = config.layers.iter().find_map(|l| l.experts) {
             let storages = Storages { tiles: gpu.kernels().reads_tiles(), masked: false, heads: false };
-            let widths = LayerWidths { width: d, z: PerInput::new(|_| padded), ..LayerWidths::default() };
+            // The router and a shared expert's score read the same input.
+            let members = |input| if shape.shared && input == Input::RouterNormed { 2 } else { 1 };
+            let z = PerInput::new(|input| members(input) * padded);
+            let widths = LayerWidths { width: d, z, ..LayerWidths::default() };
             let normed = rows("experts' input", d)?;
             bytes += ExpertActs::bytes(gpu, &shape, &widths, chunk)
                 + ExpertScratch::bytes(gpu, storages, &shape, d, chunk, padded)

@@ -1,7 +1,9 @@
 //! The router and the experts, beside the dense feed-forward block or in its place: weights, forward and backward.
 //!
-//! Scores are computed by the kernels for f32 rows on every device: what decides between experts must not depend on it.
+//! Scores are computed by the kernels for f32 rows on every device: what decides between experts must not depend on it. The score
+//! of a shared expert is one more row of the router's product.
 
+mod beside;
 mod loads;
 mod short;
 
@@ -17,6 +19,7 @@ use crate::ops::act::Act;
 use crate::ops::experts::bias::Biases;
 use crate::ops::experts::{combine, router};
 use crate::ops::gated::{grouped as grouped_gated, grouped_coop16 as grouped_gated_coop16};
+use crate::ops::linear::Projection;
 use crate::ops::linear::experts::{ExpertLora, Grouped, Operand};
 use crate::ops::linear::grouped::{self, Columns, ExpertWeight, Source};
 use crate::ops::lora::{Input, grouped as grouped_lora};
@@ -24,11 +27,12 @@ use crate::ops::pass::Pass;
 use crate::ops::rms_norm::{self, Norm};
 use crate::ops::{Rows, Weight, linear};
 
+pub use beside::Beside;
 pub use loads::Loads;
 
 /// The weights of one layer's experts.
 pub(super) struct Experts {
-    router_norm: Norm, // beside a dense block: its scale and 1/√D
+    router_norm: Norm, // where norms surround the experts: its scale and 1/√D
     router: Weight,    // [E, D]
     /// `[E, 2·F, D]`, or gate and up `[E, F, D]` where the file has them apart.
     gate_up: Vec<ExpertWeight>,
@@ -38,8 +42,7 @@ pub(super) struct Experts {
     scales: Rows, // [E]
     activation: Activation,
     input_norm: Norm,
-    /// The norms of the dense block's output and of the experts', where there is a dense block.
-    pub beside_dense: Option<[Norm; 2]>,
+    pub beside: Beside,
 }
 
 /// The adapters of a layer's experts.
@@ -71,7 +74,7 @@ impl Experts {
             }
         }
         let down = gate_up.pop().expect("the base checked its tensors when it was opened");
-        let is_beside_dense = shape.ffn_width > 0;
+        let has_norms = shape.has_expert_norms();
         let norm = |last: &str| upload.norm(&name(last), eps);
         let scales = match shape.expert_scales.as_slice() {
             [] => vec![1.0; count],
@@ -80,7 +83,7 @@ impl Experts {
         let stride = scales.len().next_multiple_of(4);
         Ok(Experts {
             activation: shape.activation,
-            router_norm: match is_beside_dense {
+            router_norm: match has_norms {
                 true => scaled_router_norm(gpu, &base.vector(&name("ffn_gate_inp.scale")), eps)?,
                 false => norm("ffn_norm")?,
             },
@@ -92,17 +95,32 @@ impl Experts {
                 biases(upload, layer, Module::FfnDownExps)?,
             ],
             scales: Rows { buffer: gpu.upload("scales of experts", &scales)?, stride, start: 0 },
-            input_norm: norm(if is_beside_dense { "pre_ffw_norm_2" } else { "ffn_norm" })?,
-            beside_dense: match is_beside_dense {
-                true => Some([norm("post_ffw_norm_1")?, norm("post_ffw_norm_2")?]),
-                false => None,
+            input_norm: norm(if has_norms { "pre_ffw_norm_2" } else { "ffn_norm" })?,
+            beside: match shape.has_shared_expert() {
+                true => Beside::Gate(upload.matrix(&name(Module::FfnGateInpShexp.gguf_name())).await?),
+                false if has_norms => Beside::Norms([norm("post_ffw_norm_1")?, norm("post_ffw_norm_2")?]),
+                false => Beside::Nothing,
             },
         })
     }
 
-    /// The router's matrix.
-    pub fn router(&self) -> &Weight {
-        &self.router
+    /// The matrices of the router, and of a shared expert's score.
+    pub fn scoring(&self) -> impl Iterator<Item = &Weight> {
+        let gate = match &self.beside {
+            Beside::Gate(gate) => Some(gate),
+            _ => None,
+        };
+        gate.into_iter().chain([&self.router])
+    }
+
+    /// The products of the router's input, in the order of [`Module::ALL`]: a shared expert's score in `shared`, where there is
+    /// one, and the scores of the others in `router`.
+    fn scores<'a>(&'a self, shared: &'a Act, router: &'a Act) -> Vec<Projection<'a>> {
+        let gate = match &self.beside {
+            Beside::Gate(gate) => Some((Module::FfnGateInpShexp, gate, shared)),
+            _ => None,
+        };
+        gate.into_iter().chain([(Module::FfnGateInp, &self.router, router)]).collect()
     }
 
     /// Every matrix of the experts themselves.
@@ -122,14 +140,13 @@ impl Experts {
     ) {
         let router_lora = batch.lora(layer, Input::RouterNormed);
         let loras = batch.expert_loras(layer, p.first);
-        self.forward_with(p, stream, acts, scratch, loras, |p, scores, x, router| {
-            let outputs = [(Module::FfnGateInp, router, scores)];
-            linear::forward_rows(p, &outputs, x, router_lora, &acts.z);
+        self.forward_with(p, stream, acts, scratch, loras, |p, scores, x| {
+            linear::forward_rows(p, scores, x, router_lora, &acts.z);
         });
     }
 
-    /// `acts.output` from the stream after attention `[T, D]`. `score` computes the router's scores `[T, E]` from its input
-    /// `[T, D]` and its matrix, the adapter's part included.
+    /// `acts.output` from the stream after attention `[T, D]`. `score` computes the scores of the router `[T, E]`, and of a shared
+    /// expert `[T, 1]`, from the router's input `[T, D]`, the adapter's part included.
     pub fn forward_with(
         &self,
         p: &mut Pass,
@@ -137,7 +154,7 @@ impl Experts {
         acts: &ExpertActs,
         scratch: &ExpertScratch,
         loras: ExpertLoras,
-        score: impl FnOnce(&mut Pass, &Act, &Act, &Weight),
+        score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
         let groups = &acts.groups;
         let normed = &scratch.normed;
@@ -178,15 +195,15 @@ impl Experts {
         stream: &Act,
         acts: &ExpertActs,
         scratch: &ExpertScratch,
-        score: impl FnOnce(&mut Pass, &Act, &Act, &Weight),
+        score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
         rms_norm::forward(p, &scratch.normed, stream, &self.router_norm);
-        score(p, &scratch.scores, &scratch.normed, &self.router);
+        score(p, &self.scores(&acts.shared_scores, &scratch.scores), &scratch.normed);
         router::forward(p.rec, &acts.groups, scratch.scores.rows(), p.tokens);
     }
 
-    /// Adds to `dstream` the gradient that comes from that of `acts.output`, which `scratch.normed` holds and loses, and to the
-    /// gradients of the adapters.
+    /// Adds to `dstream` the gradient that comes from that of `acts.output`, which `scratch.normed` holds and loses, and from that
+    /// of a shared expert's scores, and adds to the gradients of the adapters.
     pub fn backward(
         &self,
         p: &mut Pass,
@@ -206,8 +223,8 @@ impl Experts {
         let dscores = &scratch.scores;
         router::backward(p.rec, dscores.rows(), &scratch.dweights, &acts.groups, p.tokens);
         rms_norm::forward(p, gradient, stream, &self.router_norm);
-        // The product reads the router's input before it writes the gradient in its place.
-        let gradients = [(Module::FfnGateInp, &self.router, dscores)];
+        // The products read the router's input before they write the gradient in its place.
+        let gradients = self.scores(&scratch.dshared_scores, dscores);
         let lora = batch.lora(layer, Input::RouterNormed);
         linear::backward_rows(p, Some((gradient, false)), &gradients, gradient, lora, &acts.z);
         rms_norm::backward_add(p, dstream, gradient, stream, &self.router_norm, 1.0);

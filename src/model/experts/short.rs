@@ -3,11 +3,12 @@
 use super::{ExpertLoras, Experts};
 use crate::memory::{ExpertActs, ExpertScratch};
 use crate::ops::act::Act;
+use crate::ops::linear::Projection;
 use crate::ops::linear::experts::ExpertLora;
 use crate::ops::linear::grouped::Source;
 use crate::ops::matvec::grouped as grouped_matvec;
 use crate::ops::pass::Pass;
-use crate::ops::{Rows, Weight, cached_gated, rms_norm};
+use crate::ops::{Rows, cached_gated, rms_norm};
 
 impl Experts {
     /// [`Experts::forward_with`] of at most [`crate::ops::matvec::MAX_ROWS`] tokens; nothing is kept for backward.
@@ -18,7 +19,7 @@ impl Experts {
         acts: &ExpertActs,
         scratch: &ExpertScratch,
         loras: ExpertLoras,
-        score: impl FnOnce(&mut Pass, &Act, &Act, &Weight),
+        score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
         let groups = &acts.groups;
         let tokens = p.tokens;

@@ -4,3 +4,4 @@ pub mod bias;
 pub mod combine;
 pub mod groups;
 pub mod router;
+pub mod shared;

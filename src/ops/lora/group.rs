@@ -19,7 +19,7 @@ pub enum Input {
     AfterFfn,
     /// The gated per-layer input.
     PerLayer,
-    /// The router's input.
+    /// The input of the router, and of the score of a shared expert.
     RouterNormed,
     /// The input of the experts' gate and up.
     ExpertsNormed,
@@ -47,11 +47,11 @@ impl Input {
             Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
             Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => Input::AttnNormed,
             Module::AttnOutput | Module::SsmOut => Input::Attention,
-            Module::FfnGate | Module::FfnUp => Input::FfnNormed,
-            Module::FfnDown => Input::Gated,
+            Module::FfnGate | Module::FfnUp | Module::FfnGateShexp | Module::FfnUpShexp => Input::FfnNormed,
+            Module::FfnDown | Module::FfnDownShexp => Input::Gated,
             Module::InpGate => Input::AfterFfn,
             Module::Proj => Input::PerLayer,
-            Module::FfnGateInp => Input::RouterNormed,
+            Module::FfnGateInp | Module::FfnGateInpShexp => Input::RouterNormed,
             Module::FfnGateUpExps => Input::ExpertsNormed,
             Module::FfnDownExps => Input::ExpertsGated,
         }

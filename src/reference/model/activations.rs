@@ -89,7 +89,9 @@ pub struct ExpertActivations {
     pub inner: experts::Saved,
     /// Output of the experts, `[T, D]`.
     pub output: Vec<f64>,
-    /// Sum of the normed outputs of the feed-forward block and of the experts, before `post_ffw_norm`, `[T, D]`; the experts'
-    /// output where there is no such block.
+    /// Scores of the shared expert, `[T]`; empty without one.
+    pub shared_score: Vec<f64>,
+    /// Sum of the normed outputs of the feed-forward block and of the experts, before `post_ffw_norm`, `[T, D]`, or of the gated
+    /// output of the shared expert and that of the routed ones; the experts' output where there is no such block.
     pub sum: Vec<f64>,
 }

@@ -172,12 +172,11 @@ impl Model<'_> {
         grads: &mut Gradients,
     ) -> Vec<f64> {
         let (l, w, a) = (&self.config.layers[layer], &self.weights.layers[layer], &acts.layers[layer]);
-        let dgated = self.adapted_backward(layer, Module::FfnDown, ddown, &a.gated, &w.ffn_down, acts, grads);
+        let [gate, up, down] = l.dense_modules();
+        let dgated = self.adapted_backward(layer, down, ddown, &a.gated, &w.ffn_down, acts, grads);
         let (dgate, dup) = gated::backward(&dgated, &a.ffn_gate, &a.ffn_up, l.activation);
-        let mut dnormed =
-            self.adapted_backward(layer, Module::FfnUp, &dup, &a.ffn_normed, &w.ffn_up, acts, grads);
-        let dx =
-            self.adapted_backward(layer, Module::FfnGate, &dgate, &a.ffn_normed, &w.ffn_gate, acts, grads);
+        let mut dnormed = self.adapted_backward(layer, up, &dup, &a.ffn_normed, &w.ffn_up, acts, grads);
+        let dx = self.adapted_backward(layer, gate, &dgate, &a.ffn_normed, &w.ffn_gate, acts, grads);
         add_scaled(&mut dnormed, 1.0, &dx);
         rms_norm::backward(&dnormed, &a.after_attention, Some(&w.ffn_norm), self.config.width, self.eps())
     }
@@ -218,13 +217,21 @@ impl Model<'_> {
         add_scaled(dh, 1.0, &dx);
         let dscores = router::backward(&g.dweights, &e.routing, l.count);
         let module = Module::FfnGateInp;
-        let dnormed =
+        let mut dnormed =
             self.adapted_backward(layer, module, &dscores, &e.router_normed, &we.router, acts, grads);
+        let mut ddown = we.norms.as_ref().map_or_else(Vec::new, |norms| {
+            rms_norm::backward(&dsum, &a.ffn_down, Some(&norms.post_ffw_norm_1), d, eps)
+        });
+        if let Some(gate) = &we.shared_gate {
+            let dscore;
+            (ddown, dscore) = gated::rows_backward(&dsum, &a.ffn_down, &e.shared_score);
+            let (module, x) = (Module::FfnGateInpShexp, &a.ffn_normed);
+            let dx = self.adapted_backward(layer, module, &dscore, x, gate, acts, grads);
+            add_scaled(&mut dnormed, 1.0, &dx);
+        }
         let dx = rms_norm::backward(&dnormed, &a.after_attention, Some(&router_norm), d, eps);
         add_scaled(dh, 1.0, &dx);
-        we.norms.as_ref().map_or_else(Vec::new, |norms| {
-            rms_norm::backward(&dsum, &a.ffn_down, Some(&norms.post_ffw_norm_1), d, eps)
-        })
+        ddown
     }
 
     /// `dx` of a product with an adapter; adds to the slot's gradients.

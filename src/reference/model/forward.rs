@@ -100,10 +100,11 @@ impl Model<'_> {
 
         a.ffn_normed = rms_norm::forward(&a.after_attention, Some(&w.ffn_norm), d, eps);
         if l.ffn_width > 0 {
-            a.ffn_gate = self.adapted(layer, Module::FfnGate, &a.ffn_normed, &w.ffn_gate, z);
-            a.ffn_up = self.adapted(layer, Module::FfnUp, &a.ffn_normed, &w.ffn_up, z);
+            let [gate, up, down] = l.dense_modules();
+            a.ffn_gate = self.adapted(layer, gate, &a.ffn_normed, &w.ffn_gate, z);
+            a.ffn_up = self.adapted(layer, up, &a.ffn_normed, &w.ffn_up, z);
             a.gated = gated::forward(&a.ffn_gate, &a.ffn_up, l.activation);
-            a.ffn_down = self.adapted(layer, Module::FfnDown, &a.gated, &w.ffn_down, z);
+            a.ffn_down = self.adapted(layer, down, &a.gated, &w.ffn_down, z);
         }
         a.experts = self.experts_forward(layer, &a, chosen, z);
         let ffn = a.experts.as_ref().map_or(&a.ffn_down, |experts| &experts.sum);
@@ -195,7 +196,15 @@ impl Model<'_> {
             None => a.ffn_normed.clone(),
         };
         let (output, inner) = experts::forward(&normed, &routing, &self.expert_matrices(layer, l.width)?, d);
+        let shared_score = w.shared_gate.as_ref().map_or_else(Vec::new, |gate| {
+            self.adapted(layer, Module::FfnGateInpShexp, &a.ffn_normed, gate, z)
+        });
         let sum = match &w.norms {
+            _ if l.shared => {
+                let mut sum = gated::rows_forward(&a.ffn_down, &shared_score);
+                add_scaled(&mut sum, 1.0, &output);
+                sum
+            }
             Some(norms) => {
                 let mut sum = rms_norm::forward(&a.ffn_down, Some(&norms.post_ffw_norm_1), d, eps);
                 let normed = rms_norm::forward(&output, Some(&norms.post_ffw_norm_2), d, eps);
@@ -204,7 +213,7 @@ impl Model<'_> {
             }
             None => output.clone(),
         };
-        Some(ExpertActivations { router_normed, routing, normed, inner, output, sum })
+        Some(ExpertActivations { router_normed, routing, normed, inner, output, shared_score, sum })
     }
 
     /// `x·Wᵀ`, plus the adapter's term if the slot has one. Stores its `z`.

@@ -69,7 +69,7 @@ impl LayerWeights {
                 post_norm: normal.vec(d, 0.35, 0.05),
             }),
             output_scale: 0.8 + 0.25 * normal.uniform(),
-            experts: l.experts.map(|experts| ExpertWeights::random(&experts, d, f > 0, normal)),
+            experts: l.experts.map(|e| ExpertWeights::random(&e, d, l.has_expert_norms(), normal)),
             sinks: l.sinks.then(|| normal.vec(l.heads, 0.0, 1.0)),
             delta: l.delta.map(|delta| DeltaWeights::random(&delta, d, normal)),
             biases: biases(config, layer, normal),
@@ -115,6 +115,7 @@ impl ExpertWeights {
                 pre_ffw_norm_2: normal.vec(d, 1.0, 0.2),
                 post_ffw_norm_2: normal.vec(d, 1.0, 0.2),
             }),
+            shared_gate: experts.shared.then(|| normal.matrix(1, d)),
         }
     }
 }

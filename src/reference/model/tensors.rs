@@ -73,7 +73,7 @@ impl Weights {
             let mut required = |name: &str, len: usize| required(&format!("blk.{layer}.{name}"), len);
             let mut weights_of = LayerWeights::from_tensors(config, layer, output_scale, &mut required)?;
             if let Some(experts) = config.layers[layer].experts {
-                let norms = config.layers[layer].ffn_width > 0;
+                let norms = config.layers[layer].has_expert_norms();
                 let experts = ExpertWeights::from_tensors(&experts, d, gate_up, norms, &mut required)?;
                 weights_of.experts = Some(experts);
             }
@@ -138,11 +138,13 @@ impl LayerWeights {
         let sinks = required_if(l.sinks, "attn_sinks", l.heads)?;
         let post_attention_norm = required_if(l.post_norms, "post_attention_norm", d)?;
         let post_ffw_norm = required_if(l.post_norms, "post_ffw_norm", d)?;
-        let mut dense = |name: &str| if f > 0 { required(name, f * d) } else { Ok(Vec::new()) };
+        let mut dense =
+            |module: Module| if f > 0 { required(module.gguf_name(), f * d) } else { Ok(Vec::new()) };
+        let [gate, up, down] = l.dense_modules();
         Ok(LayerWeights {
-            ffn_gate: dense("ffn_gate")?,
-            ffn_up: dense("ffn_up")?,
-            ffn_down: dense("ffn_down")?,
+            ffn_gate: dense(gate)?,
+            ffn_up: dense(up)?,
+            ffn_down: dense(down)?,
             attn_norm: required("attn_norm", d)?,
             attn_q: in_order(l, &attn_q, d),
             attn_k,
@@ -216,6 +218,10 @@ impl ExpertWeights {
                     pre_ffw_norm_2: required("pre_ffw_norm_2", d)?,
                     post_ffw_norm_2: required("post_ffw_norm_2", d)?,
                 }),
+                false => None,
+            },
+            shared_gate: match experts.shared {
+                true => Some(required("ffn_gate_inp_shexp", d)?),
                 false => None,
             },
         })

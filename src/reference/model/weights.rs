@@ -123,6 +123,8 @@ pub struct ExpertWeights {
     pub down_scale: Vec<f64>,
     /// The norms around the experts; `None` without a dense feed-forward block, where `ffn_norm` is the only one.
     pub norms: Option<ExpertNorms>,
+    /// `ffn_gate_inp_shexp`, `[D]`, which scores a shared expert; `None` without one.
+    pub shared_gate: Option<Vec<f64>>,
 }
 
 /// The norms around experts beside a dense feed-forward block.

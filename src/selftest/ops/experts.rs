@@ -6,18 +6,19 @@ use crate::base::formats::{GgmlType, dequantize, random_blocks};
 use crate::gpu::GpuError;
 use crate::ops::Rows;
 use crate::ops::experts::bias::Biases;
-use crate::ops::experts::{combine, groups::Groups, router};
+use crate::ops::experts::{combine, groups::Groups, router, shared};
 use crate::ops::gated::{grouped as gated, grouped_coop16 as gated_on_matrices};
 use crate::ops::linear::grouped::{self as linear, Columns, ExpertWeight, LowRank, Source};
 use crate::ops::linear::grouped_coop16 as linear_on_matrices;
 use crate::ops::lora::grouped as lora;
 use crate::ops::matvec::grouped as matvec;
 use crate::ops::pack::{Packed, grouped as pack};
+use crate::ops::pass::{Pass, Scratch};
 use crate::reference::{self, Routing};
 use crate::selftest::bench::{Bench, Block, F16, F32, plus, values, wide};
 
 /// Experts, and tokens: several tiles for some experts, padding in every last one.
-const EXPERTS: Experts = Experts { count: 5, used: 2, width: 36 };
+const EXPERTS: Experts = Experts { count: 5, used: 2, width: 36, shared: false };
 const TOKENS: usize = 90;
 /// Rank of the adapters: what matrices of 16×16 take.
 const RANK: usize = 16;
@@ -327,6 +328,32 @@ pub fn biases(b: &mut Bench) -> Result<(), GpuError> {
     g.expect(b, "rows", &rows, expected, F32);
     b.expect("sums of tokens", &to, summed, F32);
     b.expect_start("gradients of weights", &found.buffer, dweights, F32);
+    Ok(())
+}
+
+/// The gated output of a shared expert, and its gradients.
+pub fn shared_gate(b: &mut Bench) -> Result<(), GpuError> {
+    let width = 68;
+    let scores: Vec<f32> = values(1, TOKENS).iter().map(|x| 8.0 * x).collect();
+    let [x, routed, dy] = [2, 3, 4].map(|seed| values(seed, TOKENS * width));
+    let y_expected = plus(&reference::gated::rows_forward(&wide(&x), &wide(&scores)), 1.0, &wide(&routed));
+    let (dx_expected, dscores_expected) =
+        reference::gated::rows_backward(&wide(&dy), &wide(&x), &wide(&scores));
+    let scratch = Scratch::for_products(b.gpu, None)?;
+    let (scores, x) = (b.input(1, &scores)?, b.input(width, &x)?);
+    let (routed, dy) = (b.input(width, &routed)?, b.input(width, &dy)?);
+    let (y, dx, dscores) = (b.output(width, TOKENS)?, b.output(width, TOKENS)?, b.output(1, TOKENS)?);
+    b.run(|rec| {
+        let [scores, x, routed, dy] = [&scores, &x, &routed, &dy].map(|block| block.rows().clone().into());
+        let [to, dx, dscores] = [&y, &dx, &dscores].map(|block| block.rows().clone().into());
+        let p = &mut Pass { rec, tokens: TOKENS, first: 0, scratch: &scratch };
+        shared::forward(p, &to, &routed, &x, &scores);
+        shared::backward_scores(p, &dscores, &dy, &x, &scores);
+        shared::backward(p, &dx, &dy, &scores);
+    })?;
+    b.expect("y", &y, y_expected, F32);
+    b.expect("dx", &dx, dx_expected, F32);
+    b.expect("dscores", &dscores, dscores_expected, F32);
     Ok(())
 }
 

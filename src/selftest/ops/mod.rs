@@ -56,7 +56,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 41] = [
+pub const CHECKS: [Check; 42] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -77,6 +77,7 @@ pub const CHECKS: [Check; 41] = [
     check("gated", "experts, and back to tokens", Needs::Any, experts::gates),
     check("experts", "router and groups", Needs::Any, experts::routers),
     check("experts", "biases", Needs::Any, experts::biases),
+    check("experts", "the gate of a shared one", Needs::Any, experts::shared_gate),
     check("embedding", "decoders of every format", Needs::Any, products::decoders),
     check("embedding", "rows by number, and back", Needs::Any, products::rows_by_number),
     check("cross_entropy", "losses, gradients, softcap", Needs::Any, training::losses),

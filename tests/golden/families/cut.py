@@ -1,5 +1,5 @@
 """Cuts a GGUF of ./families down: cut.py IN.gguf OUT.gguf LAYERS [KEY=VALUE ...] keeps the first LAYERS layers, or those of a list such as
-0,3, and sets integer keys."""
+0,3, and sets integer keys. With expert_count, only the first experts stay."""
 import struct, sys
 
 SIZES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -81,7 +81,8 @@ if __name__ == "__main__":
     numbers = [int(n) for n in layers.split(",")] if "," in layers else range(int(layers))
     before = metadata[f"{architecture}.block_count"][1]
     for key, (kind, value) in metadata.items():
-        if key.startswith(architecture) and kind == 9 and len(value[1]) == before:
+        by_layer = key.startswith(architecture) and not key.endswith("rope.dimension_sections")
+        if by_layer and kind == 9 and len(value[1]) == before:
             metadata[key] = (kind, (value[0], [value[1][n] for n in numbers]))
     metadata[f"{architecture}.block_count"] = (UINT32, len(numbers))
     for setting in settings:
@@ -95,4 +96,11 @@ if __name__ == "__main__":
         _, layer, rest = name.split(".", 2)
         return f"blk.{numbers.index(int(layer))}.{rest}" if int(layer) in numbers else None
 
-    write(target, version, metadata, [(renamed(t[0]), *t[1:]) for t in tensors if renamed(t[0])])
+    def fewer_experts(name, shape, kind, data):
+        """The first `expert_count` experts, and their rows of the router."""
+        if not name.endswith(("_exps.weight", ".ffn_gate_inp.weight")):
+            return name, shape, kind, data
+        count = metadata[f"{architecture}.expert_count"][1]
+        return name, [*shape[:-1], count], kind, data[: len(data) * count // shape[-1]]
+
+    write(target, version, metadata, [fewer_experts(renamed(t[0]), *t[1:]) for t in tensors if renamed(t[0])])
