@@ -422,8 +422,9 @@ pub fn coop_cross_entropy(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> 
     let dlogits = Packed::new(gpu, "bench", head.rows, head.vocab)?;
     let hidden = Rows::new(gpu, "bench", head.rows, size.width)?;
     let verdicts = gpu.buffer("bench", (4 * head.rows) as u64)?;
-    Ok(vec![Timed::new(format!("[{}, {}]", head.rows, head.vocab), &[], move |rec| {
+    Ok(vec![Timed::new(format!("[{}, {}], both ways", head.rows, head.vocab), &[], move |rec| {
         let verdicts = Verdicts { hidden: &hidden, buffer: (&verdicts, 0) };
+        coop_cross_entropy::forward(rec, &head.chunk(), &verdicts);
         coop_cross_entropy::backward(rec, &head.chunk(), &verdicts, &dlogits, &head.coefficients);
     })])
 }

@@ -1,7 +1,7 @@
-// Backward of cross_entropy/plain.wgsl for products on cooperative matrices, with the row status of row_status/plain.wgsl,
-// which saves a second read of the logits. Writes dlogits packed (pack/plain.wgsl). Before the coefficient, no gradient of a
-// row is larger than 1, so the coefficient is stored as the row's scale factor. There are few rows: each gets as many threads
-// as a workgroup may have.
+// Cross entropy as in cross_entropy/plain.wgsl where products run on cooperative matrices, with the row status of
+// row_status/plain.wgsl, which saves a read of the logits. They are only read; the backward pass writes dlogits packed
+// (pack/plain.wgsl). Before the coefficient, no gradient of a row is larger than 1, so the coefficient is stored as the row's
+// scale factor. There are few rows: each gets as many threads as a workgroup may have.
 enable f16;
 #import common/packed
 #import common/verdict
@@ -43,19 +43,9 @@ fn write(row: u32, c: u32, value: vec4<f16>) {
     dlogits[packed_at(params.tiles, row, c)] = value;
 }
 
-@compute @workgroup_size({THREADS})
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x;
-    // The last matrices are full: zeros fill the rows past the last, and the columns up to the next multiple of 64.
-    let packed4 = (params.vocab4 + 15u) / 16u * 16u;
-    if row >= params.rows {
-        for (var c = lane; c < packed4; c += {THREADS}u) {
-            write(row, c, vec4<f16>());
-        }
-        return;
-    }
+// Writes the row's status; returns log Σ exp of its capped logits.
+fn row_lse(row: u32, lane: u32, target_id: u32) -> f32 {
     let at = row * params.stride4;
-    let target_id = targets[params.target_offset + row];
     let target_logit = logits[at + target_id / 4u][target_id % 4u];
     var squares = 0.0;
     for (var c = lane; c < params.width4; c += {THREADS}u) {
@@ -88,10 +78,39 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     }
     workgroupBarrier();
     let whole = partial[0];
-    let lse = whole.x + log(whole.y);
+    if lane == 0u {
+        verdicts[params.verdict_offset + row] = verdict(whole.z > 0.0, whole.w > 0.0);
+    }
+    return whole.x + log(whole.y);
+}
+
+@compute @workgroup_size({THREADS})
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x;
+    let target_id = targets[params.target_offset + row];
+    let lse = row_lse(row, lane, target_id);
+    if lane == 0u {
+        let z = capped(logits[row * params.stride4 + target_id / 4u]);
+        losses[params.loss_offset + row] = lse - z[target_id % 4u];
+    }
+}
+
+@compute @workgroup_size({THREADS})
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x;
+    // The last matrices are full: zeros fill the rows past the last, and the columns up to the next multiple of 64.
+    let packed4 = (params.vocab4 + 15u) / 16u * 16u;
+    if row >= params.rows {
+        for (var c = lane; c < packed4; c += {THREADS}u) {
+            write(row, c, vec4<f16>());
+        }
+        return;
+    }
+    let at = row * params.stride4;
+    let target_id = targets[params.target_offset + row];
+    let lse = row_lse(row, lane, target_id);
     if lane == 0u {
         factors[row] = coefficients[params.loss_offset + row];
-        verdicts[params.verdict_offset + row] = verdict(whole.z > 0.0, whole.w > 0.0);
     }
     for (var c = lane; c < packed4; c += {THREADS}u) {
         var gradient = vec4<f32>();

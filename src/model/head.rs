@@ -6,7 +6,7 @@ use crate::memory::{Activations, Plan};
 use crate::ops::act::Act;
 use crate::ops::cross_entropy::{self, Chunk};
 use crate::ops::pass::{Operands, Pass, Scratch};
-use crate::ops::row_status::{self, Verdicts};
+use crate::ops::row_status::Verdicts;
 use crate::ops::{Rows, embedding, linear, rms_norm};
 
 /// Buffers of one chunk of `C` rows.
@@ -24,7 +24,7 @@ pub struct Head {
 pub struct Losses<'a> {
     /// Losses, f32.
     pub buffer: &'a wgpu::Buffer,
-    /// Verdicts, u32: see [`row_status`].
+    /// Verdicts, u32: see [`Verdicts`].
     pub verdicts: &'a wgpu::Buffer,
     /// Place of the micro-batch's first row.
     pub offset: usize,
@@ -64,8 +64,7 @@ impl Head {
             let p = &mut self.pass(rec, rows);
             self.logits(p, model, acts, &inputs.loss_rows, first, inputs.tokens);
             let chunk = self.chunk(model, inputs, losses, first, rows);
-            row_status::rows(p.rec, &chunk, &self.verdicts(losses, first));
-            chunk.forward(p.rec);
+            cross_entropy::forward(p, &chunk, &self.verdicts(losses, first));
         }
     }
 
@@ -141,7 +140,7 @@ impl Head {
         Pass { rec, tokens: rows, first: 0, scratch: &self.scratch }
     }
 
-    /// Destination of the verdicts of the chunk that starts at row `first`. They must come before the softcap hides what is not finite.
+    /// Destination of the verdicts of the chunk that starts at row `first`.
     fn verdicts<'a>(&'a self, losses: &'a Losses, first: usize) -> Verdicts<'a> {
         Verdicts { hidden: self.hidden.rows(), buffer: (losses.verdicts, losses.offset + first) }
     }

@@ -233,6 +233,10 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
         run(gpu, |rec| coop_cross_entropy::backward(rec, &chunk, &verdicts, &packed, &coefficients))?;
         let found = losses.read(gpu, &name)?;
         check.close(&format!("loss {name}"), 1, &found[..height], &losses_expected)?;
+        gpu.write(&losses.rows.buffer, &vec![f32::NAN; height]);
+        run(gpu, |rec| coop_cross_entropy::forward(rec, &chunk, &verdicts))?;
+        let alone = losses.read(gpu, &name)?;
+        check.close(&format!("loss alone {name}"), 1, &alone[..height], &losses_expected)?;
         check.close(&name, vocab, &unpacked(gpu, &packed, vocab, height, &name)?, &expected)?;
     }
     check.done()

@@ -21,7 +21,7 @@ const BEFORE: usize = 3;
 const SHAPES: [(usize, usize, usize); 6] =
     [(1, 4, 1), (7, 60, 5), (65, 256, 1003), (17, 64, 5003), (130, 1536, 64), (70_001, 4, 3)];
 
-/// Shapes for the kernel that computes gradients, too.
+/// Shapes for the kernels that compute losses, too.
 const WHOLE_VEC4S: [(usize, usize, usize); 5] =
     [(1, 4, 4), (7, 60, 8), (65, 256, 1004), (17, 64, 5004), (130, 1536, 64)];
 
@@ -30,6 +30,10 @@ type Dispatch = fn(&mut Recorder, &Chunk, &Verdicts, &Packed);
 
 fn alone(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, _: &Packed) {
     verdict::rows(rec, chunk, verdicts);
+}
+
+fn with_losses(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, _: &Packed) {
+    coop_cross_entropy::forward(rec, chunk, verdicts);
 }
 
 fn with_gradients(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts, dlogits: &Packed) {
@@ -98,8 +102,9 @@ pub fn top1(gpu: &Gpu) -> Outcome {
     compare(gpu, &SHAPES, alone)
 }
 
-/// As above, by the kernel that computes gradients, too.
+/// As above, by the kernels that compute losses and gradients, too.
 pub fn top1_with_gradients(gpu: &Gpu) -> Outcome {
+    compare(gpu, &WHOLE_VEC4S, with_losses)?;
     compare(gpu, &WHOLE_VEC4S, with_gradients)
 }
 
@@ -127,8 +132,9 @@ pub fn lost_rows(gpu: &Gpu) -> Outcome {
     lose(gpu, 1003, alone)
 }
 
-/// As above, by the kernel that computes gradients, too.
+/// As above, by the kernels that compute losses and gradients, too.
 pub fn lost_rows_with_gradients(gpu: &Gpu) -> Outcome {
+    lose(gpu, 1004, with_losses)?;
     lose(gpu, 1004, with_gradients)
 }
 

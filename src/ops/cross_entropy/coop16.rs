@@ -1,5 +1,5 @@
-//! Backward of [`crate::ops::cross_entropy`] into packed operands for cooperative matrices, together with
-//! [`crate::ops::row_status::rows`].
+//! [`crate::ops::cross_entropy`] together with [`crate::ops::row_status::rows`]; its gradients are packed operands for
+//! cooperative matrices.
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::cross_entropy::Chunk;
@@ -29,6 +29,12 @@ pub fn supports(vocab: usize) -> bool {
     vocab.is_multiple_of(4)
 }
 
+/// Writes losses and row status; the logits do not change.
+pub fn forward(rec: &mut Recorder, chunk: &Chunk, verdicts: &Verdicts) {
+    let params = params(chunk, verdicts, 0);
+    rec.dispatch(kernel(rec, "forward"), &params, &bindings(chunk, verdicts), [params.rows, 1, 1]);
+}
+
 /// Writes losses, row status, and `coefficient·∂loss/∂logits` packed `[rows, V]`; the logits do not change.
 ///
 /// `coefficients` is as in [`Chunk::backward`].
@@ -39,29 +45,42 @@ pub fn backward(
     dlogits: &Packed,
     coefficients: &wgpu::Buffer,
 ) {
-    let params = Params {
+    let params = params(chunk, verdicts, dlogits.tiles());
+    let mut bindings = bindings(chunk, verdicts).to_vec();
+    bindings.extend([dlogits.bind(4), dlogits.bind_factors(5), bind(8, coefficients)]);
+    let rows = chunk.rows.next_multiple_of(16) as u32;
+    rec.dispatch(kernel(rec, "backward"), &params, &bindings, [rows, 1, 1]);
+}
+
+fn kernel(rec: &Recorder, entry: &'static str) -> Kernel {
+    let threads = 1u32 << rec.gpu().threads_to_share().min(THREADS).ilog2();
+    Kernel::new("cross_entropy/coop16", entry).with_size("THREADS", threads)
+}
+
+fn params(chunk: &Chunk, verdicts: &Verdicts, tiles: u32) -> Params {
+    Params {
         rows: chunk.rows as u32,
         vocab4: (chunk.vocab / 4) as u32,
         stride4: (chunk.logits.stride / 4) as u32,
-        tiles: dlogits.tiles(),
+        tiles,
         target_offset: chunk.targets.1 as u32,
         loss_offset: chunk.losses.1 as u32,
         softcap: chunk.softcap.unwrap_or(0.0),
         width4: (verdicts.hidden.stride / 4) as u32,
         verdict_offset: verdicts.buffer.1 as u32,
-    };
-    let bindings = [
+    }
+}
+
+fn bindings<'a>(chunk: &Chunk<'a>, verdicts: &Verdicts<'a>) -> [Binding<'a>; 5] {
+    [
         chunk.logits.bind(1),
-        Binding { index: 2, buffer: chunk.targets.0, range: None },
-        Binding { index: 3, buffer: chunk.losses.0, range: None },
-        dlogits.bind(4),
-        dlogits.bind_factors(5),
+        bind(2, chunk.targets.0),
+        bind(3, chunk.losses.0),
         verdicts.hidden.bind(6),
-        Binding { index: 7, buffer: verdicts.buffer.0, range: None },
-        Binding { index: 8, buffer: coefficients, range: None },
-    ];
-    let rows = chunk.rows.next_multiple_of(16) as u32;
-    let threads = 1usize << rec.gpu().threads_to_share().min(THREADS).ilog2();
-    let kernel = Kernel::new("cross_entropy/coop16", "backward").with_size("THREADS", threads as u32);
-    rec.dispatch(kernel, &params, &bindings, [rows, 1, 1]);
+        bind(7, verdicts.buffer.0),
+    ]
+}
+
+fn bind(index: u32, buffer: &wgpu::Buffer) -> Binding<'_> {
+    Binding { index, buffer, range: None }
 }

@@ -36,6 +36,17 @@ pub struct Chunk<'a> {
     pub losses: (&'a wgpu::Buffer, usize),
 }
 
+/// Losses and row status; the logits are lost.
+pub fn forward(p: &mut Pass, chunk: &Chunk, verdicts: &Verdicts) {
+    if p.operands().is_some() && coop16::supports(chunk.vocab) {
+        coop16::forward(p.rec, chunk, verdicts);
+    } else {
+        // The row status comes first: the softcap hides what is not finite.
+        row_status::rows(p.rec, chunk, verdicts);
+        chunk.forward(p.rec);
+    }
+}
+
 /// Losses, row status, and `dlogits = coefficient·∂loss/∂logits` `[rows, V]`; the logits are lost.
 pub fn backward(p: &mut Pass, chunk: &Chunk, verdicts: &Verdicts, coefficients: &wgpu::Buffer) -> Act {
     let operands = p.operands();

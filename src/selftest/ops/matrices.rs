@@ -151,7 +151,10 @@ pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
     };
     let verdicts = Verdicts { hidden: hidden.rows(), buffer: (&status, 0) };
     b.run(|rec| cross_entropy::backward(rec, &chunk, &verdicts, &dlogits, &factors))?;
-    b.expect_first("losses", &losses, losses_expected, F32);
+    b.expect_first("losses", &losses, losses_expected.clone(), F32);
+    b.gpu.write(&losses.rows().buffer, &vec![f32::NAN; rows]);
+    b.run(|rec| cross_entropy::forward(rec, &chunk, &verdicts))?;
+    b.expect_first("losses alone", &losses, losses_expected, F32);
     let dlogits = unpacked(b, &dlogits, vocab, rows)?;
     b.expect("gradients of logits", &dlogits, expected, F16);
     Ok(())
