@@ -1,4 +1,4 @@
-//! `bench`, `bench --sweep` and `bench --decode`.
+//! `bench`, `bench --fits`, `bench --sweep` and `bench --decode`.
 
 use serde_json::Value as Json;
 
@@ -34,6 +34,10 @@ pub fn bench_numbers(place: Place) {
     place.refused(
         &["bench", "tiny", "--sweep=tokens", "--sequence=63"],
         "--sweep tokens needs --sequence 64 or more, found 63",
+    );
+    place.refused(
+        &["bench", "tiny", "--sweep=memory", "--recompute"],
+        "--sweep memory varies what is recomputed; leave --recompute out",
     );
 }
 
@@ -76,6 +80,23 @@ pub fn plan(place: Place) {
     );
 }
 
+pub fn fits(place: Place) {
+    let bench = ["bench", "e2b", "--fits"];
+    let found: Json = serde_json::from_str(&place.run(&[&bench[..], &["--json"]].concat())).expect("JSON");
+    let sizes = found["sizes"].as_array().expect("sizes");
+    for (size, next) in sizes.iter().zip(&sizes[1..]) {
+        let [tokens, longer] = [size, next].map(|size| size["tokens"].as_u64().unwrap_or(0));
+        assert!(tokens <= longer, "{found}");
+        let bytes = size["planned_bytes"].as_u64().unwrap_or(0);
+        assert!(bytes <= (size["gigabytes"].as_u64().expect("a size") - 1) << 30, "{found}");
+    }
+    assert!(sizes[0]["tokens"].as_u64() >= Some(1024), "{found}");
+    let text = place.run(&["bench", "31b", "--fits"]);
+    assert!(text.contains("6 GB       does not fit") && text.contains("24 GB      "), "{text}");
+    let text = place.run(&["bench", "qwen3-30b-a3b", "--fits"]);
+    assert!(text.contains(" of experts in host memory"), "{text}");
+}
+
 pub fn sweep(place: Place) {
     let each = ["--steps=1", "--rank=2", "--out=page.html"];
     for (varied, sequence, first, last, points) in
@@ -95,6 +116,16 @@ pub fn sweep(place: Place) {
         assert!(page.contains("<svg") && page.contains(&format!("Cost against {varied}")), "{page}");
         assert!(!page.contains("http"), "the page loads nothing from the network");
     }
+    let sweep = ["bench", "tiny", "--json", "--sweep=memory", "--batch=2", "--sequence=64"];
+    let found: Json = serde_json::from_str(&place.run(&[&sweep[..], &each].concat())).expect("JSON");
+    let points = found["points"].as_array().expect("points");
+    let limits: Vec<u64> = points.iter().filter_map(|point| point["memory"].as_u64()).collect();
+    assert!(limits.len() == 6 && limits.is_sorted_by(|a, b| a < b), "{found}");
+    let within =
+        |point: &Json| point["planned_bytes"].as_u64() <= point["memory"].as_u64().map(|mib| mib << 20);
+    assert!(points.iter().all(within), "{found}");
+    let page = String::from_utf8(place.read("page.html")).expect("UTF-8");
+    assert!(page.contains("Speed against the memory limit"), "{page}");
     let text = place.run(&["bench", "tiny", "--sweep=tokens", "--sequence=64", "--steps=1", "--rank=2"]);
     assert!(text.contains("tokens     64: ") && text.contains("written    tiny-by-tokens.html"), "{text}");
 }

@@ -1,6 +1,7 @@
 //! `bench`: speed and memory of training steps or replies on random tokens, and the time that each kernel takes.
 
 mod decode;
+mod fits;
 mod groups;
 mod offload;
 mod peak;
@@ -76,10 +77,13 @@ pub struct BenchArgs {
     /// Print the memory that the step needs, without running it: neither weights nor activations are allocated.
     #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts"])]
     plan: bool,
+    /// Print the longest sequence that trains on GPUs of 6 to 24 GB, without running a step. Ignores --sequence.
+    #[arg(long, conflicts_with_all = ["decode", "sweep", "plan", "recompute", "memory_limit", "offload_experts"])]
+    fits: bool,
     /// Use only the buffer and binding sizes that every browser with WebGPU guarantees.
     #[arg(long)]
     webgpu_limits: bool,
-    /// Time a series of steps with growing tokens, layers or width, and write a page with charts of time and memory.
+    /// Time a series of steps with growing tokens, layers, width or memory limit, and write a page with charts of time and memory.
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["decode", "experts"])]
     sweep: Option<Varied>,
     /// Page to write with --sweep [default: BASE-by-WHAT.html].
@@ -147,6 +151,7 @@ fn time(args: &BenchArgs) -> Result<()> {
         (Some(varied), _) => sweep(args, varied),
         (None, Some(tokens)) => decode::run(args, tokens),
         (None, None) if args.plan => plan::run(args),
+        (None, None) if args.fits => fits::run(args),
         (None, None) => steps::run(args),
     }
 }

@@ -1,4 +1,4 @@
-//! `bench --sweep`: time and memory of a step for growing tokens, layers or width, as a page with charts.
+//! `bench --sweep`: time and memory of a step for growing tokens, layers, width or memory limit, as a page with charts.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use rullama_train::base::{Base, Module};
 use rullama_train::families::{self, Shape};
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
-use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
+use rullama_train::model::plan::{Passes, Plan, Recompute};
+use rullama_train::model::{Model, Trainable};
 use rullama_train::report::{Point, Sweep};
 use rullama_train::train::{Capacity, Dropout, Trainer};
 use serde_json::{Value, json};
@@ -27,6 +27,8 @@ pub enum Varied {
     Layers,
     /// Width of a published size; the feed-forward width grows in proportion.
     Width,
+    /// The memory limit, from the smallest plan to the one that recomputes nothing, or to --memory-limit.
+    Memory,
 }
 
 impl Varied {
@@ -35,12 +37,16 @@ impl Varied {
             Varied::Tokens => "tokens",
             Varied::Layers => "layers",
             Varied::Width => "width",
+            Varied::Memory => "memory",
         }
     }
 }
 
 /// Number of times that the sequence length doubles.
 const DOUBLINGS: u32 = 5;
+
+/// Number of memory limits.
+const LIMITS: u32 = 6;
 
 /// A series of measurements.
 pub struct Series<'a> {
@@ -62,8 +68,13 @@ impl Series<'_> {
     /// Checks the options. Needs no device.
     pub fn check(&self) -> Result<()> {
         files::check_file(&self.page())?;
-        if self.varied != Varied::Tokens {
-            return self.shape().map(drop);
+        match self.varied {
+            Varied::Tokens => (),
+            Varied::Layers | Varied::Width => return self.shape().map(drop),
+            Varied::Memory if self.recompute == Recompute::Always => {
+                bail!("--sweep memory varies what is recomputed; leave --recompute out")
+            }
+            Varied::Memory => return Ok(()),
         }
         // The shortest sequence needs two tokens: with one there is nothing to predict.
         let least = 2 << DOUBLINGS;
@@ -87,6 +98,7 @@ impl Series<'_> {
             Varied::Tokens => self.by_tokens(gpu)?,
             Varied::Layers => self.by_shape(gpu, &self.shape()?.by_layers(), |shape| shape.layers)?,
             Varied::Width => self.by_shape(gpu, &self.shape()?.by_width(), |shape| shape.width)?,
+            Varied::Memory => self.by_memory(gpu)?,
         };
         bar.finish_and_clear();
         let under = self.description(gpu);
@@ -135,12 +147,20 @@ impl Series<'_> {
         output::line("base", self.base);
         output::line("step", format_args!("{}, rank {}", self.rows(), self.rank));
         for point in &sweep.points {
-            let [time, memory] = sweep.of_line(point).map(|share| format!("{:+.1} %", 100.0 * (share - 1.0)));
+            let against = match sweep.of_line(point) {
+                Some([time, memory]) => {
+                    let percent = |share: f64| format!("{:+.1} %", 100.0 * (share - 1.0));
+                    format!("time {} and memory {} against linear growth", percent(time), percent(memory))
+                }
+                None => {
+                    format!("{} tokens/s", output::grouped((point.tokens as f64 / point.seconds) as usize))
+                }
+            };
             output::line(
                 self.varied.name(),
                 format_args!(
-                    "{}: {:.4} s per step ({time} against linear growth), {:.3} µs per token, {} ({memory})",
-                    output::grouped(point.at),
+                    "{}: {:.4} s per step, {:.3} µs per token, {}; {against}",
+                    self.place(point),
                     point.seconds,
                     1e6 * point.seconds / point.tokens as f64,
                     output::bytes(point.bytes),
@@ -148,6 +168,14 @@ impl Series<'_> {
             );
         }
         output::line("written", self.page().display());
+    }
+
+    /// The value of the varied quantity.
+    fn place(&self, point: &Point) -> String {
+        match self.varied {
+            Varied::Memory => output::bytes((point.at as u64) << 20),
+            _ => output::grouped(point.at),
+        }
     }
 
     fn shape(&self) -> Result<Shape> {
@@ -166,26 +194,69 @@ impl Series<'_> {
         let base = random::open_base(self.base)?;
         let model = block_on(Model::stream(gpu, &base, self.sequence, |_| ()))?;
         let lengths = (0..=DOUBLINGS).rev().map(|n| self.sequence >> n);
-        lengths.map(|length| self.point(gpu, &base, &model, length, length)).collect()
+        lengths.map(|length| self.point(gpu, &base, &model, length, length, self.recompute)).collect()
+    }
+
+    /// Limits in MiB, each larger than the one before by the same factor.
+    fn by_memory(&self, gpu: &Gpu) -> Result<Vec<Point>> {
+        let base = random::open_base(self.base)?;
+        check_sequence(&base, self.sequence)?;
+        let model = block_on(Model::stream(gpu, &base, self.sequence, |_| ()))?;
+        let adapter = random::adapter(base.config(), Module::ALL_LINEAR, self.rank);
+        let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+        let mut capacity = Capacity::default();
+        capacity.include(&random::batches(
+            self.batch,
+            self.sequence,
+            self.loss_share,
+            1,
+            base.config().vocab,
+        )?);
+        let bytes = |recompute| {
+            Plan::new(gpu, &model, &trainable, Passes { capacity, masked: false, recompute }).total()
+        };
+        // Rounded up to MiB, so that the ends fit.
+        let mib = |recompute| bytes(recompute).div_ceil(1 << 20);
+        let (least, most) = (mib(Recompute::Within(0)), mib(self.recompute));
+        if least >= most {
+            bail!("--sweep memory starts at {least} MiB, with every layer recomputed; raise --memory-limit");
+        }
+        let factor = most as f64 / least as f64;
+        let limit =
+            |i: u32| (least as f64 * factor.powf(f64::from(i) / f64::from(LIMITS - 1))).round() as u64;
+        let limits = (0..LIMITS).map(limit);
+        limits
+            .map(|mib| {
+                self.point(gpu, &base, &model, mib as usize, self.sequence, Recompute::Within(mib << 20))
+            })
+            .collect()
     }
 
     fn by_shape(&self, gpu: &Gpu, shapes: &[Shape], at: fn(&Shape) -> usize) -> Result<Vec<Point>> {
         let point = |shape: &Shape| {
             let base = block_on(shape.base())?;
             let model = block_on(Model::stream(gpu, &base, self.sequence, |_| ()))?;
-            self.point(gpu, &base, &model, at(shape), self.sequence)
+            self.point(gpu, &base, &model, at(shape), self.sequence, self.recompute)
         };
         shapes.iter().map(point).collect()
     }
 
     /// Times steps of sequences of `sequence` tokens.
-    fn point(&self, gpu: &Gpu, base: &Base, model: &Model, at: usize, sequence: usize) -> Result<Point> {
+    fn point(
+        &self,
+        gpu: &Gpu,
+        base: &Base,
+        model: &Model,
+        at: usize,
+        sequence: usize,
+        recompute: Recompute,
+    ) -> Result<Point> {
         check_sequence(base, sequence)?;
         let step = random::batches(self.batch, sequence, self.loss_share, 1, base.config().vocab)?;
         let adapter = random::adapter(base.config(), Module::ALL_LINEAR, self.rank);
         let mut capacity = Capacity::default();
         capacity.include(&step);
-        let trainer = Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, self.recompute)?;
+        let trainer = Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, recompute)?;
         block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
         steps::warm_up(&trainer, &step)?;
         let seconds = steps::mean_seconds(&trainer, &step, self.steps)?;
