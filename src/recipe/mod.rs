@@ -10,6 +10,7 @@ mod keys;
 mod lora;
 mod objective;
 mod read;
+mod renames;
 mod schema;
 mod sections;
 mod source;

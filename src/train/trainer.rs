@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::exchange::{Exchange, Times};
 use super::objective::{Objective, PreferenceMetrics, mean_coefficients};
 use super::ranks::Ranks;
+use super::results::{Snapshot, StepReport};
 use super::{Capacity, Dropout, Optimizer, TrainError};
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::config::Config;
@@ -19,34 +20,6 @@ use crate::model::{Activations, Head, Inputs, Loads, Losses, Model, Plan, Traina
 use crate::ops::adamw::ClipState;
 use crate::ops::dropout::Mask;
 use crate::ops::update_norm::Taken;
-
-/// The result of an optimizer step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepReport {
-    /// The objective of the step before the update: for examples the mean loss over all loss tokens.
-    pub loss: f64,
-    /// Fraction of loss tokens whose target was the most likely token, before the update.
-    pub accuracy: f64,
-    /// Global L2 norm of the gradient before clipping.
-    pub grad_norm: f64,
-    /// L2 norm of the update divided by that of the updated adapter.
-    pub update_ratio: f64,
-    /// Measurements of the comparisons, for objectives that compare samples.
-    pub preference: PreferenceMetrics,
-}
-
-/// Everything that an optimizer step changes, in host memory: the contents of a checkpoint.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
-    /// The adapter's matrices.
-    pub parameters: BTreeMap<Slot, Pair>,
-    /// AdamW's first moments; zero for plain gradient descent.
-    pub first: BTreeMap<Slot, Pair>,
-    /// AdamW's second moments; zero for plain gradient descent.
-    pub second: BTreeMap<Slot, Pair>,
-    /// Updates so far: AdamW's step count.
-    pub updates: u64,
-}
 
 /// A model, an adapter, and the buffers to train it.
 pub struct Trainer<'a> {

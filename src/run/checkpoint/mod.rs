@@ -15,6 +15,7 @@ mod changes;
 mod error;
 mod folder;
 mod matrices;
+mod seal;
 mod send;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +31,7 @@ use crate::base::config::Config;
 use crate::files;
 use crate::recipe::{Recipe, Syntax};
 use matrices::{parse, serialize};
+use seal::{sealed, unsealed};
 
 pub use changes::{Changed, Differences};
 pub use error::CheckpointError;
@@ -46,8 +48,6 @@ const TIMING: &str = "timing.jsonl";
 /// All files of a checkpoint besides its state.
 const FILES: [&str; 6] =
     ["adapter_model.safetensors", "adapter_config.json", OPTIMIZER, BEST, METRICS, TIMING];
-/// The key of the state's own digest.
-const DIGEST: &str = "sha256";
 /// Prefix of the name of a checkpoint's folder; the step follows.
 const PREFIX: &str = "checkpoint-";
 
@@ -185,32 +185,6 @@ impl Checkpoint {
             adapter,
         })
     }
-}
-
-/// The state as the text of its file, with the digest of everything else in it.
-fn sealed(state: &TrainerState) -> Vec<u8> {
-    let mut state = serde_json::to_value(state).expect("plain values under text keys");
-    state[DIGEST] = digest(&state).into();
-    serde_json::to_vec_pretty(&state).expect("plain values under text keys")
-}
-
-/// The state in the text of its file. Fails if it is not what [`sealed`] wrote.
-fn unsealed(text: &[u8]) -> Result<serde_json::Value, String> {
-    let mut state: serde_json::Value = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    // Another format may be sealed in another way.
-    if state["format"].as_u64().is_some_and(|format| format != FORMAT) {
-        return Ok(state);
-    }
-    let found = state.as_object_mut().and_then(|state| state.shift_remove(DIGEST)).unwrap_or_default();
-    match found == digest(&state) {
-        true => Ok(state),
-        false => Err("it is not what was written: its SHA-256 differs".into()),
-    }
-}
-
-/// The SHA-256 of a value as compact JSON.
-fn digest(value: &serde_json::Value) -> String {
-    identity::sha256(value.to_string().as_bytes())
 }
 
 /// Reads the state of the checkpoint in the folder `path`, and its files by name. Checks every file's digest.
