@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod describe;
 mod exports;
+mod families;
 mod faults;
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
@@ -115,6 +116,7 @@ fn main() {
         ("ui reads and writes nothing outside the chosen folders", ui::outside),
         ("ui trains, replies, exports and merges", ui::whole),
         ("ui pauses, stops and resumes a run, which goes on without the page", ui::long_run),
+        ("models with delta nets are trained, merged, and reply", families::delta_nets),
         ("replies follow the template", talk::templates),
         ("bench --decode reports speeds", bench::bench_decode),
         ("a device is tested at its first use, and what fails is turned off", selftest::first_use),

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use rullama_train::adapter::lora;
 use rullama_train::base::Module;
+use rullama_train::base::config::LayerConfig;
 use rullama_train::base::formats::file_type_name;
 use rullama_train::base::{Base, Fingerprint, Gguf};
 use rullama_train::run::names;
@@ -67,18 +68,9 @@ fn stored(gguf: &Gguf) {
 /// Prints the shape, the fingerprint, and the modules that can be adapted.
 fn trainable(base: &Base) {
     let config = base.config();
-    let sliding = config.layers.iter().filter(|layer| layer.window.is_some()).count();
-    let shared = config.layers.iter().filter(|layer| layer.kv_donor.is_some()).count();
     let vocab = output::grouped(config.vocab);
-    let shape = models::shape_of(base);
-    output::line(
-        "shape",
-        format_args!(
-            "{shape}, vocabulary {vocab}; {sliding} sliding-window and {} full-attention layers, {shared} of them share another \
-             layer's keys and values",
-            config.layers.len() - sliding
-        ),
-    );
+    let shape = format_args!("{}, vocabulary {vocab}; {}", models::shape_of(base), kinds(&config.layers));
+    output::line("shape", shape);
     output::line("identity", Fingerprint::of(base));
     let slots = lora::slots(config, &Module::ALL);
     let parameters: usize = slots.iter().map(|s| s.len_a(1) + s.len_b(1)).sum();
@@ -90,4 +82,18 @@ fn trainable(base: &Base) {
             output::count(parameters, "trainable parameter")
         ),
     );
+}
+
+/// The kinds of the layers.
+fn kinds(layers: &[LayerConfig]) -> String {
+    let count = |has: fn(&LayerConfig) -> bool| layers.iter().filter(|layer| has(layer)).count();
+    let (sliding, nets) = (count(|layer| layer.window.is_some()), count(|layer| layer.delta.is_some()));
+    let full = layers.len() - sliding - nets;
+    if nets > 0 {
+        return format!("{full} full-attention and {nets} delta-net layers");
+    }
+    let shared = count(|layer| layer.kv_donor.is_some());
+    format!(
+        "{sliding} sliding-window and {full} full-attention layers, {shared} of them share another layer's keys and values"
+    )
 }
