@@ -220,6 +220,7 @@ fn open(path: &Path) -> Result<(TrainerState, HashMap<String, Vec<u8>>), Checkpo
 mod tests {
     use std::fs;
 
+    use super::seal::{DIGEST, digest};
     use super::*;
     use crate::adapter::lora::slots;
     use crate::base::Module;

@@ -4,7 +4,7 @@ use super::super::identity;
 use super::{FORMAT, TrainerState};
 
 /// The key of the state's own digest.
-const DIGEST: &str = "sha256";
+pub const DIGEST: &str = "sha256";
 
 /// The state as the text of its file, with the digest of everything else in it.
 pub fn sealed(state: &TrainerState) -> Vec<u8> {
@@ -28,6 +28,6 @@ pub fn unsealed(text: &[u8]) -> Result<serde_json::Value, String> {
 }
 
 /// The SHA-256 of a value as compact JSON.
-fn digest(value: &serde_json::Value) -> String {
+pub fn digest(value: &serde_json::Value) -> String {
     identity::sha256(value.to_string().as_bytes())
 }
