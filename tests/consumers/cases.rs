@@ -19,7 +19,8 @@ const QUANTIZED_MIXTURE: f64 = 5e-1;
 
 /// Writes the files for the scripts to one folder per model in the build folder.
 pub fn prepare() -> Vec<PathBuf> {
-    let families = ["qwen2", "qwen3", "qwen35", "qwen3moe", "llama", "gemma3", "gpt-oss"].map(family);
+    let families =
+        ["qwen2", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "llama", "gemma3", "gpt-oss"].map(family);
     [tiny(), mixture()].into_iter().chain(families).collect()
 }
 
@@ -71,8 +72,11 @@ fn mixture() -> PathBuf {
 /// The small model of a family beside Gemma 4.
 fn family(name: &str) -> PathBuf {
     let golden = Path::new("tests/golden").join(name);
-    let quantized =
-        if ["qwen3moe", "gpt-oss"].contains(&name) { QUANTIZED_MIXTURE } else { QUANTIZED_FAMILY };
+    let quantized = if ["qwen35moe", "qwen3moe", "gpt-oss"].contains(&name) {
+        QUANTIZED_MIXTURE
+    } else {
+        QUANTIZED_FAMILY
+    };
     let work = golden_work(&format!("consumers-{name}"), &golden, quantized);
     let in_f32 = work.in_f32();
     let every = work.golden_adapter(&golden);
