@@ -49,6 +49,7 @@ const THREADS: u32 = 256u;
 
 var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
 var<private> acc: array<f32, 8>;
+var<private> one: f32; // instead of acc with one row: software renderers are slow at arrays
 
 #if {GATED}
 var<workgroup> gated: array<vec4<f32>, 512>; // [T, K]
@@ -88,6 +89,10 @@ fn x_at(t: u32, col4: u32) -> vec4<f32> {
 #end
 
 fn add_columns(w: vec4<f32>, col4: u32) {
+    if ROWS == 1u {
+        one += dot(w, x_at(0u, col4));
+        return;
+    }
     for (var t = 0u; t < ROWS; t++) {
         acc[t] += dot(w, x_at(min(t, params.rows - 1u), col4));
     }
@@ -181,8 +186,12 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         multiply_{w}(row, at.y);
     }
 #end
-    for (var t = 0u; t < ROWS; t++) {
-        sums[t * THREADS + at.y * height + at.x] = acc[t];
+    if ROWS == 1u {
+        sums[at.y * height + at.x] = one;
+    } else {
+        for (var t = 0u; t < ROWS; t++) {
+            sums[t * THREADS + at.y * height + at.x] = acc[t];
+        }
     }
     workgroupBarrier();
     // Sums eight parts at a time, eight of these sums where there are many, then the rest.
