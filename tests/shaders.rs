@@ -89,7 +89,7 @@ fn every_combination_is_valid() {
 #[test]
 fn limits_of_every_browser() {
     for Combination { name, module, info, plain, .. } in combinations() {
-        // Devices with cooperative matrices or SIMD registers must have more: see src/gpu/adapter.rs.
+        // Devices with cooperative matrices or SIMD registers must have more: see src/gpu/select.rs.
         let storage_limit = if plain { STORAGE_BUFFERS } else { 10 };
         let workgroup_limit = if plain { WORKGROUP_BYTES } else { 2 * WORKGROUP_BYTES };
         for (i, entry) in module.entry_points.iter().enumerate() {
