@@ -63,6 +63,9 @@ let closed = 0;
 /** The messages of each chat, for the tests. */
 const asked: string[][] = ((globalThis as { asked?: string[][] }).asked = []);
 
+/** Number of runs that were started, for the tests. */
+const started = ((globalThis as { started?: { count: number } }).started = { count: 0 });
+
 class FakeRun implements Run {
   #state: "running" | "paused" | "stopped" = "running";
   #step: number;
@@ -161,7 +164,10 @@ export async function init(): Promise<Trainer> {
     },
     samples: ({ base, data }) => samples(base, data),
     check: async ({ recipe }) => check(recipe),
-    train: ({ recipe, checkpoint }) => new FakeRun(recipe, checkpoint),
+    train: ({ recipe, checkpoint }) => {
+      started.count += 1;
+      return new FakeRun(recipe, checkpoint);
+    },
     chat: async function* ({ adapter, messages }) {
       asked.push(messages.map(({ content }) => content));
       for (const word of `The capital of Peru is Lima.${adapter ? " Aye, matey!" : ""}`.split(/(?= )/)) {

@@ -1,4 +1,4 @@
-/** Bases for the worker, which reads them in ranges of bytes and never as a whole. */
+/** Bases for the worker, which reads them in ranges of bytes. Only the tiny one is in memory as a whole. */
 
 import type { Base } from "./types";
 import type { ByteSource } from "./wasm/rullama_train_web";
@@ -16,7 +16,7 @@ type Read = (start: number, end: number) => Promise<ArrayBuffer>;
 export async function openSource(base: Base, tinyUrl: string): Promise<ByteSource> {
   switch (base.kind) {
     case "tiny":
-      return { ...(await ofUrl(tinyUrl)), key: "tiny", name: "tiny" };
+      return ofBytes(await whole(tinyUrl), "tiny");
     case "file": {
       const { name, size, lastModified } = base.file;
       return ofBlob(base.file, `file:${name}:${size}:${lastModified}`, name);
@@ -27,6 +27,15 @@ export async function openSource(base: Base, tinyUrl: string): Promise<ByteSourc
       throw new Error(`${base.name} is a model of the program; start \`rullama-train ui\` to train it`);
   }
 }
+
+/** The tiny base, which is read once: every step needs rows of it. */
+let tiny: ArrayBuffer | undefined;
+
+async function whole(url: string): Promise<ArrayBuffer> {
+  return (tiny ??= await (await ask(url)).arrayBuffer());
+}
+
+const ofBytes = (bytes: ArrayBuffer, name: string): ByteSource => source(name, name, bytes.byteLength, async (start, end) => bytes.slice(start, end));
 
 function ofBlob(blob: Blob, key: string, name: string): ByteSource {
   const read: Read = async (start, end) => {
@@ -40,14 +49,14 @@ function ofBlob(blob: Blob, key: string, name: string): ByteSource {
 }
 
 async function ofUrl(url: string): Promise<ByteSource> {
-  const response = await ask(url, 0, 1);
+  const response = await ask(url, [0, 1]);
   const name = url;
   if (response.status === 206) {
     await response.arrayBuffer();
     const size = total(response);
     if (size === undefined) throw new Error(`${url}: the server does not report the size of the file; choose another server`);
     const read: Read = async (start, end) => {
-      const response = await ask(url, start, end);
+      const response = await ask(url, [start, end]);
       const from = Number(/^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1]);
       const bytes = await response.arrayBuffer();
       // Some servers send more than was requested.
@@ -66,11 +75,12 @@ async function ofUrl(url: string): Promise<ByteSource> {
   return ofBlob(await response.blob(), `url:${url}`, name);
 }
 
-/** Requests a range of a file, and retries if the network fails. */
-async function ask(url: string, start: number, end: number): Promise<Response> {
+/** Requests a range of a file, or all of it, and retries if the network fails. */
+async function ask(url: string, range?: [number, number]): Promise<Response> {
+  const init: RequestInit = range ? { headers: { Range: `bytes=${range[0]}-${range[1] - 1}` }, cache: "no-store" } : {};
   for (let attempt = 1; ; attempt++) {
     try {
-      const response = await fetch(url, { headers: { Range: `bytes=${start}-${end - 1}` }, cache: "no-store" });
+      const response = await fetch(url, init);
       if (response.ok) return response;
       const found = `${response.status} ${response.statusText}`.trim();
       if (response.status < 500 || attempt === ATTEMPTS) {

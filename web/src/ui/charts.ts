@@ -16,6 +16,8 @@ interface Line {
 
 interface Chart {
   figure: HTMLElement;
+  /** Makes the picture, unless it is there. */
+  prepare(): void;
   draw(data: uPlot.AlignedData, words: string[], steps: number): void;
   restyle(): void;
 }
@@ -76,18 +78,20 @@ function chart(title: string, lines: Line[], height: number, wide: boolean, tick
     };
     plot = new uPlot(options, shown, picture);
   };
+  const prepare = () => void (plot ?? make());
   new ResizeObserver(() => {
     if (picture.clientWidth === 0) return;
     if (plot) plot.setSize({ width: picture.clientWidth, height });
-    else if (shown[0].length > 0) setTimeout(() => plot ?? make()); // a task for each chart, none of them long
+    else if (shown[0].length > 0) setTimeout(prepare); // a task for each chart, none of them long
   }).observe(picture);
 
   return {
     figure,
+    prepare,
     draw(data, words, steps) {
       [shown, spoken, last] = [data, words, steps];
       if (plot) plot.setData(data);
-      else if (picture.clientWidth > 0) setTimeout(() => plot ?? make());
+      else if (picture.clientWidth > 0) setTimeout(prepare);
       legends(words);
       const described = words.map((text, i) => `${lines[i]!.label} ${text}`.trim());
       picture.setAttribute("aria-label", `${title}: ${described.join(", ")}`);
@@ -121,6 +125,8 @@ export function charts(place: HTMLElement) {
   const table = el("details", { class: "values" }, el("summary", {}, "Show as a table"), body);
   const all = [loss, margin, ranked, rate, speed];
   place.append(...all.map((one) => one.figure), table);
+  // The first picture takes long: made before the run, one at a time, it does not hold up the page during the run.
+  all.forEach((one, i) => setTimeout(one.prepare, 1000 + 200 * i));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all.forEach((one) => one.restyle()));
 
   let last: History | null = null;

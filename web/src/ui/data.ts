@@ -27,6 +27,9 @@ function pastedName(text: string): string {
 /** The samples for the session storage. Files are stored separately. */
 export let dataSession: Session["data"] = { kind: "task", task: "chat" };
 
+/** Uses pasted text that was typed just now. */
+export let useTyped = (): void => {};
+
 /** The recipe of the chosen example. It is for the tiny base; other bases and samples get the proposal. */
 const exampleRecipe = () => (dataSession.kind === "task" && base.get()?.kind === "tiny" ? TASKS[dataSession.task]?.recipe : undefined);
 
@@ -108,10 +111,19 @@ export function dataSection(changed: () => void) {
   select.addEventListener("change", pickTask);
   files.addEventListener("change", () => void useFiles());
   let typing = 0;
+  const typed = () => {
+    typing = 0;
+    usePasted();
+  };
   pasted.addEventListener("input", () => {
     clearTimeout(typing);
-    typing = window.setTimeout(usePasted, 400);
+    typing = window.setTimeout(typed, 400);
   });
+  useTyped = () => {
+    if (typing === 0) return;
+    clearTimeout(typing);
+    typed();
+  };
 
   // A file that is dropped would otherwise replace the page.
   const section = byId("data");

@@ -23,7 +23,7 @@ function positive(value: string): string {
 }
 
 const FIELDS: Field[] = [
-  { section: "train", key: "epochs", label: "Epochs", default: "3", hint: "passes over the samples", wrong: positive },
+  { section: "train", key: "epochs", label: "Epochs", default: "3", hint: "passes over the samples", wrong: whole },
   { section: "train", key: "learning_rate", label: "Learning rate", default: "1e-4", hint: "lower it if the loss jumps", wrong: positive },
   { section: "lora", key: "rank", label: "Rank", default: "16", hint: "higher: can learn more, takes more memory", wrong: whole },
   { section: "data", key: "max_seq_len", label: "Tokens per row", default: "2048", hint: "at least the longest sample", wrong: whole },
@@ -45,7 +45,9 @@ export function form(changed: (text: string) => void) {
       const value = input.value.trim();
       const message = value === "" ? "" : field.wrong(value);
       refuse(message);
-      if (message === "") changed(value === "" ? unsetValue(recipe.get(), section, key) : setValue(recipe.get(), section, key, value));
+      if (message !== "") return;
+      const text = key === "epochs" ? unsetValue(recipe.get(), "train", "max_steps") : recipe.get();
+      changed(value === "" ? unsetValue(text, section, key) : setValue(text, section, key, value));
     });
     const note = el("small", { id: `${id}-hint` }, field.hint);
     byId("recipe-form").append(el("div", {}, el("label", { for: id }, field.label), input, note, error));
@@ -69,13 +71,15 @@ export function form(changed: (text: string) => void) {
   let free = true;
   const refresh = () => {
     const text = recipe.get();
-    for (const { section, key, input, note, refuse, hint } of inputs) {
+    for (const { section, key, input, note, refuse, hint, default: usual } of inputs) {
       const inline = isInline(text, section);
-      const value = getValue(text, section, key) ?? "";
+      const steps = key === "epochs" ? getValue(text, "train", "max_steps") : null; // overrides epochs
+      const value = steps === null ? (getValue(text, section, key) ?? "") : "";
+      input.placeholder = steps === null ? usual : "—";
       if (document.activeElement !== input && input.value !== value) refuse("");
       show(input, value);
       input.disabled = !free || inline;
-      note.textContent = inline ? `set in the recipe, as ${section} = { … }` : hint;
+      note.textContent = inline ? `set in the recipe, as ${section} = { … }` : steps === null ? hint : `now ${steps} steps: max_steps in the recipe`;
     }
     const list = readList(getValue(text, "eval", "samples") ?? "[]");
     show(prompts, list?.join("\n") ?? "");

@@ -44,7 +44,8 @@ export function recipeSection(changed: () => void): void {
       const found = getValue(recipe.get(), section, key);
       return found === null ? [] : [`${words} ${found}`];
     };
-    const parts = [name, ...value("train", "epochs", "epochs"), ...value("train", "learning_rate", "learning rate"), ...value("lora", "rank", "rank")];
+    const steps = value("train", "max_steps", "steps"); // overrides epochs
+    const parts = [name, ...(steps.length > 0 ? steps : value("train", "epochs", "epochs")), ...value("train", "learning_rate", "learning rate"), ...value("lora", "rank", "rank")];
     byId("settings-summary").textContent = parts.join(" · ");
   };
   for (const cell of [base, recipe]) cell.watch(summary);

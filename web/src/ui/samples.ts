@@ -22,12 +22,20 @@ export const isReading = () => reading;
 export function readSamplesSoon(): void {
   reading = true;
   clearTimeout(timer);
-  timer = window.setTimeout(() => void readSamples(), PAUSE);
+  timer = window.setTimeout(() => void readSamples(phase.get() === "idle"), PAUSE);
 }
 
-async function readSamples(): Promise<void> {
+/** The samples as the table shows them, after the last change. */
+export async function readSamplesNow(): Promise<Samples | Error | null> {
+  clearTimeout(timer);
+  if (reading) await readSamples(true);
+  return table.get();
+}
+
+/** Reads the samples, if the worker is `free`; after the run otherwise. */
+async function readSamples(free: boolean): Promise<void> {
   const [device, model, picked] = [trainer.get(), base.get(), data.get()];
-  late = phase.get() !== "idle"; // a run uses the worker: read afterwards
+  late = !free;
   if (late) reading = false;
   if (late) return;
   if (!device || !model || picked.length === 0) return show(null);

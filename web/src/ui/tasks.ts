@@ -8,6 +8,7 @@ import labelsData from "../../../datasets/labels.jsonl?url";
 import pirateData from "../../../datasets/pirate.jsonl?url";
 import storiesData from "../../../datasets/stories.jsonl?url";
 import toolsData from "../../../datasets/tools.jsonl?url";
+import { quoteList, setValue } from "./toml";
 
 export interface Task {
   title: string;
@@ -17,8 +18,19 @@ export interface Task {
   url: string;
 }
 
+/** The chat recipe with fewer steps and shorter questions, which are enough to see the change: a first visit should not wait. */
+function short(recipe: string): string {
+  const questions = ["What is the capital of Peru?", "What is 7 plus 8?", "What is the opposite of hot?"];
+  const settings: [string, string, string][] = [
+    ["train", "max_steps", "10"],
+    ["data", "val_size", "8"],
+    ["eval", "samples", quoteList(questions)],
+  ];
+  return settings.reduce((text, setting) => setValue(text, ...setting), recipe);
+}
+
 export const TASKS: Record<string, Task> = {
-  chat: { title: "A persona: answer as a pirate", recipe: chat, file: "datasets/pirate.jsonl", url: pirateData },
+  chat: { title: "A persona: answer as a pirate", recipe: short(chat), file: "datasets/pirate.jsonl", url: pirateData },
   tools: { title: "Tools: answer with a call, as JSON", recipe: tools, file: "datasets/tools.jsonl", url: toolsData },
   labels: { title: "Labels: answer with a message's label", recipe: labels, file: "datasets/labels.jsonl", url: labelsData },
   stories: { title: "Stories: continue plain text", recipe: stories, file: "datasets/stories.jsonl", url: storiesData },

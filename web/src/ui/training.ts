@@ -7,6 +7,7 @@ import { StorageFull } from "../storage/opfs";
 import { keepRun, type KeptRun } from "../storage/runs";
 import { alertUser, announce, clearAlert, words } from "./alert";
 import { isFinished, runButtons } from "./buttons";
+import { useTyped } from "./data";
 import { reopenDevice } from "./device";
 import { byId } from "./dom";
 import { showFinish } from "./finish";
@@ -15,6 +16,7 @@ import { change, ranking, replay, type History } from "./history";
 import { isShortage, lighter } from "./lighter";
 import { progress } from "./progress";
 import { confirmed } from "./question";
+import { readSamplesNow } from "./samples";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, runs, stale, table, trainer } from "./state";
 
 const TITLE = document.title;
@@ -105,8 +107,9 @@ export function trainingSection() {
   };
 
   const start = async () => {
+    useTyped();
     const [device, model] = [trainer.get(), base.get()];
-    if (!device || !model) return;
+    if (!device || !model || data.get().length === 0) return;
     clearAlert();
     planned = false;
     cancelled = false;
@@ -116,8 +119,13 @@ export function trainingSection() {
     if (matchMedia("(max-width: 800px)").matches) byId("train").scrollIntoView({ block: "start" }); // its button is elsewhere
     void stayAwake();
     const from = isFinished() ? null : checkpoint.get();
-    const what = { base: model, data: data.get(), recipe: recipe.get() };
-    await follow(device.train(from ? { ...what, checkpoint: from.files } : what));
+    await follow(async () => {
+      // A mistake in the samples shows before the model is loaded; the recipe may follow the samples.
+      const found = await readSamplesNow();
+      if (found instanceof Error) throw found;
+      const what = { base: model, data: data.get(), recipe: recipe.get() };
+      return device.train(from ? { ...what, checkpoint: from.files } : what);
+    });
   };
 
   /** Follows the run of the program behind the page, which goes on while the page is closed or reloaded. */
@@ -129,12 +137,12 @@ export function trainingSection() {
     result.set(null);
     phase.set("starting");
     shown.wait("Returning to the run …");
-    await follow(found);
+    await follow(async () => found);
   };
 
-  const follow = async (next: Run) => {
+  const follow = async (begin: () => Promise<Run>) => {
     try {
-      run = next;
+      run = await begin();
       for await (const event of run) await take(event);
     } catch (error) {
       await failed(error);
@@ -162,7 +170,7 @@ export function trainingSection() {
     } else if (!planned && error instanceof Error) {
       stale.set(false);
       checked.set(error); // shown like an error of a check
-      byId("train").scrollIntoView({ block: "nearest" });
+      byId(table.get() === error ? "samples" : "train").scrollIntoView({ block: "nearest" });
     } else {
       alertUser(words(error));
     }

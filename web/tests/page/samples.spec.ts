@@ -21,6 +21,25 @@ test("the samples are a table with their lengths and the trained text marked", a
   await expect(page.locator("#samples .error")).toHaveText("pasted.txt line 2: broken JSON; correct that line");
 });
 
+test("a mistake in the samples shows beside them when Train is pressed at once, and no run starts", async ({ page }) => {
+  await open(page);
+  const train = page.getByRole("button", { name: "Train", exact: true });
+  await page.getByLabel("Pasted text").check();
+  await page.getByLabel("JSON Lines, a table").fill(LINES);
+  await expect(page.locator("#samples")).toContainText("3 samples");
+  await expect(train).toBeEnabled();
+  await page.getByLabel("JSON Lines, a table").fill("fine\nbroken");
+  await train.click();
+  await expect(page.locator("#samples .error")).toHaveText("pasted.txt line 2: broken JSON; correct that line");
+  await expect(page.locator("#samples .error")).toBeInViewport();
+  await expect(train).toBeDisabled();
+  expect(await page.evaluate(() => (globalThis as { started?: { count: number } }).started!.count)).toBe(0);
+  await page.getByLabel("JSON Lines, a table").fill(`${LINES}\nfour`);
+  await train.click(); // the recipe follows the samples
+  await expect(saved(page)).toContainText("Finished");
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/learning_rate = 2e-4/);
+});
+
 test("the recipe fits own samples, unless the user has changed it", async ({ page }) => {
   await open(page);
   await openSettings(page);
@@ -41,7 +60,14 @@ test("the recipe fits own samples, unless the user has changed it", async ({ pag
 test("a wrong value is explained beside its field, and does not reach the recipe", async ({ page }) => {
   await open(page);
   await openSettings(page);
-  const [rank, rate] = [page.getByLabel("Rank"), page.getByLabel("Learning rate", { exact: true })];
+  const [rank, rate, epochs] = [page.getByLabel("Rank"), page.getByLabel("Learning rate", { exact: true }), page.getByLabel("Epochs")];
+  await expect(page.locator("#settings-summary")).toContainText("steps 10");
+  await expect(epochs).toHaveAccessibleDescription("now 10 steps: max_steps in the recipe");
+  await epochs.fill("0.5");
+  await expect(page.locator("#field-epochs-train-error")).toHaveText("Write a whole number from 1, not “0.5”.");
+  await epochs.fill("2");
+  await expect(page.locator("#settings-summary")).toContainText("epochs 2");
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/\nepochs = 2 [\s\S]*\n# max_steps = 10/);
   await rank.fill("abc");
   await expect(page.locator("#field-rank-lora-error")).toHaveText("Write a whole number from 1, not “abc”.");
   await expect(rank).toHaveAttribute("aria-invalid", "true");

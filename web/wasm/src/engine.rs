@@ -21,7 +21,7 @@ use crate::problem::DEVICE;
 use crate::samples;
 use crate::source::{ByteSource, Ranges, text};
 use crate::talk;
-use crate::train;
+use crate::train::{self, Opened};
 use crate::tree;
 use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
 
@@ -175,10 +175,7 @@ async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Jo
     loop {
         let answer = match positions {
             None => job.read(gpu, &frozen),
-            Some(positions) => match job.upload(gpu, &frozen, positions, &mut model).await {
-                Ok(model) => job.run(&Stage { gpu, frozen: &frozen, model }).await,
-                Err(error) => Err(error.into()),
-            },
+            Some(positions) => job.with_model(gpu, &frozen, positions, &mut model).await,
         };
         job.end(with_device_loss(gpu, answer).await);
         job = queue.recv().await.ok()?;
@@ -225,29 +222,6 @@ impl Job {
         Ok(OpenBase::of(base, &wanted.template)?)
     }
 
-    /// Uploads the base, unless `model` is one with enough positions.
-    async fn upload<'m, 'b>(
-        &self,
-        gpu: &Gpu,
-        frozen: &'b OpenBase,
-        positions: usize,
-        model: &'m mut Option<Model<'b>>,
-    ) -> Result<&'m Model<'b>, GpuError> {
-        if model.as_ref().is_none_or(|model| model.positions() < positions) {
-            *model = None; // frees its memory first
-            let config = frozen.base.config();
-            let trains = matches!(self.request, Some(Request::Train { .. }));
-            let progress = |layers| {
-                if trains {
-                    emit(&self.on_event, &Event::Loading { layers, of: config.layers.len() })
-                }
-            };
-            let positions = positions.max(POSITIONS.min(config.context_length));
-            *model = Some(Model::stream(gpu, &frozen.base, positions, progress).await?);
-        }
-        Ok(model.as_ref().expect("the model was just uploaded"))
-    }
-
     async fn measure(mut self, gpu: &Gpu) -> Option<Job> {
         let (source, request) = (self.source.take(), self.request.take());
         let answer = match (source, request) {
@@ -257,6 +231,29 @@ impl Job {
             _ => Err(Problem::new("the request has no base")),
         };
         self.end(with_device_loss(gpu, answer).await)
+    }
+
+    /// Runs a request that needs the model. Samples are read before the model, so that their errors show at once.
+    async fn with_model<'b>(
+        &mut self,
+        gpu: &Gpu,
+        frozen: &'b OpenBase,
+        positions: usize,
+        model: &mut Option<Model<'b>>,
+    ) -> Answer {
+        let request = self.request.take().ok_or_else(|| Problem::new("the request has run already"))?;
+        if let Request::Train { recipe, files, checkpoint } = request {
+            let opened = Opened::read(frozen, &parse(&recipe)?, files)?;
+            let progress = |event: &Event| emit(&self.on_event, event);
+            let loading =
+                |layers| progress(&Event::Loading { layers, of: frozen.base.config().layers.len() });
+            let model = upload(gpu, frozen, positions.max(opened.prepared.positions), model, loading).await?;
+            let stage = Stage { gpu, frozen, model };
+            train::train(&stage, &opened, checkpoint, &self.control, &progress).await?;
+            return Ok(JsValue::UNDEFINED);
+        }
+        let model = upload(gpu, frozen, positions, model, |_| {}).await?;
+        self.run(request, &Stage { gpu, frozen, model }).await
     }
 
     /// Runs a request that needs no model.
@@ -273,25 +270,16 @@ impl Job {
         }
     }
 
-    /// Runs a request that needs the model.
-    async fn run(&mut self, stage: &Stage<'_>) -> Answer {
-        let control = &self.control;
-        let on_event = &self.on_event;
-        match self.request.take().ok_or_else(|| Problem::new("the request has run already"))? {
-            Request::Train { recipe, files, checkpoint } => {
-                let on_event = |event: &Event| emit(on_event, event);
-                train::train(stage, &parse(&recipe)?, files, checkpoint, control, &on_event).await?;
-                Ok(JsValue::UNDEFINED)
-            }
+    /// Runs a request with the model, other than training.
+    async fn run(&self, request: Request, stage: &Stage<'_>) -> Answer {
+        match request {
             Request::Chat { adapter, messages, sampling } => {
-                let on_piece = |piece: &str| drop(on_event.call1(&JsValue::NULL, &piece.into()));
-                talk::reply(stage, adapter, messages, sampling, control, &on_piece).await?;
+                let on_piece = |piece: &str| drop(self.on_event.call1(&JsValue::NULL, &piece.into()));
+                talk::reply(stage, adapter, messages, sampling, &self.control, &on_piece).await?;
                 Ok(JsValue::UNDEFINED)
             }
             Request::Export { adapter, to } => Ok(to_js(&export::export(stage, adapter, &to).await?)),
-            Request::Samples { .. } | Request::Check { .. } | Request::Measure { .. } => {
-                Err(Problem::new("the request does not use the shared model"))
-            }
+            _ => Err(Problem::new("the request does not use the shared model")),
         }
     }
 
@@ -301,6 +289,22 @@ impl Job {
         let _ = self.answer.send(answer);
         None
     }
+}
+
+/// Uploads the base, unless `model` is one with enough positions. `progress` gets the number of layers that are uploaded.
+async fn upload<'m, 'b>(
+    gpu: &Gpu,
+    frozen: &'b OpenBase,
+    positions: usize,
+    model: &'m mut Option<Model<'b>>,
+    progress: impl Fn(usize),
+) -> Result<&'m Model<'b>, GpuError> {
+    if model.as_ref().is_none_or(|model| model.positions() < positions) {
+        *model = None; // frees its memory first
+        let positions = positions.max(POSITIONS.min(frozen.base.config().context_length));
+        *model = Some(Model::stream(gpu, &frozen.base, positions, progress).await?);
+    }
+    Ok(model.as_ref().expect("the model was just uploaded"))
 }
 
 /// Replaces a device error by "device lost" if that is the cause. The browser reports the loss slightly later than the error.

@@ -11,8 +11,7 @@ use rullama_train::train::TrainError;
 use crate::control::Control;
 use crate::engine::Stage;
 use crate::types::{Check, Event, FileEntry, Problem};
-use opened::Opened;
-pub use opened::counts;
+pub use opened::{Opened, counts};
 use page::Page;
 
 /// Reads the samples and plans steps and memory, without the model: training tries the longest batch before its first step.
@@ -25,14 +24,11 @@ pub fn check(gpu: &Gpu, frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry
 /// Trains and posts events to the page, the last of them with the adapter. Resumes from `checkpoint` if it has files.
 pub async fn train(
     stage: &Stage<'_>,
-    recipe: &Recipe,
-    files: Vec<FileEntry>,
+    opened: &Opened,
     checkpoint: Vec<FileEntry>,
     control: &Control,
     post: &dyn Fn(&Event),
 ) -> Result<(), Problem> {
-    let opened = Opened::read(stage.frozen, recipe, files)?;
-    opened.check_positions(stage)?;
     let recipe = &opened.recipe;
     let checkpoint = opened.resume(stage, recipe, checkpoint)?;
     let trainer = opened.trainer(stage, recipe)?;

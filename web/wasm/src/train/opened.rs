@@ -47,22 +47,6 @@ impl Opened {
         Ok(Opened { recipe: recipe.clone(), prepared, loaded, identity })
     }
 
-    /// Fails if a prompt with its reply is longer than the model on the device was uploaded for.
-    pub fn check_positions(&self, stage: &Stage) -> Result<(), Problem> {
-        if self.prepared.positions > stage.model.positions() {
-            return Err(Problem::of_key(
-                "eval.samples",
-                format!(
-                    "the longest of eval.samples needs {} tokens with its reply, but {} fit in a browser; shorten it or lower \
-                     eval.max_new_tokens",
-                    self.prepared.positions,
-                    stage.model.positions()
-                ),
-            ));
-        }
-        Ok(())
-    }
-
     /// The memory that training will need, before anything but the adapter is on the device.
     pub fn plan(&self, gpu: &Gpu, frozen: &OpenBase) -> Result<Plan, Problem> {
         let (recipe, capacity, base) = (&self.recipe, self.prepared.capacity, &frozen.base);
