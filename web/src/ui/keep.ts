@@ -74,7 +74,8 @@ export function keepSection(): void {
     el("div", { class: "keep" }, el("div", {}, el("h3", {}, title), el("p", { class: "note" }, note)), el("div", { class: "controls" }, ...buttons));
   byId("downloads").tabIndex = -1;
   byId("downloads").append(
-    group("A model of its own", "For Ollama: unpack, then ollama create mine -f Modelfile. LM Studio and llama.cpp open merged.gguf.", merged),
+    // The program writes it to its disk: it may be larger than a page's memory.
+    ...(isNative() ? [] : [group("A model of its own", "For Ollama: unpack, then ollama create mine -f Modelfile. LM Studio and llama.cpp open merged.gguf.", merged)]),
     group("The adapter", "PEFT for transformers and vLLM, GGUF for llama.cpp, MLX for mlx-lm.", peft, ...formats.slice(1)),
     group("The run", "The report to read and send on, the checkpoint to train on from, here or on the command line.", report, state, text),
     ...(isNative() ? [] : [group("Share", "A link with this recipe and these samples. They are in the link itself; nothing is uploaded.", link)]),

@@ -26,8 +26,9 @@ function group(native: Native, files: (files: FileEntry[]) => FileEntry[]): HTML
     for (const one of buttons) one.disabled = true;
     try {
       const { path } = await native.merge({ base: model, adapter: files(saved.files), name: name.value.trim(), ollama });
-      const next = ollama ? ` Talk to it with: ollama run ${name.value.trim()}` : "";
-      done.textContent = `Written: ${path}.${next}`;
+      const [mine, folder] = [name.value.trim(), path.replace(/[^\\/]*$/, "")];
+      const next = ollama ? `Talk to it with: ollama run ${mine}` : `For Ollama: ollama create ${mine} -f "${folder}Modelfile"`;
+      done.textContent = `Written: ${path}, and its Modelfile. ${next}`;
       announce(done.textContent);
     } catch (error) {
       alertUser(words(error));

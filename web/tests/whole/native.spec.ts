@@ -1,7 +1,7 @@
 /** The page over the native engine: `rullama-train ui`. */
 
 import { type ChildProcess, spawn } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync, readdirSync } from "node:fs";
+import { chmodSync, existsSync, mkdtempSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -24,6 +24,11 @@ output.dir = "runs/chat"
 output.save_steps = 4
 `;
 
+/** A stand-in for `ollama` that records its calls. */
+const ollama = mkdtempSync(join(tmpdir(), "rullama-train-ollama-"));
+writeFileSync(join(ollama, "ollama"), `#!/bin/sh\necho "$*" >> "${ollama}/calls"\n[ "$1" != list ] || echo "NAME  ID  SIZE  MODIFIED"\n`);
+chmodSync(join(ollama, "ollama"), 0o755);
+
 /** The program, its page's address, and its folder. */
 interface Ui {
   url: string;
@@ -32,7 +37,7 @@ interface Ui {
 }
 
 async function start(folder = mkdtempSync(join(tmpdir(), "rullama-train-")), port = 0): Promise<Ui> {
-  const child = spawn(program, ["ui", folder, "--no-open", "--port", String(port)], { stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(program, ["ui", folder, "--no-open", "--port", String(port)], { stdio: ["ignore", "pipe", "inherit"], env: { ...process.env, PATH: `${ollama}:${process.env.PATH}` } });
   for await (const line of createInterface({ input: child.stdout })) {
     const url = /^serving +(\S+)/.exec(line)?.[1];
     if (url) return { url, folder, process: child };
@@ -92,6 +97,16 @@ test("choose a base, train, reload in the run, talk, keep", async ({ page }) => 
   await page.getByRole("button", { name: "Merge into a file" }).click();
   await expect(page.locator("#merge-done")).toContainText("pirate.gguf");
   expect(existsSync(join(ui.folder, "models", "pirate", "pirate.gguf"))).toBe(true);
+  await expect(page.locator("#merge-done")).toContainText("ollama create pirate -f");
+  expect(readFileSync(join(ui.folder, "models", "pirate", "Modelfile"), "utf8")).toContain("FROM ./pirate.gguf");
+  await expect(page.getByRole("button", { name: "Merged GGUF" })).toHaveCount(0);
+
+  await page.getByLabel("Name of the model").fill("matey");
+  await page.getByRole("button", { name: "Create in Ollama" }).click();
+  await expect(page.locator("#merge-done")).toContainText("Talk to it with: ollama run matey");
+  const calls = readFileSync(join(ollama, "calls"), "utf8");
+  expect(calls).toContain(`create matey -f `);
+  expect(calls).toContain(join(ui.folder, "models", "matey"));
 });
 
 test("stop, continue, and what the page says when the program ends", async ({ page }) => {
