@@ -125,8 +125,8 @@ export function charts(place: HTMLElement) {
   const table = el("details", { class: "values" }, el("summary", {}, "Show as a table"), body);
   const all = [loss, margin, ranked, rate, speed];
   place.append(...all.map((one) => one.figure), table);
-  // The first picture takes long: made before the run, one at a time, it does not hold up the page during the run.
-  all.forEach((one, i) => setTimeout(one.prepare, 1000 + 200 * i));
+  // The first picture takes long: made while the GPU is opened, one at a time, it does not hold up the page during the run.
+  all.forEach((one, i) => setTimeout(one.prepare, 50 * i));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all.forEach((one) => one.restyle()));
 
   let last: History | null = null;
