@@ -18,11 +18,11 @@ export interface Task {
   url: string;
 }
 
-/** The chat recipe with fewer steps and shorter questions, which are enough to see the change: a first visit should not wait. */
+/** The chat recipe with fewer steps and shorter answers, which are enough to see the change: a first visit should not wait. */
 function short(recipe: string): string {
-  const questions = ["What is the capital of Peru?", "What is 7 plus 8?", "What is the opposite of hot?"];
+  const questions = ["What is the capital of Peru?", "What color is snow?", "Repeat after me: river."];
   const settings: [string, string, string][] = [
-    ["train", "max_steps", "10"],
+    ["train", "max_steps", "7"],
     ["data", "val_size", "8"],
     ["eval", "samples", quoteList(questions)],
   ];

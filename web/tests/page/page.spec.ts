@@ -14,7 +14,7 @@ test("the form writes the recipe, and the recipe fills the form", async ({ page 
   await expect(text).toHaveValue(/\nrank = 8 +# default: 16/);
   await text.fill((await text.inputValue()).replace("learning_rate = 4e-3", "learning_rate = 1e-3"));
   await expect(page.getByLabel("Learning rate", { exact: true })).toHaveValue("1e-3");
-  await expect(page.getByLabel("Questions to answer")).toHaveValue(/Peru\?\n.*8\?\n/);
+  await expect(page.getByLabel("Questions to answer")).toHaveValue(/Peru\?\n.*snow\?\n/);
 });
 
 test("an error of the recipe is shown at its line", async ({ page }) => {

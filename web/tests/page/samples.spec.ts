@@ -61,13 +61,13 @@ test("a wrong value is explained beside its field, and does not reach the recipe
   await open(page);
   await openSettings(page);
   const [rank, rate, epochs] = [page.getByLabel("Rank"), page.getByLabel("Learning rate", { exact: true }), page.getByLabel("Epochs")];
-  await expect(page.locator("#settings-summary")).toContainText("steps 10");
-  await expect(epochs).toHaveAccessibleDescription("now 10 steps: max_steps in the recipe");
+  await expect(page.locator("#settings-summary")).toContainText("steps 7");
+  await expect(epochs).toHaveAccessibleDescription("now 7 steps: max_steps in the recipe");
   await epochs.fill("0.5");
   await expect(page.locator("#field-epochs-train-error")).toHaveText("Write a whole number from 1, not “0.5”.");
   await epochs.fill("2");
   await expect(page.locator("#settings-summary")).toContainText("epochs 2");
-  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/\nepochs = 2 [\s\S]*\n# max_steps = 10/);
+  await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/\nepochs = 2 [\s\S]*\n# max_steps = 7/);
   await rank.fill("abc");
   await expect(page.locator("#field-rank-lora-error")).toHaveText("Write a whole number from 1, not “abc”.");
   await expect(rank).toHaveAttribute("aria-invalid", "true");
