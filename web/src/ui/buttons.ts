@@ -9,6 +9,9 @@ export function isFinished(): boolean {
   return result.get() !== null || (saved !== null && saved.steps !== null && saved.step >= saved.steps);
 }
 
+/** Whether the section has the focus because no button could take it. */
+let waiting = false;
+
 function update(): void {
   const now = phase.get();
   const saved = checkpoint.get();
@@ -37,9 +40,11 @@ function update(): void {
   byId("discard").textContent = done ? "Train again" : "Start over";
   byId("controls").classList.toggle("done", done && now === "idle");
   // Hiding a focused button loses the focus: move it to the button that appears, or to the section until there is one.
-  if (lost.includes(true) || document.activeElement === byId("train")) {
-    const next = ["pause", "resume", "stop", "start", "discard", "cancel"].map((id) => byId<HTMLButtonElement>(id));
-    (next.find((one) => !one.hidden && !one.disabled) ?? byId("train")).focus({ preventScroll: true });
+  if (lost.includes(true) || (waiting && document.activeElement === byId("train"))) {
+    const buttons = ["pause", "resume", "stop", "start", "discard", "cancel"].map((id) => byId<HTMLButtonElement>(id));
+    const next = buttons.find((one) => !one.hidden && !one.disabled);
+    waiting = !next;
+    (next ?? byId("train")).focus({ preventScroll: true });
   }
   const which = result.get();
   byId("saved").textContent = which

@@ -90,6 +90,18 @@ test("the keyboard alone trains, asks and keeps", async ({ page }) => {
   await page.keyboard.press("Tab");
   await expect(page.getByText("Skip to training")).toBeFocused();
   await page.keyboard.press("Enter");
+  await expect(page.locator("#train")).toBeFocused();
+  // A plan that arrives leaves the focus there.
+  const type = (add: string) =>
+    page.locator("#recipe-text").evaluate((area: HTMLTextAreaElement, add) => {
+      area.value = add + area.value.replace("rnak = 1\n", "");
+      area.dispatchEvent(new Event("input", { bubbles: true }));
+    }, add);
+  await type("rnak = 1\n");
+  await expect(page.getByRole("button", { name: "Train", exact: true })).toBeDisabled();
+  await type("");
+  await expect(page.getByRole("button", { name: "Train", exact: true })).toBeEnabled();
+  await expect(page.locator("#train")).toBeFocused();
   await page.keyboard.press("Tab");
   await expect(page.getByRole("button", { name: "Train", exact: true })).toBeFocused();
   await page.keyboard.press("Enter");
