@@ -40,6 +40,9 @@ const HALF_MIXTURE: f64 = 2e-2;
 /// Tolerance of a mixture's logits without adapter, except on cooperative matrices: 3.2e-2 was seen for `moe`. Another expert
 /// is chosen for the third token, which all later tokens attend to; the first two are within 7e-4.
 const HALF_MIXTURE_BASE: f64 = 5e-2;
+/// Tolerance of the norm of the gradients of a shared expert's gate: a single row, so a few sums whose terms cancel (1.06e-2 seen
+/// for `qwen35moe` on cooperative matrices).
+const HALF_SHARED_GATE: f64 = 2e-2;
 
 fn main() {
     let mut folders: Vec<PathBuf> = golden::FOLDERS.map(|n| Path::new("tests/golden").join(n)).to_vec();
@@ -223,7 +226,10 @@ fn two_samples(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
         norms.sort_by(|a, b| a.0.cmp(&b.0));
         for ((name, found), expected) in norms.iter().zip(g.tensor("gradnorm.batch")) {
             let relative = (found - expected).abs() / expected;
-            let tolerance = tolerances(gpu)[2];
+            let tolerance = match gpu.kernels().tier() {
+                tier if tier != Tier::F32 && name.contains("shared_expert_gate.lora_B") => HALF_SHARED_GATE,
+                _ => tolerances(gpu)[2],
+            };
             if relative.is_nan() || relative > tolerance {
                 check(&format!("{what}: norm of {name}"), relative, tolerance)?;
             }

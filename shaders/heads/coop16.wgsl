@@ -13,7 +13,7 @@ struct Params {
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
-    rotated: u32,       // whether there is a rotary embedding
+    pairs4: u32,        // rotary pairs / 4: K/2 / 4 or fewer, 0 without a rotary embedding
     eps: f32,
     scale: f32,
 }
@@ -22,7 +22,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, heads, K]
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [K]
 @group(0) @binding(3) var<storage, read> positions: array<u32>;            // [T]
-@group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, K/4]
+@group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, pairs/2]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
 
 const THREADS: u32 = 16u;   // per token
@@ -55,8 +55,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let rstd = params.scale * rstd_of(sum, 2u * params.half4, params.eps);
 #end
     for (var c = lane % THREADS; c < params.half4; c += THREADS) {
-        let a = x[at + c] * rstd * w4(c);
-        let b = x[at + params.half4 + c] * rstd * w4(params.half4 + c);
+        let places = couple(c);
+        let a = x[at + places.x] * rstd * w4(places.x);
+        let b = x[at + places.y] * rstd * w4(places.y);
         let turn = rotation(token, c);
         var one = a * turn.cosines - b * turn.sines;
         var two = b * turn.cosines + a * turn.sines;
@@ -65,7 +66,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             one = vec4<f32>();
             two = vec4<f32>();
         }
-        packed[place(row, group.x, c)] = vec4<f16>(one);
-        packed[place(row, group.x, params.half4 + c)] = vec4<f16>(two);
+        packed[place(row, group.x, places.x)] = vec4<f16>(one);
+        packed[place(row, group.x, places.y)] = vec4<f16>(two);
     }
 }

@@ -12,7 +12,7 @@ struct Params {
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
-    rotated: u32,       // whether there is a rotary embedding
+    pairs4: u32,        // rotary pairs / 4: K/2 / 4 or fewer, 0 without a rotary embedding
     eps: f32,
 }
 
@@ -20,7 +20,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, heads, K]
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [K]
 @group(0) @binding(3) var<storage, read> positions: array<u32>;            // [T]
-@group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, K/4]
+@group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, pairs/2]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
 @group(0) @binding(6) var<storage, read> dy: array<vec4<f32>>;             // [T, heads, K]
 @group(0) @binding(7) var<storage, read_write> factors: array<f32>;        // [T]
@@ -48,16 +48,17 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
 #for j in 0..{PAIRS}
     let c{i}{j} = own % EACH_HEAD + {j}u * EACH_HEAD;
     let read{i}{j} = min(c{i}{j}, half4 - 1u);
+    let places{i}{j} = couple(read{i}{j});
     let there{i}{j} = row < params.rows && head{i} < params.heads && c{i}{j} < half4;
 #if !{IDENTITY}
-    let xa{i}{j} = select(vec4<f32>(), x[at{i} + read{i}{j}], there{i}{j});
-    let xb{i}{j} = select(vec4<f32>(), x[at{i} + half4 + read{i}{j}], there{i}{j});
+    let xa{i}{j} = select(vec4<f32>(), x[at{i} + places{i}{j}.x], there{i}{j});
+    let xb{i}{j} = select(vec4<f32>(), x[at{i} + places{i}{j}.y], there{i}{j});
 #end
-    let ya{i}{j} = dy[at{i} + read{i}{j}];
-    let yb{i}{j} = dy[at{i} + half4 + read{i}{j}];
+    let ya{i}{j} = dy[at{i} + places{i}{j}.x];
+    let yb{i}{j} = dy[at{i} + places{i}{j}.y];
     let turn{i}{j} = rotation(token, read{i}{j});
-    let ga{i}{j} = select(vec4<f32>(), w4(read{i}{j}) * (ya{i}{j} * turn{i}{j}.cosines + yb{i}{j} * turn{i}{j}.sines), there{i}{j});
-    let gb{i}{j} = select(vec4<f32>(), w4(half4 + read{i}{j}) * (yb{i}{j} * turn{i}{j}.cosines - ya{i}{j} * turn{i}{j}.sines), there{i}{j});
+    let ga{i}{j} = select(vec4<f32>(), w4(places{i}{j}.x) * (ya{i}{j} * turn{i}{j}.cosines + yb{i}{j} * turn{i}{j}.sines), there{i}{j});
+    let gb{i}{j} = select(vec4<f32>(), w4(places{i}{j}.y) * (yb{i}{j} * turn{i}{j}.cosines - ya{i}{j} * turn{i}{j}.sines), there{i}{j});
 #if !{IDENTITY}
     both{i} += vec2<f32>(dot(xa{i}{j}, xa{i}{j}) + dot(xb{i}{j}, xb{i}{j}), dot(ga{i}{j}, xa{i}{j}) + dot(gb{i}{j}, xb{i}{j}));
 #end
@@ -111,8 +112,8 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
 #for i in 0..{TURNS}
 #for j in 0..{PAIRS}
     if head{i} < params.heads && c{i}{j} < half4 {
-        packed[packed_at(params.tiles, row, head{i} * half4 * 2u + c{i}{j})] = vec4<f16>(scale * a{i}{j});
-        packed[packed_at(params.tiles, row, head{i} * half4 * 2u + half4 + c{i}{j})] = vec4<f16>(scale * b{i}{j});
+        packed[packed_at(params.tiles, row, head{i} * half4 * 2u + places{i}{j}.x)] = vec4<f16>(scale * a{i}{j});
+        packed[packed_at(params.tiles, row, head{i} * half4 * 2u + places{i}{j}.y)] = vec4<f16>(scale * b{i}{j});
     }
 #end
 #end

@@ -11,6 +11,7 @@ use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::attention::coop16;
 use crate::ops::attention::coop16_backward::{self, ScoreScratch};
+use crate::ops::heads;
 use crate::ops::lora::PerInput;
 use crate::ops::pass::Operands;
 
@@ -171,7 +172,9 @@ impl<'a> Planner<'a> {
         let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(config, i, *z)).collect();
         let widest = LayerWidths::widest(&layers);
         let tiles = gpu.kernels().reads_tiles();
-        let on_tiles = |l: &LayerConfig| coop16::supports(l.head_size) && l.rotated.is_none();
+        let on_tiles = |l: &LayerConfig| {
+            coop16::supports(l.head_size) && heads::coop16::supports(l.rotated.unwrap_or(0))
+        };
         let heads = tiles && config.layers.iter().all(|l| l.delta.is_some() || on_tiles(l));
         let storages = Storages { tiles, masked: passes.masked, heads };
         // Columns over all tokens that take as much as `cols` over a chunk.

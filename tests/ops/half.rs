@@ -246,23 +246,25 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
 pub fn heads(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("heads forward", HALF);
     for (tokens, heads, size, turned, normed) in [
-        (1, 1, 16, true, true),
-        (7, 3, 32, false, true),
-        (33, 2, 256, true, true),
-        (17, 1, 512, true, true),
-        (33, 3, 128, true, false),
-        (7, 2, 64, false, false),
+        (1, 1, 16, 16, true),
+        (7, 3, 32, 0, true),
+        (33, 2, 256, 256, true),
+        (33, 2, 256, 64, true),
+        (17, 1, 512, 512, true),
+        (33, 3, 128, 128, false),
+        (7, 2, 64, 24, false),
+        (7, 2, 64, 0, false),
     ] {
         let name = format!("T={tokens} heads={heads} K={size} turned={turned} normed={normed}");
         let (x, w) = (values(1, tokens * heads * size), values(2, size));
         let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
         let frequencies: Vec<f64> =
-            (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
+            (0..turned / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / turned as f64)).collect();
         let mut expected = match normed {
             true => reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), size, f64::from(EPS)),
             false => wide(&x),
         };
-        if turned {
+        if turned > 0 {
             expected = reference::rope::forward(&expected, &positions, &frequencies, heads);
         }
         let norm = match normed {
@@ -273,7 +275,7 @@ pub fn heads(gpu: &Gpu) -> Outcome {
         let positions = gpu.upload("positions", &positions)?;
         let x = Block::input(gpu, (0, 0), heads * size, &x);
         let packed = Packed::new(gpu, "heads", tokens, heads * size)?;
-        let turn = turned.then_some((&positions, &table));
+        let turn = (turned > 0).then_some((&positions, &table));
         run(gpu, |rec| coop_heads::forward(rec, &packed, &x.rows, &norm, turn, heads, tokens))?;
         // No factors are written, because the scale is the norm's.
         let (tiles, width) = (tokens.div_ceil(16), heads * size);
@@ -290,13 +292,15 @@ pub fn heads(gpu: &Gpu) -> Outcome {
 pub fn heads_backward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("heads backward", HALF);
     for (tokens, heads, size, turned, weighted, normed) in [
-        (1, 1, 16, true, true, true),
-        (7, 3, 32, false, true, true),
-        (33, 8, 256, true, true, true),
-        (17, 3, 512, true, false, true),
-        (5, 20, 16, true, true, true),
-        (33, 3, 128, true, false, false),
-        (5, 20, 64, false, false, false),
+        (1, 1, 16, 16, true, true),
+        (7, 3, 32, 0, true, true),
+        (33, 8, 256, 256, true, true),
+        (33, 8, 256, 64, true, true),
+        (17, 3, 512, 512, false, true),
+        (5, 20, 16, 16, true, true),
+        (33, 3, 128, 128, false, false),
+        (5, 3, 64, 24, true, false),
+        (5, 20, 64, 0, false, false),
     ] {
         let name =
             format!("T={tokens} heads={heads} K={size} turned={turned} weighted={weighted} normed={normed}");
@@ -304,10 +308,10 @@ pub fn heads_backward(gpu: &Gpu) -> Outcome {
         let w = weighted.then(|| values(3, size));
         let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
         let frequencies: Vec<f64> =
-            (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
+            (0..turned / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / turned as f64)).collect();
         let straight = match turned {
-            true => reference::rope::backward(&wide(&dy), &positions, &frequencies, heads),
-            false => wide(&dy),
+            0 => wide(&dy),
+            _ => reference::rope::backward(&wide(&dy), &positions, &frequencies, heads),
         };
         let weights = w.as_deref().map(wide);
         let expected = match normed {
@@ -326,7 +330,7 @@ pub fn heads_backward(gpu: &Gpu) -> Outcome {
         let [x, dy] = [&x, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
         let packed = Packed::new(gpu, "gradients of heads", tokens, width)?;
         make_stale(gpu, &packed, width, tokens);
-        let turn = turned.then_some((&positions, &table));
+        let turn = (turned > 0).then_some((&positions, &table));
         run(gpu, |rec| {
             coop_heads_backward::backward(rec, &packed, &dy.rows, &x.rows, &norm, turn, heads, tokens)
         })?;

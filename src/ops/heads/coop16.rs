@@ -15,7 +15,7 @@ struct Params {
     heads: u32,
     half4: u32,
     weighted: u32,
-    rotated: u32,
+    pairs4: u32,
     eps: f32,
     scale: f32,
 }
@@ -29,6 +29,16 @@ pub(super) fn bind_turn<'g>(rec: &Recorder<'g>, turn: Option<Turn<'g>>) -> [Bind
         Some((positions, table)) => [Binding { index: 3, buffer: positions, range: None }, table.bind(4)],
         None => [rec.unused(3), rec.unused(4)],
     }
+}
+
+/// A quarter of the pairs that the rotary embedding turns; 0 without one.
+pub(super) fn pairs4(turn: Option<Turn>) -> u32 {
+    turn.map_or(0, |(_, table)| (table.pairs() / 4) as u32)
+}
+
+/// Whether the kernels take heads of which rotary embedding turns the leading `rotated` values: whole vec4s of pairs.
+pub fn supports(rotated: usize) -> bool {
+    rotated.is_multiple_of(8)
 }
 
 /// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding
@@ -48,7 +58,7 @@ pub fn forward(
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted: u32::from(norm.weight.is_some()),
-        rotated: u32::from(turn.is_some()),
+        pairs4: pairs4(turn),
         eps: norm.eps,
         scale: norm.scale,
     };

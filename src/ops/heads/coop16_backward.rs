@@ -2,7 +2,7 @@
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
-use crate::ops::heads::coop16::{Turn, bind_turn};
+use crate::ops::heads::coop16::{Turn, bind_turn, pairs4};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 
@@ -15,7 +15,7 @@ struct Params {
     heads: u32,
     half4: u32,
     weighted: u32,
-    rotated: u32,
+    pairs4: u32,
     eps: f32,
 }
 
@@ -54,7 +54,7 @@ pub fn backward(
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted: u32::from(norm.weight.is_some()),
-        rotated: u32::from(turn.is_some()),
+        pairs4: pairs4(turn),
         eps: norm.eps,
     };
     let [positions, table] = bind_turn(rec, turn);
