@@ -10,24 +10,13 @@ fn row_at(i: u32) -> u32 {
     return i * (i - 1u) / 2u;
 }
 
-@compute @workgroup_size(64)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let first = group.x * CHUNK;
-    let head = group.y;
+fn inverse_at(first: u32, head: u32, i: u32, lane: u32) -> u32 {
+    return ((first + i) * params.value_heads + head) * CHUNK + lane;
+}
+
+// Inverts what is in `lower` row by row in place: T[i, j] = −A[i, j] − Σ A[i, m]·T[m, j] over j < m < i.
+fn invert_lower(first: u32, head: u32, lane: u32) {
     let count = count_of(first);
-    load_chunk(first, head, lane);
-    for (var i = 1u; i < count; i++) {
-        if lane < i {
-            var sum = 0.0;
-            let a = key_at(first + i, head);
-            let b = key_at(first + lane, head);
-            for (var c = 0u; c < SIZE4; c++) {
-                sum += dot(mixed[a + c], mixed[b + c]);
-            }
-            lower[row_at(i) + lane] = rates[i] * decay(first, i, lane) * sum;
-        }
-    }
-    // Row by row in place: T[i, j] = −A[i, j] − Σ A[i, m]·T[m, j] over j < m < i.
     workgroupBarrier();
     for (var i = 1u; i < count; i++) {
         var sum = 0.0;
@@ -48,6 +37,37 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         if lane < i {
             value = lower[row_at(i) + lane];
         }
-        inverse[((first + i) * params.value_heads + head) * CHUNK + lane] = value;
+        inverse[inverse_at(first, head, i, lane)] = value;
     }
+}
+
+@compute @workgroup_size(64)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = group.x * CHUNK;
+    let head = group.y;
+    load_chunk(first, head, lane);
+    for (var i = 1u; i < count_of(first); i++) {
+        if lane < i {
+            var sum = 0.0;
+            let a = key_at(first + i, head);
+            let b = key_at(first + lane, head);
+            for (var c = 0u; c < SIZE4; c++) {
+                sum += dot(mixed[a + c], mixed[b + c]);
+            }
+            lower[row_at(i) + lane] = rates[i] * decay(first, i, lane) * sum;
+        }
+    }
+    invert_lower(first, head, lane);
+}
+
+// From A in the place of its result, where shaders/delta/coop16_pairs.wgsl left it.
+@compute @workgroup_size(64)
+fn in_place(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = group.x * CHUNK;
+    for (var i = 1u; i < count_of(first); i++) {
+        if lane < i {
+            lower[row_at(i) + lane] = inverse[inverse_at(first, group.y, i, lane)];
+        }
+    }
+    invert_lower(first, group.y, lane);
 }

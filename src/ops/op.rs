@@ -115,7 +115,7 @@ pub static OPS: [Op; 31] = [
     op(
         "delta",
         Kind::Attention,
-        F32,
+        &[Variant::F32, Variant::Coop16],
         &[
             ("mix", deltas),
             ("gates", deltas),
@@ -123,6 +123,9 @@ pub static OPS: [Op; 31] = [
             ("scan", deltas),
             ("products", deltas),
             ("step", deltas),
+            ("coop16", coop16_deltas),
+            ("coop16_pairs", coop16_deltas),
+            ("coop16_scan", coop16_deltas),
         ],
     ),
     op("dropout", Kind::Adapter, F32, &[]),
@@ -306,6 +309,10 @@ fn deltas() -> Vec<Sizes> {
     [(4, true), (16, false), (100, false), (128, false), (128, true)]
         .map(|(size, carried)| delta::sizes(size, carried).to_vec())
         .to_vec()
+}
+
+fn coop16_deltas() -> Vec<Sizes> {
+    [16, 32, 128].map(|size| delta::coop16::sizes(size).to_vec()).to_vec()
 }
 
 fn heads_backward() -> Vec<Sizes> {

@@ -15,6 +15,12 @@ const OUTPUT: Tolerance = Tolerance { norm: 5e-6, relative: 0.0, absolute: 2e-5 
 /// A few products more.
 const GRADIENT: Tolerance = Tolerance { norm: 2e-5, relative: 0.0, absolute: 1e-4 };
 
+/// Tolerance with operands in f16, as those of attention on cooperative matrices.
+const HALF: Tolerance = Tolerance { norm: 3e-3, relative: 6e-3, absolute: 6e-3 };
+
+/// Tolerance with gates of extreme size: their gradients are small differences of sums.
+const HALF_EXTREME: Tolerance = Tolerance { norm: 3e-2, relative: 6e-3, absolute: 2e-2 };
+
 /// Heads, head size, and the lengths of the samples.
 struct Case {
     key_heads: usize,
@@ -177,6 +183,29 @@ pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
 pub fn extreme_gates(gpu: &Gpu) -> Outcome {
     let mut checks = [Check::new("delta forward", OUTPUT), Check::new("delta backward", GRADIENT)];
     check_case(gpu, &Case::of(1, 6, 8, &[100, 40]), 60.0, &mut checks)?;
+    let [forward, backward] = checks;
+    forward.done()?;
+    backward.done()
+}
+
+/// On cooperative matrices: each head size that they support, and gates of extreme size.
+pub fn on_matrices(gpu: &Gpu) -> Outcome {
+    let mut checks = [Check::new("delta forward", HALF), Check::new("delta backward", HALF)];
+    for case in [
+        Case::of(1, 1, 16, &[1]),
+        Case::of(2, 6, 16, &[64]),
+        Case::of(2, 4, 32, &[200, 1, 3, 60, 64, 40]),
+        Case::of(2, 2, 64, &[65, 127]),
+        Case::of(1, 2, 128, &[70, 31]),
+        Case::of(1, 2, 128, &[330]),
+    ] {
+        check_case(gpu, &case, 1.5, &mut checks)?;
+    }
+    let [forward, backward] = checks;
+    forward.done()?;
+    backward.done()?;
+    let mut checks = [Check::new("delta forward", HALF), Check::new("delta backward", HALF_EXTREME)];
+    check_case(gpu, &Case::of(1, 6, 16, &[100, 40]), 60.0, &mut checks)?;
     let [forward, backward] = checks;
     forward.done()?;
     backward.done()

@@ -55,7 +55,7 @@ const COOP16: &[Variant] = &[Variant::Coop16];
 const PACKED: &[Variant] = &[Variant::Packed];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
-const CASES: [Case; 76] = [
+const CASES: [Case; 77] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -74,6 +74,7 @@ const CASES: [Case; 76] = [
     case("cross_entropy", "softcap alone", F32, cross_entropy::softcap),
     case("cross_entropy", "losses, gradients of logits", PACKED, half::cross_entropy),
     case("delta", "forward and backward", F32, delta::forward_and_backward),
+    case("delta", "forward and backward", COOP16, delta::on_matrices),
     case("delta", "in passes that continue each other", F32, delta::carried),
     case("delta", "decays and rates of extreme size", F32, delta::extreme_gates),
     case("dropout", "masks", F32, elementwise::dropout_masks),

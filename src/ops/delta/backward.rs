@@ -1,6 +1,6 @@
 //! The mirror of [`super::forward`].
 
-use super::{Delta, Saved, binding};
+use super::{Delta, Saved, binding, coop16};
 use crate::gpu::{Recorder, grid};
 use crate::ops::Rows;
 
@@ -27,9 +27,28 @@ pub struct Gradients<'a> {
 
 /// The gradients from that of the output, `dout` `[T, Hv, K]`.
 pub fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d: &Gradients) {
-    let Saved { qkv, alpha, mixed, gates, inverse, wu, states, .. } = *saved;
-    let Gradients { dqkv, dalpha, dbeta, du, dstates, pairs, dmixed, dsum } = *d;
-    let (frozen, by_chunk) = (delta.frozen, delta.by_chunk());
+    match delta.on_matrices(rec) {
+        true => coop16::backward(rec, delta, saved, dout, d),
+        false => recurrence(rec, delta, saved, dout, d),
+    }
+    let Saved { qkv, alpha, .. } = *saved;
+    let Gradients { dqkv, dalpha, dbeta, dmixed, dsum, .. } = *d;
+    let frozen = delta.frozen;
+    let bindings = [alpha.bind(3), binding(5, &frozen.gates), dalpha.bind(6), dbeta.bind(7)];
+    let threads = delta.chunks() * delta.value_heads.next_multiple_of(4);
+    delta.run(rec, "delta/gates", "backward", &bindings, grid(threads.div_ceil(64)));
+    let bindings = [qkv.bind(2), binding(3, &frozen.taps), dmixed.bind(5), dsum.bind(6)];
+    delta.run(rec, "delta/mix", "backward", &bindings, grid(delta.tokens * delta.heads()));
+    let bindings = [binding(3, &frozen.taps), dsum.bind(6), dqkv.bind(7)];
+    let values = delta.tokens * delta.heads() * delta.head_size;
+    delta.run(rec, "delta/mix", "convolve_back", &bindings, grid(values.div_ceil(64)));
+}
+
+/// The gradients of queries, keys and values behind the convolution, of the sums of the decays' logarithms and of the rates.
+fn recurrence(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d: &Gradients) {
+    let Saved { mixed, gates, inverse, wu, states, .. } = *saved;
+    let Gradients { dalpha, dbeta, du, dstates, pairs, dmixed, .. } = *d;
+    let by_chunk = delta.by_chunk();
     let bindings = [gates.bind(2), mixed.bind(3), dout.bind(8), du.bind(9)];
     delta.run(rec, "delta/products", "outputs_back", &bindings, by_chunk);
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), dstates.bind(5), dout.bind(6), du.bind(7)];
@@ -45,13 +64,4 @@ pub fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d
     delta.run(rec, "delta/products", "key_gradients", &bindings, by_chunk);
     let bindings = [&of_heads[..], &[wu.bind(5), states.bind(6), dstates.bind(10)]].concat();
     delta.run(rec, "delta/products", "state_gradients", &bindings, by_chunk);
-
-    let bindings = [alpha.bind(3), binding(5, &frozen.gates), dalpha.bind(6), dbeta.bind(7)];
-    let threads = delta.chunks() * delta.value_heads.next_multiple_of(4);
-    delta.run(rec, "delta/gates", "backward", &bindings, grid(threads.div_ceil(64)));
-    let bindings = [qkv.bind(2), binding(3, &frozen.taps), dmixed.bind(5), dsum.bind(6)];
-    delta.run(rec, "delta/mix", "backward", &bindings, grid(delta.tokens * delta.heads()));
-    let bindings = [binding(3, &frozen.taps), dsum.bind(6), dqkv.bind(7)];
-    let values = delta.tokens * delta.heads() * delta.head_size;
-    delta.run(rec, "delta/mix", "convolve_back", &bindings, grid(values.div_ceil(64)));
 }

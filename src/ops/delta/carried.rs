@@ -1,6 +1,6 @@
 //! [`super::forward`] over the next tokens of one sequence, which continues the state of those before; for decoding.
 
-use super::{Delta, Saved, binding};
+use super::{Delta, Saved, binding, sizes};
 use crate::gpu::{Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 
@@ -37,7 +37,8 @@ pub fn forward(
     let (frozen, bounds, past) = (delta.frozen, binding(1, delta.bounds), binding(8, past));
     let (history, state) = (binding(9, &carried.history), binding(9, &carried.state));
     let mut run = |shader, entry, bindings: &[_], workgroups| {
-        delta.dispatch(rec, Kernel::new(shader, entry), true, bindings, workgroups);
+        let kernel = Kernel::new(shader, entry).with_sizes(sizes(delta.head_size, true));
+        rec.dispatch(kernel, &delta.params(), bindings, workgroups);
     };
     let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4), past, history];
     run("delta/mix", "forward", &bindings, grid(delta.tokens * delta.heads()));

@@ -14,6 +14,7 @@
 
 mod backward;
 mod carried;
+pub mod coop16;
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
@@ -113,6 +114,9 @@ pub fn forward(rec: &mut Recorder, delta: &Delta, saved: &Saved, o: &Rows) {
     let bindings = [gates.bind(2), alpha.bind(3), beta.bind(4), binding(5, &frozen.gates)];
     let threads = delta.chunks() * delta.value_heads;
     delta.run(rec, "delta/gates", "forward", &bindings, grid(threads.div_ceil(64)));
+    if delta.on_matrices(rec) {
+        return coop16::forward(rec, delta, saved, o);
+    }
     let bindings = [gates.bind(2), mixed.bind(3), inverse.bind(4)];
     delta.run(rec, "delta/solve", "forward", &bindings, delta.by_chunk());
     let bindings = [gates.bind(2), mixed.bind(3), inverse.bind(4), wu.bind(5)];
@@ -127,6 +131,11 @@ impl Delta<'_> {
     /// Heads of queries, keys and values.
     fn heads(&self) -> usize {
         2 * self.key_heads + self.value_heads
+    }
+
+    /// Whether the products run on 16×16 matrices.
+    fn on_matrices(&self, rec: &Recorder) -> bool {
+        rec.gpu().kernels().reads_tiles() && coop16::supports(self.head_size)
     }
 
     fn chunks(&self) -> usize {
@@ -152,27 +161,24 @@ impl Delta<'_> {
         bindings: &[Binding],
         workgroups: [u32; 3],
     ) {
-        let bindings = [&[binding(1, self.bounds)], bindings].concat();
-        self.dispatch(rec, Kernel::new(shader, entry), false, &bindings, workgroups);
+        let kernel = Kernel::new(shader, entry).with_sizes(sizes(self.head_size, false));
+        self.dispatch(rec, kernel, bindings, workgroups);
     }
 
-    fn dispatch(
-        &self,
-        rec: &mut Recorder,
-        kernel: Kernel,
-        carried: bool,
-        bindings: &[Binding],
-        workgroups: [u32; 3],
-    ) {
-        let params = Params {
+    /// Runs a kernel with its sizes, which reads the bounds at binding 1.
+    fn dispatch(&self, rec: &mut Recorder, kernel: Kernel, bindings: &[Binding], workgroups: [u32; 3]) {
+        let bindings = [&[binding(1, self.bounds)], bindings].concat();
+        rec.dispatch(kernel, &self.params(), &bindings, workgroups);
+    }
+
+    fn params(&self) -> Params {
+        Params {
             tokens: self.tokens as u32,
             key_heads: self.key_heads as u32,
             value_heads: self.value_heads as u32,
             eps: self.eps,
             scale: (self.head_size as f64).powf(-0.5) as f32,
-        };
-        let kernel = kernel.with_sizes(sizes(self.head_size, carried));
-        rec.dispatch(kernel, &params, bindings, workgroups);
+        }
     }
 }
 
