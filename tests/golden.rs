@@ -58,8 +58,9 @@ fn main() {
                 tests.push(gpu::Test::new(format!("{name}: {what}"), *variant, run));
             }
         };
-        let all = [Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
-        let but_plain = [Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16];
+        let all =
+            [Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
+        let but_plain = [Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
         add("logits", &all, logits);
         add("loss and gradients", &all, |gpu, g| gradients(gpu, g, Recompute::Never));
         add("loss and gradients, recomputed", &but_plain, |gpu, g| gradients(gpu, g, Recompute::Always));

@@ -10,6 +10,7 @@ use naga::{AddressSpace, Module};
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::shader::{SOURCES, expand, for_browsers};
 use rullama_train::ops::op;
+use sha2::{Digest, Sha256};
 
 /// WebGPU's default limits (W3C WebGPU, section 3.6.2).
 const STORAGE_BUFFERS: usize = 8;
@@ -78,7 +79,7 @@ fn combinations() -> Vec<Combination> {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    let expected = 175 + 25 * GgmlType::SUPPORTED.len();
+    let expected = 176 + 26 * GgmlType::SUPPORTED.len();
     assert_eq!(combinations.len(), expected, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
@@ -294,4 +295,14 @@ fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Ex
             _ => {}
         }
     }
+}
+
+/// The PTX that the program contains is that of the source beside it: shaders/linear/build-cuda makes it.
+#[test]
+fn the_ptx_is_that_of_its_source() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders/linear");
+    let read = |name: &str| fs::read(folder.join(name)).expect("both files are part of the repository");
+    let digest: String = Sha256::digest(read("cuda.cu")).iter().map(|byte| format!("{byte:02x}")).collect();
+    let ptx = String::from_utf8(read("cuda.ptx")).expect("PTX is text");
+    assert_eq!(ptx.lines().next(), Some(format!("// sha256 of cuda.cu: {digest}").as_str()));
 }

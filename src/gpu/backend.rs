@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelSetting {
-    /// The fastest that the device supports.
+    /// The fastest that the device supports, with long products in CUDA where there is CUDA.
     Auto,
     /// Everything in f32.
     F32,
     /// Products and attention with operands in f16.
     F16,
-    /// Products and attention on cooperative matrices, with operands in f16.
+    /// Products and attention on cooperative matrices, with operands in f16; no product in CUDA.
     Cooperative,
 }
 

@@ -45,17 +45,28 @@ impl Gpu {
     /// A zeroed buffer of `bytes`, rounded up to a multiple of 16.
     pub fn buffer(&self, label: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
         self.check_size(label, bytes)?;
-        Ok(self.device.create_buffer(&wgpu::BufferDescriptor {
+        let descriptor = wgpu::BufferDescriptor {
             label: Some(label),
             size: bytes.max(16).next_multiple_of(16),
             usage: USAGE,
             mapped_at_creation: false,
-        }))
+        };
+        let Some(cuda) = &self.cuda else { return Ok(self.device.create_buffer(&descriptor)) };
+        let buffer = cuda.buffer(&self.device, &descriptor)?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.clear_buffer(&buffer, 0, None);
+        self.send(Some(encoder.finish()));
+        Ok(buffer)
     }
 
     /// A buffer that holds `data`.
     pub fn upload<T: bytemuck::Pod>(&self, label: &str, data: &[T]) -> Result<wgpu::Buffer, GpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(data);
+        if self.has_cuda() {
+            let buffer = self.buffer(label, bytes.len() as u64)?;
+            self.queue.write_buffer(&buffer, 0, bytes);
+            return Ok(buffer);
+        }
         self.check_size(label, bytes.len() as u64)?;
         let size = (bytes.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT).max(4);
         let descriptor =

@@ -1,8 +1,8 @@
 //! Recorded commands, and how they are encoded and submitted.
 
-use super::Gpu;
 use super::profile::Timing;
 use super::upload::Submission;
+use super::{Gpu, Launch};
 
 /// One recorded command.
 pub(super) enum Command {
@@ -23,6 +23,17 @@ pub(super) enum Command {
         to: wgpu::Buffer,
         bytes: u64,
     },
+    /// Runs between submissions, not in one.
+    Launch(Launch),
+}
+
+impl Command {
+    fn launch(&self) -> Option<&Launch> {
+        match self {
+            Command::Launch(launch) => Some(launch),
+            _ => None,
+        }
+    }
 }
 
 /// Encoded commands, which are submitted once.
@@ -43,6 +54,7 @@ impl Gpu {
             match command {
                 Command::Clear { buffer, bytes } => encoder.clear_buffer(buffer, 0, Some(*bytes)),
                 Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes),
+                Command::Launch(_) => unreachable!("launches are run by `run_all`"),
                 Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z], bytes } => {
                     let timestamp_writes = timing.as_mut().map(|t| t.next(name.clone(), *bytes));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
@@ -69,6 +81,22 @@ impl Gpu {
             timing.resolve(&mut encoder);
         }
         Encoded { commands: encoder.finish(), timing }
+    }
+
+    /// Submits `commands`, with the launches between them.
+    pub(super) fn run_all(&self, commands: &[Command]) -> Submission {
+        let same_side = |a: &Command, b: &Command| a.launch().is_some() == b.launch().is_some();
+        let mut last = None;
+        for part in commands.chunk_by(same_side) {
+            let launches: Vec<&Launch> = part.iter().filter_map(Command::launch).collect();
+            last = if launches.is_empty() {
+                Some(self.run(self.encode(&mut part.iter())))
+            } else {
+                self.launch(&launches);
+                None
+            };
+        }
+        last.unwrap_or_else(|| self.send(None))
     }
 
     /// Submits encoded commands.

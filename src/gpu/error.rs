@@ -158,6 +158,11 @@ impl Gpu {
         }
     }
 
+    /// Reports `error` as the device's own, unless an earlier one is there.
+    pub(super) fn report(&self, error: String) {
+        self.errors.lock().expect("lock is not poisoned").get_or_insert(Fault::Reported(error));
+    }
+
     /// Waits for what was submitted. A loss, of which other errors are consequences, is reported only then.
     pub(super) fn settle(&self) {
         let timeout = Some(std::time::Duration::from_secs(5));
@@ -173,12 +178,14 @@ impl Gpu {
     }
 }
 
+/// What to do where memory is short.
+pub(super) const OUT_OF_MEMORY: &str = "out of memory; set train.gradient_checkpointing = true, lower data.max_seq_len, \
+    train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU";
+
 /// The driver's text, with the next step where there is one.
 fn describe(error: &wgpu::Error) -> String {
     match error {
-        wgpu::Error::OutOfMemory { .. } => "out of memory; set train.gradient_checkpointing = true, lower \
-            data.max_seq_len, train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU"
-            .into(),
+        wgpu::Error::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
         other => one_line(&other.to_string()),
     }
 }

@@ -3,9 +3,15 @@
 mod backend;
 mod buffers;
 mod command;
+#[cfg(all(feature = "native", target_os = "linux", target_arch = "x86_64"))]
+mod cuda;
+#[cfg(not(all(feature = "native", target_os = "linux", target_arch = "x86_64")))]
+#[path = "cuda/none.rs"]
+mod cuda;
 mod error;
 mod host;
 mod kernels;
+mod launch;
 mod pipeline;
 pub mod profile;
 mod recorder;
@@ -23,6 +29,7 @@ pub(crate) use buffers::PARTIAL_SUMS;
 use error::Fault as DeviceFault;
 pub use error::GpuError;
 pub use kernels::{Kernels, Matrices, Products, Tier};
+pub use launch::Launch;
 #[doc(hidden)]
 pub use pipeline::Fault;
 pub use pipeline::{Kernel, PipelinesKey};
@@ -48,6 +55,8 @@ impl std::ops::Deref for Gpu {
 
 /// The device itself, whatever kernels it runs.
 pub struct Shared {
+    /// CUDA beside Vulkan. It is dropped before the device.
+    cuda: Option<cuda::Cuda>,
     device: wgpu::Device,
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
@@ -66,6 +75,8 @@ pub struct Shared {
     failed_self_test: OnceLock<String>,
     /// Whether the variants for software renderers run.
     software: bool,
+    /// Held by whoever submits: a launch of CUDA's kernels is several submissions that belong together.
+    submitting: Mutex<()>,
     /// Submissions until the device is lost on request; it never is at 0.
     left: AtomicU64,
     /// Parameters of the dispatches being recorded.
@@ -107,7 +118,15 @@ impl Gpu {
             ..Default::default()
         };
         let refused = |source| GpuError::Refused { adapter: info.name.clone(), source };
-        let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
+        let with_cuda =
+            matrices.filter(|m| m.edge == 16).and_then(|_| cuda::Cuda::open(&adapter, &descriptor));
+        let (device, queue, cuda) = match with_cuda {
+            Some((device, queue, cuda)) => (device, queue, Some(cuda)),
+            None => {
+                let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
+                (device, queue, None)
+            }
+        };
         let errors = error::watch(&device);
         let unused = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("unused"),
@@ -117,6 +136,7 @@ impl Gpu {
         });
         let params = recorder::params_buffer(&device);
         let shared = Shared {
+            cuda,
             device,
             queue,
             info,
@@ -131,6 +151,7 @@ impl Gpu {
             matrices,
             failed_self_test: OnceLock::new(),
             software,
+            submitting: Mutex::default(),
             left: AtomicU64::new(0),
             params,
             unused,
@@ -194,12 +215,13 @@ impl Gpu {
         if left == 1 {
             self.destroy();
         }
-        Submission(self.queue.submit(commands))
+        self.submit_alone(commands)
     }
 
     /// Bytes allocated on the device now, if the backend counts them.
     pub fn allocated_bytes(&self) -> Option<u64> {
-        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
+        let shared = self.cuda.as_ref().map_or(0, cuda::Cuda::allocated_bytes);
+        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes + shared)
     }
 
     /// Bytes that one binding may span. It decides how matrices are tiled.

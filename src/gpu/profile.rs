@@ -3,11 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Gpu, GpuError};
+use super::cuda::Timer;
+use super::{Gpu, GpuError, Launch};
 
 /// The timings that [`Gpu::start_profile`] collects.
 #[derive(Default)]
-pub(super) struct Profile(Mutex<Option<Vec<Timing>>>);
+pub(super) struct Profile(Mutex<Option<Kept>>);
+
+/// The timings of submissions, and those of CUDA's launches by kernel with the bytes of their buffers.
+#[derive(Default)]
+struct Kept {
+    timings: Vec<Timing>,
+    timers: Vec<(&'static str, u64, Timer)>,
+}
 
 /// The queries of one submission, in one or more sets.
 pub(super) struct Timing {
@@ -26,14 +34,35 @@ pub struct KernelTime {
     pub bytes: u64,
 }
 
+impl KernelTime {
+    fn add(&mut self, bytes: u64, seconds: f64) {
+        self.dispatches += 1;
+        self.bytes += bytes;
+        self.seconds += seconds;
+    }
+}
+
 /// Dispatches of one query set: WebGPU allows 4096 queries.
 const SET: usize = 2048;
 
 impl Profile {
+    /// Whether a profile is being taken.
+    pub fn is_on(&self) -> bool {
+        self.0.lock().expect("lock is not poisoned").is_some()
+    }
+
+    /// Keeps the timers of launches until the profile is read.
+    pub fn keep_timers(&self, launches: &[&Launch], timers: Vec<Timer>) {
+        if let Some(kept) = self.0.lock().expect("lock is not poisoned").as_mut() {
+            let timers =
+                launches.iter().zip(timers).map(|(launch, timer)| (launch.name, launch.bytes, timer));
+            kept.timers.extend(timers);
+        }
+    }
+
     /// Queries for `dispatches` dispatches; `None` unless a profile is being taken.
     pub fn timing(&self, device: &wgpu::Device, dispatches: usize) -> Option<Timing> {
-        let on = self.0.lock().expect("lock is not poisoned").is_some();
-        if !on || dispatches == 0 {
+        if !self.is_on() || dispatches == 0 {
             return None;
         }
         let set = |_| {
@@ -56,7 +85,7 @@ impl Profile {
     /// Keeps queries until the profile is read.
     pub fn keep(&self, timing: Timing) {
         if let Some(kept) = self.0.lock().expect("lock is not poisoned").as_mut() {
-            kept.push(timing);
+            kept.timings.push(timing);
         }
     }
 }
@@ -89,7 +118,7 @@ impl Gpu {
 
     /// Times every dispatch from now on.
     pub fn start_profile(&self) {
-        *self.profile.0.lock().expect("lock is not poisoned") = Some(Vec::new());
+        *self.profile.0.lock().expect("lock is not poisoned") = Some(Kept::default());
     }
 
     /// Stops timing. Returns the times by kernel name.
@@ -97,14 +126,15 @@ impl Gpu {
         let kept = self.profile.0.lock().expect("lock is not poisoned").take().unwrap_or_default();
         let period = f64::from(self.queue.get_timestamp_period()) * 1e-9;
         let mut times: BTreeMap<String, KernelTime> = BTreeMap::new();
-        for timing in kept {
+        for (kernel, bytes, timer) in &kept.timers {
+            times.entry((*kernel).into()).or_default().add(*bytes, timer.seconds());
+        }
+        for timing in kept.timings {
             for ((_, results), kernels) in timing.sets.iter().zip(timing.kernels.chunks(SET)) {
                 let stamps = self.read::<[u64; 2]>(results, kernels.len()).await?;
                 for ((kernel, bytes), [begin, end]) in kernels.iter().zip(stamps) {
-                    let time = times.entry(kernel.to_string()).or_default();
-                    time.dispatches += 1;
-                    time.bytes += bytes;
-                    time.seconds += end.saturating_sub(begin) as f64 * period;
+                    let seconds = end.saturating_sub(begin) as f64 * period;
+                    times.entry(kernel.to_string()).or_default().add(*bytes, seconds);
                 }
             }
         }

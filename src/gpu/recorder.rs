@@ -1,11 +1,12 @@
 //! Records dispatches and submits them together.
 
 use std::collections::HashSet;
+use std::ffi::CStr;
 
 use super::command::Command;
 use super::recording::{Recording, Staging};
 use super::upload::{Submission, Upload};
-use super::{Gpu, GpuError, Kernel};
+use super::{Gpu, GpuError, Kernel, Launch};
 
 /// A part of a buffer under a binding number.
 #[derive(Clone, Copy)]
@@ -25,7 +26,7 @@ enum Mode {
     /// They are kept for [`Recording`]. Their parameters lie in a buffer of their own.
     Keep { params: wgpu::Buffer },
     /// They never run; their kernels are compiled.
-    Compile { kernels: HashSet<Kernel> },
+    Compile { kernels: HashSet<Kernel>, modules: HashSet<&'static CStr> },
 }
 
 /// Records work in the order in which it will run. A part of it may run before [`Recorder::submit`]: the device starts while the rest is
@@ -55,7 +56,7 @@ impl<'g> Recorder<'g> {
     /// A recording whose kernels never run; copies run if they are submitted. End it with [`Recorder::compile`]: the kernels of later
     /// recordings are compiled then.
     pub fn ahead(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder::with_mode(gpu, Mode::Compile { kernels: HashSet::new() })
+        Recorder::with_mode(gpu, Mode::Compile { kernels: HashSet::new(), modules: HashSet::new() })
     }
 
     /// An empty recording for any number of submissions. End it with [`Recorder::keep`]: nothing runs before.
@@ -69,9 +70,10 @@ impl<'g> Recorder<'g> {
 
     /// Compiles what was recorded since [`Recorder::ahead`], in parallel. Returns the number of kernels that were not compiled before.
     pub fn compile(self) -> Result<usize, GpuError> {
-        let Mode::Compile { kernels } = self.mode else {
+        let Mode::Compile { kernels, modules } = self.mode else {
             panic!("only a recording made by Recorder::ahead is compiled");
         };
+        modules.into_iter().for_each(|module| self.gpu.prepare_cuda(module));
         let compiled = self.gpu.compile_all(kernels.into_iter().collect());
         self.gpu.check()?;
         Ok(compiled)
@@ -92,7 +94,7 @@ impl<'g> Recorder<'g> {
         bindings: &[Binding],
         workgroups: [u32; 3],
     ) {
-        if let Mode::Compile { kernels } = &mut self.mode {
+        if let Mode::Compile { kernels, .. } = &mut self.mode {
             kernels.insert(kernel);
             return;
         }
@@ -131,6 +133,18 @@ impl<'g> Recorder<'g> {
             workgroups,
             bytes,
         });
+    }
+
+    /// Runs a kernel of CUDA. Neighbouring launches cost one change to CUDA and one back.
+    ///
+    /// # Panics
+    /// In a recording made by [`Recorder::lasting`].
+    pub fn launch(&mut self, launch: Launch) {
+        match &mut self.mode {
+            Mode::Compile { modules, .. } => drop(modules.insert(launch.module)),
+            Mode::Submit { .. } => self.commands.push(Command::Launch(launch)),
+            Mode::Keep { .. } => panic!("a recording for many submissions has no launches"),
+        }
     }
 
     /// Makes room for the parameters of one more dispatch.
@@ -195,9 +209,7 @@ impl<'g> Recorder<'g> {
         if let Mode::Submit { limit } = &mut self.mode {
             *limit = (2 * *limit).min(PARAMS);
         }
-        let encoded = self.gpu.encode(&mut self.commands.iter());
-        self.commands.clear();
-        self.gpu.run(encoded)
+        self.gpu.run_all(&std::mem::take(&mut self.commands))
     }
 }
 

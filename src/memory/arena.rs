@@ -241,7 +241,10 @@ impl Activations {
         let ([dq, dattn_q, dheads], attention) = maker.attention(&free)?;
         let operands = match plan.shapes.operand {
             0 => None,
-            operand => Some(Operands::new(gpu, plan.tokens, operand, operand, plan.shapes.u)?),
+            operand => {
+                let operands = Operands::new(gpu, plan.tokens, operand, operand, plan.shapes.u)?;
+                Some(operands.with_panels(gpu, plan.shapes.panels)?)
+            }
         };
         let scratch = Scratch {
             u: maker.f32("u", plan.shapes.u)?,

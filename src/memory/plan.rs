@@ -12,6 +12,7 @@ use crate::gpu::{Gpu, PARTIAL_SUMS};
 use crate::ops::attention::coop16;
 use crate::ops::attention::coop16_backward::{self, ScoreScratch};
 use crate::ops::heads;
+use crate::ops::linear::cuda;
 use crate::ops::lora::PerInput;
 use crate::ops::pass::Operands;
 
@@ -62,6 +63,8 @@ pub struct Shapes {
     pub masked: usize,
     /// Columns of an operand that is packed for a product; 0 where products read f32.
     pub operand: usize,
+    /// Bytes of the panels of products that run in CUDA.
+    pub panels: u64,
 }
 
 /// Bound on what layers keep, as the recipe sets it.
@@ -190,6 +193,10 @@ impl<'a> Planner<'a> {
                 (true, false) => narrow, // the widest operands are stored as tiles
                 (true, true) => wide,
             },
+            panels: gpu.kernels().cuda().map_or(0, |least| {
+                let widths = [widest.width, mixers, widest.ffn];
+                cuda::panels_bytes(least, [tokens, chunk], widths, demand.u_width)
+            }),
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
         let scores = config.layers.iter().map(|l| ScoreScratch::least_bytes(l.heads, tokens, reach(l))).max();
@@ -294,6 +301,7 @@ impl<'a> Planner<'a> {
             false => 0,
         };
         Operands::bytes(tokens, operand, operand, self.shapes.u)
+            + self.shapes.panels
             + Operands::bytes(self.head_rows(), config.width, config.vocab, 0)
             + attention
     }

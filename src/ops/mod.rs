@@ -147,6 +147,11 @@ impl Param {
         Binding { index, buffer: &self.buffer, range: Some((self.offset, self.bytes())) }
     }
 
+    /// `rows` rows from `first` on, which begin at a multiple of 256 bytes.
+    pub fn part(&self, first: usize, rows: usize) -> Param {
+        Param { offset: self.offset + (first * self.cols * 4) as u64, rows, ..self.clone() }
+    }
+
     /// The matrix as something to multiply by.
     pub fn as_weight(&self) -> Weight {
         let range = Some((self.offset, self.bytes()));

@@ -38,6 +38,8 @@ pub enum Variant {
     Packed,
     /// Operands in f16 on cooperative matrices of 16×16.
     Coop16,
+    /// Those, with all products in CUDA that its kernels can compute.
+    Cuda,
 }
 
 impl std::fmt::Display for Variant {
@@ -49,6 +51,7 @@ impl std::fmt::Display for Variant {
             Variant::Coop8 => "coop8",
             Variant::Packed => "packed",
             Variant::Coop16 => "coop16",
+            Variant::Cuda => "cuda",
         })
     }
 }
@@ -81,6 +84,15 @@ const fn op(
 }
 
 const F32: &[Variant] = &[Variant::F32];
+const LINEAR: &[Variant] = &[
+    Variant::F32,
+    Variant::Plain,
+    Variant::F16,
+    Variant::Coop8,
+    Variant::Coop16,
+    Variant::Cuda,
+    Variant::Packed,
+];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
 /// Every op.
@@ -151,7 +163,7 @@ pub static OPS: [Op; 31] = [
     op(
         "linear",
         Kind::Product,
-        PRODUCTS,
+        LINEAR,
         &[
             ("tiled", halves),
             ("grouped", grouped_products),

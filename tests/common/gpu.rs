@@ -33,14 +33,19 @@ fn tier(variant: Variant) -> Tier {
         Variant::F32 | Variant::Plain | Variant::Packed => Tier::F32,
         Variant::F16 => Tier::F16,
         Variant::Coop8 => Tier::Coop8,
-        Variant::Coop16 => Tier::Coop16,
+        Variant::Coop16 | Variant::Cuda => Tier::Coop16,
     }
 }
 
 /// The device with the kernels of a variant; `None` if it does not support them.
 pub fn running(gpu: &Gpu, variant: Variant) -> Option<Gpu> {
     let kernels = gpu.kernels_of(tier(variant)).filter(|_| variant != Variant::Packed || gpu.half())?;
-    Some(gpu.with_kernels(if variant == Variant::Plain { kernels.without_software() } else { kernels }))
+    let kernels = match variant {
+        Variant::Plain => kernels.without_software(),
+        Variant::Cuda => kernels.all_in_cuda()?,
+        _ => kernels.without_cuda(),
+    };
+    Some(gpu.with_kernels(kernels))
 }
 
 /// Runs the tests. Without a device, each is reported as ignored, and the reason is printed.

@@ -33,7 +33,7 @@ pub fn leveled(found: &[f64], width: usize) -> Vec<f64> {
     found.chunks(width).enumerate().flat_map(level).collect()
 }
 
-fn packed(gpu: &Gpu, x: &Block, cols: usize, height: usize) -> Result<Packed, libtest_mimic::Failed> {
+pub fn packed(gpu: &Gpu, x: &Block, cols: usize, height: usize) -> Result<Packed, libtest_mimic::Failed> {
     let packed = Packed::new(gpu, "test", height, cols)?;
     run(gpu, |rec| packed.pack(rec, x.view(), cols, height))?;
     Ok(packed)

@@ -8,6 +8,7 @@ mod cached_attention;
 mod check;
 mod coop;
 mod cross_entropy;
+mod cuda;
 mod decoding;
 mod delta;
 mod elementwise;
@@ -52,10 +53,11 @@ const EXACT: &[Variant] = &[Variant::F32, Variant::Plain];
 const HALF: &[Variant] = &[Variant::F16, Variant::Coop8];
 const COOP8: &[Variant] = &[Variant::Coop8];
 const COOP16: &[Variant] = &[Variant::Coop16];
+const CUDA: &[Variant] = &[Variant::Cuda];
 const PACKED: &[Variant] = &[Variant::Packed];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
-const CASES: [Case; 77] = [
+const CASES: [Case; 81] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -95,6 +97,10 @@ const CASES: [Case; 77] = [
     case("linear", "forward", EXACT, linear::forward),
     case("linear", "forward", HALF, linear::forward_in_f16),
     case("linear", "forward", COOP16, coop::forward),
+    case("linear", "forward", CUDA, cuda::forward),
+    case("linear", "backward", CUDA, cuda::backward),
+    case("linear", "backward of operands in one scratch", CUDA, cuda::one_scratch),
+    case("linear", "panels of operands and weights", PACKED, cuda::operands),
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
     case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),
     case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),

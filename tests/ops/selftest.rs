@@ -340,6 +340,7 @@ pub fn tests() -> Vec<Test> {
             (Needs::Rows, _) => &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8],
             (Needs::Tiles, "linear" | "lora") => &[Variant::Coop16],
             (Needs::Tiles, _) => &[Variant::Packed],
+            (Needs::Cuda, _) => &[Variant::Cuda],
         };
         let run = |gpu: &Gpu| sound(gpu, check);
         let name = format!("self-test/{}: {}", check.op, check.name);

@@ -43,7 +43,7 @@ fn main() {
         ),
         (
             "splits: kept and recomputed activations give the same bits",
-            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda],
             splits::recompute,
         ),
         (
@@ -55,7 +55,7 @@ fn main() {
         ("offload: recipes", F32, offload::recipes),
         (
             "dropout: the masks of a whole model against the reference",
-            &[Variant::F32, Variant::Coop16],
+            &[Variant::F32, Variant::Coop16, Variant::Cuda],
             dropout::against_reference,
         ),
         (
@@ -79,7 +79,7 @@ fn main() {
         ("limits: a step without loss is refused", F32, limits::no_loss),
         (
             "limits: all kernels of steps and evaluations are compiled ahead",
-            &[Variant::F32, Variant::Coop8, Variant::Coop16],
+            &[Variant::F32, Variant::Coop8, Variant::Coop16, Variant::Cuda],
             limits::compiled_ahead,
         ),
         ("limits: one sample is overfitted", F32, limits::overfit),

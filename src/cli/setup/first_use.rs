@@ -55,8 +55,8 @@ fn allowed(gpu: &Gpu, verdict: &Verdict, setting: KernelSetting) -> Result<(Kern
              and please report it with what `rullama-train selftest` prints"
         );
     };
-    let software = own.tier() == sound.tier(); // f32 either way
-    if setting != KernelSetting::Auto && !software {
+    let as_exact = own.tier() == sound.tier(); // for software renderers, or without CUDA
+    if setting != KernelSetting::Auto && !as_exact {
         bail!(
             "{name} computes wrongly with kernels in {own}: {why}. Set device.kernels (--kernels) to \"auto\", or omit it, and please \
              report it with what `rullama-train selftest` prints"

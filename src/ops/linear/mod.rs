@@ -7,6 +7,7 @@ mod adapted_coop16;
 mod adapted_tiled;
 pub mod applied;
 pub mod coop16;
+pub mod cuda;
 pub mod experts;
 pub mod grouped;
 pub mod grouped_coop16;

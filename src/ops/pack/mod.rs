@@ -64,6 +64,11 @@ impl Packed {
         self.tiles
     }
 
+    /// The buffer of the matrices, and the byte of the first.
+    pub(in crate::ops) fn place(&self) -> (wgpu::Buffer, u64) {
+        (self.buffer.clone(), self.start)
+    }
+
     /// A view of the memory as rows of f32.
     pub fn as_rows(&self, width: usize) -> Rows {
         Rows { buffer: self.buffer.clone(), stride: width.next_multiple_of(4), start: self.start }

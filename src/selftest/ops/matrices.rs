@@ -11,6 +11,7 @@ use crate::ops::cross_entropy::{Chunk, coop16 as cross_entropy};
 use crate::ops::gated::coop16 as gated;
 use crate::ops::heads::{coop16 as heads, coop16_backward as heads_backward};
 use crate::ops::linear::coop16::{self as linear, LowRank};
+use crate::ops::linear::cuda::{Panels, Stretch, product_bytes};
 use crate::ops::lora::coop16 as lora;
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
 use crate::ops::pack::Packed;
@@ -202,6 +203,36 @@ fn products(b: &mut Bench, types: &[GgmlType]) -> Result<(), GpuError> {
         b.expect(format!("{}: x·Wᵀ", ty.name()), &y, y_expected, F16);
         b.expect(format!("{}: dy·W", ty.name()), &dx, dx_expected, F16);
     }
+    Ok(())
+}
+
+/// Long products in CUDA, forward twice with one operand, backward added to what is there.
+pub fn cuda(b: &mut Bench) -> Result<(), GpuError> {
+    let (ty, tokens, n) = (GgmlType::Q4_K, 300, 71);
+    let k = columns(ty);
+    let (weight, w) = b.weight(ty, n, k)?;
+    let (x, dy, before) = (values(1, tokens * k), values(2, tokens * n), values(3, tokens * k));
+    let (z, up) = (values(4, tokens * RANK), values(5, n * RANK));
+    let without = reference::linear::forward(&wide(&x), &w, k);
+    let with = plus(&without, 0.75, &reference::linear::forward(&wide(&z), &wide(&up), RANK));
+    let dx_expected = plus(&wide(&before), 1.0, &reference::linear::backward(&wide(&dy), &w, k));
+
+    let (x, dy, z) = (packed(b, &x, k)?, packed(b, &dy, n)?, b.input_view(RANK, &z)?);
+    let (thin, up) = (room(b, tokens, RANK)?, b.param(RANK, &up)?);
+    let (first, second, dx) = (b.output_view(n, tokens)?, b.output_view(n, tokens)?, b.in_out(k, &before)?);
+    let panels = Panels::new(b.gpu, 3 * product_bytes(tokens, n, k, RANK))?;
+    b.run(|rec| {
+        thin.pack_alike(rec, z.view(), RANK, tokens, &x);
+        let term = LowRank { z: &thin, z_offset: 0, matrix: &up, first_row: 0, rank: RANK, scale: 0.75 };
+        let mut stretch = Stretch::new(&panels);
+        stretch.forward(rec, first.view(), &x, &weight, Some(&term), tokens);
+        stretch.forward(rec, second.view(), &x, &weight, None, tokens);
+        stretch.backward(rec, dx.view(), &dy, &weight, None, tokens, true);
+        stretch.finish(rec);
+    })?;
+    b.expect("x·Wᵀ + z·Bᵀ", &first, with, F16);
+    b.expect("x·Wᵀ", &second, without, F16);
+    b.expect("dy·W", &dx, dx_expected, F16);
     Ok(())
 }
 

@@ -21,6 +21,8 @@ pub enum Needs {
     Rows,
     /// Products on matrices of 16×16, which read f16 tiles.
     Tiles,
+    /// Long products in CUDA.
+    Cuda,
 }
 
 /// A check of an operation.
@@ -42,6 +44,7 @@ impl Check {
             Needs::Any => true,
             Needs::Rows => !gpu.kernels().reads_tiles(),
             Needs::Tiles => gpu.kernels().reads_tiles(),
+            Needs::Cuda => gpu.kernels().cuda().is_some(),
         }
     }
 }
@@ -56,11 +59,12 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 42] = [
+pub const CHECKS: [Check; 43] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
     check("linear", "products in every format", Needs::Tiles, matrices::every_format),
+    check("linear", "long products in CUDA", Needs::Cuda, matrices::cuda),
     check("linear", "products of experts", Needs::Any, experts::products),
     check("lora", "gradients", Needs::Rows, products::adapter),
     check("lora", "products and gradients", Needs::Tiles, matrices::adapter),
