@@ -178,7 +178,7 @@ impl Gpu {
     }
 }
 
-/// What to do where memory is short.
+/// The advice where memory is short.
 pub(super) const OUT_OF_MEMORY: &str = "out of memory; set train.gradient_checkpointing = true, lower data.max_seq_len, \
     train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU";
 

@@ -46,7 +46,7 @@ pub fn find(uuid: [u8; 16]) -> Option<Ordinal> {
     (version >= VERSION && capability == CAPABILITY && timelines).then_some(ordinal)
 }
 
-/// What runs kernels on a GPU.
+/// The context, stream and compiled kernels of a GPU.
 pub struct Driver {
     device: sys::CUdevice,
     context: sys::CUcontext,
