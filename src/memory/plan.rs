@@ -269,6 +269,7 @@ impl<'a> Planner<'a> {
             ExpertScratch::bytes(self.gpu, self.storages, shape, width, self.chunk, rank)
         };
         let logits = (config.vocab.next_multiple_of(4) + 4 * config.width) * 4 * self.head_rows();
+        let sums = if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 };
         // The next micro-batch's rows are uploaded while this one's are read.
         let per_layer_rows = 2 * tokens.min(config.vocab) * self.demand.per_layer_row;
         vec![
@@ -281,10 +282,7 @@ impl<'a> Planner<'a> {
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),
             ("packed operands", self.operands()),
-            (
-                "sums of split products",
-                if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 },
-            ),
+            ("sums of split products", sums),
         ]
     }
 
@@ -311,7 +309,10 @@ impl<'a> Planner<'a> {
         let loss_tokens = self.passes.capacity.loss_tokens;
         let row_bytes = (self.demand.config.vocab.next_multiple_of(4) * 4) as u64;
         let bytes = (loss_tokens as u64 * HEAD_BYTES_PER_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
-        ((bytes / row_bytes) as usize).clamp(1, 65_535).min(loss_tokens.max(1))
+        let rows = ((bytes / row_bytes) as usize).clamp(1, 65_535);
+        // Products on 16×16 matrices compute 128 rows at a time.
+        let whole = if self.storages.tiles && rows > 128 { rows / 128 * 128 } else { rows };
+        whole.min(loss_tokens.max(1))
     }
 
     fn rows(&self, span: Span) -> usize {
