@@ -5,6 +5,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::ops::linear::coop16 as coop_linear;
 use rullama_train::ops::linear::coop16::LowRank;
 use rullama_train::ops::lora::coop16 as coop_lora;
+use rullama_train::ops::lora::coop16_gradients::{FEW, Gradient, gradients as adapter_gradients};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
@@ -192,6 +193,41 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
         let transposed: Vec<f64> = (0..n * rank).map(|i| 0.5 * product[i % rank * n + i / rank]).collect();
         let expected = sum(&wide(&before[1]), &transposed);
         check.close(&format!("dB {name}"), rank, &db.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}
+
+/// The gradients of `A` and of a `B`, together and of `B` alone, over few and over more rows.
+pub fn adapter_pairs(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("gradients of lora, 16×16", HALF);
+    let cases = [
+        (1, 16, 32, 16, 64),
+        (65, 16, 252, 32, 68),
+        (300, 80, 516, 80, 132),
+        (600, 16, 68, 48, 200),
+        (FEW + 1, 16, 36, 32, 20),
+    ];
+    for ((t, rank, n, ranks, k), with_a) in cases.into_iter().flat_map(|case| [(case, true), (case, false)]) {
+        let name = format!("T={t} R={rank} N={n} ΣR={ranks} K={k} with A={with_a}");
+        let (dy, z) = (rows(1, t, n, false), rows(2, t, rank, false));
+        let (x, u) = (rows(3, t, k, false), rows(4, t, ranks, false));
+        let (before_b, before_a) = (values(5, n * rank), values(6, ranks * k));
+        let (wide_dy, wide_x) = (
+            packed(gpu, &Block::input(gpu, (0, 4), n, &dy), n, t)?,
+            packed(gpu, &Block::input(gpu, (4, 0), k, &x), k, t)?,
+        );
+        let (z_rows, u_rows) = (Block::input(gpu, (16, 4), rank, &z), Block::input(gpu, (4, 8), ranks, &u));
+        let (db, da) = (Held::new(gpu, rank, &before_b), Held::new(gpu, k, &before_a));
+        let b = Gradient { matrix: &db.param, wide: &wide_dy, thin: z_rows.view() };
+        let a = Gradient { matrix: &da.param, wide: &wide_x, thin: u_rows.view() };
+        run(gpu, |rec| adapter_gradients(rec, b, with_a.then_some(a), 0.5, t))?;
+        let of_b = scaled(0.5, &reference::linear::gradient(&wide(&dy), &wide(&z), n, rank));
+        check.close(&format!("dB {name}"), rank, &db.read(gpu, &name)?, &sum(&wide(&before_b), &of_b))?;
+        let of_a = match with_a {
+            true => reference::linear::gradient(&wide(&u), &wide(&x), ranks, k),
+            false => vec![0.0; ranks * k],
+        };
+        check.close(&format!("dA {name}"), k, &da.read(gpu, &name)?, &sum(&wide(&before_a), &of_a))?;
     }
     check.done()
 }

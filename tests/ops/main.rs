@@ -57,7 +57,7 @@ const CUDA: &[Variant] = &[Variant::Cuda];
 const PACKED: &[Variant] = &[Variant::Packed];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
-const CASES: [Case; 81] = [
+const CASES: [Case; 82] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -128,6 +128,7 @@ const CASES: [Case; 81] = [
     case("lora", "gradient, sums split", PLAIN, |gpu| split(gpu, lora::gradient)),
     case("lora", "products and gradients", COOP16, coop::adapter),
     case("lora", "products and gradients, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
+    case("lora", "gradients together", COOP16, coop::adapter_pairs),
     case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients),
     case("matvec", "a few rows, with an adapter's A", F32, matvec::forward),
     case("matvec", "many threads per row", F32, |gpu| split(gpu, matvec::wide_rows)),

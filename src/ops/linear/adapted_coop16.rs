@@ -8,6 +8,7 @@ use crate::ops::Weight;
 use crate::ops::act::Act;
 use crate::ops::lora::Lora;
 use crate::ops::lora::coop16 as lora_coop16;
+use crate::ops::lora::coop16_gradients::{Gradient, gradients as adapter_gradients};
 use crate::ops::pass::{Operands, Pass};
 
 /// See [`super::forward`]. The input's tiles are packed once, and `z` is left packed for the products.
@@ -86,7 +87,12 @@ pub fn backward(
 ) {
     let rows = p.tokens;
     let u = &p.scratch.u;
-    let input = lora.map(|lora| (lora, adapter_input(p, lora, x)));
+    let input = lora.map(|lora| adapter_input(p, lora, x));
+    let input = lora.zip(input.as_ref());
+    let input = input.map(|(lora, x)| operand(p.rec, &scratch.x, x, lora.group.a.value.cols, rows));
+    // The gradient of A needs u of every member.
+    let last =
+        gradients.iter().rposition(|(module, ..)| lora.is_some_and(|l| l.group.member(*module).is_some()));
     let matrices: Vec<&Projection> = gradients.iter().collect();
     let mut stretch = dx.and_then(|_| stretch(p.rec, scratch, &matrices, lora, rows));
     for (i, (module, weight, dy)) in gradients.iter().enumerate() {
@@ -97,8 +103,11 @@ pub fn backward(
         let dy = operand(p.rec, &scratch.dy, dy, weight.rows, rows);
         if let Some((lora, member)) = member {
             let (z, u) = (z.rows().from(member.offset), u.from(member.offset));
-            lora_coop16::gradient_b(p.rec, &member.b.grad, dy, z, lora.scale, rows);
             lora_coop16::project_back(p.rec, u, dy, &member.b.value, lora.scale, rows, &scratch.thin);
+            let b = Gradient { matrix: &member.b.grad, wide: dy, thin: z };
+            let a = input.filter(|_| last == Some(i));
+            let a = a.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: p.scratch.u.all() });
+            adapter_gradients(p.rec, b, a, lora.scale, rows);
         }
         let Some((dx, accumulate)) = dx else { continue };
         let fused = member.filter(|(lora, _)| lora.mask.is_none());
@@ -117,11 +126,7 @@ pub fn backward(
         }
     }
     stretch.iter_mut().for_each(|stretch| stretch.finish(p.rec));
-    let Some((lora, input)) = input else { return };
-    let a = &lora.group.a;
-    let input = operand(p.rec, &scratch.x, &input, a.value.cols, rows);
-    lora_coop16::gradient_a(p.rec, &a.grad, u.all(), input, rows);
-    if let Some((dx, _)) = dx {
+    if let (Some(lora), Some((dx, _))) = (lora, dx) {
         masked_backward(p, dx.rows(), lora);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod cached;
 pub mod coop16;
+pub mod coop16_gradients;
 pub mod coop16_sums;
 mod group;
 pub mod grouped;

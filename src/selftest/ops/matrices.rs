@@ -13,6 +13,7 @@ use crate::ops::heads::{coop16 as heads, coop16_backward as heads_backward};
 use crate::ops::linear::coop16::{self as linear, LowRank};
 use crate::ops::linear::cuda::{Panels, Stretch, product_bytes};
 use crate::ops::lora::coop16 as lora;
+use crate::ops::lora::coop16_gradients::{Gradient, gradients};
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::coop16 as rms_norm;
@@ -240,15 +241,17 @@ pub fn cuda(b: &mut Bench) -> Result<(), GpuError> {
 pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
     let (tokens, n) = (67, 132);
     let (x, a, up) = (values(1, tokens * n), values(2, RANK * n), values(3, n * RANK));
-    let (thin, da, db) = (values(4, tokens * RANK), values(5, RANK * n), values(6, n * RANK));
+    let (thin, before_a, before_b) = (values(4, tokens * RANK), values(5, RANK * n), values(6, n * RANK));
     let z_expected = reference::linear::forward(&wide(&x), &wide(&a), n);
     let u = reference::linear::backward(&wide(&x), &wide(&up), RANK);
     let product = reference::linear::gradient(&wide(&thin), &wide(&x), RANK, n);
-    let da_expected = plus(&wide(&da), 1.0, &product);
+    let da_expected = plus(&wide(&before_a), 1.0, &product);
     let transposed: Vec<f64> = (0..n * RANK).map(|i| product[i % RANK * n + i / RANK]).collect();
-    let db_expected = plus(&wide(&db), 0.5, &transposed);
+    let db_expected = plus(&wide(&before_b), 0.5, &transposed);
     let (x, thin) = (packed(b, &x, n)?, b.input_view(RANK, &thin)?);
-    let (a, up, da, db) = (b.param(n, &a)?, b.param(RANK, &up)?, b.param(n, &da)?, b.param(RANK, &db)?);
+    let (a, up) = (b.param(n, &a)?, b.param(RANK, &up)?);
+    let (da, db) = (b.param(n, &before_a)?, b.param(RANK, &before_b)?);
+    let (together_a, together_b) = (b.param(n, &before_a)?, b.param(RANK, &before_b)?);
     let (z, u_rows) = (b.output_view(RANK, tokens)?, b.output_view(RANK, tokens)?);
     let (thin_z, thin_u) = (room(b, tokens, RANK)?, room(b, tokens, RANK)?);
     b.run(|rec| {
@@ -256,9 +259,14 @@ pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
         lora::project_back(rec, u_rows.view(), &x, &up, 0.5, tokens, &thin_u);
         lora::gradient_a(rec, &da, thin.view(), &x, tokens);
         lora::gradient_b(rec, &db, &x, thin.view(), 0.5, tokens);
+        let [of_a, of_b] =
+            [&together_a, &together_b].map(|matrix| Gradient { matrix, wide: &x, thin: thin.view() });
+        gradients(rec, of_b, Some(of_a), 0.5, tokens);
     })?;
     b.expect("z", &z, z_expected, F16);
     b.expect("u", &u_rows, u.iter().map(|u| 0.5 * u).collect(), F16);
+    b.expect_param("dA with dB", &together_a, da_expected.clone(), F16);
+    b.expect_param("dB with dA", &together_b, db_expected.clone(), F16);
     b.expect_param("dA", &da, da_expected, F16);
     b.expect_param("dB", &db, db_expected, F16);
     Ok(())
