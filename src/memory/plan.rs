@@ -120,6 +120,8 @@ pub struct Demand<'a> {
     pub turns: u64,
     /// The experts that stay in host memory.
     pub offloaded: Offloaded,
+    /// Bytes of generating replies, which an evaluation needs beside the buffers of training.
+    pub replies: u64,
     /// Bytes of a row of the per-layer embeddings; 0 where the model has none.
     pub per_layer_row: usize,
     /// Most tokens of a chunk, a multiple of 64.
@@ -274,6 +276,7 @@ impl<'a> Planner<'a> {
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),
             ("packed operands", self.operands()),
+            ("replies", self.demand.replies),
             (
                 "sums of split products",
                 if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 },
