@@ -24,7 +24,7 @@ use super::gpu;
 pub const CLOSE: f64 = 5e-2;
 /// Root mean square of the relative rounding error of f16, at most: 2⁻¹⁰/√12.
 const ROUNDING: f64 = 2.8e-4;
-/// A device rounds both operands of every product; [`Twin::sensitivity`] rounds one of them. 2.4 was seen.
+/// A device rounds both operands of every product; [`Twin::sensitivity`] rounds one of them. 1.8 was seen.
 pub const OPERANDS: f64 = 4.0;
 
 /// The reference's model of a golden folder with an adapter, and a micro-batch.
