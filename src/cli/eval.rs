@@ -59,11 +59,12 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     without.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
 
     let gpu = Session::device(recipe)?;
-    let mut capacity = Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1 };
+    let mut capacity = Capacity::LEAST;
     files.iter().for_each(|file| file.include(&mut capacity));
     let (questions, notice) = answers::questions(recipe, &frozen, &data)?;
     notices.extend(notice.map(|notice| notice.to_string()));
-    let positions = recipe.data.row().max(answers::with_answer(recipe, &questions));
+    capacity.reply = answers::with_answer(recipe, &questions);
+    let positions = recipe.data.row().max(capacity.reply);
     let bar = output::spinner("loading the base");
     let model = block_on(run::load(&gpu, &frozen.base, recipe, &without, capacity, positions, |_| ()))?;
     bar.finish_and_clear();

@@ -143,9 +143,15 @@ pub struct Capacity {
     pub loss_tokens: usize,
     /// Loss tokens in an optimizer step.
     pub step_loss_tokens: usize,
+    /// Tokens of the longest prompt with its reply that an evaluation generates; 0 if none does.
+    pub reply: usize,
 }
 
 impl Capacity {
+    /// Room for one token.
+    pub const LEAST: Capacity =
+        Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1, reply: 0 };
+
     /// Grows to fit `step`.
     pub fn include(&mut self, step: &Step) {
         for batch in &step.micro_batches {

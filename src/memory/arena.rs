@@ -356,6 +356,11 @@ impl Activations {
         self.layers.iter().filter_map(|layer| layer.experts.first())
     }
 
+    /// The activations of the experts of each layer that has some, by chunk of tokens.
+    pub fn chunks_of_experts(&self) -> impl Iterator<Item = &[ExpertActs]> {
+        self.layers.iter().map(|layer| &layer.experts[..]).filter(|chunks| !chunks.is_empty())
+    }
+
     /// The scratch of the backward of layer `layer`, of `chunk`.
     pub fn backward_scratch(&self, layer: usize, chunk: Chunk) -> ScratchActs {
         let w = &self.layers[layer].widths;

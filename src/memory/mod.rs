@@ -8,6 +8,7 @@ mod arena;
 mod experts;
 mod keep;
 mod lend;
+mod logits;
 mod plan;
 mod storage;
 mod table;

@@ -3,6 +3,7 @@
 use super::experts::{ExpertActs, ExpertScratch};
 use super::keep::{Kept, LayerCosts, Shared, choose};
 use super::lend::Lent;
+use super::logits;
 use super::storage::Storages;
 use super::table::{self, Entry, LENT, Own, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
@@ -22,12 +23,6 @@ pub const CHUNK: usize = 8192;
 
 /// Chunks are not made smaller than this: by then other buffers take more.
 pub const LEAST_CHUNK: usize = 512;
-
-/// Bounds of the bytes of a chunk of logits, unless one row alone is larger: more rows keep more of the device busy, and long
-/// passes have room for them.
-const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
-/// Bytes of logits per loss token, between these bounds.
-const HEAD_BYTES_PER_TOKEN: u64 = 32 << 10;
 
 /// Products of a large matrix that take as long as one of attention's forward with as many multiplications: 268 and 102 TFLOP/s
 /// on an H200, `bench e2b --sequence 2048 --batch 4 --memory-limit 6 --loss-share 25`.
@@ -123,6 +118,8 @@ pub struct Demand<'a> {
     pub turns: u64,
     /// The experts that stay in host memory.
     pub offloaded: Offloaded,
+    /// Bytes of generating replies, which an evaluation needs beside the buffers of training.
+    pub replies: u64,
     /// Bytes of a row of the per-layer embeddings; 0 where the model has none.
     pub per_layer_row: usize,
     /// Most tokens of a chunk, a multiple of 64.
@@ -282,6 +279,7 @@ impl<'a> Planner<'a> {
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),
             ("packed operands", self.operands()),
+            ("replies", self.demand.replies),
             ("sums of split products", sums),
         ]
     }
@@ -306,13 +304,7 @@ impl<'a> Planner<'a> {
 
     /// Rows of logits that exist at a time.
     fn head_rows(&self) -> usize {
-        let loss_tokens = self.passes.capacity.loss_tokens;
-        let row_bytes = (self.demand.config.vocab.next_multiple_of(4) * 4) as u64;
-        let bytes = (loss_tokens as u64 * HEAD_BYTES_PER_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
-        let rows = ((bytes / row_bytes) as usize).clamp(1, 65_535);
-        // Products on 16×16 matrices compute 128 rows at a time.
-        let whole = if self.storages.tiles && rows > 128 { rows / 128 * 128 } else { rows };
-        whole.min(loss_tokens.max(1))
+        logits::rows(self.demand.config.vocab, self.passes.capacity.loss_tokens, self.storages.tiles)
     }
 
     fn rows(&self, span: Span) -> usize {

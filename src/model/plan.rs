@@ -1,5 +1,6 @@
 //! A memory plan for a model that is on the device, or before it is.
 
+use super::decode::{self, Lengths};
 use super::{Model, Trainable, offload};
 use crate::base::config::Rotary;
 use crate::base::{Base, Module};
@@ -29,7 +30,8 @@ pub fn with_experts(base: &Base) -> Vec<usize> {
 impl Plan {
     /// A plan for a model that is on the device.
     pub fn new(gpu: &Gpu, model: &Model, adapter: &Trainable, passes: Passes) -> Plan {
-        let demand = demand(gpu, model.base, adapter, model.offloaded(), model.bytes());
+        let replies = replies(gpu, model.base, adapter, passes);
+        let demand = demand(gpu, model.base, adapter, model.offloaded(), model.bytes(), replies);
         Plan::of(gpu, &Demand { chunk: model.chunk, ..demand }, passes)
     }
 
@@ -43,10 +45,10 @@ impl Plan {
         passes: Passes,
         offload: Offload,
     ) -> Plan {
-        let experts = with_experts(base);
+        let (experts, replies) = (with_experts(base), replies(gpu, base, adapter, passes));
         let plan = |offloaded: Vec<usize>, least_chunk: usize| {
             let bytes = device_bytes(base, positions, &offloaded);
-            let demand = demand(gpu, base, adapter, offloaded, bytes);
+            let demand = demand(gpu, base, adapter, offloaded, bytes, replies);
             Plan::of(gpu, &Demand { least_chunk, ..demand }, passes)
         };
         match (offload, passes.recompute) {
@@ -65,13 +67,15 @@ impl Plan {
     }
 }
 
-/// The demand of `base` with the experts of the layers `offloaded` in host memory and `weights` bytes of other weights.
+/// The demand of `base` with the experts of the layers `offloaded` in host memory and `weights` bytes of other weights,
+/// and `replies` bytes for generating replies.
 fn demand<'a>(
     gpu: &Gpu,
     base: &'a Base,
     adapter: &Trainable,
     offloaded: Vec<usize>,
     weights: u64,
+    replies: u64,
 ) -> Demand<'a> {
     let config = base.config();
     Demand {
@@ -81,11 +85,22 @@ fn demand<'a>(
         adapter: adapter.bytes(),
         weights,
         turns: offload::device_bytes(gpu, base, &offloaded),
+        replies,
         offloaded: copies(gpu, base, offloaded, adapter.lowest_layer()),
         per_layer_row: base.tensor("per_layer_token_embd").map_or(0, |table| table.row_bytes()),
         chunk: CHUNK,
         least_chunk: LEAST_CHUNK,
     }
+}
+
+/// Bytes of the longest reply that the passes' evaluations generate.
+fn replies(gpu: &Gpu, base: &Base, adapter: &Trainable, passes: Passes) -> u64 {
+    let context = passes.capacity.reply;
+    if context == 0 {
+        return 0;
+    }
+    let (slots, rank) = adapter.adapted();
+    decode::bytes(gpu, base, Lengths { context, chunk: decode::CHUNK }, slots, rank)
 }
 
 /// Counts the bytes that passes copy where the experts of `layers` stay in host memory and backward ends at layer `lowest`.

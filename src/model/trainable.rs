@@ -101,6 +101,11 @@ impl Trainable {
         self.layers[layer][input as usize].as_ref()
     }
 
+    /// The adapted matrices, sorted, and the rank.
+    pub(super) fn adapted(&self) -> (&[Slot], usize) {
+        (&self.slots, self.rank)
+    }
+
     /// The lowest layer with an adapted matrix. No gradients are needed below it.
     pub(super) fn lowest_layer(&self) -> usize {
         self.slots.first().map_or(self.layers.len(), |s| s.layer)

@@ -56,8 +56,9 @@ impl PreparedRun {
                 base.base.name()
             )));
         }
-        let capacity = capacity(&steps, &data.train, &validation);
-        let positions = longest.max(with_answer(recipe, &questions)).max(recipe.data.row());
+        let reply = longest.max(with_answer(recipe, &questions));
+        let capacity = Capacity { reply, ..capacity(&steps, &data.train, &validation) };
+        let positions = reply.max(recipe.data.row());
         let advice = super::advice::advice(recipe, &base.base, &data, &steps);
         Ok(PreparedRun { data, validation, steps, prompts, questions, capacity, positions, advice })
     }

@@ -110,7 +110,7 @@ pub fn row_limit(recipe: &Recipe) -> usize {
 
 /// The capacity that a trainer needs for these steps and validation batches.
 pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[ValidationFile]) -> Capacity {
-    let mut capacity = Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1 };
+    let mut capacity = Capacity::LEAST;
     for index in 0..steps.plans.len() {
         capacity.include(&steps.step(samples, index));
     }

@@ -1,5 +1,6 @@
 //! Wordings that the program and the web page share.
 
+use crate::data::batch::Capacity;
 use crate::data::template::Template;
 use crate::families;
 use crate::recipe::{Recipe, Template as Setting};
@@ -17,14 +18,22 @@ pub fn template(template: &Template, setting: &Setting) -> String {
     }
 }
 
-/// The error for a plan that needs `needed` bytes, more than `train.memory_limit`, for passes over `tokens` tokens.
+/// The error for a plan that needs `needed` bytes, more than `train.memory_limit`, for passes up to `capacity`.
 /// `experts` is appended to "with every layer recomputed".
-pub fn over_memory_limit(recipe: &Recipe, tokens: usize, needed: u64, experts: &str) -> String {
+pub fn over_memory_limit(recipe: &Recipe, capacity: Capacity, needed: u64, experts: &str) -> String {
+    let grouped = |tokens: usize| words::grouped(tokens, ' ');
+    let (replies, keys) = match capacity.reply {
+        0 => (String::new(), "data.max_seq_len or train.batch_size"),
+        tokens => (
+            format!(", and replies that end within {} tokens,", grouped(tokens)),
+            "data.max_seq_len, train.batch_size or eval.max_new_tokens",
+        ),
+    };
     format!(
-        "train.memory_limit is {} GiB, but passes over {} tokens need {} with every layer recomputed{experts}; lower \
-         data.max_seq_len or train.batch_size, or raise the limit",
+        "train.memory_limit is {} GiB, but passes over {} tokens{replies} need {} with every layer recomputed{experts}; lower {keys}, \
+         or raise the limit",
         recipe.train.memory_limit.unwrap_or_default(),
-        words::grouped(tokens, ' '),
+        grouped(capacity.tokens),
         words::bytes(needed),
     )
 }

@@ -7,11 +7,9 @@ use crate::adapter::lora::Adapter;
 use crate::data::tokenizer::{DecodeStream, Tokenizer};
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
+pub use crate::model::decode::CHUNK;
 use crate::model::decode::{Decoder, Lengths, Workspace};
 use crate::talk::sampling::{Sampler, Sampling};
-
-/// Maximum number of prompt tokens per pass: enough to keep a device busy.
-pub const CHUNK: usize = 512;
 
 /// Settings for generating a reply.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,9 @@
-//! Forward passes without an update: evaluation, a trial pass, logits.
+//! Forward passes without an update: evaluation, a trial pass, logits; and the experts that passes chose.
 
 use super::{TrainError, Trainer};
 use crate::data::batch::{MicroBatch, Step};
 use crate::gpu::{GpuError, Recorder};
-use crate::model::{Inputs, Losses};
+use crate::model::{Inputs, Loads, Losses};
 use crate::ops::row_status;
 
 /// Loss and accuracy, summed over micro-batches.
@@ -127,5 +127,25 @@ impl Trainer<'_> {
     /// Buffers into which a micro-batch writes its losses, from row `offset` of the step on.
     pub(super) fn losses(&self, offset: usize) -> Losses<'_> {
         Losses { buffer: &self.losses, verdicts: &self.row_status, offset }
+    }
+
+    /// Distribution of the last micro-batch's tokens over the experts; `None` for dense models.
+    pub async fn expert_loads(&self) -> Result<Option<Loads>, GpuError> {
+        Loads::read(self.gpu, self.activations.first_experts()).await
+    }
+
+    /// By layer with experts, those that each token of the last micro-batch chose, `[T, used]`, and behind them any. Only layers whose
+    /// activations are kept have their own.
+    pub async fn chosen_experts(&self) -> Result<Vec<Vec<u32>>, GpuError> {
+        let mut layers = Vec::new();
+        for chunks in self.activations.chunks_of_experts() {
+            let mut chosen = Vec::new();
+            for groups in chunks.iter().map(|acts| &acts.groups) {
+                let choices = self.plan().chunk.min(self.plan().tokens) * groups.experts.used;
+                chosen.extend(self.gpu.read::<u32>(&groups.chosen.buffer, choices).await?);
+            }
+            layers.push(chosen);
+        }
+        Ok(layers)
     }
 }

@@ -16,7 +16,7 @@ use crate::base::config::Config;
 use crate::data::batch::{MicroBatch, Step};
 use crate::gpu::{Gpu, GpuError, Recorder, Tier};
 use crate::model::plan::{Passes, Recompute};
-use crate::model::{Activations, Head, Inputs, Loads, Losses, Model, Plan, Trainable};
+use crate::model::{Activations, Head, Inputs, Losses, Model, Plan, Trainable};
 use crate::ops::adamw::ClipState;
 use crate::ops::dropout::Mask;
 use crate::ops::update_norm::Taken;
@@ -376,10 +376,5 @@ impl<'a> Trainer<'a> {
     /// The model's configuration.
     pub fn config(&self) -> &Config {
         self.model.config()
-    }
-
-    /// Distribution of the last micro-batch's tokens over the experts; `None` for dense models.
-    pub async fn expert_loads(&self) -> Result<Option<Loads>, GpuError> {
-        Loads::read(self.gpu, self.activations.first_experts()).await
     }
 }

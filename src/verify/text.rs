@@ -101,6 +101,7 @@ impl HeldOut {
             longest: most(MicroBatch::longest),
             loss_tokens: most(|b| b.loss_rows.len()),
             step_loss_tokens: 1,
+            reply: 0,
         }
     }
 }

@@ -54,6 +54,13 @@ pub fn check(place: Place) {
     let expected = "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed; lower \
                     data.max_seq_len or train.batch_size, or raise the limit\n";
     assert!(matches(&stderr, expected), "{stderr}");
+    // The plan counts the replies of evaluations.
+    let replies = ["--set", "eval.samples=['Hi']", "--set", "eval.max_new_tokens=70"];
+    let (_, stderr) =
+        texts(&place.command(&[&tight[..], &replies].concat()).output().expect("the program starts"));
+    let expected = "error: train.memory_limit is 0.001 GiB, but passes over … tokens, and replies that end within … tokens, need … with \
+                    every layer recomputed; lower data.max_seq_len, train.batch_size or eval.max_new_tokens, or raise the limit\n";
+    assert!(matches(&stderr, expected), "{stderr}");
 }
 
 pub fn check_gradients(place: Place) {

@@ -78,8 +78,9 @@ pub fn offload(place: Place) {
     for (arguments, expected) in [
         (
             &["recipe.toml", "--set", "output.dir=x", "--set", "train.memory_limit=0.001"][..],
-            "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed and all experts \
-             in host memory; lower data.max_seq_len or train.batch_size, or raise the limit\n",
+            "error: train.memory_limit is 0.001 GiB, but passes over … tokens, and replies that end within … tokens, need … with every \
+             layer recomputed and all experts in host memory; lower data.max_seq_len, train.batch_size or eval.max_new_tokens, or raise \
+             the limit\n",
         ),
         (
             &[
@@ -91,8 +92,9 @@ pub fn offload(place: Place) {
                 "--set",
                 "train.offload_experts=false",
             ],
-            "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed and \
-             train.offload_experts = false; lower data.max_seq_len or train.batch_size, or raise the limit\n",
+            "error: train.memory_limit is 0.001 GiB, but passes over … tokens, and replies that end within … tokens, need … with every \
+             layer recomputed and train.offload_experts = false; lower data.max_seq_len, train.batch_size or eval.max_new_tokens, or \
+             raise the limit\n",
         ),
         (
             &[

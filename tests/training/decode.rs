@@ -36,15 +36,15 @@ const HALF: f64 = 1e-2;
 const HALF_MIXTURE: f64 = 1e-1;
 
 /// A model, an adapter and a sequence.
-struct Case {
-    name: String,
-    base: Base,
-    adapter: Adapter,
+pub(super) struct Case {
+    pub name: String,
+    pub base: Base,
+    pub adapter: Adapter,
     ids: Vec<u32>,
 }
 
 /// The golden models, which together cover every part, and the tiny one with an adapter of large effect.
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = golden::FOLDERS
         .into_iter()
         .map(|name| {
@@ -91,8 +91,13 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
     };
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..ids.len() as u32).collect();
-    let capacity =
-        Capacity { tokens: ids.len(), longest: ids.len(), loss_tokens: ids.len(), step_loss_tokens: 1 };
+    let capacity = Capacity {
+        tokens: ids.len(),
+        longest: ids.len(),
+        loss_tokens: ids.len(),
+        step_loss_tokens: 1,
+        reply: 0,
+    };
     let trainer = Trainer::new(gpu, model, adapter, capacity, Dropout::NONE, Recompute::Never);
     let logits = block_on(trainer.expect("the buffers fit").logits(&batch, &rows));
     logits.expect("a sound pass").into_iter().map(f64::from).collect()

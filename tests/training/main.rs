@@ -14,6 +14,7 @@ mod exported;
 mod library;
 mod limits;
 mod offload;
+mod planned;
 mod ranks;
 mod run;
 mod shapes;
@@ -34,7 +35,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 37] = [
+    let cases: [(&str, &[Variant], Run); 38] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -96,6 +97,11 @@ fn main() {
             decode::against_training,
         ),
         ("decode: with keys split over workgroups", F32, decode::keys_split),
+        (
+            "decode: the plan counts what replies take",
+            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+            planned::replies,
+        ),
         ("decode: rewind", F32, decode::rewind),
         ("decode: delta nets, around their chunks, unmerged and merged", F32, decode::delta_nets),
         ("decode: kernels are compiled ahead", F32, decode::compiled_ahead),

@@ -473,6 +473,14 @@ fn ollamas_conversion_of_qwen35_is_the_same_model() {
         w.set("qwen35.attention.head_count_kv", Value::Array(Array::U32(heads)));
         assert_says("heads", open(&w), &["qwen35.attention.head_count_kv", expected]);
     }
+    // Qwen 3.8 27B has the architecture of Qwen 3.5; Qwen 3.8 Flash-Next has its own.
+    let mut next = GgufWriter::of(plain.gguf());
+    next.set("general.architecture", Value::String("qwen4exp".into()));
+    assert_says(
+        "another architecture",
+        open(&next),
+        &["`qwen4exp`", "supported are", "`qwen35` (Qwen 3.5", "`qwen35moe`"],
+    );
     let mut unordered = GgufWriter::of(plain.gguf());
     unordered.set("qwen35.ssm.v_head_reordered", Value::Bool(false));
     assert_says("order", open(&unordered), &["ssm.v_head_reordered", "a newer conversion"]);

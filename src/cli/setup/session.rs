@@ -205,7 +205,7 @@ impl Session {
                     ([], _) => "",
                     _ => " and all experts in host memory",
                 };
-                anyhow!(wording::over_memory_limit(recipe, self.prepared.capacity.tokens, needed, experts))
+                anyhow!(wording::over_memory_limit(recipe, self.prepared.capacity, needed, experts))
             }
             error => error.into(),
         })

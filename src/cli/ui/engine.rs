@@ -105,7 +105,7 @@ fn check(gpu: &Gpu, what: &Allowed) -> Result<Check, Problem> {
     if let Some(limit) =
         recipe.train.memory_limit.filter(|gib| plan.total() as f64 > gib * f64::from(1 << 30))
     {
-        let message = wording::over_memory_limit(recipe, prepared.capacity.tokens, plan.total(), "");
+        let message = wording::over_memory_limit(recipe, prepared.capacity, plan.total(), "");
         return Err(Problem::of_key(
             "train.memory_limit",
             format!("{message} (train.memory_limit = {limit})"),

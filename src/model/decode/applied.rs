@@ -57,8 +57,7 @@ impl Applied {
     /// Uploads `adapter` for a model of shape `config`.
     pub fn upload(gpu: &Gpu, adapter: &Adapter, config: &Config) -> Result<Applied, GpuError> {
         let group = |layer: usize, input: Input| -> Result<Option<Group>, GpuError> {
-            let modules = Module::ALL.into_iter().filter(|m| Input::of(*m) == input);
-            let slots = modules.filter_map(|m| Slot::of(config, layer, m));
+            let slots = readers(config, layer, input);
             let members: Vec<Member> =
                 slots.map(|slot| Member { slot, pair: adapter.pairs.get(&slot) }).collect();
             match members.iter().any(|m| m.pair.is_some()) {
@@ -93,6 +92,39 @@ impl Applied {
     }
 }
 
+/// The matrices of `layer` that read `input`.
+fn readers(config: &Config, layer: usize, input: Input) -> impl Iterator<Item = Slot> {
+    let modules = Module::ALL.into_iter().filter(move |m| Input::of(*m) == input);
+    modules.filter_map(move |m| Slot::of(config, layer, m))
+}
+
+/// Bytes of an adapter of the sorted `slots` with padded rank `rank`, as [`Applied::upload`] puts it on the device.
+pub(super) fn bytes(config: &Config, slots: &[Slot], rank: usize) -> u64 {
+    let group = |layer: usize, input: Input| -> usize {
+        let members: Vec<Slot> = readers(config, layer, input).collect();
+        let Some(first) = members.first().filter(|_| members.iter().any(|m| slots.binary_search(m).is_ok()))
+        else {
+            return 0;
+        };
+        let (_, b) = offsets(&members, rank);
+        let transposed = if first.experts == 1 { b } else { 1 };
+        members.len() * first.experts * rank * first.in_features + b + transposed
+    };
+    let layers = 0..config.layers.len();
+    layers.flat_map(|layer| Input::ALL.map(|input| 4 * group(layer, input) as u64)).sum()
+}
+
+/// Where the matrix `B` of each member begins, and the length of all, in floats.
+fn offsets(members: &[Slot], rank: usize) -> (Vec<usize>, usize) {
+    let mut len = 0usize;
+    let place = |slot: &Slot| {
+        let offset = len.next_multiple_of(64); // the alignment of a binding's offset, 256 bytes
+        len = offset + slot.experts * slot.out_features * rank;
+        offset
+    };
+    (members.iter().map(place).collect(), len)
+}
+
 struct Member<'a> {
     slot: Slot,
     pair: Option<&'a Pair>,
@@ -109,16 +141,10 @@ fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Grou
     let (r, rank, scale) = (adapter.rank, padded(gpu, adapter.rank), adapter.scale());
     let (cols, experts) = (members[0].slot.in_features, members[0].slot.experts);
     let mut a = vec![0.0f32; members.len() * experts * rank * cols];
-    let (mut b, mut transposed): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
-    let mut offsets = Vec::new();
-    for (i, member) in members.iter().enumerate() {
-        b.resize(b.len().next_multiple_of(64), 0.0); // the alignment of a binding's offset, 256 bytes
-        let offset = b.len();
-        offsets.push(offset);
-        b.resize(offset + member.rows() * rank, 0.0);
-        if experts == 1 {
-            transposed.resize(b.len(), 0.0);
-        }
+    let slots: Vec<Slot> = members.iter().map(|m| m.slot).collect();
+    let (offsets, len) = offsets(&slots, rank);
+    let (mut b, mut transposed) = (vec![0f32; len], vec![0f32; if experts == 1 { len } else { 0 }]);
+    for (i, (member, &offset)) in members.iter().zip(&offsets).enumerate() {
         let Some(pair) = member.pair else { continue };
         for (e, own) in pair.a.chunks_exact(r * cols).enumerate() {
             a[(i + e) * rank * cols..][..r * cols].copy_from_slice(own);

@@ -2,6 +2,7 @@
 
 use super::Decoder;
 use super::applied::Group;
+use super::sizes::rows;
 use crate::base::config::{Activation, Config, DeltaNet};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::model::DeltaLayer;
@@ -25,35 +26,44 @@ pub(super) struct Buffers {
     bounds: wgpu::Buffer,    // [chunk, 2]
 }
 
+/// Widths of the rows of [`Buffers`], those of the states last; `None` for a model without delta nets.
+fn widths(config: &Config, rank: usize) -> Option<[usize; 11]> {
+    let nets: Vec<DeltaNet> = config.layers.iter().filter_map(|l| l.delta).collect();
+    let widest = |of: &dyn Fn(&DeltaNet) -> usize| nets.iter().map(of).max();
+    let (channels, values) = (widest(&DeltaNet::channels)?, widest(&DeltaNet::values)?);
+    let heads = widest(&|net| net.value_heads)?.next_multiple_of(4);
+    let states = widest(&|net| net.values() * net.head_size)?;
+    let queries = config.layers.iter().map(|l| l.heads * l.head_size).max()?;
+    let products = [channels, values, heads, heads].map(|width| width + rank);
+    let [qkv, gate, alpha, beta] = products;
+    let normed = values.max(queries);
+    Some([qkv, gate, alpha, beta, channels, 2 * heads, heads * CHUNK, 2 * values, values, normed, states])
+}
+
 impl Buffers {
     /// Buffers for passes of `chunk` tokens and adapters of padded rank `rank`; `None` for a model without delta nets.
     pub fn new(gpu: &Gpu, config: &Config, chunk: usize, rank: usize) -> Result<Option<Buffers>, GpuError> {
-        let nets: Vec<DeltaNet> = config.layers.iter().filter_map(|l| l.delta).collect();
-        if nets.is_empty() {
-            return Ok(None);
-        }
-        let widest = |of: &dyn Fn(&DeltaNet) -> usize| nets.iter().map(of).max().unwrap_or(0);
-        let (channels, values) = (widest(&DeltaNet::channels), widest(&DeltaNet::values));
-        let heads = widest(&|net| net.value_heads).next_multiple_of(4);
+        let Some(widths) = widths(config, rank) else { return Ok(None) };
         let rows = |width: usize| Rows::new(gpu, "delta net", chunk, width);
-        let states = widest(&|net| net.values() * net.head_size);
-        let queries = config.layers.iter().map(|l| l.heads * l.head_size).max().unwrap_or(0);
+        let [qkv, gate, alpha, beta, mixed, gates, inverse, wu, output, normed, states] = widths;
         Ok(Some(Buffers {
-            products: [
-                rows(channels + rank)?,
-                rows(values + rank)?,
-                rows(heads + rank)?,
-                rows(heads + rank)?,
-            ],
-            mixed: rows(channels)?,
-            gates: rows(2 * heads)?,
-            inverse: rows(heads * CHUNK)?,
-            wu: rows(2 * values)?,
+            products: [rows(qkv)?, rows(gate)?, rows(alpha)?, rows(beta)?],
+            mixed: rows(mixed)?,
+            gates: rows(gates)?,
+            inverse: rows(inverse)?,
+            wu: rows(wu)?,
             states: Rows::new(gpu, "states in a pass", chunk.div_ceil(CHUNK), states)?,
-            output: rows(values)?,
-            normed: rows(values.max(queries))?,
+            output: rows(output)?,
+            normed: rows(normed)?,
             bounds: gpu.upload("bounds of a pass", &vec![[0u32, chunk as u32]; chunk])?,
         }))
+    }
+
+    /// Bytes of [`Buffers::new`].
+    pub fn bytes_of(config: &Config, chunk: usize, rank: usize) -> u64 {
+        let Some([tokens @ .., states]) = widths(config, rank) else { return 0 };
+        let of_tokens: u64 = tokens.into_iter().map(|width| rows(chunk, width)).sum();
+        of_tokens + rows(chunk.div_ceil(CHUNK), states) + 8 * chunk as u64
     }
 
     /// Bytes on the device.

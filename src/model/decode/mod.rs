@@ -8,6 +8,7 @@
 mod applied;
 mod delta;
 mod pass;
+mod sizes;
 mod workspace;
 
 use crate::adapter::lora::Adapter;
@@ -18,7 +19,8 @@ use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::Cache;
 use crate::ops::delta::Carried;
 use applied::Applied;
-pub use workspace::{Lengths, Workspace, longest_context};
+pub use sizes::bytes;
+pub use workspace::{CHUNK, Lengths, Workspace, longest_context};
 
 /// The result that is read from the device after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,18 +1,20 @@
 //! The buffers of one pass, and the limits on sequence lengths.
 
-use super::{applied, delta};
-use crate::base::config::{Config, LayerConfig};
+use super::delta;
+use super::sizes::Sizes;
+use crate::base::config::{Config, Experts};
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError, Staging};
-use crate::memory::{ExpertActs, ExpertScratch, LayerWidths, Storages};
+use crate::memory::{ExpertActs, ExpertScratch, LayerWidths};
 use crate::model::{Model, stream};
 use crate::ops::Rows;
 use crate::ops::Weight;
 use crate::ops::argmax::{Argmax, Likeliest};
 use crate::ops::cached_attention::Parts;
-use crate::ops::lora::{Input, PerInput};
-use crate::ops::matvec;
 use crate::ops::pass::{Operands, Scratch};
+
+/// Most tokens of a prompt in one pass: enough to keep a device busy.
+pub const CHUNK: usize = 512;
 
 /// Limits on sequence lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,7 @@ pub struct Workspace<'a> {
     pub(super) scratch: Scratch,           // for long passes
     pub(super) experts: Option<(ExpertActs, ExpertScratch)>,
     pub(super) delta: Option<delta::Buffers>,
-    bytes: u64,
+    bytes: u64, // of `scratch`, `experts` and `delta`
     pub(super) parts: Parts,
     pub(super) logits: Rows, // [1, V]
     pub(super) argmax: Argmax,
@@ -93,73 +95,44 @@ impl<'a> Workspace<'a> {
         lengths: Lengths,
         rank: usize,
     ) -> Result<Workspace<'a>, GpuError> {
-        // Longer than 60 lines: one line per buffer.
         assert!(lengths.context <= model.positions, "the rotary tables cover the context");
-        let lengths = Lengths { chunk: lengths.chunk.clamp(1, lengths.context), ..lengths };
         let config = model.config();
-        let (chunk, d, p) = (lengths.chunk, config.width, config.per_layer_width);
-        let padded = applied::padded(gpu, rank);
-        let z = 3 * padded;
-        let widest = |of: &dyn Fn(&LayerConfig) -> usize| {
-            config.layers.iter().map(of).max().expect("a model has layers")
-        };
-        let products = widest(&|l| {
-            let queries = if l.output_gate { 2 * l.heads } else { l.heads };
-            let heads = (queries + if l.kv_donor.is_none() { 2 * l.kv_heads } else { 0 }) * l.head_size;
-            heads.max(2 * l.ffn_width).max(d).max(p)
-        });
-        let wide = widest(&|l| {
-            (l.heads * l.head_size).max(l.ffn_width).max(p).max(l.delta.map_or(0, |net| net.values()))
-        });
-        let (heads, queries) = (widest(&|l| l.heads), widest(&|l| l.heads * l.head_size));
+        let sizes = Sizes::new(gpu, config, lengths, rank);
+        let (chunk, d, p, z) = (sizes.lengths.chunk, config.width, config.per_layer_width, sizes.z());
         let model_proj = match model.base.tensor("per_layer_model_proj") {
             Some(whole) => Some(stream::weight(gpu, model.base, &whole).await?),
             None => None,
         };
         let row_bytes = model.base.tensor("per_layer_token_embd").map_or(0, |m| m.row_bytes());
         let rows = |label: &str, width: usize| Rows::new(gpu, label, chunk, width);
-        let tiled = gpu.kernels().reads_tiles() && chunk > matvec::MAX_ROWS;
-        let operands = match tiled {
-            true => Some(Operands::new(gpu, chunk, wide.max(d), 0, z)?),
-            false => None,
+        let operands = sizes.packs.then(|| Operands::new(gpu, chunk, sizes.wide.max(d), 0, z)).transpose()?;
+        let experts = |(shape, widths): &(Experts, LayerWidths)| -> Result<_, GpuError> {
+            let (acts, normed) = (ExpertActs::new(gpu, *shape, widths, chunk)?, rows("experts' input", d)?);
+            let scratch = ExpertScratch::new(gpu, sizes.storages, shape, normed.into(), chunk, sizes.rank)?;
+            Ok((acts, scratch))
         };
-        let mut bytes = if tiled { Operands::bytes(chunk, wide.max(d), 0, z) } else { 0 };
-        let mut experts = None;
-        if let Some(shape) = config.layers.iter().find_map(|l| l.experts) {
-            let storages = Storages { tiles: gpu.kernels().reads_tiles(), masked: false, heads: false };
-            // The router and a shared expert's score read the same input.
-            let members = |input| if shape.shared && input == Input::RouterNormed { 2 } else { 1 };
-            let z = PerInput::new(|input| members(input) * padded);
-            let widths = LayerWidths { width: d, z, ..LayerWidths::default() };
-            let normed = rows("experts' input", d)?;
-            bytes += ExpertActs::bytes(gpu, &shape, &widths, chunk)
-                + ExpertScratch::bytes(gpu, storages, &shape, d, chunk, padded)
-                + normed.buffer.size();
-            experts = Some((
-                ExpertActs::new(gpu, shape, &widths, chunk)?,
-                ExpertScratch::new(gpu, storages, &shape, normed.into(), chunk, padded)?,
-            ));
-        }
-        let delta = delta::Buffers::new(gpu, config, chunk, padded)?;
-        bytes += delta.as_ref().map_or(0, delta::Buffers::bytes);
+        let experts = sizes.experts.as_ref().map(experts).transpose()?;
+        let delta = delta::Buffers::new(gpu, config, chunk, sizes.rank)?;
+        let of_delta = delta.as_ref().map_or(0, delta::Buffers::bytes);
+        let [heads, queries] = sizes.queries;
         Ok(Workspace {
             gpu,
             model,
-            lengths,
+            lengths: sizes.lengths,
             model_proj,
             ids: gpu.buffer("token ids", (chunk * 4) as u64)?,
             table: gpu.buffer("per-layer embedding rows", (chunk * row_bytes + 16) as u64)?,
             stream: rows("stream", d)?,
             normed: rows("normed", d)?,
             per_layer: rows("per-layer inputs", config.layers.len() * p)?,
-            products: rows("products", products + z)?,
-            branch: Rows::new(gpu, "per-layer branch", if p > 0 { matvec::MAX_ROWS } else { 0 }, d + z)?,
-            wide: rows("attention and gates", wide)?,
+            products: rows("products", sizes.products + z)?,
+            branch: Rows::new(gpu, "per-layer branch", sizes.branch_rows, d + z)?,
+            wide: rows("attention and gates", sizes.wide)?,
             z: rows("z", z)?,
             scratch: Scratch::for_products(gpu, operands)?,
             experts,
             delta,
-            bytes,
+            bytes: sizes.operands(d) + sizes.experts(gpu, d) + of_delta,
             parts: Parts::new(gpu, heads, queries)?,
             logits: Rows::new(gpu, "logits", 1, config.vocab)?,
             argmax: Argmax::new(gpu)?,

@@ -52,11 +52,21 @@ pub struct Parts {
 impl Parts {
     /// Allocates scratch for layers of up to `heads` query heads and `queries` = `H·K` columns.
     pub fn new(gpu: &Gpu, heads: usize, queries: usize) -> Result<Parts, GpuError> {
-        let parts = if gpu.kernels().workgroups_to_fill() > 1 { SPLIT_ROWS * MAX_SPLITS } else { 0 };
+        let [sums, weights] = Parts::sizes(gpu, heads, queries);
         Ok(Parts {
-            sums: gpu.buffer("sums of split attention", (parts * queries * 4) as u64)?,
-            weights: gpu.buffer("weights of split attention", (parts * heads * 8) as u64)?,
+            sums: gpu.buffer("sums of split attention", sums)?,
+            weights: gpu.buffer("weights of split attention", weights)?,
         })
+    }
+
+    /// Bytes of [`Parts::new`].
+    pub fn bytes_of(gpu: &Gpu, heads: usize, queries: usize) -> u64 {
+        Parts::sizes(gpu, heads, queries).map(|bytes| bytes.max(16).next_multiple_of(16)).iter().sum()
+    }
+
+    fn sizes(gpu: &Gpu, heads: usize, queries: usize) -> [u64; 2] {
+        let parts = if gpu.kernels().workgroups_to_fill() > 1 { SPLIT_ROWS * MAX_SPLITS } else { 0 };
+        [(parts * queries * 4) as u64, (parts * heads * 8) as u64]
     }
 
     /// Bytes on the device.

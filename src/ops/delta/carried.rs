@@ -21,6 +21,11 @@ impl Carried {
             state: gpu.buffer("state of the delta net", 4 * (values * head_size) as u64)?,
         })
     }
+
+    /// Bytes of [`Carried::new`].
+    pub fn bytes(channels: usize, values: usize, head_size: usize) -> u64 {
+        (16 * channels + 4 * values * head_size) as u64
+    }
 }
 
 /// `o` `[T, Hv, K]` of tokens that follow `past` (u32, `[1]`) others. All of them begin at token 0 by their bounds. One token takes

@@ -57,7 +57,7 @@ impl Opened {
         match recompute {
             Recompute::Within(limit) if plan.total() > limit => Err(Problem::of_key(
                 "train.memory_limit",
-                wording::over_memory_limit(recipe, capacity.tokens, plan.total(), ""),
+                wording::over_memory_limit(recipe, capacity, plan.total(), ""),
             )),
             _ => Ok(plan),
         }
@@ -72,7 +72,7 @@ impl Opened {
         let mut trainer = trainer.map_err(|error| match error {
             GpuError::OverLimit { needed, .. } => Problem::of_key(
                 "train.memory_limit",
-                wording::over_memory_limit(recipe, capacity.tokens, needed, ""),
+                wording::over_memory_limit(recipe, capacity, needed, ""),
             ),
             error => Problem::from(error),
         })?;

@@ -1,0 +1,136 @@
+//! Sizes of the buffers of replies, so that a plan can count them before there are any.
+
+use super::workspace::Lengths;
+use super::{applied, delta};
+use crate::adapter::lora::Slot;
+use crate::base::config::{Config, Experts, LayerConfig};
+use crate::base::{Base, Tensor};
+use crate::gpu::Gpu;
+use crate::memory::{ExpertActs, ExpertScratch, LayerWidths, Storages};
+use crate::ops::cached_attention::Parts;
+use crate::ops::delta::Carried;
+use crate::ops::lora::{Input, PerInput};
+use crate::ops::matvec;
+use crate::ops::pass::Operands;
+
+/// Widths and numbers of rows of the buffers of one pass.
+pub(super) struct Sizes {
+    pub lengths: Lengths,
+    /// Rank on the device.
+    pub rank: usize,
+    /// Products of one input.
+    pub products: usize,
+    /// Outputs of attention, gates, and values of delta nets.
+    pub wide: usize,
+    /// Query heads, and their columns.
+    pub queries: [usize; 2],
+    pub storages: Storages,
+    /// Whether products of long passes read packed operands.
+    pub packs: bool,
+    /// Rows of the per-layer branch, which only short passes use.
+    pub branch_rows: usize,
+    pub experts: Option<(Experts, LayerWidths)>,
+}
+
+impl Sizes {
+    pub fn new(gpu: &Gpu, config: &Config, lengths: Lengths, rank: usize) -> Sizes {
+        let chunk = lengths.chunk.clamp(1, lengths.context);
+        let rank = applied::padded(gpu, rank);
+        let (d, p) = (config.width, config.per_layer_width);
+        let widest = |of: &dyn Fn(&LayerConfig) -> usize| {
+            config.layers.iter().map(of).max().expect("a model has layers")
+        };
+        let products = widest(&|l| {
+            let queries = if l.output_gate { 2 * l.heads } else { l.heads };
+            let heads = (queries + if l.kv_donor.is_none() { 2 * l.kv_heads } else { 0 }) * l.head_size;
+            heads.max(2 * l.ffn_width).max(d).max(p)
+        });
+        let wide = widest(&|l| {
+            (l.heads * l.head_size).max(l.ffn_width).max(p).max(l.delta.map_or(0, |net| net.values()))
+        });
+        let of_experts = |shape: Experts| {
+            // The router and a shared expert's score read the same input.
+            let members = |input| if shape.shared && input == Input::RouterNormed { 2 } else { 1 };
+            let z = PerInput::new(|input| members(input) * rank);
+            (shape, LayerWidths { width: d, z, ..LayerWidths::default() })
+        };
+        let tiles = gpu.kernels().reads_tiles();
+        Sizes {
+            lengths: Lengths { chunk, ..lengths },
+            rank,
+            products,
+            wide,
+            queries: [widest(&|l| l.heads), widest(&|l| l.heads * l.head_size)],
+            storages: Storages { tiles, masked: false, heads: false },
+            packs: tiles && chunk > matvec::MAX_ROWS,
+            branch_rows: if p > 0 { matvec::MAX_ROWS } else { 0 },
+            experts: config.layers.iter().find_map(|l| l.experts).map(of_experts),
+        }
+    }
+
+    /// Columns of `z` of one input: queries, keys and values have the most matrices.
+    pub fn z(&self) -> usize {
+        3 * self.rank
+    }
+
+    /// Bytes of packed operands.
+    pub fn operands(&self, width: usize) -> u64 {
+        match self.packs {
+            true => Operands::bytes(self.lengths.chunk, self.wide.max(width), 0, self.z()),
+            false => 0,
+        }
+    }
+
+    /// Bytes of the buffers of experts, with their input of `width` columns.
+    pub fn experts(&self, gpu: &Gpu, width: usize) -> u64 {
+        let chunk = self.lengths.chunk;
+        self.experts.as_ref().map_or(0, |(shape, widths)| {
+            ExpertActs::bytes(gpu, shape, widths, chunk)
+                + ExpertScratch::bytes(gpu, self.storages, shape, width, chunk, self.rank)
+                + rows(chunk, width)
+        })
+    }
+
+    /// Bytes of a pass over `base`.
+    fn bytes(&self, gpu: &Gpu, base: &Base) -> u64 {
+        let config = base.config();
+        let (chunk, d, z) = (self.lengths.chunk, config.width, self.z());
+        let row_bytes = |name: &str| base.tensor(name).map_or(0, |m: Tensor| m.row_bytes());
+        let per_layer = config.layers.len() * config.per_layer_width;
+        let widths = [d, d, per_layer, self.products + z, self.wide, z];
+        let model_proj = base.tensor("per_layer_model_proj").map_or(0, |m| m.rows * m.row_bytes());
+        let [heads, queries] = self.queries;
+        widths.into_iter().map(|width| rows(chunk, width)).sum::<u64>()
+            + rows(self.branch_rows, d + z)
+            + rows(1, config.vocab)
+            + buffer(chunk * row_bytes("per_layer_token_embd") + 16)
+            + if model_proj > 0 { buffer(model_proj) } else { 0 }
+            + self.operands(d)
+            + self.experts(gpu, d)
+            + delta::Buffers::bytes_of(config, chunk, self.rank)
+            + Parts::bytes_of(gpu, heads, queries)
+    }
+}
+
+/// Bytes of replies over `base` with an adapter of the sorted `slots` and of rank `rank`: the buffers of a pass, and one sequence.
+pub fn bytes(gpu: &Gpu, base: &Base, lengths: Lengths, slots: &[Slot], rank: usize) -> u64 {
+    let config = base.config();
+    let sizes = Sizes::new(gpu, config, lengths, rank);
+    let caches = (0..config.layers.len()).map(|layer| sizes.lengths.cache_bytes(config, layer));
+    let states = config.layers.iter().filter_map(|l| l.delta);
+    let states = states.map(|net| Carried::bytes(net.channels(), net.values(), net.head_size));
+    sizes.bytes(gpu, base)
+        + caches.sum::<u64>()
+        + states.sum::<u64>()
+        + applied::bytes(config, slots, sizes.rank)
+}
+
+/// Bytes of a buffer that holds `bytes`.
+pub(super) fn buffer(bytes: usize) -> u64 {
+    bytes.max(16).next_multiple_of(16) as u64
+}
+
+/// Bytes of rows on the device.
+pub(super) fn rows(rows: usize, width: usize) -> u64 {
+    buffer(rows * width.next_multiple_of(4) * 4)
+}
