@@ -29,6 +29,12 @@ QWEN35 = {
     "qwen3.5-4b": dict(hidden_size=2560, intermediate_size=9216, tie_word_embeddings=True),
     "qwen3.5-9b": dict(hidden_size=4096, intermediate_size=12288, tie_word_embeddings=False),
 }
+DENSE = {
+    "qwen3-8b": dict(vocab_size=151936, hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, rms_norm_eps=1e-6,
+                     rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0}),
+    "llama3.1-8b": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, rms_norm_eps=1e-5,
+                        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0}),
+}
 # The Python modules that each kind needs.
 DELTA_NETS = {"flash-qla": ["fla", "flash_qla", "tilelang"], "fla": ["fla"], "transformers": []}
 
@@ -52,6 +58,20 @@ def qwen35(shape):
     return Qwen3_5ForCausalLM, Qwen3_5TextConfig(**dict(
         vocab_size=248320, num_hidden_layers=32, num_attention_heads=16, num_key_value_heads=4, head_dim=256, linear_num_key_heads=16,
         linear_num_value_heads=32, linear_key_head_dim=128, linear_value_head_dim=128, layer_types=([DELTA] * 3 + [FULL]) * 8) | shape)
+
+
+def dense(name):
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    model, config = (Qwen3ForCausalLM, Qwen3Config) if name.startswith("qwen") else (LlamaForCausalLM, LlamaConfig)
+    return model, config(num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False, **DENSE[name])
+
+
+def shape(name):
+    """The class of the model, and its config."""
+    if name in GEMMA4:
+        return gemma4(dict(GEMMA4[name]))
+    return qwen35(QWEN35[name]) if name in QWEN35 else dense(name)
 
 
 def choose_delta_nets(kind):
@@ -99,7 +119,7 @@ def to_nf4(model):
 
 def build(a, name, checkpointing):
     torch.manual_seed(0)
-    model_class, config = gemma4(dict(GEMMA4[name])) if name in GEMMA4 else qwen35(QWEN35[name])
+    model_class, config = shape(name)
     config.use_cache = False
     with torch.device("cuda"):
         model = model_class(config)
@@ -156,7 +176,8 @@ def measure(a, name, checkpointing):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=GEMMA4 | QWEN35, metavar="model", help=", ".join(GEMMA4 | QWEN35))
+    parser.add_argument("models", nargs="+", choices=GEMMA4 | QWEN35 | DENSE, metavar="model",
+                        help=", ".join(GEMMA4 | QWEN35 | DENSE))
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--rank", type=int, default=16)
@@ -178,6 +199,8 @@ def main():
 
         liger.apply_liger_kernel_to_gemma4_text()
         liger.apply_liger_kernel_to_qwen3_5()
+        liger.apply_liger_kernel_to_qwen3()
+        liger.apply_liger_kernel_to_llama()
     for name in a.models:
         for checkpointing in {"no": [False], "yes": [True], "both": [False, True]}[a.checkpointing]:
             try:
