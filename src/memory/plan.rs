@@ -129,15 +129,20 @@ pub struct Demand<'a> {
 }
 
 impl Plan {
-    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit.
+    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit. CUDA's panels
+    /// are left out before the chunk is made smaller.
     pub fn of(gpu: &Gpu, demand: &Demand, passes: Passes) -> Plan {
         let tokens = passes.capacity.tokens;
-        let with_chunk =
-            |chunk: usize| Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens)).plan();
-        let Recompute::Within(limit) = passes.recompute else { return with_chunk(demand.chunk) };
+        let with = |chunk: usize, panels: bool| {
+            Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens), panels).plan()
+        };
+        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, true) };
         let mut chunk = demand.chunk.min(tokens);
         loop {
-            let plan = with_chunk(chunk);
+            let mut plan = with(chunk, true);
+            if plan.total() > limit && plan.shapes.panels > 0 {
+                plan = with(chunk, false);
+            }
             if plan.total() <= limit || chunk / 2 < demand.least_chunk {
                 return plan;
             }
@@ -165,7 +170,7 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(gpu: &'a Gpu, demand: &'a Demand<'a>, passes: Passes, chunk: usize) -> Planner<'a> {
+    fn new(gpu: &'a Gpu, demand: &'a Demand<'a>, passes: Passes, chunk: usize, panels: bool) -> Planner<'a> {
         let config = demand.config;
         let tokens = passes.capacity.tokens;
         let each = demand.z.iter().enumerate();
@@ -190,9 +195,10 @@ impl<'a> Planner<'a> {
                 (true, false) => narrow, // the widest operands are stored as tiles
                 (true, true) => wide,
             },
-            panels: gpu.kernels().cuda().map_or(0, |least| {
+            panels: gpu.kernels().cuda().filter(|_| panels).map_or(0, |least| {
                 let widths = [widest.width, mixers, widest.ffn];
                 cuda::panels_bytes(least, [tokens, chunk], widths, demand.u_width)
+                    .min(gpu.max_binding_bytes())
             }),
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
