@@ -156,6 +156,10 @@ impl Gpu {
             params,
             unused,
         };
+        #[cfg_attr(
+            target_family = "wasm",
+            expect(clippy::arc_with_non_send_sync, reason = "a browser's device stays in one worker")
+        )]
         let gpu = Gpu { shared: Arc::new(shared), kernels: Kernels::default() };
         Ok(gpu.with_kernels(gpu.best_kernels()))
     }

@@ -168,8 +168,10 @@ export async function init(): Promise<Trainer> {
       started.count += 1;
       return new FakeRun(recipe, checkpoint);
     },
-    chat: async function* ({ adapter, messages }) {
+    chat: async function* ({ adapter, messages, loading }) {
       asked.push(messages.map(({ content }) => content));
+      loading?.(2, 4);
+      while (messages.at(-1)!.content.includes("silent")) await sleep(20);
       for (const word of `The capital of Peru is Lima.${adapter ? " Aye, matey!" : ""}`.split(/(?= )/)) {
         await sleep(20);
         yield word;

@@ -29,6 +29,9 @@ export interface Run extends AsyncIterable<Event> {
   checkpoint(): Promise<FileEntry[]>;
 }
 
+/** Gets the number of layers that are on the GPU, and of all. */
+export type Loading = (layers: number, of: number) => void;
+
 export interface Trainer {
   readonly gpu: GpuInfo;
   /** Present if the program that serves the page computes, rather than the browser. */
@@ -39,8 +42,11 @@ export interface Trainer {
   check(what: { base: Base; data: Data; recipe: string }): Promise<Check>;
   /** Trains with a recipe (TOML). Resumes from `checkpoint`, which may come from the native program. */
   train(what: { base: Base; data: Data; recipe: string; checkpoint?: FileEntry[] }): Run;
-  /** The reply to `messages`, piece by piece. Leaving the loop stops generation. */
-  chat(what: { base: Base; adapter?: FileEntry[]; messages: Message[] } & Sampling): AsyncIterable<string>;
+  /**
+   * The reply to `messages`, piece by piece. Leaving the loop stops generation. `loading` gets the progress of the model's upload, if it
+   * is not on the GPU yet.
+   */
+  chat(what: { base: Base; adapter?: FileEntry[]; messages: Message[]; loading?: Loading } & Sampling): AsyncIterable<string>;
   /** Converts an adapter to another format. */
   export(what: { base: Base; adapter: FileEntry[]; to: Format }): Promise<FileEntry[]>;
   /** Loss, logits and gradients of a sample, for comparing devices. Tokens with the label -100 have no loss. */
@@ -97,8 +103,8 @@ export async function init(opts?: {
     samples: ({ base, ...task }) => link.ask(base, { do: "samples", ...task }) as Promise<Samples>,
     check: ({ base, ...task }) => link.ask(base, { do: "check", ...task }) as Promise<Check>,
     train: ({ base, checkpoint = [], ...task }) => run(link, base, { do: "train", checkpoint, ...task }),
-    chat: ({ base, adapter = [], messages, ...sampling }) => {
-      return talk(link, base, { do: "chat", adapter, messages, sampling });
+    chat: ({ base, adapter = [], messages, loading, ...sampling }) => {
+      return talk(link, base, { do: "chat", adapter, messages, sampling }, loading);
     },
     export: ({ base, ...task }) => link.ask(base, { do: "export", ...task }) as Promise<FileEntry[]>,
     measure: async ({ base, ...task }) => {
@@ -153,12 +159,16 @@ function run(link: Link, base: Base, task: Extract<Task, { do: "train" }>): Run 
   };
 }
 
-function talk(link: Link, base: Base, task: Task): AsyncIterable<string> {
+function talk(link: Link, base: Base, task: Task, loading: Loading = () => {}): AsyncIterable<string> {
   return {
     [Symbol.asyncIterator]() {
       const channel = new Channel<string>(() => link.send(id, "stop"));
       const id = link.start(base, task, {
-        event: (piece) => channel.put(piece as string),
+        event(value) {
+          const news = value as string | Extract<Event, { event: "loading" }>;
+          if (typeof news === "string") channel.put(news);
+          else loading(news.layers, news.of);
+        },
         done: () => channel.end(),
         failed: (error) => channel.end(error),
       });

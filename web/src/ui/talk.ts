@@ -6,12 +6,18 @@ import { reopenDevice } from "./device";
 import { byId, el } from "./dom";
 import { adapter, base, checkpoint, phase, result, trainer } from "./state";
 
-/** A question to both models; `stopped` ends the replies. */
+/** A question to both models. */
 interface Turn {
+  /** Ends the reply in progress; that of the adapter still follows that of the base. */
   stopped: boolean;
+  /** Ends both replies. */
+  over: boolean;
   /** The same for both replies, so that only the adapter makes a difference. */
   seed: number;
 }
+
+/** Stands in a reply that has not begun. */
+const READING = "Reading the question ";
 
 /** Longest reply, in tokens. */
 const LONGEST = 1024;
@@ -42,15 +48,22 @@ class Column {
   /** Sends a message and shows the reply piece by piece. Screen readers announce the complete reply. */
   async ask(text: string, files: FileEntry[] | null, turn: Turn): Promise<void> {
     const messages = this.messages; // a new conversation replaces them while the reply arrives
+    turn.stopped = false;
     messages.push({ role: "user", content: text });
     this.add("user", text);
     const place = this.add("assistant", "");
     place.parentElement!.classList.add("waiting");
     this.#log.setAttribute("aria-busy", "true");
-    const what = { base: base.get()!, messages, seed: turn.seed, max_new_tokens: LONGEST, ...(files && { adapter: files }) };
+    const silence = el("span", { class: "note" }, READING);
+    place.after(silence);
+    const loading = (layers: number, of: number) => {
+      silence.textContent = layers < of ? `Loading the model: layer ${layers} of ${of} ` : READING;
+    };
+    const what = { base: base.get()!, messages, seed: turn.seed, max_new_tokens: LONGEST, loading, ...(files && { adapter: files }) };
     try {
       for await (const piece of trainer.get()!.chat(what)) {
-        if (turn.stopped) break;
+        silence.remove();
+        if (turn.stopped || turn.over) break;
         place.textContent += piece;
         this.#log.scrollTop = this.#log.scrollHeight;
       }
@@ -59,6 +72,7 @@ class Column {
       messages.pop();
       throw error;
     } finally {
+      silence.remove();
       place.parentElement!.classList.remove("waiting");
       this.#log.setAttribute("aria-busy", "false");
     }
@@ -95,13 +109,13 @@ export function talkSection(): void {
     if (text === "" || !ready()) return;
     input.value = "";
     byId("talk-logs").hidden = false;
-    const mine: Turn = { stopped: false, seed: Math.floor(Math.random() * 2 ** 31) };
+    const mine: Turn = { stopped: false, over: false, seed: Math.floor(Math.random() * 2 ** 31) };
     turn = mine;
     show();
     try {
       await plain.ask(text, null, mine);
       const saved = adapter();
-      if (saved && !mine.stopped) await adapted.ask(text, saved.files, mine);
+      if (saved && !mine.over) await adapted.ask(text, saved.files, mine);
     } catch (error) {
       if (error instanceof DeviceLost) await reopenDevice();
       alertUser(words(error));
@@ -120,12 +134,11 @@ export function talkSection(): void {
     event.preventDefault();
     void ask();
   });
-  const end = () => {
+  stop.addEventListener("click", () => {
     if (turn) turn.stopped = true;
-  };
-  stop.addEventListener("click", end);
+  });
   byId("talk-reset").addEventListener("click", () => {
-    end();
+    if (turn) turn.over = true;
     plain.reset();
     adapted.reset();
     byId("talk-logs").hidden = true;

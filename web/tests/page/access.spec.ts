@@ -68,6 +68,9 @@ test("in a run, at its end, in a conversation, and with runs side by side", asyn
   await page.getByLabel("Message").fill("Hello!");
   await page.getByLabel("Message").press("Enter");
   await expect(page.locator("#adapter-log .assistant")).toContainText("matey!");
+  await page.getByLabel("Message").fill("And now? (silent)");
+  await page.getByLabel("Message").press("Enter");
+  await expect(page.locator("#base-log .assistant").last()).toContainText("Loading the model: layer 2 of 4");
   await page.getByText("Plan", { exact: true }).click();
   await page.getByText("Continue from a checkpoint").click();
   await page.getByLabel("Zip file").setInputFiles({ name: "a.zip", mimeType: "", buffer: Buffer.from("") });

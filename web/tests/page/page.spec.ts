@@ -302,6 +302,23 @@ test("a new conversation ends the reply, and a reply can be stopped", async ({ p
   expect(asked?.map((messages) => messages.length)).toEqual([1, 1, 3]); // the first reply belongs to no conversation
 });
 
+test("stopping the base's reply leaves the adapter's, and both conversations have the same questions", async ({ page }) => {
+  await open(page);
+  await trainToTheEnd(page);
+  const [input, stop] = [page.getByLabel("Message"), page.getByRole("button", { name: "Stop the reply" })];
+  await input.fill("One? (endless)");
+  await input.press("Enter");
+  await expect(page.locator("#base-log .assistant")).toContainText("The");
+  await stop.click();
+  await expect(page.locator("#adapter-log .assistant")).toContainText("The");
+  await stop.click();
+  await input.fill("Two?");
+  await input.press("Enter");
+  await expect(page.locator("#adapter-log .assistant").last()).toContainText("Aye, matey!");
+  const asked = await page.evaluate(() => (globalThis as { asked?: string[][] }).asked);
+  expect(asked?.map((messages) => messages.length)).toEqual([1, 1, 3, 3]);
+});
+
 test("the report is kept with the adapter", async ({ page }) => {
   await open(page);
   await trainToTheEnd(page);

@@ -242,17 +242,16 @@ impl Job {
         model: &mut Option<Model<'b>>,
     ) -> Answer {
         let request = self.request.take().ok_or_else(|| Problem::new("the request has run already"))?;
+        let progress = |event: &Event| emit(&self.on_event, event);
+        let loading = |layers| progress(&Event::Loading { layers, of: frozen.base.config().layers.len() });
         if let Request::Train { recipe, files, checkpoint } = request {
             let opened = Opened::read(frozen, &parse(&recipe)?, files)?;
-            let progress = |event: &Event| emit(&self.on_event, event);
-            let loading =
-                |layers| progress(&Event::Loading { layers, of: frozen.base.config().layers.len() });
             let model = upload(gpu, frozen, positions.max(opened.prepared.positions), model, loading).await?;
             let stage = Stage { gpu, frozen, model };
             train::train(&stage, &opened, checkpoint, &self.control, &progress).await?;
             return Ok(JsValue::UNDEFINED);
         }
-        let model = upload(gpu, frozen, positions, model, |_| {}).await?;
+        let model = upload(gpu, frozen, positions, model, loading).await?;
         self.run(request, &Stage { gpu, frozen, model }).await
     }
 

@@ -36,7 +36,7 @@ function runOf(checkpoint: FileEntry[]): string | undefined {
 }
 
 async function* chat(what: Parameters<Trainer["chat"]>[0]): AsyncGenerator<string> {
-  const { base, adapter = [], messages, ...sampling } = what;
+  const { base, adapter = [], messages, loading: _, ...sampling } = what;
   const stop = new AbortController();
   try {
     const body = { base: named(base), adapter: await sendFiles(adapter), messages, sampling };
