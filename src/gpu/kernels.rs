@@ -4,7 +4,7 @@ use super::{Gpu, GpuError, KernelSetting};
 
 /// Multiplications that are worth the change to CUDA and back, which takes 320 µs on an H200: kernels on 16×16 matrices take 0.99 ms
 /// for so many, CUDA's 0.42 with the panels that they read.
-const WORTH_CUDA: usize = 130_000_000_000;
+const WORTH_CUDA: u64 = 130_000_000_000;
 
 /// Operands of products and of attention, the slowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Kernels {
     matrix_lanes: u32,
     software_lanes: Option<u32>,
     workgroups_to_fill: usize,
-    cuda: Option<usize>,
+    cuda: Option<u64>,
 }
 
 /// The variant of a product.
@@ -131,7 +131,7 @@ impl Kernels {
     }
 
     /// Multiplications from which on products run in CUDA; `None` where there is none.
-    pub fn cuda(&self) -> Option<usize> {
+    pub fn cuda(&self) -> Option<u64> {
         self.cuda
     }
 

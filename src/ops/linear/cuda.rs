@@ -64,12 +64,13 @@ struct FromWeight {
 /// Bytes of the panels that passes of `tokens` tokens, and chunks of them, need: `widths` are the model's, its widest mixer's and its
 /// feed-forward block's, `rank` is that of the widest adapter. 0 where no product has `least` multiplications.
 pub fn panels_bytes(
-    least: usize,
+    least: u64,
     [tokens, chunk]: [usize; 2],
     [width, mixer, ffn]: [usize; 3],
     rank: usize,
 ) -> u64 {
-    if tokens * width * mixer < least && chunk * 2 * width * ffn < least {
+    let work = |factors: [usize; 3]| factors.iter().map(|factor| *factor as u64).product::<u64>();
+    if work([tokens, width, mixer]) < least && work([2 * chunk, width, ffn]) < least {
         return 0;
     }
     // The gradients of gate and up share a stretch.
@@ -126,7 +127,7 @@ impl<'a> Stretch<'a> {
 
     /// A stretch for the products of `rows` rows with `matrices`, where they fit and have `least` multiplications.
     pub fn of(
-        least: usize,
+        least: u64,
         panels: &'a Panels,
         rows: usize,
         matrices: &[&Weight],
@@ -134,8 +135,8 @@ impl<'a> Stretch<'a> {
     ) -> Option<Stretch<'a>> {
         let fits =
             |w: &&Weight| w.tiles.len() == 1 && product_bytes(rows, w.rows, w.cols, rank) <= panels.0.size();
-        let weights: usize = matrices.iter().map(|w| w.rows * w.cols).sum();
-        (rows * weights >= least && matrices.iter().all(fits)).then(|| Stretch::new(panels))
+        let weights: u64 = matrices.iter().map(|w| w.rows as u64 * w.cols as u64).sum();
+        (rows as u64 * weights >= least && matrices.iter().all(fits)).then(|| Stretch::new(panels))
     }
 
     /// `y = x·Wᵀ + lora.scale·z·Bᵀ`, as [`super::coop16::forward`].
