@@ -16,11 +16,13 @@ export function editor(changed: (text: string) => void) {
   const gutter = byId("editor").querySelector<HTMLElement>(".gutter")!;
   let wrong: number | null = null;
 
+  // In the next frame: reading the position computes the layout of the whole page.
+  const follow = () => requestAnimationFrame(() => (gutter.scrollTop = area.scrollTop));
   const number = () => {
     const lines = area.value.split("\n").length;
     const numbers = Array.from({ length: lines }, (_, i) => el(i + 1 === wrong ? "b" : "span", {}, String(i + 1)));
     gutter.replaceChildren(...numbers);
-    gutter.scrollTop = area.scrollTop;
+    follow();
   };
   const mark = () => {
     const top = PADDING + ((wrong ?? 1) - 1) * LINE;
