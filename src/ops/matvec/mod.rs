@@ -22,7 +22,7 @@ const MAX_MATRICES: usize = 3;
 const MAX_GATED: usize = 2048;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
-/// The same where each takes a whole row.
+/// Threads of a workgroup that each take a whole row.
 const THREADS_ALONE: usize = 32;
 
 /// Twin of `Params` in shaders/matvec/plain.wgsl.
