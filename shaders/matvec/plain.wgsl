@@ -3,6 +3,8 @@
 // If W is kept in slices, neighbouring threads take neighbouring rows, else neighbouring slices. A has few rows, which more threads share;
 // its workgroups come first.
 //
+// With ALONE one thread takes a whole row, of A too: no threads wait for each other, which costs a software renderer more than the product.
+//
 // With GATED every workgroup computes x first, activation(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z together.
 #import weights
 #import common/activation
@@ -31,7 +33,7 @@ struct Params {
 }
 
 override ROWS: u32;     // rows of x that a thread multiplies: 1, 2, 4 or 8
-override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64
+override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64; 1 with ALONE
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; gated: the gate, and its z behind it
@@ -45,9 +47,13 @@ override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64
 @group(0) @binding(1{w}) var<storage, read> weight_{w}: array<vec4<u32>>; // W [N, K]
 #end
 
+#if {ALONE}
+const THREADS: u32 = 32u;
+#else
 const THREADS: u32 = 256u;
 
 var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
+#end
 var<private> acc: array<f32, 8>;
 var<private> one: f32; // instead of acc with one row: software renderers are slow at arrays
 
@@ -135,6 +141,30 @@ fn multiply_a(row: u32, part: u32, parts: u32) {
     }
 }
 
+// Stores the sum of row t of x with row `at` of A, or of the matrices.
+fn store(t: u32, which: u32, at: u32, sum: f32) {
+    if which == 0u {
+        result[t * params.y_stride + params.z_offset + at] = sum;
+        return;
+    }
+    var y = sum * params.scale;
+    if params.softcap != 0.0 {
+        y = params.softcap * tanh(clamp(y / params.softcap, -10.0, 10.0));
+    }
+    result[t * params.y_stride + params.y_offset + at] = y;
+}
+
+#if {ALONE}
+fn finish(which: u32, before: u32, row: u32) {
+    if ROWS == 1u {
+        store(0u, which, before + row, one);
+        return;
+    }
+    for (var t = 0u; t < min(ROWS, params.rows); t++) {
+        store(t, which, before + row, acc[t]);
+    }
+}
+#else
 // Adds to every part whose number is a multiple of 8·apart the seven that follow it at distances of `apart`.
 fn add_eight(lane: u32, height: u32, apart: u32) {
     if lane < THREADS / (8u * apart) {
@@ -149,8 +179,9 @@ fn add_eight(lane: u32, height: u32, apart: u32) {
     }
     workgroupBarrier();
 }
+#end
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let all_rows = vec4<u32>(params.a_rows, params.weight_rows_0, params.weight_rows_1, params.weight_rows_2);
     // The matrix of this workgroup (0 is A), the workgroup's index in it, and the rows of the matrices before it.
@@ -186,6 +217,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         multiply_{w}(row, at.y);
     }
 #end
+#if {ALONE}
+    if row < all_rows[which] {
+        finish(which, before, row);
+    }
+#else
     if ROWS == 1u {
         sums[at.y * height + at.x] = one;
     } else {
@@ -210,14 +246,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         for (var i = 0u; i < parts; i += step) {
             sum += sums[t * THREADS + lane + i * height];
         }
-        if which == 0u {
-            result[t * params.y_stride + params.z_offset + out] = sum;
-            continue;
-        }
-        sum *= params.scale;
-        if params.softcap != 0.0 {
-            sum = params.softcap * tanh(clamp(sum / params.softcap, -10.0, 10.0));
-        }
-        result[t * params.y_stride + params.y_offset + before + out] = sum;
+        store(t, which, before + out, sum);
     }
+#end
 }

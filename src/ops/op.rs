@@ -180,7 +180,7 @@ pub static OPS: [Op; 31] = [
         &[Variant::F32, Variant::Plain, Variant::Coop16],
         &[("software", software), ("coop16", || each("COLUMNS", &[1, 2, 3, 4]))],
     ),
-    op("matvec", Kind::Product, F32, &[("plain", matvecs)]),
+    op("matvec", Kind::Product, &[Variant::F32, Variant::Plain], &[("plain", matvecs)]),
     op("norm_add", Kind::Norm, &[Variant::Packed], &[("coop16", norms_added)]),
     op("output_gate", Kind::Other, F32, &[]),
     op("pack", Kind::Other, &[Variant::Packed], &[]),
@@ -345,8 +345,10 @@ fn cached_heads() -> Vec<Sizes> {
 
 fn matvecs() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
-    [(0, gelu), (1, gelu), (1, silu), (1, oai)]
-        .map(|(gated, activation)| [&[("GATED", gated), ("DEEP", 4)], &activation[..]].concat())
+    [(0, 0, gelu), (0, 1, gelu), (1, 0, gelu), (1, 0, silu), (1, 0, oai)]
+        .map(|(gated, alone, activation)| {
+            [&[("GATED", gated), ("ALONE", alone), ("DEEP", 4)], &activation[..]].concat()
+        })
         .to_vec()
 }
 

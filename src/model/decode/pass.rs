@@ -244,7 +244,8 @@ impl<'a> Decoder<'a> {
         let inputs = w.per_layer.from(layer * width);
         let activation = model.config().per_layer_activation;
         let (gate, up) = self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows);
-        if matvec::takes_gated(rows, width) {
+        // On a software renderer no product has threads that wait for a shared input.
+        if rec.gpu().kernels().software_lanes().is_none() && matvec::takes_gated(rows, width) {
             let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
             let model_width = branch.proj.rows;
             let y = w.branch.reshaped(model_width + group.map_or(0, |g| g.a.rows));

@@ -22,6 +22,8 @@ const MAX_MATRICES: usize = 3;
 const MAX_GATED: usize = 2048;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
+/// Threads of a workgroup that each take a whole row.
+const THREADS_ALONE: usize = 32;
 
 /// Twin of `Params` in shaders/matvec/plain.wgsl.
 #[repr(C)]
@@ -130,9 +132,13 @@ fn product(
         let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
         let sliced = |ty: GgmlType| !ty.is_row_by_row();
         let fill = rec.gpu().kernels().workgroups_to_fill();
-        let parts = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
+        let alone = gated.is_none() && rec.gpu().kernels().software_lanes().is_some();
+        let threads = if alone { THREADS_ALONE } else { THREADS };
+        let shared = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
+        let parts = if alone { 1 } else { shared };
         // On a device that runs many threads at once, each of A's few rows gets as many threads as it has work for.
-        let a_parts = if fill == 0 { parts } else { (cols / 4).next_power_of_two().clamp(8, THREADS) };
+        let many = (cols / 4).next_power_of_two().clamp(8, THREADS);
+        let a_parts = if alone || fill == 0 { parts } else { many };
         let params = Params {
             rows: rows as u32,
             weight_rows_0: tile_rows(0),
@@ -146,7 +152,7 @@ fn product(
             y_offset: y_offset as u32,
             z_offset: down.map_or(0, |d| d.z_offset as u32),
             a_rows: down.map_or(0, |d| d.a.rows as u32),
-            a_height: (THREADS / a_parts) as u32,
+            a_height: (threads / a_parts) as u32,
             scale,
             softcap: softcap.unwrap_or(0.0),
             up_stride4: gated.map_or(0, |g| g.up.stride4()),
@@ -157,6 +163,7 @@ fn product(
         let kernel = Kernel::new("matvec/plain", "forward")
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32)
+            .with_size("ALONE", u32::from(alone))
             .with_size("GATED", u32::from(gated.is_some()))
             .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)))
             .with_sizes(sizes(gated.map_or(Activation::default(), |g| g.activation)));
@@ -167,9 +174,9 @@ fn product(
             bindings.extend([gated.up.rows.bind(4), adapter.map_or(rec.unused(5), |a| a.bind(5))]);
         }
         bindings.extend((10..).zip(tiles).map(|(index, (_, tile))| tile.bind(index)));
-        let groups = |rows: u32| (rows as usize).div_ceil(THREADS / parts);
+        let groups = |rows: u32| (rows as usize).div_ceil(threads / parts);
         let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2];
-        let of_a = (params.a_rows as usize).div_ceil(THREADS / a_parts);
+        let of_a = (params.a_rows as usize).div_ceil(threads / a_parts);
         let groups = of_a + all.map(groups).into_iter().sum::<usize>();
         rec.dispatch(kernel, &params, &bindings, grid(groups));
         y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
