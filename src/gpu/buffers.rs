@@ -64,7 +64,9 @@ impl Gpu {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         if self.has_cuda() {
             let buffer = self.buffer(label, bytes.len() as u64)?;
-            self.queue.write_buffer(&buffer, 0, bytes);
+            let mut whole = bytes.to_vec(); // writes are multiples of 4
+            whole.resize(bytes.len().next_multiple_of(4), 0);
+            self.queue.write_buffer(&buffer, 0, &whole);
             return Ok(buffer);
         }
         self.check_size(label, bytes.len() as u64)?;

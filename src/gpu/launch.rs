@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use super::{Gpu, Submission};
+use super::Gpu;
 
 /// A launch of a CUDA kernel. Its only parameter is a struct: the addresses of the buffers, then the numbers.
 pub struct Launch {
@@ -49,11 +49,5 @@ impl Gpu {
             Ok(timers) => self.profile.keep_timers(launches, timers),
             Err(error) => self.report(error),
         }
-    }
-
-    /// Submits `commands`, after any other thread's submission.
-    pub(super) fn submit_alone(&self, commands: Option<wgpu::CommandBuffer>) -> Submission {
-        let _alone = self.submitting.lock().expect("lock is not poisoned");
-        Submission(self.queue.submit(commands))
     }
 }

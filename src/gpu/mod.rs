@@ -219,7 +219,8 @@ impl Gpu {
         if left == 1 {
             self.destroy();
         }
-        self.submit_alone(commands)
+        let _alone = self.submitting.lock().expect("lock is not poisoned");
+        Submission(self.queue.submit(commands))
     }
 
     /// Bytes allocated on the device now, if the backend counts them.

@@ -1,4 +1,4 @@
-//! How many rows of logits exist at a time.
+//! The rows of logits that exist at a time.
 
 /// Bounds of the bytes of a chunk of logits, unless one row alone is larger: more rows keep more of the device busy, and long
 /// passes have room for them.
