@@ -1,5 +1,6 @@
 //! Recorded commands, and how they are encoded and submitted.
 
+use super::cuda::Timers;
 use super::profile::Timing;
 use super::upload::Submission;
 use super::{Gpu, Launch};
@@ -23,7 +24,6 @@ pub(super) enum Command {
         to: wgpu::Buffer,
         bytes: u64,
     },
-    /// Runs between submissions, not in one.
     Launch(Launch),
 }
 
@@ -37,24 +37,43 @@ impl Command {
 }
 
 /// Encoded commands, which are submitted once.
+#[derive(Default)]
 pub(super) struct Encoded {
-    commands: wgpu::CommandBuffer,
-    timing: Option<Timing>,
+    commands: Vec<wgpu::CommandBuffer>,
+    timings: Vec<Timing>,
+    timers: Vec<Timers>,
 }
 
 impl Gpu {
-    /// Encodes commands for one submission.
+    /// Encodes commands for one submission. Launches have encoders of their own: wgpu does not mix them with its commands.
     pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>) -> Encoded {
         let commands: Vec<&Command> = commands.collect();
+        let mut encoded = Encoded::default();
+        for part in commands.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some()) {
+            let launches: Vec<&Launch> = part.iter().filter_map(|command| command.launch()).collect();
+            if launches.is_empty() {
+                let (commands, timing) = self.encode_dispatches(part);
+                encoded.commands.push(commands);
+                encoded.timings.extend(timing);
+            } else {
+                let (commands, timers) = self.encode_launches(&launches);
+                encoded.commands.push(commands);
+                encoded.timers.extend(timers);
+            }
+        }
+        encoded
+    }
+
+    fn encode_dispatches(&self, commands: &[&Command]) -> (wgpu::CommandBuffer, Option<Timing>) {
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let dispatches = commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
         let mut timing = self.profile.timing(&self.device, dispatches);
-        let mut commands = commands.into_iter().peekable();
+        let mut commands = commands.iter().peekable();
         while let Some(command) = commands.next() {
             match command {
                 Command::Clear { buffer, bytes } => encoder.clear_buffer(buffer, 0, Some(*bytes)),
                 Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes),
-                Command::Launch(_) => unreachable!("launches are run by `run_all`"),
+                Command::Launch(_) => unreachable!("launches have encoders of their own"),
                 Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z], bytes } => {
                     let timestamp_writes = timing.as_mut().map(|t| t.next(name.clone(), *bytes));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
@@ -80,31 +99,13 @@ impl Gpu {
         if let Some(timing) = &timing {
             timing.resolve(&mut encoder);
         }
-        Encoded { commands: encoder.finish(), timing }
-    }
-
-    /// Submits `commands`, with the launches between them.
-    pub(super) fn run_all(&self, commands: &[Command]) -> Submission {
-        let same_side = |a: &Command, b: &Command| a.launch().is_some() == b.launch().is_some();
-        let mut last = None;
-        for part in commands.chunk_by(same_side) {
-            let launches: Vec<&Launch> = part.iter().filter_map(Command::launch).collect();
-            last = if launches.is_empty() {
-                Some(self.run(self.encode(&mut part.iter())))
-            } else {
-                self.launch(&launches);
-                None
-            };
-        }
-        last.unwrap_or_else(|| self.send(None))
+        (encoder.finish(), timing)
     }
 
     /// Submits encoded commands.
     pub(super) fn run(&self, encoded: Encoded) -> Submission {
-        let submission = self.send(Some(encoded.commands));
-        if let Some(timing) = encoded.timing {
-            self.profile.keep(timing);
-        }
+        let submission = self.send(encoded.commands);
+        self.profile.keep(encoded.timings, encoded.timers);
         submission
     }
 }

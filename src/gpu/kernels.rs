@@ -2,9 +2,17 @@
 
 use super::{Gpu, GpuError, KernelSetting};
 
-/// Multiplications that are worth the change to CUDA and back, which takes 320 µs on an H200: kernels on 16×16 matrices take 0.99 ms
-/// for so many, CUDA's 0.42 with the panels that they read.
-const WORTH_CUDA: u64 = 130_000_000_000;
+/// The least size of products that run in CUDA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Least {
+    /// Tokens: to make fragments of a matrix takes as long as to multiply a few hundred tokens by it.
+    pub tokens: usize,
+    /// Blocks of 256 tokens and 128 columns: with fewer, too many of the GPU's multiprocessors have nothing to do.
+    pub blocks: usize,
+}
+
+/// The least size on an H200, which has 132 multiprocessors.
+const WORTH_CUDA: Least = Least { tokens: 512, blocks: 90 };
 
 /// Operands of products and of attention, the slowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +48,7 @@ pub struct Kernels {
     matrix_lanes: u32,
     software_lanes: Option<u32>,
     workgroups_to_fill: usize,
-    cuda: Option<u64>,
+    cuda: Option<Least>,
 }
 
 /// The variant of a product.
@@ -130,8 +138,8 @@ impl Kernels {
         self.workgroups_to_fill
     }
 
-    /// Multiplications from which on products run in CUDA; `None` where there is none.
-    pub fn cuda(&self) -> Option<u64> {
+    /// Products from this size on run in CUDA; `None` where none does.
+    pub fn cuda(&self) -> Option<Least> {
         self.cuda
     }
 
@@ -142,7 +150,7 @@ impl Kernels {
 
     /// These kernels, with all products in CUDA that its kernels can compute, where there are any.
     pub fn all_in_cuda(self) -> Option<Kernels> {
-        self.cuda.map(|_| Kernels { cuda: Some(0), ..self })
+        self.cuda.map(|_| Kernels { cuda: Some(Least { tokens: 0, blocks: 0 }), ..self })
     }
 
     /// These kernels without the variants `software`: what other devices run.

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use super::Gpu;
+use super::cuda::Timers;
 
 /// A launch of a CUDA kernel. Its only parameter is a struct: the addresses of the buffers, then the numbers.
 pub struct Launch {
@@ -16,12 +17,10 @@ pub struct Launch {
     pub buffers: Vec<(wgpu::Buffer, u64)>,
     /// The other members of the parameter.
     pub numbers: Vec<u8>,
-    /// Blocks that have work. At most as many run as the GPU has multiprocessors.
-    pub blocks: u32,
+    /// Blocks along each axis.
+    pub blocks: [u32; 3],
     /// Threads of a block.
     pub threads: u32,
-    /// Bytes of shared memory of a block.
-    pub shared: u32,
     /// Bytes that it reads and writes, for a profile.
     pub bytes: u64,
 }
@@ -32,22 +31,28 @@ impl Gpu {
         self.cuda.is_some()
     }
 
-    /// Starts CUDA and compiles `module`, so that no later launch waits for it. An error is reported as the device's own.
-    pub(super) fn prepare_cuda(&self, module: &'static CStr) {
-        if let Some(Err(error)) = self.cuda.as_ref().map(|cuda| cuda.prepare(module)) {
+    /// Multiprocessors of the GPU; 1 where CUDA's kernels do not run.
+    pub fn multiprocessors(&self) -> usize {
+        self.cuda.as_ref().map_or(1, |cuda| cuda.multiprocessors())
+    }
+
+    /// Compiles a kernel of CUDA, PTX text and an entry point, so that no later launch waits for it. An error is reported as the device's
+    /// own.
+    pub(super) fn prepare_cuda(&self, kernel: (&'static CStr, &'static CStr)) {
+        if let Some(Err(error)) = self.cuda.as_ref().map(|cuda| cuda.prepare(kernel)) {
             self.report(error);
         }
     }
 
-    /// Runs `launches` after everything submitted so far. An error is reported as the device's own.
-    pub(super) fn launch(&self, launches: &[&Launch]) {
+    /// Encodes `launches`. An error is reported as the device's own.
+    pub(super) fn encode_launches(&self, launches: &[&Launch]) -> (wgpu::CommandBuffer, Option<Timers>) {
         let cuda = self.cuda.as_ref().expect("kernels for CUDA were chosen where there is CUDA");
-        let alone = self.submitting.lock().expect("lock is not poisoned");
-        let done = cuda.run(&self.queue, launches, self.profile.is_on());
-        drop(alone);
-        match done {
-            Ok(timers) => self.profile.keep_timers(launches, timers),
-            Err(error) => self.report(error),
-        }
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let timers = cuda.record(&mut encoder, launches, self.profile.is_on());
+        let timers = timers.unwrap_or_else(|error| {
+            self.report(error);
+            None
+        });
+        (encoder.finish(), timers)
     }
 }

@@ -28,7 +28,7 @@ pub use backend::{Backend, KernelSetting};
 pub(crate) use buffers::PARTIAL_SUMS;
 use error::Fault as DeviceFault;
 pub use error::GpuError;
-pub use kernels::{Kernels, Matrices, Products, Tier};
+pub use kernels::{Kernels, Least, Matrices, Products, Tier};
 pub use launch::Launch;
 #[doc(hidden)]
 pub use pipeline::Fault;
@@ -55,14 +55,15 @@ impl std::ops::Deref for Gpu {
 
 /// The device itself, whatever kernels it runs.
 pub struct Shared {
-    /// CUDA beside Vulkan. It is dropped before the device.
+    // These two are dropped before the device.
+    /// The device's side of CUDA's kernels.
     cuda: Option<cuda::Cuda>,
+    profile: profile::Profile,
     device: wgpu::Device,
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
     limits: wgpu::Limits,
     pipelines: pipeline::Cache,
-    profile: profile::Profile,
     errors: Arc<Mutex<Option<DeviceFault>>>,
     /// Scratch for the parts of split products.
     partial_sums: OnceLock<wgpu::Buffer>,
@@ -75,8 +76,6 @@ pub struct Shared {
     failed_self_test: OnceLock<String>,
     /// Whether the variants for software renderers run.
     software: bool,
-    /// Held by whoever submits: a launch of CUDA's kernels is several submissions that belong together.
-    submitting: Mutex<()>,
     /// Submissions until the device is lost on request; it never is at 0.
     left: AtomicU64,
     /// Parameters of the dispatches being recorded.
@@ -137,12 +136,12 @@ impl Gpu {
         let params = recorder::params_buffer(&device);
         let shared = Shared {
             cuda,
+            profile: profile::Profile::default(),
             device,
             queue,
             info,
             limits,
             pipelines: pipeline::Cache::default(),
-            profile: profile::Profile::default(),
             errors,
             partial_sums: OnceLock::new(),
             row_factors: OnceLock::new(),
@@ -151,7 +150,6 @@ impl Gpu {
             matrices,
             failed_self_test: OnceLock::new(),
             software,
-            submitting: Mutex::default(),
             left: AtomicU64::new(0),
             params,
             unused,
@@ -211,7 +209,7 @@ impl Gpu {
     }
 
     /// Submits commands.
-    fn send(&self, commands: Option<wgpu::CommandBuffer>) -> Submission {
+    fn send(&self, commands: impl IntoIterator<Item = wgpu::CommandBuffer>) -> Submission {
         let left = self.left.load(Ordering::Relaxed);
         if left > 0 {
             self.left.store(left - 1, Ordering::Relaxed);
@@ -219,7 +217,6 @@ impl Gpu {
         if left == 1 {
             self.destroy();
         }
-        let _alone = self.submitting.lock().expect("lock is not poisoned");
         Submission(self.queue.submit(commands))
     }
 

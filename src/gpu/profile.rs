@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::cuda::Timer;
-use super::{Gpu, GpuError, Launch};
+use super::cuda::Timers;
+use super::{Gpu, GpuError};
 
 /// The timings that [`Gpu::start_profile`] collects.
 #[derive(Default)]
 pub(super) struct Profile(Mutex<Option<Kept>>);
 
-/// The timings of submissions, and those of CUDA's launches by kernel with the bytes of their buffers.
+/// The timings of dispatches, and those of launches of CUDA's kernels.
 #[derive(Default)]
 struct Kept {
     timings: Vec<Timing>,
-    timers: Vec<(&'static str, u64, Timer)>,
+    timers: Vec<Timers>,
 }
 
-/// The queries of one submission, in one or more sets.
+/// The queries of one encoder, in one or more sets.
 pub(super) struct Timing {
     sets: Vec<(wgpu::QuerySet, wgpu::Buffer)>,
     kernels: Vec<(Arc<str>, u64)>, // name, and bytes of the bound buffers
@@ -51,15 +51,6 @@ impl Profile {
         self.0.lock().expect("lock is not poisoned").is_some()
     }
 
-    /// Keeps the timers of launches until the profile is read.
-    pub fn keep_timers(&self, launches: &[&Launch], timers: Vec<Timer>) {
-        if let Some(kept) = self.0.lock().expect("lock is not poisoned").as_mut() {
-            let timers =
-                launches.iter().zip(timers).map(|(launch, timer)| (launch.name, launch.bytes, timer));
-            kept.timers.extend(timers);
-        }
-    }
-
     /// Queries for `dispatches` dispatches; `None` unless a profile is being taken.
     pub fn timing(&self, device: &wgpu::Device, dispatches: usize) -> Option<Timing> {
         if !self.is_on() || dispatches == 0 {
@@ -83,9 +74,10 @@ impl Profile {
     }
 
     /// Keeps queries until the profile is read.
-    pub fn keep(&self, timing: Timing) {
+    pub fn keep(&self, timings: Vec<Timing>, timers: Vec<Timers>) {
         if let Some(kept) = self.0.lock().expect("lock is not poisoned").as_mut() {
-            kept.timings.push(timing);
+            kept.timings.extend(timings);
+            kept.timers.extend(timers);
         }
     }
 }
@@ -126,8 +118,8 @@ impl Gpu {
         let kept = self.profile.0.lock().expect("lock is not poisoned").take().unwrap_or_default();
         let period = f64::from(self.queue.get_timestamp_period()) * 1e-9;
         let mut times: BTreeMap<String, KernelTime> = BTreeMap::new();
-        for (kernel, bytes, timer) in &kept.timers {
-            times.entry((*kernel).into()).or_default().add(*bytes, timer.seconds());
+        for (kernel, bytes, ticks) in kept.timers.iter().flat_map(Timers::read) {
+            times.entry(kernel.into()).or_default().add(bytes, ticks as f64 * period);
         }
         for timing in kept.timings {
             for ((_, results), kernels) in timing.sets.iter().zip(timing.kernels.chunks(SET)) {

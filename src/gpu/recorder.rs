@@ -26,7 +26,7 @@ enum Mode {
     /// They are kept for [`Recording`]. Their parameters lie in a buffer of their own.
     Keep { params: wgpu::Buffer },
     /// They never run; their kernels are compiled.
-    Compile { kernels: HashSet<Kernel>, modules: HashSet<&'static CStr> },
+    Compile { kernels: HashSet<Kernel>, launched: HashSet<(&'static CStr, &'static CStr)> },
 }
 
 /// Records work in the order in which it will run. A part of it may run before [`Recorder::submit`]: the device starts while the rest is
@@ -56,7 +56,7 @@ impl<'g> Recorder<'g> {
     /// A recording whose kernels never run; copies run if they are submitted. End it with [`Recorder::compile`]: the kernels of later
     /// recordings are compiled then.
     pub fn ahead(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder::with_mode(gpu, Mode::Compile { kernels: HashSet::new(), modules: HashSet::new() })
+        Recorder::with_mode(gpu, Mode::Compile { kernels: HashSet::new(), launched: HashSet::new() })
     }
 
     /// An empty recording for any number of submissions. End it with [`Recorder::keep`]: nothing runs before.
@@ -70,10 +70,10 @@ impl<'g> Recorder<'g> {
 
     /// Compiles what was recorded since [`Recorder::ahead`], in parallel. Returns the number of kernels that were not compiled before.
     pub fn compile(self) -> Result<usize, GpuError> {
-        let Mode::Compile { kernels, modules } = self.mode else {
+        let Mode::Compile { kernels, launched } = self.mode else {
             panic!("only a recording made by Recorder::ahead is compiled");
         };
-        modules.into_iter().for_each(|module| self.gpu.prepare_cuda(module));
+        launched.into_iter().for_each(|kernel| self.gpu.prepare_cuda(kernel));
         let compiled = self.gpu.compile_all(kernels.into_iter().collect());
         self.gpu.check()?;
         Ok(compiled)
@@ -135,15 +135,11 @@ impl<'g> Recorder<'g> {
         });
     }
 
-    /// Runs a kernel of CUDA. Neighbouring launches cost one change to CUDA and one back.
-    ///
-    /// # Panics
-    /// In a recording made by [`Recorder::lasting`].
+    /// Runs a kernel of CUDA.
     pub fn launch(&mut self, launch: Launch) {
         match &mut self.mode {
-            Mode::Compile { modules, .. } => drop(modules.insert(launch.module)),
-            Mode::Submit { .. } => self.commands.push(Command::Launch(launch)),
-            Mode::Keep { .. } => panic!("a recording for many submissions has no launches"),
+            Mode::Compile { launched, .. } => drop(launched.insert((launch.module, launch.entry))),
+            _ => self.commands.push(Command::Launch(launch)),
         }
     }
 
@@ -209,7 +205,7 @@ impl<'g> Recorder<'g> {
         if let Mode::Submit { limit } = &mut self.mode {
             *limit = (2 * *limit).min(PARAMS);
         }
-        self.gpu.run_all(&std::mem::take(&mut self.commands))
+        self.gpu.run(self.gpu.encode(&mut std::mem::take(&mut self.commands).iter()))
     }
 }
 

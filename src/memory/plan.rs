@@ -58,8 +58,8 @@ pub struct Shapes {
     pub masked: usize,
     /// Columns of an operand that is packed for a product; 0 where products read f32.
     pub operand: usize,
-    /// Bytes of the panels of products that run in CUDA.
-    pub panels: u64,
+    /// Bytes of the fragments of products that run in CUDA, where any does.
+    pub fragments: Option<u64>,
 }
 
 /// Bound on what layers keep, as the recipe sets it.
@@ -129,20 +129,15 @@ pub struct Demand<'a> {
 }
 
 impl Plan {
-    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit. CUDA's panels
-    /// are left out before the chunk is made smaller.
+    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit.
     pub fn of(gpu: &Gpu, demand: &Demand, passes: Passes) -> Plan {
         let tokens = passes.capacity.tokens;
-        let with = |chunk: usize, panels: bool| {
-            Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens), panels).plan()
-        };
-        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, true) };
+        let with =
+            |chunk: usize| Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens)).plan();
+        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk) };
         let mut chunk = demand.chunk.min(tokens);
         loop {
-            let mut plan = with(chunk, true);
-            if plan.total() > limit && plan.shapes.panels > 0 {
-                plan = with(chunk, false);
-            }
+            let plan = with(chunk);
             if plan.total() <= limit || chunk / 2 < demand.least_chunk {
                 return plan;
             }
@@ -170,7 +165,7 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(gpu: &'a Gpu, demand: &'a Demand<'a>, passes: Passes, chunk: usize, panels: bool) -> Planner<'a> {
+    fn new(gpu: &'a Gpu, demand: &'a Demand<'a>, passes: Passes, chunk: usize) -> Planner<'a> {
         let config = demand.config;
         let tokens = passes.capacity.tokens;
         let each = demand.z.iter().enumerate();
@@ -195,11 +190,7 @@ impl<'a> Planner<'a> {
                 (true, false) => narrow, // the widest operands are stored as tiles
                 (true, true) => wide,
             },
-            panels: gpu.kernels().cuda().filter(|_| panels).map_or(0, |least| {
-                let widths = [widest.width, mixers, widest.ffn];
-                cuda::panels_bytes(least, [tokens, chunk], widths, demand.u_width)
-                    .min(gpu.max_binding_bytes())
-            }),
+            fragments: cuda::fragment_bytes(gpu, tokens, [widest.width, mixers, widest.ffn], demand.u_width),
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
         let scores = config.layers.iter().map(|l| ScoreScratch::least_bytes(l.heads, tokens, reach(l))).max();
@@ -303,7 +294,7 @@ impl<'a> Planner<'a> {
             false => 0,
         };
         Operands::bytes(tokens, operand, operand, self.shapes.u)
-            + self.shapes.panels
+            + self.shapes.fragments.unwrap_or(0)
             + Operands::bytes(self.head_rows(), config.width, config.vocab, 0)
             + attention
     }

@@ -31,13 +31,16 @@ pub struct Losses<'a> {
 }
 
 impl Head {
-    /// Buffers for chunks of `plan.head_rows` rows.
-    pub fn new(gpu: &Gpu, model: &Model, plan: &Plan) -> Result<Head, GpuError> {
+    /// Buffers for chunks of `plan.head_rows` rows; `scratch` is that of the layers, whose fragments it shares.
+    pub fn new(gpu: &Gpu, model: &Model, plan: &Plan, scratch: &Scratch) -> Result<Head, GpuError> {
         let (rows, width, vocab) = (plan.head_rows, model.config().width, model.config().vocab);
         let act = |label: &str| Ok::<Act, GpuError>(Rows::new(gpu, label, rows, width)?.into());
-        let operands = match plan.shapes.operand {
-            0 => None,
-            _ => Some(Operands::new(gpu, rows, width, vocab, 0)?),
+        let operands = match &scratch.operands {
+            None => None,
+            Some(all) => {
+                let operands = Operands::new(gpu, rows, width, vocab, 0)?;
+                Some(operands.with_fragments(all.fragments.clone()))
+            }
         };
         Ok(Head {
             rows,

@@ -3,7 +3,7 @@
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
 use crate::ops::attention::coop16_backward;
-use crate::ops::linear::cuda::Panels;
+use crate::ops::linear::cuda::Fragments;
 use crate::ops::pack::{Packed, packed_bytes};
 
 /// One pass over some tokens of a micro-batch: where its commands go, and the scratch that its ops share.
@@ -58,12 +58,12 @@ pub struct Operands {
     pub dy: Packed,
     /// `z` or `u` `[T, Σ R]`.
     pub thin: Packed,
-    /// Operands and weights of long products; `None` where none run in CUDA.
-    pub panels: Option<Panels>,
+    /// Weights of long products; `None` where none run in CUDA.
+    pub fragments: Option<Fragments>,
 }
 
 impl Operands {
-    /// Room for `rows` rows of `input` and `gradient` columns, with adapters of `thin` columns in all, without panels.
+    /// Room for `rows` rows of `input` and `gradient` columns, with adapters of `thin` columns in all, without fragments.
     pub fn new(
         gpu: &Gpu,
         rows: usize,
@@ -72,7 +72,7 @@ impl Operands {
         thin: usize,
     ) -> Result<Operands, GpuError> {
         Ok(Operands {
-            panels: None,
+            fragments: None,
             x: Packed::new(gpu, "packed input", rows, input)?,
             dy: Packed::new(gpu, "packed gradient", rows, gradient)?,
             thin: Packed::new(gpu, "packed z", rows, thin)?,
@@ -85,16 +85,15 @@ impl Operands {
         packed_bytes(rows, input) + packed_bytes(rows, gradient) + packed_bytes(rows, thin) + factors
     }
 
-    /// The operands with panels of `bytes`, where these are not 0.
-    pub fn with_panels(self, gpu: &Gpu, bytes: u64) -> Result<Operands, GpuError> {
-        let panels = if bytes == 0 { None } else { Some(Panels::new(gpu, bytes)?) };
-        Ok(Operands { panels, ..self })
+    /// The operands with memory for fragments.
+    pub fn with_fragments(self, fragments: Option<Fragments>) -> Operands {
+        Operands { fragments, ..self }
     }
 
     /// A view of the memory laid out for `rows` rows.
     pub fn for_rows(&self, rows: usize) -> Operands {
         let (x, dy, thin) = (self.x.for_rows(rows), self.dy.for_rows(rows), self.thin.for_rows(rows));
-        Operands { x, dy, thin, panels: self.panels.clone() }
+        Operands { x, dy, thin, fragments: self.fragments.clone() }
     }
 }
 

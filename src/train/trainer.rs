@@ -69,11 +69,12 @@ impl<'a> Trainer<'a> {
             return Err(GpuError::OverLimit { needed: plan.total(), limit });
         }
         let per_row = (capacity.step_loss_tokens.max(1) * 4) as u64;
+        let activations = Activations::new(gpu, &plan)?;
         Ok(Trainer {
             gpu,
             model,
-            activations: Activations::new(gpu, &plan)?,
-            head: Head::new(gpu, model, &plan)?,
+            head: Head::new(gpu, model, &plan, &activations.scratch)?,
+            activations,
             losses: gpu.buffer("losses", per_row)?,
             row_status: gpu.buffer("row status", per_row)?,
             coefficients: gpu.buffer("coefficients", per_row)?,

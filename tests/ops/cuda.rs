@@ -1,12 +1,12 @@
-//! Long products by CUDA's kernels: every format, odd sizes, rows from 2^-40 to 2^40, adapters, sums of several products. And the
-//! panels that they read, which every device can make that computes in f16.
+//! Long products by CUDA's kernel: every format, odd sizes, rows from 2^-40 to 2^40, adapters, matrices in parts, sums of several
+//! products. And the fragments that it reads, which every device can make that computes in f16.
 
 use half::f16;
 use pollster::block_on;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::linear::coop16::LowRank;
-use rullama_train::ops::linear::cuda::{Panels, Stretch, product_bytes};
+use rullama_train::ops::linear::cuda::{self, Fragments, Way, product_bytes};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
@@ -23,11 +23,16 @@ const CASES: [(usize, usize, usize, Option<usize>); 5] = [
     (515, 1, 516, Some(16)),
 ];
 
-fn panels(gpu: &Gpu, t: usize, n: usize, k: usize) -> Result<Panels, libtest_mimic::Failed> {
-    Ok(Panels::new(gpu, 2 * product_bytes(t, n, k, 96))?)
+fn fragments(gpu: &Gpu, n: usize, k: usize) -> Result<Fragments, libtest_mimic::Failed> {
+    Ok(Fragments::new(gpu, product_bytes(n, k, 96))?)
 }
 
-/// `y = x·Wᵀ + s·z·Bᵀ` of two matrices that read the same x.
+/// Room for 128 rows of the matrix only.
+fn in_parts(gpu: &Gpu, n: usize, k: usize) -> Result<Fragments, libtest_mimic::Failed> {
+    Ok(Fragments::new(gpu, product_bytes(128, k, 0) + product_bytes(n.max(k), 96, 0))?)
+}
+
+/// `y = x·Wᵀ + s·z·Bᵀ`, and without the adapter in parts.
 pub fn forward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("linear forward, CUDA", HALF);
     for ty in GgmlType::SUPPORTED {
@@ -52,12 +57,10 @@ pub fn forward(gpu: &Gpu) -> Outcome {
                 expected = sum(&expected, &scaled(0.75, &term));
                 LowRank { z: &packed_z, z_offset: 16, matrix: &held.param, first_row: 0, rank, scale: 0.75 }
             });
-            let panels = panels(gpu, t, n, k)?;
+            let (whole, parts) = (fragments(gpu, n, k)?, in_parts(gpu, n, k)?);
             run(gpu, |rec| {
-                let mut stretch = Stretch::new(&panels);
-                stretch.forward(rec, y.view(), &x, &weight, lora.as_ref(), t);
-                stretch.forward(rec, plain.view(), &x, &weight, None, t);
-                stretch.finish(rec);
+                cuda::forward(rec, &whole, y.view(), &x, &weight, 1.0, lora.as_ref(), t);
+                cuda::forward(rec, &parts, plain.view(), &x, &weight, 1.0, None, t);
             })?;
             for (y, expected) in [(&y, &expected), (&plain, &without)] {
                 check.close(&name, n, &leveled(&y.read(gpu, &name)?, n), &leveled(expected, n))?;
@@ -96,12 +99,10 @@ pub fn backward(gpu: &Gpu) -> Outcome {
                 expected = sum(&expected, &reference::linear::backward(&wide(&u), &own, k));
                 LowRank { z: &packed_u, z_offset: 0, matrix: &held.param, first_row: 16, rank, scale: 1.0 }
             });
-            let panels = panels(gpu, t, n, k)?;
+            let (whole, parts) = (fragments(gpu, n, k)?, in_parts(gpu, n, k)?);
             run(gpu, |rec| {
-                let mut stretch = Stretch::new(&panels);
-                stretch.backward(rec, dx.view(), &dy, &weight, lora.as_ref(), t, accumulate);
-                stretch.backward(rec, dx.view(), &dy, &weight, None, t, true);
-                stretch.finish(rec);
+                cuda::backward(rec, &whole, dx.view(), &dy, &weight, 1.0, lora.as_ref(), t, accumulate);
+                cuda::backward(rec, &parts, dx.view(), &dy, &weight, 1.0, None, t, true);
             })?;
             check.close(&name, k, &leveled(&dx.read(gpu, &name)?, k), &leveled(&expected, k))?;
         }
@@ -109,66 +110,40 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// Operands of one scratch, one after the other, in one stretch: each product has the rows and factors of its own.
-pub fn one_scratch(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("linear backward of two operands, CUDA", HALF);
-    let (t, n, k) = (257, 96, 160);
-    let (weight, w) = random_weight(gpu, GgmlType::F32, n, k, false);
-    let (first, second) = (rows(1, t, n, true), rows(2, t, n, false));
-    let expected = [&first, &second].map(|dy| reference::linear::backward(&wide(dy), &w, k));
-    let blocks = [&first, &second].map(|dy| Block::input(gpu, (4, 8), n, dy));
-    let results = [(); 2].map(|()| Block::output(gpu, (8, 4), k, t));
-    let (scratch, panels) = (Packed::new(gpu, "test", t, n)?, panels(gpu, t, n, k)?);
-    run(gpu, |rec| {
-        let mut stretch = Stretch::new(&panels);
-        for (dy, dx) in blocks.iter().zip(&results) {
-            scratch.pack(rec, dy.view(), n, t);
-            stretch.backward(rec, dx.view(), &scratch, &weight, None, t, false);
-        }
-        stretch.finish(rec);
-    })?;
-    check.close("first", k, &leveled(&results[0].read(gpu, "first")?, k), &leveled(&expected[0], k))?;
-    check.close("second", k, &results[1].read(gpu, "second")?, &expected[1])?;
-    check.done()
-}
-
-/// Panels hold the operands' values in f16, swizzled, and zeros behind them.
+/// Fragments hold the matrix in f16, in the order of the first operand of `wgmma.m64n256k16`, and zeros behind it.
 pub fn operands(gpu: &Gpu) -> Outcome {
     for ty in GgmlType::SUPPORTED {
-        for (t, width, n, _) in CASES {
+        for (_, width, n, _) in CASES {
             let k = widths(ty)[width];
             let (weight, w) = random_weight(gpu, ty, n, k, false);
-            let x: Vec<f32> = values(1, t * k);
-            let packed = packed(gpu, &Block::input(gpu, (4, 8), k, &x), k, t)?;
-            let y = Block::output(gpu, (8, 4), n, t);
-            let panels = panels(gpu, t, n, k)?;
-            let mut stretch = Stretch::new(&panels);
-            run(gpu, |rec| stretch.forward(rec, y.view(), &packed, &weight, None, t))?;
-            let found: Vec<u16> = block_on(gpu.read(panels.buffer(), panels.buffer().size() as usize / 2))?;
-            let found: Vec<f64> = found.into_iter().map(|bits| f16::from_bits(bits).to_f64()).collect();
-            let factor = |row: &[f32]| {
-                let largest = row.iter().fold(0f32, |most, x| most.max(x.abs()));
-                2f64.powi(-(f64::from(largest).log2().floor() as i32 + 1))
-            };
-            let scaled: Vec<f64> = x
-                .chunks(k)
-                .flat_map(|row| row.iter().map(|x| f64::from(*x) * factor(row)).collect::<Vec<_>>())
-                .collect();
-            let padded = t.next_multiple_of(16);
-            equal(&format!("x of {ty:?}"), &found, [t, k, padded], &scaled)?;
-            let behind = (k.div_ceil(64) * padded + 256) * 64;
-            equal(&format!("{ty:?}"), &found[behind..], [n, k, n.next_multiple_of(128)], &w)?;
+            let fragments = fragments(gpu, n, k)?;
+            run(gpu, |rec| cuda::prepare(rec, &fragments, Way::Forward, &weight, 0.5))?;
+            expect(gpu, &format!("W of {ty:?}"), &fragments, [n, k], |row, col| 0.5 * w[row * k + col])?;
+            run(gpu, |rec| cuda::prepare(rec, &fragments, Way::Backward, &weight, 2.0))?;
+            expect(gpu, &format!("Wᵀ of {ty:?}"), &fragments, [k, n], |row, col| 2.0 * w[col * k + row])?;
         }
     }
     Ok(())
 }
 
-/// Compares panels of `[height, width]` in `rows` rows with values.
-fn equal(name: &str, panels: &[f64], [height, width, rows]: [usize; 3], expected: &[f64]) -> Outcome {
-    for (row, col) in (0..height).flat_map(|row| (0..width.next_multiple_of(64)).map(move |col| (row, col))) {
-        let chunk = (col % 64 / 8) ^ (row % 8);
-        let found = panels[(col / 64 * rows + row) * 64 + chunk * 8 + col % 8];
-        let value = if col < width { expected[row * width + col] } else { 0.0 };
+/// Compares the fragments of a matrix `[rows, summed]` with values.
+fn expect(
+    gpu: &Gpu,
+    name: &str,
+    fragments: &Fragments,
+    [rows, summed]: [usize; 2],
+    value: impl Fn(usize, usize) -> f64,
+) -> Outcome {
+    let found: Vec<u16> = block_on(gpu.read(fragments.buffer(), fragments.buffer().size() as usize / 2))?;
+    let steps = summed.div_ceil(16);
+    for (row, col) in
+        (0..rows.next_multiple_of(128)).flat_map(|row| (0..16 * steps).map(move |col| (row, col)))
+    {
+        let thread = row % 64 / 16 * 32 + row % 8 * 4 + col % 8 / 2;
+        let register = row % 16 / 8 + col % 16 / 8 * 2;
+        let at = ((row / 64 * steps + col / 16) * 128 + thread) * 8 + register * 2 + col % 2;
+        let found = f16::from_bits(found[at]).to_f64();
+        let value = if row < rows && col < summed { value(row, col) } else { 0.0 };
         if (found - value).abs() > value.abs() / 1024.0 + 1e-7 {
             return Err(format!("{name}: row {row}, column {col} is {found}, expected {value}").into());
         }

@@ -1,29 +1,24 @@
-//! Memory that Vulkan allocates and CUDA maps. Buffers are cut from slabs, since both know whole allocations only.
+//! Buffers that have an address. They are cut from slabs: a driver makes only so many allocations.
 
 use std::collections::HashMap;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use ash::vk;
 use wgpu::hal::api::Vulkan as Hal;
 
 use super::Shared;
-use super::driver::{Driver, Mapping};
 
 /// Bytes of a slab of small buffers. A buffer of half as many has a slab of its own.
 const SLAB: u64 = 64 << 20;
 
-const HANDLE: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
-
 /// The slabs of a device.
 pub struct Memory {
     device: ash::Device,
-    exports: ash::khr::external_memory_fd::Device,
     types: vk::PhysicalDeviceMemoryProperties,
     /// The slab that small buffers are cut from, and the bytes used.
     current: Mutex<Option<(Arc<Slab>, u64)>>,
-    /// The places of all buffers that live.
+    /// The slab and the address of every buffer that lives.
     places: Shared<HashMap<vk::Buffer, (Arc<Slab>, u64)>>,
     allocated: Arc<AtomicU64>,
 }
@@ -31,18 +26,15 @@ pub struct Memory {
 /// One allocation. The last buffer in it frees it.
 struct Slab {
     device: ash::Device,
-    exports: ash::khr::external_memory_fd::Device,
     memory: vk::DeviceMemory,
     bytes: u64,
     allocated: Arc<AtomicU64>,
-    mapping: OnceLock<Result<Mapping, String>>,
 }
 
 impl Memory {
     pub fn new(instance: &ash::Instance, adapter: vk::PhysicalDevice, device: &ash::Device) -> Memory {
         Memory {
             device: device.clone(),
-            exports: ash::khr::external_memory_fd::Device::new(instance, device),
             // SAFETY: the adapter is the device's.
             types: unsafe { instance.get_physical_device_memory_properties(adapter) },
             current: Mutex::default(),
@@ -60,29 +52,31 @@ impl Memory {
         device: &wgpu::Device,
         descriptor: &wgpu::BufferDescriptor,
     ) -> Result<wgpu::Buffer, vk::Result> {
-        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(HANDLE);
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
-            | vk::BufferUsageFlags::TRANSFER_DST;
-        let info =
-            vk::BufferCreateInfo::default().size(descriptor.size).usage(usage).push_next(&mut external);
+            | vk::BufferUsageFlags::TRANSFER_DST
+            | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        let info = vk::BufferCreateInfo::default().size(descriptor.size).usage(usage);
         // SAFETY: the device lives, and the callback below destroys the buffer.
         let raw = unsafe { self.device.create_buffer(&info, None) }?;
         // SAFETY: the buffer was just made.
         let needs = unsafe { self.device.get_buffer_memory_requirements(raw) };
         let placed = self.place(&needs).and_then(|(slab, at)| {
             // SAFETY: the part of the slab belongs to this buffer alone.
-            unsafe { self.device.bind_buffer_memory(raw, slab.memory, at) }.map(|()| (slab, at))
+            unsafe { self.device.bind_buffer_memory(raw, slab.memory, at) }.map(|()| slab)
         });
-        let (slab, at) = match placed {
-            Ok(place) => place,
+        let slab = match placed {
+            Ok(slab) => slab,
             Err(error) => {
                 // SAFETY: nobody else knows it.
                 unsafe { self.device.destroy_buffer(raw, None) };
                 return Err(error);
             }
         };
-        self.places.lock().expect("lock is not poisoned").insert(raw, (slab, at));
+        let info = vk::BufferDeviceAddressInfo::default().buffer(raw);
+        // SAFETY: the buffer has memory, and the usage for it.
+        let address = unsafe { self.device.get_buffer_device_address(&info) };
+        self.places.lock().expect("lock is not poisoned").insert(raw, (slab, address));
         let (vulkan, places) = (self.device.clone(), self.places.clone());
         let drop = Box::new(move || {
             // SAFETY: wgpu drops the buffer after its last use, while its device lives.
@@ -122,46 +116,36 @@ impl Memory {
         };
         let ty = (0..self.types.memory_type_count as usize).find(local);
         let ty = ty.ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)?;
-        let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(HANDLE);
+        let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(bytes)
             .memory_type_index(ty as u32)
-            .push_next(&mut export);
+            .push_next(&mut flags);
         // SAFETY: the slab frees it.
         let memory = unsafe { self.device.allocate_memory(&info, None) }?;
         self.allocated.fetch_add(bytes, Ordering::Relaxed);
-        let (device, exports, allocated) =
-            (self.device.clone(), self.exports.clone(), self.allocated.clone());
-        Ok(Arc::new(Slab { device, exports, memory, bytes, allocated, mapping: OnceLock::new() }))
+        let (device, allocated) = (self.device.clone(), self.allocated.clone());
+        Ok(Arc::new(Slab { device, memory, bytes, allocated }))
     }
 
-    /// The address by which CUDA knows `buffer`.
-    pub fn address(&self, driver: &Arc<Driver>, buffer: &wgpu::Buffer) -> Result<u64, String> {
-        // SAFETY: the handle is only compared.
-        let raw = unsafe { buffer.as_hal::<Hal>().map(|hal| hal.raw_handle()) };
+    /// The addresses of parts of buffers, which begin at the bytes that stand beside them.
+    pub fn addresses(&self, parts: &[(wgpu::Buffer, u64)]) -> Result<Vec<u64>, String> {
         let places = self.places.lock().expect("lock is not poisoned");
-        let place = raw.and_then(|raw| places.get(&raw).cloned());
-        let (slab, at) = place.ok_or("CUDA: a buffer lies in memory that it cannot map")?;
-        Ok(slab.address(driver)? + at)
-    }
-}
-
-impl Slab {
-    fn address(&self, driver: &Arc<Driver>) -> Result<u64, String> {
-        let mapping = self.mapping.get_or_init(|| Mapping::new(driver.clone(), self.export()?, self.bytes));
-        mapping.as_ref().map(Mapping::address).map_err(String::clone)
-    }
-
-    fn export(&self) -> Result<RawFd, String> {
-        let info = vk::MemoryGetFdInfoKHR::default().memory(self.memory).handle_type(HANDLE);
-        // SAFETY: the memory was allocated for this.
-        unsafe { self.exports.get_memory_fd(&info) }.map_err(|e| format!("CUDA: no handle of memory: {e}"))
+        let address = |(buffer, at): &(wgpu::Buffer, u64)| {
+            // SAFETY: the handle is only compared.
+            let raw = unsafe { buffer.as_hal::<Hal>().map(|hal| hal.raw_handle()) };
+            raw.and_then(|raw| places.get(&raw)).map(|(_, address)| address + at)
+        };
+        parts
+            .iter()
+            .map(address)
+            .collect::<Option<_>>()
+            .ok_or("a buffer of CUDA's kernels has no address".into())
     }
 }
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        self.mapping.take();
         // SAFETY: its last buffer is gone.
         unsafe { self.device.free_memory(self.memory, None) };
         self.allocated.fetch_sub(self.bytes, Ordering::Relaxed);

@@ -1,80 +1,92 @@
-//! CUDA beside Vulkan, on NVIDIA's GPUs of compute capability 9.0: Vulkan does not reach the matrix instructions of these.
+//! CUDA's kernels in Vulkan's own queue, on NVIDIA's GPUs of compute capability 9.0: no shading language reaches the matrix instructions
+//! of these.
 //!
-//! Both work on the same memory: [`memory`] allocates it with Vulkan, and CUDA maps it at its first use. A semaphore that both know
-//! keeps their order. Each change from one to the other costs the GPU some 160 µs, so only long products are worth it.
+//! The driver compiles PTX text and launches it among the other commands (VK_NVX_binary_import). A kernel gets addresses in place of
+//! bindings, so that [`memory`] makes buffers that have one. A block may use 48 KiB of shared memory: a launch with more never ends.
 
-mod driver;
 mod memory;
+mod timers;
 
-use std::ffi::CStr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::sync::{Arc, Mutex};
 
+use ash::nvx::binary_import;
 use ash::vk;
 use wgpu::hal::api::Vulkan as Hal;
 
-pub(super) use driver::Timer;
-use driver::{Driver, Ordinal};
 use memory::Memory;
+pub(super) use timers::Timers;
 
 use super::error::OUT_OF_MEMORY;
 use super::{GpuError, Launch};
 
-/// The CUDA side of a device.
+/// NVIDIA's number as a vendor.
+const NVIDIA: u32 = 0x10de;
+
+/// The first byte of the device numbers of NVIDIA's GPUs of compute capability 9.0: H100, H200, GH200.
+const HOPPER: u32 = 0x23;
+
+/// A device's side of CUDA's kernels: the compiled kernels, and memory that they can address.
 pub(super) struct Cuda {
-    ordinal: Ordinal,
     vulkan: ash::Device,
+    binaries: binary_import::Device,
     memory: Memory,
-    semaphore: vk::Semaphore,
-    semaphores: ash::khr::external_semaphore_fd::Device,
-    /// The value that the last of either side signals.
-    value: Mutex<u64>,
-    /// Started by the first launch.
-    driver: OnceLock<Result<Arc<Driver>, String>>,
+    multiprocessors: usize,
+    kernels: Mutex<HashMap<Entry, Result<Kernel, String>>>,
+}
+
+/// PTX text, and the name of a kernel in it.
+type Entry = (&'static CStr, &'static CStr);
+
+/// A compiled kernel.
+#[derive(Clone, Copy)]
+struct Kernel {
+    module: vk::CuModuleNVX,
+    function: vk::CuFunctionNVX,
 }
 
 impl Cuda {
-    /// Opens `adapter` with CUDA beside it; `None` where there is none, or no kernels for this GPU.
+    /// Opens `adapter` for CUDA's kernels too; `None` where it has none, or there are none for this GPU.
     pub fn open(
         adapter: &wgpu::Adapter,
         descriptor: &wgpu::DeviceDescriptor,
     ) -> Option<(wgpu::Device, wgpu::Queue, Cuda)> {
         // SAFETY: the adapter's own objects are only read.
         let hal = unsafe { adapter.as_hal::<Hal>() }?;
-        let ordinal = driver::find(uuid(&hal)?)?;
-        let extension = ash::khr::external_semaphore_fd::NAME;
-        if !hal.physical_device_capabilities().supports_extension(extension) {
+        let info = adapter.get_info();
+        let extension = binary_import::NAME;
+        let has_kernels = info.vendor == NVIDIA && info.device >> 8 == HOPPER;
+        if !has_kernels || !hal.physical_device_capabilities().supports_extension(extension) {
             return None;
         }
-        let callback: Box<wgpu::hal::vulkan::CreateDeviceCallback> =
-            Box::new(|args| args.extensions.push(extension));
+        let mut addresses =
+            vk::PhysicalDeviceBufferDeviceAddressFeatures::default().buffer_device_address(true);
+        let callback: Box<wgpu::hal::vulkan::CreateDeviceCallback> = Box::new(|args| {
+            args.extensions.push(extension);
+            *args.create_info = args.create_info.push_next(&mut addresses);
+        });
         let (features, limits) = (descriptor.required_features, &descriptor.required_limits);
-        // SAFETY: the device supports the extension.
+        // SAFETY: the device supports the extension, and its GPU the feature.
         let open =
             unsafe { hal.open_with_callback(features, limits, &descriptor.memory_hints, Some(callback)) };
         // SAFETY: the device was opened with the features and limits of the descriptor.
         let (device, queue) = unsafe { adapter.create_device_from_hal(open.ok()?, descriptor) }.ok()?;
-        let cuda = Cuda::new(ordinal, &device)?;
+        // SAFETY: the device's own objects are only read.
+        let hal = unsafe { device.as_hal::<Hal>() }?;
+        let (vulkan, instance) = (hal.raw_device().clone(), hal.shared_instance().raw_instance());
+        let cuda = Cuda {
+            binaries: binary_import::Device::new(instance, &vulkan),
+            memory: Memory::new(instance, hal.raw_physical_device(), &vulkan),
+            multiprocessors: multiprocessors(instance, hal.raw_physical_device()),
+            kernels: Mutex::default(),
+            vulkan,
+        };
+        drop(hal);
         Some((device, queue, cuda))
     }
 
-    fn new(ordinal: Ordinal, device: &wgpu::Device) -> Option<Cuda> {
-        // SAFETY: the device's own objects are only read.
-        let hal = unsafe { device.as_hal::<Hal>() }?;
-        let vulkan = hal.raw_device().clone();
-        let instance = hal.shared_instance().raw_instance();
-        let memory = Memory::new(instance, hal.raw_physical_device(), &vulkan);
-        let mut exported = vk::ExportSemaphoreCreateInfo::default()
-            .handle_types(vk::ExternalSemaphoreHandleTypeFlags::OPAQUE_FD);
-        let mut timeline = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
-        let info = vk::SemaphoreCreateInfo::default().push_next(&mut exported).push_next(&mut timeline);
-        // SAFETY: the device has the extension, and `Cuda` destroys the semaphore.
-        let semaphore = unsafe { vulkan.create_semaphore(&info, None) }.ok()?;
-        let semaphores = ash::khr::external_semaphore_fd::Device::new(instance, &vulkan);
-        let (value, driver) = (Mutex::new(0), OnceLock::new());
-        Some(Cuda { ordinal, vulkan, memory, semaphore, semaphores, value, driver })
-    }
-
-    /// A buffer in memory that CUDA maps too. Its content is undefined.
+    /// A buffer with an address. Its content is undefined.
     pub fn buffer(
         &self,
         device: &wgpu::Device,
@@ -93,98 +105,136 @@ impl Cuda {
         self.memory.allocated()
     }
 
-    /// Starts CUDA, and compiles `module`.
-    pub fn prepare(&self, module: &'static CStr) -> Result<(), String> {
-        self.driver()?.module(module).map(drop)
+    /// Multiprocessors of the GPU.
+    pub fn multiprocessors(&self) -> usize {
+        self.multiprocessors
     }
 
-    fn driver(&self) -> Result<&Arc<Driver>, String> {
-        self.driver
-            .get_or_init(|| Driver::start(self.ordinal, self.semaphore_fd()?).map(Arc::new))
-            .as_ref()
-            .map_err(String::clone)
+    /// Compiles a kernel, unless it is compiled already.
+    pub fn prepare(&self, (module, entry): Entry) -> Result<(), String> {
+        self.kernel((module, entry)).map(drop)
     }
 
-    fn semaphore_fd(&self) -> Result<i32, String> {
-        let info = vk::SemaphoreGetFdInfoKHR::default()
-            .semaphore(self.semaphore)
-            .handle_type(vk::ExternalSemaphoreHandleTypeFlags::OPAQUE_FD);
-        // SAFETY: the semaphore was made for this.
-        unsafe { self.semaphores.get_semaphore_fd(&info) }.map_err(|e| format!("CUDA: no semaphore: {e}"))
+    fn kernel(&self, entry: Entry) -> Result<Kernel, String> {
+        let mut kernels = self.kernels.lock().expect("lock is not poisoned");
+        kernels.entry(entry).or_insert_with(|| self.compile(entry)).clone()
     }
 
-    /// Runs `launches` after everything that `queue` was given, and before everything that it will be given. Returns a timer of each
-    /// launch where they are `timed`.
-    ///
-    /// The caller lets nobody else submit meanwhile.
-    pub fn run(&self, queue: &wgpu::Queue, launches: &[&Launch], timed: bool) -> Result<Vec<Timer>, String> {
-        let driver = self.driver()?;
-        driver.enter()?;
-        let mut value = self.value.lock().expect("lock is not poisoned");
-        let (before, after) = (*value + 1, *value + 2);
-        *value = after;
-        // SAFETY: semaphores are staged for the next submission, which follows at once.
-        let hal = unsafe { queue.as_hal::<Hal>() }.ok_or("CUDA: the device is not Vulkan's")?;
-        hal.add_signal_semaphore(self.semaphore, Some(before));
-        drop(hal);
-        queue.submit(None);
-        let done = self.launch(driver, launches, before, timed).and_then(|timers| {
-            driver.signal(after)?;
-            Ok(timers)
-        });
-        if done.is_err() {
-            // Nobody else would end the wait.
-            let info = vk::SemaphoreSignalInfo::default().semaphore(self.semaphore).value(after);
-            // SAFETY: the value is above every earlier one.
-            let _ = unsafe { self.vulkan.signal_semaphore(&info) };
+    fn compile(&self, (text, name): Entry) -> Result<Kernel, String> {
+        let device = self.vulkan.handle();
+        let (data_size, p_data) = (text.count_bytes() + 1, text.as_ptr().cast());
+        let info = vk::CuModuleCreateInfoNVX { data_size, p_data, ..Default::default() };
+        let failed = |error: vk::Result| format!("the driver does not compile {name:?} for CUDA: {error}");
+        let mut kernel = Kernel { module: Default::default(), function: Default::default() };
+        // SAFETY: the text ends with NUL, and both outlive the calls.
+        unsafe {
+            let created = self.binaries.fp().create_cu_module_nvx;
+            created(device, &info, std::ptr::null(), &mut kernel.module).result().map_err(failed)?;
+            let info = vk::CuFunctionCreateInfoNVX::default().module(kernel.module).name(name);
+            let created = self.binaries.fp().create_cu_function_nvx;
+            created(device, &info, std::ptr::null(), &mut kernel.function).result().map_err(failed)?;
         }
-        // SAFETY: as above; the wait belongs to the next submission, whosever it is.
-        let hal = unsafe { queue.as_hal::<Hal>() }.ok_or("CUDA: the device is not Vulkan's")?;
-        hal.add_wait_semaphore(self.semaphore, Some(after), vk::PipelineStageFlags::ALL_COMMANDS);
-        done
+        Ok(kernel)
     }
 
-    fn launch(
+    /// Records `launches`, each behind everything before it, in an encoder that has no other commands. Their buffers are used by commands
+    /// of wgpu's in the same submission or a later one, which keep them alive. Takes the time of each launch where they are `timed`.
+    pub fn record(
         &self,
-        driver: &Arc<Driver>,
+        encoder: &mut wgpu::CommandEncoder,
         launches: &[&Launch],
-        before: u64,
         timed: bool,
-    ) -> Result<Vec<Timer>, String> {
-        driver.wait(before)?;
-        let mut timers = Vec::new();
-        for launch in launches {
-            let address = |(buffer, at): &(wgpu::Buffer, u64)| Ok(self.memory.address(driver, buffer)? + at);
-            let addresses: Vec<u64> = launch.buffers.iter().map(address).collect::<Result<_, String>>()?;
-            let parameters = [bytemuck::cast_slice(&addresses), &launch.numbers].concat();
-            timers.extend(driver.launch(launch, parameters, timed)?);
+    ) -> Result<Option<Timers>, String> {
+        let kernels = launches.iter().map(|launch| self.kernel((launch.module, launch.entry)));
+        let kernels: Vec<Kernel> = kernels.collect::<Result<_, String>>()?;
+        let addresses = |launch: &&Launch| self.memory.addresses(&launch.buffers);
+        let addresses: Vec<Vec<u64>> = launches.iter().map(addresses).collect::<Result<_, String>>()?;
+        let timers = timed.then(|| Timers::new(&self.vulkan, launches)).transpose()?;
+        // SAFETY: the encoder is not used meanwhile, and its command buffer is recorded to as wgpu does.
+        unsafe {
+            encoder.as_hal_mut::<Hal, _, _>(|encoder| {
+                let commands = encoder.ok_or("the device is not Vulkan's")?.raw_handle();
+                timers.iter().for_each(|timers| timers.reset(commands));
+                self.wait_for_all(commands);
+                for (i, launch) in launches.iter().enumerate() {
+                    timers.iter().for_each(|timers| timers.write(commands, 2 * i));
+                    self.launch(commands, launch, kernels[i], &addresses[i]);
+                    timers.iter().for_each(|timers| timers.write(commands, 2 * i + 1));
+                    self.wait_for_all(commands);
+                }
+                Ok(())
+            })
         }
-        Ok(timers)
+        .map(|()| timers)
+    }
+
+    /// Later commands see everything that earlier ones wrote.
+    unsafe fn wait_for_all(&self, commands: vk::CommandBuffer) {
+        let all = vk::PipelineStageFlags::ALL_COMMANDS;
+        let barrier = vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::MEMORY_WRITE)
+            .dst_access_mask(vk::AccessFlags::MEMORY_READ | vk::AccessFlags::MEMORY_WRITE);
+        // SAFETY: the caller records to the command buffer.
+        unsafe {
+            self.vulkan.cmd_pipeline_barrier(
+                commands,
+                all,
+                all,
+                vk::DependencyFlags::empty(),
+                &[barrier],
+                &[],
+                &[],
+            );
+        }
+    }
+
+    /// Records one launch, whose only parameter is a struct: `addresses`, then the launch's numbers.
+    unsafe fn launch(&self, commands: vk::CommandBuffer, launch: &Launch, kernel: Kernel, addresses: &[u64]) {
+        // As in cuLaunchKernel: pairs of a kind and a pointer, and 0 at the end.
+        const POINTER: *const c_void = std::ptr::without_provenance(1);
+        const SIZE: *const c_void = std::ptr::without_provenance(2);
+        let parameter = [bytemuck::cast_slice(addresses), &launch.numbers].concat();
+        let bytes = parameter.len();
+        let bytes: *const usize = &bytes;
+        let extras = [POINTER, parameter.as_ptr().cast(), SIZE, bytes.cast(), std::ptr::null()];
+        let [grid_dim_x, grid_dim_y, grid_dim_z] = launch.blocks;
+        let info = vk::CuLaunchInfoNVX {
+            function: kernel.function,
+            grid_dim_x,
+            grid_dim_y,
+            grid_dim_z,
+            block_dim_x: launch.threads,
+            block_dim_y: 1,
+            block_dim_z: 1,
+            extra_count: 1,
+            p_extras: extras.as_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the driver copies the parameter, which is as long as the kernel's.
+        unsafe { (self.binaries.fp().cmd_cu_launch_kernel_nvx)(commands, &info) };
     }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        if let Some(Ok(driver)) = self.driver.take() {
-            driver.finish();
-        }
-        // SAFETY: no submission is left that uses it: wgpu waits for its work when the device is dropped, which still lives here.
+        // SAFETY: the device lives, and is done with the kernels.
         unsafe {
             let _ = self.vulkan.device_wait_idle();
-            self.vulkan.destroy_semaphore(self.semaphore, None);
+            let device = self.vulkan.handle();
+            for kernel in self.kernels.lock().expect("lock is not poisoned").values().flatten() {
+                (self.binaries.fp().destroy_cu_function_nvx)(device, kernel.function, std::ptr::null());
+                (self.binaries.fp().destroy_cu_module_nvx)(device, kernel.module, std::ptr::null());
+            }
         }
     }
 }
 
-/// The number by which Vulkan and CUDA know the same GPU.
-fn uuid(hal: &wgpu::hal::vulkan::Adapter) -> Option<[u8; 16]> {
-    const NVIDIA: u32 = 0x10de;
-    let instance = hal.shared_instance().raw_instance();
-    let mut id = vk::PhysicalDeviceIDProperties::default();
-    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut id);
-    // SAFETY: Vulkan 1.1 has this call, and wgpu's adapters of it have that version.
-    unsafe { instance.get_physical_device_properties2(hal.raw_physical_device(), &mut properties) };
-    (properties.properties.vendor_id == NVIDIA).then_some(id.device_uuid)
+fn multiprocessors(instance: &ash::Instance, adapter: vk::PhysicalDevice) -> usize {
+    let mut counts = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut counts);
+    // SAFETY: Vulkan 1.1 has this call, and NVIDIA's driver knows this struct.
+    unsafe { instance.get_physical_device_properties2(adapter, &mut properties) };
+    counts.shader_sm_count.max(1) as usize
 }
 
 /// State of the memory that its buffers share.

@@ -1,14 +1,14 @@
-//! Platforms without CUDA.
+//! Platforms without CUDA's kernels.
 
 use std::ffi::CStr;
 
 use super::{GpuError, Launch};
 
-/// The CUDA side of a device: there is none.
+/// A device's side of CUDA's kernels: there is none.
 pub(super) enum Cuda {}
 
-/// The time of one launch: there is none.
-pub(super) enum Timer {}
+/// Times of launches: there are none.
+pub(super) enum Timers {}
 
 impl Cuda {
     pub fn open(
@@ -30,22 +30,26 @@ impl Cuda {
         match *self {}
     }
 
-    pub fn prepare(&self, _module: &'static CStr) -> Result<(), String> {
+    pub fn multiprocessors(&self) -> usize {
         match *self {}
     }
 
-    pub fn run(
+    pub fn prepare(&self, _kernel: (&'static CStr, &'static CStr)) -> Result<(), String> {
+        match *self {}
+    }
+
+    pub fn record(
         &self,
-        _queue: &wgpu::Queue,
+        _encoder: &mut wgpu::CommandEncoder,
         _launches: &[&Launch],
         _timed: bool,
-    ) -> Result<Vec<Timer>, String> {
+    ) -> Result<Option<Timers>, String> {
         match *self {}
     }
 }
 
-impl Timer {
-    pub fn seconds(&self) -> f64 {
+impl Timers {
+    pub fn read(&self) -> Vec<(&'static str, u64, u64)> {
         match *self {}
     }
 }

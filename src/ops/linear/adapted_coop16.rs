@@ -1,10 +1,7 @@
 //! [`super::forward`] and [`super::backward`] on 16×16 matrices: operands that are stored in f32 are packed first.
 
-use super::coop16::{self, LowRank};
-use super::cuda::Stretch;
-use super::{Projection, adapter_input, finish, masked_backward, operand};
-use crate::gpu::Recorder;
-use crate::ops::Weight;
+use super::coop16::LowRank;
+use super::{Projection, adapter_input, finish, masked_backward, matrices, operand};
 use crate::ops::act::Act;
 use crate::ops::lora::Lora;
 use crate::ops::lora::coop16 as lora_coop16;
@@ -39,7 +36,6 @@ pub fn forward(
     if let Some(lora) = lora.filter(|lora| lora.mask.is_some()) {
         scratch.thin.pack_alike(p.rec, z.rows().all(), lora.group.a.value.rows, rows, &x);
     }
-    let mut stretch = stretch(p.rec, scratch, &outputs, lora, rows);
     for (module, weight, y) in &outputs {
         let term = lora.and_then(|lora| {
             let member = lora.group.member(*module)?;
@@ -52,27 +48,9 @@ pub fn forward(
                 scale: lora.scale,
             })
         });
-        let y = y.staging();
-        match &mut stretch {
-            Some(stretch) => stretch.forward(p.rec, y.all(), &x, weight, term.as_ref(), rows),
-            None => coop16::forward(p.rec, y.all(), &x, weight, 1.0, term.as_ref(), rows),
-        }
+        matrices::forward(p.rec, scratch, y.staging().all(), &x, weight, 1.0, term.as_ref(), rows);
     }
-    stretch.iter_mut().for_each(|stretch| stretch.finish(p.rec));
     outputs.iter().for_each(|(_, weight, y)| finish(p, weight, y));
-}
-
-/// The stretch of CUDA's kernels that multiplies by `matrices`, where they are worth one.
-fn stretch<'a>(
-    rec: &Recorder,
-    scratch: &'a Operands,
-    matrices: &[&Projection],
-    lora: Option<Lora>,
-    rows: usize,
-) -> Option<Stretch<'a>> {
-    let weights: Vec<&Weight> = matrices.iter().map(|(_, weight, _)| *weight).collect();
-    let (least, panels) = (rec.gpu().kernels().cuda()?, scratch.panels.as_ref()?);
-    Stretch::of(least, panels, rows, &weights, lora.map_or(0, |lora| lora.rank))
 }
 
 /// See [`super::backward`].
@@ -93,8 +71,6 @@ pub fn backward(
     // The gradient of A needs u of every member.
     let last =
         gradients.iter().rposition(|(module, ..)| lora.is_some_and(|l| l.group.member(*module).is_some()));
-    let matrices: Vec<&Projection> = gradients.iter().collect();
-    let mut stretch = dx.and_then(|_| stretch(p.rec, scratch, &matrices, lora, rows));
     for (i, (module, weight, dy)) in gradients.iter().enumerate() {
         let member = lora.and_then(|lora| Some((lora, lora.group.member(*module)?)));
         if member.is_none() && dx.is_none() {
@@ -120,12 +96,8 @@ pub fn backward(
             scale: 1.0,
         });
         let (dx, accumulate) = (dx.rows().all(), accumulate || i > 0);
-        match &mut stretch {
-            Some(stretch) => stretch.backward(p.rec, dx, dy, weight, term.as_ref(), rows, accumulate),
-            None => coop16::backward(p.rec, dx, dy, weight, 1.0, term.as_ref(), rows, accumulate),
-        }
+        matrices::backward(p.rec, scratch, dx, dy, weight, 1.0, term.as_ref(), rows, accumulate);
     }
-    stretch.iter_mut().for_each(|stretch| stretch.finish(p.rec));
     if let (Some(lora), Some((dx, _))) = (lora, dx) {
         masked_backward(p, dx.rows(), lora);
     }

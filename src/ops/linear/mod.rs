@@ -11,6 +11,7 @@ pub mod cuda;
 pub mod experts;
 pub mod grouped;
 pub mod grouped_coop16;
+mod matrices;
 pub mod tiled;
 
 use crate::base::Module;
@@ -72,7 +73,7 @@ pub fn frozen(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) {
     match p.operands() {
         Some(scratch) => {
             let x = operand(p.rec, &scratch.x, x, weight.cols, p.tokens);
-            coop16::forward(p.rec, y.rows().all(), x, weight, scale, None, p.tokens);
+            matrices::forward(p.rec, &scratch, y.rows().all(), x, weight, scale, None, p.tokens);
         }
         None => tiled::forward(p.rec, y.rows().all(), x.rows().all(), weight, scale, None, p.tokens),
     }
@@ -83,7 +84,7 @@ pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
     match p.operands() {
         Some(scratch) => {
             let dy = operand(p.rec, &scratch.dy, dy, weight.rows, p.tokens);
-            coop16::backward(p.rec, dx.rows().all(), dy, weight, 1.0, None, p.tokens, false);
+            matrices::backward(p.rec, &scratch, dx.rows().all(), dy, weight, 1.0, None, p.tokens, false);
         }
         None => tiled::backward(p.rec, dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false),
     }

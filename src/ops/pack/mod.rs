@@ -64,9 +64,14 @@ impl Packed {
         self.tiles
     }
 
-    /// The buffer of the matrices, and the byte of the first.
-    pub(in crate::ops) fn place(&self) -> (wgpu::Buffer, u64) {
-        (self.buffer.clone(), self.start)
+    /// The buffer of the matrices, and the byte of the first from column `first`, a multiple of 16, on.
+    pub(in crate::ops) fn place(&self, first: usize) -> (wgpu::Buffer, u64) {
+        (self.buffer.clone(), self.start + (first / 16) as u64 * u64::from(self.tiles) * MATRIX)
+    }
+
+    /// The buffer of the factors, and the byte of the first.
+    pub(in crate::ops) fn factors_place(&self) -> (wgpu::Buffer, u64) {
+        (self.factors.clone(), 4 * self.factor_offset as u64)
     }
 
     /// A view of the memory as rows of f32.

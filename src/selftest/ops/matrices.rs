@@ -11,7 +11,7 @@ use crate::ops::cross_entropy::{Chunk, coop16 as cross_entropy};
 use crate::ops::gated::coop16 as gated;
 use crate::ops::heads::{coop16 as heads, coop16_backward as heads_backward};
 use crate::ops::linear::coop16::{self as linear, LowRank};
-use crate::ops::linear::cuda::{Panels, Stretch, product_bytes};
+use crate::ops::linear::cuda::{self, Fragments, product_bytes};
 use crate::ops::lora::coop16 as lora;
 use crate::ops::lora::coop16_gradients::{Gradient, gradients};
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
@@ -207,8 +207,8 @@ fn products(b: &mut Bench, types: &[GgmlType]) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Long products in CUDA, forward twice with one operand, backward added to what is there.
-pub fn cuda(b: &mut Bench) -> Result<(), GpuError> {
+/// Long products in CUDA: forward with and without an adapter, backward added to what is there.
+pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
     let (ty, tokens, n) = (GgmlType::Q4_K, 300, 71);
     let k = columns(ty);
     let (weight, w) = b.weight(ty, n, k)?;
@@ -221,15 +221,13 @@ pub fn cuda(b: &mut Bench) -> Result<(), GpuError> {
     let (x, dy, z) = (packed(b, &x, k)?, packed(b, &dy, n)?, b.input_view(RANK, &z)?);
     let (thin, up) = (room(b, tokens, RANK)?, b.param(RANK, &up)?);
     let (first, second, dx) = (b.output_view(n, tokens)?, b.output_view(n, tokens)?, b.in_out(k, &before)?);
-    let panels = Panels::new(b.gpu, 3 * product_bytes(tokens, n, k, RANK))?;
+    let fragments = Fragments::new(b.gpu, product_bytes(n, k, RANK))?;
     b.run(|rec| {
         thin.pack_alike(rec, z.view(), RANK, tokens, &x);
         let term = LowRank { z: &thin, z_offset: 0, matrix: &up, first_row: 0, rank: RANK, scale: 0.75 };
-        let mut stretch = Stretch::new(&panels);
-        stretch.forward(rec, first.view(), &x, &weight, Some(&term), tokens);
-        stretch.forward(rec, second.view(), &x, &weight, None, tokens);
-        stretch.backward(rec, dx.view(), &dy, &weight, None, tokens, true);
-        stretch.finish(rec);
+        cuda::forward(rec, &fragments, first.view(), &x, &weight, 1.0, Some(&term), tokens);
+        cuda::forward(rec, &fragments, second.view(), &x, &weight, 1.0, None, tokens);
+        cuda::backward(rec, &fragments, dx.view(), &dy, &weight, 1.0, None, tokens, true);
     })?;
     b.expect("x·Wᵀ + z·Bᵀ", &first, with, F16);
     b.expect("x·Wᵀ", &second, without, F16);

@@ -64,7 +64,7 @@ pub const CHECKS: [Check; 43] = [
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
     check("linear", "products in every format", Needs::Tiles, matrices::every_format),
-    check("linear", "long products in CUDA", Needs::Cuda, matrices::cuda),
+    check("linear", "long products in CUDA", Needs::Cuda, matrices::in_cuda),
     check("linear", "products of experts", Needs::Any, experts::products),
     check("lora", "gradients", Needs::Rows, products::adapter),
     check("lora", "products and gradients", Needs::Tiles, matrices::adapter),

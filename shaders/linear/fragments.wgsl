@@ -1,0 +1,80 @@
+// W or Wᵀ as fragments for shaders/linear/cuda.cu, in f16: [N/64, K/16, 128, 8], what each of 128 threads holds of 64 rows and 16 steps
+// (the first operand of wgmma.m64n256k16). Zeros stand for rows and columns behind the last.
+#import weight
+
+// Twin of `Params` in src/ops/linear/cuda.rs.
+struct Params {
+    weight_rows: u32,   // N
+    weight_cols: u32,   // K
+    first: u32,         // first row of the part of W
+    steps: u32,         // sixteenths of the sum
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;              // W [N, K]
+@group(0) @binding(2) var<storage, read_write> fragments: array<vec4<u32>>;
+
+const PITCH: u32 = 9u;  // vec4s of a row in workgroup memory: one more than its 64 halves spreads the banks
+
+var<workgroup> part: array<vec4<u32>, 576>;     // 64 rows and 64 columns of W in f16
+
+fn half4(values: vec4<f32>) -> vec2<u32> {
+    return vec2<u32>(pack2x16float(values.xy), pack2x16float(values.zw));
+}
+
+// Reads 64 rows and 64 columns: a thread takes one slice of a row.
+fn load_part(row0: u32, col0: u32, lane: u32) {
+    let row = row0 + lane % 64u;
+    let slice = col0 / 32u + lane / 64u;
+    let at = lane % 64u * PITCH + lane / 64u * 4u;
+    if row >= params.weight_rows || slice * 32u >= params.weight_cols {
+#for c in 0..4
+        part[at + {c}u] = vec4<u32>();
+#end
+    } else {
+        let values = load_slice(row, slice);
+        let factors = slice_factors(values);
+#for (c, first, second) in (0, 0, 1) (1, 2, 3) (2, 4, 5) (3, 6, 7)
+        let a{c} = half4(params.scale * slice4(values, factors, {first}u));
+        let b{c} = half4(params.scale * slice4(values, factors, {second}u));
+        part[at + {c}u] = vec4<u32>(a{c}, b{c});
+#end
+    }
+    workgroupBarrier();
+}
+
+// Two neighbouring halves of a row.
+fn across(row: u32, col: u32) -> u32 {
+    return part[row * PITCH + col / 8u][col / 2u % 4u];
+}
+
+// The halves of one column in two neighbouring rows.
+fn down(row: u32, col: u32) -> u32 {
+    let bits = col % 2u * 16u;
+    return (across(row, col) >> bits & 0xffffu) | (across(row + 1u, col) >> bits << 16u);
+}
+
+// Rows of W become rows of fragments. A workgroup takes 64 of them, and four times 16 steps.
+@compute @workgroup_size(128)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    load_part(params.first + group.x * 64u, group.y * 64u, lane);
+    let row = lane / 32u * 16u + lane % 32u / 4u;
+    for (var s = 0u; s < min(4u, params.steps - group.y * 4u); s++) {
+        let col = s * 16u + lane % 4u * 2u;
+        fragments[(group.x * params.steps + group.y * 4u + s) * 128u + lane] =
+            vec4<u32>(across(row, col), across(row + 8u, col), across(row, col + 8u), across(row + 8u, col + 8u));
+    }
+}
+
+// Columns of W become rows of fragments.
+@compute @workgroup_size(128)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    load_part(params.first + group.y * 64u, group.x * 64u, lane);
+    let col = lane / 32u * 16u + lane % 32u / 4u;
+    for (var s = 0u; s < min(4u, params.steps - group.y * 4u); s++) {
+        let row = s * 16u + lane % 4u * 2u;
+        fragments[(group.x * params.steps + group.y * 4u + s) * 128u + lane] =
+            vec4<u32>(down(row, col), down(row, col + 8u), down(row + 8u, col), down(row + 8u, col + 8u));
+    }
+}

@@ -1,0 +1,47 @@
+//! Products of tiles on 16×16 matrices: by a kernel of CUDA, where they are long enough, or by the device's own.
+
+use super::coop16::{self, LowRank};
+use super::cuda;
+use crate::gpu::Recorder;
+use crate::ops::pack::Packed;
+use crate::ops::pass::Operands;
+use crate::ops::{View, Weight};
+
+/// See [`coop16::forward`].
+pub fn forward(
+    rec: &mut Recorder,
+    scratch: &Operands,
+    y: View,
+    x: &Packed,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+) {
+    match &scratch.fragments {
+        Some(fragments) if cuda::is_worth(rec, rows, w.rows) => {
+            cuda::forward(rec, fragments, y, x, w, scale, lora, rows);
+        }
+        _ => coop16::forward(rec, y, x, w, scale, lora, rows),
+    }
+}
+
+/// See [`coop16::backward`].
+pub fn backward(
+    rec: &mut Recorder,
+    scratch: &Operands,
+    dx: View,
+    dy: &Packed,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+    accumulate: bool,
+) {
+    match &scratch.fragments {
+        Some(fragments) if cuda::is_worth(rec, rows, w.cols) => {
+            cuda::backward(rec, fragments, dx, dy, w, scale, lora, rows, accumulate);
+        }
+        _ => coop16::backward(rec, dx, dy, w, scale, lora, rows, accumulate),
+    }
+}
