@@ -24,6 +24,8 @@ struct Arguments {
     uint32_t tiles;         // matrices from one column of x's to the next
     uint32_t z_tiles;
     uint32_t accumulate;    // 1: add to y
+    uint32_t part_steps;    // sixteenths in one part of the sum
+    uint32_t parts;         // results of y's shape, one behind the other
 };
 
 constexpr int COLUMNS = 128, TOKENS = 256, STAGES = 5;
@@ -86,13 +88,16 @@ __device__ __forceinline__ void multiply(float (&d)[128], const uint4& w, uint64
         : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "l"(x), "r"(add));
 }
 
-// The place of a block's tile: its first column and its first token. Tiles run over the tokens of a group, then over the columns.
-struct Tile { uint32_t column, token; };
+// The place of a block's tile: its first column and token, and its part of the sum. Tiles run over the tokens of a group, then over the
+// columns.
+struct Tile { uint32_t column, token, part, first, end; };
 __device__ __forceinline__ Tile tile_of(const Arguments& a, uint32_t index) {
     uint32_t across = (a.columns + COLUMNS - 1) / COLUMNS, down = (a.rows + TOKENS - 1) / TOKENS;
+    uint32_t part = index / (across * down), begin = part * a.part_steps;
+    index %= across * down;
     uint32_t first = index / (across * TOKEN_TILES) * TOKEN_TILES, rest = index % (across * TOKEN_TILES);
     uint32_t group = min(down - first, (uint32_t)TOKEN_TILES);
-    return Tile{rest / group * COLUMNS, (first + rest % group) * TOKENS};
+    return Tile{rest / group * COLUMNS, (first + rest % group) * TOKENS, part, begin, min(begin + a.part_steps, a.steps + a.low_steps)};
 }
 
 // Copies every stage of every tile of this block: a thread takes a half of a row of every fourth matrix. Zeros stand for matrices behind the last.
@@ -102,7 +107,7 @@ __device__ __forceinline__ void feed(const Arguments& a, uint32_t base, uint32_t
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         Tile tile = tile_of(a, index);
         uint32_t end = (a.rows + 15) & ~15u, there = end > tile.token + row ? end - tile.token - row : 0;
-        for (uint32_t i = 0; i < a.steps + a.low_steps; i++) {
+        for (uint32_t i = tile.first; i < tile.end; i++) {
             bool low = i >= a.steps;
             size_t column = low ? (size_t)(i - a.steps) * a.z_tiles : (size_t)i * a.tiles;
             const char* from = (low ? a.z : a.x) + (column * 16 + tile.token) * 32 + own * 16;
@@ -128,11 +133,12 @@ __device__ __forceinline__ void exchange(float& first, float& second, uint32_t b
 }
 
 // Stores the sums of a warpgroup: `column` is its first. Lanes exchange them, so that each stores four neighbouring columns of a token.
-__device__ __forceinline__ void leave(const Arguments& a, const float (&d)[128], uint32_t factors, uint32_t column, uint32_t token) {
+__device__ __forceinline__ void leave(const Arguments& a, const float (&d)[128], uint32_t factors, const Tile& tile, uint32_t column) {
     uint32_t own = threadIdx.x % 128, g = own % 32 / 4, t = own % 4;
     uint32_t row = t * 2 + (g & 1);
     column += own / 32 * 16 + (g >> 1 & 1) * 8 + g / 4 * 4;
-    float* y = a.y + (size_t)(token + row) * a.stride + column;
+    uint32_t token = tile.token;
+    float* y = a.y + ((size_t)tile.part * a.rows + token + row) * a.stride + column;
 #pragma unroll
     for (int j = 0; j < TOKENS; j += 8) {
         float v[4] = {d[j / 2], d[j / 2 + 1], d[j / 2 + 2], d[j / 2 + 3]}, f;
@@ -153,13 +159,13 @@ __device__ __forceinline__ void leave(const Arguments& a, const float (&d)[128],
 // The loads and products of one tile.
 struct Sum {
     const char *w, *low;    // this thread's part of the first fragments
-    uint32_t steps, total, base;
+    uint32_t steps, first, end, base;
     uint32_t stage = 0, phase = 0, before = STAGES;
 
     __device__ __forceinline__ void load(uint4 (&w4)[AHEAD], uint32_t i) const {
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
-            uint32_t step = min(i + u, total - 1);
+            uint32_t step = min(i + u, end - 1);
             w4[u] = fragment(step < steps ? w + (size_t)step * FRAGMENT : low + (size_t)(step - steps) * FRAGMENT);
         }
     }
@@ -168,11 +174,11 @@ struct Sum {
     __device__ __forceinline__ void products(float (&d)[128], const uint4 (&w4)[AHEAD], uint4 (&next)[AHEAD], uint32_t i) {
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
-            if (i + u >= total) break;
+            if (i + u >= end) break;
             wait(base + BARRIERS + stage * 16, phase);
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-            multiply(d, w4[u], operand(base + stage * STAGE), i + u > 0);
+            multiply(d, w4[u], operand(base + stage * STAGE), i + u > first);
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
             release();
@@ -193,18 +199,19 @@ __device__ __forceinline__ void work(const Arguments& a, uint32_t base, uint32_t
     float d[128];
     uint4 w4[2][AHEAD];
     Sum sum;
-    sum.steps = a.steps, sum.total = a.steps + a.low_steps, sum.base = base;
+    sum.steps = a.steps, sum.base = base;
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         Tile tile = tile_of(a, index);
         size_t block = tile.column / 64 + group;
         sum.w = a.w + block * a.steps * FRAGMENT + own * 16, sum.low = a.low + block * a.low_steps * FRAGMENT + own * 16;
-        sum.load(w4[0], 0);
+        sum.first = tile.first, sum.end = tile.end;
+        sum.load(w4[0], sum.first);
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");  // everyone has left
         for (uint32_t i = own; i < TOKENS; i += 128) {
             float f = tile.token + i < a.rows ? a.factors[tile.token + i] : 0.f;
             asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors + i * 4), "f"(f) : "memory");
         }
-        for (uint32_t i = 0; i < sum.total; i += 2 * AHEAD) {
+        for (uint32_t i = sum.first; i < sum.end; i += 2 * AHEAD) {
             sum.products(d, w4[0], w4[1], i);
             sum.products(d, w4[1], w4[0], i + AHEAD);
         }
@@ -214,14 +221,14 @@ __device__ __forceinline__ void work(const Arguments& a, uint32_t base, uint32_t
         sum.release();
         sum.before = STAGES;
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");  // the factors are there
-        leave(a, d, factors, tile.column + group * 64, tile.token);
+        leave(a, d, factors, tile, tile.column + group * 64);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1) product(const __grid_constant__ Arguments a) {
     __shared__ __align__(1024) char memory[BARRIERS + STAGES * 16];
     uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
-    uint32_t tiles = (a.columns + COLUMNS - 1) / COLUMNS * ((a.rows + TOKENS - 1) / TOKENS);
+    uint32_t tiles = (a.columns + COLUMNS - 1) / COLUMNS * ((a.rows + TOKENS - 1) / TOKENS) * a.parts;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
             barrier_init(base + BARRIERS + stage * 16, 128);

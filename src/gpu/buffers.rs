@@ -21,12 +21,18 @@ impl Gpu {
     /// Scratch of split products, created when the first product is split.
     pub(crate) fn partial_sums(&self) -> &wgpu::Buffer {
         self.partial_sums.get_or_init(|| {
-            self.device.create_buffer(&wgpu::BufferDescriptor {
+            let descriptor = wgpu::BufferDescriptor {
                 label: Some("partial sums"),
                 size: PARTIAL_SUMS,
-                usage: wgpu::BufferUsages::STORAGE,
+                usage: USAGE,
                 mapped_at_creation: false,
-            })
+            };
+            let with_address = self.cuda.as_ref().map(|cuda| cuda.buffer(&self.device, &descriptor));
+            match with_address {
+                Some(Ok(buffer)) => buffer,
+                // An error is reported as the device's own.
+                _ => self.device.create_buffer(&descriptor),
+            }
         })
     }
 

@@ -9,10 +9,12 @@ pub struct Least {
     pub tokens: usize,
     /// Blocks of 256 tokens and 128 columns: with fewer, too many of the GPU's multiprocessors have nothing to do.
     pub blocks: usize,
+    /// Multiplications: a launch has a command buffer of its own, which costs the GPU some 40 µs.
+    pub multiplications: u64,
 }
 
-/// The least size on an H200, which has 132 multiprocessors.
-const WORTH_CUDA: Least = Least { tokens: 512, blocks: 90 };
+/// The least size on an H200, which has 132 multiprocessors. For as many multiplications, the kernels on 16×16 matrices take 50 µs more.
+const WORTH_CUDA: Least = Least { tokens: 512, blocks: 90, multiplications: 15_000_000_000 };
 
 /// Operands of products and of attention, the slowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,7 +152,7 @@ impl Kernels {
 
     /// These kernels, with all products in CUDA that its kernels can compute, where there are any.
     pub fn all_in_cuda(self) -> Option<Kernels> {
-        self.cuda.map(|_| Kernels { cuda: Some(Least { tokens: 0, blocks: 0 }), ..self })
+        self.cuda.map(|_| Kernels { cuda: Some(Least { tokens: 0, blocks: 0, multiplications: 0 }), ..self })
     }
 
     /// These kernels without the variants `software`: what other devices run.

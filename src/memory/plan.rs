@@ -60,6 +60,8 @@ pub struct Shapes {
     pub operand: usize,
     /// Bytes of the fragments of products that run in CUDA, where any does.
     pub fragments: Option<u64>,
+    /// Whether the output projection is one of these products.
+    pub long_head: bool,
 }
 
 /// Bound on what layers keep, as the recipe sets it.
@@ -182,6 +184,8 @@ impl<'a> Planner<'a> {
         let mixers = widest.queries.max(2 * widest.output_gates).max(widest.of_delta(DeltaNet::channels));
         let narrow = widest.width.max(mixers).max(widest.per_layer);
         let wide = narrow.max(of_chunk(widest.ffn));
+        let widths = [widest.width, mixers, widest.ffn];
+        let head = if logits::is_long(gpu, config, passes) { config.vocab } else { 0 };
         let shapes = Shapes {
             u: demand.u_width,
             masked: if passes.masked { wide } else { 0 },
@@ -190,7 +194,8 @@ impl<'a> Planner<'a> {
                 (true, false) => narrow, // the widest operands are stored as tiles
                 (true, true) => wide,
             },
-            fragments: cuda::fragment_bytes(gpu, tokens, [widest.width, mixers, widest.ffn], demand.u_width),
+            fragments: cuda::fragment_bytes(gpu, tokens, widths, demand.u_width, head),
+            long_head: head > 0,
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
         let scores = config.layers.iter().map(|l| ScoreScratch::least_bytes(l.heads, tokens, reach(l))).max();
@@ -301,7 +306,8 @@ impl<'a> Planner<'a> {
 
     /// Rows of logits that exist at a time.
     fn head_rows(&self) -> usize {
-        logits::rows(self.demand.config.vocab, self.passes.capacity.loss_tokens, self.storages.tiles)
+        let loss_tokens = self.passes.capacity.loss_tokens;
+        logits::rows(self.demand.config.vocab, loss_tokens, self.storages.tiles, self.shapes.long_head)
     }
 
     fn rows(&self, span: Span) -> usize {

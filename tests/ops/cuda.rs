@@ -110,6 +110,36 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
+/// Long sums with few results: they are cut into parts.
+pub fn split(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("linear with split sums, CUDA", HALF);
+    let (t, n, k, rank) = (300, 132, 2560, 32);
+    let (weight, w) = random_weight(gpu, GgmlType::Q4_K, n, k, false);
+    let (x, z, b) = (rows(1, t, k, true), rows(2, t, rank, true), values(3, n * rank));
+    let term = reference::linear::forward(&wide(&z), &wide(&b), rank);
+    let expected = sum(&reference::linear::forward(&wide(&x), &w, k), &term);
+    let x = packed(gpu, &Block::input(gpu, (4, 8), k, &x), k, t)?;
+    let (z_rows, held) = (Block::input(gpu, (4, 8), rank, &z), Held::new(gpu, rank, &b));
+    let (packed_z, y) = (Packed::new(gpu, "test", t, rank)?, Block::output(gpu, (8, 4), n, t));
+    let fragments = fragments(gpu, n, k)?;
+    run(gpu, |rec| {
+        packed_z.pack_alike(rec, z_rows.view(), rank, t, &x);
+        let lora = LowRank { z: &packed_z, z_offset: 0, matrix: &held.param, first_row: 0, rank, scale: 1.0 };
+        cuda::forward(rec, &fragments, y.view(), &x, &weight, 1.0, Some(&lora), t);
+    })?;
+    check.close("forward", n, &leveled(&y.read(gpu, "forward")?, n), &leveled(&expected, n))?;
+
+    let (dy, weight_back) = (rows(4, t, k, true), random_weight(gpu, GgmlType::Q4_K, k, 256, false));
+    let expected = reference::linear::backward(&wide(&dy), &weight_back.1, 256);
+    let before = rows(5, t, 256, true);
+    let expected = sum(&expected, &wide(&before));
+    let dy = packed(gpu, &Block::input(gpu, (4, 8), k, &dy), k, t)?;
+    let (dx, fragments) = (Block::in_out(gpu, (8, 4), 256, &before), self::fragments(gpu, k, 256)?);
+    run(gpu, |rec| cuda::backward(rec, &fragments, dx.view(), &dy, &weight_back.0, 1.0, None, t, true))?;
+    check.close("backward", 256, &leveled(&dx.read(gpu, "backward")?, 256), &leveled(&expected, 256))?;
+    check.done()
+}
+
 /// Fragments hold the matrix in f16, in the order of the first operand of `wgmma.m64n256k16`, and zeros behind it.
 pub fn operands(gpu: &Gpu) -> Outcome {
     for ty in GgmlType::SUPPORTED {

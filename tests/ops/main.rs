@@ -57,7 +57,7 @@ const CUDA: &[Variant] = &[Variant::Cuda];
 const PACKED: &[Variant] = &[Variant::Packed];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 
-const CASES: [Case; 81] = [
+const CASES: [Case; 82] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -99,6 +99,7 @@ const CASES: [Case; 81] = [
     case("linear", "forward", COOP16, coop::forward),
     case("linear", "forward", CUDA, cuda::forward),
     case("linear", "backward", CUDA, cuda::backward),
+    case("linear", "split sums", CUDA, cuda::split),
     case("linear", "fragments of weights", PACKED, cuda::operands),
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
     case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),

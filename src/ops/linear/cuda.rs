@@ -5,10 +5,13 @@
 
 use std::ffi::CStr;
 
+use bytemuck::Zeroable;
+
 use super::coop16::LowRank;
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Launch, Recorder};
 use crate::ops::op;
 use crate::ops::pack::Packed;
+use crate::ops::partial_sums::{self, Target};
 use crate::ops::{View, Weight};
 
 /// Columns that a block computes at a time.
@@ -34,6 +37,8 @@ struct Numbers {
     tiles: u32,
     z_tiles: u32,
     accumulate: u32,
+    part_steps: u32,
+    parts: u32,
 }
 
 /// Twin of `Params` in shaders/linear/fragments.wgsl.
@@ -47,10 +52,23 @@ struct Params {
     scale: f32,
 }
 
-/// Whether a product of `rows` tokens with `columns` results each is worth the fragments of its matrix.
-pub fn is_worth(rec: &Recorder, rows: usize, columns: usize) -> bool {
-    let least = rec.gpu().kernels().cuda();
-    least.is_some_and(|least| rows >= least.tokens && blocks(rows, columns) >= least.blocks)
+/// Fewest steps of a part of a sum, in fragments: with fewer, to add up the parts costs more than the split saves.
+const LEAST_STEPS: usize = 48;
+
+/// Whether a product of `rows` tokens with `columns` results each, sums of `summed` terms, is worth the fragments of its matrix.
+pub fn is_worth(rec: &Recorder, [rows, columns, summed]: [usize; 3]) -> bool {
+    let work = rows as u64 * columns as u64 * summed as u64;
+    let busy = blocks(rows, columns) * parts_of(rec, [rows, columns, summed]);
+    rec.gpu()
+        .kernels()
+        .cuda()
+        .is_some_and(|least| rows >= least.tokens && work >= least.multiplications && busy >= least.blocks)
+}
+
+/// The parts of a product's sums that keep the GPU busy.
+fn parts_of(rec: &Recorder, [rows, columns, summed]: [usize; 3]) -> usize {
+    let wanted = rec.gpu().multiprocessors() / blocks(rows, columns).max(1);
+    wanted.min(summed / STEPS / LEAST_STEPS).max(1)
 }
 
 /// Blocks of a product of `rows` tokens.
@@ -59,11 +77,22 @@ fn blocks(rows: usize, columns: usize) -> usize {
 }
 
 /// Bytes of fragments for passes of at most `tokens` tokens: of the largest matrix of a model of `width`, of its widest mixer and
-/// feed-forward block, or of the part of it that is made at a time, and of an adapter of rank `rank`. `None` where no product runs in
-/// CUDA.
-pub fn fragment_bytes(gpu: &Gpu, tokens: usize, [width, mixer, ffn]: [usize; 3], rank: usize) -> Option<u64> {
+/// feed-forward block, or of the part of it that is made at a time, and of an adapter of rank `rank`; and of all of `head` rows of the
+/// output projection. `None` where no product runs in CUDA.
+pub fn fragment_bytes(
+    gpu: &Gpu,
+    tokens: usize,
+    [width, mixer, ffn]: [usize; 3],
+    rank: usize,
+    head: usize,
+) -> Option<u64> {
     let is_worth = gpu.kernels().cuda().is_some_and(|least| tokens >= least.tokens);
-    is_worth.then(|| product_bytes(mixer.max(ffn), width, rank))
+    is_worth.then(|| product_bytes(mixer.max(ffn), width, rank).max(head_bytes(head, width)))
+}
+
+/// Bytes of the fragments of an output projection.
+pub fn head_bytes(vocab: usize, width: usize) -> u64 {
+    bytes(vocab, width).max(bytes(width, vocab))
 }
 
 /// Bytes of the fragments of a matrix `[weight_rows, weight_cols]`, or of a part of it, and of those of its adapter of rank `rank`.
@@ -247,36 +276,56 @@ struct Product<'a> {
 impl Product<'_> {
     fn launch(&self, rec: &mut Recorder, fragments: &Fragments, low: Option<Low>, rows: usize) {
         let Product { x, y, summed, columns, .. } = *self;
+        let (steps, low_steps) = (summed.div_ceil(STEPS), low.as_ref().map_or(0, |low| low.rank / STEPS));
         let numbers = Numbers {
             rows: rows as u32,
             columns: columns as u32,
-            stride: y.rows.stride as u32,
-            steps: summed.div_ceil(STEPS) as u32,
-            low_steps: low.as_ref().map_or(0, |low| (low.rank / STEPS) as u32),
+            steps: steps as u32,
+            low_steps: low_steps as u32,
             tiles: x.tiles(),
             z_tiles: low.as_ref().map_or(0, |low| low.z.tiles()),
-            accumulate: u32::from(self.accumulate),
+            ..Numbers::zeroed()
         };
         let operand = x.place(self.first);
         let z = low.as_ref().map_or(operand.clone(), |low| low.z.place(low.first));
         let low_at = low.map_or(0, |low| low.at);
-        rec.launch(Launch {
-            name: self.name,
-            module: CStr::from_bytes_with_nul(MODULE).expect("PTX text has no NUL within"),
-            entry: c"product",
-            buffers: vec![
-                operand,
-                z,
-                (fragments.0.clone(), 0),
-                (fragments.0.clone(), low_at),
-                x.factors_place(),
-                (y.rows.buffer.clone(), y.rows.start + 4 * y.offset as u64),
-            ],
-            numbers: bytemuck::bytes_of(&numbers).to_vec(),
+        let target = Target {
+            y: y.rows.bind(0),
+            rows: rows as u32,
+            cols4: columns.div_ceil(4) as u32,
+            stride4: y.stride4(),
+            offset4: y.offset4(),
+            accumulate: self.accumulate,
+        };
+        let wanted = parts_of(rec, [rows, columns, summed]);
+        partial_sums::split_into(rec, &target, wanted, steps + low_steps, |rec, parts| {
+            let numbers = Numbers {
+                stride: 4 * parts.stride4,
+                accumulate: parts.accumulate,
+                part_steps: parts.steps,
+                parts: parts.count,
+                ..numbers
+            };
+            let result = parts.result.range.map_or(0, |range| range.0) + 16 * u64::from(parts.offset4);
             // Blocks that go on with the next tile copy its operands while the last results leave.
-            blocks: [blocks(rows, columns).min(rec.gpu().multiprocessors()) as u32, 1, 1],
-            threads: 384,
-            bytes: (2 * summed * (rows + columns) + 4 * rows * columns) as u64,
+            let blocks = (blocks(rows, columns) * parts.count as usize).min(rec.gpu().multiprocessors());
+            rec.launch(Launch {
+                name: self.name,
+                module: CStr::from_bytes_with_nul(MODULE).expect("PTX text has no NUL within"),
+                entry: c"product",
+                buffers: vec![
+                    operand,
+                    z,
+                    (fragments.0.clone(), 0),
+                    (fragments.0.clone(), low_at),
+                    x.factors_place(),
+                    (parts.result.buffer.clone(), result),
+                ],
+                numbers: bytemuck::bytes_of(&numbers).to_vec(),
+                blocks: [blocks as u32, 1, 1],
+                threads: 384,
+                bytes: (2 * summed * (rows + columns) + 4 * rows * columns) as u64,
+            });
         });
     }
 }

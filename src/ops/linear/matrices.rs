@@ -19,7 +19,7 @@ pub fn forward(
     rows: usize,
 ) {
     match &scratch.fragments {
-        Some(fragments) if cuda::is_worth(rec, rows, w.rows) => {
+        Some(fragments) if cuda::is_worth(rec, [rows, w.rows, w.cols]) => {
             cuda::forward(rec, fragments, y, x, w, scale, lora, rows);
         }
         _ => coop16::forward(rec, y, x, w, scale, lora, rows),
@@ -39,7 +39,7 @@ pub fn backward(
     accumulate: bool,
 ) {
     match &scratch.fragments {
-        Some(fragments) if cuda::is_worth(rec, rows, w.cols) => {
+        Some(fragments) if cuda::is_worth(rec, [rows, w.cols, w.rows]) => {
             cuda::backward(rec, fragments, dx, dy, w, scale, lora, rows, accumulate);
         }
         _ => coop16::backward(rec, dx, dy, w, scale, lora, rows, accumulate),

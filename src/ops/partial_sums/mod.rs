@@ -70,6 +70,18 @@ pub fn split(
     sum(rec, target, parts);
 }
 
+/// [`split`] into about `wanted` parts.
+pub fn split_into(
+    rec: &mut Recorder,
+    target: &Target,
+    wanted: usize,
+    steps: usize,
+    product: impl FnOnce(&mut Recorder, &Parts),
+) {
+    let parts = split_unsummed(rec, target, wanted, steps, product);
+    sum(rec, target, parts);
+}
+
 /// [`split`] for kernels whose workgroups are wider.
 pub fn split_wide(
     rec: &mut Recorder,
@@ -103,8 +115,19 @@ fn split_to_fill(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) -> u32 {
+    let wanted = (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS);
+    split_unsummed(rec, target, wanted, steps, product)
+}
+
+fn split_unsummed(
+    rec: &mut Recorder,
+    target: &Target,
+    wanted: usize,
+    steps: usize,
+    product: impl FnOnce(&mut Recorder, &Parts),
+) -> u32 {
     let room = (PARTIAL_SUMS / 16) as usize / ((target.rows * target.cols4) as usize).max(1);
-    let wanted = (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS).min(room).max(1);
+    let wanted = wanted.min(room).max(1);
     let part_steps = steps.div_ceil(wanted).max(1);
     let (count, part_steps) = (steps.div_ceil(part_steps).max(1) as u32, part_steps as u32);
     if count == 1 {
