@@ -297,12 +297,20 @@ fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Ex
     }
 }
 
-/// The PTX that the program contains is that of the source beside it: shaders/linear/build-cuda makes it.
+/// The PTX that the program contains is that of the sources beside it: shaders/linear/build-cuda and shaders/attention/cuda/build make it.
 #[test]
 fn the_ptx_is_that_of_its_source() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders/linear");
-    let read = |name: &str| fs::read(folder.join(name)).expect("both files are part of the repository");
-    let digest: String = Sha256::digest(read("cuda.cu")).iter().map(|byte| format!("{byte:02x}")).collect();
-    let ptx = String::from_utf8(read("cuda.ptx")).expect("PTX is text");
-    assert_eq!(ptx.lines().next(), Some(format!("// sha256 of cuda.cu: {digest}").as_str()));
+    let same = |folder: &str, sources: &[&str], ptx: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(folder);
+        let read = |name: &str| fs::read(folder.join(name)).expect("these files are part of the repository");
+        let source = sources.iter().flat_map(|name| read(name)).collect::<Vec<u8>>();
+        let digest: String = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = String::from_utf8(read(ptx)).expect("PTX is text");
+        let expected = format!("// sha256 of {}: {digest}", sources.join(" and "));
+        assert_eq!(text.lines().next(), Some(expected.as_str()), "{ptx}");
+    };
+    same("linear", &["cuda.cu"], "cuda.ptx");
+    for (part, head) in ["forward", "backward"].into_iter().flat_map(|p| [64, 128, 256].map(|h| (p, h))) {
+        same("attention/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}-{head}.ptx"));
+    }
 }

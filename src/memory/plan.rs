@@ -10,8 +10,8 @@ use super::widths::LayerWidths;
 use crate::base::config::{Config, DeltaNet, Experts, LayerConfig};
 use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
-use crate::ops::attention::coop16;
 use crate::ops::attention::coop16_backward::{self, ScoreScratch};
+use crate::ops::attention::{self, coop16};
 use crate::ops::heads;
 use crate::ops::linear::cuda;
 use crate::ops::lora::PerInput;
@@ -198,8 +198,10 @@ impl<'a> Planner<'a> {
             long_head: head > 0,
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
-        let scores = config.layers.iter().map(|l| ScoreScratch::least_bytes(l.heads, tokens, reach(l))).max();
-        let least_scores = if heads { scores.unwrap_or(0) } else { 0 };
+        // CUDA's kernels keep scores in registers.
+        let stored = config.layers.iter().filter(|l| heads && !attention::cuda::supports(gpu, l.head_size));
+        let scores = stored.map(|l| ScoreScratch::least_bytes(l.heads, tokens, reach(l))).max();
+        let least_scores = scores.unwrap_or(0);
         Planner { gpu, demand, passes, chunk, layers, widest, storages, shapes, least_scores }
     }
 

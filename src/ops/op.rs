@@ -93,7 +93,8 @@ const LINEAR: &[Variant] = &[
     Variant::Cuda,
     Variant::Packed,
 ];
-const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
+const ATTENTION: &[Variant] =
+    &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
 /// Every op.
 pub static OPS: [Op; 31] = [
@@ -102,7 +103,7 @@ pub static OPS: [Op; 31] = [
     op(
         "attention",
         Kind::Attention,
-        PRODUCTS,
+        ATTENTION,
         &[
             ("tiled", attention_tiled),
             ("software", software),

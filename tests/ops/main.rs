@@ -55,14 +55,15 @@ const COOP8: &[Variant] = &[Variant::Coop8];
 const COOP16: &[Variant] = &[Variant::Coop16];
 const CUDA: &[Variant] = &[Variant::Cuda];
 const PACKED: &[Variant] = &[Variant::Packed];
-const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
+const ATTENTION: &[Variant] =
+    &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
 const CASES: [Case; 82] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
-    case("attention", "forward and backward", PRODUCTS, attention::forward_and_backward),
-    case("attention", "large scores", PRODUCTS, attention::large_scores),
+    case("attention", "forward and backward", ATTENTION, attention::forward_and_backward),
+    case("attention", "large scores", ATTENTION, attention::large_scores),
     case("block_end", "the end of a block", F32, decoding::residual_and_next),
     case("block_end", "many threads per row", F32, |gpu| split(gpu, decoding::residual_and_next)),
     case("cached_attention", "forward", F32, cached_attention::forward),

@@ -332,7 +332,10 @@ pub fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     for check in &CHECKS {
         let variants: &[Variant] = match (check.needs, check.op) {
-            (Needs::Any, "attention" | "linear" | "lora") => {
+            (Needs::Any, "attention") => {
+                &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda]
+            }
+            (Needs::Any, "linear" | "lora") => {
                 &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16]
             }
             (Needs::Any, "gated") => &[Variant::F32, Variant::Coop16],

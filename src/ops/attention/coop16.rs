@@ -3,7 +3,7 @@
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
-use crate::ops::attention::Attention;
+use crate::ops::attention::{Attention, cuda};
 use crate::ops::pack::Packed;
 
 /// Queries of a block.
@@ -73,8 +73,12 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// [`Attention::forward`]; `out` may be stored as tiles. They are not scaled: an output lies in the range of the values.
+/// [`Attention::forward`]; `out` may be stored as tiles. They are not scaled: an output lies in the range of the values. CUDA computes it
+/// where it has kernels for these heads.
 pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows, operands: Operands) {
+    if cuda::supports(rec.gpu(), attention.head_size) {
+        return cuda::forward(rec, attention, out, lse, operands);
+    }
     let Operands { q, k, v } = operands;
     let params = Params {
         rows: attention.rows as u32,

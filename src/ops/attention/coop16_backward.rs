@@ -1,12 +1,12 @@
 //! [`Attention::backward`] on cooperative matrices of 16×16: weights and score gradients of some queries and keys at a time, then their
-//! products.
+//! products. CUDA needs no memory for them, where it has kernels for these heads.
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
-use crate::ops::attention::Attention;
 use crate::ops::attention::coop16::Operands;
 use crate::ops::attention::coop16_rows as attention_rows;
+use crate::ops::attention::{Attention, cuda};
 use crate::ops::pack::{Packed, packed_bytes};
 
 /// Queries or keys per block.
@@ -40,7 +40,7 @@ struct Params {
 /// Scratch of backward, which all layers share.
 pub struct Scratch {
     dout: Packed,        // [T, H·K]
-    rows: wgpu::Buffer,  // log-sum-exp and delta [T, H, 2]
+    rows: wgpu::Buffer,  // log-sum-exp and delta [T, H, 2], where T is odd of one token more
     units: wgpu::Buffer, // [T/128]
     scores: ScoreScratch,
 }
@@ -56,7 +56,7 @@ impl Scratch {
     ) -> Result<Scratch, GpuError> {
         Ok(Scratch {
             dout: Packed::new(gpu, "packed attention gradient", tokens, queries)?,
-            rows: gpu.buffer("attention rows", 8 * (tokens * heads) as u64)?,
+            rows: gpu.buffer("attention rows", 8 * (tokens.next_multiple_of(2) * heads) as u64)?,
             units: gpu.buffer("units of keys", 4 * tokens.div_ceil(BLOCK) as u64)?,
             scores,
         })
@@ -64,7 +64,7 @@ impl Scratch {
 
     /// Bytes that [`Scratch::new`] allocates.
     pub fn bytes(tokens: usize, queries: usize, heads: usize) -> u64 {
-        let rows = 4 * tokens + 8 * tokens * heads + 4 * tokens.div_ceil(BLOCK);
+        let rows = 4 * tokens + 8 * tokens.next_multiple_of(2) * heads + 4 * tokens.div_ceil(BLOCK);
         packed_bytes(tokens, queries) + rows as u64
     }
 
@@ -86,6 +86,10 @@ impl Scratch {
         let packed = self.dout.for_rows(attention.rows);
         packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
         let rows = Binding { index: 6, buffer: &self.rows, range: None };
+        if cuda::supports(rec.gpu(), attention.head_size) {
+            let gradients = [dq, dk, dv];
+            return cuda::backward(rec, attention, gradients, operands, &packed, (out, lse), &self.rows);
+        }
         attention_rows::forward(rec, rows, attention, out, dout, &packed, lse);
         let units = Binding { index: 4, buffer: &self.units, range: None };
         let bounds = |index| Binding { index, buffer: attention.bounds, range: None };

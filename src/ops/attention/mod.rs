@@ -3,6 +3,7 @@
 pub mod coop16;
 pub mod coop16_backward;
 pub mod coop16_rows;
+pub mod cuda;
 
 use crate::gpu::{Binding, Kernel, Products, Recorder, grid};
 use crate::ops::Rows;

@@ -23,11 +23,16 @@ fn scores(seed: u64, len: usize, head_size: usize) -> Vec<f32> {
 
 /// Heads that share keys, two samples, a window and none, head sizes that are no multiple of 32 where kernels take them.
 pub fn attention(b: &mut Bench) -> Result<(), GpuError> {
-    let cases: [Case; 2] = match b.gpu.kernels().reads_tiles() {
-        true => [(67, 4, 2, 64, None), (67, 2, 1, 32, Some(20))],
-        false => [(67, 4, 2, 36, None), (67, 2, 1, 100, Some(20))],
+    let cases: &[Case] = match b.gpu.kernels().reads_tiles() {
+        true => &[
+            (67, 4, 2, 64, None),
+            (67, 2, 1, 32, Some(20)),
+            (131, 2, 1, 128, None),
+            (67, 2, 1, 256, Some(20)),
+        ],
+        false => &[(67, 4, 2, 36, None), (67, 2, 1, 100, Some(20))],
     };
-    cases.into_iter().try_for_each(|case| packed_samples(b, case))
+    cases.iter().try_for_each(|case| packed_samples(b, *case))
 }
 
 fn packed_samples(b: &mut Bench, (tokens, heads, kv_heads, size, window): Case) -> Result<(), GpuError> {

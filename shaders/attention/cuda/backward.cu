@@ -1,0 +1,255 @@
+// The gradients of forward.cu, for heads of HEAD numbers. build compiles it to backward-HEAD.ptx, which the driver compiles for its GPU.
+//
+// dq, dk and dv are sums over the pairs of queries and keys that see each other. A block computes some rows of one of them, and makes the
+// weights and their gradients itself, so that no block reads what another leaves.
+#include "parts.cuh"
+
+// Twin of the buffers and of `BackwardNumbers` in src/ops/attention/cuda.rs.
+struct Backward {
+    const char* q;        // [H·K/16, T/16, 16, 16]
+    const char* k;        // [G·K/16, T/16, 16, 16]
+    const char* v;        // [G·K/16, T/16, 16, 16]
+    const char* dout;     // [H·K/16, T/16, 16, 16], its rows scaled
+    const float* factors; // undo the scaling of dout's rows [T]
+    const uint2* bounds;  // start and end row of each token's sample [T]
+    const char* out;      // as q, or [T, H·K] in f32
+    const float* lse;     // [T, H]
+    float2* values;       // of each query, see `rows` [H, T rounded up to 2]
+    float* dq;            // [T, H·K]
+    float* dk;            // [T, G·K]
+    float* dv;            // [T, G·K]
+    uint32_t rows;        // T
+    uint32_t tiles;       // from one column of tiles to the next
+    uint32_t heads;       // H
+    uint32_t kv_heads;    // G
+    uint32_t window;      // 0: none
+    float scale;          // undoes the scaling of q·k
+    float q_scale;        // that of q
+    float k_scale;        // that of k
+    uint32_t out_tiles;   // as `tiles`; 0: out is f32
+};
+
+// Half a row of a tile.
+struct Eight {
+    float x[8];
+};
+__device__ __forceinline__ Eight eight_of(const char* tile_row) {
+    uint4 v = __ldg((const uint4*)tile_row);
+    float2 a = floats_of(v.x), b = floats_of(v.y), c = floats_of(v.z), d = floats_of(v.w);
+    return Eight{a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
+}
+__device__ __forceinline__ Eight eight_of(const float* row) {
+    float4 a = __ldg((const float4*)row), b = __ldg((const float4*)row + 1);
+    return Eight{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+}
+
+// Values of every query: the log-sum-exp in base 2, less the logarithm of the unit of its row of dout, so that 2^(score − this) is a weight in
+// that unit, and Σ dout·out in that unit. A warp computes those of 16 queries.
+extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant__ Backward a) {
+    uint32_t down = (a.rows + 15) / 16, row = threadIdx.x % 32 / 2, half = threadIdx.x % 2, even = (a.rows + 1) & ~1u;
+    for (uint32_t i = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < down * a.heads; i += gridDim.x * (THREADS / 32)) {
+        uint32_t head = i / down, tile = i % down, query = min(tile * 16 + row, a.rows - 1);
+        float sum = 0.f;
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            Eight x = eight_of(a.dout + (((size_t)head * DEPTH + d) * a.tiles + tile) * 512 + query % 16 * 32 + half * 16);
+            Eight y = a.out_tiles ? eight_of(a.out + (((size_t)head * DEPTH + d) * a.out_tiles + tile) * 512 + query % 16 * 32 + half * 16)
+                                  : eight_of((const float*)a.out + ((size_t)query * a.heads + head) * HEAD + d * 16 + half * 8);
+#pragma unroll
+            for (int n = 0; n < 8; n++) sum = fmaf(x.x[n], y.x[n], sum);
+        }
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        float lse = __ldg(a.lse + (size_t)query * a.heads + head) * LOG2E - ilogbf(__ldg(a.factors + query));
+        if (half == 0 && tile * 16 + row < even) a.values[(size_t)head * even + tile * 16 + row] = make_float2(lse, sum);
+    }
+}
+
+enum Way { DQ, DK, DV };
+
+// Rows of a stage. It holds those of two operands: keys and values, or queries and dout.
+constexpr int STEP = SLOT / 4 / HEAD;
+using Rows = Stage<STEP>;
+
+// Registers hold the results of at most 128 columns beside two operands of 256. Both warpgroups then have the same rows.
+template <int WAY>
+constexpr bool halved = HEAD == 256 && WAY != DV;
+template <int WAY>
+constexpr uint32_t own_rows = halved<WAY> ? 64 : 128;
+
+__device__ __forceinline__ uint32_t first_key(const Backward& a, uint32_t query) {
+    query = min(query, a.rows - 1);
+    return first_of(query, __ldg(a.bounds + query).x, a.window);
+}
+// One past the last query that sees a key; none sees those behind the last.
+__device__ __forceinline__ uint32_t end_query(const Backward& a, uint32_t key) {
+    uint32_t end = key < a.rows ? __ldg(a.bounds + key).y : 0;
+    return a.window ? min(end, key + a.window) : end;
+}
+
+// The largest unit of dout's rows from `row` to `end`. What f16 rounds to zero beside it does not matter in a sum over them.
+__device__ __forceinline__ float largest_unit(const Backward& a, float* shared, uint32_t row, uint32_t end) {
+    float unit = 0.f;
+    for (row += threadIdx.x; row < end; row += THREADS) unit = fmaxf(unit, __ldg(a.factors + row));
+    for (int i = 16; i > 0; i /= 2) unit = fmaxf(unit, __shfl_xor_sync(~0u, unit, i));
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = unit;
+    __syncthreads();
+    for (int i = 0; i < THREADS / 32; i++) unit = fmaxf(unit, shared[i]);
+    __syncthreads();
+    return unit;
+}
+
+// Stores or adds this thread's part of 16 rows of a result.
+template <int N>
+__device__ __forceinline__ void leave(const Backward& a, float* to, const float (&d)[N], uint32_t row, uint32_t stride,
+                                      const float (&factor)[2], bool add) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (row + r * 8 >= a.rows) continue;
+        float2* at = (float2*)(to + (size_t)(row + r * 8) * stride) + threadIdx.x % 4;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            float2 before = add ? at[i * 4] : make_float2(0.f, 0.f);
+            at[i * 4] = make_float2(fmaf(d[i * 4 + r * 2], factor[r], before.x), fmaf(d[i * 4 + r * 2 + 1], factor[r], before.y));
+        }
+    }
+}
+
+// A block of rows from row0 on: queries of a head for dq, else keys and all query heads that share them. Scores and the gradients of weights
+// of the next stage are multiplied beside the products with this one. Longer than 60 lines: what the steps of one loop share.
+template <int WAY>
+__device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t memory, uint32_t own_head, uint32_t row0) {
+    constexpr int N = HEAD / (halved<WAY> ? 2 : 1);
+    uint32_t last = (a.rows - 1) / 16, group = a.heads / a.kv_heads, lane = threadIdx.x % 32, half = halved<WAY> ? threadIdx.x / 128 : 0;
+    uint32_t warp_row = row0 + threadIdx.x / 32 % (own_rows<WAY> / 16) * 16, row = warp_row + lane / 4,
+             end_row = min(row0 + own_rows<WAY>, a.rows);
+    // The rows of the others, from `low` to below `high`, that a row sees or that see it; those in common to 16 rows, and those of all.
+    auto low_of = [&](uint32_t row) { return WAY == DQ ? first_key(a, row) : row; };
+    auto high_of = [&](uint32_t row) { return WAY == DQ ? row + 1 : end_query(a, row); };
+    uint32_t low[2] = {low_of(row), low_of(row + 8)}, high[2] = {high_of(row), high_of(row + 8)};
+    uint32_t seen_from = low_of(warp_row + 15), seen_to = warp_row + 15 < a.rows ? high_of(warp_row) : 0;
+    uint32_t begin = low_of(row0) / STEP, end = high_of(end_row - 1), steps = (end + STEP - 1) / STEP - begin,
+             all = WAY == DQ ? steps : group * steps;
+    float unit = WAY == DQ ? 1.f : largest_unit(a, shared, row0, end);
+
+    // A stage holds rows of keys and values, or of queries and dout of one head after the other.
+    struct Place {
+        uint32_t head, row;
+    };
+    Place now{WAY == DQ ? own_head / group : own_head * group, begin * STEP};
+    auto after = [&](Place place) {
+        place.row += STEP;
+        if (WAY != DQ && place.row >= end) place.row = begin * STEP, place.head++;
+        return place;
+    };
+    size_t head_bytes = (size_t)DEPTH * a.tiles * 512;
+    auto copy = [&](uint32_t slot, Place place) {
+        size_t head = place.head * head_bytes;
+        Rows::copy(slot, (WAY == DQ ? a.k : a.q) + head, a.tiles, place.row, last);
+        Rows::copy(slot + SLOT / 2, (WAY == DQ ? a.v : a.dout) + head, a.tiles, place.row, last);
+    };
+    uint32_t x[DEPTH][4], y[WAY == DV ? 1 : DEPTH][4], w[STEP / 16][4];
+    float s[STEP / 2], dp[WAY == DV ? 1 : STEP / 2], d[N / 2];
+    // The values of queries: of this thread's rows for dq, else of its columns. `shift` is the weights' exponent without a score: weights are
+    // whole for dq, else they and their gradients are in the largest unit.
+    constexpr int VALUES = WAY == DQ ? 2 : STEP / 4;
+    uint32_t even = (a.rows + 1) & ~1u;
+    float shift[VALUES], delta[VALUES], log_unit = WAY == DQ ? 0.f : ilogbf(unit);
+    auto read_columns = [&](Place place) {
+        const float2* values = a.values + (size_t)place.head * even;
+#pragma unroll
+        for (int n = 0; n < VALUES / 2; n++) {
+            float4 two = *(const float4*)(values + min(place.row + n * 8 + lane % 4 * 2, even - 2));
+            shift[n * 2] = -two.x - log_unit, delta[n * 2] = two.y, shift[n * 2 + 1] = -two.z - log_unit, delta[n * 2 + 1] = two.w;
+        }
+    };
+    auto read_row = [&](int n, uint32_t query) {
+        query = min(query, a.rows - 1);
+        float2 value = a.values[(size_t)own_head * even + query];
+        shift[n] = -value.x - ilogbf(__ldg(a.factors + query)), delta[n] = value.y;
+    };
+    auto begin_scores = [&](uint32_t slot) {
+        wgmma_begin();
+#pragma unroll
+        for (int n = 0; n < DEPTH; n++) multiply<0>(s, x[n], Rows::rows(slot, n), n > 0);
+        wgmma_commit();
+        if constexpr (WAY != DV) {
+#pragma unroll
+            for (int n = 0; n < DEPTH; n++) multiply<0>(dp, y[n], Rows::rows(slot + SLOT / 2, n), n > 0);
+            wgmma_commit();
+        }
+    };
+    auto begin_products = [&](uint32_t slot) {
+#pragma unroll
+        for (int n = 0; n < STEP / 16; n++) multiply<1>(d, w[n], Rows::columns(slot + (WAY == DV ? SLOT / 2 : half * SLOT / 4), n), 1);
+        wgmma_commit();
+    };
+    // Which of a row's values element n of s takes.
+    auto of = [](int n) { return WAY == DQ ? n >> 1 & 1 : n / 4 * 2 + (n & 1); };
+    float scale = a.scale * LOG2E;
+    auto weigh = [&](uint32_t other) {
+        if (other < seen_from || other + STEP > seen_to) hide(s, other, low, high);
+#pragma unroll
+        for (int n = 0; n < STEP / 2; n++) s[n] = exp2_of(fmaf(s[n], scale, shift[of(n)]));
+    };
+    copy(memory, now);
+    copies_end();
+    size_t own = (size_t)own_head * head_bytes;
+    read_rows(x, (WAY == DQ ? a.q : a.k) + own, a.tiles, min(warp_row / 16, last));
+    if constexpr (WAY != DV) read_rows(y, (WAY == DQ ? a.dout : a.v) + own, a.tiles, min(warp_row / 16, last));
+    if constexpr (WAY == DQ)
+        read_row(0, row), read_row(1, row + 8);
+    else
+        read_columns(now);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) d[i] = 0.f;
+#pragma unroll
+    for (int i = 0; i < STEP / 4; i++) w[i / 4][i % 4] = 0;
+    // The first products are zero.
+    uint32_t slot = memory, before = memory;
+    for (uint32_t left = all; left > 0; left--) {
+        copies_wait<0>();
+        Place next = after(now);
+        uint32_t next_slot = slot == memory + 2 * SLOT ? memory : slot + SLOT;
+        if (left > 1) copy(next_slot, next);
+        copies_end();
+        begin_scores(slot);
+        begin_products(before);
+        wgmma_wait<WAY == DV ? 1 : 2>(s);
+        weigh(now.row);
+        if constexpr (WAY != DV) {
+            wgmma_wait<1>(dp);
+#pragma unroll
+            for (int n = 0; n < STEP / 2; n++) s[n] *= dp[n] - delta[of(n)];
+        }
+        if (WAY != DQ && left > 1) read_columns(next);
+        wgmma_wait<0>(d);
+        pack(w, s);
+        before = slot, slot = next_slot, now = next;
+    }
+    wgmma_begin();
+    begin_products(before);
+    wgmma_wait<0>(d);
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        factor[r] = WAY == DQ ? __ldg(a.factors + min(row + r * 8, a.rows - 1)) / a.k_scale : WAY == DK ? unit / a.q_scale : unit;
+    float* to = (WAY == DQ ? a.dq : WAY == DK ? a.dk : a.dv) + own_head * HEAD + half * N;
+    leave(a, to, d, row, (WAY == DQ ? a.heads : a.kv_heads) * HEAD, factor, WAY != DQ);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_constant__ Backward a) {
+    __shared__ __align__(1024) char memory[3 * SLOT];
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(memory);
+    auto blocks = [&](uint32_t rows, uint32_t heads) { return (a.rows + rows - 1) / rows * heads; };
+    uint32_t dk = blocks(own_rows<DK>, a.kv_heads), dv = dk + blocks(own_rows<DV>, a.kv_heads), dq = dv + blocks(own_rows<DQ>, a.heads);
+    // The longest blocks start first: those of keys, which the queries of all their heads see, and of these the first.
+    for (uint32_t i = blockIdx.x; i < dq; i += gridDim.x) {
+        __syncthreads();
+        if (i < dk)
+            block<DK>(a, (float*)memory, at, i % a.kv_heads, i / a.kv_heads * own_rows<DK>);
+        else if (i < dv)
+            block<DV>(a, (float*)memory, at, (i - dk) % a.kv_heads, (i - dk) / a.kv_heads * own_rows<DV>);
+        else
+            block<DQ>(a, (float*)memory, at, (dq - 1 - i) % a.heads, (dq - 1 - i) / a.heads * own_rows<DQ>);
+    }
+}

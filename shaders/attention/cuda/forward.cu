@@ -1,0 +1,181 @@
+// Causal, windowed, grouped-query attention over packed samples, for heads of HEAD numbers. build compiles it to forward-HEAD.ptx, which the
+// driver compiles for its GPU.
+#include "parts.cuh"
+
+// Twin of the buffers and of `ForwardNumbers` in src/ops/attention/cuda.rs.
+struct Forward {
+    const char* q;       // [H·K/16, T/16, 16, 16]
+    const char* k;       // [G·K/16, T/16, 16, 16]
+    const char* v;       // [G·K/16, T/16, 16, 16]
+    const uint2* bounds; // start and end row of each token's sample [T]
+    const float* sinks;  // one more score of each head, without a value [H]
+    float* lse;          // [T, H]
+    char* out;           // as q, or [T, H·K] in f32
+    float* factors;      // of out's rows: 1, because means of values fit into f16 [T]
+    uint32_t rows;       // T
+    uint32_t tiles;      // from one column of tiles to the next
+    uint32_t heads;      // H
+    uint32_t kv_heads;   // G
+    uint32_t window;     // 0: none
+    float scale;         // undoes the scaling of q·k
+    uint32_t has_sinks;
+    uint32_t out_tiles; // as `tiles`; 0: out is f32
+};
+
+// Weights of a block of scores: s becomes exp2(s·scale − most), and `most` is raised before. Returns by which factor of sums then change.
+template <int N>
+__device__ __forceinline__ void weigh(float (&s)[N], float (&most)[2], float (&sum)[2], float (&change)[2], float scale) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = s[r * 2];
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) top = fmaxf(top, fmaxf(s[i * 4 + r * 2], s[i * 4 + r * 2 + 1]));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        float higher = fmaxf(most[r], top * scale), added = 0.f;
+        change[r] = exp2_of(most[r] - higher);
+        most[r] = higher;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float p = exp2_of(fmaf(s[i * 4 + r * 2 + c], scale, -higher));
+                s[i * 4 + r * 2 + c] = p;
+                added += p;
+            }
+        sum[r] = sum[r] * change[r] + added;
+    }
+}
+
+__device__ __forceinline__ void leave(const Forward& a, const float (&o)[HEAD / 2], const float (&factor)[2], uint32_t head,
+                                      uint32_t query) {
+    uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        uint32_t row = query + r * 8;
+        bool seen = row < a.rows;
+        if (a.out_tiles == 0 && seen) {
+            float* to = (float*)a.out + ((size_t)row * a.heads + head) * HEAD + t * 2;
+#pragma unroll
+            for (int i = 0; i < HEAD / 8; i++)
+                *(float2*)(to + i * 8) = make_float2(o[i * 4 + r * 2] * factor[r], o[i * 4 + r * 2 + 1] * factor[r]);
+        }
+        // Rows behind the last are zero in its tile.
+        if (a.out_tiles != 0 && row / 16 * 16 < a.rows) {
+            char* to = a.out + ((size_t)head * (HEAD / 16) * a.out_tiles + row / 16) * 512 + row % 16 * 32 + t * 4;
+#pragma unroll
+            for (int i = 0; i < HEAD / 8; i++) {
+                uint32_t pair = half2_of(o[i * 4 + r * 2] * factor[r], o[i * 4 + r * 2 + 1] * factor[r]);
+                *(uint32_t*)(to + (size_t)(i / 2) * a.out_tiles * 512 + (i & 1) * 16) = seen ? pair : 0;
+            }
+        }
+    }
+}
+
+// A block of 128 queries. The scores of the next keys are multiplied beside the products with the values of these. Longer than 60 lines: what
+// the steps of one loop share.
+__device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory, uint32_t head, uint32_t query0) {
+    constexpr int KEYS = SLOT / 2 / HEAD;
+    using Keys = Stage<KEYS>;
+    uint32_t last = (a.rows - 1) / 16, kv = head / (a.heads / a.kv_heads);
+    const char* k = a.k + (size_t)kv * DEPTH * a.tiles * 512;
+    const char* v = a.v + (size_t)kv * DEPTH * a.tiles * 512;
+    uint32_t warp_query = query0 + threadIdx.x / 32 * 16, query = warp_query + threadIdx.x % 32 / 4;
+    auto first_key = [&](uint32_t row) {
+        row = min(row, a.rows - 1);
+        return first_of(row, __ldg(a.bounds + row).x, a.window);
+    };
+    uint32_t first[2] = {first_key(query), first_key(query + 8)}, end[2] = {query + 1, query + 9}, all_see = first_key(warp_query + 15);
+    uint32_t begin = first_key(query0) / KEYS, blocks = (min(query0 + 128, a.rows) + KEYS - 1) / KEYS - begin;
+    float scale = a.scale * LOG2E, most[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f}, change[2];
+    uint32_t q[DEPTH][4], p[KEYS / 16][4];
+    float s[KEYS / 2], o[HEAD / 2];
+    // Starts with the keys next to the queries: block i from the end.
+    auto key_of = [&](uint32_t i) { return (begin + blocks - 1 - i) * KEYS; };
+    auto copy_keys = [&](uint32_t i) {
+        if (i < blocks) Keys::copy(memory, k, a.tiles, key_of(i), last);
+        copies_end();
+    };
+    auto copy_values = [&](uint32_t i) {
+        if (i < blocks) Keys::copy(memory + (1 + (i & 1)) * SLOT, v, a.tiles, key_of(i), last);
+        copies_end();
+    };
+    auto mask = [&](uint32_t i) {
+        uint32_t key0 = key_of(i);
+        if (key0 + KEYS > warp_query + 1 || key0 < all_see) hide(s, key0, first, end);
+    };
+    copy_keys(0);
+    copy_values(0);
+    read_rows(q, a.q + (size_t)head * DEPTH * a.tiles * 512, a.tiles, min(warp_query / 16, last));
+#pragma unroll
+    for (int i = 0; i < HEAD / 2; i++) o[i] = 0.f;
+    copies_wait<1>();
+    wgmma_begin();
+#pragma unroll
+    for (int n = 0; n < DEPTH; n++) multiply<0>(s, q[n], Keys::rows(memory, n), n > 0);
+    wgmma_commit();
+    wgmma_wait<0>(s);
+    __syncthreads();
+    copy_keys(1);
+    mask(0);
+    weigh(s, most, sum, change, scale);
+    pack(p, s);
+    for (uint32_t i = 0; i + 1 < blocks; i++) {
+        copies_wait<0>();
+        copy_values(i + 1);
+        wgmma_begin();
+#pragma unroll
+        for (int n = 0; n < DEPTH; n++) multiply<0>(s, q[n], Keys::rows(memory, n), n > 0);
+        wgmma_commit();
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) multiply<1>(o, p[n], Keys::columns(memory + (1 + (i & 1)) * SLOT, n), 1);
+        wgmma_commit();
+        wgmma_wait<1>(s);
+        __syncthreads();
+        copy_keys(i + 2);
+        mask(i + 1);
+        weigh(s, most, sum, change, scale);
+        wgmma_wait<0>(o);
+#pragma unroll
+        for (int n = 0; n < HEAD / 2; n++) o[n] *= change[n >> 1 & 1];
+        pack(p, s);
+    }
+    copies_wait<0>();
+    wgmma_begin();
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; n++) multiply<1>(o, p[n], Keys::columns(memory + (1 + (blocks - 1 & 1)) * SLOT, n), 1);
+    wgmma_commit();
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float total = sum[r];
+        total += __shfl_xor_sync(~0u, total, 1);
+        total += __shfl_xor_sync(~0u, total, 2);
+        factor[r] = 1.f;
+        if (a.has_sinks) {
+            float sink = a.sinks[head] * LOG2E, higher = fmaxf(most[r], sink);
+            factor[r] = exp2_of(most[r] - higher);
+            total = total * factor[r] + exp2_of(sink - higher);
+            most[r] = higher;
+        }
+        total = fmaxf(total, 1e-30f);
+        factor[r] /= total;
+        uint32_t row = query + r * 8;
+        if (threadIdx.x % 4 == 0 && row < a.rows) {
+            a.lse[(size_t)row * a.heads + head] = most[r] * LN2 + logf(total);
+            if (a.out_tiles) a.factors[row] = 1.f;
+        }
+    }
+    wgmma_wait<0>(o);
+    leave(a, o, factor, head, query);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Forward a) {
+    __shared__ __align__(1024) char memory[3 * SLOT];
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(memory), all = (a.rows + 127) / 128;
+    // The last queries see the most keys, so they start first.
+    for (uint32_t i = blockIdx.x; i < all * a.heads; i += gridDim.x) {
+        __syncthreads();
+        forward_block(a, at, i % a.heads, (all - 1 - i / a.heads) * 128);
+    }
+}

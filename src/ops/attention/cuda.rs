@@ -1,0 +1,200 @@
+//! [`crate::ops::attention`] by CUDA's kernels, shaders/attention/cuda: the operands and results of [`super::coop16`], without memory for
+//! scores.
+
+use std::ffi::CStr;
+
+use super::Attention;
+use super::coop16::Operands;
+use crate::gpu::{Gpu, Launch, Recorder};
+use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::pack::Packed;
+
+/// Queries of a block.
+const QUERIES: usize = 128;
+/// Queries or keys of a block of [`backward`], whose gradients lie in the registers of both warpgroups. See `own_rows` in
+/// shaders/attention/cuda/backward.cu: for the largest heads, gradients that need more operands take half as many rows.
+const OWN_ROWS: usize = 128;
+/// Warps of a block: each computes the values of 16 queries of a head.
+const WARPS: usize = 8;
+/// Threads of a block.
+const THREADS: u32 = 32 * WARPS as u32;
+
+/// The kernels for heads of one size.
+struct Modules {
+    head_size: usize,
+    forward: &'static [u8],
+    backward: &'static [u8],
+}
+
+macro_rules! modules {
+    ($head_size:literal) => {
+        Modules {
+            head_size: $head_size,
+            forward: concat!(
+                include_str!(concat!("../../../shaders/attention/cuda/forward-", $head_size, ".ptx")),
+                "\0"
+            )
+            .as_bytes(),
+            backward: concat!(
+                include_str!(concat!("../../../shaders/attention/cuda/backward-", $head_size, ".ptx")),
+                "\0"
+            )
+            .as_bytes(),
+        }
+    };
+}
+
+const MODULES: [Modules; 3] = [modules!(64), modules!(128), modules!(256)];
+
+/// Twin of the numbers of `Forward` in shaders/attention/cuda/forward.cu.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct ForwardNumbers {
+    rows: u32,
+    tiles: u32,
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    scale: f32,
+    has_sinks: u32,
+    out_tiles: u32,
+}
+
+/// Twin of the numbers of `Backward` in shaders/attention/cuda/backward.cu.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct BackwardNumbers {
+    rows: u32,
+    tiles: u32,
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    scale: f32,
+    q_scale: f32,
+    k_scale: f32,
+    out_tiles: u32,
+    padding: u32,
+}
+
+/// Whether `gpu` runs these kernels for heads of `head_size`.
+pub fn supports(gpu: &Gpu, head_size: usize) -> bool {
+    gpu.kernels().cuda().is_some() && MODULES.iter().any(|modules| modules.head_size == head_size)
+}
+
+/// As [`super::coop16::forward`].
+pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows, operands: Operands) {
+    let Operands { q, k, v } = operands;
+    // Without sinks, the kernel reads none.
+    let sinks = attention.sinks.unwrap_or(attention.bounds);
+    let (result, factors, out_tiles) = places(out);
+    let buffers = [
+        q.place(0),
+        k.place(0),
+        v.place(0),
+        (attention.bounds.clone(), 0),
+        (sinks.clone(), 0),
+        place(lse),
+        result,
+        factors,
+    ];
+    let numbers = ForwardNumbers {
+        rows: attention.rows as u32,
+        tiles: q.tiles(),
+        heads: attention.heads as u32,
+        kv_heads: attention.kv_heads as u32,
+        window: attention.window.unwrap_or(0) as u32,
+        scale: 1.0 / (attention.q_scale * attention.k_scale),
+        has_sinks: u32::from(attention.sinks.is_some()),
+        out_tiles,
+    };
+    let module = modules(attention).forward;
+    let blocks = attention.heads * attention.rows.div_ceil(QUERIES);
+    launch(rec, "attention/cuda.forward", module, c"forward", &buffers, &numbers, blocks);
+}
+
+/// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
+/// is packed; `values` is scratch for 8 bytes by head and token, or one token more where their number is odd.
+pub fn backward(
+    rec: &mut Recorder,
+    attention: &Attention,
+    [dq, dk, dv]: [&Rows; 3],
+    operands: Operands,
+    dout: &Packed,
+    (out, lse): (&Act, &Rows),
+    values: &wgpu::Buffer,
+) {
+    let Operands { q, k, v } = operands;
+    let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
+    let (out, _, out_tiles) = places(out);
+    let buffers = [
+        q.place(0),
+        k.place(0),
+        v.place(0),
+        dout.place(0),
+        dout.factors_place(),
+        (attention.bounds.clone(), 0),
+        out,
+        place(lse),
+        (values.clone(), 0),
+        place(dq),
+        place(dk),
+        place(dv),
+    ];
+    let numbers = BackwardNumbers {
+        rows: rows as u32,
+        tiles: q.tiles(),
+        heads: heads as u32,
+        kv_heads: kv_heads as u32,
+        window: attention.window.unwrap_or(0) as u32,
+        scale: 1.0 / (attention.q_scale * attention.k_scale),
+        q_scale: attention.q_scale,
+        k_scale: attention.k_scale,
+        out_tiles,
+        padding: 0,
+    };
+    let module = modules(attention).backward;
+    let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
+    launch(rec, "attention/cuda.rows", module, c"rows", &buffers, &numbers, blocks);
+    let most_operands = rows.div_ceil(if head_size == 256 { OWN_ROWS / 2 } else { OWN_ROWS });
+    let blocks = most_operands * (heads + kv_heads) + rows.div_ceil(OWN_ROWS) * kv_heads;
+    launch(rec, "attention/cuda.backward", module, c"backward", &buffers, &numbers, blocks);
+}
+
+/// Where a result is stored, its factors, and the tiles from one column of them to the next; 0 where it is stored in f32.
+fn places(out: &Act) -> ((wgpu::Buffer, u64), (wgpu::Buffer, u64), u32) {
+    match out.tiles().filter(|_| !out.has_rows()) {
+        Some(tiles) => (tiles.place(0), tiles.factors_place(), tiles.tiles()),
+        None => (place(out.rows()), place(out.rows()), 0),
+    }
+}
+
+fn modules(attention: &Attention) -> &'static Modules {
+    let own = MODULES.iter().find(|modules| modules.head_size == attention.head_size);
+    own.expect("`supports` accepts the head size")
+}
+
+fn place(rows: &Rows) -> (wgpu::Buffer, u64) {
+    (rows.buffer.clone(), rows.start)
+}
+
+fn launch<N: bytemuck::Pod>(
+    rec: &mut Recorder,
+    name: &'static str,
+    module: &'static [u8],
+    entry: &'static CStr,
+    buffers: &[(wgpu::Buffer, u64)],
+    numbers: &N,
+    blocks: usize,
+) {
+    rec.launch(Launch {
+        name,
+        module: CStr::from_bytes_with_nul(module).expect("PTX text has no NUL within"),
+        entry,
+        buffers: buffers.to_vec(),
+        numbers: bytemuck::bytes_of(numbers).to_vec(),
+        blocks: [blocks as u32, 1, 1],
+        threads: THREADS,
+        bytes: buffers.iter().map(|(buffer, start)| buffer.size() - start).sum(),
+    });
+}
