@@ -11,6 +11,8 @@ pub enum Kind {
     Product,
     /// Attention.
     Attention,
+    /// The recurrence of delta nets, with the convolution before it.
+    DeltaNet,
     /// Gradients of adapter matrices, and their own products on matrices of 16×16.
     Adapter,
     /// Norms.
@@ -127,7 +129,7 @@ pub static OPS: [Op; 31] = [
     ),
     op(
         "delta",
-        Kind::Attention,
+        Kind::DeltaNet,
         &[Variant::F32, Variant::Coop16],
         &[
             ("mix", deltas),

@@ -68,7 +68,8 @@ impl Sweep<'_> {
         let point = |p: &Point| {
             let mut value = json!({
                 self.varied: p.at, "tokens_in_a_step": p.tokens, "step_seconds": p.seconds,
-                "seconds_per_token": p.seconds / p.tokens as f64, "planned_bytes": p.bytes,
+                "seconds_per_token": p.seconds / p.tokens as f64, "tokens_per_second": p.tokens_per_second(),
+                "planned_bytes": p.bytes,
             });
             if let Some([time, memory]) = self.of_line(p) {
                 value["time_of_straight_line"] = time.into();

@@ -35,6 +35,7 @@ pub fn bench_numbers(place: Place) {
         &["bench", "tiny", "--sweep=tokens", "--sequence=63"],
         "--sweep tokens needs --sequence 64 or more, found 63",
     );
+    place.refused(&["bench", "tiny", "--fits", "--time=0"], "--time must be at least 1");
     place.refused(
         &["bench", "tiny", "--sweep=memory", "--recompute"],
         "--sweep memory varies what is recomputed; leave --recompute out",
@@ -52,6 +53,10 @@ pub fn bench(place: Place) {
     assert!(found["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{text}");
     let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2"]);
     assert!(text.contains("step       1 × 8 tokens, rank 2: "), "{text}");
+    let text = place.run(&["bench", "tiny", "--sequence=520", "--once", "--rank=2", "--json"]);
+    let found: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let of = |key: &str| found[key].as_f64().unwrap_or_else(|| panic!("{key}: {text}"));
+    assert!((of("tokens_per_second") * of("step_seconds") - 520.0).abs() < 1e-6, "{text}");
     for objective in ["dpo", "kto"] {
         let step =
             ["bench", "tiny", "--sequence=8", "--batch=2", "--steps=1", "--rank=2", "--json", "--objective"];
@@ -97,6 +102,32 @@ pub fn fits(place: Place) {
     assert!(text.contains(" of experts in host memory"), "{text}");
 }
 
+pub fn timed_fits(place: Place) {
+    let bench = ["bench", "tiny", "--fits", "--rank=2", "--out=fits.tsv", "--time"];
+    let text = place.run(&[&bench[..], &["16"]].concat());
+    assert!(
+        text.contains("24 GB      1 024 tokens, ") && text.contains(" tokens/s with 16 tokens"),
+        "{text}"
+    );
+    let table = String::from_utf8(place.read("fits.tsv")).expect("UTF-8");
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].ends_with("rank 2, 100 % loss tokens, sequences of at most 16 tokens timed"), "{table}");
+    let rows: Vec<Vec<&str>> = lines[2..].iter().map(|row| row.split('\t').collect()).collect();
+    assert_eq!(rows.iter().map(|row| row[1]).collect::<Vec<_>>(), ["6", "8", "12", "16", "24"], "{table}");
+    for row in &rows {
+        assert_eq!([row[0], row[2], row[3], row[5]], ["tiny", "1024", "16", "0"], "{table}");
+        assert_eq!(row[4], rows[0][4], "plans with the same work have the same speed: {table}");
+        assert!(row[4].parse::<u64>().is_ok_and(|speed| speed > 0), "{table}");
+    }
+    let again = place.run(&[&bench[..], &["16"]].concat());
+    assert!(!again.contains("tokens/s"), "a base that the table has is not measured again: {again}");
+    assert_eq!(String::from_utf8(place.read("fits.tsv")).expect("UTF-8"), table);
+    place.refused_on_device(
+        &[&bench[..], &["17"]].concat(),
+        "fits.tsv: its rows were measured on \"…\", this run would add rows of \"…\"; remove it or name another --out",
+    );
+}
+
 pub fn sweep(place: Place) {
     let each = ["--steps=1", "--rank=2", "--out=page.html"];
     for (varied, sequence, first, last, points) in
@@ -109,7 +140,10 @@ pub fn sweep(place: Place) {
         assert_eq!((at(0), at(points - 1), at(points)), (Some(first), Some(last), None), "{text}");
         let positive = |key: &str| found["points"][1][key].as_f64().is_some_and(|x| x > 0.0);
         assert!(
-            positive("step_seconds") && positive("planned_bytes") && positive("time_of_straight_line"),
+            positive("step_seconds")
+                && positive("tokens_per_second")
+                && positive("planned_bytes")
+                && positive("time_of_straight_line"),
             "{text}"
         );
         let page = String::from_utf8(place.read("page.html")).expect("UTF-8");

@@ -83,6 +83,7 @@ fn main() {
         ("bench reports a speed", bench::bench),
         ("bench --plan prints the smallest limit that fits", bench::plan),
         ("bench --fits prints the longest sequences", bench::fits),
+        ("bench --fits --time writes a table and resumes it", bench::timed_fits),
         ("bench --sweep writes a page with charts", bench::sweep),
         ("eval on given files compares base and adapter", watched::eval_files),
         ("validation files are scored separately", watched::sources),

@@ -41,15 +41,21 @@ impl Group {
 
 /// Sorts kernels into groups. `products` and `attention`: operations of these two groups.
 pub fn groups(kernels: &[(String, KernelTime)], products: f64, attention: f64) -> Vec<Group> {
-    let mut groups =
-        [("products", Some(products)), ("attention", Some(attention)), ("adapters", None), ("other", None)]
-            .map(|(name, operations)| Group { name, seconds: 0.0, operations, bytes: 0.0 });
+    let mut groups = [
+        ("products", Some(products)),
+        ("attention", Some(attention)),
+        ("delta nets", None),
+        ("adapters", None),
+        ("other", None),
+    ]
+    .map(|(name, operations)| Group { name, seconds: 0.0, operations, bytes: 0.0 });
     for (name, time) in kernels {
         let group = match op::kind(name) {
             Kind::Product => 0,
             Kind::Attention => 1,
-            Kind::Adapter => 2,
-            _ => 3,
+            Kind::DeltaNet => 2,
+            Kind::Adapter => 3,
+            _ => 4,
         };
         groups[group].seconds += time.seconds;
         groups[group].bytes += time.bytes as f64;

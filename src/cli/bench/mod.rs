@@ -58,6 +58,9 @@ pub struct BenchArgs {
     /// Steps to time, after one warm-up step.
     #[arg(long, default_value_t = 3)]
     steps: usize,
+    /// For long sequences: run one whole step, which gives the speed and the time of each kernel, after one of 512 tokens per sequence.
+    #[arg(long, conflicts_with_all = ["steps", "decode", "sweep", "plan", "fits"])]
+    once: bool,
     /// Percentage of the tokens that are loss tokens.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     loss_share: u8,
@@ -77,17 +80,22 @@ pub struct BenchArgs {
     /// Print the memory that the step needs, without running it: neither weights nor activations are allocated.
     #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts"])]
     plan: bool,
-    /// Print the longest sequence that trains on GPUs of 6 to 24 GB, without running a step. Ignores --sequence.
-    #[arg(long, conflicts_with_all = ["decode", "sweep", "plan", "recompute", "memory_limit", "offload_experts"])]
+    /// Print the longest sequence that trains on GPUs of 6 to 24 GB, without running a step. Ignores --sequence. With the base "all",
+    /// for every published size.
+    #[arg(long, group = "written", conflicts_with_all = ["decode", "plan", "recompute", "memory_limit", "offload_experts"])]
     fits: bool,
+    /// With --fits, time one step of the longest sequence too; of longer ones than this, a step of this many tokens.
+    #[arg(long, value_name = "TOKENS", requires = "fits")]
+    time: Option<usize>,
     /// Use only the buffer and binding sizes that every browser with WebGPU guarantees.
     #[arg(long)]
     webgpu_limits: bool,
     /// Time a series of steps with growing tokens, layers, width or memory limit, and write a page with charts of time and memory.
-    #[arg(long, value_name = "WHAT", conflicts_with_all = ["decode", "experts"])]
+    #[arg(long, value_name = "WHAT", group = "written", conflicts_with_all = ["decode", "experts"])]
     sweep: Option<Varied>,
-    /// Page to write with --sweep [default: BASE-by-WHAT.html].
-    #[arg(long, value_name = "FILE", requires = "sweep")]
+    /// Page to write with --sweep [default: BASE-by-WHAT.html]. With --fits, a table to write; bases that it has are not measured
+    /// again.
+    #[arg(long, value_name = "FILE", requires = "written")]
     out: Option<PathBuf>,
     /// Time replies instead: generate this many tokens after a prompt of --sequence tokens, without and with an adapter.
     #[arg(long, value_name = "TOKENS")]

@@ -15,7 +15,7 @@ use crate::cli::output;
 pub fn run(args: &BenchArgs) -> Result<()> {
     let base = random::open_base(&args.base)?;
     check_sequence(&base, args.sequence)?;
-    let step = random::step(args, args.accumulate, base.config().vocab)?;
+    let step = random::step(args, args.sequence, args.accumulate, base.config().vocab)?;
     let gpu = args.open_gpu(Place::ALONE)?;
     let adapter = random::adapter(base.config(), &args.modules(), args.rank);
     let mut capacity = Capacity::default();

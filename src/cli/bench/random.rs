@@ -28,9 +28,9 @@ pub fn adapter(config: &Config, modules: &[Module], rank: usize) -> Adapter {
     Adapter::init(&slots(config, modules), rank, 2.0 * rank as f64, false, 0)
 }
 
-/// A step of `micro_batches` micro-batches of random tokens. The last tokens of each sequence are loss tokens.
-pub fn step(args: &BenchArgs, micro_batches: usize, vocab: usize) -> Result<Step> {
-    let mut step = batches(args.batch, args.sequence, args.loss_share, micro_batches, vocab)?;
+/// A step of `micro_batches` micro-batches of random tokens. The last tokens of each sequence of `sequence` are loss tokens.
+pub fn step(args: &BenchArgs, sequence: usize, micro_batches: usize, vocab: usize) -> Result<Step> {
+    let mut step = batches(args.batch, sequence, args.loss_share, micro_batches, vocab)?;
     if let Objective::Preference(preference) = run::objective_of(&args.objective()) {
         step.comparison = Some(comparison(&step, &preference));
     }

@@ -32,15 +32,17 @@ struct Results<'a> {
 
 /// Times steps of each rank alone, then of all ranks together, and prints both.
 pub fn run(args: &BenchArgs, ranks: &Rc<Ranks>) -> Result<()> {
-    if args.sweep.is_some() || args.decode.is_some() || args.plan {
-        bail!("--sweep, --decode and --plan run in one process; start them without mpirun or srun");
+    if args.sweep.is_some() || args.decode.is_some() || args.plan || args.fits || args.once {
+        bail!(
+            "--sweep, --decode, --plan, --fits and --once run in one process; start them without mpirun or srun"
+        );
     }
     if !args.objective.is_sft() {
         bail!("--objective {} runs in one process; start it without mpirun or srun", args.objective.name());
     }
     let base = random::open_base(&args.base)?;
     check_sequence(&base, args.sequence)?;
-    let whole = random::step(args, args.accumulate * ranks.size(), base.config().vocab)?;
+    let whole = random::step(args, args.sequence, args.accumulate * ranks.size(), base.config().vocab)?;
     let own = part(&whole, ranks.rank(), args.accumulate);
     let gpu = args.open_gpu(ranks.local())?;
     let all = RankFacts::own(&gpu, None).gather(ranks)?;

@@ -39,8 +39,16 @@ pub struct Results<'a> {
 }
 
 impl Results<'_> {
-    /// For `--json`.
-    pub fn json(&self) -> Value {
+    /// Prints a JSON object with `--json`, otherwise labelled lines.
+    pub fn show(&self) {
+        if self.args.json {
+            output::text(self.json());
+        } else {
+            self.print();
+        }
+    }
+
+    fn json(&self) -> Value {
         let copies = &self.plan.offloaded;
         let product_seconds: f64 =
             self.groups.iter().filter(|g| g.name == "products").map(|g| g.seconds).sum();
@@ -59,8 +67,7 @@ impl Results<'_> {
         })
     }
 
-    /// Prints labelled lines.
-    pub fn print(&self) {
+    fn print(&self) {
         output::device(self.gpu);
         line("base", self.base);
         line("startup", &self.startup);
@@ -144,17 +151,23 @@ impl Results<'_> {
             line(
                 group.name,
                 format_args!(
-                    "{:.4} s, {:.1} %: {bound}{rate:.3} {unit}, {:.0} % of peak",
+                    "{:.4} s, {:.1} %, {:.3} µs per token: {bound}{rate:.3} {unit}, {:.0} % of peak",
                     group.seconds,
                     100.0 * group.seconds / total,
+                    1e6 * group.seconds / self.tokens() as f64,
                     100.0 * of_peak
                 ),
             );
         }
     }
 
+    /// Tokens of a step.
+    fn tokens(&self) -> usize {
+        self.args.accumulate * self.args.batch * self.args.sequence
+    }
+
     fn tokens_per_second(&self) -> f64 {
-        (self.args.accumulate * self.args.batch * self.args.sequence) as f64 / self.seconds
+        self.tokens() as f64 / self.seconds
     }
 
     fn kernel_seconds(&self) -> f64 {

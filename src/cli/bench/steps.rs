@@ -21,13 +21,17 @@ use crate::cli::setup::timings::Timings;
 
 /// Learning rate of the timed steps.
 const LEARNING_RATE: f64 = 1e-4;
+/// Tokens per sequence of a short step that makes the device ready.
+pub const SHORT: usize = 512;
 
 /// Times steps and prints the results.
 pub fn run(args: &BenchArgs) -> Result<()> {
     let mut startup = Timings::start();
     let base = random::open_base(&args.base)?;
     check_sequence(&base, args.sequence)?;
-    let step = random::step(args, args.accumulate, base.config().vocab)?;
+    let of = |sequence| random::step(args, sequence, args.accumulate, base.config().vocab);
+    let step = of(args.sequence)?;
+    let before = of(if args.once { args.sequence.min(SHORT) } else { args.sequence })?;
     startup.record("base");
     let gpu = args.open_gpu(Place::ALONE)?;
     startup.record("device");
@@ -43,15 +47,16 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     trainer.share(&alone, args.shares(&alone)?)?;
     startup.record("weights");
     bar.set_message("compiling kernels");
-    let compiled = block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
+    let mut compiled = block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
+    if args.once {
+        compiled += block_on(trainer.compile(&before.micro_batches, &OPTIMIZER))?;
+    }
     startup.record(output::count(compiled, "kernel"));
     bar.set_message("first step, which is not timed");
-    let first = warm_up(&trainer, &step)?;
+    let first = warm_up(&trainer, &before)?;
     startup.record("first step");
     bar.set_message("timing steps");
-    let seconds = mean_seconds(&trainer, &step, args.steps)?;
-    let digest = digest(&trainer)?;
-    let kernels = profile(&gpu, &trainer, &step, args.steps)?;
+    let (seconds, digest, kernels) = timed(args, &gpu, &trainer, &step)?;
 
     bar.finish_and_clear();
     let plan = trainer.plan();
@@ -74,12 +79,23 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         kernels,
         peak: Peak::measure(&gpu)?,
     };
-    if args.json {
-        output::text(results.json());
-    } else {
-        results.print();
-    }
+    results.show();
     Ok(())
+}
+
+/// Time per kernel, longest first.
+type Kernels = Vec<(String, KernelTime)>;
+
+/// Seconds of a step, the adapter's digest after the timed steps, and the time of each kernel in one more step, which is the timed one
+/// with `--once`.
+fn timed(args: &BenchArgs, gpu: &Gpu, trainer: &Trainer, step: &Step) -> Result<(f64, String, Kernels)> {
+    if args.once {
+        let (kernels, seconds) = profile(gpu, trainer, step, 0)?;
+        return Ok((seconds, digest(trainer)?, kernels));
+    }
+    let seconds = mean_seconds(trainer, step, args.steps)?;
+    let digest = digest(trainer)?;
+    Ok((seconds, digest, profile(gpu, trainer, step, args.steps)?.0))
 }
 
 /// The SHA-256 of the adapter's values, which are the same on any number of GPUs.
@@ -105,14 +121,17 @@ pub fn mean_seconds(trainer: &Trainer, step: &Step, steps: usize) -> Result<f64>
     Ok(started.elapsed().as_secs_f64() / steps as f64)
 }
 
-/// Time per kernel in one more step, longest first; empty if the GPU has no timestamps.
-fn profile(gpu: &Gpu, trainer: &Trainer, step: &Step, steps: usize) -> Result<Vec<(String, KernelTime)>> {
+/// Time per kernel in one more step, and the time of that step. Without timestamps there are no kernels, and the step runs only if none
+/// was timed before.
+fn profile(gpu: &Gpu, trainer: &Trainer, step: &Step, steps: usize) -> Result<(Kernels, f64)> {
     if !gpu.can_profile() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), if steps == 0 { mean_seconds(trainer, step, 1)? } else { 0.0 }));
     }
     gpu.start_profile();
+    let started = Instant::now();
     block_on(trainer.step(step, steps as u64 + 2, &OPTIMIZER, LEARNING_RATE))?;
+    let seconds = started.elapsed().as_secs_f64();
     let mut kernels: Vec<_> = block_on(gpu.finish_profile())?.into_iter().collect();
     kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-    Ok(kernels)
+    Ok((kernels, seconds))
 }

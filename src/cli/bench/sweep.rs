@@ -136,7 +136,7 @@ impl Series<'_> {
 
     fn to_json(&self, gpu: &Gpu, sweep: &Sweep) -> Value {
         json!({
-            "device": gpu.description(), "base": self.base, "varied": self.varied.name(), "batch": self.batch,
+            "device": gpu.description(), "base": self.base, "varied": self.varied.name(), "batch": self.batch, "sequence": self.sequence,
             "rank": self.rank, "loss_share": self.loss_share, "cooperative_matrices": gpu.kernels().matrices().is_some(),
             "kernel_variant": gpu.kernels().tier().to_string(), "points": sweep.json(), "page": self.page(),
         })
