@@ -1,9 +1,9 @@
 """Times training steps of PEFT on transformers' models with random weights of a real shape, on one CUDA GPU. Prints a JSON line per run.
 
-  python3 benches/peers/pytorch.py qwen3.5-4b qwen3.5-9b --batch 4 --sequence 2048 --liger --delta flash-qla --checkpointing both
+  python3 benches/peers/pytorch.py e2b qwen3-8b --batch 4 --sequence 2048 --variants plain liger liger+checkpointing+nf4
 
-Needs torch, transformers and peft; liger-kernel for --liger, bitsandbytes for --nf4, fla-core for fast delta nets, and with it tilelang
-on Hopper GPUs, flash-qla for --delta flash-qla.
+Needs torch, transformers and peft; liger-kernel for the variant liger, bitsandbytes for nf4, fla-core for fast delta nets, and with it
+tilelang on Hopper GPUs, flash-qla for --delta flash-qla. A variant that fails has "error" in place of figures.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import time
+import traceback
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -35,6 +36,9 @@ DENSE = {
     "llama3.1-8b": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, rms_norm_eps=1e-5,
                         rope_parameters={"rope_type": "default", "rope_theta": 500_000.0}),
 }
+# The parts of a variant, joined by "+": Liger's kernels, gradient checkpointing, 4-bit weights of bitsandbytes, torch.compile, and the
+# adapter with its optimizer in bf16, where PEFT's default is f32.
+PARTS = ["liger", "checkpointing", "nf4", "compile", "bf16-adapter"]
 # The Python modules that each kind needs.
 DELTA_NETS = {"flash-qla": ["fla", "flash_qla", "tilelang"], "fla": ["fla"], "transformers": []}
 
@@ -109,28 +113,30 @@ def to_nf4(model):
     for parent in parents:
         for name, child in list(parent.named_children()):
             if type(child) is torch.nn.Linear:
-                four = bnb.nn.Linear4bit(child.in_features, child.out_features, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4")
-                four.weight = bnb.nn.Params4bit(child.weight.data.cpu(), requires_grad=False, quant_type="nf4")
+                four = bnb.nn.Linear4bit(child.in_features, child.out_features, bias=child.bias is not None,
+                                         compute_dtype=torch.bfloat16, quant_type="nf4")
+                four.weight = bnb.nn.Params4bit(child.weight.data, requires_grad=False, quant_type="nf4")
+                four.bias = child.bias
                 setattr(parent, name, four.cuda())
     model.is_loaded_in_4bit = True
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
 
 
-def build(a, name, checkpointing):
+def build(a, name, parts):
     torch.manual_seed(0)
     model_class, config = shape(name)
     config.use_cache = False
     with torch.device("cuda"):
         model = model_class(config)
-    if a.nf4:
+    if "nf4" in parts:
         to_nf4(model)
-    if checkpointing:
+    if "checkpointing" in parts:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
     names = r".*layers\.\d+\.(self_attn|mlp|linear_attn)\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|in_proj_\w+|out_proj)"
     adapter = LoraConfig(r=a.rank, lora_alpha=2 * a.rank, task_type="CAUSAL_LM", target_modules=names)
-    model = get_peft_model(model, adapter, autocast_adapter_dtype=not a.bf16_adapter)
+    model = get_peft_model(model, adapter, autocast_adapter_dtype="bf16-adapter" not in parts)
     return model.train(), config
 
 
@@ -145,11 +151,11 @@ def kernels_of(step):
     return {key[:80]: round(ms, 2) for ms, key in (found[:6] + nets[:16])}
 
 
-def measure(a, name, checkpointing):
-    model, config = build(a, name, checkpointing)
+def measure(a, name, parts):
+    model, config = build(a, name, parts)
     trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=1e-4, fused=True)
-    run = torch.compile(model) if a.compile else model
+    run = torch.compile(model) if "compile" in parts else model
 
     def step():
         ids = torch.randint(0, config.vocab_size, (a.batch, a.sequence), device="cuda")
@@ -174,42 +180,63 @@ def measure(a, name, checkpointing):
     }
 
 
-def main():
+def apply_liger():
+    import liger_kernel.transformers as liger
+
+    liger.apply_liger_kernel_to_gemma4_text()
+    liger.apply_liger_kernel_to_qwen3_5()
+    liger.apply_liger_kernel_to_qwen3()
+    liger.apply_liger_kernel_to_llama()
+
+
+def variant(text):
+    parts = [part for part in text.split("+") if part != "plain"]
+    if wrong := set(parts) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected plain, or some of {', '.join(PARTS)} joined by +, found {', '.join(wrong)}")
+    return text, parts
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", choices=GEMMA4 | QWEN35 | DENSE, metavar="model",
                         help=", ".join(GEMMA4 | QWEN35 | DENSE))
+    parser.add_argument("--variants", nargs="+", type=variant, default=[("plain", [])], metavar="variant",
+                        help=f"plain, or some of {', '.join(PARTS)} joined by +; those with liger run last")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8, help="timed steps, after three others")
     parser.add_argument("--delta", choices=DELTA_NETS, default="flash-qla", help="kernels of Qwen 3.5's delta nets")
-    parser.add_argument("--checkpointing", choices=["no", "yes", "both"], default="no")
-    parser.add_argument("--bf16-adapter", action="store_true", help="adapter and its optimizer in bf16; PEFT's default is f32")
     parser.add_argument("--kernels", action="store_true", help="list the longest kernels of one more step")
-    for option in ["--compile", "--liger", "--nf4"]:
-        parser.add_argument(option, action="store_true")
-    a = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    a = arguments()
     if not torch.cuda.is_available():
         sys.exit("this needs a CUDA GPU")
     torch.set_default_dtype(torch.bfloat16)
     if any(name in QWEN35 for name in a.models):
         choose_delta_nets(a.delta)
-    if a.liger:
-        import liger_kernel.transformers as liger
-
-        liger.apply_liger_kernel_to_gemma4_text()
-        liger.apply_liger_kernel_to_qwen3_5()
-        liger.apply_liger_kernel_to_qwen3()
-        liger.apply_liger_kernel_to_llama()
-    for name in a.models:
-        for checkpointing in {"no": [False], "yes": [True], "both": [False, True]}[a.checkpointing]:
-            try:
-                result = measure(a, name, checkpointing)
-            except torch.OutOfMemoryError as error:
-                result = {"error": str(error).split(". ")[0]}
-            print(json.dumps({**vars(a), "models": name, "checkpointing": checkpointing, **result}), flush=True)
-            gc.collect()
-            torch.cuda.empty_cache()
+    # Liger's kernels replace those of transformers for good.
+    for liger in [False, True]:
+        variants = [(text, parts) for text, parts in a.variants if ("liger" in parts) == liger]
+        if liger and variants:
+            apply_liger()
+        for name in a.models:
+            for text, parts in variants:
+                try:
+                    result = measure(a, name, parts)
+                except Exception as error:
+                    traceback.print_exc()
+                    result = {"error": f"{type(error).__name__}: {error}".split(". ")[0].splitlines()[0]}
+                shown = {"model": name, "variant": text, "batch": a.batch, "sequence": a.sequence, "rank": a.rank}
+                if name in QWEN35:
+                    shown["delta"] = a.delta
+                print(json.dumps({**shown, **result}), flush=True)
+                gc.collect()
+                torch._dynamo.reset()
+                torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

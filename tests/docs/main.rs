@@ -4,6 +4,7 @@
 
 mod keys;
 mod links;
+mod measured;
 mod prose;
 
 use std::fs;
@@ -53,26 +54,36 @@ fn command_line_is_current() {
     assert_current("docs/cli.md", &String::from_utf8(output.stdout).expect("UTF-8"));
 }
 
+/// Compares the part of a page between `<!-- name: generated -->` and `<!-- end -->` with what is generated, as [`assert_current`].
+fn assert_part_is_current(page: &str, name: &str, generated: &str) {
+    let text = read(&root().join(page));
+    let mark = format!("<!-- {name}: generated -->\n");
+    let (before, rest) = text.split_once(&mark).expect("the page marks the place");
+    let (_, after) = rest.split_once("<!-- end -->").expect("the page marks the end");
+    assert_current(page, &format!("{before}{mark}{generated}<!-- end -->{after}"));
+}
+
 #[test]
 fn recipe_keys_are_current() {
-    let page = read(&root().join("docs/recipes.md"));
     let keys = keys::tables(&read(&root().join("recipes/chat.toml")));
-    let (before, rest) = page.split_once("<!-- keys: generated -->\n").expect("the page marks the place");
-    let (_, after) = rest.split_once("<!-- end -->").expect("the page marks the end");
-    let expected = format!("{before}<!-- keys: generated -->\n{keys}<!-- end -->{after}");
-    assert_current("docs/recipes.md", &expected);
+    assert_part_is_current("docs/recipes.md", "keys", &keys);
 }
 
 #[test]
 fn families_are_current() {
-    let page = read(&root().join("docs/models.md"));
-    let (before, rest) = page.split_once("<!-- families: generated -->\n").expect("the page marks the place");
-    let (_, after) = rest.split_once("<!-- end -->").expect("the page marks the end");
-    let table = families();
-    assert_current(
-        "docs/models.md",
-        &format!("{before}<!-- families: generated -->\n{table}<!-- end -->{after}"),
-    );
+    assert_part_is_current("docs/models.md", "families", &families());
+}
+
+// One test, as both parts are in one page.
+#[test]
+fn sequences_that_fit_are_current() {
+    assert_part_is_current("docs/memory.md", "fits", &measured::fits());
+    assert_part_is_current("docs/memory.md", "speeds", &measured::speeds());
+}
+
+#[test]
+fn speeds_beside_pytorch_are_current() {
+    assert_part_is_current("docs/benchmarks.md", "peers", &measured::peers());
 }
 
 /// A row for each family, from its value.
