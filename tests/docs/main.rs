@@ -82,6 +82,11 @@ fn sequences_that_fit_are_current() {
 }
 
 #[test]
+fn sequences_that_fit_in_the_readme_are_current() {
+    assert_part_is_current("README.md", "fits", &measured::known_fits());
+}
+
+#[test]
 fn speeds_beside_pytorch_are_current() {
     assert_part_is_current("docs/benchmarks.md", "peers", &measured::peers());
 }

@@ -1,27 +1,65 @@
 //! Tables of measured speeds, from the files that `bench` and `benches/peers/chart` wrote, and of sequences that the program plans.
 
 use std::process::Command;
+use std::sync::OnceLock;
 
 use rullama_train::words::grouped;
 use serde_json::Value;
 
 use super::{read, root};
 
+/// Sizes in the README, with the names that people know.
+const KNOWN: [(&str, &str); 9] = [
+    ("Llama 3.1 8B", "llama3.1-8b"),
+    ("Qwen 3 8B", "qwen3-8b"),
+    ("Qwen 3 30B-A3B", "qwen3-30b-a3b"),
+    ("Qwen 3.5 4B", "qwen3.5-4b"),
+    ("Gemma 4 E2B", "e2b"),
+    ("Gemma 4 E4B", "e4b"),
+    ("Gemma 4 12B", "12b"),
+    ("Gemma 4 26B-A4B", "26b-a4b"),
+    ("Gemma 4 31B", "31b"),
+];
+
 /// The longest sequence of every published size by GPU memory, as the program plans it for GPUs without 16×16 cooperative matrices.
 pub fn fits() -> String {
-    let program = Command::new(env!("CARGO_BIN_EXE_rullama-train"))
-        .args(["bench", "all", "--fits", "--kernels", "f32", "--json"])
-        .output();
-    let output = program.expect("the program starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    let rows = text.lines().map(|line| -> Value { serde_json::from_str(line).expect("a JSON object") });
-    let rows = rows.map(|row| {
-        let sizes = row["sizes"].as_array().expect("sizes");
-        let cells = sizes.iter().map(|size| size["tokens"].as_u64().map_or("–".into(), thousands));
-        (string(&row["base"]).to_string(), cells.collect())
-    });
-    by_memory(rows)
+    by_memory(planned().iter().map(|row| (string(&row["base"]).into(), cells(row))))
+}
+
+/// [`fits`] of the models that people know, from 8 GB on.
+pub fn known_fits() -> String {
+    let mut table = "| model | 8 GB | 12 GB | 16 GB | 24 GB |\n|---|---|---|---|---|\n".to_string();
+    for (title, name) in KNOWN {
+        let row = planned().iter().find(|row| row["base"] == name).expect("a published size");
+        let host =
+            row["sizes"].as_array().expect("sizes").iter().filter_map(|size| size["host_bytes"].as_u64());
+        let experts = match host.max().unwrap_or(0) {
+            0 => String::new(),
+            bytes => format!(", experts in {} GiB of host memory", bytes.div_ceil(1 << 30)),
+        };
+        table += &format!("| {title}{experts} | {} |\n", cells(row)[1..].join(" | "));
+    }
+    table
+}
+
+/// An object for each published size, which the program plans once for all tests.
+fn planned() -> &'static [Value] {
+    static PLANNED: OnceLock<Vec<Value>> = OnceLock::new();
+    PLANNED.get_or_init(|| {
+        let program = Command::new(env!("CARGO_BIN_EXE_rullama-train"))
+            .args(["bench", "all", "--fits", "--kernels", "f32", "--json"])
+            .output();
+        let output = program.expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect()
+    })
+}
+
+/// The longest sequence for each size of memory.
+fn cells(row: &Value) -> Vec<String> {
+    let sizes = row["sizes"].as_array().expect("sizes");
+    sizes.iter().map(|size| size["tokens"].as_u64().map_or("–".into(), thousands)).collect()
 }
 
 /// The longest sequence and the speed of every published size by GPU memory, as `bench all --fits --time` measured them.
