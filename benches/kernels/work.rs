@@ -20,6 +20,7 @@ use rullama_train::ops::heads::coop16 as coop_heads;
 use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
 use rullama_train::ops::linear::coop16 as coop_linear;
 use rullama_train::ops::lora::coop16 as coop_lora;
+use rullama_train::ops::lora::coop16_project::{self, Member};
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rms_norm::coop16 as coop_norm;
@@ -202,10 +203,10 @@ pub fn coop_lora(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (px, thin) = (packed(gpu, &x, t)?, Packed::new(gpu, "bench", t, r)?);
     let (a, da) = (param(gpu, r, k)?, param(gpu, r, k)?);
     let (b, db) = (param(gpu, k, r)?, param(gpu, k, r)?);
-    let each = [("lora/coop16.", (2 * t * k * r) as f64)];
+    let each = ["lora/coop16.", "lora/coop16_project."].map(|kernel| (kernel, (2 * t * k * r) as f64));
     Ok(vec![Timed::new(format!("A and B of width {k}: z, u and gradients"), &each, move |rec| {
-        coop_lora::project(rec, z.all(), &px, &a, t, Some(&thin));
-        coop_lora::project_back(rec, z.all(), &px, &b, 1.0, t, &thin);
+        coop16_project::project(rec, z.all(), &px, &a, t, &thin);
+        coop16_project::project_back(rec, z.all(), &[Member { dy: &px, b: &b, offset: 0 }], 1.0, t, &thin);
         coop_lora::gradient_a(rec, &da, z.all(), &px, t);
         coop_lora::gradient_b(rec, &db, &px, z.all(), 1.0, t);
     })])

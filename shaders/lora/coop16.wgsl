@@ -1,5 +1,5 @@
-// Products with the adapter's thin matrices on cooperative matrices: z = x·Aᵀ, u = scale·dy·B, and the gradients dA += uᵀ·x and
-// dB += scale·dyᵀ·z. The wide operand (x or dy) comes packed and is read as matrices straight from memory.
+// Gradients of an adapter's matrices on cooperative matrices, dA += uᵀ·x and dB += scale·dyᵀ·z, with sums in parts. The wide operand (x or
+// dy) comes packed and is read as matrices straight from memory.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/packed
@@ -10,23 +10,22 @@ struct Params {
     tiles: u32,         // stride between columns of matrices: T/16 or more
     wide_cols: u32,     // columns of the wide operand
     thin_cols4: u32,    // columns of the thin one, / 4
-    thin_stride4: u32,  // of the matrix (project), or of z or u (gradient)
+    thin_stride4: u32,  // of z or u
     thin_offset4: u32,
-    y_stride4: u32,     // of z or u (project), or of the gradient
+    y_stride4: u32,     // of the gradient
     y_offset4: u32,
     scale: f32,
     part_steps: u32,    // steps of the sum per part; part i, group.z, writes result[i]
     accumulate: u32,    // 1: add to the result; 0 for parts
-    transposed: u32,    // gradient: whether its rows are the wide operand's columns
+    transposed: u32,    // whether the gradient's rows are the wide operand's columns
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> wide: array<vec4<f16>>;       // [K/16, T/16, 16, 16]
 @group(0) @binding(2) var<storage, read> factors: array<f32>;          // undoes the scaling of its rows [T]
-@group(0) @binding(3) var<storage, read> thin: array<vec4<f32>>;       // A [R, K], B [N, R], z or u [T, R]
+@group(0) @binding(3) var<storage, read> thin: array<vec4<f32>>;       // z or u [T, R]
 @group(0) @binding(4) var<storage, read_write> result: array<vec4<f32>>;
 
-const PITCH: u32 = 18u;                     // 64 steps and 8 halves, / 4
 const THIN4: u32 = {COLUMNS}u * 4u;         // columns of the thin operand that a workgroup takes, / 4
 const THIN_PITCH: u32 = THIN4 + 2u;
 
@@ -44,124 +43,6 @@ fn write(at: u32, value: vec4<f32>) {
         sum += result[at];
     }
     result[at] = sum;
-}
-
-// Stores 16×16 results of z or u.
-fn store(part: u32, row0: u32, col4: u32, lane: u32) {
-    let c = lane % 4u;
-    for (var r = lane % 32u / 4u; r < 16u; r += 8u) {
-        let row = row0 + r;
-        if row < params.rows && col4 + c < params.thin_cols4 {
-            let at = (part * params.rows + row) * params.y_stride4 + params.y_offset4 + col4 + c;
-            write(at, params.scale * factors[row] * finished[lane / 32u * 80u + r * 5u + c]);
-        }
-    }
-}
-
-// z = x·Aᵀ: 128 rows and 16·COLUMNS columns per workgroup, 32 rows per subgroup.
-@compute @workgroup_size(128)
-fn project(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * 8u + lane / 32u * 2u;
-    let first4 = group.x * THIN4; // first row of A, / 4
-#for i in 0..2
-#for j in 0..{COLUMNS}
-    var c{i}{j} = coop_mat16x16<f32, C>();
-#end
-#end
-    let first_step = group.z * params.part_steps;
-    let end_step = min(first_step + params.part_steps, (params.wide_cols + 63u) / 64u);
-    for (var step = first_step; step < end_step; step++) {
-#for k in 0..4
-#for i in 0..2
-        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&wide[wide_at(row + {i}u, step * 4u + {k}u)], 4u);
-#end
-#end
-        workgroupBarrier();
-        for (var q = lane; q < THIN4 * 64u; q += 128u) {
-            let r = min(first4 * 4u + q / 16u, params.thin_cols4 * 4u - 1u);
-            let col4 = step * 16u + q % 16u;
-            var a = vec4<f32>();
-            if col4 * 4u < params.wide_cols {
-                a = thin[params.thin_offset4 + r * params.thin_stride4 + col4];
-            }
-            staged[q / 16u * PITCH + q % 16u] = vec4<f16>(a);
-        }
-        workgroupBarrier();
-#for k in 0..4
-#for j in 0..{COLUMNS}
-        let a{k}{j} = coopLoad<coop_mat16x16<f16, B>>(&staged[{j}u * 16u * PITCH + {k}u * 4u], PITCH);
-#end
-#for i in 0..2
-#for j in 0..{COLUMNS}
-        c{i}{j} = coopMultiplyAdd(x{k}{i}, a{k}{j}, c{i}{j});
-#end
-#end
-#end
-    }
-    let at = lane / 32u * 80u;
-    let pitch = 5u;
-#for i in 0..2
-#for j in 0..{COLUMNS}
-    workgroupBarrier();
-    let v{i}{j} = c{i}{j};
-    coopStoreT(v{i}{j}, &finished[at], pitch);
-    workgroupBarrier();
-    store(group.z, (row + {i}u) * 16u, first4 + {j}u * 4u, lane);
-#end
-#end
-}
-
-// u = scale·dy·B, with the same tiles.
-@compute @workgroup_size(128)
-fn project_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * 8u + lane / 32u * 2u;
-    let first4 = group.x * THIN4; // first column of B, / 4
-#for i in 0..2
-#for j in 0..{COLUMNS}
-    var c{i}{j} = coop_mat16x16<f32, C>();
-#end
-#end
-    let first_step = group.z * params.part_steps;
-    let end_step = min(first_step + params.part_steps, (params.wide_cols + 63u) / 64u);
-    for (var step = first_step; step < end_step; step++) {
-#for k in 0..4
-#for i in 0..2
-        let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&wide[wide_at(row + {i}u, step * 4u + {k}u)], 4u);
-#end
-#end
-        workgroupBarrier();
-        for (var q = lane; q < THIN4 * 64u; q += 128u) {
-            let n = step * 64u + q / THIN4;
-            let col4 = min(first4 + q % THIN4, params.thin_cols4 - 1u);
-            var b = vec4<f32>();
-            if n < params.wide_cols {
-                b = thin[params.thin_offset4 + n * params.thin_stride4 + col4];
-            }
-            staged[q / THIN4 * THIN_PITCH + q % THIN4] = vec4<f16>(b);
-        }
-        workgroupBarrier();
-#for k in 0..4
-#for j in 0..{COLUMNS}
-        let b{k}{j} = coopLoadT<coop_mat16x16<f16, B>>(&staged[{k}u * 16u * THIN_PITCH + {j}u * 4u], THIN_PITCH);
-#end
-#for i in 0..2
-#for j in 0..{COLUMNS}
-        c{i}{j} = coopMultiplyAdd(x{k}{i}, b{k}{j}, c{i}{j});
-#end
-#end
-#end
-    }
-    let at = lane / 32u * 80u;
-    let pitch = 5u;
-#for i in 0..2
-#for j in 0..{COLUMNS}
-    workgroupBarrier();
-    let v{i}{j} = c{i}{j};
-    coopStoreT(v{i}{j}, &finished[at], pitch);
-    workgroupBarrier();
-    store(group.z, (row + {i}u) * 16u, first4 + {j}u * 4u, lane);
-#end
-#end
 }
 
 // z or u, scaled as the wide operand's rows.

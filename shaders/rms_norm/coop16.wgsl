@@ -1,6 +1,6 @@
 // The norm of shaders/rms_norm/plain.wgsl and its gradient, packed as operands of products on cooperative matrices
-// (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s per thread, until its largest value is known. x may
-// come packed itself.
+// (shaders/pack/plain.wgsl), or with ADDS the gradient added to f32: dx = scale·(dx + gradient). 64 threads take a row and keep it in
+// registers, EACH vec4s per thread, until its largest value is known. x may come packed itself.
 enable f16;
 #import common/norm
 
@@ -12,13 +12,16 @@ struct Params {
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
     eps: f32,
+    scale: f32,
+    parts: u32,     // of dy
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read_write> factors: array<f32>;        // [T]
-@group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;             // [T, D]
+@group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;             // [parts, T, D]
+@group(0) @binding(6) var<storage, read_write> dx: array<vec4<f32>>;       // [T, D]
 
 var<workgroup> products: array<f32, 256>;
 
@@ -70,7 +73,15 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let c{i} = first + {i}u * THREADS;
     let read{i} = min(c{i}, params.width4 - 1u);
     let x{i} = select(vec4<f32>(), source4(token, read{i}), c{i} < end);
-    let g{i} = select(vec4<f32>(), w[read{i}] * dy[token * params.width4 + read{i}], c{i} < end);
+    var dy{i} = vec4<f32>();
+#end
+    for (var s = 0u; s < params.parts; s++) {
+#for i in 0..{EACH}
+        dy{i} += dy[(s * params.rows + token) * params.width4 + read{i}];
+#end
+    }
+#for i in 0..{EACH}
+    let g{i} = select(vec4<f32>(), w[read{i}] * dy{i}, c{i} < end);
 #end
 #for i in 0..{EACH}
     square += dot(x{i}, x{i});
@@ -89,6 +100,14 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let leader = lane / THREADS * THREADS;
     let rstd = rstd_of(squares[leader], params.width4, params.eps);
     let along = rstd * rstd * (products[leader] / f32(params.width4 * 4u));
+#if {ADDS}
+#for i in 0..{EACH}
+    if c{i} < end {
+        let at{i} = token * params.width4 + c{i};
+        dx[at{i}] = params.scale * (dx[at{i}] + rstd * (g{i} - x{i} * along));
+    }
+#end
+#else
     var most = 0.0;
 #for i in 0..{EACH}
     let d{i} = rstd * (g{i} - x{i} * along);
@@ -111,5 +130,6 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     if c{i} < params.packed4 {
         packed[packed_at(params.tiles, row, c{i})] = vec4<f16>(scale * d{i});
     }
+#end
 #end
 }

@@ -1,20 +1,7 @@
 // RMSNorm of rows of any width (whole tokens, or heads of a token): y = scale·(residual + x·rstd·w), rstd = 1/√(mean(x²) + eps). A row takes
 // one workgroup, or one thread with ALONE.
 #import common/rstd
-#if {ALONE}
-const ROW_THREADS: u32 = 1u;
-
-fn row_sum(value: f32, lane: u32) -> f32 {
-    return value;
-}
-#else
-#import common/reduce
-const ROW_THREADS: u32 = {THREADS}u;
-
-fn row_sum(value: f32, lane: u32) -> f32 {
-    return reduce_sum(value, lane);
-}
-#end
+#import common/row_sum
 
 // Twin of `Params` in src/ops/rms_norm/mod.rs.
 struct Params {

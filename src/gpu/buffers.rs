@@ -8,6 +8,9 @@ use super::{Gpu, GpuError, Submission};
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 
+/// Counters in [`Gpu::arrivals`].
+pub(crate) const ARRIVALS: usize = 1 << 14;
+
 /// Bytes of scratch for the factors of a product's rows, of a million rows.
 const ROW_FACTORS: u64 = 4 << 20;
 
@@ -33,6 +36,19 @@ impl Gpu {
                 // An error is reported as the device's own.
                 _ => self.device.create_buffer(&descriptor),
             }
+        })
+    }
+
+    /// Counters of the finished parts of [`ARRIVALS`] sums, for kernels whose last workgroup adds up the parts. Every kernel leaves
+    /// zeros.
+    pub(crate) fn arrivals(&self) -> &wgpu::Buffer {
+        self.arrivals.get_or_init(|| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("arrivals"),
+                size: 4 * ARRIVALS as u64,
+                usage: wgpu::BufferUsages::STORAGE,
+                mapped_at_creation: false,
+            })
         })
     }
 

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub use backend::{Backend, KernelSetting};
-pub(crate) use buffers::PARTIAL_SUMS;
+pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
 use error::Fault as DeviceFault;
 pub use error::GpuError;
 pub use kernels::{Kernels, Least, Matrices, Products, Tier};
@@ -67,6 +67,7 @@ pub struct Shared {
     errors: Arc<Mutex<Option<DeviceFault>>>,
     /// Scratch for the parts of split products.
     partial_sums: OnceLock<wgpu::Buffer>,
+    arrivals: OnceLock<wgpu::Buffer>,
     row_factors: OnceLock<wgpu::Buffer>,
     host_memory: AtomicU64,
     /// Staging memory of long reads and writes.
@@ -144,6 +145,7 @@ impl Gpu {
             pipelines: pipeline::Cache::default(),
             errors,
             partial_sums: OnceLock::new(),
+            arrivals: OnceLock::new(),
             row_factors: OnceLock::new(),
             host_memory: AtomicU64::new(host::ASKED),
             kept: staging::Kept::default(),

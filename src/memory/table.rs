@@ -195,7 +195,7 @@ pub const TABLE: [Entry; 41] = {
         entry(Saved::ZGate, Plain, |w| w.z[Input::AfterFfn], From(All), Chunk),
         entry(Saved::PerLayerInput, Plain, |w| w.per_layer, From(All), Chunk),
         entry(Saved::InpGate, Plain, |w| w.per_layer, From(All), Chunk),
-        entry(Saved::GatedInput, Plain, |w| w.per_layer, From(All), Chunk),
+        entry(Saved::GatedInput, Operand, |w| w.per_layer, From(All), Chunk),
         entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(All), Chunk),
         entry(Saved::Proj, Plain, branch, From(All), Chunk),
         entry(Saved::QueriesAndGates, Plain, |w| 2 * w.output_gates, From(All), Tokens),
@@ -264,10 +264,12 @@ pub enum Temp {
     DGate,
     /// [`Saved::Down`] of a chunk in f32, where it is stored as tiles `[C, D]`.
     DownStaging,
-    /// Gradient of raw keys `[T, G·K]`.
+    /// Gradient of raw keys `[T, G·K]`, where the layer has a matrix for its values.
     DAttnK,
     /// Gradient of raw values `[T, G·K]`.
     DAttnV,
+    /// Gradient of raw keys that are the values too `[T, G·K]`.
+    DAttnKV,
     /// Gradient of keys `[T, G·K]`, of layers whose keys no other layer reads.
     DK,
     /// Gradient of values `[T, G·K]`.
@@ -329,7 +331,7 @@ const fn temp(
 }
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
-pub const TEMPS: [TempEntry; 25] = {
+pub const TEMPS: [TempEntry; 26] = {
     use Role::{Operand, Plain};
     use Span::{Chunk, States, Tokens};
     [
@@ -339,8 +341,9 @@ pub const TEMPS: [TempEntry; 25] = {
         temp(Temp::DUp, Operand, |w, _| w.ffn, Chunk, true),
         temp(Temp::DGate, Operand, |w, _| w.ffn, Chunk, true),
         temp(Temp::DownStaging, Plain, |w, s| if s.tiles { dense(w) } else { 0 }, Chunk, false),
-        temp(Temp::DAttnK, Plain, |w, _| w.own_keys, Tokens, false),
-        temp(Temp::DAttnV, Plain, |w, _| w.own_keys, Tokens, false),
+        temp(Temp::DAttnK, Operand, |w, _| w.own_values, Tokens, false),
+        temp(Temp::DAttnV, Operand, |w, _| w.own_values, Tokens, false),
+        temp(Temp::DAttnKV, Plain, |w, _| w.joint_keys, Tokens, false),
         temp(Temp::DK, Plain, |w, _| w.own_keys, Tokens, false),
         temp(Temp::DV, Plain, |w, _| w.own_keys, Tokens, false),
         temp(Temp::Delta, Plain, |w, _| 2 * w.heads, Tokens, false),

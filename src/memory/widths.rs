@@ -22,6 +22,8 @@ pub struct LayerWidths {
     pub shared_keys: usize,
     /// `G·K` where the layer has a matrix for its values.
     pub own_values: usize,
+    /// `G·K` where the keys are the values too.
+    pub joint_keys: usize,
     /// Feed-forward width `F`.
     pub ffn: usize,
     /// The experts beside the feed-forward block.
@@ -47,6 +49,7 @@ impl LayerWidths {
             own_keys,
             shared_keys: if is_donor { own_keys } else { 0 },
             own_values: if l.k_eq_v { 0 } else { own_keys },
+            joint_keys: if l.k_eq_v { own_keys } else { 0 },
             ffn: l.ffn_width,
             experts: l.experts,
             per_layer: config.per_layer_width,
@@ -70,6 +73,7 @@ impl LayerWidths {
             own_keys: self.own_keys.max(other.own_keys),
             shared_keys: self.shared_keys.max(other.shared_keys),
             own_values: self.own_values.max(other.own_values),
+            joint_keys: self.joint_keys.max(other.joint_keys),
             ffn: self.ffn.max(other.ffn),
             experts: self.experts.or(other.experts), // all layers that have experts have the same
             per_layer: self.per_layer.max(other.per_layer),

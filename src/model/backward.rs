@@ -37,9 +37,8 @@ impl Model<'_> {
         }
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
             let recomputes = acts.recomputes(layer);
-            match recomputes {
-                true => self.attention_forward(rec, &batch, layer),
-                false => drop(batch.input(layer, 0).f32(rec, inputs.tokens)),
+            if recomputes {
+                self.attention_forward(rec, &batch, layer);
             }
             self.fetch(rec, layer).await?;
             for chunk in acts.chunks(inputs.tokens) {
@@ -76,11 +75,13 @@ impl Model<'_> {
             rms_norm::backward(p, ddown, dhidden, &a[Saved::Down], &w.post_ffw_norm);
         }
         let Some(dense) = &w.dense else { return };
-        self.dense_backward(p, batch, layer, dense, &a, &s, ddown);
-        rms_norm::backward_add(p, dhidden, &s[Temp::DNormed], after_attention, &w.ffn_norm, 1.0);
+        let parts = self.dense_backward(p, batch, layer, dense, &a, &s, ddown);
+        let dnormed = (&s[Temp::DNormed], parts);
+        rms_norm::backward_add(p, dhidden, dnormed, after_attention, &w.ffn_norm, 1.0);
     }
 
-    /// From the gradient of the dense block's output to that of its normed input, in [`Temp::DNormed`].
+    /// From the gradient of the dense block's output to that of its normed input, in [`Temp::DNormed`] or in parts, whose number is
+    /// returned: see [`linear::backward_in_parts`].
     fn dense_backward(
         &self,
         p: &mut Pass,
@@ -90,7 +91,7 @@ impl Model<'_> {
         a: &LayerActs,
         s: &ScratchActs,
         ddown: &Act,
-    ) {
+    ) -> u32 {
         let dgated = &s[Temp::DGated];
         let (dgate, dup) = (&s[Temp::DGate], &s[Temp::DUp]);
         let [gate, up, down] = dense.modules;
@@ -101,8 +102,8 @@ impl Model<'_> {
         gated::backward(p, dgate, Some(dup), dgated, &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
         let gradients = [(gate, &dense.gate, dgate), (up, &dense.up, dup)];
         let lora = batch.lora(layer, Input::FfnNormed);
-        let dnormed = Some((&s[Temp::DNormed], false));
-        linear::backward(p, dnormed, &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
+        let dnormed = Some(&s[Temp::DNormed]);
+        linear::backward_in_parts(p, dnormed, &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn])
     }
 
     /// Adds to `dhidden` the part that comes through the per-layer branch.
@@ -175,7 +176,7 @@ impl Model<'_> {
         }
         if let Some(k_norm) = &w.attn_k_norm {
             // Every layer that shares these keys and values lies above and has added its part.
-            let (dattn_k, dattn_v) = (&s[Temp::DAttnK], &s[Temp::DAttnV]);
+            let (dattn_k, dattn_v) = (&s[dattn_k(l)], &s[Temp::DAttnV]);
             heads::backward(p, dattn_k, dk, &a[Saved::AttnK], k_norm, k_turn, l.kv_heads);
             let values = raw_values(&a, l);
             match l.k_eq_v {
@@ -199,13 +200,14 @@ impl Model<'_> {
         let (w, dhidden) = (&self.layers[layer], &batch.acts.dhidden);
         let is_lowest = layer == batch.adapter.lowest_layer();
         let dnormed = &s[Temp::DNormed];
-        let dx = (!is_lowest).then_some((dnormed, false));
+        let dx = (!is_lowest).then_some(dnormed);
         let lora = batch.lora(layer, Input::AttnNormed);
-        linear::backward(p, dx, gradients, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        let x = &a[Saved::AttnNormed];
+        let parts = linear::backward_in_parts(p, dx, gradients, x, lora, &a[Saved::ZAttn]);
         if !is_lowest {
             let scale_below = self.layers[layer - 1].output_scale;
-            let input = a[Saved::Input].staging().into();
-            rms_norm::backward_add(p, dhidden, dnormed, &input, &w.attn_norm, scale_below);
+            let input = &a[Saved::Input];
+            rms_norm::backward_add(p, dhidden, (dnormed, parts), input, &w.attn_norm, scale_below);
         }
     }
 }
@@ -215,8 +217,13 @@ impl Layer {
         let queries = if l.output_gate { &s[Temp::DQueriesAndGates] } else { &s.dattn_q };
         let mut gradients: Vec<Projection> = Vec::with_capacity(3);
         gradients.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
-        gradients.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &s[Temp::DAttnK])));
+        gradients.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &s[dattn_k(l)])));
         gradients.extend(self.attn_v.iter().map(|v| (Module::AttnV, v, &s[Temp::DAttnV])));
         gradients
     }
+}
+
+/// The gradient of the raw keys.
+fn dattn_k(l: &LayerConfig) -> Temp {
+    if l.k_eq_v { Temp::DAttnKV } else { Temp::DAttnK }
 }

@@ -14,7 +14,8 @@ use crate::ops::heads::coop16::Turn;
 use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
-use crate::ops::{attention, embedding, gated, heads, linear, norm_add, output_gate, rms_norm, scale};
+use crate::ops::per_layer::layer::Table;
+use crate::ops::{attention, embedding, gated, heads, linear, norm_add, output_gate, per_layer, rms_norm};
 
 impl Model<'_> {
     /// Runs `inputs` through all layers. The result is the last stream; the rest is kept for [`Model::backward`].
@@ -139,21 +140,16 @@ impl Model<'_> {
         linear::forward(p, &branch.proj(a), &a[Saved::GatedInput], lora, &a[Saved::ZProj]);
     }
 
-    /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of one layer; the gate's two buffers are scratch here.
+    /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of one layer; the gate's buffer is scratch here.
     fn per_layer_input(&self, p: &mut Pass, batch: &Batch, layer: usize, a: &LayerActs) {
         let (Some(global), Some(rows)) = (&self.per_layer, &batch.inputs.per_layer) else { return };
-        let width = self.config().per_layer_width;
         let projection_scale = (self.config().width as f64).sqrt().recip() as f32;
-        let table_scale = (width as f64).sqrt() as f32;
-        let (projected, normed) = (&a[Saved::InpGate], &a[Saved::GatedInput]);
-        let input = a[Saved::PerLayerInput].rows();
-
-        let embeddings = batch.input(0, p.first);
-        linear::frozen(p, projected, &embeddings, &global.model_proj[layer], projection_scale);
-        rms_norm::forward(p, normed, projected, &global.proj_norm);
-        let (first, column) = (p.first, layer * width);
-        embedding::forward(p.rec, input, &rows.ids, first, &rows.table, column, table_scale, p.tokens);
-        scale::add(p.rec, input, normed.rows(), std::f32::consts::FRAC_1_SQRT_2, p.tokens);
+        let (input, projected) = (&a[Saved::PerLayerInput], &a[Saved::InpGate]);
+        let (embeddings, matrix) = (batch.input(0, p.first), &global.model_proj[layer]);
+        let parts = linear::frozen_in_parts(p, projected, &embeddings, matrix, projection_scale);
+        let table = Table { rows: &rows.table, ids: &rows.ids, first: p.first };
+        let (input, projected) = (input.rows(), (projected.rows(), parts));
+        per_layer::layer::forward(p.rec, input, projected, &global.proj_norm, table, layer, p.tokens);
     }
 
     /// Attention of layer `layer` over a micro-batch.

@@ -2,6 +2,7 @@
 
 use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
+use crate::ops::lora::coop16_project;
 use crate::ops::{attention, block_end, delta, gated, heads};
 
 /// The kind of work that an op does, for the profiler.
@@ -181,7 +182,11 @@ pub static OPS: [Op; 31] = [
         "lora",
         Kind::Adapter,
         &[Variant::F32, Variant::Plain, Variant::Coop16],
-        &[("software", software), ("coop16", || each("COLUMNS", &[1, 2, 3, 4]))],
+        &[
+            ("software", software),
+            ("coop16", || each("COLUMNS", &[1, 2, 3, 4])),
+            ("coop16_project", adapter_products),
+        ],
     ),
     op("matvec", Kind::Product, &[Variant::F32, Variant::Plain], &[("plain", matvecs)]),
     op("norm_add", Kind::Norm, &[Variant::Packed], &[("coop16", norms_added)]),
@@ -189,7 +194,7 @@ pub static OPS: [Op; 31] = [
     op("pack", Kind::Other, &[Variant::Packed], &[]),
     op("partial_sums", Kind::Product, F32, &[]),
     op("peak", Kind::Other, &[], &[("coop", peaks)]),
-    op("per_layer", Kind::Other, F32, &[]),
+    op("per_layer", Kind::Other, &[Variant::F32, Variant::Plain], &[("layer", norms_of_rows)]),
     op("random", Kind::Other, F32, &[]),
     op(
         "rms_norm",
@@ -244,6 +249,12 @@ fn halves() -> Vec<Sizes> {
 
 fn grouped_products() -> Vec<Sizes> {
     [(0, 0), (1, 0), (0, 1)].map(|(half, masked)| vec![("HALF", half), ("MASKED", masked)]).to_vec()
+}
+
+fn adapter_products() -> Vec<Sizes> {
+    [(1, 1), (1, 4), (2, 1), (3, 2)]
+        .map(|(columns, down)| coop16_project::sizes(columns, down).to_vec())
+        .to_vec()
 }
 
 fn matrices() -> Vec<Sizes> {
@@ -355,6 +366,13 @@ fn matvecs() -> Vec<Sizes> {
         .to_vec()
 }
 
+/// Threads per workgroup, and whether each takes a row alone.
+fn norms_of_rows() -> Vec<Sizes> {
+    [(64, 0), (4, 1), (8, 1), (16, 1)]
+        .map(|(threads, alone)| vec![("THREADS", threads), ("ALONE", alone)])
+        .to_vec()
+}
+
 fn norms() -> Vec<Sizes> {
     [(64, 0, 0), (4, 1, 0), (8, 1, 0), (16, 1, 0), (64, 0, 1), (8, 1, 1)]
         .map(|(threads, alone, identity)| {
@@ -364,8 +382,8 @@ fn norms() -> Vec<Sizes> {
 }
 
 fn norms_packed() -> Vec<Sizes> {
-    [(1, 0), (6, 1), (12, 0), (21, 1)]
-        .map(|(each, matrices)| vec![("EACH", each), ("MATRICES", matrices)])
+    [(1, 0, 0), (6, 1, 0), (12, 0, 0), (21, 1, 0), (6, 0, 1), (21, 1, 1)]
+        .map(|(each, matrices, adds)| vec![("EACH", each), ("MATRICES", matrices), ("ADDS", adds)])
         .to_vec()
 }
 

@@ -6,7 +6,11 @@ use rullama_train::ops::linear::coop16 as coop_linear;
 use rullama_train::ops::linear::coop16::LowRank;
 use rullama_train::ops::lora::coop16 as coop_lora;
 use rullama_train::ops::lora::coop16_gradients::{FEW, Gradient, gradients as adapter_gradients};
+use rullama_train::ops::lora::coop16_project::{Member, project, project_back};
 use rullama_train::ops::pack::Packed;
+use rullama_train::ops::partial_sums::{Unsummed, add_up};
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::rms_norm::coop16 as coop_norm;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, values, wide};
@@ -118,65 +122,142 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// `thin` `[T, R]` as a product reads it with `x` `[T, N]`: `y = x·Wᵀ + thin·1ᵀ`.
+/// The sum of two products' parts, as the gradient of a norm's output, and of one product's parts, as the input of a norm.
+pub fn unsummed(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("products in parts, 16×16", HALF);
+    for (t, k, widths) in [(65, 256, [1024, 68]), (33, 512, [516, 2048])] {
+        let name = format!("T={t} K={k} N={widths:?}");
+        let (x, w, before) = (rows(1, t, k, false), values(2, k), values(3, t * k));
+        let dy = [(4, widths[0]), (5, widths[1])].map(|(seed, n)| rows(seed, t, n, false));
+        let weights = widths.map(|n| random_weight(gpu, GgmlType::Q8_0, n, k, false));
+        let each = [0, 1].map(|i| reference::linear::backward(&wide(&dy[i]), &weights[i].1, k));
+        let dnormed = sum(&each[0], &each[1]);
+        let dx = reference::rms_norm::backward(&dnormed, &wide(&x), Some(&wide(&w)), k, 1e-6);
+        let expected = scaled(0.5, &sum(&wide(&before), &dx));
+        let norm = Norm::new(gpu, "norm", Some(&w), k, 1e-6)?;
+        let first = packed(gpu, &Block::input(gpu, (0, 0), widths[0], &dy[0]), widths[0], t)?;
+        let second = packed(gpu, &Block::input(gpu, (0, 0), widths[1], &dy[1]), widths[1], t)?;
+        let (x, to) = (Block::input(gpu, (0, 0), k, &x), Block::in_out(gpu, (0, 0), k, &before));
+        let untouched = Block::output(gpu, (0, 0), k, t);
+        run(gpu, |rec| {
+            let mut parts = Unsummed::new(t, k, 2).expect("there is room");
+            for (dy, (weight, _)) in [&first, &second].into_iter().zip(&weights) {
+                let (dx, parts) = (untouched.view(), Some(&mut parts));
+                coop_linear::backward_onto(rec, dx, dy, weight, 1.0, None, t, false, parts);
+            }
+            let dy = (&untouched.rows, parts.count);
+            coop_norm::backward_add(rec, &to.rows, dy, &x.rows.clone().into(), &norm, t, 0.5);
+        })?;
+        check.close(&name, k, &to.read(gpu, &name)?, &expected)?;
+        let in_place = Block::output(gpu, (0, 0), k, t);
+        run(gpu, |rec| {
+            let mut parts = Unsummed::new(t, k, 1).expect("there is room");
+            let (weight, dx) = (&weights[0].0, untouched.view());
+            coop_linear::backward_onto(rec, dx, &first, weight, 1.0, None, t, false, Some(&mut parts));
+            add_up(rec, &in_place.rows, t, parts.count);
+        })?;
+        check.close(&format!("added up {name}"), k, &in_place.read(gpu, &name)?, &each[0])?;
+    }
+    check.done()
+}
+
+/// `thin` `[T, R]`, in `packed` from a column on, as a product reads it with `x` `[T, N]`: `y = x·Wᵀ + thin·1ᵀ`.
 fn packed_alike(
     gpu: &Gpu,
     check: &mut Check,
     name: &str,
     (packed_x, x, n): (&Packed, &[f32], usize),
-    (packed, thin, rank): (&Packed, &[f64], usize),
+    (packed, z_offset, thin, rank): (&Packed, usize, &[f64], usize),
     t: usize,
 ) -> Outcome {
     let (weight, w) = random_weight(gpu, GgmlType::F32, rank, n, false);
     let one: Vec<f32> = (0..rank * rank).map(|i| f32::from(u8::from(i / rank == i % rank))).collect();
     let one = Held::new(gpu, rank, &one);
-    let term = LowRank { z: packed, z_offset: 0, matrix: &one.param, first_row: 0, rank, scale: 1.0 };
+    let term = LowRank { z: packed, z_offset, matrix: &one.param, first_row: 0, rank, scale: 1.0 };
     let y = Block::output(gpu, (0, 0), rank, t);
     run(gpu, |rec| coop_linear::forward(rec, y.view(), packed_x, &weight, 1.0, Some(&term), t))?;
     let expected = sum(&reference::linear::forward(&wide(x), &w, n), thin);
     check.close(name, rank, &leveled(&y.read(gpu, name)?, rank), &leveled(&expected, rank))
 }
 
-/// `z = x·Aᵀ`, `u = scale·dy·B`, and both gradients.
+/// `z = x·Aᵀ`.
+fn projected(gpu: &Gpu, check: &mut Check, t: usize, rank: usize, n: usize) -> Outcome {
+    let name = format!("z T={t} R={rank} K={n}");
+    let (x, a) = (rows(1, t, n, true), values(2, rank * n));
+    let expected = reference::linear::forward(&wide(&x), &wide(&a), n);
+    let (x_rows, held) = (Block::input(gpu, (4, 0), n, &x), Held::new(gpu, n, &a));
+    let wide_x = packed(gpu, &x_rows, n, t)?;
+    let z = Block::output(gpu, (16, 16), rank, t);
+    let thin = Packed::new(gpu, "test", t, rank)?;
+    run(gpu, |rec| project(rec, z.view(), &wide_x, &held.param, t, &thin))?;
+    check.close(&name, rank, &leveled(&z.read(gpu, &name)?, rank), &leveled(&expected, rank))?;
+    packed_alike(gpu, check, &format!("packed {name}"), (&wide_x, &x, n), (&thin, 0, &expected, rank), t)
+}
+
+/// `u = scale·dy·B` of two matrices side by side, in one pass and one after the other.
+fn projected_back(gpu: &Gpu, check: &mut Check, t: usize, rank: usize, widths: [usize; 2]) -> Outcome {
+    let name = format!("u T={t} R={rank} N={widths:?}");
+    let dy = [(1, widths[0]), (2, widths[1])].map(|(seed, n)| rows(seed, t, n, true));
+    let b = [(3, widths[0]), (4, widths[1])].map(|(seed, n)| values(seed, n * rank));
+    let each = [0, 1].map(|i| scaled(0.5, &reference::linear::backward(&wide(&dy[i]), &wide(&b[i]), rank)));
+    let both: Vec<f64> =
+        each[0].chunks(rank).zip(each[1].chunks(rank)).flat_map(|(a, b)| [a, b].concat()).collect();
+    let wide_dy = [0, 1].map(|i| packed(gpu, &Block::input(gpu, (4, 0), widths[i], &dy[i]), widths[i], t));
+    let [first, second] = wide_dy;
+    let wide_dy = [first?, second?];
+    let held = [0, 1].map(|i| Held::new(gpu, rank, &b[i]));
+    let members = [0, 1].map(|i| Member { dy: &wide_dy[i], b: &held[i].param, offset: i * rank });
+    for together in [true, false] {
+        let name = format!("{name} together={together}");
+        let u = Block::output(gpu, (16, 16), 2 * rank, t);
+        let thin = Packed::new(gpu, "test", t, 2 * rank)?;
+        run(gpu, |rec| match together {
+            true => project_back(rec, u.view(), &members, 0.5, t, &thin),
+            false => members.iter().for_each(|m| project_back(rec, u.view(), &[*m], 0.5, t, &thin)),
+        })?;
+        let found = leveled(&u.read(gpu, &name)?, 2 * rank);
+        check.close(&name, 2 * rank, &found, &leveled(&both, 2 * rank))?;
+        for i in [0, 1] {
+            let thin = (&thin, i * rank, &each[i][..], rank);
+            packed_alike(
+                gpu,
+                check,
+                &format!("packed {name}, {i}"),
+                (&wide_dy[i], &dy[i], widths[i]),
+                thin,
+                t,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// `z = x·Aᵀ` and `u = scale·dy·B`: odd sizes, sums long enough for parts, and rows enough for several matrices in a workgroup.
+pub fn adapter_products(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("products of lora, 16×16", HALF);
+    let cases = [
+        (1, 16, [32, 36]),
+        (65, 16, [252, 1000]),
+        (130, 48, [68, 64]),
+        (300, 80, [516, 20]),
+        (33, 16, [3200, 6200]),
+        (20, 32, [4100, 260]),
+        (2100, 16, [132, 68]),
+        (4100, 16, [68, 100]),
+        (4100, 48, [68, 36]),
+    ];
+    for (t, rank, widths) in cases {
+        projected(gpu, &mut check, t, rank, widths[0])?;
+        projected_back(gpu, &mut check, t, rank, widths)?;
+    }
+    check.done()
+}
+
+/// The gradients of `A` and of `B`, each in a pass of its own.
 pub fn adapter(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("lora, 16×16", HALF);
     for (t, rank, n) in [(1, 16, 32), (65, 16, 252), (130, 48, 68), (300, 80, 516)] {
         let name = format!("T={t} R={rank} N={n}");
-        let (x, a) = (rows(1, t, n, true), values(2, rank * n));
-        let expected = reference::linear::forward(&wide(&x), &wide(&a), n);
-        let (x_rows, held) = (Block::input(gpu, (4, 0), n, &x), Held::new(gpu, n, &a));
-        let wide_x = packed(gpu, &x_rows, n, t)?;
-        let z = Block::output(gpu, (16, 16), rank, t);
-        let thin = Packed::new(gpu, "test", t, rank)?;
-        run(gpu, |rec| coop_lora::project(rec, z.view(), &wide_x, &held.param, t, Some(&thin)))?;
-        let found = leveled(&z.read(gpu, &name)?, rank);
-        check.close(&format!("z {name}"), rank, &found, &leveled(&expected, rank))?;
-        packed_alike(
-            gpu,
-            &mut check,
-            &format!("packed z {name}"),
-            (&wide_x, &x, n),
-            (&thin, &expected, rank),
-            t,
-        )?;
-
-        let b = values(4, n * rank);
-        let expected = scaled(0.5, &reference::linear::backward(&wide(&x), &wide(&b), rank));
-        let held = Held::new(gpu, rank, &b);
-        let u = Block::output(gpu, (16, 16), rank, t);
-        let thin = Packed::new(gpu, "test", t, rank)?;
-        run(gpu, |rec| coop_lora::project_back(rec, u.view(), &wide_x, &held.param, 0.5, t, &thin))?;
-        let found = leveled(&u.read(gpu, &name)?, rank);
-        check.close(&format!("u {name}"), rank, &found, &leveled(&expected, rank))?;
-        packed_alike(
-            gpu,
-            &mut check,
-            &format!("packed u {name}"),
-            (&wide_x, &x, n),
-            (&thin, &expected, rank),
-            t,
-        )?;
-
         // Rows of similar size: the sum over rows is only as exact as the largest of them.
         let (x, u) = (rows(5, t, n, false), rows(6, t, rank, false));
         let wide_x = packed(gpu, &Block::input(gpu, (0, 4), n, &x), n, t)?;

@@ -375,6 +375,33 @@ pub fn per_layer_inputs(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
+/// Per-layer inputs of the second of three layers, for tokens of any order from the second on.
+pub fn inputs_of_a_layer(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("per_layer, one layer", SUMS);
+    for ty in GgmlType::SUPPORTED {
+        for (rows, tokens, tiled) in [(1, 1, false), (37, 9, true)] {
+            let width = widths(ty)[1];
+            let name = format!("{} T={rows} P={width}", ty.name());
+            let (table, values_of) = random_weight(gpu, ty, tokens, 3 * width, tiled);
+            let (x, weight) = (values(1, rows * width), values(2, width));
+            let ids: Vec<u32> = (0..=rows).map(|t| (t * 7 % tokens) as u32).collect();
+            let normed = reference::rms_norm::forward(&wide(&x), Some(&wide(&weight)), width, f64::from(EPS));
+            let of_token = |t: usize| &values_of[(3 * ids[t + 1] as usize + 1) * width..][..width];
+            let sums = normed.chunks(width).enumerate().flat_map(|(t, row)| {
+                let root = (width as f64).sqrt();
+                row.iter().zip(of_token(t)).map(move |(n, v)| (n + root * v) / 2f64.sqrt())
+            });
+            let expected: Vec<f64> = sums.collect();
+            let (x, y) = (Block::input(gpu, (0, 0), width, &x), Block::output(gpu, (0, 0), width, rows));
+            let (weight, ids) = (norm(gpu, &weight), gpu.upload("ids", &ids)?);
+            let table = per_layer::layer::Table { rows: &table, ids: &ids, first: 1 };
+            run(gpu, |rec| per_layer::layer::forward(rec, &y.rows, (&x.rows, 0), &weight, table, 1, rows))?;
+            check.close(&name, width, &y.read(gpu, &name)?, &expected)?;
+        }
+    }
+    check.done()
+}
+
 /// The largest value at any place, the first of equal values, never NaN; none if all values are NaN.
 pub fn likeliest(gpu: &Gpu) -> Outcome {
     let argmax = Argmax::new(gpu)?;

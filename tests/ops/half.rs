@@ -101,6 +101,15 @@ pub fn norms(gpu: &Gpu) -> Outcome {
         })?;
         let found = unpacked(gpu, &dx, width, height, &name)?;
         check.close(&format!("dx of packed x {name}"), width, &leveled(&found), &leveled(&expected_dx))?;
+        let base = values(4, height * width);
+        let added: Vec<f64> =
+            base.iter().zip(&expected_dx).map(|(base, dx)| 0.5 * (f64::from(*base) + dx)).collect();
+        for (what, x) in [("x", Act::from(x.rows.clone())), ("packed x", Act::tiled(packed, None))] {
+            let to = Block::in_out(gpu, (0, 0), width, &base);
+            run(gpu, |rec| coop_norm::backward_add(rec, &to.rows, (&dy.rows, 0), &x, &norm, height, 0.5))?;
+            let name = format!("added dx of {what} {name}");
+            check.close(&name, width, &leveled(&to.read(gpu, &name)?), &leveled(&added))?;
+        }
     }
     check.done()
 }

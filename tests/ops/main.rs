@@ -58,7 +58,7 @@ const PACKED: &[Variant] = &[Variant::Packed];
 const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
-const CASES: [Case; 82] = [
+const CASES: [Case; 87] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -105,6 +105,8 @@ const CASES: [Case; 82] = [
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
     case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),
     case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),
+    case("linear", "sums in parts", COOP16, coop::unsummed),
+    case("linear", "sums in parts, split", COOP16, |gpu| split(gpu, coop::unsummed)),
     case("linear", "readers of kernels on matrices of 16×16", &[Variant::F16], half_readers::values),
     case("linear", "backward", EXACT, linear::backward),
     case("linear", "backward", HALF, linear::backward_in_f16),
@@ -127,8 +129,10 @@ const CASES: [Case; 82] = [
     ),
     case("lora", "gradient", EXACT, lora::gradient),
     case("lora", "gradient, sums split", PLAIN, |gpu| split(gpu, lora::gradient)),
-    case("lora", "products and gradients", COOP16, coop::adapter),
-    case("lora", "products and gradients, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
+    case("lora", "products", COOP16, coop::adapter_products),
+    case("lora", "products, sums split", COOP16, |gpu| split(gpu, coop::adapter_products)),
+    case("lora", "gradients apart", COOP16, coop::adapter),
+    case("lora", "gradients apart, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
     case("lora", "gradients together", COOP16, coop::adapter_pairs),
     case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients),
     case("matvec", "a few rows, with an adapter's A", EXACT, matvec::forward),
@@ -138,6 +142,7 @@ const CASES: [Case; 82] = [
     case("norm_add", "forward", PACKED, half::residuals),
     case("output_gate", "forward and backward", F32, gates::output_gates),
     case("per_layer", "inputs of all layers", F32, decoding::per_layer_inputs),
+    case("per_layer", "inputs of one layer", EXACT, decoding::inputs_of_a_layer),
     case("random", "blocks of weights", F32, random::blocks),
     case("rms_norm", "forward", EXACT, rms_norm::forward),
     case("rms_norm", "backward", EXACT, rms_norm::backward),
@@ -160,7 +165,7 @@ const CASES: [Case; 82] = [
         verdict::lost_rows_with_gradients,
     ),
     case("row_status", "the counts of a step", F32, verdict::tally),
-    case("scale", "in place, and add", F32, elementwise::scale_and_add),
+    case("scale", "in place", F32, elementwise::scale_in_place),
 ];
 
 /// Ops that only other ops' tests run: packing and partial sums in products, row factors in products in f16, and the norms of updates in

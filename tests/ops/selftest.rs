@@ -41,10 +41,17 @@ const ADAMW: (&str, &str) = ("adamw", "AdamW, clipping, norms");
 const LOSSES: (&str, &str) = ("cross_entropy", "losses, gradients, softcap");
 const ROUTER: (&str, &str) = ("experts", "router and groups");
 const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
-const SCALE: (&str, &str) = ("scale", "in place, and add");
+const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 40] = [
+const FAULTS: [Planted; 41] = [
+    planted(
+        "every token has the first one's per-layer embedding",
+        ("per_layer", "inputs of layers"),
+        "per_layer/layer",
+        "ids[params.ids_offset + row]",
+        "ids[params.ids_offset]",
+    ),
     planted(
         "every shared expert's output has the first token's gate",
         SHARED,
@@ -317,13 +324,40 @@ const SOFTWARE_FAULTS: [Planted; 2] = [
 ];
 
 /// Faults of kernels that write f16 tiles, for devices with f16.
-const PACKED_FAULTS: [Planted; 1] = [planted(
-    "values overflow f16",
-    ("gated", "tiles, forward and backward"),
-    "gated/coop16",
-    "return bitcast<f32>((253u - e) << 23u);",
-    "return 1.0;",
-)];
+const PACKED_FAULTS: [Planted; 2] = [
+    planted(
+        "values overflow f16",
+        ("gated", "tiles, forward and backward"),
+        "gated/coop16",
+        "return bitcast<f32>((253u - e) << 23u);",
+        "return 1.0;",
+    ),
+    planted(
+        "forgets the scale of an added gradient",
+        ("norm_add", "norms and sums as tiles"),
+        "rms_norm/coop16",
+        "= params.scale * (dx[at0]",
+        "= (dx[at0]",
+    ),
+];
+
+/// Faults of kernels on cooperative matrices of 16×16.
+const COOP16_FAULTS: [Planted; 2] = [
+    planted(
+        "a subgroup's share of a sum is missing",
+        ("lora", "products and gradients"),
+        "lora/coop16_project",
+        "var s = 0u; s < 8u; s++",
+        "var s = 1u; s < 8u; s++",
+    ),
+    planted(
+        "the scaling of a wide operand's rows is not undone",
+        ("lora", "products and gradients"),
+        "lora/coop16_project",
+        "params.scale * factors_0[t] * sum",
+        "params.scale * sum",
+    ),
+];
 
 pub fn tests() -> Vec<Test> {
     for op in OPS.iter().filter(|op| !WITHIN_OTHERS.contains(&op.name)) {
@@ -374,6 +408,9 @@ fn planted_tests() -> Vec<Test> {
     }));
     tests.push(Test::new("self-test/planted faults of tiles", Variant::Packed, |gpu| {
         faults(gpu, &PACKED_FAULTS)
+    }));
+    tests.push(Test::new("self-test/planted faults on matrices of 16×16", Variant::Coop16, |gpu| {
+        faults(gpu, &COOP16_FAULTS)
     }));
     tests.push(Test::new("self-test/the fallback", Variant::F32, fallback));
     tests.push(Test::new("self-test/planted faults in a model", Variant::Plain, faults_in_a_model));

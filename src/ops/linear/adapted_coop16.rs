@@ -1,11 +1,15 @@
 //! [`super::forward`] and [`super::backward`] on 16×16 matrices: operands that are stored in f32 are packed first.
 
 use super::coop16::LowRank;
-use super::{Projection, adapter_input, finish, masked_backward, matrices, operand};
+use super::{Projection, adapter_input, cuda, finish, masked_backward, matrices, operand};
+use crate::base::Module;
+use crate::gpu::Recorder;
 use crate::ops::act::Act;
 use crate::ops::lora::Lora;
-use crate::ops::lora::coop16 as lora_coop16;
 use crate::ops::lora::coop16_gradients::{Gradient, gradients as adapter_gradients};
+use crate::ops::lora::coop16_project::{Member, project, project_back};
+use crate::ops::pack::Packed;
+use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::{Operands, Pass};
 
 /// See [`super::forward`]. The input's tiles are packed once, and `z` is left packed for the products.
@@ -23,8 +27,7 @@ pub fn forward(
     if let Some(lora) = lora {
         let input = adapter_input(p, lora, x);
         let tiles = operand(p.rec, &scratch.x, &input, cols, rows);
-        let thin = lora.mask.is_none().then_some(&scratch.thin);
-        lora_coop16::project(p.rec, z.rows().all(), tiles, &lora.group.a.value, rows, thin);
+        project(p.rec, z.rows().all(), tiles, &lora.group.a.value, rows, &scratch.thin);
         // Under a mask the products read another input than the adapter.
         packed = lora.mask.is_none().then(|| tiles.clone());
     }
@@ -53,7 +56,7 @@ pub fn forward(
     outputs.iter().for_each(|(_, weight, y)| finish(p, weight, y));
 }
 
-/// See [`super::backward`].
+/// See [`super::backward`]. With `in_parts`, the gradient of `x` may be left in parts: returns their number, or 0.
 pub fn backward(
     p: &mut Pass,
     scratch: &Operands,
@@ -62,43 +65,89 @@ pub fn backward(
     x: &Act,
     lora: Option<Lora>,
     z: &Act,
-) {
-    let rows = p.tokens;
-    let u = &p.scratch.u;
+    in_parts: bool,
+) -> u32 {
     let input = lora.map(|lora| adapter_input(p, lora, x));
     let input = lora.zip(input.as_ref());
-    let input = input.map(|(lora, x)| operand(p.rec, &scratch.x, x, lora.group.a.value.cols, rows));
+    let input = input.map(|(lora, x)| operand(p.rec, &scratch.x, x, lora.group.a.value.cols, p.tokens));
     // The gradient of A needs u of every member.
     let last =
         gradients.iter().rposition(|(module, ..)| lora.is_some_and(|l| l.group.member(*module).is_some()));
-    for (i, (module, weight, dy)) in gradients.iter().enumerate() {
-        let member = lora.and_then(|lora| Some((lora, lora.group.member(*module)?)));
-        if member.is_none() && dx.is_none() {
-            continue;
+    // Gradients that are not stored as tiles are packed into the same scratch, one after the other.
+    let tiled = gradients.iter().all(|(.., dy)| dy.tiles().is_some());
+    let masked = lora.is_some_and(|lora| lora.mask.is_some());
+    let in_parts = in_parts && tiled && !masked && !any_in_cuda(p.rec, scratch, gradients, p.tokens);
+    let mut unsummed = dx.filter(|_| in_parts).and_then(|(dx, _)| {
+        let products = gradients.iter().map(|(_, weight, _)| weight.tiles.len()).sum();
+        Unsummed::new(p.tokens, dx.rows().stride, products)
+    });
+    let mut first = 0;
+    for some in gradients.chunks(if tiled { gradients.len().max(1) } else { 1 }) {
+        let dys: Vec<&Packed> = some
+            .iter()
+            .map(|(_, weight, dy)| operand(p.rec, &scratch.dy, dy, weight.rows, p.tokens))
+            .collect();
+        let a = input.filter(|_| last.is_some_and(|last| (first..first + some.len()).contains(&last)));
+        if let Some(lora) = lora {
+            adapter_backward(p, &scratch.thin, lora, some, &dys, z, a);
         }
-        let dy = operand(p.rec, &scratch.dy, dy, weight.rows, rows);
-        if let Some((lora, member)) = member {
-            let (z, u) = (z.rows().from(member.offset), u.from(member.offset));
-            lora_coop16::project_back(p.rec, u, dy, &member.b.value, lora.scale, rows, &scratch.thin);
-            let b = Gradient { matrix: &member.b.grad, wide: dy, thin: z };
-            let a = input.filter(|_| last == Some(i));
-            let a = a.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: p.scratch.u.all() });
-            adapter_gradients(p.rec, b, a, lora.scale, rows);
+        for (i, ((module, weight, _), dy)) in some.iter().zip(dys).enumerate() {
+            let Some((dx, accumulate)) = dx else { continue };
+            let (dx, accumulate) = (dx.rows().all(), accumulate || first + i > 0);
+            let term = lora.and_then(|lora| term_backward(lora, *module, &scratch.thin));
+            let (term, unsummed) = (term.as_ref(), unsummed.as_mut());
+            matrices::backward(p.rec, scratch, dx, dy, weight, 1.0, term, p.tokens, accumulate, unsummed);
         }
-        let Some((dx, accumulate)) = dx else { continue };
-        let fused = member.filter(|(lora, _)| lora.mask.is_none());
-        let term = fused.map(|(lora, member)| LowRank {
-            z: &scratch.thin,
-            z_offset: 0,
-            matrix: &lora.group.a.value,
-            first_row: member.offset,
-            rank: lora.rank,
-            scale: 1.0,
-        });
-        let (dx, accumulate) = (dx.rows().all(), accumulate || i > 0);
-        matrices::backward(p.rec, scratch, dx, dy, weight, 1.0, term.as_ref(), rows, accumulate);
+        first += some.len();
     }
     if let (Some(lora), Some((dx, _))) = (lora, dx) {
         masked_backward(p, dx.rows(), lora);
+    }
+    unsummed.map_or(0, |unsummed| unsummed.count)
+}
+
+/// Whether the gradient of an input is a product of CUDA's for any of the matrices.
+fn any_in_cuda(rec: &Recorder, scratch: &Operands, gradients: &[Projection], rows: usize) -> bool {
+    let in_cuda = |(_, w, _): &Projection| cuda::is_worth(rec, [rows, w.cols, w.rows]);
+    scratch.fragments.is_some() && gradients.iter().any(in_cuda)
+}
+
+/// `u·A` of one matrix, where the adapter reads what the matrix reads.
+fn term_backward<'a>(lora: Lora<'a>, module: Module, u: &'a Packed) -> Option<LowRank<'a>> {
+    let member = lora.group.member(module).filter(|_| lora.mask.is_none())?;
+    Some(LowRank {
+        z: u,
+        z_offset: member.offset,
+        matrix: &lora.group.a.value,
+        first_row: member.offset,
+        rank: lora.rank,
+        scale: 1.0,
+    })
+}
+
+/// `u` of some matrices, in f32 and packed in `thin`, and the gradients of their `B`; with the last of these that of `A`, where its
+/// input is given.
+fn adapter_backward(
+    p: &mut Pass,
+    thin: &Packed,
+    lora: Lora,
+    gradients: &[Projection],
+    dys: &[&Packed],
+    z: &Act,
+    input: Option<&Packed>,
+) {
+    let adapted =
+        gradients.iter().zip(dys).filter_map(|((module, ..), dy)| Some((*dy, lora.group.member(*module)?)));
+    let adapted: Vec<_> = adapted.collect();
+    let members: Vec<Member> =
+        adapted.iter().map(|(dy, m)| Member { dy, b: &m.b.value, offset: m.offset }).collect();
+    for pair in members.chunks(2) {
+        project_back(p.rec, p.scratch.u.all(), pair, lora.scale, p.tokens, thin);
+    }
+    for (i, (dy, member)) in adapted.iter().enumerate() {
+        let b = Gradient { matrix: &member.b.grad, wide: dy, thin: z.rows().from(member.offset) };
+        let a = input.filter(|_| i + 1 == adapted.len());
+        let a = a.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: p.scratch.u.all() });
+        adapter_gradients(p.rec, b, a, lora.scale, p.tokens);
     }
 }

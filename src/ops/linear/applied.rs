@@ -1,7 +1,7 @@
 //! Products of one input side by side in one row, with a frozen adapter: for decoding long prompts.
 
 use super::{coop16, operand, tiled};
-use crate::ops::lora::coop16 as lora_coop16;
+use crate::ops::lora::coop16_project;
 use crate::ops::pass::{Operands, Pass};
 use crate::ops::{Param, Rows, Weight};
 
@@ -51,7 +51,7 @@ fn on_matrices(
     let x = x.clone().into();
     let x = operand(p.rec, &scratch.x, &x, matrices[0].cols, p.tokens);
     if let Some(adapter) = adapter {
-        lora_coop16::project(p.rec, z.all(), x, adapter.a, p.tokens, Some(&scratch.thin));
+        coop16_project::project(p.rec, z.all(), x, adapter.a, p.tokens, &scratch.thin);
     }
     let mut column = 0;
     for (i, matrix) in matrices.iter().enumerate() {

@@ -7,7 +7,7 @@ use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::op;
 use crate::ops::pack::Packed;
-use crate::ops::partial_sums::{self, Target};
+use crate::ops::partial_sums::{self, Parts, Target, Unsummed};
 
 /// Steps of the sum that the kernel stages at a time.
 const STEPS: usize = 32;
@@ -61,6 +61,20 @@ pub fn forward(
     lora: Option<&LowRank>,
     rows: usize,
 ) {
+    forward_onto(rec, y, x, w, scale, lora, rows, None);
+}
+
+/// [`forward`], or where `unsummed` is given, which takes a matrix in one buffer, only the parts of the sum, in the place of `y`.
+pub fn forward_onto(
+    rec: &mut Recorder,
+    y: View,
+    x: &Packed,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+    mut unsummed: Option<&mut Unsummed>,
+) {
     for tile in &w.tiles {
         let params = Params {
             y_offset4: y.offset4() + (tile.first_row / 4) as u32,
@@ -69,7 +83,7 @@ pub fn forward(
             columns: tile.rows as u32,
             ..params(y, x, w, tile, scale, lora, rows)
         };
-        dispatch(rec, "forward", y, x, w, tile, lora, params);
+        dispatch(rec, "forward", y, x, w, tile, lora, params, unsummed.as_deref_mut());
     }
 }
 
@@ -84,6 +98,21 @@ pub fn backward(
     rows: usize,
     accumulate: bool,
 ) {
+    backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, None);
+}
+
+/// [`backward`], or where `unsummed` is given only the parts of the sum, in the place of `dx`.
+pub fn backward_onto(
+    rec: &mut Recorder,
+    dx: View,
+    dy: &Packed,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+    rows: usize,
+    accumulate: bool,
+    mut unsummed: Option<&mut Unsummed>,
+) {
     for (i, tile) in w.tiles.iter().enumerate() {
         let lora = lora.filter(|_| i + 1 == w.tiles.len());
         let params = Params {
@@ -94,7 +123,7 @@ pub fn backward(
             columns: w.cols as u32,
             ..params(dx, dy, w, tile, scale, lora, rows)
         };
-        dispatch(rec, "backward", dx, dy, w, tile, lora, params);
+        dispatch(rec, "backward", dx, dy, w, tile, lora, params, unsummed.as_deref_mut());
     }
 }
 
@@ -137,6 +166,7 @@ fn dispatch(
     tile: &Tile,
     lora: Option<&LowRank>,
     params: Params,
+    unsummed: Option<&mut Unsummed>,
 ) {
     let summed = if entry == "forward" { w.cols } else { tile.rows };
     let [across, down] = [params.cols4.div_ceil(32), params.rows.div_ceil(128)];
@@ -151,7 +181,8 @@ fn dispatch(
     let z = lora.map_or(rec.unused(4), |l| l.z.bind(4));
     let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));
     let kernel = Kernel::new("linear/coop16", entry).with_format(op::reader(w.ty)).with_size("GROUPED", 0);
-    partial_sums::split_wide(rec, &target, across * down, summed.div_ceil(STEPS), |rec, parts| {
+    let steps = summed.div_ceil(STEPS);
+    let product = |rec: &mut Recorder, parts: &Parts| {
         let params = Params {
             y_stride4: parts.stride4,
             y_offset4: parts.offset4,
@@ -161,5 +192,9 @@ fn dispatch(
         };
         let bindings = [tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, parts.result];
         rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
-    });
+    };
+    match unsummed {
+        Some(unsummed) => partial_sums::split_unsummed(rec, &target, across * down, steps, unsummed, product),
+        None => partial_sums::split_wide(rec, &target, across * down, steps, product),
+    }
 }

@@ -4,6 +4,7 @@ use super::coop16::{self, LowRank};
 use super::cuda;
 use crate::gpu::Recorder;
 use crate::ops::pack::Packed;
+use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::Operands;
 use crate::ops::{View, Weight};
 
@@ -26,7 +27,7 @@ pub fn forward(
     }
 }
 
-/// See [`coop16::backward`].
+/// See [`coop16::backward_onto`]; nothing is left in parts where a kernel of CUDA runs.
 pub fn backward(
     rec: &mut Recorder,
     scratch: &Operands,
@@ -37,11 +38,12 @@ pub fn backward(
     lora: Option<&LowRank>,
     rows: usize,
     accumulate: bool,
+    unsummed: Option<&mut Unsummed>,
 ) {
     match &scratch.fragments {
         Some(fragments) if cuda::is_worth(rec, [rows, w.cols, w.rows]) => {
             cuda::backward(rec, fragments, dx, dy, w, scale, lora, rows, accumulate);
         }
-        _ => coop16::backward(rec, dx, dy, w, scale, lora, rows, accumulate),
+        _ => coop16::backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, unsummed),
     }
 }

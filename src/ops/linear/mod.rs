@@ -21,6 +21,7 @@ use crate::ops::bias;
 use crate::ops::dropout;
 use crate::ops::lora::Lora;
 use crate::ops::pack::Packed;
+use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::Pass;
 use crate::ops::{Rows, Weight};
 
@@ -46,8 +47,28 @@ pub fn backward(
     z: &Act,
 ) {
     match p.operands() {
-        Some(scratch) => adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z),
+        Some(scratch) => drop(adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z, false)),
         None => adapted_tiled::backward(p, dx, gradients, x, lora, z),
+    }
+}
+
+/// [`backward`] for a consumer that adds up sums: returns the number of parts in the device's scratch whose sum is the gradient of `x`, or
+/// 0 where `dx` holds that. The consumer comes next: every product may use the scratch.
+pub fn backward_in_parts(
+    p: &mut Pass,
+    dx: Option<&Act>,
+    gradients: &[Projection],
+    x: &Act,
+    lora: Option<Lora>,
+    z: &Act,
+) -> u32 {
+    let dx = dx.map(|dx| (dx, false));
+    match p.operands() {
+        Some(scratch) => adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z, true),
+        None => {
+            adapted_tiled::backward(p, dx, gradients, x, lora, z);
+            0
+        }
     }
 }
 
@@ -79,12 +100,36 @@ pub fn frozen(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) {
     }
 }
 
+/// [`frozen`] for a consumer that adds up sums: see [`backward_in_parts`].
+pub fn frozen_in_parts(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) -> u32 {
+    let Some(scratch) = p.operands() else {
+        frozen(p, y, x, weight, scale);
+        return 0;
+    };
+    let x = operand(p.rec, &scratch.x, x, weight.cols, p.tokens);
+    let unsummed = Unsummed::new(p.tokens, weight.rows, 1);
+    let mut unsummed = unsummed.filter(|_| weight.tiles.len() == 1 && weight.rows.is_multiple_of(4));
+    coop16::forward_onto(p.rec, y.rows().all(), x, weight, scale, None, p.tokens, unsummed.as_mut());
+    unsummed.map_or(0, |unsummed| unsummed.count)
+}
+
 /// `dx = dy·W` for a matrix without adapter.
 pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
     match p.operands() {
         Some(scratch) => {
             let dy = operand(p.rec, &scratch.dy, dy, weight.rows, p.tokens);
-            matrices::backward(p.rec, &scratch, dx.rows().all(), dy, weight, 1.0, None, p.tokens, false);
+            matrices::backward(
+                p.rec,
+                &scratch,
+                dx.rows().all(),
+                dy,
+                weight,
+                1.0,
+                None,
+                p.tokens,
+                false,
+                None,
+            );
         }
         None => tiled::backward(p.rec, dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false),
     }

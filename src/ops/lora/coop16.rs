@@ -1,10 +1,9 @@
-//! Products with the adapter's thin matrices, and their gradients, on cooperative matrices of 16×16. The wide operand is packed, the thin
-//! operand is f32.
+//! Gradients of the adapter's matrices on cooperative matrices of 16×16, with sums in parts. The wide operand is packed, the thin operand
+//! is f32.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
-use crate::ops::lora::coop16_sums;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 
@@ -27,79 +26,6 @@ struct Params {
     part_steps: u32,
     accumulate: u32,
     transposed: u32,
-}
-
-/// `z = x·Aᵀ` for `x` `[rows, K]` and `A` `[Σ R, K]`. Stores z in `packed` too, if given, scaled as the rows of `x`.
-pub fn project(rec: &mut Recorder, z: View, x: &Packed, a: &Param, rows: usize, packed: Option<&Packed>) {
-    let params =
-        Params { wide_cols: a.cols as u32, thin_cols4: (a.rows / 4) as u32, ..params(x, a, 1.0, rows) };
-    project_with(rec, "project", z, x, a, params, packed);
-}
-
-/// `u = scale·dy·B` for `dy` `[rows, N]` and `B` `[N, R]`. Stores u in `packed` too, scaled as the rows of `dy`.
-pub fn project_back(
-    rec: &mut Recorder,
-    u: View,
-    dy: &Packed,
-    b: &Param,
-    scale: f32,
-    rows: usize,
-    packed: &Packed,
-) {
-    let params =
-        Params { wide_cols: b.rows as u32, thin_cols4: (b.cols / 4) as u32, ..params(dy, b, scale, rows) };
-    project_with(rec, "project_back", u, dy, b, params, Some(packed));
-}
-
-fn params(wide: &Packed, matrix: &Param, scale: f32, rows: usize) -> Params {
-    Params {
-        rows: rows as u32,
-        tiles: wide.tiles(),
-        wide_cols: 0,
-        thin_cols4: 0,
-        thin_stride4: (matrix.cols / 4) as u32,
-        thin_offset4: 0,
-        y_stride4: 0,
-        y_offset4: 0,
-        scale,
-        part_steps: 0,
-        accumulate: 0,
-        transposed: 0,
-    }
-}
-
-fn project_with(
-    rec: &mut Recorder,
-    entry: &'static str,
-    y: View,
-    x: &Packed,
-    matrix: &Param,
-    params: Params,
-    packed: Option<&Packed>,
-) {
-    let (columns, across) = columns(params.thin_cols4);
-    let target = Target {
-        y: y.rows.bind(4),
-        rows: params.rows,
-        cols4: params.thin_cols4,
-        stride4: y.stride4(),
-        offset4: y.offset4(),
-        accumulate: false,
-    };
-    let down = params.rows.div_ceil(128);
-    let steps = (params.wide_cols as usize).div_ceil(STEPS);
-    let parts = partial_sums::split_thin_unsummed(rec, &target, across * down, steps, |rec, parts| {
-        let params =
-            Params { y_stride4: parts.stride4, y_offset4: parts.offset4, part_steps: parts.steps, ..params };
-        let bindings = [x.bind(1), x.bind_factors(2), matrix.bind(3), parts.result];
-        let kernel = Kernel::new("lora/coop16", entry).with_size("COLUMNS", columns);
-        rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
-    });
-    match packed {
-        None => partial_sums::sum(rec, &target, parts),
-        Some(packed) if parts > 1 => coop16_sums::sum(rec, &target, parts, packed, x),
-        Some(packed) => packed.pack_alike(rec, y, 4 * target.cols4 as usize, target.rows as usize, x),
-    }
 }
 
 /// `dA += uᵀ·x` for `u` `[rows, Σ R]` and `x` `[rows, K]`.

@@ -3,7 +3,7 @@
 pub mod cached;
 pub mod coop16;
 pub mod coop16_gradients;
-pub mod coop16_sums;
+pub mod coop16_project;
 mod group;
 pub mod grouped;
 

@@ -1,6 +1,7 @@
 //! Split-K: divides a long sum among several workgroups, for products with too few tiles to fill the device.
 
 use crate::gpu::{Binding, Kernel, PARTIAL_SUMS, Recorder, grid};
+use crate::ops::Rows;
 
 /// Twin of `Params` in shaders/partial_sums/plain.wgsl.
 #[repr(C)]
@@ -53,9 +54,6 @@ pub struct Parts<'a> {
 /// Workgroups of 64×64 results that keep a device as busy as one workgroup of 128×128 results on cooperative matrices.
 const WIDE: usize = 16;
 
-/// The number of narrow workgroups of the adapter's thin products that keep a device as busy as one wide workgroup.
-const THIN: usize = 4;
-
 /// Computes a product of `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device.
 /// `product` runs the kernel that writes [`Parts::result`].
 pub fn split(
@@ -78,7 +76,8 @@ pub fn split_into(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let parts = split_unsummed(rec, target, wanted, steps, product);
+    let wanted = wanted.min(room(target.rows as usize, target.cols4 as usize)).max(1);
+    let parts = split_evenly(rec, target, evenly(steps, wanted), product);
     sum(rec, target, parts);
 }
 
@@ -95,16 +94,53 @@ pub fn split_wide(
     sum(rec, target, parts);
 }
 
-/// [`split`] for memory-bound kernels, without the final sum. If there are several parts, they remain in the device's scratch.
-pub fn split_thin_unsummed(
+/// Parts of the sums of some products, which lie in the device's scratch until a consumer adds up all of them.
+pub struct Unsummed {
+    /// Number of parts.
+    pub count: u32,
+    most: usize, // parts of a product
+}
+
+impl Unsummed {
+    /// No parts yet; `None` where the scratch has no room for two parts of each of `products` results `[rows, cols]`.
+    pub fn new(rows: usize, cols: usize, products: usize) -> Option<Unsummed> {
+        let most = room(rows, cols.div_ceil(4)) / products.max(1);
+        (most > 1).then_some(Unsummed { count: 0, most })
+    }
+}
+
+/// [`split_wide`] without the sum: the parts are added to `unsummed`, and the target's memory is not written.
+pub fn split_unsummed(
     rec: &mut Recorder,
     target: &Target,
     tiles: u32,
     steps: usize,
+    unsummed: &mut Unsummed,
     product: impl FnOnce(&mut Recorder, &Parts),
-) -> u32 {
-    let fill = rec.gpu().kernels().workgroups_to_fill() / THIN;
-    split_to_fill(rec, target, fill, tiles, steps, product)
+) {
+    let fill = rec.gpu().kernels().workgroups_to_fill() / WIDE;
+    let (count, steps) = parts_to_fill(fill, tiles, steps, unsummed.most);
+    let result = Binding { buffer: rec.gpu().partial_sums(), range: None, ..target.y };
+    let offset4 = unsummed.count * target.rows * target.cols4;
+    product(rec, &Parts { result, count, steps, stride4: target.cols4, offset4, accumulate: 0 });
+    unsummed.count += count;
+}
+
+/// Parts of results `[rows, 4·cols4]` that the scratch has room for.
+fn room(rows: usize, cols4: usize) -> usize {
+    (PARTIAL_SUMS / 16) as usize / (rows * cols4).max(1)
+}
+
+/// The number of parts of a sum, at most `most`, and the steps in each.
+fn parts_to_fill(fill: usize, tiles: u32, steps: usize, most: usize) -> (u32, u32) {
+    let wanted = (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS).min(most).max(1);
+    evenly(steps, wanted)
+}
+
+/// The number of equal parts of a sum, at most `wanted`, and the steps in each.
+fn evenly(steps: usize, wanted: usize) -> (u32, u32) {
+    let part_steps = steps.div_ceil(wanted).max(1);
+    (steps.div_ceil(part_steps).max(1) as u32, part_steps as u32)
 }
 
 fn split_to_fill(
@@ -115,21 +151,17 @@ fn split_to_fill(
     steps: usize,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) -> u32 {
-    let wanted = (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS);
-    split_unsummed(rec, target, wanted, steps, product)
+    let room = room(target.rows as usize, target.cols4 as usize);
+    let (count, part_steps) = parts_to_fill(fill, tiles, steps, room);
+    split_evenly(rec, target, (count, part_steps), product)
 }
 
-fn split_unsummed(
+fn split_evenly(
     rec: &mut Recorder,
     target: &Target,
-    wanted: usize,
-    steps: usize,
+    (count, part_steps): (u32, u32),
     product: impl FnOnce(&mut Recorder, &Parts),
 ) -> u32 {
-    let room = (PARTIAL_SUMS / 16) as usize / ((target.rows * target.cols4) as usize).max(1);
-    let wanted = wanted.min(room).max(1);
-    let part_steps = steps.div_ceil(wanted).max(1);
-    let (count, part_steps) = (steps.div_ceil(part_steps).max(1) as u32, part_steps as u32);
     if count == 1 {
         let Target { y: result, stride4, offset4, accumulate, .. } = *target;
         let accumulate = u32::from(accumulate);
@@ -143,11 +175,22 @@ fn split_unsummed(
     count
 }
 
+/// `y = Σ parts` over `rows` rows, of `parts` parts in the device's scratch that no consumer adds up: see [`Unsummed`].
+pub fn add_up(rec: &mut Recorder, y: &Rows, rows: usize, parts: u32) {
+    let cols4 = (y.stride / 4) as u32;
+    let target =
+        Target { y: y.bind(2), rows: rows as u32, cols4, stride4: cols4, offset4: 0, accumulate: false };
+    reduce(rec, &target, parts);
+}
+
 /// Adds up `parts` results in the device's scratch, if there are several, and stores or adds the sum to `target`.
-pub fn sum(rec: &mut Recorder, target: &Target, parts: u32) {
-    if parts == 1 {
-        return;
+fn sum(rec: &mut Recorder, target: &Target, parts: u32) {
+    if parts > 1 {
+        reduce(rec, target, parts);
     }
+}
+
+fn reduce(rec: &mut Recorder, target: &Target, parts: u32) {
     let params = Params {
         rows: target.rows,
         cols4: target.cols4,

@@ -1,5 +1,7 @@
 //! Per-layer inputs of all layers at once; for decoding.
 
+pub mod layer;
+
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::Weight;

@@ -5,6 +5,7 @@ pub mod plain;
 
 use crate::gpu::{Binding, Gpu, GpuError, Recorder};
 use crate::ops::act::Act;
+use crate::ops::partial_sums;
 use crate::ops::pass::Pass;
 
 /// A norm's weights `[width]` (none: all 1), its row width and ε; or no norm at all, in the place of one.
@@ -94,7 +95,16 @@ pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm) {
     }
 }
 
-/// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)`.
-pub fn backward_add(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, scale: f32) {
-    plain::backward(p.rec, dx.rows(), dy.rows(), x.rows(), norm, p.tokens, Some(scale));
+/// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)`. With `parts`, `dy` is the sum of so many parts in the device's scratch, and its own memory is
+/// scratch.
+pub fn backward_add(p: &mut Pass, dx: &Act, (dy, parts): (&Act, u32), x: &Act, norm: &Norm, scale: f32) {
+    let (dx, dy, tokens) = (dx.rows(), dy.rows(), p.tokens);
+    if p.rec.gpu().kernels().reads_tiles() && norm.weight.is_some() {
+        return coop16::backward_add(p.rec, dx, (dy, parts), x, norm, tokens, scale);
+    }
+    if parts > 0 {
+        partial_sums::add_up(p.rec, dy, tokens, parts);
+    }
+    let x = x.f32(p.rec, tokens);
+    plain::backward(p.rec, dx, dy, &x, norm, tokens, Some(scale));
 }

@@ -29,12 +29,19 @@ impl Norm {
     }
 }
 
-/// The kernel, and its workgroups for `rows` rows: one a row, or on SIMD registers one thread a row.
+/// Threads of a workgroup, whether each takes a row alone, as on SIMD registers, and workgroups for `rows` rows.
+pub(in crate::ops) fn threads(rec: &Recorder, rows: usize) -> (u32, u32, usize) {
+    match rec.gpu().kernels().software_lanes() {
+        Some(lanes) => (lanes, 1, rows.div_ceil(lanes as usize)),
+        None => (64, 0, rows),
+    }
+}
+
+/// The kernel, and its workgroups for `rows` rows.
 fn kernel(rec: &Recorder, entry: &'static str, norm: &Norm, rows: usize) -> (Kernel, [u32; 3]) {
-    let (threads, alone) = rec.gpu().kernels().software_lanes().map_or((64, 0), |lanes| (lanes, 1));
+    let (threads, alone, workgroups) = threads(rec, rows);
     let sizes = [("THREADS", threads), ("ALONE", alone), norm.size()];
-    let kernel = Kernel::new("rms_norm/plain", entry).with_sizes(sizes);
-    (kernel, grid(if alone == 1 { rows.div_ceil(threads as usize) } else { rows }))
+    (Kernel::new("rms_norm/plain", entry).with_sizes(sizes), grid(workgroups))
 }
 
 /// `y = scale·(residual + norm(x))` over `rows` rows of the norm's width.

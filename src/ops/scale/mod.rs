@@ -1,4 +1,4 @@
-//! Factors and sums, element by element.
+//! Factors, element by element.
 
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
@@ -16,16 +16,4 @@ pub fn in_place(rec: &mut Recorder, x: &Rows, scale: f32, rows: usize) {
     let count4 = rows * x.stride / 4;
     let params = Params { count4: count4 as u32, scale };
     rec.dispatch(Kernel::new("scale/plain", "in_place"), &params, &[x.bind(1)], grid(count4.div_ceil(64)));
-}
-
-/// `y = scale·(x + y)` over `rows` rows.
-pub fn add(rec: &mut Recorder, y: &Rows, x: &Rows, scale: f32, rows: usize) {
-    let count4 = rows * x.stride / 4;
-    let params = Params { count4: count4 as u32, scale };
-    rec.dispatch(
-        Kernel::new("scale/plain", "add"),
-        &params,
-        &[y.bind(1), x.bind(2)],
-        grid(count4.div_ceil(64)),
-    );
 }

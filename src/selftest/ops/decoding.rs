@@ -188,7 +188,7 @@ pub fn gated_products(b: &mut Bench) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Per-layer inputs: a norm beside rows of a table.
+/// Per-layer inputs: a norm beside rows of a table, of all layers and of the second.
 pub fn per_layer_inputs(b: &mut Bench) -> Result<(), GpuError> {
     for ty in [GgmlType::BF16, GgmlType::Q5_0, GgmlType::Q6_K] {
         let (rows, width) = (3, columns(ty));
@@ -197,9 +197,19 @@ pub fn per_layer_inputs(b: &mut Bench) -> Result<(), GpuError> {
         let (x, weight) = (values(1, rows * cols), values(2, width));
         let normed = rms_norm::forward(&wide(&x), Some(&wide(&weight)), width, f64::from(EPS));
         let sums = plus(&normed, (width as f64).sqrt(), &truth);
-        let expected = sums.iter().map(|x| x / 2f64.sqrt()).collect();
+        let expected: Vec<f64> = sums.iter().map(|x| x / 2f64.sqrt()).collect();
+        let second =
+            |all: &[f64]| all.chunks(width).skip(1).step_by(2).flatten().copied().collect::<Vec<_>>();
+        let own: Vec<f32> = second(&wide(&x)).iter().map(|x| *x as f32).collect();
+        let (own, y, ids) =
+            (b.input(width, &own)?, b.output(width, rows)?, b.gpu.upload("ids", &[0u32, 1, 2])?);
         let (block, weight) = (b.in_out(cols, &x)?, norm(b, &weight)?);
-        b.run(|rec| per_layer::forward(rec, block.rows(), &table, &weight))?;
+        b.run(|rec| {
+            per_layer::forward(rec, block.rows(), &table, &weight);
+            let table = per_layer::layer::Table { rows: &table, ids: &ids, first: 0 };
+            per_layer::layer::forward(rec, y.rows(), (own.rows(), 0), &weight, table, 1, rows);
+        })?;
+        b.expect(format!("{}, one layer", ty.name()), &y, second(&expected), F32);
         b.expect(ty.name(), &block, expected, F32);
     }
     Ok(())

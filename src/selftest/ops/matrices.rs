@@ -14,6 +14,7 @@ use crate::ops::linear::coop16::{self as linear, LowRank};
 use crate::ops::linear::cuda::{self, Fragments, product_bytes};
 use crate::ops::lora::coop16 as lora;
 use crate::ops::lora::coop16_gradients::{Gradient, gradients};
+use crate::ops::lora::coop16_project::{Member, project, project_back};
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::coop16 as rms_norm;
@@ -48,7 +49,7 @@ fn packed(b: &Bench, x: &[f32], width: usize) -> Result<Packed, GpuError> {
 /// RMSNorm and its gradient; the sum with a residual, and its norm.
 pub fn norms(b: &mut Bench) -> Result<(), GpuError> {
     let (height, width) = SHAPE;
-    let [x, dy, base] = [1, 2, 3].map(|seed| values(seed, height * width));
+    let [x, dy, base, before] = [1, 2, 3, 6].map(|seed| values(seed, height * width));
     let (w, next) = (values(4, width), values(5, width));
     let (weight, eps) = (wide(&w), f64::from(EPS));
     let y_expected = reference::rms_norm::forward(&wide(&x), Some(&weight), width, eps);
@@ -58,15 +59,18 @@ pub fn norms(b: &mut Bench) -> Result<(), GpuError> {
     let (first, second) = (norm(b, &w)?, norm(b, &next)?);
     let (x, dy, base) = (b.input(width, &x)?, b.input(width, &dy)?, b.input(width, &base)?);
     let [y, dx, then] = [room(b, height, width)?, room(b, height, width)?, room(b, height, width)?];
-    let summed = b.output(width, height)?;
+    let added_expected = plus(&wide(&before), 1.0, &dx_expected).iter().map(|x| 0.5 * x).collect();
+    let (summed, added) = (b.output(width, height)?, b.in_out(width, &before)?);
     b.run(|rec| {
         let act: Act = x.rows().clone().into();
+        rms_norm::backward_add(rec, added.rows(), (dy.rows(), 0), &act, &first, height, 0.5);
         rms_norm::forward(rec, &y, x.rows(), &first, height);
         rms_norm::backward(rec, &dx, dy.rows(), &act, &first, height);
         let to = (&then, Then::Norm(&second));
         norm_add::forward(rec, Some(summed.rows()), to, &act, &first, base.rows(), 0.75, height);
     })?;
     b.expect("sum", &summed, sum, F32);
+    b.expect("added dx", &added, added_expected, F32);
     for (name, packed, expected) in
         [("y", &y, y_expected), ("dx", &dx, dx_expected), ("norm of the sum", &then, next_expected)]
     {
@@ -253,8 +257,8 @@ pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
     let (z, u_rows) = (b.output_view(RANK, tokens)?, b.output_view(RANK, tokens)?);
     let (thin_z, thin_u) = (room(b, tokens, RANK)?, room(b, tokens, RANK)?);
     b.run(|rec| {
-        lora::project(rec, z.view(), &x, &a, tokens, Some(&thin_z));
-        lora::project_back(rec, u_rows.view(), &x, &up, 0.5, tokens, &thin_u);
+        project(rec, z.view(), &x, &a, tokens, &thin_z);
+        project_back(rec, u_rows.view(), &[Member { dy: &x, b: &up, offset: 0 }], 0.5, tokens, &thin_u);
         lora::gradient_a(rec, &da, thin.view(), &x, tokens);
         lora::gradient_b(rec, &db, &x, thin.view(), 0.5, tokens);
         let [of_a, of_b] =

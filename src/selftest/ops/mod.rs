@@ -91,7 +91,7 @@ pub const CHECKS: [Check; 43] = [
     check("adamw", "AdamW, clipping, norms", Needs::Any, training::adamw_steps),
     check("adamw", "gradient descent", Needs::Any, training::sgd_steps),
     check("bias", "added to some columns", Needs::Any, elementwise::biases),
-    check("scale", "in place, and add", Needs::Any, elementwise::scales),
+    check("scale", "in place", Needs::Any, elementwise::scales),
     check("dropout", "masks", Needs::Any, elementwise::dropouts),
     check("matvec", "a few rows in every format", Needs::Any, products::short_products),
     check("matvec", "a gated input", Needs::Any, decoding::gated_products),
