@@ -15,6 +15,8 @@ pub mod cross_entropy;
 pub mod elementwise;
 #[path = "../../tests/ops/half.rs"]
 pub mod half;
+#[path = "../../tests/ops/half_heads.rs"]
+pub mod half_heads;
 #[path = "../../tests/ops/linear.rs"]
 pub mod linear;
 #[path = "../../tests/ops/lora.rs"]

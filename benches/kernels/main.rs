@@ -20,7 +20,7 @@ use rullama_train::gpu::{Backend, Gpu, Recorder};
 use rullama_train::ops::op::{OPS, Variant};
 
 use checks::check::Outcome;
-use checks::{adamw, attention, coop, cross_entropy, elementwise, half, linear, lora, rms_norm};
+use checks::{adamw, attention, coop, cross_entropy, elementwise, half, half_heads, linear, lora, rms_norm};
 use peak::Peak;
 use work::{Size, Timed};
 
@@ -59,7 +59,7 @@ const BENCHES: [Bench; 16] = [
     bench("rms_norm", F32, &[rms_norm::forward, rms_norm::backward], work::rms_norm),
     bench("rms_norm", PACKED, &[half::norms], work::coop_norm),
     bench("rope", F32, &[elementwise::rope_both_ways], work::rope),
-    bench("heads", PACKED, &[half::heads, half::heads_backward], work::coop_heads),
+    bench("heads", PACKED, &[half_heads::forward, half_heads::backward], work::coop_heads),
     bench("gated", F32, &[elementwise::gated_both_ways], work::gated),
     bench("gated", PACKED, &[half::gated], work::coop_gated),
     bench("cross_entropy", F32, &[cross_entropy::forward, cross_entropy::backward], work::cross_entropy),

@@ -8,6 +8,7 @@ use rullama_train::ops;
 use rullama_train::ops::Param;
 use rullama_train::ops::Rows;
 use rullama_train::ops::Weight;
+use rullama_train::ops::act::Act;
 use rullama_train::ops::adamw::{AdamW, Clip, Shard};
 use rullama_train::ops::attention::Attention;
 use rullama_train::ops::attention::coop16 as coop_attention;
@@ -347,6 +348,7 @@ pub fn coop_heads(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (positions, table) = (positions(gpu, t)?, table(gpu, head_size, t)?);
     let (y, norm) = (Packed::new(gpu, "bench", t, heads * head_size)?, norm(gpu, head_size)?);
     let dy = rows(gpu, t, heads * head_size)?;
+    let x = Act::tiled(packed(gpu, &x, t)?, None).packed_by_reader(x);
     Ok(vec![Timed::new(format!("[{t}, {heads}·{head_size}], both ways"), &[], move |rec| {
         let turn = Some((&positions, &table));
         coop_heads::forward(rec, &y, &x, norm, turn, heads, t);
@@ -367,9 +369,11 @@ pub fn coop_gated(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let (t, f) = (size.tokens, size.ffn);
     let [gate, up, dy] = rows_of(gpu, t, f)?;
     let [y, dgate, dup] = [packed(gpu, &gate, t)?, packed(gpu, &gate, t)?, packed(gpu, &gate, t)?];
+    let [gate, up] = [(&dgate, gate), (&dup, up)]
+        .map(|(tiles, rows)| Act::tiled(tiles.clone(), None).packed_by_reader(rows));
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
         coop_gated::forward(rec, &y, &gate, &up, Activation::Gelu, t);
-        coop_gated::backward(rec, [&dgate, &dup], &dy, &gate, &up, Activation::Gelu, t);
+        coop_gated::backward(rec, [&dgate, &dup], &dy, Activation::Gelu, t);
     })])
 }
 

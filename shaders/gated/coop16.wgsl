@@ -1,5 +1,6 @@
 // The gated unit of shaders/gated/plain.wgsl, packed as operands of products on cooperative matrices (shaders/pack/plain.wgsl). A workgroup
-// takes a row and keeps it in registers, EACH vec4s per thread, until its largest value is known.
+// takes a row and keeps it in registers, EACH vec4s per thread, until its largest value is known. Gate and up may come packed themselves; or
+// forward rounds them as packing does (ROUNDED), and stores the result for backward. Backward writes the gradients in their place.
 enable f16;
 #import common/activation
 #import common/packed
@@ -10,15 +11,30 @@ struct Params {
     tiles: u32,     // stride between columns of matrices: T/16 or more
     cols4: u32,     // F / 4
     packed4: u32,   // columns to write, / 4: F rounded up to 64
+    x_tiles: u32,   // as tiles, of packed gate and up
+    stored: u32,    // 1: store rounded gate and up
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#if {MATRICES}
+@group(0) @binding(1) var<storage, read> gate: array<vec4<f16>>;               // [F/16, T/16, 16, 16]
+@group(0) @binding(2) var<storage, read> up: array<vec4<f16>>;                 // [F/16, T/16, 16, 16]
+@group(0) @binding(8) var<storage, read> gate_factors: array<f32>;             // [T]
+@group(0) @binding(9) var<storage, read> up_factors: array<f32>;               // [T]
+#else
 @group(0) @binding(1) var<storage, read> gate: array<vec4<f32>>;               // [T, F]
 @group(0) @binding(2) var<storage, read> up: array<vec4<f32>>;                 // [T, F]
+#end
+#if {ROUNDED}
+@group(0) @binding(8) var<storage, read_write> gate_factors: array<f32>;       // [T]
+@group(0) @binding(9) var<storage, read_write> up_factors: array<f32>;         // [T]
+@group(0) @binding(10) var<storage, read_write> gate_tiles: array<vec4<f16>>;  // [F/16, T/16, 16, 16]
+@group(0) @binding(11) var<storage, read_write> up_tiles: array<vec4<f16>>;    // [F/16, T/16, 16, 16]
+#end
 @group(0) @binding(3) var<storage, read> dy: array<vec4<f32>>;                 // [T, F]
-@group(0) @binding(4) var<storage, read_write> first: array<vec4<f16>>;        // y or dgate [F/16, T/16, 16, 16]
+@group(0) @binding(4) var<storage, read_write> first: array<vec4<f16>>;        // y, or gate and dgate [F/16, T/16, 16, 16]
 @group(0) @binding(5) var<storage, read_write> first_factors: array<f32>;      // [T]
-@group(0) @binding(6) var<storage, read_write> second: array<vec4<f16>>;       // dup [F/16, T/16, 16, 16]
+@group(0) @binding(6) var<storage, read_write> second: array<vec4<f16>>;       // up and dup [F/16, T/16, 16, 16]
 @group(0) @binding(7) var<storage, read_write> second_factors: array<f32>;     // [T]
 
 const THREADS: u32 = {THREADS}u;
@@ -27,6 +43,7 @@ var<workgroup> largest: array<vec2<f32>, {THREADS}>;
 
 // The largest of each component over the workgroup.
 fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
+    workgroupBarrier();
     largest[lane] = most;
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
         workgroupBarrier();
@@ -38,6 +55,16 @@ fn row_largest(most: vec2<f32>, lane: u32) -> vec2<f32> {
     return largest[0];
 }
 
+#for (source, factors) in (gate, gate_factors) (up, up_factors)
+fn {source}4(row: u32, c: u32) -> vec4<f32> {
+#if {MATRICES}
+    return {factors}[row] * vec4<f32>({source}[packed_at(params.x_tiles, row, c)]);
+#else
+    return {source}[row * params.cols4 + c];
+#end
+}
+
+#end
 // Stores vec4 c of a row; zeros fill the columns up to the next multiple of 64.
 fn write_first(row: u32, c: u32, value: vec4<f32>) {
     if c < params.packed4 {
@@ -54,15 +81,39 @@ fn write_second(row: u32, c: u32, value: vec4<f32>) {
 @compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
-    let at = row * params.cols4;
+    let token = min(row, params.rows - 1u);
     let end = select(0u, params.cols4, row < params.rows);
-    let last = params.rows * params.cols4 - 1u;
-    var most = 0.0;
 #for i in 0..{EACH}
     let c{i} = lane + {i}u * THREADS;
-    let g{i} = gate[min(at + c{i}, last)];
-    let u{i} = up[min(at + c{i}, last)];
+    let read{i} = min(c{i}, params.cols4 - 1u);
+    var g{i} = gate4(token, read{i});
+    var u{i} = up4(token, read{i});
 #end
+#if {ROUNDED}
+    var most_read = vec2<f32>();
+#for i in 0..{EACH}
+    most_read = max(most_read, select(vec2<f32>(), vec2<f32>(most4(g{i}), most4(u{i})), c{i} < end));
+#end
+    most_read = row_largest(most_read, lane);
+    let gate_e = exponent(most_read.x);
+    let up_e = exponent(most_read.y);
+    let is_stored = params.stored == 1u && row < params.rows;
+    if is_stored && lane == 0u {
+        gate_factors[row] = undoing(gate_e);
+        up_factors[row] = undoing(up_e);
+    }
+#for i in 0..{EACH}
+    let half_g{i} = vec4<f16>(scaling(gate_e) * g{i});
+    let half_u{i} = vec4<f16>(scaling(up_e) * u{i});
+    if is_stored && c{i} < end {
+        gate_tiles[packed_at(params.x_tiles, row, c{i})] = half_g{i};
+        up_tiles[packed_at(params.x_tiles, row, c{i})] = half_u{i};
+    }
+    g{i} = undoing(gate_e) * vec4<f32>(half_g{i});
+    u{i} = undoing(up_e) * vec4<f32>(half_u{i});
+#end
+#end
+    var most = 0.0;
 #for i in 0..{EACH}
     let y{i} = select(vec4<f32>(), activation4(g{i}) * value4(u{i}), c{i} < end);
     most = max(most, most4(y{i}));
@@ -77,25 +128,26 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 }
 
-// dgate = dy·up·activation′(gate), dup = dy·activation(gate)
+// dgate = dy·up·activation′(gate), dup = dy·activation(gate). The barriers of the largest value lie between the reads of a row and its writes.
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x;
-    let at = row * params.cols4;
+    let token = min(row, params.rows - 1u);
     let end = select(0u, params.cols4, row < params.rows);
-    let last = params.rows * params.cols4 - 1u;
     var most = vec2<f32>();
 #for i in 0..{EACH}
     let c{i} = lane + {i}u * THREADS;
-    let d{i} = dy[min(at + c{i}, last)];
-    let g{i} = gate[min(at + c{i}, last)];
-    let u{i} = up[min(at + c{i}, last)];
+    let read{i} = min(c{i}, params.cols4 - 1u);
+    let d{i} = dy[token * params.cols4 + read{i}];
+    let g{i} = first_factors[token] * vec4<f32>(first[packed_at(params.tiles, token, read{i})]);
+    let u{i} = second_factors[token] * vec4<f32>(second[packed_at(params.tiles, token, read{i})]);
 #end
 #for i in 0..{EACH}
     let dgate{i} = select(vec4<f32>(), d{i} * value4(u{i}) * derivative4(g{i}), c{i} < end);
     let dup{i} = select(vec4<f32>(), d{i} * activation4(g{i}) * passes4(u{i}), c{i} < end);
     most = max(most, vec2<f32>(most4(dgate{i}), most4(dup{i})));
 #end
+    storageBarrier();
     most = row_largest(most, lane);
     let e = vec2<u32>(exponent(most.x), exponent(most.y));
     if lane == 0u && row < params.rows {

@@ -1,15 +1,16 @@
 // RMSNorm and rotary embedding of the heads of queries, keys or values, packed as operands of shaders/attention/coop16.wgsl: f16 matrices as
-// in shaders/pack/plain.wgsl. All rows are scaled by one power of two, because a norm bounds its results.
-// A workgroup takes 16 tokens of one head, 16 threads per token.
+// in shaders/pack/plain.wgsl. All rows are scaled by one power of two, because a norm bounds its results. Threads share the work as
+// common/head_rows says. What comes in f32 may be rounded as packing does (ROUNDED), and is stored for backward then.
 enable f16;
-#import common/heads
-#import common/packed
+#import common/head_rows
 #import common/rstd
 
 // Twin of `Params` in src/ops/heads/coop16.rs.
 struct Params {
     rows: u32,          // T
     tiles: u32,         // stride between columns of matrices: T/16 or more
+    x_tiles: u32,       // of packed x
+    stored: u32,        // 1: store rounded x
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
@@ -19,54 +20,84 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, heads, K]
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [K]
 @group(0) @binding(3) var<storage, read> positions: array<u32>;            // [T]
 @group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, pairs/2]
 @group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
-
-const THREADS: u32 = 16u;   // per token
-
-var<workgroup> sums: array<f32, 256>;
-
-// The place of vec4 `c` of a head; K is a multiple of 16.
-fn place(row: u32, head: u32, c: u32) -> u32 {
-    return packed_at(params.tiles, row, head * params.half4 * 2u + c);
-}
-
-@compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * 16u + lane / THREADS;
-    let token = min(row, params.rows - 1u);
-    let at = (token * params.heads + group.x) * params.half4 * 2u;
-#if {IDENTITY}
-    let rstd = params.scale;
-#else
-    var squares = 0.0;
-    for (var c = lane % THREADS; c < 2u * params.half4; c += THREADS) {
-        squares += dot(x[at + c], x[at + c]);
-    }
-    sums[lane] = squares;
-    workgroupBarrier();
-    var sum = 0.0;
-    for (var i = 0u; i < THREADS; i++) {
-        sum += sums[lane / THREADS * THREADS + i];
-    }
-    let rstd = params.scale * rstd_of(sum, 2u * params.half4, params.eps);
+#if {ROUNDED}
+@group(0) @binding(8) var<storage, read_write> x_factors: array<f32>;      // [T]
+@group(0) @binding(9) var<storage, read_write> x_packed: array<vec4<f16>>; // [heads·K/16, T/16, 16, 16]
 #end
-    for (var c = lane % THREADS; c < params.half4; c += THREADS) {
-        let places = couple(c);
-        let a = x[at + places.x] * rstd * w4(places.x);
-        let b = x[at + places.y] * rstd * w4(places.y);
-        let turn = rotation(token, c);
-        var one = a * turn.cosines - b * turn.sines;
-        var two = b * turn.cosines + a * turn.sines;
-        // Zeros fill the last matrices.
-        if row >= params.rows {
-            one = vec4<f32>();
-            two = vec4<f32>();
-        }
-        packed[place(row, group.x, places.x)] = vec4<f16>(one);
-        packed[place(row, group.x, places.y)] = vec4<f16>(two);
+
+var<workgroup> sums: array<f32, {THREADS}>;
+
+@compute @workgroup_size({THREADS})
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x * ({THREADS}u / ROW) + lane / ROW;
+    let token = min(row, params.rows - 1u);
+    let own = lane % ROW;
+    let leader = lane / EACH_HEAD * EACH_HEAD;
+    let half4 = params.half4;
+    var most = 0.0;
+#for i in 0..{TURNS}
+    let head{i} = own / EACH_HEAD + {i}u * {HEADS}u;
+    let at{i} = min(head{i}, params.heads - 1u) * half4 * 2u;
+#for j in 0..{PAIRS}
+    let c{i}{j} = own % EACH_HEAD + {j}u * EACH_HEAD;
+    let read{i}{j} = min(c{i}{j}, half4 - 1u);
+    let places{i}{j} = couple(read{i}{j}) + at{i};
+    let there{i}{j} = row < params.rows && head{i} < params.heads && c{i}{j} < half4;
+    var a{i}{j} = select(vec4<f32>(), source4(token, places{i}{j}.x), there{i}{j});
+    var b{i}{j} = select(vec4<f32>(), source4(token, places{i}{j}.y), there{i}{j});
+    most = max(most, max(most4(a{i}{j}), most4(b{i}{j})));
+#end
+#end
+#if {ROUNDED}
+    let e = exponent(row_largest(most, lane));
+    let is_stored = params.stored == 1u;
+    if is_stored && own == 0u && row < params.rows {
+        x_factors[row] = undoing(e);
     }
+#for i in 0..{TURNS}
+#for j in 0..{PAIRS}
+    let half_a{i}{j} = vec4<f16>(scaling(e) * a{i}{j});
+    let half_b{i}{j} = vec4<f16>(scaling(e) * b{i}{j});
+    if is_stored && there{i}{j} {
+        x_packed[packed_at(params.x_tiles, row, places{i}{j}.x)] = half_a{i}{j};
+        x_packed[packed_at(params.x_tiles, row, places{i}{j}.y)] = half_b{i}{j};
+    }
+    a{i}{j} = undoing(e) * vec4<f32>(half_a{i}{j});
+    b{i}{j} = undoing(e) * vec4<f32>(half_b{i}{j});
+#end
+#end
+#end
+    // Zeros fill the last matrices.
+    let is_row = row < (params.rows + 15u) / 16u * 16u;
+#for i in 0..{TURNS}
+#if {IDENTITY}
+    let rstd{i} = params.scale;
+#else
+    var squares{i} = 0.0;
+#for j in 0..{PAIRS}
+    squares{i} += dot(a{i}{j}, a{i}{j}) + dot(b{i}{j}, b{i}{j});
+#end
+    workgroupBarrier();
+    sums[lane] = squares{i};
+    workgroupBarrier();
+    var sum{i} = 0.0;
+    for (var s = 0u; s < EACH_HEAD; s++) {
+        sum{i} += sums[leader + s];
+    }
+    let rstd{i} = params.scale * rstd_of(sum{i}, 2u * half4, params.eps);
+#end
+#for j in 0..{PAIRS}
+    let one{i}{j} = a{i}{j} * rstd{i} * w4(places{i}{j}.x - at{i});
+    let two{i}{j} = b{i}{j} * rstd{i} * w4(places{i}{j}.y - at{i});
+    let turn{i}{j} = rotation(token, read{i}{j});
+    if is_row && head{i} < params.heads && c{i}{j} < half4 {
+        packed[packed_at(params.tiles, row, places{i}{j}.x)] = vec4<f16>(one{i}{j} * turn{i}{j}.cosines - two{i}{j} * turn{i}{j}.sines);
+        packed[packed_at(params.tiles, row, places{i}{j}.y)] = vec4<f16>(two{i}{j} * turn{i}{j}.cosines + one{i}{j} * turn{i}{j}.sines);
+    }
+#end
+#end
 }

@@ -1,14 +1,14 @@
 // From the gradient of normed and rotated heads (shaders/heads/coop16.wgsl) to that of the norm's input, packed as operands of products on
-// cooperative matrices (shaders/pack/plain.wgsl). 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it in registers until
-// the largest value of the token's row is known. HEADS heads run at once, in TURNS rounds.
+// cooperative matrices (shaders/pack/plain.wgsl). Threads share the work as common/head_rows says, and keep their values until the largest one
+// of the token's row is known.
 enable f16;
-#import common/heads
-#import common/packed
+#import common/head_rows
 
 // Twin of `Params` in src/ops/heads/coop16_backward.rs.
 struct Params {
     rows: u32,          // T
     tiles: u32,         // stride between columns of matrices: T/16 or more
+    x_tiles: u32,       // of packed x
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted: u32,      // 0: the norm's weights are 1
@@ -17,7 +17,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, heads, K]
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [K]
 @group(0) @binding(3) var<storage, read> positions: array<u32>;            // [T]
 @group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, pairs/2]
@@ -25,11 +24,7 @@ struct Params {
 @group(0) @binding(6) var<storage, read> dy: array<vec4<f32>>;             // [T, heads, K]
 @group(0) @binding(7) var<storage, read_write> factors: array<f32>;        // [T]
 
-const EACH_HEAD: u32 = 16u;                 // threads per head of a token
-const ROW: u32 = {HEADS}u * EACH_HEAD;      // threads per token
-
 var<workgroup> sums: array<vec2<f32>, {THREADS}>;
-var<workgroup> largest: array<f32, {THREADS}>;
 
 @compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -41,7 +36,8 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     var most = 0.0;
 #for i in 0..{TURNS}
     let head{i} = own / EACH_HEAD + {i}u * {HEADS}u;
-    let at{i} = (token * params.heads + min(head{i}, params.heads - 1u)) * half4 * 2u;
+    let at{i} = min(head{i}, params.heads - 1u) * half4 * 2u;
+    let dy_at{i} = token * params.heads * half4 * 2u + at{i};
 #if !{IDENTITY}
     var both{i} = vec2<f32>();     // x·x and g·x
 #end
@@ -51,11 +47,11 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let places{i}{j} = couple(read{i}{j});
     let there{i}{j} = row < params.rows && head{i} < params.heads && c{i}{j} < half4;
 #if !{IDENTITY}
-    let xa{i}{j} = select(vec4<f32>(), x[at{i} + places{i}{j}.x], there{i}{j});
-    let xb{i}{j} = select(vec4<f32>(), x[at{i} + places{i}{j}.y], there{i}{j});
+    let xa{i}{j} = select(vec4<f32>(), source4(token, at{i} + places{i}{j}.x), there{i}{j});
+    let xb{i}{j} = select(vec4<f32>(), source4(token, at{i} + places{i}{j}.y), there{i}{j});
 #end
-    let ya{i}{j} = dy[at{i} + places{i}{j}.x];
-    let yb{i}{j} = dy[at{i} + places{i}{j}.y];
+    let ya{i}{j} = dy[dy_at{i} + places{i}{j}.x];
+    let yb{i}{j} = dy[dy_at{i} + places{i}{j}.y];
     let turn{i}{j} = rotation(token, read{i}{j});
     let ga{i}{j} = select(vec4<f32>(), w4(places{i}{j}.x) * (ya{i}{j} * turn{i}{j}.cosines + yb{i}{j} * turn{i}{j}.sines), there{i}{j});
     let gb{i}{j} = select(vec4<f32>(), w4(places{i}{j}.y) * (yb{i}{j} * turn{i}{j}.cosines - ya{i}{j} * turn{i}{j}.sines), there{i}{j});
@@ -88,19 +84,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     most = max(most, max(most4(a{i}{j}), most4(b{i}{j})));
 #end
 #end
-    largest[lane] = most;
-    workgroupBarrier();
-    // The largest over the heads, then over the threads of one.
-    for (var h = own % EACH_HEAD; h < ROW; h += EACH_HEAD) {
-        most = max(most, largest[lane - own + h]);
-    }
-    workgroupBarrier();
-    largest[lane] = most;
-    workgroupBarrier();
-    for (var s = 0u; s < EACH_HEAD; s++) {
-        most = max(most, largest[leader + s]);
-    }
-    let e = exponent(most);
+    let e = exponent(row_largest(most, lane));
     if own == 0u && row < params.rows {
         factors[row] = undoing(e);
     }

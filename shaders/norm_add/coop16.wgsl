@@ -1,6 +1,6 @@
 // Adds the norm of a block's result to the residual stream, y = scale·(residual + x·rstd·w) as in shaders/rms_norm/plain.wgsl, and packs the
 // operand of the next products: y itself or its own norm (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s
-// per thread, until its largest value is known. x may come packed itself.
+// per thread, until its largest value is known. x may come packed itself; or it is rounded as packing does (ROUNDED), and stored for backward.
 enable f16;
 #import common/norm
 
@@ -12,6 +12,7 @@ struct Params {
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
     stored: u32,    // 1: store y in f32
+    x_stored: u32,  // 1: store rounded x
     eps: f32,
     next_eps: f32,  // of y's own norm
     scale: f32,
@@ -29,6 +30,11 @@ struct Params {
 @group(0) @binding(7) var<storage, read> next_w: array<vec4<f32>>;         // [D]
 #end
 
+#if {ROUNDED}
+@group(0) @binding(8) var<storage, read_write> x_factors: array<f32>;      // [T]
+@group(0) @binding(9) var<storage, read_write> x_packed: array<vec4<f16>>; // [D/16, T/16, 16, 16]
+#end
+
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * ROWS + lane / THREADS;
@@ -41,11 +47,30 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #for i in 0..{EACH}
     let c{i} = first + {i}u * THREADS;
     let read{i} = min(c{i}, params.width4 - 1u);
-    let x{i} = source4(token, read{i});
+    var x{i} = source4(token, read{i});
 #if !{IDENTITY}
     let w{i} = w[read{i}];
 #end
     let r{i} = residual[at + read{i}];
+#end
+#if {ROUNDED}
+    var most_read = 0.0;
+#for i in 0..{EACH}
+    most_read = max(most_read, select(0.0, most4(x{i}), c{i} < end));
+#end
+    reduce_row(0.0, most_read, lane);
+    let x_e = exponent(largest[leader]);
+    let is_stored = params.x_stored == 1u && row < params.rows;
+    if is_stored && first == 0u {
+        x_factors[row] = undoing(x_e);
+    }
+#for i in 0..{EACH}
+    let half{i} = vec4<f16>(scaling(x_e) * x{i});
+    if is_stored && c{i} < end {
+        x_packed[packed_at(params.x_tiles, row, c{i})] = half{i};
+    }
+    x{i} = undoing(x_e) * vec4<f32>(half{i});
+#end
 #end
 #if !{IDENTITY}
 #for i in 0..{EACH}

@@ -5,7 +5,7 @@ use super::keep::Kept;
 use super::lend::ScorePlace;
 use super::plan::Plan;
 use super::storage::{Role, Storage, Storages};
-use super::table::{LENT, Saved, Span, TABLE, TEMPS, Temp};
+use super::table::{Entry, Own, Saved, Span, TABLE, TEMPS, Temp, TempEntry, lent};
 use super::widths::LayerWidths;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
@@ -107,7 +107,7 @@ impl Maker<'_> {
     /// The activations that layers share, by [`Saved`]; `None` where every layer has its own.
     fn shared(&self) -> Result<Vec<Option<Act>>, GpuError> {
         let layers = || self.plan.layers.iter().zip(&self.plan.kept);
-        let make = |entry: &super::table::Entry| {
+        let make = |entry: &Entry| {
             if layers().all(|(w, kept)| entry.is_own(w, *kept)) {
                 return Ok(None);
             }
@@ -121,7 +121,7 @@ impl Maker<'_> {
     /// The activations of a layer, by [`Saved`].
     fn layer(&self, layer: usize, shared: &[Option<Act>]) -> Result<Vec<Act>, GpuError> {
         let w = &self.plan.layers[layer];
-        let make = |(entry, shared): (&super::table::Entry, &Option<Act>)| {
+        let make = |(entry, shared): (&Entry, &Option<Act>)| {
             let width = (entry.width)(w);
             match shared {
                 Some(shared) if !entry.is_own(w, self.plan.kept[layer]) => Ok(shared.reshaped(width)),
@@ -136,12 +136,12 @@ impl Maker<'_> {
 
     /// The buffers of backward, by [`Temp`].
     fn temps(&self, shared: &[Option<Act>]) -> Result<Vec<Act>, GpuError> {
-        let make = |temp: &super::table::TempEntry| {
+        let make = |temp: &TempEntry| {
+            let width = (temp.width)(&self.widest, self.plan.storages);
             // A recomputing layer's gated product is read for the last time before the gradient of its gate is written.
-            if let (Temp::DGate, Some(gated)) = (temp.name, &shared[Saved::Gated as usize]) {
+            if let (Temp::DGate, 1.., Some(gated)) = (temp.name, width, &shared[Saved::Gated as usize]) {
                 return Ok(gated.clone());
             }
-            let width = (temp.width)(&self.widest, self.plan.storages);
             self.act(&format!("{:?}", temp.name), temp.role, self.rows(temp.span), width)
         };
         TEMPS.iter().map(make).collect()
@@ -154,7 +154,8 @@ impl Maker<'_> {
             None => act.rows().clone(),
         };
         let temps = TEMPS.iter().zip(temps).filter(|(entry, _)| entry.lent).map(|(_, act)| memory(act));
-        let shared = LENT.into_iter().filter_map(|name| shared[name as usize].as_ref()).map(memory);
+        let shared =
+            lent(self.plan.storages).iter().filter_map(|name| shared[*name as usize].as_ref()).map(memory);
         temps.chain(shared).chain(experts.into_iter().flat_map(ExpertScratch::spare)).collect()
     }
 
@@ -280,29 +281,44 @@ impl Activations {
     /// The activations that layer `layer` saves of `chunk`. In backward (`again`), those that were kept are marked.
     pub fn layer(&self, layer: usize, chunk: Chunk, again: bool) -> LayerActs {
         let buffers = &self.layers[layer];
-        let view = |(entry, act): (&super::table::Entry, &Act)| {
+        let view = |(entry, act): (&Entry, &Act)| {
             let is_own = entry.is_own(&buffers.widths, buffers.kept);
             let act = match is_own || entry.span == Span::Tokens {
                 true => act.rows_from(chunk.first),
                 false => act.clone(),
             };
-            let act = match entry.name {
-                Saved::Input => act.with_staging(self.stream.below(chunk.first)),
-                Saved::Down => act.with_staging(self.temps[Temp::DownStaging as usize].rows().clone()),
-                Saved::Attention => {
-                    act.with_staging(self.dq.reshaped(buffers.widths.queries)).for_rows(chunk.tokens)
-                }
-                Saved::GatedAttention => {
-                    let staging = self.temps[Temp::DGatedAttention as usize].rows();
-                    act.with_staging(staging.reshaped(buffers.widths.gated())).for_rows(chunk.tokens)
-                }
-                _ if entry.role == Role::Heads => act.for_rows(chunk.tokens),
+            let act = self.with_staging(act, entry, &buffers.widths, chunk);
+            let is_kept = is_own && matches!(entry.own, Own::From(least) if least < Kept::All);
+            match again {
+                true if is_kept => act.keep(),
+                false if !is_own => act.pass_by(),
                 _ => act,
-            };
-            let was_kept = is_own && [Saved::Attention, Saved::Down].contains(&entry.name);
-            if again && was_kept { act.keep() } else { act }
+            }
         };
         LayerActs(TABLE.iter().zip(&buffers.acts).map(view).collect())
+    }
+
+    /// `act` with the memory in which ops compute its values in f32, where it is stored as tiles: gradients have it at other times.
+    fn with_staging(&self, act: Act, entry: &Entry, w: &LayerWidths, chunk: Chunk) -> Act {
+        let temp = |name: Temp| self.temps[name as usize].rows();
+        match entry.name {
+            Saved::Input => act.with_staging(self.stream.below(chunk.first)),
+            Saved::AttnQ => act.packed_by_reader(self.dq.reshaped(w.queries)),
+            Saved::AttnK => act.packed_by_reader(self.dattn_q.reshaped(w.own_keys)),
+            Saved::AttnV => act.packed_by_reader(self.scratch.dheads.reshaped(w.own_values)),
+            Saved::AttnOutput => act.packed_by_reader(temp(Temp::DStream).below(chunk.first)),
+            Saved::FfnGate => act.packed_by_reader(temp(Temp::DGated).reshaped(w.ffn)),
+            Saved::FfnUp => act.packed_by_reader(temp(Temp::UpStaging).reshaped(w.ffn)),
+            Saved::Down if w.experts.is_some() => act.with_staging(temp(Temp::DownStaging).clone()),
+            Saved::Down | Saved::Proj => act.packed_by_reader(temp(Temp::DownStaging).clone()),
+            Saved::AfterFfn => act.beside(temp(Temp::DNormed).below(chunk.first)),
+            Saved::Attention => act.with_staging(self.dq.reshaped(w.queries)).for_rows(chunk.tokens),
+            Saved::GatedAttention => {
+                act.with_staging(temp(Temp::DGatedAttention).reshaped(w.gated())).for_rows(chunk.tokens)
+            }
+            _ if entry.role == Role::Heads => act.for_rows(chunk.tokens),
+            _ => act,
+        }
     }
 
     /// Whether backward computes what layer `layer` saves again.
@@ -366,8 +382,7 @@ impl Activations {
     /// The scratch of the backward of layer `layer`, of `chunk`.
     pub fn backward_scratch(&self, layer: usize, chunk: Chunk) -> ScratchActs {
         let w = &self.layers[layer].widths;
-        let view =
-            |(entry, act): (&super::table::TempEntry, &Act)| act.reshaped((entry.width)(w, self.storages));
+        let view = |(entry, act): (&TempEntry, &Act)| act.reshaped((entry.width)(w, self.storages));
         let temps: Vec<Act> = TEMPS.iter().zip(&self.temps).map(view).collect();
         let temp = |name: Temp| temps[name as usize].clone();
         let operand = |rows: Act| match (self.storages.of(Role::Block), &self.scratch.operands) {

@@ -11,6 +11,8 @@ pub enum Kept {
     Down,
     /// Also the output of its attention.
     Attention,
+    /// Also the output of every product: only norms, heads and gated units are computed again, and the products of experts.
+    Products,
     /// Everything.
     All,
 }
@@ -29,6 +31,8 @@ pub struct LayerCosts {
     pub down: u64,
     /// Bytes of attention's output.
     pub attention: u64,
+    /// Bytes of the output of every product, the others included.
+    pub products: u64,
     /// Bytes of everything, the others included.
     pub all: u64,
     /// Multiplications that keeping the feed-forward block's output saves.
@@ -44,6 +48,7 @@ impl LayerCosts {
             Kept::Input => 0,
             Kept::Down => self.down,
             Kept::Attention => self.down + self.attention,
+            Kept::Products => self.products,
             Kept::All => self.all,
         }
     }
@@ -53,6 +58,8 @@ impl LayerCosts {
 pub struct Shared {
     /// Bytes of what every recomputing layer needs.
     pub all: u64,
+    /// Bytes more, where a layer does not keep the output of every product.
+    pub products: u64,
     /// Bytes more, where a layer does not keep the feed-forward block's output.
     pub down: u64,
     /// Bytes more, where a layer does not keep attention's output.
@@ -63,12 +70,15 @@ impl Shared {
     /// Bytes that are needed where layers keep as much as `kept` has.
     pub fn needed(&self, kept: &[Kept]) -> u64 {
         let of = |level: Kept, bytes: u64| if kept.iter().any(|k| *k < level) { bytes } else { 0 };
-        of(Kept::All, self.all) + of(Kept::Down, self.down) + of(Kept::Attention, self.attention)
+        of(Kept::All, self.all)
+            + of(Kept::Products, self.products)
+            + of(Kept::Down, self.down)
+            + of(Kept::Attention, self.attention)
     }
 }
 
 /// Chooses what each layer keeps, so that it fits into `room` where that is possible: first the outputs of feed-forward blocks
-/// and of attention, those first that save the most work per byte, then everything. Between equals the last layer comes first.
+/// and of attention, those first that save the most work per byte, then those of every product, then everything. Between equals the last layer comes first.
 pub fn choose(layers: &[LayerCosts], shared: &Shared, room: u64) -> Vec<Kept> {
     if layers.iter().map(|l| l.all).sum::<u64>() <= room {
         return vec![Kept::All; layers.len()];
@@ -85,7 +95,9 @@ pub fn choose(layers: &[LayerCosts], shared: &Shared, room: u64) -> Vec<Kept> {
         ]);
     }
     turns.sort_by(|a, b| b.0.total_cmp(&a.0));
-    turns.extend((0..layers.len()).rev().map(|i| (0.0, i, Kept::All)));
+    for more in [Kept::Products, Kept::All] {
+        turns.extend((0..layers.len()).rev().map(|i| (0.0, i, more)));
+    }
     let mut kept = vec![Kept::Input; layers.len()];
     for (_, i, more) in turns {
         let before = kept[i];
@@ -100,21 +112,30 @@ pub fn choose(layers: &[LayerCosts], shared: &Shared, room: u64) -> Vec<Kept> {
 
 #[cfg(test)]
 mod tests {
-    use super::Kept::{All, Attention, Down, Input};
+    use super::Kept::{All, Attention, Down, Input, Products};
     use super::{LayerCosts, Shared, choose};
 
     #[test]
     fn what_saves_most_for_its_size_is_kept_first() {
         // The second one has no window.
-        let layer =
-            |attention_work| LayerCosts { down: 3, attention: 5, all: 30, down_work: 12, attention_work };
-        let kept =
-            |layers: [LayerCosts; 3], room| choose(&layers, &Shared { all: 40, down: 2, attention: 4 }, room);
+        let layer = |attention_work| LayerCosts {
+            down: 3,
+            attention: 5,
+            products: 20,
+            all: 30,
+            down_work: 12,
+            attention_work,
+        };
+        let shared = Shared { all: 30, products: 10, down: 2, attention: 4 };
+        let kept = |layers: [LayerCosts; 3], room| choose(&layers, &shared, room);
         let short = |room| kept([layer(5), layer(10), layer(5)], room);
         assert_eq!(short(90), [All; 3], "all fit without scratch");
-        assert_eq!(short(89), [Attention, Attention, All]);
-        assert_eq!(short(86), [Attention, Attention, All]);
-        assert_eq!(short(85), [Attention; 3]);
+        assert_eq!(short(89), [Attention, Products, Products]);
+        assert_eq!(short(88), [Attention, Products, Products]);
+        assert_eq!(short(87), [Attention, Attention, All], "the rest holds everything of one layer");
+        assert_eq!(short(85), [Attention, Attention, Products]);
+        assert_eq!(short(76), [Attention, Attention, Products]);
+        assert_eq!(short(75), [Attention; 3]);
         assert_eq!(short(64), [Attention; 3]);
         assert_eq!(short(63), [Down, Attention, Attention]);
         assert_eq!(short(58), [Down, Attention, Down]);
@@ -124,6 +145,9 @@ mod tests {
         assert_eq!(short(49), [Input, Input, Down]);
         assert_eq!(short(48), [Input; 3]);
         assert_eq!(short(0), [Input; 3]);
+        let wide = LayerCosts { all: 60, ..layer(5) };
+        assert_eq!(kept([wide; 3], 90), [Products; 3], "products share no scratch");
+        assert_eq!(kept([wide; 3], 130), [Products, Products, All]);
         // If samples are long, attention over all of them costs more than feed-forwards.
         let long = |room| kept([layer(5), layer(100), layer(5)], room);
         assert_eq!(long(64), [Attention; 3]);

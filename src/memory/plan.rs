@@ -5,14 +5,13 @@ use super::keep::{Kept, LayerCosts, Shared, choose};
 use super::lend::Lent;
 use super::logits;
 use super::storage::Storages;
-use super::table::{self, Entry, LENT, Own, Saved, Span, TABLE, TEMPS, Temp};
+use super::table::{self, Entry, Own, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
 use crate::base::config::{Config, DeltaNet, Experts, LayerConfig};
 use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, PARTIAL_SUMS};
+use crate::ops::attention;
 use crate::ops::attention::coop16_backward::{self, ScoreScratch};
-use crate::ops::attention::{self, coop16};
-use crate::ops::heads;
 use crate::ops::linear::cuda;
 use crate::ops::lora::PerInput;
 use crate::ops::pass::Operands;
@@ -173,12 +172,8 @@ impl<'a> Planner<'a> {
         let each = demand.z.iter().enumerate();
         let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(config, i, *z)).collect();
         let widest = LayerWidths::widest(&layers);
-        let tiles = gpu.kernels().reads_tiles();
-        let on_tiles = |l: &LayerConfig| {
-            coop16::supports(l.head_size) && heads::coop16::supports(l.rotated.unwrap_or(0))
-        };
-        let heads = tiles && config.layers.iter().all(|l| l.delta.is_some() || on_tiles(l));
-        let storages = Storages { tiles, masked: passes.masked, heads };
+        let storages = Storages::new(gpu, config, passes.masked);
+        let (tiles, heads) = (storages.tiles, storages.heads);
         // Columns over all tokens that take as much as `cols` over a chunk.
         let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
         let mixers = widest.queries.max(2 * widest.output_gates).max(widest.of_delta(DeltaNet::channels));
@@ -212,32 +207,36 @@ impl<'a> Planner<'a> {
             all: self.shared(|own| matches!(own, Own::From(Kept::All) | Own::Keys))
                 + self.experts(&self.widest)
                 - self.temp_bytes(Temp::DGate),
+            products: self.shared(|own| own == Own::From(Kept::Products)),
             down: self.shared(|own| own == Own::From(Kept::Down)),
             attention: self.shared(|own| own == Own::From(Kept::Attention)),
         };
         let queries = (tokens * self.widest.queries * 4) as u64;
         let mut fixed = self.fixed();
-        let room = |recomputes: bool| match self.passes.recompute {
+        let own = |least: Kept| self.lend(least).own(queries);
+        let room = |least: Kept| match self.passes.recompute {
             Recompute::Keep(room) => room,
             Recompute::Within(limit) => {
-                let own = self.lend(recomputes).own(queries);
+                let own = own(least);
                 limit.saturating_sub(own + fixed.iter().map(|(_, bytes)| bytes).sum::<u64>())
             }
             Recompute::Always => 0,
             Recompute::Never => u64::MAX,
         };
-        let any_recomputes = |kept: &[Kept]| kept.iter().any(|kept| kept.recomputes());
-        let mut kept = choose(&sizes, &shared, room(true));
-        if !any_recomputes(&kept) {
-            // Without recomputation less memory can be borrowed.
-            kept = choose(&sizes, &shared, room(false));
+        let (mut kept, mut least) = (Vec::new(), Kept::Input);
+        // The more every layer keeps, the less memory can be borrowed.
+        for assumed in [Kept::Input, Kept::Products, Kept::All] {
+            kept = choose(&sizes, &shared, room(assumed));
+            least = kept.iter().copied().min().unwrap_or(Kept::All);
+            if own(least) <= own(assumed) {
+                break;
+            }
         }
-        let recomputes = any_recomputes(&kept);
-        let lent = self.lend(recomputes);
+        let lent = self.lend(least);
         let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
         fixed.push(("activations, kept", bytes_kept.sum()));
         fixed.push(("attention scratch, not borrowed", lent.own(queries)));
-        if recomputes {
+        if least.recomputes() {
             fixed.push(("activations, recomputed layer by layer", shared.needed(&kept)));
         }
         Plan {
@@ -365,14 +364,15 @@ impl<'a> Planner<'a> {
         LayerCosts {
             down,
             attention: own(Kept::Attention) - down,
+            products: own(Kept::Products),
             all: own(Kept::All) + chunks * self.experts(w),
             down_work: (tokens * w.width * w.ffn) as u64,
             attention_work: ATTENTION_WORK * 2 * (tokens * w.queries * keys) as u64,
         }
     }
 
-    /// Which memory attention's backward borrows.
-    fn lend(&self, recomputes: bool) -> Lent {
+    /// Which memory attention's backward borrows, where every layer keeps `least` or more.
+    fn lend(&self, least: Kept) -> Lent {
         let mut sizes: Vec<u64> = TEMPS
             .iter()
             .filter(|temp| temp.lent)
@@ -385,7 +385,8 @@ impl<'a> Planner<'a> {
             let entry = table::of(name);
             self.storages.of(entry.role).value_bytes(self.rows(entry.span), (entry.width)(&self.widest))
         };
-        sizes.extend(LENT.into_iter().filter(|_| recomputes).map(saved));
+        let is_shared = |name: &&Saved| matches!(table::of(**name).own, Own::From(own) if least < own);
+        sizes.extend(table::lent(self.storages).iter().filter(is_shared).map(|name| saved(*name)));
         let of_experts = |shape: &Experts| {
             ExpertScratch::spare_bytes(self.gpu, self.storages, shape, self.widest.width, self.chunk)
         };

@@ -1,8 +1,11 @@
-//! How activations are stored: rows of f32, f16 tiles, or both.
+//! How activations are stored: rows of f32, or f16 tiles.
 
+use crate::base::config::{Config, LayerConfig};
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::Rows;
 use crate::ops::act::Act;
+use crate::ops::attention::coop16;
+use crate::ops::heads;
 use crate::ops::pack::{Packed, packed_bytes};
 
 /// Use of an activation, which decides its storage.
@@ -10,14 +13,14 @@ use crate::ops::pack::{Packed, packed_bytes};
 pub enum Role {
     /// Kernels for f32 read it.
     Plain,
-    /// Only products read it.
+    /// Products read it, or kernels that write what products read.
     Operand,
-    /// Products read it, and something else.
-    OperandAndRows,
     /// Attention reads it.
     Heads,
-    /// A block's input or output: rounded to f16 where products round what they read to that as well, at every choice of what
-    /// layers keep, so that no bit depends on that choice.
+    /// Norms of heads read it before attention does.
+    RawHeads,
+    /// A block's input or output, or the input of a norm behind a product: rounded to f16 where products round their operands to that as
+    /// well, at every choice of what layers keep, so that no bit depends on that choice.
     Block,
 }
 
@@ -28,8 +31,6 @@ pub enum Storage {
     F32,
     /// f16 tiles.
     Tiled,
-    /// Both.
-    Both,
 }
 
 /// Storage of the activations of each role in a run.
@@ -41,18 +42,31 @@ pub struct Storages {
     pub masked: bool,
     /// Whether attention runs on 16×16 matrices: it supports some head sizes.
     pub heads: bool,
+    /// Whether nothing but the kernels of heads reads queries, keys and values before their norms there.
+    pub raw_heads: bool,
 }
 
 impl Storages {
+    /// The storages of a training run.
+    pub fn new(gpu: &Gpu, config: &Config, masked: bool) -> Storages {
+        let tiles = gpu.kernels().reads_tiles();
+        let on_tiles = |l: &LayerConfig| {
+            coop16::supports(l.head_size) && heads::coop16::supports(l.rotated.unwrap_or(0))
+        };
+        let heads = tiles && config.layers.iter().all(|l| l.delta.is_some() || on_tiles(l));
+        let reads_rows = |l: &LayerConfig| l.delta.is_some() || l.output_gate || l.k_eq_v;
+        let raw_heads = !config.layers.iter().any(reads_rows);
+        Storages { tiles, masked, heads, raw_heads }
+    }
+
     /// The storage of `role`.
     pub fn of(self, role: Role) -> Storage {
         let tiled = |yes: bool| if yes { Storage::Tiled } else { Storage::F32 };
         match role {
             Role::Plain => Storage::F32,
             Role::Operand => tiled(self.tiles && !self.masked),
-            Role::OperandAndRows if self.tiles && !self.masked => Storage::Both,
-            Role::OperandAndRows => Storage::F32,
             Role::Heads => tiled(self.heads),
+            Role::RawHeads => tiled(self.heads && self.raw_heads),
             Role::Block => tiled(self.tiles),
         }
     }
@@ -67,7 +81,6 @@ impl Storage {
             _ if width == 0 => 0,
             Storage::F32 => f32,
             Storage::Tiled => tiles,
-            Storage::Both => f32 + tiles,
         }
     }
 
@@ -86,7 +99,6 @@ impl Storage {
             _ if width == 0 => f32()?.into(),
             Storage::F32 => f32()?.into(),
             Storage::Tiled => Act::tiled(Packed::new(gpu, label, rows, width)?, None),
-            Storage::Both => Act::both(f32()?, Packed::new(gpu, label, rows, width)?),
         })
     }
 }

@@ -3,7 +3,7 @@
 //! `T` are the tokens of a micro-batch, `C` those of a chunk, in which the feed-forward block runs.
 
 use super::keep::Kept;
-use super::storage::{Role, Storages};
+use super::storage::{Role, Storage, Storages};
 use super::widths::LayerWidths;
 use crate::base::config::DeltaNet;
 use crate::ops::delta;
@@ -165,9 +165,9 @@ const fn entry(name: Saved, role: Role, width: fn(&LayerWidths) -> usize, own: O
 
 /// Every activation that a layer saves, in the order of [`Saved`].
 pub const TABLE: [Entry; 41] = {
-    use Kept::{All, Attention, Down};
+    use Kept::{All, Attention, Down, Products};
     use Own::{Always, From, Keys};
-    use Role::{Block, Heads, Operand, OperandAndRows, Plain};
+    use Role::{Block, Heads, Operand, Plain, RawHeads};
     use Span::{Chunk, States, Tokens};
     [
         entry(Saved::Input, Block, |w| w.width, Always, Tokens),
@@ -175,35 +175,35 @@ pub const TABLE: [Entry; 41] = {
         entry(Saved::V, Heads, |w| w.own_keys, Keys, Tokens),
         entry(Saved::Lse, Plain, |w| w.heads, Always, Tokens),
         entry(Saved::AttnNormed, Operand, |w| w.width, From(All), Tokens),
-        entry(Saved::ZAttn, Plain, |w| w.z[Input::AttnNormed], From(All), Tokens),
-        entry(Saved::AttnQ, Plain, |w| w.queries, From(All), Tokens),
-        entry(Saved::AttnK, Plain, |w| w.own_keys, From(All), Tokens),
-        entry(Saved::AttnV, Plain, |w| w.own_values, From(All), Tokens),
+        entry(Saved::ZAttn, Plain, |w| w.z[Input::AttnNormed], From(Products), Tokens),
+        entry(Saved::AttnQ, RawHeads, |w| w.queries, From(Products), Tokens),
+        entry(Saved::AttnK, RawHeads, |w| w.own_keys, From(Products), Tokens),
+        entry(Saved::AttnV, RawHeads, |w| w.own_values, From(Products), Tokens),
         entry(Saved::Q, Heads, |w| w.queries, From(All), Tokens),
         entry(Saved::Attention, Operand, |w| w.queries, From(Attention), Tokens),
-        entry(Saved::ZOutput, Plain, |w| w.z[Input::Attention], From(All), Tokens),
-        entry(Saved::AttnOutput, Plain, |w| w.width, From(All), Tokens),
+        entry(Saved::ZOutput, Plain, |w| w.z[Input::Attention], From(Products), Tokens),
+        entry(Saved::AttnOutput, Block, |w| w.width, From(Products), Tokens),
         entry(Saved::AfterAttention, Plain, |w| w.width, From(All), Tokens),
         entry(Saved::FfnNormed, Operand, dense, From(All), Chunk),
-        entry(Saved::ZFfn, Plain, |w| w.z[Input::FfnNormed], From(All), Chunk),
-        entry(Saved::FfnGate, Plain, |w| w.ffn, From(All), Chunk),
-        entry(Saved::FfnUp, Plain, |w| w.ffn, From(All), Chunk),
+        entry(Saved::ZFfn, Plain, |w| w.z[Input::FfnNormed], From(Products), Chunk),
+        entry(Saved::FfnGate, Operand, |w| w.ffn, From(Products), Chunk),
+        entry(Saved::FfnUp, Operand, |w| w.ffn, From(Products), Chunk),
         entry(Saved::Gated, Operand, |w| w.ffn, From(All), Chunk),
-        entry(Saved::ZDown, Plain, |w| w.z[Input::Gated], From(All), Chunk),
+        entry(Saved::ZDown, Plain, |w| w.z[Input::Gated], From(Products), Chunk),
         entry(Saved::Down, Block, dense, From(Down), Chunk),
-        entry(Saved::AfterFfn, OperandAndRows, branch, From(All), Chunk),
-        entry(Saved::ZGate, Plain, |w| w.z[Input::AfterFfn], From(All), Chunk),
-        entry(Saved::PerLayerInput, Plain, |w| w.per_layer, From(All), Chunk),
-        entry(Saved::InpGate, Plain, |w| w.per_layer, From(All), Chunk),
+        entry(Saved::AfterFfn, Operand, branch, From(All), Chunk),
+        entry(Saved::ZGate, Plain, |w| w.z[Input::AfterFfn], From(Products), Chunk),
+        entry(Saved::PerLayerInput, Plain, |w| w.per_layer, From(Products), Chunk),
+        entry(Saved::InpGate, Plain, |w| w.per_layer, From(Products), Chunk),
         entry(Saved::GatedInput, Operand, |w| w.per_layer, From(All), Chunk),
-        entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(All), Chunk),
-        entry(Saved::Proj, Plain, branch, From(All), Chunk),
-        entry(Saved::QueriesAndGates, Plain, |w| 2 * w.output_gates, From(All), Tokens),
+        entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(Products), Chunk),
+        entry(Saved::Proj, Block, branch, From(Products), Chunk),
+        entry(Saved::QueriesAndGates, Plain, |w| 2 * w.output_gates, From(Products), Tokens),
         entry(Saved::GatedAttention, Operand, LayerWidths::gated, From(All), Tokens),
-        entry(Saved::Qkv, Plain, channels, From(All), Tokens),
-        entry(Saved::DeltaGate, Plain, inner, From(All), Tokens),
-        entry(Saved::Alpha, Plain, delta_heads, From(All), Tokens),
-        entry(Saved::Beta, Plain, delta_heads, From(All), Tokens),
+        entry(Saved::Qkv, Plain, channels, From(Products), Tokens),
+        entry(Saved::DeltaGate, Plain, inner, From(Products), Tokens),
+        entry(Saved::Alpha, Plain, delta_heads, From(Products), Tokens),
+        entry(Saved::Beta, Plain, delta_heads, From(Products), Tokens),
         entry(Saved::Mixed, Plain, channels, From(All), Tokens),
         entry(Saved::Decays, Plain, |w| delta::gates_width(delta_heads(w)), From(All), Tokens),
         entry(Saved::Inverse, Plain, |w| delta_heads(w) * delta::CHUNK, From(All), Tokens),
@@ -217,6 +217,11 @@ pub const TABLE: [Entry; 41] = {
 /// `D` where the layer has a dense feed-forward block.
 fn dense(w: &LayerWidths) -> usize {
     if w.ffn > 0 { w.width } else { 0 }
+}
+
+/// `F` where products write up elsewhere than it is kept.
+fn up_staging(w: &LayerWidths, storages: Storages) -> usize {
+    if storages.of(Role::Operand) == Storage::Tiled { w.ffn } else { 0 }
 }
 
 /// `D` where the layer has a per-layer branch.
@@ -258,12 +263,14 @@ pub enum Temp {
     DNormed,
     /// Gradient of the gated product `[C, F]`.
     DGated,
-    /// Gradient of up `[C, F]`.
+    /// Gradient of up `[C, F]`, where that is stored in f32; else it is in the place of up.
     DUp,
-    /// Gradient of gate `[C, F]`: in the memory of [`Saved::Gated`] where layers recompute that.
+    /// Gradient of gate `[C, F]`, likewise: in the memory of [`Saved::Gated`] where layers recompute that.
     DGate,
-    /// [`Saved::Down`] of a chunk in f32, where it is stored as tiles `[C, D]`.
+    /// [`Saved::Down`] or [`Saved::Proj`] of a chunk in f32, where they are stored as tiles `[C, D]`.
     DownStaging,
+    /// [`Saved::FfnUp`] of a chunk in f32, where it is stored as tiles `[C, F]`. [`Saved::FfnGate`] is in [`Temp::DGated`] then.
+    UpStaging,
     /// Gradient of raw keys `[T, G·K]`, where the layer has a matrix for its values.
     DAttnK,
     /// Gradient of raw values `[T, G·K]`.
@@ -331,16 +338,17 @@ const fn temp(
 }
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
-pub const TEMPS: [TempEntry; 26] = {
+pub const TEMPS: [TempEntry; 27] = {
     use Role::{Operand, Plain};
     use Span::{Chunk, States, Tokens};
     [
         temp(Temp::DStream, Plain, |w, _| w.width, Tokens, false),
         temp(Temp::DNormed, Plain, |w, _| w.width, Tokens, false),
         temp(Temp::DGated, Plain, |w, _| w.ffn, Chunk, true),
-        temp(Temp::DUp, Operand, |w, _| w.ffn, Chunk, true),
-        temp(Temp::DGate, Operand, |w, _| w.ffn, Chunk, true),
+        temp(Temp::DUp, Plain, |w, s| w.ffn - up_staging(w, s), Chunk, true),
+        temp(Temp::DGate, Plain, |w, s| w.ffn - up_staging(w, s), Chunk, true),
         temp(Temp::DownStaging, Plain, |w, s| if s.tiles { dense(w) } else { 0 }, Chunk, false),
+        temp(Temp::UpStaging, Plain, up_staging, Chunk, true),
         temp(Temp::DAttnK, Operand, |w, _| w.own_values, Tokens, false),
         temp(Temp::DAttnV, Operand, |w, _| w.own_values, Tokens, false),
         temp(Temp::DAttnKV, Plain, |w, _| w.joint_keys, Tokens, false),
@@ -364,8 +372,14 @@ pub const TEMPS: [TempEntry; 26] = {
     ]
 };
 
-/// Saved activations whose shared memory attention's backward may use, behind those of [`TEMPS`].
-pub const LENT: [Saved; 2] = [Saved::FfnGate, Saved::FfnUp];
+/// Saved activations whose shared memory attention's backward may use, behind those of [`TEMPS`]. [`Saved::Gated`] in f32 is among these,
+/// as [`Temp::DGate`].
+pub fn lent(storages: Storages) -> &'static [Saved] {
+    match storages.of(Role::Operand) {
+        Storage::Tiled => &[Saved::FfnGate, Saved::FfnUp, Saved::Gated],
+        Storage::F32 => &[Saved::FfnGate, Saved::FfnUp],
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -93,13 +93,13 @@ impl Model<'_> {
         ddown: &Act,
     ) -> u32 {
         let dgated = &s[Temp::DGated];
-        let (dgate, dup) = (&s[Temp::DGate], &s[Temp::DUp]);
         let [gate, up, down] = dense.modules;
         let gradients = [(down, &dense.down, ddown)];
         let lora = batch.lora(layer, Input::Gated);
         linear::backward(p, Some((dgated, false)), &gradients, &a[Saved::Gated], lora, &a[Saved::ZDown]);
         let activation = self.config().layers[layer].activation;
-        gated::backward(p, dgate, Some(dup), dgated, &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
+        let (places, gate_up) = ([&s[Temp::DGate], &s[Temp::DUp]], [&a[Saved::FfnGate], &a[Saved::FfnUp]]);
+        let [dgate, dup] = gated::backward_in_place(p, places, dgated, gate_up, activation);
         let gradients = [(gate, &dense.gate, dgate), (up, &dense.up, dup)];
         let lora = batch.lora(layer, Input::FfnNormed);
         let dnormed = Some(&s[Temp::DNormed]);

@@ -145,6 +145,9 @@ impl Model<'_> {
         let (Some(global), Some(rows)) = (&self.per_layer, &batch.inputs.per_layer) else { return };
         let projection_scale = (self.config().width as f64).sqrt().recip() as f32;
         let (input, projected) = (&a[Saved::PerLayerInput], &a[Saved::InpGate]);
+        if input.is_kept() {
+            return;
+        }
         let (embeddings, matrix) = (batch.input(0, p.first), &global.model_proj[layer]);
         let parts = linear::frozen_in_parts(p, projected, &embeddings, matrix, projection_scale);
         let table = Table { rows: &rows.table, ids: &rows.ids, first: p.first };

@@ -11,43 +11,71 @@ use crate::ops::pack::Packed;
 pub struct Act {
     stored: Stored,
     kept: bool,
+    passing: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Stored {
     /// Rows of f32.
     F32(Rows),
-    /// f16 tiles. `staging` is f32 memory, shared with other activations, in which ops compute the values or unpack them.
-    Tiled { tiles: Packed, staging: Option<Rows> },
-    /// Rows of f32, and f16 tiles of the same values for products.
+    /// f16 tiles. `staging` is f32 memory, shared with other activations, in which ops compute the values or unpack them. `by_reader`:
+    /// the op that reads the values there packs them.
+    Tiled { tiles: Packed, staging: Option<Rows>, by_reader: bool },
+    /// f16 tiles, and in memory that other activations share, rows of f32.
     Both { rows: Rows, tiles: Packed },
 }
 
 impl From<Rows> for Act {
     fn from(rows: Rows) -> Act {
-        Act { stored: Stored::F32(rows), kept: false }
+        Stored::F32(rows).into()
+    }
+}
+
+impl From<Stored> for Act {
+    fn from(stored: Stored) -> Act {
+        Act { stored, kept: false, passing: false }
     }
 }
 
 impl Act {
     /// An activation stored as f16 tiles; `staging` is memory for its values in f32, where any op needs them.
     pub fn tiled(tiles: Packed, staging: Option<Rows>) -> Act {
-        Act { stored: Stored::Tiled { tiles, staging }, kept: false }
-    }
-
-    /// An activation stored as rows of f32 and as f16 tiles.
-    pub fn both(rows: Rows, tiles: Packed) -> Act {
-        Act { stored: Stored::Both { rows, tiles }, kept: false }
+        Stored::Tiled { tiles, staging, by_reader: false }.into()
     }
 
     /// Takes `staging` as memory for the f32 values of tiles; has no effect on rows of f32.
     pub fn with_staging(self, staging: Rows) -> Act {
         match self.stored {
-            Stored::Tiled { tiles, .. } => {
-                Act { stored: Stored::Tiled { tiles, staging: Some(staging) }, ..self }
+            Stored::Tiled { tiles, by_reader, .. } => {
+                Act { stored: Stored::Tiled { tiles, staging: Some(staging), by_reader }, ..self }
             }
             _ => self,
         }
+    }
+
+    /// Leaves `staging` as it is once an op has computed the values there: the one that reads them rounds them to tiles on the way, which
+    /// saves a pass. Has no effect on rows of f32.
+    pub fn packed_by_reader(self, staging: Rows) -> Act {
+        match self.stored {
+            Stored::Tiled { tiles, .. } => {
+                Act { stored: Stored::Tiled { tiles, staging: Some(staging), by_reader: true }, ..self }
+            }
+            _ => self,
+        }
+    }
+
+    /// Adds rows of f32, in memory that other activations share, to tiles; has no effect on rows of f32.
+    pub fn beside(self, rows: Rows) -> Act {
+        match self.stored {
+            Stored::Tiled { tiles, .. } => Act { stored: Stored::Both { rows, tiles }, ..self },
+            _ => self,
+        }
+    }
+
+    /// Marks the values as those of a pass that nothing follows, or whose values are computed again: tiles that only backward reads need
+    /// not be written.
+    pub fn pass_by(self) -> Act {
+        Act { passing: true, ..self }
     }
 
     /// Marks the values as computed by an earlier pass and kept: ops read them, and do not write them again.
@@ -79,12 +107,14 @@ impl Act {
     fn view(&self, of_rows: impl Fn(&Rows) -> Rows, of_tiles: impl Fn(&Packed) -> Packed) -> Act {
         let stored = match &self.stored {
             Stored::F32(rows) => Stored::F32(of_rows(rows)),
-            Stored::Tiled { tiles, staging } => {
-                Stored::Tiled { tiles: of_tiles(tiles), staging: staging.as_ref().map(of_rows) }
-            }
+            Stored::Tiled { tiles, staging, by_reader } => Stored::Tiled {
+                tiles: of_tiles(tiles),
+                staging: staging.as_ref().map(of_rows),
+                by_reader: *by_reader,
+            },
             Stored::Both { rows, tiles } => Stored::Both { rows: of_rows(rows), tiles: of_tiles(tiles) },
         };
-        Act { stored, kept: self.kept }
+        Act { stored, ..*self }
     }
 
     /// The f32 rows, where they are stored.
@@ -133,12 +163,49 @@ impl Act {
         }
     }
 
-    /// Packs `count` rows that an op left in [`Act::staging`], where tiles are stored.
+    /// Packs `count` rows that an op left in [`Act::staging`], where tiles are stored and the op that reads them does not pack them.
     pub fn store(&self, rec: &mut Recorder, count: usize) {
-        if let Some(tiles) = self.tiles() {
+        if let (None, Some(tiles)) = (self.fresh(), self.tiles()) {
             let rows = self.staging();
             tiles.pack(rec, rows.all(), rows.stride, count);
         }
+    }
+
+    /// The rows of f32 that the op that reads them has to pack.
+    fn fresh(&self) -> Option<&Rows> {
+        match &self.stored {
+            Stored::Tiled { staging, by_reader: true, .. } if !self.kept => staging.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Packs `count` rows, where the op that reads them should have.
+    pub(in crate::ops) fn store_fresh(&self, rec: &mut Recorder, count: usize) {
+        if let (Some(rows), Some(tiles)) = (self.fresh(), self.tiles()) {
+            tiles.pack(rec, rows.all(), rows.stride, count);
+        }
+    }
+
+    /// Binds the values as [`Act::bind`] does, for the op that reads them first: rows of f32 that it has to round come with tiles and
+    /// factors to write, at bindings `tiles` and `factors`.
+    pub(in crate::ops) fn bind_source(&self, index: u32, factors: u32, tiles: u32) -> Vec<Binding<'_>> {
+        match (self.fresh(), self.tiles()) {
+            (Some(rows), Some(packed)) => {
+                vec![rows.bind(index), packed.bind_factors(factors), packed.bind(tiles)]
+            }
+            _ => self.bind(index, factors),
+        }
+    }
+
+    /// The sizes of a kernel that reads what [`Act::bind_source`] binds.
+    pub(in crate::ops) fn source_sizes(&self) -> [(&'static str, u32); 2] {
+        let fresh = self.fresh().is_some();
+        [("MATRICES", u32::from(!self.has_rows() && !fresh)), ("ROUNDED", u32::from(fresh))]
+    }
+
+    /// Whether a kernel that rounds the values has to write the tiles.
+    pub(in crate::ops) fn is_stored(&self) -> bool {
+        !self.passing
     }
 
     /// The values at binding `index`: tiles with their factors at binding `factors`, where tiles alone are stored, else rows.

@@ -162,7 +162,7 @@ pub static OPS: [Op; 31] = [
         "heads",
         Kind::Norm,
         &[Variant::Packed],
-        &[("coop16", || each("IDENTITY", &[0, 1])), ("coop16_backward", heads_backward)],
+        &[("coop16", heads_forward), ("coop16_backward", heads_backward)],
     ),
     op(
         "linear",
@@ -326,9 +326,13 @@ fn cached_gates() -> Vec<Sizes> {
 
 fn gates() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
-    [(1, gelu), (6, gelu), (12, gelu), (21, gelu), (1, silu), (21, silu), (12, oai)]
-        .map(|(each, activation)| [&[("EACH", each), ("THREADS", 256)], &activation[..]].concat())
-        .to_vec()
+    let sizes = |(each, matrices, rounded, activation): (u32, u32, u32, [(&'static str, u32); 2])| {
+        let sizes = [("EACH", each), ("THREADS", 256), ("MATRICES", matrices), ("ROUNDED", rounded)];
+        [&sizes[..], &activation[..]].concat()
+    };
+    let packed = [(12, 1, 0, gelu), (21, 0, 1, gelu), (1, 1, 0, silu), (12, 0, 1, oai)];
+    let rows = [(1, gelu), (6, gelu), (12, gelu), (21, gelu), (1, silu), (21, silu), (12, oai)];
+    rows.map(|(each, activation)| (each, 0, 0, activation)).into_iter().chain(packed).map(sizes).collect()
 }
 
 fn deltas() -> Vec<Sizes> {
@@ -341,10 +345,17 @@ fn coop16_deltas() -> Vec<Sizes> {
     [16, 32, 128].map(|size| delta::coop16::sizes(size).to_vec()).to_vec()
 }
 
+fn heads_forward() -> Vec<Sizes> {
+    let rounded = |rounded| move |sizes: Sizes| [&sizes[..], &[("ROUNDED", rounded)]].concat();
+    let fresh = heads_backward().into_iter().filter(|sizes| sizes.contains(&("MATRICES", 0)));
+    heads_backward().into_iter().map(rounded(0)).chain(fresh.map(rounded(1))).collect()
+}
+
 fn heads_backward() -> Vec<Sizes> {
-    [(1, 16, 0), (8, 256, 0), (20, 512, 0), (8, 128, 1)]
-        .map(|(count, size, identity)| {
-            [&heads::coop16_backward::sizes(count, size)[..], &[("IDENTITY", identity)]].concat()
+    [(1, 16, 0, 0), (8, 256, 0, 1), (20, 512, 0, 0), (8, 128, 1, 1), (8, 128, 1, 0)]
+        .map(|(count, size, identity, matrices)| {
+            let sizes = heads::coop16_backward::sizes(count, size);
+            [&sizes[..], &[("IDENTITY", identity), ("MATRICES", matrices)]].concat()
         })
         .to_vec()
 }
@@ -388,11 +399,13 @@ fn norms_packed() -> Vec<Sizes> {
 }
 
 fn norms_added() -> Vec<Sizes> {
-    [(1, 0, 0, 0), (6, 1, 0, 0), (12, 0, 1, 0), (21, 1, 1, 0), (6, 1, 0, 1), (12, 0, 1, 1)]
-        .map(|(each, matrices, normed, identity)| {
-            vec![("EACH", each), ("MATRICES", matrices), ("NORMED", normed), ("IDENTITY", identity)]
-        })
-        .to_vec()
+    // EACH, MATRICES, ROUNDED, NORMED and IDENTITY.
+    let packed = [[6, 1, 0, 0, 0], [21, 1, 0, 1, 0], [6, 1, 0, 0, 1]];
+    let rows = [[1, 0, 0, 0, 0], [12, 0, 0, 1, 0], [12, 0, 0, 1, 1]];
+    let rounded = [[6, 0, 1, 0, 0], [21, 0, 1, 1, 0], [12, 0, 1, 1, 1]];
+    let names = ["EACH", "MATRICES", "ROUNDED", "NORMED", "IDENTITY"];
+    let all = packed.into_iter().chain(rows).chain(rounded);
+    all.map(|values| names.into_iter().zip(values).collect()).collect()
 }
 
 fn peaks() -> Vec<Sizes> {

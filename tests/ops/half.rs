@@ -10,29 +10,32 @@ use rullama_train::ops::act::Act;
 use rullama_train::ops::cross_entropy::Chunk;
 use rullama_train::ops::cross_entropy::coop16 as coop_cross_entropy;
 use rullama_train::ops::gated::coop16 as coop_gated;
-use rullama_train::ops::heads::coop16 as coop_heads;
-use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
 use rullama_train::ops::norm_add::coop16 as coop_residual;
 use rullama_train::ops::norm_add::coop16::Then;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rms_norm::coop16 as coop_norm;
-use rullama_train::ops::rope;
 use rullama_train::ops::row_status::Verdicts;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Outcome, Tolerance, run, scaled, values, wide};
+use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
 
 /// Rounding to f16, relative to the largest value of the row.
-const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
+pub(super) const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
 const F32: Tolerance = Tolerance { norm: 2e-6, relative: 1e-5, absolute: 1e-6 };
-const EPS: f32 = 1e-6;
+pub(super) const EPS: f32 = 1e-6;
 
 /// Rows and widths: less than a matrix, odd, as wide as a model's.
 const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 60), (33, 1536), (130, 2112), (16, 5376)];
 
 /// Unpacks to f32, after checking that zeros follow the values.
-fn unpacked(gpu: &Gpu, packed: &Packed, width: usize, height: usize, name: &str) -> Result<Vec<f64>, Failed> {
+pub(super) fn unpacked(
+    gpu: &Gpu,
+    packed: &Packed,
+    width: usize,
+    height: usize,
+    name: &str,
+) -> Result<Vec<f64>, Failed> {
     nothing_behind(gpu, packed, width, height, name)?;
     let y = Block::output(gpu, (0, 0), width, height);
     run(gpu, |rec| packed.unpack(rec, y.view(), width, height))?;
@@ -139,9 +142,12 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
             (Packed::new(gpu, "x", height, width)?, Packed::new(gpu, "sum", height, width)?);
         run(gpu, |rec| packed_x.pack(rec, x.view(), width, height))?;
         let halves = unpacked(gpu, &packed_x, width, height, "x")?;
+        let stored = Packed::new(gpu, "x", height, width)?;
+        let fresh = Act::tiled(stored.clone(), None).packed_by_reader(x.rows.clone());
         let sources = [
             ("in f32", Act::from(x.rows.clone()), expected(&wide(&values(1, height * width)))),
             ("packed", Act::tiled(packed_x, None), expected(&halves)),
+            ("packed on the way", fresh, expected(&halves)),
         ];
         for (what, x, sum) in sources {
             let name = |then: &str| format!("[{height}, {width}], normed={normed}, x {what}, {then}");
@@ -170,42 +176,102 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
                 &normed,
             )?;
             go(None, Then::Sum)?;
-            let halves = unpacked(gpu, &packed, width, height, "sum")?;
-            check.close(&name("the sum packed"), width, &halves, &sum)?;
+            let found = unpacked(gpu, &packed, width, height, "sum")?;
+            check.close(&name("the sum packed"), width, &found, &sum)?;
         }
+        same(
+            &format!("[{height}, {width}]: x packed on the way"),
+            &read(gpu, &stored, width, height)?,
+            &halves,
+        )?;
     }
     exact.done()?;
     check.done()
 }
 
-/// The gated unit and its gradients, for rows that overflow and underflow f16.
+/// Unpacks to f32.
+pub(super) fn read(gpu: &Gpu, packed: &Packed, width: usize, height: usize) -> Result<Vec<f64>, Failed> {
+    let y = Block::output(gpu, (0, 0), width, height);
+    run(gpu, |rec| packed.unpack(rec, y.view(), width, height))?;
+    y.read(gpu, "tiles")
+}
+
+pub(super) fn same(name: &str, found: &[f64], expected: &[f64]) -> Result<(), Failed> {
+    match found.iter().zip(expected).position(|(found, expected)| found.to_bits() != expected.to_bits()) {
+        Some(i) => Err(format!("{name}: {} at {i}, expected exactly {}", found[i], expected[i]).into()),
+        None => Ok(()),
+    }
+}
+
+/// The gated unit of f32, of what is packed on the way and of tiles, and its gradients, for rows that overflow and underflow f16.
 pub fn gated(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gated, packed", HALF);
     let cases = SHAPES.into_iter().zip([1e-6, 3.0, 50.0, 3e3, 1e5]);
     for (((height, width), size), activation) in cases.flat_map(|case| Activation::ALL.map(|a| (case, a))) {
-        let name = format!("[{height}, {width}] {activation:?}, values up to {size}");
+        let name = |what: &str| format!("[{height}, {width}] {activation:?}, values up to {size}, {what}");
         let [gate, up, dy] =
             [1, 2, 3].map(|seed| values(seed, height * width).iter().map(|x| size * x).collect::<Vec<_>>());
-        let y_expected = reference::gated::forward(&wide(&gate), &wide(&up), activation);
-        let (dgate_expected, dup_expected) =
-            reference::gated::backward(&wide(&dy), &wide(&gate), &wide(&up), activation);
-        let [gate, up, dy] = [&gate, &up, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
-        let [y, dgate, dup] =
-            [(); 3].map(|()| Packed::new(gpu, "gated", height, width).expect("it is small"));
+        let rows = [&gate, &up].map(|x| Block::input(gpu, (0, 0), width, x).rows);
+        let room = || Packed::new(gpu, "gate or up", height, width).expect("it is small");
+        let [first, stored] = [(); 2].map(|()| [room(), room()]);
+        let halves = |tiles: &[Packed; 2]| -> Result<[Vec<f64>; 2], Failed> {
+            Ok([read(gpu, &tiles[0], width, height)?, read(gpu, &tiles[1], width, height)?])
+        };
         run(gpu, |rec| {
-            coop_gated::forward(rec, &y, &gate.rows, &up.rows, activation, height);
-            coop_gated::backward(rec, [&dgate, &dup], &dy.rows, &gate.rows, &up.rows, activation, height);
+            first.iter().zip(&rows).for_each(|(tiles, rows)| tiles.pack(rec, rows.all(), width, height));
         })?;
-        for (what, packed, expected) in
-            [("y", &y, y_expected), ("dgate", &dgate, dgate_expected), ("dup", &dup, dup_expected)]
-        {
-            let found = unpacked(gpu, packed, width, height, &name)?;
-            let level = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs())).recip();
-            let leveled = |x: &[f64]| x.iter().map(|x| level * x).collect::<Vec<_>>();
-            check.close(&format!("{what} {name}"), width, &leveled(&found), &leveled(&expected))?;
+        let rounded = halves(&first)?;
+        let fresh = [0, 1].map(|i| Act::tiled(stored[i].clone(), None).packed_by_reader(rows[i].clone()));
+        let passing = fresh.clone().map(Act::pass_by);
+        let exact = [wide(&gate), wide(&up)];
+        let mut all = Vec::new();
+        for (what, [gate, up], acts) in [
+            ("in f32", &exact, rows.map(Act::from)),
+            ("of a pass", &rounded, passing),
+            ("packed on the way", &rounded, fresh.clone()),
+            ("packed", &rounded, fresh.clone().map(Act::keep)),
+        ] {
+            if what == "packed on the way" {
+                same(&name("not stored"), &halves(&stored)?.concat(), &vec![0.0; 2 * height * width])?;
+            }
+            let y = room();
+            run(gpu, |rec| coop_gated::forward(rec, &y, &acts[0], &acts[1], activation, height))?;
+            let found = unpacked(gpu, &y, width, height, &name(what))?;
+            leveled(
+                &mut check,
+                &name(what),
+                width,
+                &found,
+                &reference::gated::forward(gate, up, activation),
+            )?;
+            all.push(found);
+        }
+        same(&name("gate and up"), &halves(&stored)?.concat(), &rounded.concat())?;
+        same(&name("y of a pass"), &all[1], &all[2])?;
+        same(&name("y of tiles"), &all[3], &all[2])?;
+
+        let [gate, up] = &rounded;
+        let (dgate, dup) = reference::gated::backward(&wide(&dy), gate, up, activation);
+        let dy = Block::input(gpu, (0, 0), width, &dy).rows;
+        run(gpu, |rec| coop_gated::backward(rec, [&stored[0], &stored[1]], &dy, activation, height))?;
+        for (what, tiles, expected) in [("dgate", &stored[0], dgate), ("dup", &stored[1], dup)] {
+            leveled(&mut check, &name(what), width, &unpacked(gpu, tiles, width, height, what)?, &expected)?;
         }
     }
     check.done()
+}
+
+/// Compares values of any size.
+fn leveled(
+    check: &mut Check,
+    name: &str,
+    width: usize,
+    found: &[f64],
+    expected: &[f64],
+) -> Result<(), Failed> {
+    let level = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs())).recip();
+    let [found, expected] = [found, expected].map(|x| x.iter().map(|x| level * x).collect::<Vec<_>>());
+    check.close(name, width, &found, &expected)
 }
 
 /// Losses, and gradients of logits.
@@ -247,103 +313,6 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
         let alone = losses.read(gpu, &name)?;
         check.close(&format!("loss alone {name}"), 1, &alone[..height], &losses_expected)?;
         check.close(&name, vocab, &unpacked(gpu, &packed, vocab, height, &name)?, &expected)?;
-    }
-    check.done()
-}
-
-/// Norm and rotary embedding of heads, all with one scale.
-pub fn heads(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("heads forward", HALF);
-    for (tokens, heads, size, turned, normed) in [
-        (1, 1, 16, 16, true),
-        (7, 3, 32, 0, true),
-        (33, 2, 256, 256, true),
-        (33, 2, 256, 64, true),
-        (17, 1, 512, 512, true),
-        (33, 3, 128, 128, false),
-        (7, 2, 64, 24, false),
-        (7, 2, 64, 0, false),
-    ] {
-        let name = format!("T={tokens} heads={heads} K={size} turned={turned} normed={normed}");
-        let (x, w) = (values(1, tokens * heads * size), values(2, size));
-        let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
-        let frequencies: Vec<f64> =
-            (0..turned / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / turned as f64)).collect();
-        let mut expected = match normed {
-            true => reference::rms_norm::forward(&wide(&x), Some(&wide(&w)), size, f64::from(EPS)),
-            false => wide(&x),
-        };
-        if turned > 0 {
-            expected = reference::rope::forward(&expected, &positions, &frequencies, heads);
-        }
-        let norm = match normed {
-            true => Norm::new(gpu, "norm", Some(&w), size, EPS)?,
-            false => Norm::identity(size),
-        };
-        let table = rope::Table::new(gpu, &frequencies, 1.0, 13)?;
-        let positions = gpu.upload("positions", &positions)?;
-        let x = Block::input(gpu, (0, 0), heads * size, &x);
-        let packed = Packed::new(gpu, "heads", tokens, heads * size)?;
-        let turn = (turned > 0).then_some((&positions, &table));
-        run(gpu, |rec| coop_heads::forward(rec, &packed, &x.rows, &norm, turn, heads, tokens))?;
-        // No factors are written, because the scale is the norm's.
-        let (tiles, width) = (tokens.div_ceil(16), heads * size);
-        let halves: Vec<f16> = block_on(gpu.read(packed.bind(0).buffer, width / 16 * tiles * 256))?;
-        let at = |t: usize, c: usize| ((c / 16) * tiles + t / 16) * 256 + t % 16 * 16 + c % 16;
-        let found: Vec<f64> =
-            (0..tokens * width).map(|i| f64::from(halves[at(i / width, i % width)])).collect();
-        check.close(&name, width, &scaled(1.0 / norm.scale, &found), &expected)?;
-    }
-    check.done()
-}
-
-/// The gradients of heads: columns that are no multiple of 64, more heads than a workgroup takes at once, without weights.
-pub fn heads_backward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("heads backward", HALF);
-    for (tokens, heads, size, turned, weighted, normed) in [
-        (1, 1, 16, 16, true, true),
-        (7, 3, 32, 0, true, true),
-        (33, 8, 256, 256, true, true),
-        (33, 8, 256, 64, true, true),
-        (17, 3, 512, 512, false, true),
-        (5, 20, 16, 16, true, true),
-        (33, 3, 128, 128, false, false),
-        (5, 3, 64, 24, true, false),
-        (5, 20, 64, 0, false, false),
-    ] {
-        let name =
-            format!("T={tokens} heads={heads} K={size} turned={turned} weighted={weighted} normed={normed}");
-        let [x, dy] = [1, 2].map(|seed| values(seed, tokens * heads * size));
-        let w = weighted.then(|| values(3, size));
-        let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
-        let frequencies: Vec<f64> =
-            (0..turned / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / turned as f64)).collect();
-        let straight = match turned {
-            0 => wide(&dy),
-            _ => reference::rope::backward(&wide(&dy), &positions, &frequencies, heads),
-        };
-        let weights = w.as_deref().map(wide);
-        let expected = match normed {
-            true => {
-                reference::rms_norm::backward(&straight, &wide(&x), weights.as_deref(), size, f64::from(EPS))
-            }
-            false => straight,
-        };
-        let norm = match normed {
-            true => Norm::new(gpu, "norm", w.as_deref(), size, EPS)?,
-            false => Norm::identity(size),
-        };
-        let table = rope::Table::new(gpu, &frequencies, 1.0, 13)?;
-        let positions = gpu.upload("positions", &positions)?;
-        let width = heads * size;
-        let [x, dy] = [&x, &dy].map(|x| Block::input(gpu, (0, 0), width, x));
-        let packed = Packed::new(gpu, "gradients of heads", tokens, width)?;
-        make_stale(gpu, &packed, width, tokens);
-        let turn = (turned > 0).then_some((&positions, &table));
-        run(gpu, |rec| {
-            coop_heads_backward::backward(rec, &packed, &dy.rows, &x.rows, &norm, turn, heads, tokens)
-        })?;
-        check.close(&name, width, &unpacked(gpu, &packed, width, tokens, &name)?, &expected)?;
     }
     check.done()
 }

@@ -19,6 +19,7 @@ mod gates;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod half;
+mod half_heads;
 mod half_readers;
 mod linear;
 mod lora;
@@ -93,8 +94,8 @@ const CASES: [Case; 87] = [
     case("gated", "gates of extreme size", F32, elementwise::extreme_gates),
     case("gated", "forward and backward, packed", PACKED, half::gated),
     case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::whole),
-    case("heads", "forward", PACKED, half::heads),
-    case("heads", "backward", PACKED, half::heads_backward),
+    case("heads", "forward", PACKED, half_heads::forward),
+    case("heads", "backward", PACKED, half_heads::backward),
     case("linear", "forward", EXACT, linear::forward),
     case("linear", "forward", HALF, linear::forward_in_f16),
     case("linear", "forward", COOP16, coop::forward),

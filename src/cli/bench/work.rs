@@ -31,7 +31,7 @@ pub fn active_parameters(base: &Base) -> usize {
 pub fn product_operations(base: &Base, plan: &Plan, step: &Step) -> f64 {
     let tokens: usize = step.micro_batches.iter().map(MicroBatch::len).sum();
     let passes = |layer: Option<usize>, name: &str| match layer.map(|layer| plan.kept[layer]) {
-        None | Some(Kept::All) => 2,
+        None | Some(Kept::All | Kept::Products) => 2,
         Some(Kept::Down | Kept::Attention) if name.ends_with("ffn_down") => 2,
         Some(_) => 3,
     };

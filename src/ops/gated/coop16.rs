@@ -3,6 +3,7 @@
 use crate::base::config::Activation;
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::gated::sizes;
 use crate::ops::pack::Packed;
 
@@ -17,36 +18,41 @@ struct Params {
     tiles: u32,
     cols4: u32,
     packed4: u32,
+    x_tiles: u32,
+    stored: u32,
 }
 
-/// `y = activation(gate)·up` over `rows` rows.
-pub fn forward(rec: &mut Recorder, y: &Packed, gate: &Rows, up: &Rows, activation: Activation, rows: usize) {
-    let bindings = [gate.bind(1), up.bind(2), y.bind(4), y.bind_factors(5)];
-    dispatch(rec, "forward", y.tiles(), gate.stride, activation, rows, &bindings);
+/// `y = activation(gate)·up` over `rows` rows. Gate and up are stored alike.
+pub fn forward(rec: &mut Recorder, y: &Packed, gate: &Act, up: &Act, activation: Activation, rows: usize) {
+    let mut bindings = gate.bind_source(1, 8, 10);
+    bindings.extend(up.bind_source(2, 9, 11));
+    bindings.extend([y.bind(4), y.bind_factors(5)]);
+    let kernel = Kernel::new("gated/coop16", "forward").with_sizes(gate.source_sizes());
+    let tiles = [y.tiles(), gate.tile_stride()];
+    debug_assert_eq!(gate.tile_stride(), up.tile_stride(), "gate and up are stored alike");
+    dispatch(rec, kernel, tiles, gate.staging().stride, (activation, rows, gate.is_stored()), &bindings);
 }
 
-/// `dgate` and `dup`, in the layout of `y`.
+/// Replaces `gate` and `up` by their gradients.
 pub fn backward(
     rec: &mut Recorder,
-    [dgate, dup]: [&Packed; 2],
+    [gate, up]: [&Packed; 2],
     dy: &Rows,
-    gate: &Rows,
-    up: &Rows,
     activation: Activation,
     rows: usize,
 ) {
-    let gradients = [dgate.bind(4), dgate.bind_factors(5), dup.bind(6), dup.bind_factors(7)];
-    let bindings = [&[gate.bind(1), up.bind(2), dy.bind(3)], &gradients[..]].concat();
-    dispatch(rec, "backward", dgate.tiles(), gate.stride, activation, rows, &bindings);
+    debug_assert_eq!(gate.tiles(), up.tiles(), "gate and up are stored alike");
+    let bindings = [dy.bind(3), gate.bind(4), gate.bind_factors(5), up.bind(6), up.bind_factors(7)];
+    let kernel = Kernel::new("gated/coop16", "backward").with_sizes([("MATRICES", 0), ("ROUNDED", 0)]);
+    dispatch(rec, kernel, [gate.tiles(), 0], dy.stride, (activation, rows, false), &bindings);
 }
 
 fn dispatch(
     rec: &mut Recorder,
-    entry: &'static str,
-    tiles: u32,
+    kernel: Kernel,
+    [tiles, x_tiles]: [u32; 2],
     cols: usize,
-    activation: Activation,
-    rows: usize,
+    (activation, rows, stored): (Activation, usize, bool),
     bindings: &[Binding],
 ) {
     let params = Params {
@@ -54,12 +60,12 @@ fn dispatch(
         tiles,
         cols4: (cols / 4) as u32,
         packed4: (cols.next_multiple_of(64) / 4) as u32,
+        x_tiles,
+        stored: u32::from(stored),
     };
     let threads = 1usize << rec.gpu().threads_to_share().min(THREADS).ilog2();
     let each = (cols.next_multiple_of(64) / 4).div_ceil(threads) as u32;
-    let kernel = Kernel::new("gated/coop16", entry)
-        .with_size("EACH", each)
-        .with_size("THREADS", threads as u32)
-        .with_sizes(sizes(activation));
+    let kernel =
+        kernel.with_size("EACH", each).with_size("THREADS", threads as u32).with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, bindings, [rows.next_multiple_of(16) as u32, 1, 1]);
 }

@@ -10,10 +10,10 @@ use crate::base::config::Activation;
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
 
-/// `y = activation(gate)·up`, `[T, F]` each.
+/// `y = activation(gate)·up`, `[T, F]` each. Gate and up that are stored as tiles are rounded first, so that backward reads what forward did.
 pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activation) {
     match y.tiles() {
-        Some(tiles) => coop16::forward(p.rec, tiles, gate.rows(), up.rows(), activation, p.tokens),
+        Some(tiles) => coop16::forward(p.rec, tiles, gate, up, activation, p.tokens),
         None => plain::forward(p.rec, y.rows(), gate.rows(), up.rows(), activation, p.tokens),
     }
 }
@@ -28,11 +28,25 @@ pub fn backward(
     up: &Act,
     activation: Activation,
 ) {
-    let (dy, gate, up) = (dy.rows(), gate.rows(), up.rows());
-    match (dgate.tiles(), dup.and_then(Act::tiles)) {
-        (Some(dgate), Some(dup)) => coop16::backward(p.rec, [dgate, dup], dy, gate, up, activation, p.tokens),
-        _ => plain::backward(p.rec, dgate.rows(), dup.map(Act::rows), dy, gate, up, activation, p.tokens),
+    let (dgate, dup) = (dgate.rows(), dup.map(Act::rows));
+    plain::backward(p.rec, dgate, dup, dy.rows(), gate.rows(), up.rows(), activation, p.tokens);
+}
+
+/// The gradients of gate and up: in their place where they are stored as tiles, else in `places`.
+pub fn backward_in_place<'a>(
+    p: &mut Pass,
+    places: [&'a Act; 2],
+    dy: &Act,
+    [gate, up]: [&'a Act; 2],
+    activation: Activation,
+) -> [&'a Act; 2] {
+    if let (Some(gate_tiles), Some(up_tiles)) = (gate.tiles(), up.tiles()) {
+        coop16::backward(p.rec, [gate_tiles, up_tiles], dy.rows(), activation, p.tokens);
+        return [gate, up];
     }
+    let [dgate, dup] = places;
+    backward(p, dgate, Some(dup), dy, gate, up, activation);
+    places
 }
 
 /// The sizes of the shaders that import shaders/common/activation.wgsl.

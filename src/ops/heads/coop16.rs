@@ -1,7 +1,8 @@
 //! RMSNorm and rotary embedding of heads into operands of attention on cooperative matrices: [`crate::ops::attention::coop16`].
 
 use crate::gpu::{Binding, Kernel, Recorder};
-use crate::ops::Rows;
+use crate::ops::act::Act;
+use crate::ops::heads::coop16_backward::{sizes, workgroups};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
@@ -12,6 +13,8 @@ use crate::ops::rope::Table;
 struct Params {
     rows: u32,
     tiles: u32,
+    x_tiles: u32,
+    stored: u32,
     heads: u32,
     half4: u32,
     weighted: u32,
@@ -42,11 +45,11 @@ pub fn supports(rotated: usize) -> bool {
 }
 
 /// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding
-/// where `turn` is `None`.
+/// where `turn` is `None`. `x` may come packed, or is packed on the way.
 pub fn forward(
     rec: &mut Recorder,
     y: &Packed,
-    x: &Rows,
+    x: &Act,
     norm: &Norm,
     turn: Option<Turn>,
     heads: usize,
@@ -55,6 +58,8 @@ pub fn forward(
     let params = Params {
         rows: rows as u32,
         tiles: y.tiles(),
+        x_tiles: x.tile_stride(),
+        stored: u32::from(x.is_stored()),
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted: u32::from(norm.weight.is_some()),
@@ -63,8 +68,9 @@ pub fn forward(
         scale: norm.scale,
     };
     let [positions, table] = bind_turn(rec, turn);
-    let bindings = [x.bind(1), norm.weights(rec, 2), positions, table, y.bind(5)];
-    let groups = [heads as u32, rows.div_ceil(16) as u32, 1];
-    let kernel = Kernel::new("heads/coop16", "forward").with_sizes([norm.size()]);
-    rec.dispatch(kernel, &params, &bindings, groups);
+    let mut bindings = x.bind_source(1, 8, 9);
+    bindings.extend([norm.weights(rec, 2), positions, table, y.bind(5)]);
+    let kernel = Kernel::new("heads/coop16", "forward").with_sizes(sizes(heads, norm.width));
+    let kernel = kernel.with_sizes([norm.size()]).with_sizes(x.source_sizes());
+    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows));
 }

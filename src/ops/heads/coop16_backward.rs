@@ -2,6 +2,7 @@
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::act::Act;
 use crate::ops::heads::coop16::{Turn, bind_turn, pairs4};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
@@ -12,6 +13,7 @@ use crate::ops::rms_norm::Norm;
 struct Params {
     rows: u32,
     tiles: u32,
+    x_tiles: u32,
     heads: u32,
     half4: u32,
     weighted: u32,
@@ -24,7 +26,7 @@ const THREADS: usize = 16;
 /// Most threads per workgroup.
 const WORKGROUP: usize = 256;
 
-/// The shader's sizes for `heads` heads of `size` values, a multiple of 8.
+/// The shaders' sizes for `heads` heads of `size` values, a multiple of 8.
 pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     let at_once = heads.min(WORKGROUP / THREADS);
     let tokens = WORKGROUP / (at_once * THREADS);
@@ -36,13 +38,19 @@ pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     ]
 }
 
+/// The workgroups for `rows` rows of `heads` heads.
+pub(super) fn workgroups(heads: usize, rows: usize) -> [u32; 3] {
+    let tokens = WORKGROUP / (heads.min(WORKGROUP / THREADS) * THREADS);
+    [rows.next_multiple_of(16).div_ceil(tokens) as u32, 1, 1]
+}
+
 /// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
-/// [`crate::ops::heads::coop16::forward`] gives, without its scale; every row of `dx` is scaled as [`Packed::pack`] does.
+/// [`crate::ops::heads::coop16::forward`] gives, without its scale; every row of `dx` is scaled as [`Packed::pack`] does. `x` may come packed.
 pub fn backward(
     rec: &mut Recorder,
     dx: &Packed,
     dy: &Rows,
-    x: &Rows,
+    x: &Act,
     norm: &Norm,
     turn: Option<Turn>,
     heads: usize,
@@ -51,6 +59,7 @@ pub fn backward(
     let params = Params {
         rows: rows as u32,
         tiles: dx.tiles(),
+        x_tiles: x.tile_stride(),
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted: u32::from(norm.weight.is_some()),
@@ -58,11 +67,12 @@ pub fn backward(
         eps: norm.eps,
     };
     let [positions, table] = bind_turn(rec, turn);
-    let (x, w) = (x.bind(1), norm.weights(rec, 2));
-    let mut bindings = vec![w, positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
-    bindings.extend((!norm.identity).then_some(x));
-    let sizes = sizes(heads, norm.width);
-    let kernel = Kernel::new("heads/coop16_backward", "backward").with_sizes(sizes).with_sizes([norm.size()]);
-    let tokens = WORKGROUP / (sizes[0].1 as usize * THREADS);
-    rec.dispatch(kernel, &params, &bindings, [rows.next_multiple_of(16).div_ceil(tokens) as u32, 1, 1]);
+    let mut bindings =
+        vec![norm.weights(rec, 2), positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
+    if !norm.identity {
+        bindings.extend(x.bind(1, 8));
+    }
+    let kernel = Kernel::new("heads/coop16_backward", "backward").with_sizes(sizes(heads, norm.width));
+    let kernel = kernel.with_sizes([norm.size()]).with_sizes(x.sizes());
+    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows));
 }

@@ -13,7 +13,7 @@ use coop16::Turn;
 pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Turn>, heads: usize) {
     let tokens = p.tokens;
     if let Some(tiles) = y.tiles() {
-        return coop16::forward(p.rec, tiles, x.rows(), norm, rotary, heads, tokens);
+        return coop16::forward(p.rec, tiles, x, norm, rotary, heads, tokens);
     }
     plain::forward(p.rec, y.rows(), x.rows(), norm, None, 1.0, tokens * heads);
     if let Some((positions, table)) = rotary {
@@ -25,8 +25,7 @@ pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Turn>
 pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, rotary: Option<Turn>, heads: usize) {
     let tokens = p.tokens;
     if let Some(tiles) = dx.tiles() {
-        let (dy, x) = (dy.rows(), x.rows());
-        return coop16_backward::backward(p.rec, tiles, dy, x, norm, rotary, heads, tokens);
+        return coop16_backward::backward(p.rec, tiles, dy.rows(), x, norm, rotary, heads, tokens);
     }
     if let Some((positions, table)) = rotary {
         rope::backward(p.rec, dy.rows(), positions, table, heads, tokens);

@@ -28,8 +28,12 @@ use crate::ops::{Rows, Weight};
 /// A frozen matrix `[N, K]`, the module that it is, and its output or the gradient of that `[T, N]`.
 pub type Projection<'a> = (Module, &'a Weight, &'a Act);
 
-/// Computes `z` and every output of the matrices that read `x` `[T, K]`. Outputs that are kept already are skipped.
+/// Computes `z` and every output of the matrices that read `x` `[T, K]`. Outputs that are kept already are skipped, and `z` where it is
+/// kept beside all of them.
 pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) {
+    if z.is_kept() && outputs.iter().all(|(_, _, y)| y.is_kept()) {
+        return;
+    }
     match p.operands() {
         Some(scratch) => adapted_coop16::forward(p, &scratch, outputs, x, lora, z),
         None => adapted_tiled::forward(p, outputs, x, lora, z),

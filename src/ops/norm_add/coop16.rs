@@ -17,6 +17,7 @@ struct Params {
     width4: u32,
     packed4: u32,
     stored: u32,
+    x_stored: u32,
     eps: f32,
     next_eps: f32,
     scale: f32,
@@ -32,7 +33,7 @@ pub enum Then<'a> {
 }
 
 /// `y = scale·(residual + norm(x))` over `rows` rows, in f32 where `y` is given, and what `then` says of it in `packed`, every row
-/// scaled as [`Packed::pack`] does. `x` may come packed. The norm of the sum has weights.
+/// scaled as [`Packed::pack`] does. `x` may come packed, or is packed on the way. The norm of the sum has weights.
 pub fn forward(
     rec: &mut Recorder,
     y: Option<&Rows>,
@@ -54,6 +55,7 @@ pub fn forward(
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         stored: u32::from(y.is_some()),
+        x_stored: u32::from(x.is_stored()),
         eps: norm.eps,
         next_eps: next.map_or(0.0, |next| next.eps),
         scale,
@@ -61,8 +63,8 @@ pub fn forward(
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let normed = u32::from(next.is_some());
     let sizes = [("EACH", each), ("NORMED", normed), norm.size()];
-    let kernel = Kernel::new("norm_add/coop16", "forward").with_sizes(sizes).with_sizes(x.sizes());
-    let mut bindings = x.bind(1, 8);
+    let kernel = Kernel::new("norm_add/coop16", "forward").with_sizes(sizes).with_sizes(x.source_sizes());
+    let mut bindings = x.bind_source(1, 8, 9);
     bindings.extend(norm.weights_of_norm(rec, 2));
     bindings.extend([residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);
