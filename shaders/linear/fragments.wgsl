@@ -52,7 +52,7 @@ fn across(row: u32, col: u32) -> u32 {
 // The halves of one column in two neighbouring rows.
 fn down(row: u32, col: u32) -> u32 {
     let bits = col % 2u * 16u;
-    return (across(row, col) >> bits & 0xffffu) | (across(row + 1u, col) >> bits << 16u);
+    return ((across(row, col) >> bits) & 0xffffu) | ((across(row + 1u, col) >> bits) << 16u);
 }
 
 // Rows of W become rows of fragments. A workgroup takes 64 of them, and four times 16 steps.
