@@ -35,6 +35,8 @@ pub fn is_long(gpu: &Gpu, config: &Config, passes: Passes) -> bool {
         Recompute::Keep(_) | Recompute::Always => 0,
         Recompute::Never => u64::MAX,
     };
-    let bytes = cuda::head_bytes(config.vocab, config.width) + (LONG * config.vocab * 6) as u64;
-    gpu.kernels().cuda().is_some() && passes.capacity.loss_tokens >= LONG && bytes <= memory / 16
+    let fragments = cuda::head_bytes(config.vocab, config.width);
+    let fits = fragments + (LONG * config.vocab * 6) as u64 <= memory / 16;
+    let in_cuda = gpu.kernels().cuda().is_some() && fragments <= gpu.max_binding_bytes();
+    in_cuda && fits && passes.capacity.loss_tokens >= LONG
 }
