@@ -30,13 +30,17 @@ impl Gpu {
                 usage: USAGE,
                 mapped_at_creation: false,
             };
-            let with_address = self.cuda.as_ref().map(|cuda| cuda.buffer(&self.device, &descriptor));
-            match with_address {
-                Some(Ok(buffer)) => buffer,
-                // An error is reported as the device's own.
-                _ => self.device.create_buffer(&descriptor),
-            }
+            // Without memory for it, the device reports the reason.
+            self.reachable(&descriptor).unwrap_or_else(|_| self.device.create_buffer(&descriptor))
         })
+    }
+
+    /// A buffer that CUDA's kernels can reach too, where they run. Its content is undefined there, and zero elsewhere.
+    fn reachable(&self, descriptor: &wgpu::BufferDescriptor) -> Result<wgpu::Buffer, GpuError> {
+        match &self.cuda {
+            Some(cuda) => cuda.buffer(&self.device, descriptor),
+            None => Ok(self.device.create_buffer(descriptor)),
+        }
     }
 
     /// Counters of the finished parts of [`ARRIVALS`] sums, for kernels whose last workgroup adds up the parts. Every kernel leaves
@@ -73,8 +77,10 @@ impl Gpu {
             usage: USAGE,
             mapped_at_creation: false,
         };
-        let Some(cuda) = &self.cuda else { return Ok(self.device.create_buffer(&descriptor)) };
-        let buffer = cuda.buffer(&self.device, &descriptor)?;
+        let buffer = self.reachable(&descriptor)?;
+        if !self.has_cuda() {
+            return Ok(buffer);
+        }
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.clear_buffer(&buffer, 0, None);
         self.send(Some(encoder.finish()));
@@ -86,9 +92,14 @@ impl Gpu {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         if self.has_cuda() {
             let buffer = self.buffer(label, bytes.len() as u64)?;
-            let mut whole = bytes.to_vec(); // writes are multiples of 4
-            whole.resize(bytes.len().next_multiple_of(4), 0);
-            self.queue.write_buffer(&buffer, 0, &whole);
+            // Writes are multiples of 4.
+            let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
+            self.queue.write_buffer(&buffer, 0, whole);
+            if !rest.is_empty() {
+                let mut last = [0; 4];
+                last[..rest.len()].copy_from_slice(rest);
+                self.queue.write_buffer(&buffer, whole.len() as u64, &last);
+            }
             return Ok(buffer);
         }
         self.check_size(label, bytes.len() as u64)?;

@@ -1,18 +1,41 @@
 //! Launches of CUDA's kernels among the commands of a recording.
 
 use std::ffi::CStr;
+use std::hash::{Hash, Hasher};
 
 use super::Gpu;
 use super::cuda::Timers;
+
+/// A kernel of CUDA: PTX text that ends with NUL, and an entry point in it. Its text is known by its address: it is too long to be compared
+/// at each launch.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// PTX text.
+    pub text: &'static [u8],
+    /// Name of the entry point.
+    pub name: &'static CStr,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.text.as_ptr(), self.name) == (other.text.as_ptr(), other.name)
+    }
+}
+
+impl Eq for Entry {}
+
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.text.as_ptr(), self.name).hash(state);
+    }
+}
 
 /// A launch of a CUDA kernel. Its only parameter is a struct: the addresses of the buffers, then the numbers.
 pub struct Launch {
     /// Its name in a profile.
     pub name: &'static str,
-    /// PTX text.
-    pub module: &'static CStr,
-    /// Entry point of the module.
-    pub entry: &'static CStr,
+    /// The kernel.
+    pub entry: Entry,
     /// Buffers, with the byte at which the part begins that the kernel uses.
     pub buffers: Vec<(wgpu::Buffer, u64)>,
     /// The other members of the parameter.
@@ -36,10 +59,9 @@ impl Gpu {
         self.cuda.as_ref().map_or(1, |cuda| cuda.multiprocessors())
     }
 
-    /// Compiles a kernel of CUDA, PTX text and an entry point, so that no later launch waits for it. An error is reported as the device's
-    /// own.
-    pub(super) fn prepare_cuda(&self, kernel: (&'static CStr, &'static CStr)) {
-        if let Some(Err(error)) = self.cuda.as_ref().map(|cuda| cuda.prepare(kernel)) {
+    /// Compiles a kernel of CUDA, so that no later launch waits for it. An error is reported as the device's own.
+    pub(super) fn prepare_cuda(&self, entry: Entry) {
+        if let Some(Err(error)) = self.cuda.as_ref().map(|cuda| cuda.prepare(entry)) {
             self.report(error);
         }
     }

@@ -29,7 +29,7 @@ pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
 use error::Fault as DeviceFault;
 pub use error::GpuError;
 pub use kernels::{Kernels, Least, Matrices, Products, Tier};
-pub use launch::Launch;
+pub use launch::{Entry, Launch};
 #[doc(hidden)]
 pub use pipeline::Fault;
 pub use pipeline::{Kernel, PipelinesKey};

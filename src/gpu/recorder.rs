@@ -1,12 +1,11 @@
 //! Records dispatches and submits them together.
 
 use std::collections::HashSet;
-use std::ffi::CStr;
 
 use super::command::Command;
 use super::recording::{Recording, Staging};
 use super::upload::{Submission, Upload};
-use super::{Gpu, GpuError, Kernel, Launch};
+use super::{Entry, Gpu, GpuError, Kernel, Launch};
 
 /// A part of a buffer under a binding number.
 #[derive(Clone, Copy)]
@@ -26,7 +25,7 @@ enum Mode {
     /// They are kept for [`Recording`]. Their parameters lie in a buffer of their own.
     Keep { params: wgpu::Buffer },
     /// They never run; their kernels are compiled.
-    Compile { kernels: HashSet<Kernel>, launched: HashSet<(&'static CStr, &'static CStr)> },
+    Compile { kernels: HashSet<Kernel>, launched: HashSet<Entry> },
 }
 
 /// Records work in the order in which it will run. A part of it may run before [`Recorder::submit`]: the device starts while the rest is
@@ -73,7 +72,7 @@ impl<'g> Recorder<'g> {
         let Mode::Compile { kernels, launched } = self.mode else {
             panic!("only a recording made by Recorder::ahead is compiled");
         };
-        launched.into_iter().for_each(|kernel| self.gpu.prepare_cuda(kernel));
+        launched.into_iter().for_each(|entry| self.gpu.prepare_cuda(entry));
         let compiled = self.gpu.compile_all(kernels.into_iter().collect());
         self.gpu.check()?;
         Ok(compiled)
@@ -138,7 +137,7 @@ impl<'g> Recorder<'g> {
     /// Runs a kernel of CUDA.
     pub fn launch(&mut self, launch: Launch) {
         match &mut self.mode {
-            Mode::Compile { launched, .. } => drop(launched.insert((launch.module, launch.entry))),
+            Mode::Compile { launched, .. } => drop(launched.insert(launch.entry)),
             _ => self.commands.push(Command::Launch(launch)),
         }
     }

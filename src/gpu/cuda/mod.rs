@@ -19,7 +19,7 @@ use memory::Memory;
 pub(super) use timers::Timers;
 
 use super::error::OUT_OF_MEMORY;
-use super::{GpuError, Launch};
+use super::{Entry, GpuError, Launch};
 
 /// NVIDIA's number as a vendor.
 const NVIDIA: u32 = 0x10de;
@@ -33,17 +33,14 @@ pub(super) struct Cuda {
     binaries: binary_import::Device,
     memory: Memory,
     multiprocessors: usize,
-    kernels: Mutex<HashMap<Entry, Result<Kernel, String>>>,
+    compiled: Mutex<Compiled>,
 }
 
-/// PTX text, and the name of a kernel in it.
-type Entry = (&'static CStr, &'static CStr);
-
-/// A compiled kernel.
-#[derive(Clone, Copy)]
-struct Kernel {
-    module: vk::CuModuleNVX,
-    function: vk::CuFunctionNVX,
+/// Compiled texts, by their address, and the kernels in them.
+#[derive(Default)]
+struct Compiled {
+    modules: HashMap<usize, Result<vk::CuModuleNVX, String>>,
+    kernels: HashMap<Entry, Result<vk::CuFunctionNVX, String>>,
 }
 
 impl Cuda {
@@ -79,7 +76,7 @@ impl Cuda {
             binaries: binary_import::Device::new(instance, &vulkan),
             memory: Memory::new(instance, hal.raw_physical_device(), &vulkan),
             multiprocessors: multiprocessors(instance, hal.raw_physical_device()),
-            kernels: Mutex::default(),
+            compiled: Mutex::default(),
             vulkan,
         };
         drop(hal);
@@ -111,30 +108,42 @@ impl Cuda {
     }
 
     /// Compiles a kernel, unless it is compiled already.
-    pub fn prepare(&self, (module, entry): Entry) -> Result<(), String> {
-        self.kernel((module, entry)).map(drop)
+    pub fn prepare(&self, entry: Entry) -> Result<(), String> {
+        self.kernel(entry).map(drop)
     }
 
-    fn kernel(&self, entry: Entry) -> Result<Kernel, String> {
-        let mut kernels = self.kernels.lock().expect("lock is not poisoned");
-        kernels.entry(entry).or_insert_with(|| self.compile(entry)).clone()
+    fn kernel(&self, entry: Entry) -> Result<vk::CuFunctionNVX, String> {
+        let mut compiled = self.compiled.lock().expect("lock is not poisoned");
+        let Compiled { modules, kernels } = &mut *compiled;
+        let find = || {
+            let module =
+                modules.entry(entry.text.as_ptr().addr()).or_insert_with(|| self.compile(entry.text));
+            self.find(module.clone()?, entry.name)
+        };
+        kernels.entry(entry).or_insert_with(find).clone()
     }
 
-    fn compile(&self, (text, name): Entry) -> Result<Kernel, String> {
-        let device = self.vulkan.handle();
-        let (data_size, p_data) = (text.count_bytes() + 1, text.as_ptr().cast());
+    fn compile(&self, text: &'static [u8]) -> Result<vk::CuModuleNVX, String> {
+        let (data_size, p_data) = (text.len(), text.as_ptr().cast());
         let info = vk::CuModuleCreateInfoNVX { data_size, p_data, ..Default::default() };
-        let failed = |error: vk::Result| format!("the driver does not compile {name:?} for CUDA: {error}");
-        let mut kernel = Kernel { module: Default::default(), function: Default::default() };
-        // SAFETY: the text ends with NUL, and both outlive the calls.
-        unsafe {
-            let created = self.binaries.fp().create_cu_module_nvx;
-            created(device, &info, std::ptr::null(), &mut kernel.module).result().map_err(failed)?;
-            let info = vk::CuFunctionCreateInfoNVX::default().module(kernel.module).name(name);
-            let created = self.binaries.fp().create_cu_function_nvx;
-            created(device, &info, std::ptr::null(), &mut kernel.function).result().map_err(failed)?;
-        }
-        Ok(kernel)
+        let mut module = vk::CuModuleNVX::null();
+        let create = self.binaries.fp().create_cu_module_nvx;
+        // SAFETY: the text ends with NUL, and outlives the call.
+        let created = unsafe { create(self.vulkan.handle(), &info, std::ptr::null(), &mut module) };
+        created
+            .result_with_success(module)
+            .map_err(|e| format!("the driver does not compile CUDA's kernels: {e}"))
+    }
+
+    fn find(&self, module: vk::CuModuleNVX, name: &CStr) -> Result<vk::CuFunctionNVX, String> {
+        let info = vk::CuFunctionCreateInfoNVX::default().module(module).name(name);
+        let mut function = vk::CuFunctionNVX::null();
+        let create = self.binaries.fp().create_cu_function_nvx;
+        // SAFETY: the module lives, and the name outlives the call.
+        let created = unsafe { create(self.vulkan.handle(), &info, std::ptr::null(), &mut function) };
+        created
+            .result_with_success(function)
+            .map_err(|e| format!("the driver does not find CUDA's kernel {name:?}: {e}"))
     }
 
     /// Records `launches`, each behind everything before it, in an encoder that has no other commands. Their buffers are used by commands
@@ -145,8 +154,8 @@ impl Cuda {
         launches: &[&Launch],
         timed: bool,
     ) -> Result<Option<Timers>, String> {
-        let kernels = launches.iter().map(|launch| self.kernel((launch.module, launch.entry)));
-        let kernels: Vec<Kernel> = kernels.collect::<Result<_, String>>()?;
+        let kernels = launches.iter().map(|launch| self.kernel(launch.entry));
+        let kernels: Vec<vk::CuFunctionNVX> = kernels.collect::<Result<_, String>>()?;
         let addresses = |launch: &&Launch| self.memory.addresses(&launch.buffers);
         let addresses: Vec<Vec<u64>> = launches.iter().map(addresses).collect::<Result<_, String>>()?;
         let timers = timed.then(|| Timers::new(&self.vulkan, launches)).transpose()?;
@@ -189,7 +198,13 @@ impl Cuda {
     }
 
     /// Records one launch, whose only parameter is a struct: `addresses`, then the launch's numbers.
-    unsafe fn launch(&self, commands: vk::CommandBuffer, launch: &Launch, kernel: Kernel, addresses: &[u64]) {
+    unsafe fn launch(
+        &self,
+        commands: vk::CommandBuffer,
+        launch: &Launch,
+        function: vk::CuFunctionNVX,
+        addresses: &[u64],
+    ) {
         // As in cuLaunchKernel: pairs of a kind and a pointer, and 0 at the end.
         const POINTER: *const c_void = std::ptr::without_provenance(1);
         const SIZE: *const c_void = std::ptr::without_provenance(2);
@@ -199,7 +214,7 @@ impl Cuda {
         let extras = [POINTER, parameter.as_ptr().cast(), SIZE, bytes.cast(), std::ptr::null()];
         let [grid_dim_x, grid_dim_y, grid_dim_z] = launch.blocks;
         let info = vk::CuLaunchInfoNVX {
-            function: kernel.function,
+            function,
             grid_dim_x,
             grid_dim_y,
             grid_dim_z,
@@ -221,9 +236,12 @@ impl Drop for Cuda {
         unsafe {
             let _ = self.vulkan.device_wait_idle();
             let device = self.vulkan.handle();
-            for kernel in self.kernels.lock().expect("lock is not poisoned").values().flatten() {
-                (self.binaries.fp().destroy_cu_function_nvx)(device, kernel.function, std::ptr::null());
-                (self.binaries.fp().destroy_cu_module_nvx)(device, kernel.module, std::ptr::null());
+            let compiled = self.compiled.lock().expect("lock is not poisoned");
+            for function in compiled.kernels.values().flatten() {
+                (self.binaries.fp().destroy_cu_function_nvx)(device, *function, std::ptr::null());
+            }
+            for module in compiled.modules.values().flatten() {
+                (self.binaries.fp().destroy_cu_module_nvx)(device, *module, std::ptr::null());
             }
         }
     }

@@ -1,8 +1,6 @@
 //! Platforms without CUDA's kernels.
 
-use std::ffi::CStr;
-
-use super::{GpuError, Launch};
+use super::{Entry, GpuError, Launch};
 
 /// A device's side of CUDA's kernels: there is none.
 pub(super) enum Cuda {}
@@ -34,7 +32,7 @@ impl Cuda {
         match *self {}
     }
 
-    pub fn prepare(&self, _kernel: (&'static CStr, &'static CStr)) -> Result<(), String> {
+    pub fn prepare(&self, _entry: Entry) -> Result<(), String> {
         match *self {}
     }
 

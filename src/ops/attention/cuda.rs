@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use super::Attention;
 use super::coop16::Operands;
-use crate::gpu::{Gpu, Launch, Recorder};
+use crate::gpu::{Entry, Gpu, Launch, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
@@ -45,7 +45,7 @@ macro_rules! modules {
     };
 }
 
-const MODULES: [Modules; 3] = [modules!(64), modules!(128), modules!(256)];
+static MODULES: [Modules; 3] = [modules!(64), modules!(128), modules!(256)];
 
 /// Twin of the numbers of `Forward` in shaders/attention/cuda/forward.cu.
 #[repr(C)]
@@ -161,7 +161,7 @@ pub fn backward(
     launch(rec, "attention/cuda.backward", module, c"backward", &buffers, &numbers, blocks);
 }
 
-/// Where a result is stored, its factors, and the tiles from one column of them to the next; 0 where it is stored in f32.
+/// The place of a result, that of its factors, and the tiles from one column of them to the next, or 0 where it is stored in f32.
 fn places(out: &Act) -> ((wgpu::Buffer, u64), (wgpu::Buffer, u64), u32) {
     match out.tiles().filter(|_| !out.has_rows()) {
         Some(tiles) => (tiles.place(0), tiles.factors_place(), tiles.tiles()),
@@ -181,7 +181,7 @@ fn place(rows: &Rows) -> (wgpu::Buffer, u64) {
 fn launch<N: bytemuck::Pod>(
     rec: &mut Recorder,
     name: &'static str,
-    module: &'static [u8],
+    text: &'static [u8],
     entry: &'static CStr,
     buffers: &[(wgpu::Buffer, u64)],
     numbers: &N,
@@ -189,8 +189,7 @@ fn launch<N: bytemuck::Pod>(
 ) {
     rec.launch(Launch {
         name,
-        module: CStr::from_bytes_with_nul(module).expect("PTX text has no NUL within"),
-        entry,
+        entry: Entry { text, name: entry },
         buffers: buffers.to_vec(),
         numbers: bytemuck::bytes_of(numbers).to_vec(),
         blocks: [blocks as u32, 1, 1],

@@ -3,12 +3,10 @@
 //! It reads activations as tiles, as [`super::coop16`] does, and weights as fragments: f16 in the order in which its threads hold them,
 //! which a kernel of the device makes of one quantized matrix at a time, in scratch that the next one overwrites.
 
-use std::ffi::CStr;
-
 use bytemuck::Zeroable;
 
 use super::coop16::LowRank;
-use crate::gpu::{Binding, Gpu, GpuError, Kernel, Launch, Recorder};
+use crate::gpu::{Binding, Entry, Gpu, GpuError, Kernel, Launch, Recorder};
 use crate::ops::op;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
@@ -23,7 +21,7 @@ const STEPS: usize = 16;
 /// Most bytes of fragments: those of larger matrices are made and used in parts.
 const MOST: u64 = 128 << 20;
 
-const MODULE: &[u8] = concat!(include_str!("../../../shaders/linear/cuda.ptx"), "\0").as_bytes();
+static TEXT: &[u8] = concat!(include_str!("../../../shaders/linear/cuda.ptx"), "\0").as_bytes();
 
 /// Twin of the numbers of `Arguments` in shaders/linear/cuda.cu.
 #[repr(C)]
@@ -311,8 +309,7 @@ impl Product<'_> {
             let blocks = (blocks(rows, columns) * parts.count as usize).min(rec.gpu().multiprocessors());
             rec.launch(Launch {
                 name: self.name,
-                module: CStr::from_bytes_with_nul(MODULE).expect("PTX text has no NUL within"),
-                entry: c"product",
+                entry: Entry { text: TEXT, name: c"product" },
                 buffers: vec![
                     operand,
                     z,
