@@ -58,7 +58,7 @@ fn sum_at(q: u32) -> f32 {
     return sum;
 }
 
-// Where the values of this part begin.
+// The first value of a part.
 fn part_at(tile: u32, part: u32) -> u32 {
     return (tile * params.parts + part) * VALUES;
 }

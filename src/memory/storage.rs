@@ -1,4 +1,4 @@
-//! How activations are stored: rows of f32, or f16 tiles.
+//! The storage of activations: rows of f32, or f16 tiles.
 
 use crate::base::config::{Config, LayerConfig};
 use crate::gpu::{Gpu, GpuError};
