@@ -9,7 +9,7 @@ pub struct Least {
     pub tokens: usize,
     /// Blocks of 256 tokens and 128 columns: with fewer, too many of the GPU's multiprocessors have nothing to do.
     pub blocks: usize,
-    /// Multiplications: a launch has a command buffer of its own, which costs the GPU some 40 µs.
+    /// Multiplications: a launch, in a command buffer of its own, costs some 40 µs beside its kernel.
     pub multiplications: u64,
 }
 
