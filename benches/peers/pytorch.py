@@ -36,6 +36,11 @@ DENSE = {
     "llama3.1-8b": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, rms_norm_eps=1e-5,
                         rope_parameters={"rope_type": "default", "rope_theta": 500_000.0}),
 }
+MIXTURES = {
+    "qwen3-30b-a3b": dict(vocab_size=151936, hidden_size=2048, intermediate_size=6144, moe_intermediate_size=768, num_hidden_layers=48,
+                          num_key_value_heads=4, num_experts=128, num_experts_per_tok=8, norm_topk_prob=True, rms_norm_eps=1e-6,
+                          rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0}),
+}
 # The parts of a variant, joined by "+": Liger's kernels, gradient checkpointing, 4-bit weights of bitsandbytes, torch.compile, and the
 # adapter with its optimizer in bf16, where PEFT's default is f32.
 PARTS = ["liger", "checkpointing", "nf4", "compile", "bf16-adapter"]
@@ -71,8 +76,16 @@ def dense(name):
     return model, config(num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False, **DENSE[name])
 
 
+def mixture(name):
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    return Qwen3MoeForCausalLM, Qwen3MoeConfig(num_attention_heads=32, head_dim=128, tie_word_embeddings=False, **MIXTURES[name])
+
+
 def shape(name):
     """The class of the model, and its config."""
+    if name in MIXTURES:
+        return mixture(name)
     if name in GEMMA4:
         return gemma4(dict(GEMMA4[name]))
     return qwen35(QWEN35[name]) if name in QWEN35 else dense(name)
@@ -186,6 +199,7 @@ def apply_liger():
     liger.apply_liger_kernel_to_gemma4_text()
     liger.apply_liger_kernel_to_qwen3_5()
     liger.apply_liger_kernel_to_qwen3()
+    liger.apply_liger_kernel_to_qwen3_moe()
     liger.apply_liger_kernel_to_llama()
 
 
@@ -198,8 +212,8 @@ def variant(text):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=GEMMA4 | QWEN35 | DENSE, metavar="model",
-                        help=", ".join(GEMMA4 | QWEN35 | DENSE))
+    parser.add_argument("models", nargs="+", choices=GEMMA4 | QWEN35 | DENSE | MIXTURES, metavar="model",
+                        help=", ".join(GEMMA4 | QWEN35 | DENSE | MIXTURES))
     parser.add_argument("--variants", nargs="+", type=variant, default=[("plain", [])], metavar="variant",
                         help=f"plain, or some of {', '.join(PARTS)} joined by +; those with liger run last")
     parser.add_argument("--batch", type=int, default=1)
