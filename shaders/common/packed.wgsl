@@ -6,6 +6,12 @@ fn packed_at(tiles: u32, row: u32, c: u32) -> u32 {
     return ((c / 4u) * tiles + row / 16u) * 64u + row % 16u * 4u + c % 4u;
 }
 
+// x rounded to f16, for a kernel that stores tiles and goes on with their values. `zero` is 0, which no driver knows: NVIDIA's leaves out a
+// conversion to f16 and back.
+fn rounded4(x: vec4<f32>, zero: u32) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(pack2x16float(x.xy) | zero), unpack2x16float(pack2x16float(x.zw) | zero));
+}
+
 fn most4(x: vec4<f32>) -> f32 {
     let a = abs(x);
     return max(max(a.x, a.y), max(a.z, a.w));

@@ -98,19 +98,20 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let gate_e = exponent(most_read.x);
     let up_e = exponent(most_read.y);
     let is_stored = params.stored == 1u && row < params.rows;
+    let zero = params.rows >> 31u;
     if is_stored && lane == 0u {
         gate_factors[row] = undoing(gate_e);
         up_factors[row] = undoing(up_e);
     }
 #for i in 0..{EACH}
-    let half_g{i} = vec4<f16>(scaling(gate_e) * g{i});
-    let half_u{i} = vec4<f16>(scaling(up_e) * u{i});
+    let half_g{i} = rounded4(scaling(gate_e) * g{i}, zero);
+    let half_u{i} = rounded4(scaling(up_e) * u{i}, zero);
     if is_stored && c{i} < end {
-        gate_tiles[packed_at(params.x_tiles, row, c{i})] = half_g{i};
-        up_tiles[packed_at(params.x_tiles, row, c{i})] = half_u{i};
+        gate_tiles[packed_at(params.x_tiles, row, c{i})] = vec4<f16>(half_g{i});
+        up_tiles[packed_at(params.x_tiles, row, c{i})] = vec4<f16>(half_u{i});
     }
-    g{i} = undoing(gate_e) * vec4<f32>(half_g{i});
-    u{i} = undoing(up_e) * vec4<f32>(half_u{i});
+    g{i} = undoing(gate_e) * half_g{i};
+    u{i} = undoing(up_e) * half_u{i};
 #end
 #end
     var most = 0.0;

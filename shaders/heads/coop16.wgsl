@@ -55,19 +55,20 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #if {ROUNDED}
     let e = exponent(row_largest(most, lane));
     let is_stored = params.stored == 1u;
+    let zero = params.rows >> 31u;
     if is_stored && own == 0u && row < params.rows {
         x_factors[row] = undoing(e);
     }
 #for i in 0..{TURNS}
 #for j in 0..{PAIRS}
-    let half_a{i}{j} = vec4<f16>(scaling(e) * a{i}{j});
-    let half_b{i}{j} = vec4<f16>(scaling(e) * b{i}{j});
+    let half_a{i}{j} = rounded4(scaling(e) * a{i}{j}, zero);
+    let half_b{i}{j} = rounded4(scaling(e) * b{i}{j}, zero);
     if is_stored && there{i}{j} {
-        x_packed[packed_at(params.x_tiles, row, places{i}{j}.x)] = half_a{i}{j};
-        x_packed[packed_at(params.x_tiles, row, places{i}{j}.y)] = half_b{i}{j};
+        x_packed[packed_at(params.x_tiles, row, places{i}{j}.x)] = vec4<f16>(half_a{i}{j});
+        x_packed[packed_at(params.x_tiles, row, places{i}{j}.y)] = vec4<f16>(half_b{i}{j});
     }
-    a{i}{j} = undoing(e) * vec4<f32>(half_a{i}{j});
-    b{i}{j} = undoing(e) * vec4<f32>(half_b{i}{j});
+    a{i}{j} = undoing(e) * half_a{i}{j};
+    b{i}{j} = undoing(e) * half_b{i}{j};
 #end
 #end
 #end

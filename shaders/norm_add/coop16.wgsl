@@ -61,15 +61,16 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     reduce_row(0.0, most_read, lane);
     let x_e = exponent(largest[leader]);
     let is_stored = params.x_stored == 1u && row < params.rows;
+    let zero = params.rows >> 31u;
     if is_stored && first == 0u {
         x_factors[row] = undoing(x_e);
     }
 #for i in 0..{EACH}
-    let half{i} = vec4<f16>(scaling(x_e) * x{i});
+    let half{i} = rounded4(scaling(x_e) * x{i}, zero);
     if is_stored && c{i} < end {
-        x_packed[packed_at(params.x_tiles, row, c{i})] = half{i};
+        x_packed[packed_at(params.x_tiles, row, c{i})] = vec4<f16>(half{i});
     }
-    x{i} = undoing(x_e) * vec4<f32>(half{i});
+    x{i} = undoing(x_e) * half{i};
 #end
 #end
 #if !{IDENTITY}

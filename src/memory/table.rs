@@ -339,7 +339,7 @@ const fn temp(
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
 pub const TEMPS: [TempEntry; 27] = {
-    use Role::{Operand, Plain};
+    use Role::{Block, Plain};
     use Span::{Chunk, States, Tokens};
     [
         temp(Temp::DStream, Plain, |w, _| w.width, Tokens, false),
@@ -349,8 +349,8 @@ pub const TEMPS: [TempEntry; 27] = {
         temp(Temp::DGate, Plain, |w, s| w.ffn - up_staging(w, s), Chunk, true),
         temp(Temp::DownStaging, Plain, |w, s| if s.tiles { dense(w) } else { 0 }, Chunk, false),
         temp(Temp::UpStaging, Plain, up_staging, Chunk, true),
-        temp(Temp::DAttnK, Operand, |w, _| w.own_values, Tokens, false),
-        temp(Temp::DAttnV, Operand, |w, _| w.own_values, Tokens, false),
+        temp(Temp::DAttnK, Block, |w, _| w.own_values, Tokens, false),
+        temp(Temp::DAttnV, Block, |w, _| w.own_values, Tokens, false),
         temp(Temp::DAttnKV, Plain, |w, _| w.joint_keys, Tokens, false),
         temp(Temp::DK, Plain, |w, _| w.own_keys, Tokens, false),
         temp(Temp::DV, Plain, |w, _| w.own_keys, Tokens, false),
