@@ -90,8 +90,13 @@ impl Gpu {
     /// A buffer that holds `data`.
     pub fn upload<T: bytemuck::Pod>(&self, label: &str, data: &[T]) -> Result<wgpu::Buffer, GpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(data);
+        self.check_size(label, bytes.len() as u64)?;
+        let size = (bytes.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT).max(4);
+        let mapped_at_creation = !self.has_cuda();
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation };
+        let buffer = self.reachable(&descriptor)?;
         if self.has_cuda() {
-            let buffer = self.buffer(label, bytes.len() as u64)?;
             // Writes are multiples of 4.
             let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
             self.queue.write_buffer(&buffer, 0, whole);
@@ -102,11 +107,6 @@ impl Gpu {
             }
             return Ok(buffer);
         }
-        self.check_size(label, bytes.len() as u64)?;
-        let size = (bytes.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT).max(4);
-        let descriptor =
-            wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation: true };
-        let buffer = self.device.create_buffer(&descriptor);
         match buffer.get_mapped_range_mut(..) {
             Ok(mut view) => view.slice(..bytes.len()).copy_from_slice(bytes),
             Err(error) => return Err(self.reason(error)),

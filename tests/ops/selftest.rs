@@ -355,7 +355,7 @@ const COOP16_FAULTS: [Planted; 2] = [
         ("lora", "products and gradients"),
         "lora/coop16_project",
         "params.scale * factors_0[t] * sum",
-        "params.scale * sum",
+        "params.scale * sign(factors_0[t]) * sum",
     ),
 ];
 

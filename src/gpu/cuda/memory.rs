@@ -20,6 +20,7 @@ pub struct Memory {
     current: Mutex<Option<(Arc<Slab>, u64)>>,
     /// The slab and the address of every buffer that lives.
     places: Shared<HashMap<vk::Buffer, (Arc<Slab>, u64)>>,
+    /// Bytes of all buffers that live.
     allocated: Arc<AtomicU64>,
 }
 
@@ -28,7 +29,6 @@ struct Slab {
     device: ash::Device,
     memory: vk::DeviceMemory,
     bytes: u64,
-    allocated: Arc<AtomicU64>,
 }
 
 impl Memory {
@@ -77,12 +77,14 @@ impl Memory {
         // SAFETY: the buffer has memory, and the usage for it.
         let address = unsafe { self.device.get_buffer_device_address(&info) };
         self.places.lock().expect("lock is not poisoned").insert(raw, (slab, address));
-        let (vulkan, places) = (self.device.clone(), self.places.clone());
+        self.allocated.fetch_add(needs.size, Ordering::Relaxed);
+        let (vulkan, places, allocated) = (self.device.clone(), self.places.clone(), self.allocated.clone());
         let drop = Box::new(move || {
             // SAFETY: wgpu drops the buffer after its last use, while its device lives.
             unsafe { vulkan.destroy_buffer(raw, None) };
             let place = places.lock().expect("lock is not poisoned").remove(&raw);
             std::mem::drop(place); // frees the slab, where it was the last
+            allocated.fetch_sub(needs.size, Ordering::Relaxed);
         });
         // SAFETY: the buffer has memory and the usages of the descriptor.
         Ok(unsafe {
@@ -123,9 +125,7 @@ impl Memory {
             .push_next(&mut flags);
         // SAFETY: the slab frees it.
         let memory = unsafe { self.device.allocate_memory(&info, None) }?;
-        self.allocated.fetch_add(bytes, Ordering::Relaxed);
-        let (device, allocated) = (self.device.clone(), self.allocated.clone());
-        Ok(Arc::new(Slab { device, memory, bytes, allocated }))
+        Ok(Arc::new(Slab { device: self.device.clone(), memory, bytes }))
     }
 
     /// The addresses of parts of buffers, which begin at the bytes that stand beside them.
@@ -148,6 +148,5 @@ impl Drop for Slab {
     fn drop(&mut self) {
         // SAFETY: its last buffer is gone.
         unsafe { self.device.free_memory(self.memory, None) };
-        self.allocated.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -252,7 +252,10 @@ pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
 /// `z = x·Aᵀ`, `u = 0.5·dy·B`, and both gradients.
 pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
     let (tokens, n) = (67, 132);
-    let (x, a, up) = (values(1, tokens * n), values(2, RANK * n), values(3, n * RANK));
+    // Every other row has a scale of its own.
+    let of_row = |(i, value)| if i / n % 2 == 0 { value } else { 6.0 * value };
+    let x: Vec<f32> = values(1, tokens * n).into_iter().enumerate().map(of_row).collect();
+    let (a, up) = (values(2, RANK * n), values(3, n * RANK));
     let (thin, before_a, before_b) = (values(4, tokens * RANK), values(5, RANK * n), values(6, n * RANK));
     let z_expected = reference::linear::forward(&wide(&x), &wide(&a), n);
     let u = reference::linear::backward(&wide(&x), &wide(&up), RANK);
