@@ -18,6 +18,7 @@ struct Backward {
     float* dq;            // [T, H·K]
     float* dk;            // [T, G·K]
     float* dv;            // [T, G·K]
+    float* sums;          // of dk, then of dv, where the heads of a group are shared out [2·shares, T, G·K]
     uint32_t rows;        // T
     uint32_t tiles;       // from one column of tiles to the next
     uint32_t heads;       // H
@@ -27,6 +28,7 @@ struct Backward {
     float q_scale;        // that of q
     float k_scale;        // that of k
     uint32_t out_tiles;   // as `tiles`; 0: out is f32
+    uint32_t shares;      // blocks among which the query heads of a key are shared out; 1: dk and dv are added to
 };
 
 // Half a row of a tile.
@@ -114,12 +116,12 @@ __device__ __forceinline__ void leave(const Backward& a, float* to, const float 
     }
 }
 
-// A block of rows from row0 on: queries of a head for dq, else keys and all query heads that share them. Scores and the gradients of weights
+// A block of rows from row0 on: queries of a head for dq, else keys and a share of the query heads that read them. Scores and the gradients of weights
 // of the next stage are multiplied beside the products with this one. Longer than 60 lines: what the steps of one loop share.
 template <int WAY>
-__device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t memory, uint32_t own_head, uint32_t row0) {
+__device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t memory, uint32_t own_head, uint32_t share, uint32_t row0) {
     constexpr int N = HEAD / (halved<WAY> ? 2 : 1);
-    uint32_t last = (a.rows - 1) / 16, group = a.heads / a.kv_heads, lane = threadIdx.x % 32, half = halved<WAY> ? threadIdx.x / 128 : 0;
+    uint32_t last = (a.rows - 1) / 16, group = a.heads / a.kv_heads, of_share = group / a.shares, lane = threadIdx.x % 32, half = halved<WAY> ? threadIdx.x / 128 : 0;
     uint32_t warp_row = row0 + threadIdx.x / 32 % (own_rows<WAY> / 16) * 16, row = warp_row + lane / 4,
              end_row = min(row0 + own_rows<WAY>, a.rows);
     // The rows of the others, from `low` to below `high`, that a row sees or that see it; those in common to 16 rows, and those of all.
@@ -128,14 +130,14 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     uint32_t low[2] = {low_of(row), low_of(row + 8)}, high[2] = {high_of(row), high_of(row + 8)};
     uint32_t seen_from = low_of(warp_row + 15), seen_to = warp_row + 15 < a.rows ? high_of(warp_row) : 0;
     uint32_t begin = low_of(row0) / STEP, end = high_of(end_row - 1), steps = (end + STEP - 1) / STEP - begin,
-             all = WAY == DQ ? steps : group * steps;
+             all = WAY == DQ ? steps : of_share * steps;
     float unit = WAY == DQ ? 1.f : largest_unit(a, shared, row0, end);
 
     // A stage holds rows of keys and values, or of queries and dout of one head after the other.
     struct Place {
         uint32_t head, row;
     };
-    Place now{WAY == DQ ? own_head / group : own_head * group, begin * STEP};
+    Place now{WAY == DQ ? own_head / group : own_head * group + share * of_share, begin * STEP};
     auto after = [&](Place place) {
         place.row += STEP;
         if (WAY != DQ && place.row >= end) place.row = begin * STEP, place.head++;
@@ -233,23 +235,27 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
 #pragma unroll
     for (int r = 0; r < 2; r++)
         factor[r] = WAY == DQ ? __ldg(a.factors + min(row + r * 8, a.rows - 1)) / a.k_scale : WAY == DK ? unit / a.q_scale : unit;
-    float* to = (WAY == DQ ? a.dq : WAY == DK ? a.dk : a.dv) + own_head * HEAD + half * N;
-    leave(a, to, d, row, (WAY == DQ ? a.heads : a.kv_heads) * HEAD, factor, WAY != DQ);
+    float* to = WAY == DQ ? a.dq : WAY == DK ? a.dk : a.dv;
+    uint32_t stride = (WAY == DQ ? a.heads : a.kv_heads) * HEAD;
+    bool shared_out = WAY != DQ && a.shares > 1;
+    if (shared_out) to = a.sums + (size_t)(share + (WAY == DV ? a.shares : 0)) * a.rows * stride;
+    leave(a, to + own_head * HEAD + half * N, d, row, stride, factor, WAY != DQ && !shared_out);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_constant__ Backward a) {
     __shared__ __align__(1024) char memory[3 * SLOT];
     uint32_t at = (uint32_t)__cvta_generic_to_shared(memory);
     auto blocks = [&](uint32_t rows, uint32_t heads) { return (a.rows + rows - 1) / rows * heads; };
-    uint32_t dk = blocks(own_rows<DK>, a.kv_heads), dv = dk + blocks(own_rows<DV>, a.kv_heads), dq = dv + blocks(own_rows<DQ>, a.heads);
-    // The longest blocks start first: those of keys, which the queries of all their heads see, and of these the first.
+    uint32_t each = a.kv_heads * a.shares;
+    uint32_t dk = blocks(own_rows<DK>, each), dv = dk + blocks(own_rows<DV>, each), dq = dv + blocks(own_rows<DQ>, a.heads);
+    // The longest blocks start first: those of keys, which the queries of several heads see, and of these the first.
     for (uint32_t i = blockIdx.x; i < dq; i += gridDim.x) {
         __syncthreads();
         if (i < dk)
-            block<DK>(a, (float*)memory, at, i % a.kv_heads, i / a.kv_heads * own_rows<DK>);
+            block<DK>(a, (float*)memory, at, i % each / a.shares, i % a.shares, i / each * own_rows<DK>);
         else if (i < dv)
-            block<DV>(a, (float*)memory, at, (i - dk) % a.kv_heads, (i - dk) / a.kv_heads * own_rows<DV>);
+            block<DV>(a, (float*)memory, at, (i - dk) % each / a.shares, (i - dk) % a.shares, (i - dk) / each * own_rows<DV>);
         else
-            block<DQ>(a, (float*)memory, at, (dq - 1 - i) % a.heads, (dq - 1 - i) / a.heads * own_rows<DQ>);
+            block<DQ>(a, (float*)memory, at, (dq - 1 - i) % a.heads, 0, (dq - 1 - i) / a.heads * own_rows<DQ>);
     }
 }

@@ -9,6 +9,7 @@ use crate::gpu::{Entry, Gpu, Launch, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
+use crate::ops::partial_sums;
 
 /// Queries of a block.
 const QUERIES: usize = 128;
@@ -74,7 +75,7 @@ struct BackwardNumbers {
     q_scale: f32,
     k_scale: f32,
     out_tiles: u32,
-    padding: u32,
+    shares: u32,
 }
 
 /// Whether `gpu` runs these kernels for heads of `head_size`.
@@ -114,7 +115,8 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
 }
 
 /// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
-/// is packed; `values` is scratch for 8 bytes by head and token, or one token more where their number is odd.
+/// is packed; `values` is scratch for 8 bytes by head and token, or one token more where their number is odd. Parts of `dk` and `dv` may pass
+/// through the device's scratch.
 pub fn backward(
     rec: &mut Recorder,
     attention: &Attention,
@@ -127,6 +129,7 @@ pub fn backward(
     let Operands { q, k, v } = operands;
     let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
     let (out, _, out_tiles) = places(out);
+    let shares = shares_of(rec.gpu(), attention);
     let buffers = [
         q.place(0),
         k.place(0),
@@ -140,6 +143,7 @@ pub fn backward(
         place(dq),
         place(dk),
         place(dv),
+        (rec.gpu().partial_sums().clone(), 0),
     ];
     let numbers = BackwardNumbers {
         rows: rows as u32,
@@ -151,14 +155,30 @@ pub fn backward(
         q_scale: attention.q_scale,
         k_scale: attention.k_scale,
         out_tiles,
-        padding: 0,
+        shares: shares as u32,
     };
     let module = modules(attention).backward;
     let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
     launch(rec, "attention/cuda.rows", module, c"rows", &buffers, &numbers, blocks);
     let most_operands = rows.div_ceil(if head_size == 256 { OWN_ROWS / 2 } else { OWN_ROWS });
-    let blocks = most_operands * (heads + kv_heads) + rows.div_ceil(OWN_ROWS) * kv_heads;
+    let blocks = most_operands * (heads + kv_heads * shares) + rows.div_ceil(OWN_ROWS) * kv_heads * shares;
     launch(rec, "attention/cuda.backward", module, c"backward", &buffers, &numbers, blocks);
+    if shares > 1 {
+        partial_sums::add(rec, dk, rows, 0..shares);
+        partial_sums::add(rec, dv, rows, shares..2 * shares);
+    }
+}
+
+/// The blocks among which [`backward`] shares out the query heads of a key: with few keys, one block for all of them would run long after
+/// the others have ended.
+fn shares_of(gpu: &Gpu, attention: &Attention) -> usize {
+    let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
+    let group = heads / kv_heads;
+    let enough = (gpu.multiprocessors() / 3).div_ceil(rows.div_ceil(OWN_ROWS) * kv_heads);
+    let room = partial_sums::room(rows, kv_heads * head_size / 4) / 2;
+    let fits = |shares: &usize| group.is_multiple_of(*shares) && (*shares == 1 || *shares <= room);
+    let shares: Vec<usize> = (1..=group).filter(fits).collect();
+    shares.iter().copied().find(|shares| *shares >= enough).or(shares.last().copied()).unwrap_or(1)
 }
 
 /// The place of a result, that of its factors, and the tiles from one column of them to the next, or 0 where it is stored in f32.

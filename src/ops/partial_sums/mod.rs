@@ -1,5 +1,7 @@
 //! Split-K: divides a long sum among several workgroups, for products with too few tiles to fill the device.
 
+use std::ops::Range;
+
 use crate::gpu::{Binding, Kernel, PARTIAL_SUMS, Recorder, grid};
 use crate::ops::Rows;
 
@@ -127,7 +129,7 @@ pub fn split_unsummed(
 }
 
 /// Parts of results `[rows, 4·cols4]` that the scratch has room for.
-fn room(rows: usize, cols4: usize) -> usize {
+pub fn room(rows: usize, cols4: usize) -> usize {
     (PARTIAL_SUMS / 16) as usize / (rows * cols4).max(1)
 }
 
@@ -177,30 +179,38 @@ fn split_evenly(
 
 /// `y = Σ parts` over `rows` rows, of `parts` parts in the device's scratch that no consumer adds up: see [`Unsummed`].
 pub fn add_up(rec: &mut Recorder, y: &Rows, rows: usize, parts: u32) {
+    reduce(rec, &whole(y, rows, false), 0..parts as usize);
+}
+
+/// `y += Σ parts` over `rows` rows, of some of the parts in the device's scratch.
+pub fn add(rec: &mut Recorder, y: &Rows, rows: usize, parts: Range<usize>) {
+    reduce(rec, &whole(y, rows, true), parts);
+}
+
+fn whole(y: &Rows, rows: usize, accumulate: bool) -> Target<'_> {
     let cols4 = (y.stride / 4) as u32;
-    let target =
-        Target { y: y.bind(2), rows: rows as u32, cols4, stride4: cols4, offset4: 0, accumulate: false };
-    reduce(rec, &target, parts);
+    Target { y: y.bind(2), rows: rows as u32, cols4, stride4: cols4, offset4: 0, accumulate }
 }
 
 /// Adds up `parts` results in the device's scratch, if there are several, and stores or adds the sum to `target`.
 fn sum(rec: &mut Recorder, target: &Target, parts: u32) {
     if parts > 1 {
-        reduce(rec, target, parts);
+        reduce(rec, target, 0..parts as usize);
     }
 }
 
-fn reduce(rec: &mut Recorder, target: &Target, parts: u32) {
+fn reduce(rec: &mut Recorder, target: &Target, parts: Range<usize>) {
+    let count = (target.rows * target.cols4) as usize;
     let params = Params {
         rows: target.rows,
         cols4: target.cols4,
-        parts,
+        parts: parts.len() as u32,
         y_stride4: target.stride4,
         y_offset4: target.offset4,
         accumulate: u32::from(target.accumulate),
     };
-    let scratch = Binding { index: 1, buffer: rec.gpu().partial_sums(), range: None };
-    let count = (target.rows * target.cols4) as usize;
+    let range = (16 * (parts.start * count) as u64, 16 * (parts.len() * count) as u64);
+    let scratch = Binding { index: 1, buffer: rec.gpu().partial_sums(), range: Some(range) };
     let y = Binding { index: 2, ..target.y };
     rec.dispatch(
         Kernel::new("partial_sums/plain", "reduce"),
