@@ -1,5 +1,8 @@
 //! Recorded commands, and how they are encoded and submitted.
 
+#[cfg(not(target_arch = "wasm32"))]
+use rayon::prelude::*;
+
 use super::cuda::Timers;
 use super::profile::Timing;
 use super::upload::Submission;
@@ -44,24 +47,42 @@ pub(super) struct Encoded {
     timers: Vec<Timers>,
 }
 
+/// An encoder's commands, and what times them.
+type Part = (wgpu::CommandBuffer, Option<Timing>, Option<Timers>);
+
+/// Most commands of an encoder: more encoders take less time, each on its own core.
+const MOST: usize = 128;
+
 impl Gpu {
     /// Encodes commands for one submission. Launches have encoders of their own: wgpu does not mix them with its commands.
     pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>) -> Encoded {
         let commands: Vec<&Command> = commands.collect();
-        let mut encoded = Encoded::default();
-        for part in commands.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some()) {
-            let launches: Vec<&Launch> = part.iter().filter_map(|command| command.launch()).collect();
-            if launches.is_empty() {
-                let (commands, timing) = self.encode_dispatches(part);
-                encoded.commands.push(commands);
-                encoded.timings.extend(timing);
-            } else {
-                let (commands, timers) = self.encode_launches(&launches);
-                encoded.commands.push(commands);
-                encoded.timers.extend(timers);
-            }
+        // A software device needs the cores itself.
+        let most = if self.is_software() { usize::MAX } else { MOST };
+        let alike = commands.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some());
+        let parts: Vec<&[&Command]> = alike.flat_map(|part| part.chunks(most)).collect();
+        #[cfg(not(target_arch = "wasm32"))]
+        let each = parts.par_iter();
+        #[cfg(target_arch = "wasm32")]
+        let each = parts.iter(); // a page has one thread
+        let encoded: Vec<Part> = each.map(|part| self.encode_part(part)).collect();
+        let mut all = Encoded::default();
+        for (commands, timing, timers) in encoded {
+            all.commands.push(commands);
+            all.timings.extend(timing);
+            all.timers.extend(timers);
         }
-        encoded
+        all
+    }
+
+    fn encode_part(&self, part: &[&Command]) -> Part {
+        let launches: Vec<&Launch> = part.iter().filter_map(|command| command.launch()).collect();
+        if launches.is_empty() {
+            let (commands, timing) = self.encode_dispatches(part);
+            return (commands, timing, None);
+        }
+        let (commands, timers) = self.encode_launches(&launches);
+        (commands, None, timers)
     }
 
     fn encode_dispatches(&self, commands: &[&Command]) -> (wgpu::CommandBuffer, Option<Timing>) {
