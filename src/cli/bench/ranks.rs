@@ -56,13 +56,13 @@ pub fn run(args: &BenchArgs, ranks: &Rc<Ranks>) -> Result<()> {
     block_on(trainer.compile(&own.micro_batches, &OPTIMIZER))?;
 
     let start = block_on(trainer.snapshot())?;
-    warm_up(&trainer, &own)?;
+    warm_up(&trainer, &own, &own)?;
     ranks.largest(0)?; // all begin at once
     let seconds = mean_seconds(&trainer, &own, args.steps)?;
     let alone = ranks.gather(&seconds.to_le_bytes())?;
     trainer.restore(&start);
     trainer.share(ranks, args.shares(ranks)?)?;
-    let first_loss = warm_up(&trainer, &whole)?.loss;
+    let first_loss = warm_up(&trainer, &whole, &whole)?.loss;
     let before = trainer.times().unwrap_or_default();
     let together = mean_seconds(&trainer, &whole, args.steps)?;
     let times = since(&before, trainer.times().unwrap_or_default());

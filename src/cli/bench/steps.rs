@@ -53,7 +53,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     startup.record(output::count(compiled, "kernel"));
     bar.set_message("first step, which is not timed");
-    let first = warm_up(&trainer, &before)?;
+    let first = warm_up(&trainer, &before, &step)?;
     startup.record("first step");
     bar.set_message("timing steps");
     let (seconds, digest, kernels) = timed(args, &gpu, &trainer, &step)?;
@@ -106,8 +106,9 @@ pub fn digest(trainer: &Trainer) -> Result<String> {
     Ok(sha256(&bytes))
 }
 
-/// Takes the first step, which is not timed.
-pub fn warm_up(trainer: &Trainer, step: &Step) -> Result<StepReport> {
+/// Takes the first step, which is not timed. Meanwhile the timed one is uploaded, as a run uploads every following step.
+pub fn warm_up(trainer: &Trainer, step: &Step, timed: &Step) -> Result<StepReport> {
+    trainer.announce(timed);
     Ok(block_on(trainer.step(step, 1, &OPTIMIZER, LEARNING_RATE))?)
 }
 

@@ -258,7 +258,7 @@ impl Series<'_> {
         capacity.include(&step);
         let trainer = Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, recompute)?;
         block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
-        steps::warm_up(&trainer, &step)?;
+        steps::warm_up(&trainer, &step, &step)?;
         let seconds = steps::mean_seconds(&trainer, &step, self.steps)?;
         Ok(Point { at, tokens: self.batch * sequence, seconds, bytes: trainer.plan().total() })
     }

@@ -96,7 +96,7 @@ impl<'a> Stopwatch<'a> {
         for step in [&short, &step] {
             block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
         }
-        steps::warm_up(&trainer, &short)?;
+        steps::warm_up(&trainer, &short, &step)?;
         let first = steps::mean_seconds(&trainer, &step, 1)?;
         let seconds = if first < LONG { steps::mean_seconds(&trainer, &step, 1)? } else { first };
         Ok(Speed { tokens, step_tokens: batch * accumulate * tokens, seconds })
