@@ -1,5 +1,18 @@
 //! The part of its forward that each layer keeps for backward.
 
+/// Bound on what layers keep, as the recipe sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Keep the activations of as many layers as this many bytes hold, the last ones first.
+    Keep(u64),
+    /// Keep as much as leaves the whole plan within this many bytes.
+    Within(u64),
+    /// Every layer.
+    Always,
+    /// No layer.
+    Never,
+}
+
 /// The part of its forward that a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
 /// decides how much memory attention's backward can borrow, though: on 16×16 matrices sums over long passes may then be added
 /// up in other parts, and round differently.

@@ -1,6 +1,7 @@
 //! The rows of logits that exist at a time.
 
-use super::plan::{Passes, Recompute};
+use super::keep::Recompute;
+use super::plan::Passes;
 use crate::base::config::Config;
 use crate::gpu::Gpu;
 use crate::ops::linear::cuda;
@@ -27,8 +28,8 @@ pub fn rows(vocab: usize, loss_tokens: usize, tiles: bool, long: bool) -> usize 
     whole.min(loss_tokens.max(1))
 }
 
-/// Whether passes multiply their logits in CUDA: these, in f32 and in f16, and the fragments of the output projection take at most a
-/// sixteenth of the memory that the whole plan may take.
+/// Whether passes should multiply their logits in CUDA, if a plan with them fits: these, in f32 and in f16, and the fragments of the output
+/// projection take at most a sixteenth of the memory that the whole plan may take.
 pub fn is_long(gpu: &Gpu, config: &Config, passes: Passes) -> bool {
     let memory = match passes.recompute {
         Recompute::Within(limit) => limit,

@@ -15,9 +15,9 @@ mod table;
 mod widths;
 
 pub use arena::{Activations, Chunk, LayerActs, ScratchActs};
-pub use experts::{ExpertActs, ExpertScratch};
-pub use keep::Kept;
-pub use plan::{CHUNK, Demand, LEAST_CHUNK, Offloaded, Passes, Plan, Recompute};
+pub use experts::{ExpertActs, ExpertScratch, Offloaded};
+pub use keep::{Kept, Recompute};
+pub use plan::{CHUNK, Demand, LEAST_CHUNK, Passes, Plan};
 pub use storage::Storages;
 pub use table::{Saved, Temp};
 pub use widths::LayerWidths;

@@ -1,7 +1,7 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
-use super::experts::{ExpertActs, ExpertScratch};
-use super::keep::{Kept, LayerCosts, Shared, choose};
+use super::experts::{ExpertActs, ExpertScratch, Offloaded};
+use super::keep::{Kept, LayerCosts, Recompute, Shared, choose};
 use super::lend::Lent;
 use super::logits;
 use super::storage::Storages;
@@ -26,6 +26,9 @@ pub const LEAST_CHUNK: usize = 512;
 /// Products of a large matrix that take as long as one of attention's forward with as many multiplications: 268 and 102 TFLOP/s
 /// on an H200, `bench e2b --sequence 2048 --batch 4 --memory-limit 6 --loss-share 25`.
 const ATTENTION_WORK: u64 = 2;
+
+/// Bytes of an activation that no layer can keep.
+const TOO_LARGE: u64 = 1 << 50;
 
 /// The memory that a run will need, before anything is allocated.
 #[derive(Clone, Debug)]
@@ -61,34 +64,6 @@ pub struct Shapes {
     pub fragments: Option<u64>,
     /// Whether the output projection is one of these products.
     pub long_head: bool,
-}
-
-/// Bound on what layers keep, as the recipe sets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recompute {
-    /// Keep the activations of as many layers as this many bytes hold, the last ones first.
-    Keep(u64),
-    /// Keep as much as leaves the whole plan within this many bytes.
-    Within(u64),
-    /// Every layer.
-    Always,
-    /// No layer.
-    Never,
-}
-
-/// Experts that stay in host memory and are copied to the device layer by layer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offloaded {
-    /// Their layers.
-    pub layers: Vec<usize>,
-    /// Layers that have experts.
-    pub of: usize,
-    /// Bytes of host memory.
-    pub bytes: u64,
-    /// Bytes that a forward copies: per micro-batch of an evaluation, or per token of a reply.
-    pub forward: u64,
-    /// Bytes that forward and backward of a micro-batch copy.
-    pub training: u64,
 }
 
 /// The passes that a plan is for.
@@ -130,15 +105,19 @@ pub struct Demand<'a> {
 }
 
 impl Plan {
-    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit.
+    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit; with logits in
+    /// CUDA where [`logits::is_long`] advises them and they fit too.
     pub fn of(gpu: &Gpu, demand: &Demand, passes: Passes) -> Plan {
         let tokens = passes.capacity.tokens;
-        let with =
-            |chunk: usize| Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens)).plan();
-        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk) };
+        let with = |chunk: usize, long_head: bool| {
+            Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens), long_head).plan()
+        };
+        let is_long = logits::is_long(gpu, demand.config, passes);
+        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, is_long) };
         let mut chunk = demand.chunk.min(tokens);
         loop {
-            let plan = with(chunk);
+            let long = is_long.then(|| with(chunk, true)).filter(|plan| plan.total() <= limit);
+            let plan = long.unwrap_or_else(|| with(chunk, false));
             if plan.total() <= limit || chunk / 2 < demand.least_chunk {
                 return plan;
             }
@@ -166,7 +145,13 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(gpu: &'a Gpu, demand: &'a Demand<'a>, passes: Passes, chunk: usize) -> Planner<'a> {
+    fn new(
+        gpu: &'a Gpu,
+        demand: &'a Demand<'a>,
+        passes: Passes,
+        chunk: usize,
+        long_head: bool,
+    ) -> Planner<'a> {
         let config = demand.config;
         let tokens = passes.capacity.tokens;
         let each = demand.z.iter().enumerate();
@@ -180,7 +165,7 @@ impl<'a> Planner<'a> {
         let narrow = widest.width.max(mixers).max(widest.per_layer);
         let wide = narrow.max(of_chunk(widest.ffn));
         let widths = [widest.width, mixers, widest.ffn];
-        let head = if logits::is_long(gpu, config, passes) { config.vocab } else { 0 };
+        let head = if long_head { config.vocab } else { 0 };
         let shapes = Shapes {
             u: demand.u_width,
             masked: if passes.masked { wide } else { 0 },
@@ -190,7 +175,7 @@ impl<'a> Planner<'a> {
                 (true, true) => wide,
             },
             fragments: cuda::fragment_bytes(gpu, tokens, widths, demand.u_width, head),
-            long_head: head > 0,
+            long_head,
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
         // CUDA's kernels keep scores in registers.
@@ -328,6 +313,13 @@ impl<'a> Planner<'a> {
         self.storages.of(entry.role).bytes(rows, (entry.width)(w))
     }
 
+    /// Whether an activation of a layer of its own fits a binding; without recomputation it has to.
+    fn is_bindable(&self, entry: &Entry, w: &LayerWidths) -> bool {
+        let rows = entry.span.own_rows(self.passes.capacity.tokens);
+        let bytes = self.storages.of(entry.role).value_bytes(rows, (entry.width)(w));
+        bytes <= self.gpu.max_binding_bytes() || self.passes.recompute == Recompute::Never
+    }
+
     /// Bytes that a layer has for itself at every level.
     fn always(&self, w: &LayerWidths) -> u64 {
         let own = TABLE.iter().filter(|entry| entry.is_own(w, Kept::Input));
@@ -355,7 +347,9 @@ impl<'a> Planner<'a> {
         let w = &self.layers[layer];
         let own = |kept: Kept| -> u64 {
             let entries = TABLE.iter().filter(|entry| entry.is_own(w, kept) && !entry.is_own(w, Kept::Input));
-            entries.map(|entry| self.own_bytes(entry, w)).sum()
+            entries
+                .map(|entry| if self.is_bindable(entry, w) { self.own_bytes(entry, w) } else { TOO_LARGE })
+                .sum()
         };
         let down = own(Kept::Down);
         let chunks = tokens.div_ceil(self.chunk.max(1)) as u64;
@@ -363,7 +357,7 @@ impl<'a> Planner<'a> {
         let keys = window.map_or(longest / 2, |window| window.min(longest / 2));
         LayerCosts {
             down,
-            attention: own(Kept::Attention) - down,
+            attention: own(Kept::Attention).saturating_sub(down),
             products: own(Kept::Products),
             all: own(Kept::All) + chunks * self.experts(w),
             down_work: (tokens * w.width * w.ffn) as u64,
