@@ -1,5 +1,6 @@
 // W or Wᵀ as fragments for shaders/linear/cuda.cu, in f16: [N/64, K/16, 128, 8], what each of 128 threads holds of 64 rows and 16 steps
-// (the first operand of wgmma.m64n256k16). Zeros stand for rows and columns behind the last.
+// (the first operand of wgmma.m64n256k16). Zeros stand for rows and columns behind the last. The fragments of the adapter's matrix that takes
+// the same results on, B or Aᵀ, are made beside them.
 #import weight
 
 // Twin of `Params` in src/ops/linear/cuda.rs.
@@ -9,11 +10,18 @@ struct Params {
     first: u32,         // first row of the part of W
     steps: u32,         // sixteenths of the sum
     scale: f32,
+    low_rows: u32,      // of B, or of A
+    low_cols4: u32,
+    low_first: u32,     // first row of the part of it
+    low_steps: u32,     // 0: no adapter
+    low_at: u32,        // its first fragments, in vec4s
+    low_scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;              // W [N, K]
 @group(0) @binding(2) var<storage, read_write> fragments: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> low: array<vec4<f32>>;                 // B [N, R] or A [R, K]
 
 const PITCH: u32 = 9u;  // vec4s of a row in workgroup memory: one more than its 64 halves spreads the banks
 
@@ -41,7 +49,23 @@ fn load_part(row0: u32, col0: u32, lane: u32) {
         part[at + {c}u] = vec4<u32>(a{c}, b{c});
 #end
     }
-    workgroupBarrier();
+}
+
+fn low4(row: u32, col4: u32) -> vec2<u32> {
+    if row >= params.low_rows || col4 >= params.low_cols4 {
+        return vec2<u32>();
+    }
+    return half4(params.low_scale * low[row * params.low_cols4 + col4]);
+}
+
+// Reads 64 rows and 64 columns of the adapter's matrix.
+fn load_low(row0: u32, col0: u32, lane: u32) {
+    let row = row0 + lane % 64u;
+    let col4 = col0 / 4u + lane / 64u * 8u;
+    let at = lane % 64u * PITCH + lane / 64u * 4u;
+#for (c, first, second) in (0, 0, 1) (1, 2, 3) (2, 4, 5) (3, 6, 7)
+    part[at + {c}u] = vec4<u32>(low4(row, col4 + {first}u), low4(row, col4 + {second}u));
+#end
 }
 
 // Two neighbouring halves of a row.
@@ -58,11 +82,21 @@ fn down(row: u32, col: u32) -> u32 {
 // Rows of W become rows of fragments. A workgroup takes 64 of them, and four times 16 steps.
 @compute @workgroup_size(128)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    load_part(params.first + group.x * 64u, group.y * 64u, lane);
+    // The steps over the adapter's matrix come last.
+    let own = (params.steps + 3u) / 4u;
+    let is_low = group.y >= own;
+    let y = group.y - select(0u, own, is_low);
+    let steps = select(params.steps, params.low_steps, is_low);
+    if is_low {
+        load_low(params.low_first + group.x * 64u, y * 64u, lane);
+    } else {
+        load_part(params.first + group.x * 64u, group.y * 64u, lane);
+    }
+    workgroupBarrier();
     let row = lane / 32u * 16u + lane % 32u / 4u;
-    for (var s = 0u; s < min(4u, params.steps - group.y * 4u); s++) {
+    for (var s = 0u; s < min(4u, steps - y * 4u); s++) {
         let col = s * 16u + lane % 4u * 2u;
-        fragments[(group.x * params.steps + group.y * 4u + s) * 128u + lane] =
+        fragments[select(0u, params.low_at, is_low) + (group.x * steps + y * 4u + s) * 128u + lane] =
             vec4<u32>(across(row, col), across(row + 8u, col), across(row, col + 8u), across(row + 8u, col + 8u));
     }
 }
@@ -70,11 +104,21 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 // Columns of W become rows of fragments.
 @compute @workgroup_size(128)
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    load_part(params.first + group.y * 64u, group.x * 64u, lane);
+    // The steps over the adapter's matrix come last.
+    let own = (params.steps + 3u) / 4u;
+    let is_low = group.y >= own;
+    let y = group.y - select(0u, own, is_low);
+    let steps = select(params.steps, params.low_steps, is_low);
+    if is_low {
+        load_low(params.low_first + y * 64u, group.x * 64u, lane);
+    } else {
+        load_part(params.first + group.y * 64u, group.x * 64u, lane);
+    }
+    workgroupBarrier();
     let col = lane / 32u * 16u + lane % 32u / 4u;
-    for (var s = 0u; s < min(4u, params.steps - group.y * 4u); s++) {
+    for (var s = 0u; s < min(4u, steps - y * 4u); s++) {
         let row = s * 16u + lane % 4u * 2u;
-        fragments[(group.x * params.steps + group.y * 4u + s) * 128u + lane] =
+        fragments[select(0u, params.low_at, is_low) + (group.x * steps + y * 4u + s) * 128u + lane] =
             vec4<u32>(down(row, col), down(row, col + 8u), down(row + 8u, col), down(row + 8u, col + 8u));
     }
 }

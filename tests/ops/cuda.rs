@@ -5,6 +5,8 @@ use half::f16;
 use pollster::block_on;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::Rows;
+use rullama_train::ops::embedding;
 use rullama_train::ops::linear::coop16::LowRank;
 use rullama_train::ops::linear::cuda::{self, Fragments, Way, product_bytes};
 use rullama_train::ops::pack::Packed;
@@ -140,27 +142,76 @@ pub fn split(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// Fragments hold the matrix in f16, in the order of the first operand of `wgmma.m64n256k16`, and zeros behind it.
+/// Fragments hold the matrix in f16, in the order of the first operand of `wgmma.m64n256k16`, and zeros behind it. Those of the adapter's
+/// matrix follow.
 pub fn operands(gpu: &Gpu) -> Outcome {
+    let z = Packed::new(gpu, "test", 1, 16)?;
     for ty in GgmlType::SUPPORTED {
-        for (_, width, n, _) in CASES {
+        for (_, width, n, rank) in CASES {
             let k = widths(ty)[width];
             let (weight, w) = random_weight(gpu, ty, n, k, false);
+            let own = rank.unwrap_or(16);
+            // A holds the rows of two matrices; this matrix's are the second.
+            let (a, b) = (values(4, (16 + own) * k), values(3, n * own));
+            let (held_a, held_b) = (Held::new(gpu, k, &a), Held::new(gpu, own, &b));
+            let lora = |matrix, first_row| {
+                rank.map(|rank| LowRank { z: &z, z_offset: 0, matrix, first_row, rank, scale: 0.75 })
+            };
             let fragments = fragments(gpu, n, k)?;
-            run(gpu, |rec| cuda::prepare(rec, &fragments, Way::Forward, &weight, 0.5))?;
-            expect(gpu, &format!("W of {ty:?}"), &fragments, [n, k], |row, col| 0.5 * w[row * k + col])?;
-            run(gpu, |rec| cuda::prepare(rec, &fragments, Way::Backward, &weight, 2.0))?;
-            expect(gpu, &format!("Wᵀ of {ty:?}"), &fragments, [k, n], |row, col| 2.0 * w[col * k + row])?;
+            let (mut forward, mut backward) = (0, 0);
+            run(gpu, |rec| {
+                let b = lora(&held_b.param, 0);
+                forward = cuda::prepare(rec, &fragments, Way::Forward, &weight, 0.5, b.as_ref());
+            })?;
+            expect(gpu, &format!("W of {ty:?}"), (&fragments, 0), [n, k], |row, col| 0.5 * w[row * k + col])?;
+            let of_b = |row, col| 0.75 * f64::from(b[row * own + col]);
+            expect(gpu, &format!("B beside {ty:?}"), (&fragments, forward), [n, rank.unwrap_or(0)], of_b)?;
+            run(gpu, |rec| {
+                let a = lora(&held_a.param, 16);
+                backward = cuda::prepare(rec, &fragments, Way::Backward, &weight, 2.0, a.as_ref());
+            })?;
+            expect(gpu, &format!("Wᵀ of {ty:?}"), (&fragments, 0), [k, n], |row, col| {
+                2.0 * w[col * k + row]
+            })?;
+            let of_a = |row, col| 0.75 * f64::from(a[(16 + col) * k + row]);
+            expect(gpu, &format!("Aᵀ beside {ty:?}"), (&fragments, backward), [k, rank.unwrap_or(0)], of_a)?;
         }
     }
     Ok(())
 }
 
-/// Compares the fragments of a matrix `[rows, summed]` with values.
+/// Kernels read and write behind the 2 GiB that wgpu allows elsewhere, and nothing in the places that offsets of 31 or 32 bits would reach.
+pub fn long_buffers(gpu: &Gpu) -> Outcome {
+    const WIDTH: usize = 4096;
+    let longest = (gpu.max_binding_bytes() / (4 * WIDTH as u64)) as usize;
+    let half = (2usize << 30) / (4 * WIDTH);
+    assert!(longest > half + 2, "the device binds more than 2 GiB");
+    let long = Rows::new(gpu, "test", longest, WIDTH)?;
+    let places = [0, half - 1, half + 1, longest - 1];
+    let x = values(1, places.len() * WIDTH);
+    let ids = |rows: &[usize]| gpu.upload("test", &rows.iter().map(|row| *row as u32).collect::<Vec<_>>());
+    let (written, empty) = (ids(&places)?, [1, half, longest - 1 - half, longest - 2]);
+    let (from, to) = (Block::input(gpu, (0, 0), WIDTH, &x), Block::output(gpu, (0, 0), WIDTH, places.len()));
+    let (unwritten, nothing) = (ids(&empty)?, Block::output(gpu, (0, 0), WIDTH, empty.len()));
+    run(gpu, |rec| {
+        embedding::backward(rec, &long, &written, 0, &from.rows, places.len());
+        embedding::forward(rec, &to.rows, &written, 0, &long.as_weight(longest), 0, 1.0, places.len());
+        embedding::forward(rec, &nothing.rows, &unwritten, 0, &long.as_weight(longest), 0, 1.0, empty.len());
+    })?;
+    if to.read(gpu, "written")? != wide(&x) {
+        return Err(format!("rows {places:?} of {longest} are not as written").into());
+    }
+    match nothing.read(gpu, "unwritten")?.iter().any(|value| *value != 0.0) {
+        true => Err(format!("rows {empty:?} of {longest} are not zero").into()),
+        false => Ok(()),
+    }
+}
+
+/// Compares the fragments of a matrix `[rows, summed]`, from a byte on, with values.
 fn expect(
     gpu: &Gpu,
     name: &str,
-    fragments: &Fragments,
+    (fragments, start): (&Fragments, u64),
     [rows, summed]: [usize; 2],
     value: impl Fn(usize, usize) -> f64,
 ) -> Outcome {
@@ -171,7 +222,8 @@ fn expect(
     {
         let thread = row % 64 / 16 * 32 + row % 8 * 4 + col % 8 / 2;
         let register = row % 16 / 8 + col % 16 / 8 * 2;
-        let at = ((row / 64 * steps + col / 16) * 128 + thread) * 8 + register * 2 + col % 2;
+        let at =
+            start as usize / 2 + ((row / 64 * steps + col / 16) * 128 + thread) * 8 + register * 2 + col % 2;
         let found = f16::from_bits(found[at]).to_f64();
         let value = if row < rows && col < summed { value(row, col) } else { 0.0 };
         if (found - value).abs() > value.abs() / 1024.0 + 1e-7 {

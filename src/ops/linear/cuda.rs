@@ -48,6 +48,12 @@ struct Params {
     first: u32,
     steps: u32,
     scale: f32,
+    low_rows: u32,
+    low_cols4: u32,
+    low_first: u32,
+    low_steps: u32,
+    low_at: u32,
+    low_scale: f32,
 }
 
 /// Fewest steps of a part of a sum, in fragments: with fewer, to add up the parts costs more than the split saves.
@@ -132,13 +138,8 @@ pub fn forward(
     rows: usize,
 ) {
     for part in parts(fragments, w, lora.map_or(0, |l| l.rank)) {
-        let low_at = make(rec, fragments, 0, Way::Forward, &part, scale);
-        let low = lora.map(|l| {
-            let b = l.matrix.as_weight();
-            let own = Part { weight: &b, tile: 0, first: part.row(), rows: part.rows };
-            make(rec, fragments, low_at, Way::Forward, &own, l.scale);
-            Low { z: l.z, first: l.z_offset, rank: l.rank, at: low_at }
-        });
+        let low_at = make(rec, fragments, Way::Forward, &part, scale, lora);
+        let low = lora.map(|lora| Low { lora, at: low_at });
         let product = Product {
             name: "linear/cuda.forward",
             x,
@@ -165,13 +166,9 @@ pub fn backward(
     accumulate: bool,
 ) {
     for (i, part) in parts(fragments, w, lora.map_or(0, |l| l.rank)).into_iter().enumerate() {
-        let low_at = make(rec, fragments, 0, Way::Backward, &part, scale);
-        let low = lora.filter(|_| i == 0).map(|l| {
-            let a = l.matrix.part(l.first_row, l.rank).as_weight();
-            let own = Part { weight: &a, tile: 0, first: 0, rows: l.rank };
-            make(rec, fragments, low_at, Way::Backward, &own, l.scale);
-            Low { z: l.z, first: l.z_offset, rank: l.rank, at: low_at }
-        });
+        let lora = lora.filter(|_| i == 0);
+        let low_at = make(rec, fragments, Way::Backward, &part, scale, lora);
+        let low = lora.map(|lora| Low { lora, at: low_at });
         let product = Product {
             name: "linear/cuda.backward",
             x: dy,
@@ -222,39 +219,65 @@ pub enum Way {
     Backward,
 }
 
-/// Makes the fragments of `scale·w`, a matrix in one tile.
-pub fn prepare(rec: &mut Recorder, fragments: &Fragments, way: Way, w: &Weight, scale: f32) {
-    make(rec, fragments, 0, way, &Part { weight: w, tile: 0, first: 0, rows: w.rows }, scale);
+/// Makes the fragments of `scale·w`, a matrix in one tile, and behind them those of its adapter's matrix. Returns the byte where these begin.
+pub fn prepare(
+    rec: &mut Recorder,
+    fragments: &Fragments,
+    way: Way,
+    w: &Weight,
+    scale: f32,
+    lora: Option<&LowRank>,
+) -> u64 {
+    make(rec, fragments, way, &Part { weight: w, tile: 0, first: 0, rows: w.rows }, scale, lora)
 }
 
-/// Makes the fragments of `part` from byte `at` on. Returns the byte behind them.
-fn make(rec: &mut Recorder, fragments: &Fragments, at: u64, way: Way, part: &Part, scale: f32) -> u64 {
+/// Makes the fragments of `part`, and behind them those of the adapter's matrix. Returns the byte where these begin.
+fn make(
+    rec: &mut Recorder,
+    fragments: &Fragments,
+    way: Way,
+    part: &Part,
+    scale: f32,
+    lora: Option<&LowRank>,
+) -> u64 {
     let (w, tile) = (part.weight, &part.weight.tiles[part.tile]);
-    let (entry, [rows, summed]) = match way {
-        Way::Forward => ("forward", [part.rows, w.cols]),
-        Way::Backward => ("backward", [w.cols, part.rows]),
+    // B has the rows of W, A its columns.
+    let (entry, [rows, summed], low) = match way {
+        Way::Forward => ("forward", [part.rows, w.cols], lora.map(|l| (l.matrix.as_weight(), part.row()))),
+        Way::Backward => {
+            let a = |l: &LowRank| (l.matrix.part(l.first_row, l.rank).as_weight(), 0);
+            ("backward", [w.cols, part.rows], lora.map(a))
+        }
     };
-    let steps = summed.div_ceil(STEPS);
+    let rank = lora.map_or(0, |l| l.rank);
+    let (steps, low_steps) = (summed.div_ceil(STEPS), rank / STEPS);
+    let low_at = bytes(rows, summed);
+    let (low_matrix, low_first) = low.as_ref().map_or((None, 0), |(matrix, first)| (Some(matrix), *first));
     let params = Params {
         weight_rows: tile.rows as u32,
         weight_cols: w.cols as u32,
         first: part.first as u32,
         steps: steps as u32,
         scale,
+        low_rows: low_matrix.map_or(0, |low| low.rows as u32),
+        low_cols4: low_matrix.map_or(0, |low| low.cols as u32 / 4),
+        low_first: low_first as u32,
+        low_steps: low_steps as u32,
+        low_at: (low_at / 16) as u32,
+        low_scale: lora.map_or(0.0, |l| l.scale),
     };
-    let bytes = bytes(rows, summed);
-    let binding = Binding { index: 2, buffer: &fragments.0, range: Some((at, bytes)) };
-    let groups = [(rows.next_multiple_of(COLUMNS) / 64) as u32, steps.div_ceil(4) as u32, 1];
+    let binding = Binding { index: 2, buffer: &fragments.0, range: Some((0, low_at + bytes(rows, rank))) };
+    let low = low_matrix.map_or(rec.unused(3), |low| low.tiles[0].bind(3));
+    let sections = (steps.div_ceil(4) + low_steps.div_ceil(4)) as u32;
+    let groups = [(rows.next_multiple_of(COLUMNS) / 64) as u32, sections, 1];
     let kernel = Kernel::new("linear/fragments", entry).with_format(op::reader(w.ty));
-    rec.dispatch(kernel, &params, &[tile.bind(1), binding], groups);
-    at + bytes
+    rec.dispatch(kernel, &params, &[tile.bind(1), binding, low], groups);
+    low_at
 }
 
-/// The term of an adapter: `z` or `u` from a column on, and the byte of the fragments of B or Aᵀ.
+/// The term of an adapter, and the byte of the fragments of B or Aᵀ.
 struct Low<'a> {
-    z: &'a Packed,
-    first: usize,
-    rank: usize,
+    lora: &'a LowRank<'a>,
     at: u64,
 }
 
@@ -274,18 +297,19 @@ struct Product<'a> {
 impl Product<'_> {
     fn launch(&self, rec: &mut Recorder, fragments: &Fragments, low: Option<Low>, rows: usize) {
         let Product { x, y, summed, columns, .. } = *self;
-        let (steps, low_steps) = (summed.div_ceil(STEPS), low.as_ref().map_or(0, |low| low.rank / STEPS));
+        let (steps, low_steps) =
+            (summed.div_ceil(STEPS), low.as_ref().map_or(0, |low| low.lora.rank / STEPS));
         let numbers = Numbers {
             rows: rows as u32,
             columns: columns as u32,
             steps: steps as u32,
             low_steps: low_steps as u32,
             tiles: x.tiles(),
-            z_tiles: low.as_ref().map_or(0, |low| low.z.tiles()),
+            z_tiles: low.as_ref().map_or(0, |low| low.lora.z.tiles()),
             ..Numbers::zeroed()
         };
         let operand = x.place(self.first);
-        let z = low.as_ref().map_or(operand.clone(), |low| low.z.place(low.first));
+        let z = low.as_ref().map_or(operand.clone(), |low| low.lora.z.place(low.lora.z_offset));
         let low_at = low.map_or(0, |low| low.at);
         let target = Target {
             y: y.rows.bind(0),
