@@ -79,8 +79,11 @@ fn write_second(row: u32, c: u32, value: vec4<f32>) {
 }
 
 @compute @workgroup_size({THREADS})
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x;
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + group.y * groups.x;
+    if row >= (params.rows + 15u) / 16u * 16u {
+        return;
+    }
     let token = min(row, params.rows - 1u);
     let end = select(0u, params.cols4, row < params.rows);
 #for i in 0..{EACH}
@@ -131,8 +134,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 
 // dgate = dy·up·activation′(gate), dup = dy·activation(gate). The barriers of the largest value lie between the reads of a row and its writes.
 @compute @workgroup_size({THREADS})
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x;
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + group.y * groups.x;
+    if row >= (params.rows + 15u) / 16u * 16u {
+        return;
+    }
     let token = min(row, params.rows - 1u);
     let end = select(0u, params.cols4, row < params.rows);
     var most = vec2<f32>();

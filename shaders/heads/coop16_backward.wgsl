@@ -27,8 +27,12 @@ struct Params {
 var<workgroup> sums: array<vec2<f32>, {THREADS}>;
 
 @compute @workgroup_size({THREADS})
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ({THREADS}u / ROW) + lane / ROW;
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = (group.x + group.y * groups.x) * ({THREADS}u / ROW);
+    if first >= (params.rows + 15u) / 16u * 16u {
+        return;
+    }
+    let row = first + lane / ROW;
     let token = min(row, params.rows - 1u);
     let own = lane % ROW;
     let leader = lane / EACH_HEAD * EACH_HEAD;

@@ -26,6 +26,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
         (33, 3, 128, 128, false),
         (7, 2, 64, 24, false),
         (7, 2, 64, 0, false),
+        (65_552, 9, 16, 0, false), // more tokens than a dispatch has workgroups along an axis
     ] {
         let name = format!("T={tokens} heads={heads} K={size} turned={turned} normed={normed}");
         let (x, w) = (values(1, tokens * heads * size), values(2, size));
@@ -91,6 +92,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
         (33, 3, 128, 128, false, false),
         (5, 3, 64, 24, true, false),
         (5, 20, 64, 0, false, false),
+        (65_552, 9, 16, 0, false, false), // see above
     ] {
         let name =
             format!("T={tokens} heads={heads} K={size} turned={turned} weighted={weighted} normed={normed}");

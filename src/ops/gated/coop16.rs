@@ -1,7 +1,7 @@
 //! [`crate::ops::gated`] into operands of products on cooperative matrices.
 
 use crate::base::config::Activation;
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::gated::sizes;
@@ -67,5 +67,5 @@ fn dispatch(
     let each = (cols.next_multiple_of(64) / 4).div_ceil(threads) as u32;
     let kernel =
         kernel.with_size("EACH", each).with_size("THREADS", threads as u32).with_sizes(sizes(activation));
-    rec.dispatch(kernel, &params, bindings, [rows.next_multiple_of(16) as u32, 1, 1]);
+    rec.dispatch(kernel, &params, bindings, grid(rows.next_multiple_of(16)));
 }

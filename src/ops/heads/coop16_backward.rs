@@ -1,6 +1,6 @@
 //! The gradient of [`crate::ops::heads::coop16`] into operands of products on cooperative matrices.
 
-use crate::gpu::{Kernel, Recorder};
+use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::heads::coop16::{Turn, bind_turn, pairs4};
@@ -41,7 +41,7 @@ pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
 /// The workgroups for `rows` rows of `heads` heads.
 pub(super) fn workgroups(heads: usize, rows: usize) -> [u32; 3] {
     let tokens = WORKGROUP / (heads.min(WORKGROUP / THREADS) * THREADS);
-    [rows.next_multiple_of(16).div_ceil(tokens) as u32, 1, 1]
+    grid(rows.next_multiple_of(16).div_ceil(tokens))
 }
 
 /// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
