@@ -112,7 +112,7 @@ impl Gpu {
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("rullama-train"),
             required_features: features,
-            required_limits: limits,
+            required_limits: limits.clone(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             experimental_features,
             ..Default::default()
@@ -127,7 +127,6 @@ impl Gpu {
                 (device, queue, None)
             }
         };
-        let limits = device.limits();
         let errors = error::watch(&device);
         let unused = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("unused"),

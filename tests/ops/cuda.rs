@@ -5,8 +5,6 @@ use half::f16;
 use pollster::block_on;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::Rows;
-use rullama_train::ops::embedding;
 use rullama_train::ops::linear::coop16::LowRank;
 use rullama_train::ops::linear::cuda::{self, Fragments, Way, product_bytes};
 use rullama_train::ops::pack::Packed;
@@ -178,33 +176,6 @@ pub fn operands(gpu: &Gpu) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// Kernels read and write behind the 2 GiB that wgpu allows elsewhere, and nothing in the places that offsets of 31 or 32 bits would reach.
-pub fn long_buffers(gpu: &Gpu) -> Outcome {
-    const WIDTH: usize = 4096;
-    let longest = (gpu.max_binding_bytes() / (4 * WIDTH as u64)) as usize;
-    let half = (2usize << 30) / (4 * WIDTH);
-    assert!(longest > half + 2, "the device binds more than 2 GiB");
-    let long = Rows::new(gpu, "test", longest, WIDTH)?;
-    let places = [0, half - 1, half + 1, longest - 1];
-    let x = values(1, places.len() * WIDTH);
-    let ids = |rows: &[usize]| gpu.upload("test", &rows.iter().map(|row| *row as u32).collect::<Vec<_>>());
-    let (written, empty) = (ids(&places)?, [1, half, longest - 1 - half, longest - 2]);
-    let (from, to) = (Block::input(gpu, (0, 0), WIDTH, &x), Block::output(gpu, (0, 0), WIDTH, places.len()));
-    let (unwritten, nothing) = (ids(&empty)?, Block::output(gpu, (0, 0), WIDTH, empty.len()));
-    run(gpu, |rec| {
-        embedding::backward(rec, &long, &written, 0, &from.rows, places.len());
-        embedding::forward(rec, &to.rows, &written, 0, &long.as_weight(longest), 0, 1.0, places.len());
-        embedding::forward(rec, &nothing.rows, &unwritten, 0, &long.as_weight(longest), 0, 1.0, empty.len());
-    })?;
-    if to.read(gpu, "written")? != wide(&x) {
-        return Err(format!("rows {places:?} of {longest} are not as written").into());
-    }
-    match nothing.read(gpu, "unwritten")?.iter().any(|value| *value != 0.0) {
-        true => Err(format!("rows {empty:?} of {longest} are not zero").into()),
-        false => Ok(()),
-    }
 }
 
 /// Compares the fragments of a matrix `[rows, summed]`, from a byte on, with values.

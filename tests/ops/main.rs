@@ -59,7 +59,7 @@ const PACKED: &[Variant] = &[Variant::Packed];
 const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
-const CASES: [Case; 88] = [
+const CASES: [Case; 87] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -103,7 +103,6 @@ const CASES: [Case; 88] = [
     case("linear", "backward", CUDA, cuda::backward),
     case("linear", "split sums", CUDA, cuda::split),
     case("linear", "fragments of weights", PACKED, cuda::operands),
-    case("embedding", "buffers over 2 GiB", CUDA, cuda::long_buffers),
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
     case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),
     case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),

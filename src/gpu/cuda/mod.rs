@@ -63,11 +63,6 @@ impl Cuda {
             args.extensions.push(extension);
             *args.create_info = args.create_info.push_next(&mut addresses);
         });
-        // wgpu halves the limit for compilers that compute offsets in i32. NVIDIA's does not: a test reads and writes behind 2 GiB.
-        let mut descriptor = descriptor.clone();
-        let longest = hal.physical_device_capabilities().properties().limits.max_storage_buffer_range;
-        descriptor.required_limits.max_storage_buffer_binding_size = u64::from(longest & !3);
-        let descriptor = &descriptor;
         let (features, limits) = (descriptor.required_features, &descriptor.required_limits);
         // SAFETY: the device supports the extension, and its GPU the feature.
         let open =
@@ -102,7 +97,7 @@ impl Cuda {
         })
     }
 
-    /// Bytes of the buffers of [`Cuda::buffer`] that live.
+    /// Bytes that [`Cuda::buffer`] has allocated.
     pub fn allocated_bytes(&self) -> u64 {
         self.memory.allocated()
     }
