@@ -35,7 +35,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 38] = [
+    let cases: [(&str, &[Variant], Run); 39] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -106,6 +106,7 @@ fn main() {
         ("decode: delta nets, around their chunks, unmerged and merged", F32, decode::delta_nets),
         ("decode: kernels are compiled ahead", F32, decode::compiled_ahead),
         ("shapes: random weights of given shapes", F32, shapes::train),
+        ("shapes: what layers keep fits a binding", F32, shapes::bindings),
         ("decode: greedy replies, unmerged, merged and by the training forward", F32, decode::greedy),
         ("exported: every format gives the same replies", F32, exported::replies),
         ("run: every host sees the same events, the library included", F32, run::events),

@@ -8,7 +8,7 @@ use rullama_train::base::Module;
 use rullama_train::data::batch::{Sample, Step};
 use rullama_train::families::{Shape, gemma4, qwen35};
 use rullama_train::gpu::Gpu;
-use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
+use rullama_train::model::plan::{Kept, Offload, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
@@ -59,4 +59,34 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         )?;
     }
     Ok(())
+}
+
+/// No layer keeps an activation that a binding could not span, though there is memory for it.
+pub fn bindings(gpu: &Gpu) -> Result<(), Failed> {
+    let ffn_width = 4096;
+    let small = Shape {
+        layers: 4,
+        width: 256,
+        ffn_width,
+        heads: 1,
+        kv_heads: [1, 1],
+        shared: 0,
+        vocab: 512,
+        ..gemma4::FAMILY.shapes[0]
+    };
+    let base = block_on(small.base())?;
+    let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
+    let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+    let kept = |tokens: usize| {
+        let capacity = Capacity { tokens, longest: tokens, ..Capacity::LEAST };
+        let passes = Passes { capacity, masked: false, recompute: Recompute::Within(1 << 46) };
+        Plan::ahead(gpu, &base, tokens, &trainable, passes, Offload::Never).kept
+    };
+    let most = gpu.max_binding_bytes() as usize / (4 * ffn_width);
+    check_that("everything is kept where it fits", kept(most / 64 * 64).iter().all(|k| *k == Kept::All))?;
+    let longer = kept(most + 64);
+    check_that(
+        &format!("less is kept where it does not fit: {longer:?}"),
+        longer.iter().all(|k| *k < Kept::Products),
+    )
 }
