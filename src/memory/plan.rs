@@ -105,8 +105,8 @@ pub struct Demand<'a> {
 }
 
 impl Plan {
-    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit; with logits in
-    /// CUDA where [`logits::is_long`] advises them and they fit too.
+    /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit. Logits are
+    /// multiplied in CUDA where they take little of the limit, and fit too.
     pub fn of(gpu: &Gpu, demand: &Demand, passes: Passes) -> Plan {
         let tokens = passes.capacity.tokens;
         let with = |chunk: usize, long_head: bool| {
