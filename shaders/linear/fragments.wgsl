@@ -79,24 +79,36 @@ fn down(row: u32, col: u32) -> u32 {
     return ((across(row, col) >> bits) & 0xffffu) | ((across(row + 1u, col) >> bits) << 16u);
 }
 
+// The matrix of a workgroup: W, or that of the adapter, whose steps come last.
+struct Matrix {
+    is_low: bool,
+    y: u32,         // the workgroup's four steps
+    steps: u32,
+    start: u32,     // its first fragments, in vec4s
+}
+
+fn matrix_of(y: u32) -> Matrix {
+    let ahead = (params.steps + 3u) / 4u;
+    if y < ahead {
+        return Matrix(false, y, params.steps, 0u);
+    }
+    return Matrix(true, y - ahead, params.low_steps, params.low_at);
+}
+
 // Rows of W become rows of fragments. A workgroup takes 64 of them, and four times 16 steps.
 @compute @workgroup_size(128)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    // The steps over the adapter's matrix come last.
-    let own = (params.steps + 3u) / 4u;
-    let is_low = group.y >= own;
-    let y = group.y - select(0u, own, is_low);
-    let steps = select(params.steps, params.low_steps, is_low);
-    if is_low {
-        load_low(params.low_first + group.x * 64u, y * 64u, lane);
+    let own = matrix_of(group.y);
+    if own.is_low {
+        load_low(params.low_first + group.x * 64u, own.y * 64u, lane);
     } else {
-        load_part(params.first + group.x * 64u, group.y * 64u, lane);
+        load_part(params.first + group.x * 64u, own.y * 64u, lane);
     }
     workgroupBarrier();
     let row = lane / 32u * 16u + lane % 32u / 4u;
-    for (var s = 0u; s < min(4u, steps - y * 4u); s++) {
+    for (var s = 0u; s < min(4u, own.steps - own.y * 4u); s++) {
         let col = s * 16u + lane % 4u * 2u;
-        fragments[select(0u, params.low_at, is_low) + (group.x * steps + y * 4u + s) * 128u + lane] =
+        fragments[own.start + (group.x * own.steps + own.y * 4u + s) * 128u + lane] =
             vec4<u32>(across(row, col), across(row + 8u, col), across(row, col + 8u), across(row + 8u, col + 8u));
     }
 }
@@ -104,21 +116,17 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 // Columns of W become rows of fragments.
 @compute @workgroup_size(128)
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    // The steps over the adapter's matrix come last.
-    let own = (params.steps + 3u) / 4u;
-    let is_low = group.y >= own;
-    let y = group.y - select(0u, own, is_low);
-    let steps = select(params.steps, params.low_steps, is_low);
-    if is_low {
-        load_low(params.low_first + y * 64u, group.x * 64u, lane);
+    let own = matrix_of(group.y);
+    if own.is_low {
+        load_low(params.low_first + own.y * 64u, group.x * 64u, lane);
     } else {
-        load_part(params.first + group.y * 64u, group.x * 64u, lane);
+        load_part(params.first + own.y * 64u, group.x * 64u, lane);
     }
     workgroupBarrier();
     let col = lane / 32u * 16u + lane % 32u / 4u;
-    for (var s = 0u; s < min(4u, steps - y * 4u); s++) {
+    for (var s = 0u; s < min(4u, own.steps - own.y * 4u); s++) {
         let row = s * 16u + lane % 4u * 2u;
-        fragments[select(0u, params.low_at, is_low) + (group.x * steps + y * 4u + s) * 128u + lane] =
+        fragments[own.start + (group.x * own.steps + own.y * 4u + s) * 128u + lane] =
             vec4<u32>(down(row, col), down(row, col + 8u), down(row + 8u, col), down(row + 8u, col + 8u));
     }
 }
