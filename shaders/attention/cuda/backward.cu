@@ -116,12 +116,13 @@ __device__ __forceinline__ void leave(const Backward& a, float* to, const float 
     }
 }
 
-// A block of rows from row0 on: queries of a head for dq, else keys and a share of the query heads that read them. Scores and the gradients of weights
-// of the next stage are multiplied beside the products with this one. Longer than 60 lines: what the steps of one loop share.
+// A block of rows from row0 on: queries of a head for dq, else keys and a share of the query heads that read them. Scores and the gradients
+// of weights of the next stage are multiplied beside the products with this one. Longer than 60 lines: the steps of one loop share much.
 template <int WAY>
 __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t memory, uint32_t own_head, uint32_t share, uint32_t row0) {
     constexpr int N = HEAD / (halved<WAY> ? 2 : 1);
-    uint32_t last = (a.rows - 1) / 16, group = a.heads / a.kv_heads, of_share = group / a.shares, lane = threadIdx.x % 32, half = halved<WAY> ? threadIdx.x / 128 : 0;
+    uint32_t last = (a.rows - 1) / 16, group = a.heads / a.kv_heads, of_share = group / a.shares, lane = threadIdx.x % 32,
+             half = halved<WAY> ? threadIdx.x / 128 : 0;
     uint32_t warp_row = row0 + threadIdx.x / 32 % (own_rows<WAY> / 16) * 16, row = warp_row + lane / 4,
              end_row = min(row0 + own_rows<WAY>, a.rows);
     // The rows of the others, from `low` to below `high`, that a row sees or that see it; those in common to 16 rows, and those of all.
