@@ -41,6 +41,7 @@ MIXTURES = {
                           num_key_value_heads=4, num_experts=128, num_experts_per_tok=8, norm_topk_prob=True, rms_norm_eps=1e-6,
                           rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0}),
 }
+MODELS = GEMMA4 | QWEN35 | DENSE | MIXTURES
 # The parts of a variant, joined by "+": Liger's kernels, gradient checkpointing, 4-bit weights of bitsandbytes, torch.compile, and the
 # adapter with its optimizer in bf16, where PEFT's default is f32.
 PARTS = ["liger", "checkpointing", "nf4", "compile", "bf16-adapter"]
@@ -212,8 +213,7 @@ def variant(text):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=GEMMA4 | QWEN35 | DENSE | MIXTURES, metavar="model",
-                        help=", ".join(GEMMA4 | QWEN35 | DENSE | MIXTURES))
+    parser.add_argument("models", nargs="+", choices=MODELS, metavar="model", help=", ".join(MODELS))
     parser.add_argument("--variants", nargs="+", type=variant, default=[("plain", [])], metavar="variant",
                         help=f"plain, or some of {', '.join(PARTS)} joined by +; those with liger run last")
     parser.add_argument("--batch", type=int, default=1)
