@@ -235,10 +235,18 @@ fn mask_params() -> Vec<String> {
 /// The Rust files of the shader's op, one after the other.
 fn rust_twin(shader: &str) -> String {
     let op = shader.split('/').next().expect("a folder");
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops").join(op);
-    let files = fs::read_dir(&dir).unwrap_or_else(|e| panic!("{dir:?}, the op of shader {shader}: {e}"));
+    rust_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops").join(op))
+}
+
+/// The Rust files in a folder and those below it.
+fn rust_in(dir: &Path) -> String {
+    let files = fs::read_dir(dir).unwrap_or_else(|e| panic!("{dir:?}, the op of a shader: {e}"));
     files
-        .map(|file| fs::read_to_string(file.expect("it can be listed").path()).expect("it can be read"))
+        .map(|file| file.expect("it can be listed").path())
+        .map(|path| match path.is_dir() {
+            true => rust_in(&path),
+            false => fs::read_to_string(path).expect("it can be read"),
+        })
         .collect()
 }
 
@@ -297,7 +305,7 @@ fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Ex
     }
 }
 
-/// The PTX that the program contains is that of the sources beside it: shaders/linear/build-cuda and shaders/attention/cuda/build make it.
+/// The PTX that the program contains is that of the sources beside it: the `build` of each folder makes it.
 #[test]
 fn the_ptx_is_that_of_its_source() {
     let same = |folder: &str, sources: &[&str], ptx: &str| {
@@ -309,7 +317,9 @@ fn the_ptx_is_that_of_its_source() {
         let expected = format!("// sha256 of {}: {digest}", sources.join(" and "));
         assert_eq!(text.lines().next(), Some(expected.as_str()), "{ptx}");
     };
-    same("linear", &["cuda.cu"], "cuda.ptx");
+    for part in ["whole", "grouped"] {
+        same("linear/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
+    }
     for (part, head) in ["forward", "backward"].into_iter().flat_map(|p| [64, 128, 256].map(|h| (p, h))) {
         same("attention/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}-{head}.ptx"));
     }

@@ -7,6 +7,8 @@ use super::{Gpu, GpuError, KernelSetting};
 pub struct Least {
     /// Tokens: to make fragments of a matrix takes as long as to multiply a few hundred tokens by it.
     pub tokens: usize,
+    /// Rows of an expert, on average, for the same reason.
+    pub expert_rows: usize,
     /// Blocks of 256 tokens and 128 columns: with fewer, too many of the GPU's multiprocessors have nothing to do.
     pub blocks: usize,
     /// Multiplications: a launch, in a command buffer of its own, costs some 40 µs beside its kernel.
@@ -14,7 +16,8 @@ pub struct Least {
 }
 
 /// The least size on an H200, which has 132 multiprocessors. For as many multiplications, the kernels on 16×16 matrices take 50 µs more.
-const WORTH_CUDA: Least = Least { tokens: 512, blocks: 90, multiplications: 15_000_000_000 };
+const WORTH_CUDA: Least =
+    Least { tokens: 512, expert_rows: 384, blocks: 90, multiplications: 15_000_000_000 };
 
 /// Operands of products and of attention, the slowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,7 +155,10 @@ impl Kernels {
 
     /// These kernels, with all products in CUDA that its kernels can compute, where there are any.
     pub fn all_in_cuda(self) -> Option<Kernels> {
-        self.cuda.map(|_| Kernels { cuda: Some(Least { tokens: 0, blocks: 0, multiplications: 0 }), ..self })
+        self.cuda.map(|_| Kernels {
+            cuda: Some(Least { tokens: 0, expert_rows: 0, blocks: 0, multiplications: 0 }),
+            ..self
+        })
     }
 
     /// These kernels without the variants `software`: what other devices run.

@@ -13,6 +13,17 @@ pub enum Recompute {
     Never,
 }
 
+impl Recompute {
+    /// Bytes that the whole plan may take, in order to choose scratch that it could do with less of: none where only a little may be kept.
+    pub fn memory(self) -> u64 {
+        match self {
+            Recompute::Within(limit) => limit,
+            Recompute::Keep(_) | Recompute::Always => 0,
+            Recompute::Never => u64::MAX,
+        }
+    }
+}
+
 /// The part of its forward that a layer keeps; backward recomputes the rest. The choice itself changes no bit of the result. It
 /// decides how much memory attention's backward can borrow, though: on 16×16 matrices sums over long passes may then be added
 /// up in other parts, and round differently.

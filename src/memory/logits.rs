@@ -1,6 +1,5 @@
 //! The rows of logits that exist at a time.
 
-use super::keep::Recompute;
 use super::plan::Passes;
 use crate::base::config::Config;
 use crate::gpu::Gpu;
@@ -28,16 +27,12 @@ pub fn rows(vocab: usize, loss_tokens: usize, tiles: bool, long: bool) -> usize 
     whole.min(loss_tokens.max(1))
 }
 
-/// Whether passes should multiply their logits in CUDA, if a plan with them fits: these, in f32 and in f16, and the fragments of the output
-/// projection take at most a sixteenth of the memory that the whole plan may take.
-pub fn is_long(gpu: &Gpu, config: &Config, passes: Passes) -> bool {
-    let memory = match passes.recompute {
-        Recompute::Within(limit) => limit,
-        Recompute::Keep(_) | Recompute::Always => 0,
-        Recompute::Never => u64::MAX,
-    };
-    let fragments = cuda::head_bytes(config.vocab, config.width);
-    let fits = fragments + (LONG * config.vocab * 6) as u64 <= memory / 16;
-    let in_cuda = gpu.kernels().cuda().is_some() && fragments <= gpu.max_binding_bytes();
-    in_cuda && fits && passes.capacity.loss_tokens >= LONG
+/// Bytes of the fragments of the output projection, if passes should multiply their logits in CUDA where a plan with them fits: the logits,
+/// in f32 and in f16, take at most a sixteenth of the memory that the whole plan may take. Where all fragments fit into that too, there is
+/// room for all.
+pub fn long_fragments(gpu: &Gpu, config: &Config, passes: Passes) -> Option<u64> {
+    let logits = (LONG * config.vocab * 6) as u64;
+    let room = (passes.recompute.memory() / 16).checked_sub(logits)?;
+    let is_long = gpu.kernels().cuda().is_some() && passes.capacity.loss_tokens >= LONG;
+    is_long.then(|| cuda::head_bytes(config.vocab, config.width, room.min(gpu.max_binding_bytes())))
 }

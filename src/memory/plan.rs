@@ -109,15 +109,15 @@ impl Plan {
     /// multiplied in CUDA where they take little of the limit, and fit too.
     pub fn of(gpu: &Gpu, demand: &Demand, passes: Passes) -> Plan {
         let tokens = passes.capacity.tokens;
-        let with = |chunk: usize, long_head: bool| {
+        let with = |chunk: usize, long_head: Option<u64>| {
             Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens), long_head).plan()
         };
-        let is_long = logits::is_long(gpu, demand.config, passes);
-        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, is_long) };
+        let long = logits::long_fragments(gpu, demand.config, passes);
+        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, long) };
         let mut chunk = demand.chunk.min(tokens);
         loop {
-            let long = is_long.then(|| with(chunk, true)).filter(|plan| plan.total() <= limit);
-            let plan = long.unwrap_or_else(|| with(chunk, false));
+            let with_long = long.map(|_| with(chunk, long)).filter(|plan| plan.total() <= limit);
+            let plan = with_long.unwrap_or_else(|| with(chunk, None));
             if plan.total() <= limit || chunk / 2 < demand.least_chunk {
                 return plan;
             }
@@ -150,7 +150,7 @@ impl<'a> Planner<'a> {
         demand: &'a Demand<'a>,
         passes: Passes,
         chunk: usize,
-        long_head: bool,
+        long_head: Option<u64>,
     ) -> Planner<'a> {
         let config = demand.config;
         let tokens = passes.capacity.tokens;
@@ -165,7 +165,12 @@ impl<'a> Planner<'a> {
         let narrow = widest.width.max(mixers).max(widest.per_layer);
         let wide = narrow.max(of_chunk(widest.ffn));
         let widths = [widest.width, mixers, widest.ffn];
-        let head = if long_head { config.vocab } else { 0 };
+        let head = long_head.unwrap_or(0);
+        let fragments = cuda::fragment_bytes(gpu, tokens, widths, demand.u_width, head);
+        let of_experts = widest.experts.as_ref().and_then(|shape| {
+            let (rank, room) = (widest.experts_rank(), passes.recompute.memory() / 32);
+            cuda::grouped::fragment_bytes(gpu, chunk, shape, widest.width, rank, room)
+        });
         let shapes = Shapes {
             u: demand.u_width,
             masked: if passes.masked { wide } else { 0 },
@@ -174,8 +179,8 @@ impl<'a> Planner<'a> {
                 (true, false) => narrow, // the widest operands are stored as tiles
                 (true, true) => wide,
             },
-            fragments: cuda::fragment_bytes(gpu, tokens, widths, demand.u_width, head),
-            long_head,
+            fragments: fragments.max(of_experts),
+            long_head: long_head.is_some(),
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
         // CUDA's kernels keep scores in registers.

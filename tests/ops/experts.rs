@@ -5,7 +5,7 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::base::config::{Activation, Experts};
 use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
-use rullama_train::gpu::{Gpu, Tier};
+use rullama_train::gpu::{Gpu, Recorder, Tier};
 use rullama_train::ops::Rows;
 use rullama_train::ops::experts::bias::Biases;
 use rullama_train::ops::experts::combine as expert_combine;
@@ -13,6 +13,8 @@ use rullama_train::ops::experts::groups::Groups;
 use rullama_train::ops::experts::router;
 use rullama_train::ops::gated::grouped as expert_gated;
 use rullama_train::ops::gated::grouped_coop16 as coop_expert_gated;
+use rullama_train::ops::linear::cuda::grouped::Input;
+use rullama_train::ops::linear::cuda::{Fragments, grouped as cuda_expert_linear, product_bytes};
 use rullama_train::ops::linear::grouped as expert_linear;
 use rullama_train::ops::linear::grouped::{Columns, ExpertWeight, LowRank, Source};
 use rullama_train::ops::linear::grouped_coop16 as coop_expert_linear;
@@ -178,12 +180,40 @@ fn weight(
 /// (experts, used, tokens, which of `widths` is K, N, rank, tiled, gathered, scale)
 type Case = (usize, usize, usize, usize, usize, Option<usize>, bool, bool, f32);
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     (4, 2, 1, 0, 68, None, false, true, 1.0),
     (5, 2, 90, 2, 132, Some(16), true, true, 0.37),
     (3, 1, 150, 1, 200, Some(32), true, false, -1.5),
     (7, 3, 70, 1, 64, None, false, false, 1.0),
+    (5, 2, 700, 1, 264, Some(16), false, true, 0.5),
 ];
+
+/// A product of tiles on matrices of 16×16, or in CUDA with fragments of two experts at a time; added, where it is backward.
+fn on_matrices(
+    rec: &mut Recorder,
+    to: Columns,
+    x: Input,
+    w: &ExpertWeight,
+    scale: f32,
+    lora: Option<&coop_expert_linear::LowRank>,
+    groups: &Groups,
+    tokens: usize,
+    backward: bool,
+) {
+    let dy = (x.tiles, x.first_column);
+    if rec.gpu().kernels().cuda().is_none() {
+        return match backward {
+            true => coop_expert_linear::backward(rec, to, dy, w, scale, lora, groups, tokens, true),
+            false => coop_expert_linear::forward(rec, to, x.tiles, w, scale, lora, groups, tokens),
+        };
+    }
+    let bytes = 2 * product_bytes(w.rows, w.weight.cols, 32);
+    let fragments = Fragments::new(rec.gpu(), bytes).expect("the device has room");
+    match backward {
+        true => cuda_expert_linear::backward(rec, &fragments, to, x, w, scale, lora, groups, tokens, true),
+        false => cuda_expert_linear::forward(rec, &fragments, to, x, w, scale, lora, groups, tokens),
+    }
+}
 
 /// `y = scale·x·W_eᵀ + lora_scale·z·B_eᵀ` and `dx = scale·dy·W_e + u·A_e`, grouped or gathered, written or added.
 pub fn products(gpu: &Gpu) -> Outcome {
@@ -254,11 +284,18 @@ pub fn products(gpu: &Gpu) -> Outcome {
                 let z_rows = Block::input(gpu, (0, 0), r, &filled);
                 let held = Held::new(gpu, if backward { output } else { r }, &matrix);
                 let y = Block::in_out(gpu, (8, 4), output, &before);
+                // The columns behind the first 128, once more.
+                let rest = output.saturating_sub(128);
+                let of_rest = |row: &[f32]| row[output - rest..].to_vec();
+                let before_rest: Vec<f32> = before.chunks(output).flat_map(of_rest).collect();
+                let y_rest = (rest > 0).then(|| Block::in_out(gpu, (4, 8), rest, &before_rest));
                 let source = match gathered {
                     true => Source::Tokens(x_rows.view()),
                     false => Source::Rows(x_rows.view()),
                 };
-                let (groups, view) = (&g.groups, Columns::all(y.view()));
+                let groups = &g.groups;
+                let mut to = vec![Columns::all(y.view())];
+                to.extend(y_rest.as_ref().map(|rest| Columns { y: rest.view(), first: 128 }));
                 if gpu.kernels().reads_tiles() {
                     let packed = Packed::new(gpu, "test", g.choices.len(), input)?;
                     let packed_z = Packed::new(gpu, "test", g.choices.len(), r)?;
@@ -273,14 +310,15 @@ pub fn products(gpu: &Gpu) -> Outcome {
                         expert_pack::pack(rec, &packed, source, input, groups, tokens);
                         let z = Source::Rows(z_rows.view());
                         expert_pack::pack_alike(rec, &packed_z, z, r, groups, tokens, &packed);
-                        let (lora, dy) = (lora.as_ref(), (&packed, 0));
-                        match backward {
-                            true => coop_expert_linear::backward(
-                                rec, view, dy, &w, scale, lora, groups, tokens, true,
-                            ),
-                            false => coop_expert_linear::forward(
-                                rec, view, &packed, &w, scale, lora, groups, tokens,
-                            ),
+                        let mut x = Input { tiles: &packed, first_column: 0, of_tokens: false };
+                        let of_tokens = Packed::new(gpu, "test", tokens, input).expect("the device has room");
+                        for to in to {
+                            on_matrices(rec, to, x, &w, scale, lora.as_ref(), groups, tokens, backward);
+                            // Products in CUDA take the columns behind the first 128 from the tokens' rows.
+                            if gathered && gpu.kernels().cuda().is_some() {
+                                of_tokens.pack(rec, x_rows.view(), input, tokens);
+                                x = Input { tiles: &of_tokens, first_column: 0, of_tokens: true };
+                            }
                         }
                     })?;
                 } else {
@@ -292,17 +330,30 @@ pub fn products(gpu: &Gpu) -> Outcome {
                         scale: lora_scale as f32,
                     });
                     let lora = lora.as_ref();
-                    run(gpu, |rec| match backward {
-                        true => {
-                            expert_linear::backward(rec, view, source, &w, scale, lora, groups, tokens, true)
+                    run(gpu, |rec| {
+                        for to in to {
+                            match backward {
+                                true => expert_linear::backward(
+                                    rec, to, source, &w, scale, lora, groups, tokens, true,
+                                ),
+                                false => {
+                                    expert_linear::forward(rec, to, source, &w, scale, lora, groups, tokens);
+                                }
+                            }
                         }
-                        false => expert_linear::forward(rec, view, source, &w, scale, lora, groups, tokens),
                     })?;
                 }
-                let found = y.read(gpu, &name)?;
-                let used = |i: &usize| g.choices[i / output] != NONE;
-                let pick = |v: &[f64]| (0..v.len()).filter(used).map(|i| v[i]).collect::<Vec<_>>();
-                check.close(&name, output, &pick(&found), &pick(&expected))?;
+                // Columns from `first` on, of the rows that hold a choice.
+                let pick = |values: &[f64], width: usize, first: usize| -> Vec<f64> {
+                    let rows = values.chunks(width).enumerate().filter(|(row, _)| g.choices[*row] != NONE);
+                    rows.flat_map(|(_, row)| row[first..].to_vec()).collect()
+                };
+                let found = pick(&y.read(gpu, &name)?, output, 0);
+                check.close(&name, output, &found, &pick(&expected, output, 0))?;
+                if let Some(y_rest) = y_rest {
+                    let found = pick(&y_rest.read(gpu, &name)?, rest, 0);
+                    check.close(&format!("{name}, rest"), rest, &found, &pick(&expected, output, 128))?;
+                }
             }
         }
     }

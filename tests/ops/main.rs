@@ -125,7 +125,7 @@ const CASES: [Case; 87] = [
     case(
         "linear",
         "experts",
-        &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+        &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda],
         experts::products,
     ),
     case("lora", "gradient", EXACT, lora::gradient),

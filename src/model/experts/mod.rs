@@ -164,7 +164,7 @@ impl Experts {
 
         let products = scratch.grouped(groups);
         rms_norm::forward(p, normed, stream, &self.input_norm);
-        let x = products.gather(p, Source::Tokens(normed.rows().all()), d);
+        let x = products.gather(p, Source::Tokens(normed.rows().all()), d, loras.gate_up.is_some());
         products.project(p, &acts.z_gate_up, x, loras.gate_up);
         for (i, w) in self.gate_up.iter().enumerate() {
             let y = Columns::all(acts.gate_up.from(i * f));
@@ -248,7 +248,7 @@ impl Experts {
         if let Some(lora) = lora {
             self.down_adapter_backward(p, acts, dy, &dgated, u, lora);
         }
-        let dy = products.gather(p, dy, d);
+        let dy = products.gather(p, dy, d, lora.is_some());
         let to = Columns::all(dgated.all());
         if let Some(lora) = lora {
             products.pack_thin(p.rec, u, lora.rank, dy, p.tokens);

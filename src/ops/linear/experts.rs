@@ -1,5 +1,7 @@
 //! Products of rows that are grouped by expert with the experts' matrices, and the adapters of those.
 
+use super::cuda::grouped::Input;
+use super::cuda::{self, Fragments};
 use super::grouped::{self, Columns, ExpertWeight, Source};
 use super::grouped_coop16;
 use crate::gpu::Recorder;
@@ -72,6 +74,8 @@ pub struct Operand<'a> {
     /// The rows as tiles, where products read those.
     tiles: Option<&'a Packed>,
     first_column: usize,
+    /// Whether the tiles hold the tokens' rows, as products in CUDA may read them.
+    of_tokens: bool,
 }
 
 impl<'a> Operand<'a> {
@@ -86,17 +90,24 @@ impl<'a> Operand<'a> {
 }
 
 impl<'a> Grouped<'a> {
-    /// The tokens' rows `x` `[T, cols]` as an operand: packed by group, where products read tiles.
-    pub fn gather(&self, p: &mut Pass, x: Source<'a>, cols: usize) -> Operand<'a> {
-        if let Some(tiles) = self.operand.tiles() {
-            grouped_pack::pack(p.rec, tiles, x, cols, self.groups, p.tokens);
+    /// The tokens' rows `x` `[T, cols]` as an operand: packed, where products read tiles; by group, unless all its products run in CUDA,
+    /// which those with `adapted` matrices do not.
+    pub fn gather(&self, p: &mut Pass, x: Source<'a>, cols: usize, adapted: bool) -> Operand<'a> {
+        let of_tokens = !adapted && self.fragments(p).is_some();
+        match (self.operand.tiles(), x) {
+            (Some(tiles), Source::Tokens(x)) if of_tokens => {
+                tiles.for_rows(p.tokens).pack(p.rec, x, cols, p.tokens);
+            }
+            (Some(tiles), _) => grouped_pack::pack(p.rec, tiles, x, cols, self.groups, p.tokens),
+            (None, _) => {}
         }
-        Operand { rows: x, tiles: self.operand.tiles(), first_column: 0 }
+        Operand { rows: x, tiles: self.operand.tiles(), first_column: 0, of_tokens }
     }
 
     /// The values that an op left in [`Grouped::operand`]; `rows` are the same in f32.
     pub fn operand(&self, rows: &'a Rows) -> Operand<'a> {
-        Operand { rows: Source::Rows(rows.all()), tiles: self.operand.tiles(), first_column: 0 }
+        let (rows, tiles) = (Source::Rows(rows.all()), self.operand.tiles());
+        Operand { rows, tiles, first_column: 0, of_tokens: false }
     }
 
     /// `z = x·A_eᵀ`, of the masked `x` with dropout.
@@ -133,7 +144,20 @@ impl<'a> Grouped<'a> {
             let ExpertLora { b: matrix, rank, scale, .. } = lora;
             grouped_coop16::LowRank { z, matrix, first_row, rank, scale }
         });
-        grouped_coop16::forward(p.rec, y, tiles, w, 1.0, term.as_ref(), self.groups, p.tokens);
+        let (groups, tokens, term) = (self.groups, p.tokens, term.as_ref());
+        match self.fragments(p) {
+            Some(fragments) => {
+                let x = Input { tiles, first_column: x.first_column, of_tokens: x.of_tokens };
+                cuda::grouped::forward(p.rec, fragments, y, x, w, 1.0, term, groups, tokens);
+            }
+            None => grouped_coop16::forward(p.rec, y, tiles, w, 1.0, term, groups, tokens),
+        }
+    }
+
+    /// Memory for the fragments of the experts' matrices, where products with them run in CUDA.
+    fn fragments<'p>(&self, p: &Pass<'p, '_>) -> Option<&'p Fragments> {
+        let fragments = p.scratch.operands.as_ref()?.fragments.as_ref()?;
+        cuda::grouped::is_worth(p.rec.gpu(), &self.groups.experts, p.tokens).then_some(fragments)
     }
 
     /// `u = s·dy·B_e`, and `dB_e += s·dyᵀ·z` where `B` is trained.
@@ -179,8 +203,17 @@ impl<'a> Grouped<'a> {
             let ExpertLora { a: matrix, rank, .. } = lora;
             grouped_coop16::LowRank { z, matrix, first_row: 0, rank, scale: 1.0 }
         });
-        let dy = (tiles, dy.first_column);
-        grouped_coop16::backward(p.rec, dx, dy, w, 1.0, term.as_ref(), groups, tokens, accumulate);
+        let (first_column, term) = (dy.first_column, term.as_ref());
+        match self.fragments(p) {
+            Some(fragments) => {
+                let dy = Input { tiles, first_column, of_tokens: dy.of_tokens };
+                cuda::grouped::backward(p.rec, fragments, dx, dy, w, 1.0, term, groups, tokens, accumulate);
+            }
+            None => {
+                let dy = (tiles, first_column);
+                grouped_coop16::backward(p.rec, dx, dy, w, 1.0, term, groups, tokens, accumulate);
+            }
+        }
     }
 
     /// `dx += mask·(u·A_e)`, where the adapter reads its input under a mask.

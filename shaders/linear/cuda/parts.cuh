@@ -1,5 +1,5 @@
 // y = factors·(x·Wᵀ + z·Bᵀ), and its mirror dx = factors·(dy·W + u·A), by the matrix instructions of NVIDIA's GPUs of compute
-// capability 9.0. build-cuda compiles it to cuda.ptx, which the driver compiles for its GPU.
+// capability 9.0: with one matrix (whole.cu), or with that of each row's expert (grouped.cu).
 //
 // A block computes 128 columns of y for 256 tokens at a time, as yᵀ = W·xᵀ: W is the first operand of wgmma, from registers, and x the
 // second, from shared memory. Four warps copy 16 steps of x at a time, five such stages ahead; two warpgroups multiply 64 columns each.
@@ -8,14 +8,18 @@
 // Vulkan's queues give a block 48 KiB of shared memory.
 #include <stdint.h>
 
-// Twin of the buffers and of `Numbers` in src/ops/linear/cuda.rs.
-struct Arguments {
+// Twin of the buffers of a product in src/ops/linear/cuda/mod.rs.
+struct Operands {
     const char* x;          // x or dy [K/16, T/16, 16, 16], f16
     const char* z;          // z or u, likewise
     const char* w;          // fragments of W or Wᵀ
     const char* low;        // fragments of B or Aᵀ
     const float* factors;   // undoes the scaling of the rows of x and z [T]
     float* y;               // [T, stride]
+};
+
+// Twin of `Numbers` in src/ops/linear/cuda/mod.rs.
+struct Numbers {
     uint32_t rows;          // T
     uint32_t columns;       // of y, a multiple of 4
     uint32_t stride;        // floats from one row of y to the next
@@ -31,8 +35,9 @@ struct Arguments {
 constexpr int COLUMNS = 128, TOKENS = 256, STAGES = 5;
 constexpr int STAGE = TOKENS * 32, FRAGMENT = 2048;         // bytes of 16 steps: of x, and of 64 columns of W
 constexpr int FACTORS = STAGES * STAGE, BARRIERS = FACTORS + 2 * TOKENS * 4;
+constexpr int BYTES = BARRIERS + STAGES * 16;               // of shared memory
+constexpr uint32_t NONE = ~0u;
 constexpr int AHEAD = 4;                                    // fragments that are loaded together
-constexpr int TOKEN_TILES = 8;                              // neighbouring blocks share W over so many tiles of tokens, and x over their columns
 
 __device__ __forceinline__ void barrier_init(uint32_t b, uint32_t count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
@@ -88,36 +93,44 @@ __device__ __forceinline__ void multiply(float (&d)[128], const uint4& w, uint64
         : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "l"(x), "r"(add));
 }
 
-// The place of a block's tile: its first column and token, and its part of the sum. Tiles run over the tokens of a group, then over the
-// columns.
-struct Tile { uint32_t column, token, part, first, end; };
-__device__ __forceinline__ Tile tile_of(const Arguments& a, uint32_t index) {
-    uint32_t across = (a.columns + COLUMNS - 1) / COLUMNS, down = (a.rows + TOKENS - 1) / TOKENS;
-    uint32_t part = index / (across * down), begin = part * a.part_steps;
-    index %= across * down;
-    uint32_t first = index / (across * TOKEN_TILES) * TOKEN_TILES, rest = index % (across * TOKEN_TILES);
-    uint32_t group = min(down - first, (uint32_t)TOKEN_TILES);
-    return Tile{rest / group * COLUMNS, (first + rest % group) * TOKENS, part, begin, min(begin + a.part_steps, a.steps + a.low_steps)};
+// 256 tokens and 128 columns of y, and the steps of their sums. What lists the tiles of a product knows the row of x that belongs to a row of
+// y too (`source`, or NONE), and whether these differ (`GATHERS`).
+struct Tile {
+    uint32_t column, token, rows;   // the rows of y end before `rows`
+    uint32_t part, first, end;      // part of the sum, and its steps
+    uint32_t matrix;                // whose fragments it reads
+};
+
+// Copies 16 bytes, or zeros.
+__device__ __forceinline__ void copy(uint32_t to, const char* from, bool there) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
-// Copies every stage of every tile of this block: a thread takes a half of a row of every fourth matrix. Zeros stand for matrices behind the last.
-__device__ __forceinline__ void feed(const Arguments& a, uint32_t base, uint32_t tiles) {
+// Copies every stage of every tile of this block: a thread takes a half of a row of every fourth matrix. Zeros stand for rows that x lacks.
+template <class Tiles>
+__device__ __forceinline__ void feed(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
     uint32_t stage = 0, phase = 1, own = threadIdx.x % 128, row = own / 2;
     uint32_t to = row * 32 + ((own % 2 ^ (row / 4 & 1)) << 4);
-    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        Tile tile = tile_of(a, index);
-        uint32_t end = (a.rows + 15) & ~15u, there = end > tile.token + row ? end - tile.token - row : 0;
+    for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
+        Tile tile = tiles.at(index);
+        uint32_t end = (tile.rows + 15) & ~15u, there = end > tile.token + row ? end - tile.token - row : 0;
+        uint32_t sources[TOKENS / 64];
+#pragma unroll
+        for (uint32_t j = 0; j < TOKENS / 64; j++) sources[j] = Tiles::GATHERS ? tiles.source(tile, tile.token + row + j * 64) : 0;
         for (uint32_t i = tile.first; i < tile.end; i++) {
-            bool low = i >= a.steps;
-            size_t column = low ? (size_t)(i - a.steps) * a.z_tiles : (size_t)i * a.tiles;
-            const char* from = (low ? a.z : a.x) + (column * 16 + tile.token) * 32 + own * 16;
+            bool low = i >= n.steps;
+            size_t column = low ? (size_t)(i - n.steps) * n.z_tiles : (size_t)i * n.tiles;
+            bool gathers = Tiles::GATHERS && !low;
+            const char* from = (low ? o.z : o.x) + (gathers ? column * 512 + own % 2 * 16 : (column * 16 + tile.token) * 32 + own * 16);
             uint32_t at = base + stage * STAGE + to, full = base + BARRIERS + stage * 16;
             wait(full + 8, phase);
 #pragma unroll
-            for (uint32_t j = 0; j < TOKENS; j += 64)
-                asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at + j * 32), "l"(from + j * 32),
-                             "r"(j < there ? 16 : 0)
-                             : "memory");
+            for (uint32_t j = 0; j < TOKENS; j += 64) {
+                if (gathers)
+                    copy(at + j * 32, from + (sources[j / 64] != NONE ? sources[j / 64] * 32u : 0), sources[j / 64] != NONE);
+                else
+                    copy(at + j * 32, from + j * 32, j < there);
+            }
             asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
             if (++stage == STAGES) stage = 0, phase ^= 1;
         }
@@ -133,21 +146,22 @@ __device__ __forceinline__ void exchange(float& first, float& second, uint32_t b
 }
 
 // Stores the sums of a warpgroup: `column` is its first. Lanes exchange them, so that each stores four neighbouring columns of a token.
-__device__ __forceinline__ void leave(const Arguments& a, const float (&d)[128], uint32_t factors, const Tile& tile, uint32_t column) {
+__device__ __forceinline__ void leave(const Operands& o, const Numbers& n, const float (&d)[128], uint32_t factors, const Tile& tile,
+                                      uint32_t column) {
     uint32_t own = threadIdx.x % 128, g = own % 32 / 4, t = own % 4;
     uint32_t row = t * 2 + (g & 1);
     column += own / 32 * 16 + (g >> 1 & 1) * 8 + g / 4 * 4;
     uint32_t token = tile.token;
-    float* y = a.y + ((size_t)tile.part * a.rows + token + row) * a.stride + column;
+    float* y = o.y + ((size_t)tile.part * n.rows + token + row) * n.stride + column;
 #pragma unroll
     for (int j = 0; j < TOKENS; j += 8) {
         float v[4] = {d[j / 2], d[j / 2 + 1], d[j / 2 + 2], d[j / 2 + 3]}, f;
         exchange(v[0], v[1], 4), exchange(v[2], v[3], 4);
         exchange(v[0], v[2], 8), exchange(v[1], v[3], 8);
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(f) : "r"(factors + (row + j) * 4));
-        if (column >= a.columns || token + row + j >= a.rows) continue;
-        float* at = y + (size_t)j * a.stride;
-        if (a.accumulate)
+        if (column >= n.columns || token + row + j >= tile.rows) continue;
+        float* at = y + (size_t)j * n.stride;
+        if (n.accumulate)
             asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(v[0] * f), "f"(v[1] * f), "f"(v[2] * f),
                          "f"(v[3] * f)
                          : "memory");
@@ -194,21 +208,23 @@ struct Sum {
     }
 };
 
-__device__ __forceinline__ void work(const Arguments& a, uint32_t base, uint32_t tiles) {
+template <class Tiles>
+__device__ __forceinline__ void work(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
     uint32_t group = threadIdx.x / 128, own = threadIdx.x % 128, factors = base + FACTORS + group * TOKENS * 4;
     float d[128];
     uint4 w4[2][AHEAD];
     Sum sum;
-    sum.steps = a.steps, sum.base = base;
-    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        Tile tile = tile_of(a, index);
-        size_t block = tile.column / 64 + group;
-        sum.w = a.w + block * a.steps * FRAGMENT + own * 16, sum.low = a.low + block * a.low_steps * FRAGMENT + own * 16;
+    sum.steps = n.steps, sum.base = base;
+    for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
+        Tile tile = tiles.at(index);
+        size_t block = (size_t)tile.matrix * (tiles.across() * 2) + tile.column / 64 + group;
+        sum.w = o.w + block * n.steps * FRAGMENT + own * 16, sum.low = o.low + block * n.low_steps * FRAGMENT + own * 16;
         sum.first = tile.first, sum.end = tile.end;
         sum.load(w4[0], sum.first);
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");  // everyone has left
         for (uint32_t i = own; i < TOKENS; i += 128) {
-            float f = tile.token + i < a.rows ? a.factors[tile.token + i] : 0.f;
+            uint32_t source = tiles.source(tile, tile.token + i);
+            float f = source != NONE ? o.factors[source] : 0.f;
             asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors + i * 4), "f"(f) : "memory");
         }
         for (uint32_t i = sum.first; i < sum.end; i += 2 * AHEAD) {
@@ -221,14 +237,12 @@ __device__ __forceinline__ void work(const Arguments& a, uint32_t base, uint32_t
         sum.release();
         sum.before = STAGES;
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");  // the factors are there
-        leave(a, d, factors, tile, tile.column + group * 64);
+        leave(o, n, d, factors, tile, tile.column + group * 64);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) product(const __grid_constant__ Arguments a) {
-    __shared__ __align__(1024) char memory[BARRIERS + STAGES * 16];
-    uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
-    uint32_t tiles = (a.columns + COLUMNS - 1) / COLUMNS * ((a.rows + TOKENS - 1) / TOKENS) * a.parts;
+// Sets the barriers of the stages up. Every thread waits for them, and sees what the others wrote before.
+__device__ __forceinline__ void begin(uint32_t base) {
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
             barrier_init(base + BARRIERS + stage * 16, 128);
@@ -237,11 +251,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(const __grid_consta
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+}
+
+// A third of the warps copies, the others multiply.
+template <class Tiles>
+__device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
     if (threadIdx.x >= 256) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        feed(a, base, tiles);
+        feed(o, n, tiles, base);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        work(a, base, tiles);
+        work(o, n, tiles, base);
     }
 }
