@@ -1,9 +1,10 @@
-// shaders/delta/scan.wgsl on cooperative matrices of 16×16: one workgroup of four subgroups per head and 16 columns of its state. The state
-// stays in f32, in registers: a thread holds four neighbouring columns of two rows in each of its subgroup's blocks of 16 rows. Chunks wait
+// shaders/delta/scan.wgsl on cooperative matrices of 16×16: one workgroup of four subgroups per head, 16 columns of its state and run of
+// chunks. The state stays in f32, in registers: a thread holds four neighbouring columns of two rows in each of its subgroup's blocks of 16 rows. Chunks wait
 // for each other, so every operand is loaded before it is needed: the left ones a chunk ahead, the others a product ahead.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/delta_coop16
+#import common/delta_runs
 
 @group(0) @binding(3) var<storage, read> mixed: array<vec4<f32>>;          // queries, keys, values [T, C]
 @group(0) @binding(4) var<storage, read_write> wu: array<vec4<f32>>;       // W, U [T, 2, Hv, K]
@@ -106,6 +107,15 @@ fn factor_backward(i: u32) -> f32 {
     return 1.0;
 }
 
+// Whether the state behind a run's silent chunk depends on a token.
+fn matters_forward(i: u32) -> bool {
+    return left[i] > 0.0;
+}
+
+fn matters_backward(i: u32) -> bool {
+    return seen[i] > 0.0;
+}
+
 fn output_forward(t: u32, head: u32, column: u32) -> vec4<f32> {
     return vec4<f32>();
 }
@@ -144,12 +154,12 @@ fn right_row_backward(round: u32) -> u32 {
 
 // forward: U = U₀ − W·S, S' = Γ[last]·S + (D[last]·K)ᵀ·U. backward: dU = dU₀ + D[last]·K·dS', dS = Γ[last]·dS' + (Γ·Q)ᵀ·dO − Wᵀ·dU.
 // `row` is the left operand of the product with the state. Each round adds a product with 32 rows of the chunk to the state.
-#for (pass, chunk, row, rounds) in (forward, n, w_row, 2u) (backward, chunks - 1u - n, key_row, 4u)
+#for (pass, chunk, row, rounds) in (forward, run.first + n, w_row, 2u) (backward, run.first - n, key_row, 4u)
 @compute @workgroup_size(128)
-fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let head = group.x;
     let column = group.y * 4u + lane % 4u;
-    let chunks = (params.tokens + CHUNK - 1u) / CHUNK;
+    let run = run_{pass}(group.z, groups.z);
     let own_row = lane / 32u * 16u + lane % 32u / 8u;
     let at = lane / 32u * 80u;
     let narrow = 5u;
@@ -170,8 +180,9 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 #for m in 0..{LOADS}
     var r{m} = round_row_{pass}(0u, first, head, lane / SIZE4 + {m}u * (128u / SIZE4), lane % SIZE4);
 #end
-    while n < chunks {
+    while n < run.count {
         let count = count_of(first);
+        let writes = n > 0u || !run.silent;
         workgroupBarrier();
         store_token(own_token, first, lane);
         let e = exponent(max(max(maxima[0], maxima[1]), max(maxima[2], maxima[3])));
@@ -179,7 +190,9 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 #for h in 0..2
         if has({t}u, lane) {
             let k = state_row({t}u, {h}u, lane);
-            states[state_at(first / CHUNK, head) + k * SIZE4 + column] = s{t}{h};
+            if writes {
+                states[state_at(first / CHUNK, head) + k * SIZE4 + column] = s{t}{h};
+            }
             state[k * NARROW + lane % 4u] = vec4<f16>(scaling(e) * s{t}{h});
         }
 #end
@@ -188,7 +201,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         let t{h} = token(first, chunk_row({h}u, lane));
         let inside{h} = chunk_row({h}u, lane) < count;
         var u{h} = input_{pass}(t{h}, head, column);
-        let o{h} = select(vec4<f32>(), output_{pass}(t{h}, head, column), inside{h});
+        var o{h} = output_{pass}(t{h}, head, column);
 #end
         workgroupBarrier();
         var by_state = coop_mat16x16<f32, C>();
@@ -206,7 +219,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 #end
         let current = first;
         n++;
-        if n < chunks {
+        if n < run.count {
             first = ({chunk}) * CHUNK;
         }
         own_token = token_of(first, head, lane);
@@ -220,8 +233,11 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         subgroupBarrier();
         var most = 0.0;
 #for h in 0..2
-        u{h} = select(vec4<f32>(), changed_{pass}(u{h}, undoing(e) * result({h}u, lane), chunk_row({h}u, lane)), inside{h});
-        if inside{h} {
+        // A silent chunk has values of another sample, which are perhaps being written.
+        let matters{h} = inside{h} && (writes || matters_{pass}(chunk_row({h}u, lane)));
+        o{h} = select(vec4<f32>(), o{h}, matters{h});
+        u{h} = select(vec4<f32>(), changed_{pass}(u{h}, undoing(e) * result({h}u, lane), chunk_row({h}u, lane)), matters{h});
+        if inside{h} && writes {
             keep_{pass}(t{h}, head, column, u{h});
         }
         u{h} *= factor_{pass}(chunk_row({h}u, lane));

@@ -1,73 +1,93 @@
 // Queries, keys and values: a causal convolution over four tokens of a sample with SiLU, and the l2 norm of heads of queries and keys.
-// One workgroup per token and head.
+// A workgroup takes some heads and some neighbouring tokens one after the other. Each thread has four channels of a head.
 #import common/delta
-#import common/reduce
 
-@group(0) @binding(1) var<storage, read> bounds: array<vec2<u32>>;     // [T]
-@group(0) @binding(2) var<storage, read> x: array<f32>;                // [T, C]
-@group(0) @binding(3) var<storage, read> taps: array<vec4<f32>>;       // [C, 4]
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;          // [T, C]
-@group(0) @binding(5) var<storage, read> dmixed: array<f32>;           // of queries, keys, values by value head [T, 3, Hv, K]
-@group(0) @binding(6) var<storage, read_write> dsum: array<f32>;       // of the convolution's sums [T, C]
-@group(0) @binding(7) var<storage, read_write> dx: array<f32>;         // [T, C]
+@group(0) @binding(1) var<storage, read> bounds: array<vec2<u32>>;         // [T]
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;              // [T, C]
+@group(0) @binding(3) var<storage, read> taps: array<vec4<f32>>;           // [C, 4]
+@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;        // [T, C]
+@group(0) @binding(5) var<storage, read> dmixed: array<vec4<f32>>;         // of queries, keys, values by value head [T, 3, Hv, K]
+@group(0) @binding(7) var<storage, read_write> dx: array<vec4<f32>>;       // [T, C]
 #if {CARRIED}
-@group(0) @binding(8) var<storage, read> past: array<u32>;             // tokens before these [1]
-@group(0) @binding(9) var<storage, read_write> history: array<f32>;    // x of the last tokens: that of token p in row p % 4 [4, C]
+@group(0) @binding(8) var<storage, read> past: array<u32>;                 // tokens before these [1]
+@group(0) @binding(9) var<storage, read_write> history: array<vec4<f32>>;  // x of the last tokens: that of token p in row p % 4 [4, C]
+#end
 
+const LANES: u32 = {LANES}u;            // threads of a head, a power of two
+const HEADS: u32 = 64u / LANES;         // heads of a workgroup
+const FORWARD_RUN: u32 = 4u;            // twins of those in src/ops/delta/mod.rs: tokens of a workgroup
+const BACKWARD_RUN: u32 = 16u;
+
+var<workgroup> sums: array<vec2<f32>, 64>;
+
+#if {CARRIED}
 // x of the `n`th token before token `t`.
-fn earlier(t: u32, n: u32, channel: u32) -> f32 {
-    let width = 4u * channels4();
+fn earlier(t: u32, n: u32, c4: u32) -> vec4<f32> {
     if t >= n {
-        return x[(t - n) * width + channel];
+        return x[(t - n) * channels4() + c4];
     }
     if past[0] + t >= n {
-        return history[(past[0] + t - n) % 4u * width + channel];
+        return history[(past[0] + t - n) % 4u * channels4() + c4];
     }
-    return 0.0;
+    return vec4<f32>();
 }
 
-// Stores the last tokens' x. One thread per channel and token.
+// Stores the last tokens' x. One thread per four channels and token.
 @compute @workgroup_size(64)
 fn keep(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let width = 4u * channels4();
     let index = (group.x + group.y * groups.x) * 64u + lane;
-    if index >= min(params.tokens, 3u) * width {
+    if index >= min(params.tokens, 3u) * channels4() {
         return;
     }
-    let t = params.tokens - 1u - index / width;
-    history[(past[0] + t) % 4u * width + index % width] = x[t * width + index % width];
+    let t = params.tokens - 1u - index / channels4();
+    let c4 = index % channels4();
+    history[(past[0] + t) % 4u * channels4() + c4] = x[t * channels4() + c4];
 }
-#end
-
-// The convolution of a channel before SiLU.
-fn convolve(t: u32, channel: u32) -> f32 {
-    let own = taps[channel];
-    let width = 4u * channels4();
-    let at = t * width + channel;
-    var sum = own.w * x[at];
-#if {CARRIED}
-    sum += own.z * earlier(t, 1u, channel) + own.y * earlier(t, 2u, channel) + own.x * earlier(t, 3u, channel);
 #else
-    let start = bounds[t].x;
-    if t >= start + 1u {
-        sum += own.z * x[at - width];
+// x of the `n`th token before token `t`, 0 before the sample.
+fn earlier(t: u32, n: u32, c4: u32) -> vec4<f32> {
+    if t < bounds[t].x + n {
+        return vec4<f32>();
     }
-    if t >= start + 2u {
-        sum += own.y * x[at - 2u * width];
-    }
-    if t >= start + 3u {
-        sum += own.x * x[at - 3u * width];
-    }
+    return x[(t - n) * channels4() + c4];
+}
 #end
-    return sum;
+
+// The four channels of this thread: their head, the vec4 of it, and the weights of the convolution, those of the oldest token first.
+struct Own {
+    exists: bool,
+    head: u32,
+    c: u32,
+    c4: u32,        // among all channels
+    weights: mat4x4<f32>,
 }
 
-fn sigmoid(x: f32) -> f32 {
+fn own_of(block: u32, lane: u32) -> Own {
+    let head = block * HEADS + lane / LANES;
+    let exists = head < all_heads() && lane % LANES < SIZE4;
+    let own = select(0u, head, exists);
+    let c = select(0u, lane % LANES, exists);
+    let c4 = own * SIZE4 + c;
+    let at = 4u * c4;
+    return Own(exists, own, c, c4, transpose(mat4x4<f32>(taps[at], taps[at + 1u], taps[at + 2u], taps[at + 3u])));
+}
+
+fn all_heads() -> u32 {
+    return 2u * params.key_heads + params.value_heads;
+}
+
+fn blocks() -> u32 {
+    return (all_heads() + HEADS - 1u) / HEADS;
+}
+
+// The convolution before SiLU.
+fn convolve(t: u32, own: Own) -> vec4<f32> {
+    let w = own.weights;
+    return w[3] * x[t * channels4() + own.c4] + w[2] * earlier(t, 1u, own.c4) + w[1] * earlier(t, 2u, own.c4) + w[0] * earlier(t, 3u, own.c4);
+}
+
+fn sigmoid(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(-x));
-}
-
-fn silu(x: f32) -> f32 {
-    return x * sigmoid(x);
 }
 
 // The factor of a head: of its norm, and of queries 1/√K.
@@ -75,90 +95,85 @@ fn factor(head: u32) -> f32 {
     return select(1.0, params.scale, head < params.key_heads);
 }
 
+// The sum over the threads of a head.
+fn sum_of_head(value: vec2<f32>, lane: u32) -> vec2<f32> {
+    sums[lane] = value;
+    for (var step = LANES / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if lane % LANES < step {
+            sums[lane] += sums[lane + step];
+        }
+    }
+    workgroupBarrier();
+    let sum = sums[lane / LANES * LANES];
+    workgroupBarrier();
+    return sum;
+}
+
 @compute @workgroup_size(64)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let heads = 2u * params.key_heads + params.value_heads;
     let index = group.x + group.y * groups.x;
-    let t = min(index / heads, params.tokens - 1u);
-    let head = index % heads;
-    var squares = 0.0;
-    for (var c = lane; c < SIZE; c += 64u) {
-        let value = silu(convolve(t, head * SIZE + c));
-        squares += value * value;
-    }
-    let length = reduce_sum(squares, lane) + params.eps;
-    let norm = select(1.0, factor(head) / sqrt(length), head < 2u * params.key_heads);
-    if index >= heads * params.tokens {
-        return;
-    }
-    for (var c = lane; c < SIZE; c += 64u) {
-        let channel = head * SIZE + c;
-        y[t * 4u * channels4() + channel] = norm * silu(convolve(t, channel));
+    let own = own_of(index % blocks(), lane);
+    for (var n = 0u; n < FORWARD_RUN; n++) {
+        let token = index / blocks() * FORWARD_RUN + n;
+        let t = min(token, params.tokens - 1u);
+        let sum = convolve(t, own);
+        let value = select(vec4<f32>(), sum * sigmoid(sum), own.exists);
+        let length = sum_of_head(vec2<f32>(dot(value, value), 0.0), lane).x + params.eps;
+        let norm = select(1.0, factor(own.head) / sqrt(length), own.head < 2u * params.key_heads);
+        if own.exists && token < params.tokens {
+            y[t * channels4() + own.c4] = norm * value;
+        }
     }
 }
 
 // The gradient of a query, key or value, summed over the value heads that read it.
-fn gradient(t: u32, head: u32, c: u32) -> f32 {
+fn gradient(t: u32, head: u32, c: u32) -> vec4<f32> {
     if head >= 2u * params.key_heads {
-        return dmixed[4u * part_at(t, 3u, 2u, head - 2u * params.key_heads) + c];
+        return dmixed[part_at(t, 3u, 2u, head - 2u * params.key_heads) + c];
     }
-    var sum = 0.0;
+    var sum = vec4<f32>();
     for (var h = head % params.key_heads; h < params.value_heads; h += params.key_heads) {
-        sum += dmixed[4u * part_at(t, 3u, head / params.key_heads, h) + c];
+        sum += dmixed[part_at(t, 3u, head / params.key_heads, h) + c];
     }
     return sum;
 }
 
-// The gradient of the convolution's sums, through SiLU and norm.
-@compute @workgroup_size(64)
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let heads = 2u * params.key_heads + params.value_heads;
-    let index = group.x + group.y * groups.x;
-    let t = min(index / heads, params.tokens - 1u);
-    let head = index % heads;
-    let is_normed = head < 2u * params.key_heads;
-    var squares = 0.0;
-    var products = 0.0;
-    for (var c = lane; c < SIZE; c += 64u) {
-        let value = silu(convolve(t, head * SIZE + c));
-        squares += value * value;
-        products += value * gradient(t, head, c);
-    }
-    let length = reduce_sum(squares, lane) + params.eps;
-    let product = reduce_sum(products, lane);
-    if index >= heads * params.tokens {
-        return;
-    }
-    let norm = factor(head) / sqrt(length);
-    for (var c = lane; c < SIZE; c += 64u) {
-        let channel = head * SIZE + c;
-        let sum = convolve(t, channel);
-        let d = gradient(t, head, c);
-        let through = select(d, norm * (d - silu(sum) * (product / length)), is_normed);
-        dsum[t * 4u * channels4() + channel] = through * sigmoid(sum) * (1.0 + sum * (1.0 - sigmoid(sum)));
-    }
+// The gradient of the convolution's sum, through SiLU and norm.
+fn sum_gradient(t: u32, own: Own, lane: u32) -> vec4<f32> {
+    let sum = convolve(t, own);
+    let s = sigmoid(sum);
+    let value = select(vec4<f32>(), sum * s, own.exists);
+    let d = gradient(t, own.head, own.c);
+    let total = sum_of_head(vec2<f32>(dot(value, value), dot(value, d)), lane);
+    let length = total.x + params.eps;
+    let normed = factor(own.head) / sqrt(length) * (d - value * (total.y / length));
+    return select(d, normed, own.head < 2u * params.key_heads) * s * (1.0 + sum * (1.0 - s));
 }
 
-// dx[t] = Σ w[3 − n]·dsum[t + n] over the tokens of the sample. One thread per value.
+// dx[t] = Σ w[3 − n]·dsum[t + n] over the tokens of the sample. The gradients of the three sums behind the last token are computed here too.
 @compute @workgroup_size(64)
-fn convolve_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let width = 4u * channels4();
-    let at = (group.x + group.y * groups.x) * 64u + lane;
-    let t = at / width;
-    if t >= params.tokens {
-        return;
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = group.x + group.y * groups.x;
+    let own = own_of(index % blocks(), lane);
+    let w = own.weights;
+    var d0 = vec4<f32>();
+    var d1 = vec4<f32>();
+    var d2 = vec4<f32>();
+    for (var n = 0u; n < BACKWARD_RUN + 3u; n++) {
+        let ahead = index / blocks() * BACKWARD_RUN + n;
+        let d3 = sum_gradient(min(ahead, params.tokens - 1u), own, lane);
+        if n >= 3u && ahead - 3u < params.tokens && own.exists {
+            let t = ahead - 3u;
+            let end = bounds[t].y;
+            var sum = w[3] * d0;
+            sum += select(vec4<f32>(), w[2] * d1, t + 1u < end);
+            sum += select(vec4<f32>(), w[1] * d2, t + 2u < end);
+            sum += select(vec4<f32>(), w[0] * d3, t + 3u < end);
+            dx[t * channels4() + own.c4] = sum;
+        }
+        d0 = d1;
+        d1 = d2;
+        d2 = d3;
     }
-    let end = bounds[t].y;
-    let own = taps[at % width];
-    var sum = own.w * dsum[at];
-    if t + 1u < end {
-        sum += own.z * dsum[at + width];
-    }
-    if t + 2u < end {
-        sum += own.y * dsum[at + 2u * width];
-    }
-    if t + 3u < end {
-        sum += own.x * dsum[at + 3u * width];
-    }
-    dx[at] = sum;
 }

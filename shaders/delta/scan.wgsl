@@ -1,7 +1,7 @@
 // The part of the recurrence that runs chunk after chunk: U = U₀ − W·S and S' = Γ[last]·S + Σ D[last, j]·k[j]·u[j]ᵀ, and its mirror
 // dU = dU₀ + D[last]·K·dS' and dS = Γ[last]·dS' + (Γ·Q)ᵀ·dO − Wᵀ·dU. Columns of a state do not depend on each other: one workgroup per
-// head and 16 columns.
-#import common/delta_chunk
+// head, 16 columns and run of chunks.
+#import common/delta_runs
 
 @group(0) @binding(3) var<storage, read> mixed: array<vec4<f32>>;          // queries, keys, values [T, C]
 @group(0) @binding(4) var<storage, read_write> wu: array<vec4<f32>>;       // W, U [T, 2, Hv, K]
@@ -25,7 +25,7 @@ fn store_state(chunk: u32, head: u32, column: u32, lane: u32) {
 }
 
 @compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let head = group.x;
     let c = lane % 4u;
     let column = group.y * 4u + c;
@@ -37,10 +37,15 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         }
 #end
     }
-    for (var first = 0u; first < params.tokens; first += CHUNK) {
+    let run = run_forward(group.z, groups.z);
+    for (var n = 0u; n < run.count; n++) {
+        let first = (run.first + n) * CHUNK;
+        let writes = n > 0u || !run.silent;
         let count = count_of(first);
         load_chunk(first, head, lane);
-        store_state(first / CHUNK, head, column, lane);
+        if writes {
+            store_state(first / CHUNK, head, column, lane);
+        }
         let i = lane / 4u;
         var u = vec4<f32>();
         if i < count && column < SIZE4 {
@@ -51,7 +56,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
                 u += own.x * state[16u * k + c] + own.y * state[16u * k + 4u + c] + own.z * state[16u * k + 8u + c] + own.w * state[16u * k + 12u + c];
             }
             u = wu[at] - u;
-            wu[at] = u;
+            if writes {
+                wu[at] = u;
+            }
         }
         tile[lane] = left[i] * u;
         workgroupBarrier();
@@ -75,19 +82,22 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 }
 
 @compute @workgroup_size(256)
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let head = group.x;
     let c = lane % 4u;
     let column = group.y * 4u + c;
     for (var k = lane / 4u; k < SIZE; k += 64u) {
         state[k * 4u + c] = vec4<f32>();
     }
-    let chunks = (params.tokens + CHUNK - 1u) / CHUNK;
-    for (var n = 0u; n < chunks; n++) {
-        let first = (chunks - 1u - n) * CHUNK;
+    let run = run_backward(group.z, groups.z);
+    for (var n = 0u; n < run.count; n++) {
+        let first = (run.first - n) * CHUNK;
+        let writes = n > 0u || !run.silent;
         let count = count_of(first);
         load_chunk(first, head, lane);
-        store_state(first / CHUNK, head, column, lane);
+        if writes {
+            store_state(first / CHUNK, head, column, lane);
+        }
         let i = lane / 4u;
         var d = vec4<f32>();
         if i < count && column < SIZE4 {
@@ -98,7 +108,11 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
                 d += own.x * state[16u * k + c] + own.y * state[16u * k + 4u + c] + own.z * state[16u * k + 8u + c] + own.w * state[16u * k + 12u + c];
             }
             d = du[at] + left[i] * d;
-            du[at] = d;
+            if writes {
+                du[at] = d;
+            } else if seen[i] == 0.0 {
+                d = vec4<f32>(); // of another sample, and perhaps being written
+            }
         }
         tile[lane] = d;
         workgroupBarrier();

@@ -309,8 +309,6 @@ pub enum Temp {
     DPairs,
     /// See [`crate::ops::delta::Gradients::dmixed`]; before, the gradient of [`Saved::DeltaNormed`].
     DMixed,
-    /// See [`crate::ops::delta::Gradients::dsum`].
-    DSum,
 }
 
 /// One buffer of backward.
@@ -338,7 +336,7 @@ const fn temp(
 }
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
-pub const TEMPS: [TempEntry; 27] = {
+pub const TEMPS: [TempEntry; 26] = {
     use Role::{Block, Plain};
     use Span::{Chunk, States, Tokens};
     [
@@ -368,7 +366,6 @@ pub const TEMPS: [TempEntry; 27] = {
         temp(Temp::DStates, Plain, |w, _| states(w), States, false),
         temp(Temp::DPairs, Plain, |w, _| 2 * delta_heads(w) * delta::CHUNK, Tokens, false),
         temp(Temp::DMixed, Plain, |w, _| 3 * inner(w), Tokens, false),
-        temp(Temp::DSum, Plain, |w, _| channels(w), Tokens, false),
     ]
 };
 

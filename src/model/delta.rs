@@ -107,6 +107,5 @@ fn gradients_of(s: &ScratchActs) -> Gradients<'_> {
         dstates: s[Temp::DStates].rows(),
         pairs: s[Temp::DPairs].rows(),
         dmixed: s[Temp::DMixed].rows(),
-        dsum: s[Temp::DSum].rows(),
     }
 }

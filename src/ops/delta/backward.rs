@@ -1,6 +1,6 @@
 //! The mirror of [`super::forward`].
 
-use super::{Delta, Saved, binding, coop16};
+use super::{BACKWARD_RUN, Delta, Saved, binding, coop16};
 use crate::gpu::{Recorder, grid};
 use crate::ops::Rows;
 
@@ -21,8 +21,6 @@ pub struct Gradients<'a> {
     pub pairs: &'a Rows,
     /// Scratch: of queries, keys and values by value head `[T, 3, Hv, K]`.
     pub dmixed: &'a Rows,
-    /// Scratch: of the convolution's sums `[T, C]`.
-    pub dsum: &'a Rows,
 }
 
 /// The gradients from that of the output, `dout` `[T, Hv, K]`.
@@ -32,16 +30,13 @@ pub fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d
         false => recurrence(rec, delta, saved, dout, d),
     }
     let Saved { qkv, alpha, .. } = *saved;
-    let Gradients { dqkv, dalpha, dbeta, dmixed, dsum, .. } = *d;
+    let Gradients { dqkv, dalpha, dbeta, dmixed, .. } = *d;
     let frozen = delta.frozen;
     let bindings = [alpha.bind(3), binding(5, &frozen.gates), dalpha.bind(6), dbeta.bind(7)];
     let threads = delta.chunks() * delta.value_heads.next_multiple_of(4);
     delta.run(rec, "delta/gates", "backward", &bindings, grid(threads.div_ceil(64)));
-    let bindings = [qkv.bind(2), binding(3, &frozen.taps), dmixed.bind(5), dsum.bind(6)];
-    delta.run(rec, "delta/mix", "backward", &bindings, grid(delta.tokens * delta.heads()));
-    let bindings = [binding(3, &frozen.taps), dsum.bind(6), dqkv.bind(7)];
-    let values = delta.tokens * delta.heads() * delta.head_size;
-    delta.run(rec, "delta/mix", "convolve_back", &bindings, grid(values.div_ceil(64)));
+    let bindings = [qkv.bind(2), binding(3, &frozen.taps), dmixed.bind(5), dqkv.bind(7)];
+    delta.run(rec, "delta/mix", "backward", &bindings, delta.by_heads(BACKWARD_RUN));
 }
 
 /// The gradients of queries, keys and values behind the convolution, of the sums of the decays' logarithms and of the rates.
@@ -52,7 +47,7 @@ fn recurrence(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d: 
     let bindings = [gates.bind(2), mixed.bind(3), dout.bind(8), du.bind(9)];
     delta.run(rec, "delta/products", "outputs_back", &bindings, by_chunk);
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), dstates.bind(5), dout.bind(6), du.bind(7)];
-    delta.run(rec, "delta/scan", "backward", &bindings, delta.by_column());
+    delta.run(rec, "delta/scan", "backward", &bindings, delta.by_column(delta.runs()));
     let bindings = [gates.bind(2), inverse.bind(4), du.bind(9), dmixed.bind(12)];
     delta.run(rec, "delta/products", "invert_errors", &bindings, by_chunk);
     let bindings = [gates.bind(2), wu.bind(5), dout.bind(8), du.bind(9), pairs.bind(11), dbeta.bind(14)];

@@ -1,6 +1,6 @@
 //! [`super::forward`] over the next tokens of one sequence, which continues the state of those before; for decoding.
 
-use super::{Delta, Saved, binding, sizes};
+use super::{Delta, FORWARD_RUN, Saved, binding, sizes};
 use crate::gpu::{Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 
@@ -46,22 +46,22 @@ pub fn forward(
         rec.dispatch(kernel, &delta.params(), bindings, workgroups);
     };
     let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4), past, history];
-    run("delta/mix", "forward", &bindings, grid(delta.tokens * delta.heads()));
-    let values = delta.tokens.min(3) * delta.heads() * delta.head_size;
+    run("delta/mix", "forward", &bindings, delta.by_heads(FORWARD_RUN));
+    let values = delta.tokens.min(3) * delta.heads() * delta.head_size / 4;
     run("delta/mix", "keep", &[qkv.bind(2), past, history], grid(values.div_ceil(64)));
     let bindings = [bounds, gates.bind(2), alpha.bind(3), beta.bind(4), binding(5, &frozen.gates)];
     let threads = delta.chunks() * delta.value_heads;
     run("delta/gates", "forward", &bindings, grid(threads.div_ceil(64)));
     if delta.tokens == 1 {
         let bindings = [gates.bind(2), mixed.bind(3), o.bind(7), past, state];
-        return run("delta/step", "forward", &bindings, delta.by_column());
+        return run("delta/step", "forward", &bindings, delta.by_column(1));
     }
     let bindings = [bounds, gates.bind(2), mixed.bind(3), inverse.bind(4)];
     run("delta/solve", "forward", &bindings, delta.by_chunk());
     let bindings = [bounds, gates.bind(2), mixed.bind(3), inverse.bind(4), wu.bind(5)];
     run("delta/products", "invert", &bindings, delta.by_chunk());
     let bindings = [bounds, gates.bind(2), mixed.bind(3), wu.bind(4), states.bind(5), past, state];
-    run("delta/scan", "forward", &bindings, delta.by_column());
+    run("delta/scan", "forward", &bindings, delta.by_column(1));
     let bindings = [bounds, gates.bind(2), mixed.bind(3), wu.bind(5), states.bind(6), o.bind(7)];
     run("delta/products", "outputs", &bindings, delta.by_chunk());
 }

@@ -40,7 +40,7 @@ pub(super) fn forward(rec: &mut Recorder, delta: &Delta, saved: &Saved, o: &Rows
     let [chunks, heads, _] = by_chunk;
     run(rec, delta, "delta/coop16", "invert", &bindings, [chunks, heads, 2]);
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), states.bind(5)];
-    run(rec, delta, "delta/coop16_scan", "forward", &bindings, by_column(delta));
+    run(rec, delta, "delta/coop16_scan", "forward", &bindings, delta.by_column(delta.runs()));
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(5), states.bind(6), o.bind(7)];
     run(rec, delta, "delta/coop16_pairs", "outputs", &bindings, by_chunk);
 }
@@ -53,7 +53,7 @@ pub(super) fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &
     let bindings = [gates.bind(2), mixed.bind(3), states.bind(6), dout.bind(8), du.bind(9)];
     run(rec, delta, "delta/coop16_pairs", "outputs_back", &bindings, by_chunk);
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), dstates.bind(5), dout.bind(6), du.bind(7)];
-    run(rec, delta, "delta/coop16_scan", "backward", &bindings, by_column(delta));
+    run(rec, delta, "delta/coop16_scan", "backward", &bindings, delta.by_column(delta.runs()));
     let bindings = [gates.bind(2), inverse.bind(4), du.bind(9), dmixed.bind(12)];
     run(rec, delta, "delta/coop16", "invert_errors", &bindings, by_chunk);
     let bindings = [gates.bind(2), wu.bind(5), dout.bind(8), du.bind(9), pairs.bind(11), dbeta.bind(14)];
@@ -67,11 +67,6 @@ pub(super) fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &
     ] {
         run(rec, delta, "delta/coop16", entry, &[&of_heads[..], operands].concat(), by_chunk);
     }
-}
-
-/// One workgroup per value head and 16 columns of its state.
-fn by_column(delta: &Delta) -> [u32; 3] {
-    [delta.value_heads as u32, (delta.head_size / 16) as u32, 1]
 }
 
 fn run(

@@ -25,6 +25,13 @@ pub use carried::{Carried, forward as forward_carried};
 /// Tokens of a chunk.
 pub const CHUNK: usize = 64;
 
+/// Most runs of chunks between which the scan of a head is divided: with more, most micro-batches have no further run.
+const MOST_RUNS: usize = 16;
+
+/// Twins of those in shaders/delta/mix.wgsl: tokens of a workgroup.
+const FORWARD_RUN: usize = 4;
+const BACKWARD_RUN: usize = 16;
+
 /// Twin of `Params` in shaders/common/delta.wgsl.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -99,10 +106,18 @@ pub fn gates_width(value_heads: usize) -> usize {
 }
 
 /// Sizes of the shaders for heads of size `size`, with or without a state from earlier tokens.
-pub fn sizes(size: usize, carried: bool) -> [(&'static str, u32); 4] {
+pub fn sizes(size: usize, carried: bool) -> [(&'static str, u32); 5] {
     let groups = 256 / (size / 4);
     let items = 16usize.div_ceil(groups) as u32;
-    [("SIZE", size as u32), ("STATE", 4 * size as u32), ("ITEMS", items), ("CARRIED", u32::from(carried))]
+    let lanes = (size / 4).next_power_of_two() as u32;
+    let carried = u32::from(carried);
+    [
+        ("SIZE", size as u32),
+        ("STATE", 4 * size as u32),
+        ("ITEMS", items),
+        ("CARRIED", carried),
+        ("LANES", lanes),
+    ]
 }
 
 /// `o` `[T, Hv, K]`, the output of the recurrence.
@@ -110,7 +125,7 @@ pub fn forward(rec: &mut Recorder, delta: &Delta, saved: &Saved, o: &Rows) {
     let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states } = *saved;
     let frozen = delta.frozen;
     let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4)];
-    delta.run(rec, "delta/mix", "forward", &bindings, grid(delta.tokens * delta.heads()));
+    delta.run(rec, "delta/mix", "forward", &bindings, delta.by_heads(FORWARD_RUN));
     let bindings = [gates.bind(2), alpha.bind(3), beta.bind(4), binding(5, &frozen.gates)];
     let threads = delta.chunks() * delta.value_heads;
     delta.run(rec, "delta/gates", "forward", &bindings, grid(threads.div_ceil(64)));
@@ -122,7 +137,7 @@ pub fn forward(rec: &mut Recorder, delta: &Delta, saved: &Saved, o: &Rows) {
     let bindings = [gates.bind(2), mixed.bind(3), inverse.bind(4), wu.bind(5)];
     delta.run(rec, "delta/products", "invert", &bindings, delta.by_chunk());
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), states.bind(5)];
-    delta.run(rec, "delta/scan", "forward", &bindings, delta.by_column());
+    delta.run(rec, "delta/scan", "forward", &bindings, delta.by_column(delta.runs()));
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(5), states.bind(6), o.bind(7)];
     delta.run(rec, "delta/products", "outputs", &bindings, delta.by_chunk());
 }
@@ -147,9 +162,20 @@ impl Delta<'_> {
         [self.chunks() as u32, self.value_heads as u32, 1]
     }
 
-    /// One workgroup per value head and 16 columns of its state.
-    fn by_column(&self) -> [u32; 3] {
-        [self.value_heads as u32, self.head_size.div_ceil(16) as u32, 1]
+    /// One workgroup per value head, 16 columns of its state, and run of chunks.
+    fn by_column(&self, runs: usize) -> [u32; 3] {
+        [self.value_heads as u32, self.head_size.div_ceil(16) as u32, runs as u32]
+    }
+
+    /// Runs of chunks, where no earlier tokens come before these; some may be empty.
+    fn runs(&self) -> usize {
+        self.chunks().min(MOST_RUNS)
+    }
+
+    /// One workgroup of shaders/delta/mix.wgsl per `run` tokens and the heads that 64 threads hold.
+    fn by_heads(&self, run: usize) -> [u32; 3] {
+        let lanes = (self.head_size / 4).next_power_of_two();
+        grid(self.tokens.div_ceil(run) * self.heads().div_ceil(64 / lanes))
     }
 
     /// Runs a kernel that reads the bounds at binding 1.

@@ -42,7 +42,7 @@ pub fn nets(b: &mut Bench) -> Result<(), GpuError> {
     let states = || b.output(inner * head_size, tokens.div_ceil(CHUNK));
     let (mixed, gates, inverse) = (rows(channels)?, rows(delta::gates_width(heads))?, rows(heads * CHUNK)?);
     let (wu, states_before, output) = (rows(2 * inner)?, states()?, rows(inner)?);
-    let (dqkv, dalpha, dbeta, dsum) = (rows(channels)?, rows(heads)?, rows(heads)?, rows(channels)?);
+    let (dqkv, dalpha, dbeta) = (rows(channels)?, rows(heads)?, rows(heads)?);
     let (du, dstates, pairs, dmixed) =
         (rows(2 * inner)?, states()?, rows(2 * heads * CHUNK)?, rows(3 * inner)?);
     let shape = Delta {
@@ -72,7 +72,6 @@ pub fn nets(b: &mut Bench) -> Result<(), GpuError> {
         dstates: dstates.rows(),
         pairs: pairs.rows(),
         dmixed: dmixed.rows(),
-        dsum: dsum.rows(),
     };
     b.run(|rec| {
         delta::forward(rec, &shape, &saved, output.rows());
