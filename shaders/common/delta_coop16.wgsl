@@ -23,6 +23,21 @@ fn workgroup_max(value: f32, lane: u32) -> f32 {
     return max(max(maxima[0], maxima[1]), max(maxima[2], maxima[3]));
 }
 
+// Behind the states lie the largest values of each chunk and head, five vec4s, so that readers know how to scale operands: those of the state
+// and of U by 16 columns, or of their gradients; and in the fifth, beside gradients, those of dO, R and both parts of the pairs.
+fn largest_at(first: u32, head: u32) -> u32 {
+    let chunks = (params.tokens + CHUNK - 1u) / CHUNK;
+    return state_at(chunks, 0u) + (first / CHUNK * params.value_heads + head) * 5u;
+}
+
+// The largest of the values by 16 columns.
+fn of_columns(a: vec4<f32>, b: vec4<f32>) -> f32 {
+    let columns = vec4<u32>(SIZE / 16u);
+    let own_a = select(vec4<f32>(), a, vec4<u32>(0u, 1u, 2u, 3u) < columns);
+    let own_b = select(vec4<f32>(), b, vec4<u32>(4u, 5u, 6u, 7u) < columns);
+    return most4(max(own_a, own_b));
+}
+
 // Queries, keys and values of token `i` of the chunk; 0 behind the last. Reads are unconditional, so that several are in flight at once.
 #for (name, place) in (query_row, query_at) (key_row, key_at) (value_row, value_at)
 fn {name}(first: u32, head: u32, i: u32, c: u32) -> vec4<f32> {

@@ -10,7 +10,7 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(6) var<storage, read> states: array<vec4<f32>>;         // before each chunk [N, Hv, K, K]
 @group(0) @binding(8) var<storage, read> dout: array<vec4<f32>>;           // of O [T, Hv, K]
 @group(0) @binding(9) var<storage, read_write> du: array<vec4<f32>>;       // of U, R [T, 2, Hv, K]
-@group(0) @binding(10) var<storage, read> dstates: array<vec4<f32>>;       // behind each chunk [N, Hv, K, K]
+@group(0) @binding(10) var<storage, read_write> dstates: array<vec4<f32>>; // behind each chunk [N, Hv, K, K]
 @group(0) @binding(11) var<storage, read> pairs: array<vec4<f32>>;         // D·dP, β·D·dA [T, 2, Hv, 64]
 @group(0) @binding(12) var<storage, read_write> dmixed: array<vec4<f32>>;  // of queries, keys, values by value head [T, 3, Hv, K]
 @group(0) @binding(13) var<storage, read_write> dsums: array<f32>;         // of the sums of decays' logarithms [T, Hv]
@@ -70,18 +70,29 @@ fn {name}(first: u32, head: u32, k: u32, c: u32) -> vec4<f32> {
 }
 
 #end
-// The largest value of an operand, for every thread.
-#for (name, rows, columns4) in (value_row, CHUNK, SIZE4) (du_row, CHUNK, SIZE4) (dout_row, CHUNK, SIZE4) (error_row, CHUNK, SIZE4) (u_row, CHUNK, SIZE4) (state_row, SIZE, SIZE4) (dstate_row, SIZE, SIZE4) (query_pair_row, CHUNK, 16u) (key_pair_row, CHUNK, 16u)
-fn most_{name}(first: u32, head: u32, lane: u32) -> f32 {
+// The largest value of an operand, for every thread: of values from themselves, of all others as the kernels that made them left it.
+fn most_of_values(first: u32, head: u32, lane: u32) -> f32 {
     var most = 0.0;
-    for (var n = lane; n < {rows} * {columns4}; n += 512u) {
+    for (var n = lane; n < CHUNK * SIZE4; n += 512u) {
 #for m in 0..4
-        let n{m} = min(n + {m}u * 128u, {rows} * {columns4} - 1u);
-        let x{m} = {name}(first, head, n{m} / {columns4}, n{m} % {columns4});
+        let n{m} = min(n + {m}u * 128u, CHUNK * SIZE4 - 1u);
+        let x{m} = value_row(first, head, n{m} / SIZE4, n{m} % SIZE4);
 #end
         most = max(most, max(max(most4(x0), most4(x1)), max(most4(x2), most4(x3))));
     }
     return workgroup_max(most, lane);
+}
+
+#for (name, buffer, part) in (state, states, 0u) (u, states, 2u) (dstate, dstates, 0u) (du, dstates, 2u)
+fn most_of_{name}(first: u32, head: u32) -> f32 {
+    let at = largest_at(first, head) + {part};
+    return of_columns({buffer}[at], {buffer}[at + 1u]);
+}
+
+#end
+#for (name, part) in (dout, x) (errors, y) (query_pairs, z) (key_pairs, w)
+fn most_of_{name}(first: u32, head: u32) -> f32 {
+    return dstates[largest_at(first, head) + 4u].{part};
 }
 
 #end
@@ -95,25 +106,25 @@ fn units_invert(first: u32, head: u32, part: u32, lane: u32) -> Units {
     if part == 0u {
         return Units(1.0, 1.0, 1.0, 1.0);
     }
-    return units(0.0, 0.0, most_value_row(first, head, lane));
+    return units(0.0, 0.0, most_of_values(first, head, lane));
 }
 
 fn units_invert_errors(first: u32, head: u32, part: u32, lane: u32) -> Units {
-    return units(0.0, 0.0, most_du_row(first, head, lane));
+    return units(0.0, 0.0, most_of_du(first, head));
 }
 
-#for (pass, beside, state, own) in (query_gradients, dout_row, state_row, query_pair_row) (key_reads, error_row, state_row, key_pair_row)
+#for (pass, beside, own) in (query_gradients, dout, query_pairs) (key_reads, errors, key_pairs)
 fn units_{pass}(first: u32, head: u32, part: u32, lane: u32) -> Units {
-    return units(most_{beside}(first, head, lane), most_{state}(first, head, lane), most_{own}(first, head, lane));
+    return units(most_of_{beside}(first, head), most_of_state(first, head), most_of_{own}(first, head));
 }
 
 #end
 fn units_key_writes(first: u32, head: u32, part: u32, lane: u32) -> Units {
-    return units(0.0, 0.0, max(most_query_pair_row(first, head, lane), most_key_pair_row(first, head, lane)));
+    return units(0.0, 0.0, max(most_of_query_pairs(first, head), most_of_key_pairs(first, head)));
 }
 
 fn units_state_gradients(first: u32, head: u32, part: u32, lane: u32) -> Units {
-    return units(most_u_row(first, head, lane), most_dstate_row(first, head, lane), 0.0);
+    return units(most_of_u(first, head), most_of_dstate(first, head), 0.0);
 }
 
 fn transposed(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> mat4x4<f32> {
@@ -266,12 +277,17 @@ fn dot_of(lane: u32) -> f32 {
     return sum;
 }
 
-fn conclude_invert(first: u32, head: u32, lane: u32) {}
+fn conclude_invert(first: u32, head: u32, most: f32, lane: u32) {}
 
-fn conclude_invert_errors(first: u32, head: u32, lane: u32) {}
+fn conclude_invert_errors(first: u32, head: u32, most: f32, lane: u32) {
+    let most_of_all = workgroup_max(most, lane);
+    if lane == 0u {
+        dstates[largest_at(first, head) + 4u].y = most_of_all;
+    }
+}
 
 #for (pass, how) in (query_gradients, =) (key_reads, +=) (key_writes, -=)
-fn conclude_{pass}(first: u32, head: u32, lane: u32) {
+fn conclude_{pass}(first: u32, head: u32, most: f32, lane: u32) {
     if lane < count_of(first) {
         dsums[(first + lane) * gate_stride() + head] {how} dot_of(lane);
     }
@@ -279,7 +295,7 @@ fn conclude_{pass}(first: u32, head: u32, lane: u32) {
 
 #end
 // The last sum has a part of each token, and one of the state.
-fn conclude_state_gradients(first: u32, head: u32, lane: u32) {
+fn conclude_state_gradients(first: u32, head: u32, most: f32, lane: u32) {
     let last = count_of(first) - 1u;
     var written = 0.0;
     if lane <= last {
@@ -338,6 +354,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     }
     let at = lane / 32u * 80u;
     let narrow = 5u;
+    var most = 0.0;
 #for i in 0..{ROWS}
     var dots{i} = vec2<f32>();
 #for j in 0..{COLUMNS}
@@ -349,6 +366,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         let own = (row + {i}u) * 16u + r;
         if own < count_of(first) {
             let value = unit.undo * finished[at + r * 5u + lane % 4u];
+            most = max(most, most4(value));
             dots{i}[half] += finish_{pass}(first, head, group.z, own, (column + {j}u) * 4u + lane % 4u, value);
         }
     }
@@ -359,7 +377,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     dots[at{i} + 8u * DOTS] = dots{i}.y;
 #end
     workgroupBarrier();
-    conclude_{pass}(first, head, lane);
+    conclude_{pass}(first, head, most, lane);
 }
 
 #end

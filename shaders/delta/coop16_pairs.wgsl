@@ -11,6 +11,7 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(7) var<storage, read_write> result: array<vec4<f32>>;   // O [T, Hv, K]
 @group(0) @binding(8) var<storage, read> dout: array<vec4<f32>>;           // of O [T, Hv, K]
 @group(0) @binding(9) var<storage, read_write> du: array<vec4<f32>>;       // of U, R [T, 2, Hv, K]
+@group(0) @binding(10) var<storage, read_write> dstates: array<vec4<f32>>; // behind each chunk [N, Hv, K, K]
 @group(0) @binding(11) var<storage, read_write> pairs: array<vec4<f32>>;   // D·dP, β·D·dA [T, 2, Hv, 64]
 @group(0) @binding(14) var<storage, read_write> dbeta: array<f32>;         // of σ⁻¹(rate) [T, Hv]
 
@@ -35,20 +36,28 @@ fn state_row(first: u32, head: u32, k: u32, c: u32) -> vec4<f32> {
 }
 
 // The largest value of an operand, for every thread.
-#for (name, rows) in (u_row, CHUNK) (dout_row, CHUNK) (error_row, CHUNK) (state_row, SIZE)
-fn most_{name}(first: u32, head: u32, lane: u32) -> f32 {
+fn most_dout(first: u32, head: u32, lane: u32) -> f32 {
     var most = 0.0;
-    for (var n = lane; n < {rows} * SIZE4; n += 512u) {
+    for (var n = lane; n < CHUNK * SIZE4; n += 512u) {
 #for m in 0..4
-        let n{m} = min(n + {m}u * 128u, {rows} * SIZE4 - 1u);
-        let x{m} = {name}(first, head, n{m} / SIZE4, n{m} % SIZE4);
+        let n{m} = min(n + {m}u * 128u, CHUNK * SIZE4 - 1u);
+        let x{m} = dout_row(first, head, n{m} / SIZE4, n{m} % SIZE4);
 #end
         most = max(most, max(max(most4(x0), most4(x1)), max(most4(x2), most4(x3))));
     }
     return workgroup_max(most, lane);
 }
 
-#end
+fn most_of_u(first: u32, head: u32) -> f32 {
+    let at = largest_at(first, head) + 2u;
+    return of_columns(states[at], states[at + 1u]);
+}
+
+fn most_of_state(first: u32, head: u32) -> f32 {
+    let at = largest_at(first, head);
+    return of_columns(states[at], states[at + 1u]);
+}
+
 // D[i, j] for the four tokens j of column `c`.
 fn decay4(first: u32, i: u32, c: u32) -> vec4<f32> {
     return vec4<f32>(decay(first, i, 4u * c), decay(first, i, 4u * c + 1u), decay(first, i, 4u * c + 2u), decay(first, i, 4u * c + 3u));
@@ -85,34 +94,44 @@ fn stage_{name}(first: u32, head: u32, step: u32, unit: f32, lane: u32) {
 }
 
 #end
+// These keep four values, and return the largest of those that products read.
+
 // A = β·D·K·Kᵀ below the diagonal.
-fn keep_gram(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) {
+fn keep_gram(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) -> f32 {
     if i < count_of(first) {
         inverse[((first + i) * params.value_heads + head) * 16u + c] = below(i, c, rates[i] * decay4(first, i, c) * value);
     }
+    return 0.0;
 }
 
 // P = D·Q·Kᵀ on and below the diagonal.
-fn keep_scores(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) {
+fn keep_scores(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) -> f32 {
     weights[i * SCORE_PITCH + c] = vec4<f16>(decay4(first, i, c) * value);
+    return 0.0;
 }
 
-fn keep_query_pairs(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) {
-    if i < count_of(first) {
-        pairs[((first + i) * 2u * params.value_heads + head) * 16u + c] = decay4(first, i, c) * value;
+fn keep_query_pairs(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) -> f32 {
+    if i >= count_of(first) {
+        return 0.0;
     }
+    let pair = decay4(first, i, c) * value;
+    pairs[((first + i) * 2u * params.value_heads + head) * 16u + c] = pair;
+    return most4(below(i, c, pair));
 }
 
-fn keep_key_pairs(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) {
-    if i < count_of(first) {
-        let at = (((first + i) * 2u + 1u) * params.value_heads + head) * 16u + c;
-        pairs[at] = below(i, c, -rates[i] * decay4(first, i, c) * value);
+fn keep_key_pairs(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) -> f32 {
+    if i >= count_of(first) {
+        return 0.0;
     }
+    let pair = below(i, c, -rates[i] * decay4(first, i, c) * value);
+    pairs[(((first + i) * 2u + 1u) * params.value_heads + head) * 16u + c] = pair;
+    return most4(pair);
 }
 
-// left·rightᵀ [64, 64], where operands are multiplied by powers of two, and the result by what undoes them.
+// left·rightᵀ [64, 64], where operands are multiplied by powers of two, and the result by what undoes them. Returns the largest of this thread's.
 #for (name, left, right) in (gram, left_keys, right_keys) (scores, left_queries, right_keys) (query_pairs, left_dout, right_u) (key_pairs, left_errors, right_u)
-fn make_{name}(first: u32, head: u32, left_unit: f32, right_unit: f32, undo: f32, lane: u32) {
+fn make_{name}(first: u32, head: u32, left_unit: f32, right_unit: f32, undo: f32, lane: u32) -> f32 {
+    var most = 0.0;
 #for j in 0..4
     var c{j} = coop_mat16x16<f32, C>();
 #end
@@ -137,11 +156,13 @@ fn make_{name}(first: u32, head: u32, left_unit: f32, right_unit: f32, undo: f32
     coopStoreT(v{j}, &finished[at], narrow);
     subgroupBarrier();
     for (var r = lane % 32u / 4u; r < 16u; r += 8u) {
-        keep_{name}(first, head, row * 16u + r, {j}u * 4u + lane % 4u, undo * finished[at + r * 5u + lane % 4u]);
+        let value = undo * finished[at + r * 5u + lane % 4u];
+        most = max(most, keep_{name}(first, head, row * 16u + r, {j}u * 4u + lane % 4u, value));
     }
     subgroupBarrier();
 #end
     workgroupBarrier();
+    return most;
 }
 
 #end
@@ -149,7 +170,7 @@ fn make_{name}(first: u32, head: u32, left_unit: f32, right_unit: f32, undo: f32
 fn gram(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first = group.x * CHUNK;
     load_chunk(first, group.y, lane);
-    make_gram(first, group.y, 1.0, 1.0, 1.0, lane);
+    _ = make_gram(first, group.y, 1.0, 1.0, 1.0, lane);
 }
 
 // D·dP = D·dO·Uᵀ on and below the diagonal, β·D·dA = −β·D·R·Uᵀ below it, and the gradient of the rates.
@@ -158,11 +179,18 @@ fn pair_gradients(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoca
     let first = group.x * CHUNK;
     let head = group.y;
     load_chunk(first, head, lane);
-    let u = exponent(most_u_row(first, head, lane));
-    let o = exponent(most_dout_row(first, head, lane));
-    let r = exponent(most_error_row(first, head, lane));
-    make_query_pairs(first, head, scaling(o), scaling(u), undoing(o) * undoing(u), lane);
-    make_key_pairs(first, head, scaling(r), scaling(u), undoing(r) * undoing(u), lane);
+    let at = largest_at(first, head) + 4u;
+    let u = exponent(most_of_u(first, head));
+    let o = exponent(dstates[at].x);
+    let r = exponent(dstates[at].y);
+    let own_query = make_query_pairs(first, head, scaling(o), scaling(u), undoing(o) * undoing(u), lane);
+    let own_key = make_key_pairs(first, head, scaling(r), scaling(u), undoing(r) * undoing(u), lane);
+    let most_query = workgroup_max(own_query, lane);
+    let most_key = workgroup_max(own_key, lane);
+    if lane == 0u {
+        dstates[at].z = most_query;
+        dstates[at].w = most_key;
+    }
     if lane < count_of(first) {
         var sum = 0.0;
         for (var c = 0u; c < SIZE4; c++) {
@@ -173,11 +201,15 @@ fn pair_gradients(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoca
 }
 
 fn unit_outputs(first: u32, head: u32, lane: u32) -> u32 {
-    return exponent(max(most_state_row(first, head, lane), most_u_row(first, head, lane)));
+    return exponent(max(most_of_state(first, head), most_of_u(first, head)));
 }
 
 fn unit_outputs_back(first: u32, head: u32, lane: u32) -> u32 {
-    return exponent(most_dout_row(first, head, lane));
+    let most = most_dout(first, head, lane);
+    if lane == 0u {
+        dstates[largest_at(first, head) + 4u].x = most;
+    }
+    return exponent(most);
 }
 
 fn finish_outputs(first: u32, head: u32, i: u32, c: u32, value: vec4<f32>) {
@@ -195,7 +227,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     let first = group.x * CHUNK;
     let head = group.y;
     load_chunk(first, head, lane);
-    make_scores(first, head, 1.0, 1.0, 1.0, lane);
+    _ = make_scores(first, head, 1.0, 1.0, 1.0, lane);
     let unit = unit_{pass}(first, head, lane);
 #for i in 0..{ROWS}
 #for j in 0..{COLUMNS}

@@ -17,7 +17,8 @@ const NARROW: u32 = 6u;                     // 16 columns and 8 halves, / 4
 
 var<workgroup> state: array<vec4<f16>, {STATE}>;    // [K, 16]
 var<workgroup> values: array<vec4<f16>, 768>;       // U or dU of the chunk, and dO [2, 64, 16]
-var<workgroup> value_maxima: array<f32, 4>;         // of subgroups
+var<workgroup> value_maxima: array<f32, 4>;         // of subgroups, as they enter the state
+var<workgroup> own_maxima: array<f32, 4>;           // of U or dU
 
 // A token's sum of decays' logarithms and first token, and those of the chunk's last token.
 struct Token {
@@ -185,7 +186,11 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) grou
         let writes = n > 0u || !run.silent;
         workgroupBarrier();
         store_token(own_token, first, lane);
-        let e = exponent(max(max(maxima[0], maxima[1]), max(maxima[2], maxima[3])));
+        let most_of_all = max(max(maxima[0], maxima[1]), max(maxima[2], maxima[3]));
+        let e = exponent(most_of_all);
+        if writes && lane == 0u {
+            states[largest_at(first, head) + group.y / 4u][group.y % 4u] = most_of_all;
+        }
 #for t in 0..{TILES}
 #for h in 0..2
         if has({t}u, lane) {
@@ -232,6 +237,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) grou
         coopStoreT(stored, &finished[at], narrow);
         subgroupBarrier();
         var most = 0.0;
+        var own_most = 0.0;
 #for h in 0..2
         // A silent chunk has values of another sample, which are perhaps being written.
         let matters{h} = inside{h} && (writes || matters_{pass}(chunk_row({h}u, lane)));
@@ -240,12 +246,19 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) grou
         if inside{h} && writes {
             keep_{pass}(t{h}, head, column, u{h});
         }
+        own_most = max(own_most, most4(u{h}));
         u{h} *= factor_{pass}(chunk_row({h}u, lane));
         most = max(most, max(most4(u{h}), most4(o{h})));
 #end
         let most_of_subgroup = subgroupMax(most);
         value_maxima[lane / 32u] = most_of_subgroup;
+        let own_of_subgroup = subgroupMax(own_most);
+        own_maxima[lane / 32u] = own_of_subgroup;
         workgroupBarrier();
+        if writes && lane == 0u {
+            let most_of_own = max(max(own_maxima[0], own_maxima[1]), max(own_maxima[2], own_maxima[3]));
+            states[largest_at(current, head) + 2u + group.y / 4u][group.y % 4u] = most_of_own;
+        }
         let own = exponent(max(max(value_maxima[0], value_maxima[1]), max(value_maxima[2], value_maxima[3])));
 #for h in 0..2
         values[chunk_row({h}u, lane) * NARROW + lane % 4u] = vec4<f16>(scaling(own) * u{h});

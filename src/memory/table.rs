@@ -244,9 +244,9 @@ fn delta_heads(w: &LayerWidths) -> usize {
     w.of_delta(|delta| delta.value_heads)
 }
 
-/// Values of all states of a delta net.
+/// Values of all states of a delta net, and what follows them.
 fn states(w: &LayerWidths) -> usize {
-    w.of_delta(|delta| delta.values() * delta.head_size)
+    w.of_delta(|delta| delta::states_width(delta.value_heads, delta.head_size))
 }
 
 /// The row of the table for `name`.

@@ -59,7 +59,8 @@ impl Case {
     }
 
     fn states(&self, gpu: &Gpu) -> Block {
-        Block::output(gpu, (0, 0), self.inner() * self.size, self.tokens().div_ceil(CHUNK))
+        let width = delta::states_width(self.value_heads, self.size);
+        Block::output(gpu, (0, 0), width, self.tokens().div_ceil(CHUNK))
     }
 }
 

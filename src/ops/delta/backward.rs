@@ -15,7 +15,7 @@ pub struct Gradients<'a> {
     pub dbeta: &'a Rows,
     /// Scratch: of `U`, and of the right side of the solve `[T, 2, Hv, K]`.
     pub du: &'a Rows,
-    /// Scratch: of the states behind each chunk `[N, Hv, K, K]`.
+    /// Scratch: of the states behind each chunk `[N, Hv, K, K]`, of the width of [`Saved::states`].
     pub dstates: &'a Rows,
     /// Scratch: of `P` and `A` `[T, 2, Hv, 64]`.
     pub pairs: &'a Rows,

@@ -50,19 +50,20 @@ pub(super) fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &
     let Saved { mixed, gates, inverse, wu, states, .. } = *saved;
     let Gradients { dalpha, dbeta, du, dstates, pairs, dmixed, .. } = *d;
     let by_chunk = delta.by_chunk();
-    let bindings = [gates.bind(2), mixed.bind(3), states.bind(6), dout.bind(8), du.bind(9)];
+    let bindings = [gates.bind(2), mixed.bind(3), dout.bind(8), du.bind(9), dstates.bind(10)];
     run(rec, delta, "delta/coop16_pairs", "outputs_back", &bindings, by_chunk);
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), dstates.bind(5), dout.bind(6), du.bind(7)];
     run(rec, delta, "delta/coop16_scan", "backward", &bindings, delta.by_column(delta.runs()));
-    let bindings = [gates.bind(2), inverse.bind(4), du.bind(9), dmixed.bind(12)];
+    let bindings = [gates.bind(2), inverse.bind(4), du.bind(9), dstates.bind(10), dmixed.bind(12)];
     run(rec, delta, "delta/coop16", "invert_errors", &bindings, by_chunk);
-    let bindings = [gates.bind(2), wu.bind(5), dout.bind(8), du.bind(9), pairs.bind(11), dbeta.bind(14)];
+    let made = [wu.bind(5), states.bind(6), dout.bind(8), du.bind(9), dstates.bind(10)];
+    let bindings = [&[gates.bind(2)], &made[..], &[pairs.bind(11), dbeta.bind(14)]].concat();
     run(rec, delta, "delta/coop16_pairs", "pair_gradients", &bindings, by_chunk);
     let of_heads = [gates.bind(2), mixed.bind(3), dmixed.bind(12), dalpha.bind(13)];
     for (entry, operands) in [
-        ("query_gradients", &[states.bind(6), dout.bind(8), pairs.bind(11)][..]),
-        ("key_reads", &[states.bind(6), du.bind(9), pairs.bind(11)]),
-        ("key_writes", &[pairs.bind(11)]),
+        ("query_gradients", &[states.bind(6), dout.bind(8), dstates.bind(10), pairs.bind(11)][..]),
+        ("key_reads", &[states.bind(6), du.bind(9), dstates.bind(10), pairs.bind(11)]),
+        ("key_writes", &[dstates.bind(10), pairs.bind(11)]),
         ("state_gradients", &[wu.bind(5), states.bind(6), dstates.bind(10)]),
     ] {
         run(rec, delta, "delta/coop16", entry, &[&of_heads[..], operands].concat(), by_chunk);

@@ -96,13 +96,19 @@ pub struct Saved<'a> {
     pub inverse: &'a Rows,
     /// `W` and `U` `[T, 2, Hv, K]`.
     pub wu: &'a Rows,
-    /// States before each chunk `[N, Hv, K, K]`.
+    /// States before each chunk `[N, Hv, K, K]`, and what follows them: see [`states_width`].
     pub states: &'a Rows,
 }
 
 /// Columns of [`Saved::gates`].
 pub fn gates_width(value_heads: usize) -> usize {
     2 * value_heads.next_multiple_of(4)
+}
+
+/// Columns of [`Saved::states`] and of [`Gradients::dstates`], per chunk. Behind the states of all chunks lie the largest values of each chunk
+/// and head, which the kernels on 16×16 matrices scale operands by.
+pub fn states_width(value_heads: usize, head_size: usize) -> usize {
+    value_heads * (head_size * head_size + 20)
 }
 
 /// Sizes of the shaders for heads of size `size`, with or without a state from earlier tokens.

@@ -39,7 +39,7 @@ pub fn nets(b: &mut Bench) -> Result<(), GpuError> {
     let (qkv, alpha, beta) = (b.input(channels, &qkv)?, b.input(heads, &alpha)?, b.input(heads, &beta)?);
     let dout = b.input(inner, &dout)?;
     let rows = |width: usize| b.output(width, tokens);
-    let states = || b.output(inner * head_size, tokens.div_ceil(CHUNK));
+    let states = || b.output(delta::states_width(heads, head_size), tokens.div_ceil(CHUNK));
     let (mixed, gates, inverse) = (rows(channels)?, rows(delta::gates_width(heads))?, rows(heads * CHUNK)?);
     let (wu, states_before, output) = (rows(2 * inner)?, states()?, rows(inner)?);
     let (dqkv, dalpha, dbeta) = (rows(channels)?, rows(heads)?, rows(heads)?);
