@@ -50,7 +50,8 @@ pub(super) fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &
     let Saved { mixed, gates, inverse, wu, states, .. } = *saved;
     let Gradients { dalpha, dbeta, du, dstates, pairs, dmixed, .. } = *d;
     let by_chunk = delta.by_chunk();
-    let bindings = [gates.bind(2), mixed.bind(3), dout.bind(8), du.bind(9), dstates.bind(10)];
+    let made = [states.bind(6), dout.bind(8), du.bind(9), dstates.bind(10)];
+    let bindings = [&[gates.bind(2), mixed.bind(3)], &made[..]].concat();
     run(rec, delta, "delta/coop16_pairs", "outputs_back", &bindings, by_chunk);
     let bindings = [gates.bind(2), mixed.bind(3), wu.bind(4), dstates.bind(5), dout.bind(6), du.bind(7)];
     run(rec, delta, "delta/coop16_scan", "backward", &bindings, delta.by_column(delta.runs()));
