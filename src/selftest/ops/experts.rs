@@ -8,6 +8,8 @@ use crate::ops::Rows;
 use crate::ops::experts::bias::Biases;
 use crate::ops::experts::{combine, groups::Groups, router, shared};
 use crate::ops::gated::{grouped as gated, grouped_coop16 as gated_on_matrices};
+use crate::ops::linear::cuda::grouped::{self as linear_in_cuda, Input};
+use crate::ops::linear::cuda::{Fragments, product_bytes};
 use crate::ops::linear::grouped::{self as linear, Columns, ExpertWeight, LowRank, Source};
 use crate::ops::linear::grouped_coop16 as linear_on_matrices;
 use crate::ops::lora::grouped as lora;
@@ -104,13 +106,20 @@ fn weight(b: &Bench, ty: GgmlType, n: usize, k: usize) -> Result<(ExpertWeight, 
 pub fn products(b: &mut Bench) -> Result<(), GpuError> {
     for ty in [GgmlType::Q4_K, GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::Q8_0] {
         let g = Grouped::new(b, TOKENS)?;
-        product(b, &g, ty, false)?;
-        product(b, &g, ty, true)?;
+        product(b, &g, ty, false, false)?;
+        product(b, &g, ty, true, false)?;
     }
     Ok(())
 }
 
-fn product(b: &mut Bench, g: &Grouped, ty: GgmlType, backward: bool) -> Result<(), GpuError> {
+/// These products in CUDA, with fragments of two experts at a time: forward reads the rows of the tokens.
+pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
+    let g = Grouped::new(b, TOKENS)?;
+    product(b, &g, GgmlType::Q4_K, false, true)?;
+    product(b, &g, GgmlType::Q4_K, true, true)
+}
+
+fn product(b: &mut Bench, g: &Grouped, ty: GgmlType, backward: bool, in_cuda: bool) -> Result<(), GpuError> {
     // Longer than 60 lines: the reference and both storages of one product.
     let (n, k) = (68, columns(ty));
     let (w, truth) = weight(b, ty, n, k)?;
@@ -143,6 +152,8 @@ fn product(b: &mut Bench, g: &Grouped, ty: GgmlType, backward: bool) -> Result<(
     if b.gpu.kernels().reads_tiles() {
         let packed = Packed::new(b.gpu, "self-test", g.rows.len(), input)?;
         let thin = Packed::new(b.gpu, "self-test", g.rows.len(), RANK)?;
+        let of_tokens = Packed::new(b.gpu, "self-test", TOKENS, input)?;
+        let fragments = Fragments::new(b.gpu, 2 * product_bytes(n, k, RANK))?;
         b.run(|rec| {
             pack::pack(rec, &packed, source, input, groups, TOKENS);
             pack::pack_alike(rec, &thin, Source::Rows(z.view()), RANK, groups, TOKENS, &packed);
@@ -153,24 +164,31 @@ fn product(b: &mut Bench, g: &Grouped, ty: GgmlType, backward: bool) -> Result<(
                 rank: RANK,
                 scale,
             };
-            match backward {
-                true => {
-                    let term = term(1.0);
-                    linear_on_matrices::backward(
-                        rec,
-                        to,
-                        (&packed, 0),
-                        &w,
-                        1.0,
-                        Some(&term),
-                        groups,
-                        TOKENS,
-                        false,
-                    )
+            let (up, down) = (term(0.75), term(1.0));
+            match (backward, in_cuda) {
+                (true, true) => {
+                    let dy = Input { tiles: &packed, first_column: 0, of_tokens: false };
+                    let term = Some(&down);
+                    linear_in_cuda::backward(rec, &fragments, to, dy, &w, 1.0, term, groups, TOKENS, false);
                 }
-                false => {
-                    let term = term(0.75);
-                    linear_on_matrices::forward(rec, to, &packed, &w, 0.5, Some(&term), groups, TOKENS)
+                (false, true) => {
+                    of_tokens.pack(rec, x.view(), input, TOKENS);
+                    let x = Input { tiles: &of_tokens, first_column: 0, of_tokens: true };
+                    linear_in_cuda::forward(rec, &fragments, to, x, &w, 0.5, Some(&up), groups, TOKENS);
+                }
+                (true, false) => linear_on_matrices::backward(
+                    rec,
+                    to,
+                    (&packed, 0),
+                    &w,
+                    1.0,
+                    Some(&down),
+                    groups,
+                    TOKENS,
+                    false,
+                ),
+                (false, false) => {
+                    linear_on_matrices::forward(rec, to, &packed, &w, 0.5, Some(&up), groups, TOKENS)
                 }
             }
         })?;

@@ -59,13 +59,14 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 43] = [
+pub const CHECKS: [Check; 44] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
     check("linear", "products in every format", Needs::Tiles, matrices::every_format),
     check("linear", "long products in CUDA", Needs::Cuda, matrices::in_cuda),
     check("linear", "products of experts", Needs::Any, experts::products),
+    check("linear", "products of experts in CUDA", Needs::Cuda, experts::in_cuda),
     check("lora", "gradients", Needs::Rows, products::adapter),
     check("lora", "products and gradients", Needs::Tiles, matrices::adapter),
     check("lora", "gradients of experts", Needs::Any, experts::gradients),
