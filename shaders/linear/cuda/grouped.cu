@@ -6,14 +6,14 @@ constexpr int EXPERTS = 256;    // at most
 // Twin of the buffers and of `GroupedNumbers` in src/ops/linear/cuda/grouped.rs.
 struct Arguments {
     Operands o;
-    const uint32_t* counts; // rows of each expert [E]
-    const uint32_t* firsts; // first tile of each expert [E]
-    const uint32_t* choices;// choice of each row, NONE in rows that fill a tile
-    Numbers n;              // `rows` and the parts are not used
-    uint32_t first_expert;  // whose fragments come first
-    uint32_t experts;       // whose fragments there are, at most 256
-    uint32_t tile;          // rows of a tile, a multiple of 16: an expert's rows fill whole ones
-    uint32_t used;          // choices of a token
+    const uint32_t* counts;     // rows of each expert [E]
+    const uint32_t* firsts;     // first tile of each expert [E]
+    const uint32_t* choices;    // choice of each row, NONE in rows that fill a tile
+    Numbers n;                  // `rows` and the parts are not used
+    uint32_t first_expert;      // whose fragments come first
+    uint32_t experts;           // whose fragments there are, at most 256
+    uint32_t tile;              // rows of a tile, a multiple of 16: an expert's rows fill whole ones
+    uint32_t used;              // choices of a token
 };
 
 // The tiles of a product by expert. They run over the tokens of an expert, then over the columns, then over the experts.

@@ -90,8 +90,8 @@ impl<'a> Operand<'a> {
 }
 
 impl<'a> Grouped<'a> {
-    /// The tokens' rows `x` `[T, cols]` as an operand: packed, where products read tiles; by group, unless all its products run in CUDA,
-    /// which those with `adapted` matrices do not.
+    /// The tokens' rows `x` `[T, cols]` as an operand. Where products read tiles, they are packed: in the tokens' order where all these
+    /// products run in CUDA, else by group. An adapter's products do not run there, so matrices that are `adapted` need groups.
     pub fn gather(&self, p: &mut Pass, x: Source<'a>, cols: usize, adapted: bool) -> Operand<'a> {
         let of_tokens = !adapted && self.fragments(p).is_some();
         match (self.operand.tiles(), x) {
