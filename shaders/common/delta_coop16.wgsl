@@ -38,6 +38,14 @@ fn of_columns(a: vec4<f32>, b: vec4<f32>) -> f32 {
     return most4(max(own_a, own_b));
 }
 
+// The importer has `states`.
+#for (name, part) in (state, 0u) (u, 2u)
+fn most_of_{name}(first: u32, head: u32) -> f32 {
+    let at = largest_at(first, head) + {part};
+    return of_columns(states[at], states[at + 1u]);
+}
+
+#end
 // Queries, keys and values of token `i` of the chunk; 0 behind the last. Reads are unconditional, so that several are in flight at once.
 #for (name, place) in (query_row, query_at) (key_row, key_at) (value_row, value_at)
 fn {name}(first: u32, head: u32, i: u32, c: u32) -> vec4<f32> {

@@ -1,5 +1,5 @@
 // Runs of chunks that a scan takes at once. No state crosses a sample's first token, so a run begins with a chunk in which a sample begins.
-// Where that chunk holds tokens of the sample before too, it belongs to both runs: one of them computes it and writes nothing.
+// A chunk that also holds tokens of the sample before belongs to two runs. One of the two computes it and writes nothing.
 #import common/delta_chunk
 
 struct Run {
@@ -33,14 +33,13 @@ fn shares(chunk: u32) -> u32 {
 fn run_forward(n: u32, runs: u32) -> Run {
     let first = border(n * all_chunks() / runs);
     let next = border((n + 1u) * all_chunks() / runs);
-    let end = next + shares(next);
-    return Run(min(first, all_chunks() - 1u), select(end - first, 0u, first == next), shares(first) == 1u);
+    let count = select(next + shares(next) - first, 0u, first == next);
+    return Run(min(first, all_chunks() - 1u), count, shares(first) == 1u);
 }
 
-// Its chunks backward: it begins with the last.
+// Its chunks backward: it begins with the last, which the next run shares.
 fn run_backward(n: u32, runs: u32) -> Run {
-    let first = border(n * all_chunks() / runs);
+    let forward = run_forward(n, runs);
     let next = border((n + 1u) * all_chunks() / runs);
-    let end = next + shares(next);
-    return Run(max(end, 1u) - 1u, select(end - first, 0u, first == next), shares(next) == 1u);
+    return Run(forward.first + max(forward.count, 1u) - 1u, forward.count, shares(next) == 1u);
 }

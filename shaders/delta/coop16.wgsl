@@ -83,10 +83,10 @@ fn most_of_values(first: u32, head: u32, lane: u32) -> f32 {
     return workgroup_max(most, lane);
 }
 
-#for (name, buffer, part) in (state, states, 0u) (u, states, 2u) (dstate, dstates, 0u) (du, dstates, 2u)
+#for (name, part) in (dstate, 0u) (du, 2u)
 fn most_of_{name}(first: u32, head: u32) -> f32 {
     let at = largest_at(first, head) + {part};
-    return of_columns({buffer}[at], {buffer}[at + 1u]);
+    return of_columns(dstates[at], dstates[at + 1u]);
 }
 
 #end

@@ -48,16 +48,6 @@ fn most_dout(first: u32, head: u32, lane: u32) -> f32 {
     return workgroup_max(most, lane);
 }
 
-fn most_of_u(first: u32, head: u32) -> f32 {
-    let at = largest_at(first, head) + 2u;
-    return of_columns(states[at], states[at + 1u]);
-}
-
-fn most_of_state(first: u32, head: u32) -> f32 {
-    let at = largest_at(first, head);
-    return of_columns(states[at], states[at + 1u]);
-}
-
 // D[i, j] for the four tokens j of column `c`.
 fn decay4(first: u32, i: u32, c: u32) -> vec4<f32> {
     return vec4<f32>(decay(first, i, 4u * c), decay(first, i, 4u * c + 1u), decay(first, i, 4u * c + 2u), decay(first, i, 4u * c + 3u));

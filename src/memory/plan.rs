@@ -116,7 +116,8 @@ impl Plan {
         let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, long) };
         let mut chunk = demand.chunk.min(tokens);
         loop {
-            let with_long = long.map(|_| with(chunk, long)).filter(|plan| plan.total() <= limit);
+            let with_long =
+                long.map(|fragments| with(chunk, Some(fragments))).filter(|plan| plan.total() <= limit);
             let plan = with_long.unwrap_or_else(|| with(chunk, None));
             if plan.total() <= limit || chunk / 2 < demand.least_chunk {
                 return plan;

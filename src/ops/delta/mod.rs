@@ -28,6 +28,9 @@ pub const CHUNK: usize = 64;
 /// Most runs of chunks between which the scan of a head is divided: with more, most micro-batches have no further run.
 const MOST_RUNS: usize = 16;
 
+/// Floats of the largest values of a chunk and head: see `largest_at` in shaders/common/delta_coop16.wgsl.
+const LARGEST: usize = 20;
+
 /// Twins of those in shaders/delta/mix.wgsl: tokens of a workgroup.
 const FORWARD_RUN: usize = 4;
 const BACKWARD_RUN: usize = 16;
@@ -108,15 +111,14 @@ pub fn gates_width(value_heads: usize) -> usize {
 /// Columns of [`Saved::states`] and of [`Gradients::dstates`], per chunk. Behind the states of all chunks lie the largest values of each chunk
 /// and head, which the kernels on 16×16 matrices scale operands by.
 pub fn states_width(value_heads: usize, head_size: usize) -> usize {
-    value_heads * (head_size * head_size + 20)
+    value_heads * (head_size * head_size + LARGEST)
 }
 
 /// Sizes of the shaders for heads of size `size`, with or without a state from earlier tokens.
 pub fn sizes(size: usize, carried: bool) -> [(&'static str, u32); 5] {
     let groups = 256 / (size / 4);
     let items = 16usize.div_ceil(groups) as u32;
-    let lanes = (size / 4).next_power_of_two() as u32;
-    let carried = u32::from(carried);
+    let (carried, lanes) = (u32::from(carried), lanes(size) as u32);
     [
         ("SIZE", size as u32),
         ("STATE", 4 * size as u32),
@@ -124,6 +126,11 @@ pub fn sizes(size: usize, carried: bool) -> [(&'static str, u32); 5] {
         ("CARRIED", carried),
         ("LANES", lanes),
     ]
+}
+
+/// Threads of shaders/delta/mix.wgsl for a head of `size`.
+fn lanes(size: usize) -> usize {
+    (size / 4).next_power_of_two()
 }
 
 /// `o` `[T, Hv, K]`, the output of the recurrence.
@@ -180,8 +187,7 @@ impl Delta<'_> {
 
     /// One workgroup of shaders/delta/mix.wgsl per `run` tokens and the heads that 64 threads hold.
     fn by_heads(&self, run: usize) -> [u32; 3] {
-        let lanes = (self.head_size / 4).next_power_of_two();
-        grid(self.tokens.div_ceil(run) * self.heads().div_ceil(64 / lanes))
+        grid(self.tokens.div_ceil(run) * self.heads().div_ceil(64 / lanes(self.head_size)))
     }
 
     /// Runs a kernel that reads the bounds at binding 1.

@@ -72,10 +72,7 @@ pub struct Operand<'a> {
     /// Rows of f32; where products read tiles, only an adapter with dropout reads these.
     pub rows: Source<'a>,
     /// The rows as tiles, where products read those.
-    tiles: Option<&'a Packed>,
-    first_column: usize,
-    /// Whether the tiles hold the tokens' rows, as products in CUDA may read them.
-    of_tokens: bool,
+    tiles: Option<Input<'a>>,
 }
 
 impl<'a> Operand<'a> {
@@ -85,7 +82,8 @@ impl<'a> Operand<'a> {
             Source::Rows(view) => Source::Rows(view.rows.from(view.offset + first)),
             Source::Tokens(view) => Source::Tokens(view.rows.from(view.offset + first)),
         };
-        Operand { rows, first_column: self.first_column + first, ..self }
+        let from_first = |tiles: Input<'a>| Input { first_column: tiles.first_column + first, ..tiles };
+        Operand { rows, tiles: self.tiles.map(from_first) }
     }
 }
 
@@ -101,13 +99,17 @@ impl<'a> Grouped<'a> {
             (Some(tiles), _) => grouped_pack::pack(p.rec, tiles, x, cols, self.groups, p.tokens),
             (None, _) => {}
         }
-        Operand { rows: x, tiles: self.operand.tiles(), first_column: 0, of_tokens }
+        self.operand_of(x, of_tokens)
     }
 
     /// The values that an op left in [`Grouped::operand`]; `rows` are the same in f32.
     pub fn operand(&self, rows: &'a Rows) -> Operand<'a> {
-        let (rows, tiles) = (Source::Rows(rows.all()), self.operand.tiles());
-        Operand { rows, tiles, first_column: 0, of_tokens: false }
+        self.operand_of(Source::Rows(rows.all()), false)
+    }
+
+    fn operand_of(&self, rows: Source<'a>, of_tokens: bool) -> Operand<'a> {
+        let tiles = self.operand.tiles();
+        Operand { rows, tiles: tiles.map(|tiles| Input { tiles, first_column: 0, of_tokens }) }
     }
 
     /// `z = x·A_eᵀ`, of the masked `x` with dropout.
@@ -120,8 +122,8 @@ impl<'a> Grouped<'a> {
                 grouped::forward_masked(p.rec, to, x.rows, &a, mask, self.groups, p.tokens);
             }
             (None, None) => grouped::forward(p.rec, to, x.rows, &a, 1.0, None, self.groups, p.tokens),
-            (None, Some(tiles)) => {
-                grouped_coop16::forward(p.rec, to, tiles, &a, 1.0, None, self.groups, p.tokens);
+            (None, Some(x)) => {
+                grouped_coop16::forward(p.rec, to, x.tiles, &a, 1.0, None, self.groups, p.tokens);
             }
         }
         self.pack_thin(p.rec, z, lora.rank, x, p.tokens);
@@ -136,7 +138,7 @@ impl<'a> Grouped<'a> {
         w: &ExpertWeight,
         lora: Option<(ExpertLora, &Rows, usize)>,
     ) {
-        let Some(tiles) = x.tiles else {
+        let Some(input) = x.tiles else {
             let term = lora.map(|(lora, z, first_row)| lora.up(z, first_row));
             return grouped::forward(p.rec, y, x.rows, w, 1.0, term.as_ref(), self.groups, p.tokens);
         };
@@ -147,10 +149,9 @@ impl<'a> Grouped<'a> {
         let (groups, tokens, term) = (self.groups, p.tokens, term.as_ref());
         match self.fragments(p) {
             Some(fragments) => {
-                let x = Input { tiles, first_column: x.first_column, of_tokens: x.of_tokens };
-                cuda::grouped::forward(p.rec, fragments, y, x, w, 1.0, term, groups, tokens);
+                cuda::grouped::forward(p.rec, fragments, y, input, w, 1.0, term, groups, tokens);
             }
-            None => grouped_coop16::forward(p.rec, y, tiles, w, 1.0, term, groups, tokens),
+            None => grouped_coop16::forward(p.rec, y, input.tiles, w, 1.0, term, groups, tokens),
         }
     }
 
@@ -173,7 +174,7 @@ impl<'a> Grouped<'a> {
                     grouped_lora::gradient(p.rec, db, dy.rows, z, None, scale, None, groups, tokens);
                 }
             }
-            Some(tiles) => {
+            Some(Input { tiles, .. }) => {
                 grouped_coop16::backward(p.rec, to, (tiles, 0), &b, scale, None, groups, tokens, false);
                 if let Some([_, db]) = lora.gradients {
                     grouped_lora::gradient_packed(p.rec, db, tiles, z, scale, groups, tokens);
@@ -194,7 +195,7 @@ impl<'a> Grouped<'a> {
         accumulate: bool,
     ) {
         let (groups, tokens) = (self.groups, p.tokens);
-        let Some(tiles) = dy.tiles else {
+        let Some(input) = dy.tiles else {
             let term = lora.and_then(|(lora, u)| lora.back(u));
             return grouped::backward(p.rec, dx, dy.rows, w, 1.0, term.as_ref(), groups, tokens, accumulate);
         };
@@ -203,14 +204,15 @@ impl<'a> Grouped<'a> {
             let ExpertLora { a: matrix, rank, .. } = lora;
             grouped_coop16::LowRank { z, matrix, first_row: 0, rank, scale: 1.0 }
         });
-        let (first_column, term) = (dy.first_column, term.as_ref());
+        let term = term.as_ref();
         match self.fragments(p) {
             Some(fragments) => {
-                let dy = Input { tiles, first_column, of_tokens: dy.of_tokens };
-                cuda::grouped::backward(p.rec, fragments, dx, dy, w, 1.0, term, groups, tokens, accumulate);
+                cuda::grouped::backward(
+                    p.rec, fragments, dx, input, w, 1.0, term, groups, tokens, accumulate,
+                );
             }
             None => {
-                let dy = (tiles, first_column);
+                let dy = (input.tiles, input.first_column);
                 grouped_coop16::backward(p.rec, dx, dy, w, 1.0, term, groups, tokens, accumulate);
             }
         }
@@ -225,7 +227,7 @@ impl<'a> Grouped<'a> {
 
     /// Packs `z` or `u`, scaled as the rows of `x` are, for products that read tiles.
     pub fn pack_thin(&self, rec: &mut Recorder, z: &Rows, rank: usize, x: Operand, tokens: usize) {
-        if let (Some(thin), Some(tiles)) = (self.thin, x.tiles) {
+        if let (Some(thin), Some(Input { tiles, .. })) = (self.thin, x.tiles) {
             let z = Source::Rows(z.all());
             grouped_pack::pack_alike(rec, thin, z, rank, self.groups, tokens, tiles);
         }

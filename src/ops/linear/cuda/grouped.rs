@@ -1,9 +1,12 @@
 //! Products of rows that are grouped by expert with the experts' matrices in CUDA: those of [`crate::ops::linear::grouped_coop16`].
 
+use std::ops::Range;
+
 use super::fragments::{Fragments, LowStack, Stack, Way, bytes, expert_bytes, make};
 use super::{COLUMNS, Numbers, STEPS, TOKENS};
 use crate::base::config::Experts;
 use crate::gpu::{Entry, Gpu, Launch, Recorder};
+use crate::ops::Rows;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
 use crate::ops::linear::grouped_coop16::LowRank;
@@ -117,7 +120,7 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// The whole matrices of the first tile.
+    /// The whole matrix of the first expert.
     fn stack(&self) -> Stack<'a> {
         let ExpertWeight { weight, rows } = self.w;
         Stack {
@@ -127,12 +130,12 @@ impl<'a> Product<'a> {
             rows: *rows,
             first_column: 0,
             columns: weight.cols,
-            count: weight.tiles[0].rows / rows,
+            count: 1,
             stride: *rows,
         }
     }
 
-    /// Multiplies with as many experts at a time as there is room for among the fragments. `stack` has the rows and columns of each matrix.
+    /// Multiplies with as many experts at a time as there is room for among the fragments. `stack` is that of the first expert.
     fn run(
         &self,
         rec: &mut Recorder,
@@ -176,7 +179,7 @@ impl<'a> Product<'a> {
         x: Input,
         [columns, summed]: [usize; 2],
         lora: Option<(&LowRank, u64)>,
-        experts: std::ops::Range<usize>,
+        experts: Range<usize>,
         accumulate: bool,
     ) {
         let (groups, y) = (self.groups, y.y);
@@ -205,7 +208,7 @@ impl<'a> Product<'a> {
             used: groups.experts.used as u32,
         };
         let result = y.rows.bind(0).range.map_or(0, |range| range.0) + 16 * u64::from(y.offset4());
-        let list = |rows: &crate::ops::Rows| (rows.buffer.clone(), rows.start);
+        let list = |rows: &Rows| (rows.buffer.clone(), rows.start);
         let most = (rows.div_ceil(TOKENS) + experts.len()) * columns.div_ceil(COLUMNS);
         rec.launch(Launch {
             name: self.name,

@@ -23,6 +23,7 @@ const COLUMNS: usize = 128;
 const TOKENS: usize = 256;
 /// Steps of the sum in a fragment.
 const STEPS: usize = 16;
+
 static TEXT: &[u8] = concat!(include_str!("../../../../shaders/linear/cuda/whole.ptx"), "\0").as_bytes();
 
 /// Twin of `Numbers` in shaders/linear/cuda/parts.cuh.
