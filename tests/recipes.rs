@@ -167,7 +167,7 @@ fn the_manual_has_every_key_with_its_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 74, "keys with a documented default");
+    assert_eq!(keys, 75, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -237,6 +237,7 @@ csv = false
 [device]
 backend = "auto"
 kernels = "auto"
+tune = true
 "#;
     assert_eq!(accept("").to_toml(), expected);
 }
@@ -318,6 +319,7 @@ hook = "cat"
 backend = "vulkan"
 gpu = "RTX"
 kernels = "f16"
+tune = false
 "#;
 
 #[test]
@@ -332,7 +334,7 @@ fn toml_and_json_give_equal_recipes_that_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 67, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 68, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -646,8 +648,9 @@ fn errors_name_a_newer_version() {
     };
     assert_eq!(written_by("9.10.0", "").expect("nothing new in it"), recipe);
     let line = resolved.lines().count() + 1;
-    let unknown =
-        format!("r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, gpu, kernels");
+    let unknown = format!(
+        "r.toml:{line}:1: unknown key `flux` in [device]; [device] takes backend, gpu, kernels, tune"
+    );
     assert_eq!(
         written_by("9.10.0", "flux = 1\n").expect_err("unknown"),
         format!(

@@ -1,5 +1,6 @@
-// Products on cooperative matrices of 16×16, forward and backward: f16 operands, f32 sums. A workgroup computes 128×128 results.
-// Each of its four subgroups computes 32×128 of them as 16 matrices: no two read the same x, because loads of x limit this kernel.
+// Products on cooperative matrices of 16×16, forward and backward: f16 operands, f32 sums. A workgroup computes 128 columns of
+// 64·{HIGH} rows, row of such tiles after row; with TURNED, column after column. Each of its four subgroups computes 16·{HIGH} rows of them:
+// no two read the same x, because loads of x limit this kernel.
 // x, dy, z and u come packed (shaders/pack/plain.wgsl) and are read as matrices straight from memory. W and the adapter's matrix
 // become f16 on their way into workgroup memory, 32 steps of the sum at a time: more of that memory would leave fewer workgroups
 // on a multiprocessor.
@@ -82,7 +83,12 @@ fn store(tile: Tile, row0: u32, col4: u32, lane: u32) {
 // forward: y = x·Wᵀ + z·Bᵀ; backward: dx = dy·W + u·A
 #for (pass, summed, own, load, across, down, pitch) in (forward, params.weight_cols, lane * FORWARD_PITCH, coopLoad, 16u * FORWARD_PITCH, 4u, FORWARD_PITCH) (backward, tile.rows, lane % 32u * BACKWARD_PITCH + lane / 32u * 8u, coopLoadT, 4u, 16u * BACKWARD_PITCH, BACKWARD_PITCH)
 @compute @workgroup_size(128)
-fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn {pass}(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {TURNED}
+    let group = id.yxz;
+#else
+    let group = id;
+#end
 #if {GROUPED}
     // Tiles of experts that W does not hold are skipped; the difference may wrap. naga takes only a single comparison as uniform.
     if tiles[group.y] - params.first_expert >= params.weight_rows / params.expert_rows {
@@ -90,9 +96,9 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     }
 #end
     let tile = tile_of(group);
-    let row = group.y * 8u + lane / 32u * 2u; // matrices over the rows
+    let row = (group.y * 4u + lane / 32u) * {HIGH}u; // matrices over the rows
     let column = tile.first_column + group.x * 128u;
-#for i in 0..2
+#for i in 0..{HIGH}
 #for j in 0..8
     var c{i}{j} = coop_mat16x16<f32, C>();
 #end
@@ -102,7 +108,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     var slice = load_{pass}(tile, column, first_step, lane);
     for (var step = first_step; step < end_step; step++) {
 #for k in 0..2
-#for i in 0..2
+#for i in 0..{HIGH}
         let x{k}{i} = coopLoadT<coop_mat16x16<f16, A>>(&x[x_at(row + {i}u, step * 2u + {k}u)], 4u);
 #end
 #end
@@ -113,7 +119,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 #for k in 0..2
 #for j in 0..8
         let w{k}{j} = {load}<coop_mat16x16<f16, B>>(&staged[{j}u * {across} + {k}u * {down}], {pitch});
-#for i in 0..2
+#for i in 0..{HIGH}
         c{i}{j} = coopMultiplyAdd(x{k}{i}, w{k}{j}, c{i}{j});
 #end
 #end
@@ -124,12 +130,12 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         workgroupBarrier();
         stage_lora_{pass}(tile, column, rank, lane);
         workgroupBarrier();
-#for i in 0..2
+#for i in 0..{HIGH}
         let z{i} = coopLoadT<coop_mat16x16<f16, A>>(&z[z_at(row + {i}u, rank)], 4u);
 #end
 #for j in 0..8
         let b{j} = {load}<coop_mat16x16<f16, B>>(&staged[{j}u * {across}], {pitch});
-#for i in 0..2
+#for i in 0..{HIGH}
         c{i}{j} = coopMultiplyAdd(z{i}, b{j}, c{i}{j});
 #end
 #end
@@ -137,7 +143,7 @@ fn {pass}(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     let at = lane / 32u * 144u;
     let beside = at + 4u;
     let pitch = 9u;
-#for i in 0..2
+#for i in 0..{HIGH}
 #for (left, right, col4) in (0, 1, 0) (2, 3, 8) (4, 5, 16) (6, 7, 24)
     let v{i}{left} = c{i}{left};
     coopStoreT(v{i}{left}, &finished[at], pitch);

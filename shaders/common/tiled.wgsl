@@ -1,4 +1,4 @@
-// Products on tiles of 64×64 (common/tile), forward and backward. Operands are f32, or f16 with HALF. In f16 each row of x is scaled by
+// Products on tiles (common/tile), forward and backward, row of tiles after row; with TURNED, column after column. Operands are f32, or f16 with HALF. In f16 each row of x is scaled by
 // the power of two that brings its largest value into [½, 1), z and u as the row that they are added to; `factors` undo it.
 // The importer has the functions of common/product or common/expert_product, `operand4`, which reads four values of x, and with HALF
 // `factors`.
@@ -72,6 +72,9 @@ fn w4(row: u32, col4: u32) -> vec4<f32> {
 }
 
 fn stage_x(col4: u32, cols4: u32, lane: u32) {
+    if lane >= ROWS {
+        return;
+    }
     stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(
         scaled(0u, operand4(staged, sources[0], col4, cols4)),
         scaled(1u, operand4(staged + 1u, sources[1], col4, cols4)),
@@ -81,6 +84,9 @@ fn stage_x(col4: u32, cols4: u32, lane: u32) {
 }
 
 fn stage_z(r4: u32, lane: u32) {
+    if lane >= ROWS {
+        return;
+    }
     stage_p_rows(lane % 4u, lane / 4u, mat4x4<f32>(
         scaled(0u, z4(staged, r4)),
         scaled(1u, z4(staged + 1u, r4)),
@@ -90,9 +96,14 @@ fn stage_z(r4: u32, lane: u32) {
 }
 
 @compute @workgroup_size(64)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {TURNED}
+    let group = id.yxz;
+#else
+    let group = id;
+#end
     let tile = tile_of(group);
-    begin(tile, group.y * TILE + lane / 4u * 4u);
+    begin(tile, group.y * ROWS + lane / 4u * 4u);
     let n = tile.first_column + group.x * TILE + lane / 4u * 4u;
     let cols4 = params.weight_cols / 4u;
     let part4 = tile.part_steps * (STEPS / 4u);
@@ -110,14 +121,19 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         stage_q_rows(lane % 4u, lane / 4u, mat4x4<f32>(b4(n, r4), b4(n + 1u, r4), b4(n + 2u, r4), b4(n + 3u, r4)));
         tile_multiply(lane);
     }
-    tile_store(group.y * TILE, group.x * (TILE / 4u), lane);
+    tile_store(group.y * ROWS, group.x * (TILE / 4u), lane);
 }
 
 // dx = dy·W + u·A
 @compute @workgroup_size(64)
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {TURNED}
+    let group = id.yxz;
+#else
+    let group = id;
+#end
     let tile = tile_of(group);
-    begin(tile, group.y * TILE + lane / 4u * 4u);
+    begin(tile, group.y * ROWS + lane / 4u * 4u);
     let rows4 = (tile.rows + 3u) / 4u;
     let col4 = tile.first_column / 4u + group.x * (TILE / 4u) + lane % 16u;
     let part4 = tile.part_steps * (STEPS / 4u);
@@ -137,5 +153,5 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         }
         tile_multiply(lane);
     }
-    tile_store(group.y * TILE, group.x * (TILE / 4u), lane);
+    tile_store(group.y * ROWS, group.x * (TILE / 4u), lane);
 }

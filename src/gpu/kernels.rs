@@ -1,5 +1,7 @@
 //! Which kernels a device runs: one value, chosen when the device is opened and never changed. Nothing else knows tiers.
 
+use std::sync::RwLock;
+
 use super::{Gpu, GpuError, KernelSetting};
 
 /// The least size of products that run in CUDA.
@@ -193,9 +195,9 @@ impl Gpu {
         self.kernels
     }
 
-    /// A handle of the device that runs other kernels.
+    /// A handle of the device that runs other kernels, and makes the usual choices.
     pub fn with_kernels(&self, kernels: Kernels) -> Gpu {
-        Gpu { shared: self.shared.clone(), kernels }
+        Gpu { shared: self.shared.clone(), kernels, choices: RwLock::default() }
     }
 
     /// The kernels of `tier`; `None` where the device does not support them.

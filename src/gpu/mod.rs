@@ -1,6 +1,8 @@
 //! The device: opening it, its properties and its limits.
 
 mod backend;
+#[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
+mod bindings;
 mod buffers;
 mod command;
 #[cfg(all(feature = "native", target_os = "linux", target_arch = "x86_64"))]
@@ -19,10 +21,11 @@ mod recording;
 mod select;
 pub mod shader;
 mod staging;
+mod tuning;
 mod upload;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 pub use backend::{Backend, KernelSetting};
 pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
@@ -37,12 +40,14 @@ pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
 pub use select::Place;
 use select::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
+pub use tuning::{Choice, Choices, Product};
 pub use upload::{Submission, Upload};
 
 /// An open device, and the kernels that it runs.
 pub struct Gpu {
     shared: Arc<Shared>,
     kernels: Kernels,
+    choices: RwLock<Choices>,
 }
 
 impl std::ops::Deref for Gpu {
@@ -160,7 +165,7 @@ impl Gpu {
             target_family = "wasm",
             expect(clippy::arc_with_non_send_sync, reason = "a browser's device stays in one worker")
         )]
-        let gpu = Gpu { shared: Arc::new(shared), kernels: Kernels::default() };
+        let gpu = Gpu { shared: Arc::new(shared), kernels: Kernels::default(), choices: RwLock::default() };
         Ok(gpu.with_kernels(gpu.best_kernels()))
     }
 

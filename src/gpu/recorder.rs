@@ -1,11 +1,11 @@
 //! Records dispatches and submits them together.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::command::Command;
 use super::recording::{Recording, Staging};
 use super::upload::{Submission, Upload};
-use super::{Entry, Gpu, GpuError, Kernel, Launch};
+use super::{Choice, Entry, Gpu, GpuError, Kernel, Launch, Product};
 
 /// A part of a buffer under a binding number.
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ enum Mode {
     /// They are kept for [`Recording`]. Their parameters lie in a buffer of their own.
     Keep { params: wgpu::Buffer },
     /// They never run; their kernels are compiled.
-    Compile { kernels: HashSet<Kernel>, launched: HashSet<Entry> },
+    Compile { kernels: HashSet<Kernel>, launched: HashSet<Entry>, products: BTreeSet<Product> },
 }
 
 /// Records work in the order in which it will run. A part of it may run before [`Recorder::submit`]: the device starts while the rest is
@@ -55,7 +55,8 @@ impl<'g> Recorder<'g> {
     /// A recording whose kernels never run; copies run if they are submitted. End it with [`Recorder::compile`]: the kernels of later
     /// recordings are compiled then.
     pub fn ahead(gpu: &'g Gpu) -> Recorder<'g> {
-        Recorder::with_mode(gpu, Mode::Compile { kernels: HashSet::new(), launched: HashSet::new() })
+        let (kernels, launched, products) = Default::default();
+        Recorder::with_mode(gpu, Mode::Compile { kernels, launched, products })
     }
 
     /// An empty recording for any number of submissions. End it with [`Recorder::keep`]: nothing runs before.
@@ -69,13 +70,30 @@ impl<'g> Recorder<'g> {
 
     /// Compiles what was recorded since [`Recorder::ahead`], in parallel. Returns the number of kernels that were not compiled before.
     pub fn compile(self) -> Result<usize, GpuError> {
-        let Mode::Compile { kernels, launched } = self.mode else {
+        let Mode::Compile { kernels, launched, .. } = self.mode else {
             panic!("only a recording made by Recorder::ahead is compiled");
         };
         launched.into_iter().for_each(|entry| self.gpu.prepare_cuda(entry));
         let compiled = self.gpu.compile_all(kernels.into_iter().collect());
         self.gpu.check()?;
         Ok(compiled)
+    }
+
+    /// The products that were recorded since [`Recorder::ahead`], of the most rows that share their choices.
+    pub fn products(&self) -> impl Iterator<Item = Product> {
+        let products = match &self.mode {
+            Mode::Compile { products, .. } => Some(products.iter().copied()),
+            _ => None,
+        };
+        products.into_iter().flatten()
+    }
+
+    /// The device's choice for `product`; `None` for the usual one.
+    pub(crate) fn choice(&mut self, product: Product) -> Option<Choice> {
+        if let Mode::Compile { products, .. } = &mut self.mode {
+            products.insert(product.of_most_rows());
+        }
+        self.gpu.choice(&product)
     }
 
     /// The device that it records for.

@@ -119,7 +119,15 @@ pub(super) async fn pick_adapter(
     let Some(own) = place.choose(found) else {
         return Err(GpuError::TooFew { found, processes: place.size });
     };
-    Ok(adapters.swap_remove(own))
+    Ok(lengthen(&instance, adapters.swap_remove(own)))
+}
+
+#[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
+use super::bindings::lengthen;
+
+#[cfg(not(all(feature = "native", any(target_os = "linux", target_os = "windows"))))]
+fn lengthen(_: &wgpu::Instance, adapter: wgpu::Adapter) -> wgpu::Adapter {
+    adapter
 }
 
 #[cfg(test)]

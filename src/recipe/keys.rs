@@ -92,7 +92,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 8] = [
     ),
     ("output", &["dir", "export", "base_model_name", "ollama", "save_steps", "save_total_limit"]),
     ("log", &["csv", "hook"]),
-    ("device", &["backend", "gpu", "kernels"]),
+    ("device", &["backend", "gpu", "kernels", "tune"]),
 ];
 
 /// Keys that are planned for later versions.

@@ -309,4 +309,6 @@ pub struct Device {
     pub gpu: Option<String>,
     /// KernelSetting that the GPU runs.
     pub kernels: KernelSetting,
+    /// Whether the fastest way to compute each product is found at the GPU's first use.
+    pub tune: bool,
 }

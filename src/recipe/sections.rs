@@ -276,6 +276,7 @@ fn device(section: &Section) -> Result<Device, RecipeError> {
         backend: section.choice("backend", Backend::Auto)?,
         gpu: section.text("gpu")?,
         kernels: section.choice("kernels", KernelSetting::Auto)?,
+        tune: section.boolean("tune", true)?,
     })
 }
 

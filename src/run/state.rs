@@ -141,6 +141,7 @@ impl<'a> Run<'a> {
             updates,
             best: best.map(|(step, pairs)| (*step, (*step != self.step).then(|| pairs.clone()))),
             changed: self.changed.clone(),
+            choices: self.gpu().choices(),
             metrics,
             timing,
         })

@@ -14,7 +14,7 @@ use super::{Capacity, Dropout, Optimizer, TrainError};
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::config::Config;
 use crate::data::batch::{MicroBatch, Step};
-use crate::gpu::{Gpu, GpuError, Recorder, Tier};
+use crate::gpu::{Gpu, GpuError, Product, Recorder, Tier};
 use crate::model::plan::{Passes, Recompute};
 use crate::model::{Activations, Head, Inputs, Losses, Model, Plan, Trainable};
 use crate::ops::adamw::ClipState;
@@ -237,6 +237,20 @@ impl<'a> Trainer<'a> {
     /// Compiles, in parallel, every kernel that steps with `optimizer` and evaluations over `batches` run. Returns how many
     /// were new. Batches of other sizes may need a few more, which are compiled on first use.
     pub async fn compile(&self, batches: &[MicroBatch], optimizer: &Optimizer) -> Result<usize, GpuError> {
+        self.ahead(batches, optimizer).await?.compile()
+    }
+
+    /// The products with quantized matrices that a step with the micro-batches `batches` computes: see [`crate::ops::linear::tune`].
+    pub async fn products(
+        &self,
+        batches: &[MicroBatch],
+        optimizer: &Optimizer,
+    ) -> Result<Vec<Product>, GpuError> {
+        Ok(self.ahead(batches, optimizer).await?.products().collect())
+    }
+
+    /// A recording of a step that never runs.
+    async fn ahead(&self, batches: &[MicroBatch], optimizer: &Optimizer) -> Result<Recorder<'_>, GpuError> {
         self.assert_fits(batches);
         let mut rec = Recorder::ahead(self.gpu);
         self.adapter.zero_gradients(&mut rec);
@@ -252,7 +266,7 @@ impl<'a> Trainer<'a> {
             *self.uploaded.lock().expect("lock is not poisoned") = Some((batch.clone(), inputs));
         }
         self.update(&mut rec, self.capacity.step_loss_tokens, optimizer, 0.0);
-        rec.compile()
+        Ok(rec)
     }
 
     /// Records forward and backward of one micro-batch.

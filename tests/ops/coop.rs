@@ -45,7 +45,7 @@ pub fn packed(gpu: &Gpu, x: &Block, cols: usize, height: usize) -> Result<Packed
 }
 
 /// (T, which of [`widths`] is K, N, rank, tiled, scale)
-const CASES: [(usize, usize, usize, Option<usize>, bool, f32); 5] = [
+pub const CASES: [(usize, usize, usize, Option<usize>, bool, f32); 5] = [
     (1, 0, 68, None, false, 1.0),
     (33, 2, 131, Some(16), true, 1.0),
     (129, 1, 200, Some(32), true, 0.37),

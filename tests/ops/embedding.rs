@@ -2,7 +2,7 @@
 
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::embedding;
+use rullama_train::ops::{Rows, embedding};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
@@ -102,5 +102,23 @@ pub fn gather_and_backward(gpu: &Gpu) -> Outcome {
         run(gpu, |rec| embedding::backward(rec, &dx.rows, &ids, 2, &dy.rows, rows))?;
         check.close(&name, width, &dx.read(gpu, &name)?, &expected)?;
     }
+    check.done()
+}
+
+/// The last rows of the longest binding, of more than 2 GiB where the device has such: written, and read again.
+pub fn longest_binding(gpu: &Gpu) -> Outcome {
+    const WIDTH: usize = 1024;
+    let bytes = gpu.max_binding_bytes().min((2 << 30) + (1 << 20)) as usize;
+    let rows = bytes / (4 * WIDTH);
+    let table = values(1, 3 * WIDTH);
+    let held = Block::input(gpu, (0, 0), WIDTH, &table);
+    let ids: Vec<u32> = (0..rows as u32).map(|row| row % 3).collect();
+    let (long, ids) = (Rows::new(gpu, "long", rows, WIDTH)?, gpu.upload("ids", &ids)?);
+    run(gpu, |rec| embedding::forward(rec, &long, &ids, 0, &held.rows.as_weight(3), 0, 1.0, rows))?;
+    let last = [rows - 1, rows - 2, rows / 2, 0];
+    let found = look_up(gpu, "long", &long.as_weight(rows), &last.map(|row| row as u32), 0, (0, WIDTH), 1.0)?;
+    let expected = reference::embedding::gather(&wide(&table), &last.map(|row| (row % 3) as u32), WIDTH);
+    let mut check = Check::new("embedding, long", EXACT);
+    check.close(&format!("{bytes} bytes"), WIDTH, &found, &expected)?;
     check.done()
 }

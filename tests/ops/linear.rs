@@ -48,15 +48,15 @@ pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: b
     (Weight { ty, rows, cols, tiles: tiles.collect(), bias: None }, truth)
 }
 
-struct Case {
+pub struct Case {
     /// `T`.
-    tokens: usize,
+    pub tokens: usize,
     /// Which of [`widths`] is `K`.
-    width: usize,
+    pub width: usize,
     /// `N`.
-    outputs: usize,
+    pub outputs: usize,
     rank: Option<usize>,
-    tiled: bool,
+    pub tiled: bool,
     scale: f32,
     margins: [Margins; 2],
 }
@@ -74,7 +74,7 @@ const fn case(
 }
 
 /// One token and several blocks of 64 tokens; `N` below, above and between multiples of 64 and of 4; views.
-const CASES: [Case; 7] = [
+pub const CASES: [Case; 7] = [
     case(1, 0, 68, None, false, 1.0, [(0, 0), (0, 0)]),
     case(1, 2, 131, Some(4), true, 1.0, [(0, 0), (0, 0)]),
     case(7, 1, 200, Some(4), true, 0.37, [(4, 0), (8, 12)]),

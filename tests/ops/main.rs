@@ -27,6 +27,7 @@ mod matvec;
 mod random;
 mod rms_norm;
 mod selftest;
+mod tiles;
 mod verdict;
 
 use rullama_train::gpu::Gpu;
@@ -54,12 +55,14 @@ const EXACT: &[Variant] = &[Variant::F32, Variant::Plain];
 const HALF: &[Variant] = &[Variant::F16, Variant::Coop8];
 const COOP8: &[Variant] = &[Variant::Coop8];
 const COOP16: &[Variant] = &[Variant::Coop16];
+/// Kernels whose tiles are chosen.
+const TILED: &[Variant] = &[Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 const CUDA: &[Variant] = &[Variant::Cuda];
 const PACKED: &[Variant] = &[Variant::Packed];
 const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
-const CASES: [Case; 87] = [
+const CASES: [Case; 96] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -86,6 +89,7 @@ const CASES: [Case; 87] = [
     case("embedding", "decoders are exact", F32, embedding::decodes_exactly),
     case("embedding", "forward", F32, embedding::forward),
     case("embedding", "rows of activations, and backward", F32, embedding::gather_and_backward),
+    case("embedding", "the longest binding", COOP16, embedding::longest_binding),
     case("experts", "choice, weights and scores of the router", F32, experts::routers),
     case("experts", "tokens sorted", F32, experts::groups),
     case("experts", "biases", F32, experts::biases),
@@ -106,6 +110,14 @@ const CASES: [Case; 87] = [
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
     case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),
     case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),
+    case("linear", "forward, other tiles", PLAIN, |gpu| tiles::others(gpu, linear::forward)),
+    case("linear", "forward, other tiles", HALF, |gpu| tiles::others(gpu, linear::forward_in_f16)),
+    case("linear", "forward, other tiles", COOP16, |gpu| tiles::others(gpu, coop::forward)),
+    case("linear", "backward, other tiles", PLAIN, |gpu| tiles::others(gpu, linear::backward)),
+    case("linear", "backward, other tiles", HALF, |gpu| tiles::others(gpu, linear::backward_in_f16)),
+    case("linear", "backward, other tiles", COOP16, |gpu| tiles::others(gpu, coop::backward)),
+    case("linear", "the fastest way is found", TILED, tiles::found),
+    case("linear", "a way that computes wrongly is not chosen", PLAIN, tiles::wrong),
     case("linear", "sums in parts", COOP16, coop::unsummed),
     case("linear", "sums in parts, split", COOP16, |gpu| split(gpu, coop::unsummed)),
     case("linear", "readers of kernels on matrices of 16×16", &[Variant::F16], half_readers::values),

@@ -142,6 +142,7 @@ fn checkpoints_survive_every_fault() {
         second: adapter(&base, 30).pairs,
         updates: step as u64,
         changed: Vec::new(),
+        choices: Default::default(),
         best: Some((1, Some(adapter(&base, 40).pairs))),
         metrics: "{\"event\":\"step\"}\n".into(),
         timing: String::new(),

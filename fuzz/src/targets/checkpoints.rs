@@ -58,6 +58,7 @@ fn checkpoint() -> Checkpoint {
         second: adapter(3).pairs,
         updates: 10,
         changed: Vec::new(),
+        choices: Default::default(),
         best: Some((4, Some(adapter(4).pairs))),
         metrics: "{\"event\":\"step\"}\n".into(),
         timing: String::new(),

@@ -28,6 +28,7 @@ use rullama_train::train::Optimizer;
 use rullama_train::train::ranks::Ranks;
 
 use super::setup::device::Device;
+use super::setup::tuning::Tuning;
 use super::{output, refuse_renamed};
 use sweep::{Series, Varied};
 
@@ -109,6 +110,9 @@ pub struct BenchArgs {
     /// Same as --kernels f32.
     #[arg(long, conflicts_with = "kernels")]
     plain: bool,
+    /// Compute every product in the usual way, like device.tune = false in a recipe.
+    #[arg(long)]
+    no_tuning: bool,
     /// GPU to use: part of its name.
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
@@ -168,6 +172,10 @@ impl BenchArgs {
     fn open_gpu(&self, place: Place) -> Result<Device> {
         let kernels = if self.plain { KernelSetting::F32 } else { self.kernels };
         Device::open_at(Backend::Auto, self.gpu.as_deref(), self.webgpu_limits, kernels, place)
+    }
+
+    fn tuning(&self) -> Tuning {
+        Tuning::wanted(!self.no_tuning)
     }
 
     /// The objective with its default settings.
@@ -232,6 +240,7 @@ fn sweep(args: &BenchArgs, varied: Varied) -> Result<()> {
         loss_share: args.loss_share,
         recompute: args.recompute(),
         out: args.out.as_deref(),
+        tuning: args.tuning(),
         json: args.json,
     };
     series.check()?;

@@ -14,6 +14,7 @@ use super::steps::{digest, mean_seconds, warm_up};
 use super::{BenchArgs, OPTIMIZER, check_sequence, offload, random};
 use crate::cli::output::{self, line};
 use crate::cli::ranks::{self, RankFacts};
+use crate::cli::setup::tuning;
 
 /// The results, on rank 0.
 struct Results<'a> {
@@ -53,7 +54,7 @@ pub fn run(args: &BenchArgs, ranks: &Rc<Ranks>) -> Result<()> {
     let offloaded = offload::layers(args, &gpu, &base, &adapter, capacity)?;
     let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
     let mut trainer = Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?;
-    block_on(trainer.compile(&own.micro_batches, &OPTIMIZER))?;
+    tuning::compile(&gpu, &trainer, &own.micro_batches, &OPTIMIZER, &args.tuning(), ranks)?;
 
     let start = block_on(trainer.snapshot())?;
     warm_up(&trainer, &own, &own)?;

@@ -18,6 +18,7 @@ use super::results::Results;
 use super::{BenchArgs, OPTIMIZER, check_sequence, groups, offload, random, work};
 use crate::cli::output;
 use crate::cli::setup::timings::Timings;
+use crate::cli::setup::tuning;
 
 /// Learning rate of the timed steps.
 const LEARNING_RATE: f64 = 1e-4;
@@ -47,9 +48,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     trainer.share(&alone, args.shares(&alone)?)?;
     startup.record("weights");
     bar.set_message("compiling kernels");
-    let mut compiled = block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
+    let tuning = args.tuning();
+    let compile =
+        |step: &Step| tuning::compile(&gpu, &trainer, &step.micro_batches, &OPTIMIZER, &tuning, &alone);
+    let mut compiled = compile(&step)?;
     if args.once {
-        compiled += block_on(trainer.compile(&before.micro_batches, &OPTIMIZER))?;
+        compiled += compile(&before)?;
     }
     startup.record(output::count(compiled, "kernel"));
     bar.set_message("first step, which is not timed");

@@ -12,11 +12,13 @@ use rullama_train::gpu::Gpu;
 use rullama_train::model::plan::{Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::report::{Point, Sweep};
+use rullama_train::train::ranks::Ranks;
 use rullama_train::train::{Capacity, Dropout, Trainer};
 use serde_json::{Value, json};
 
 use super::{OPTIMIZER, check_sequence, random, steps};
 use crate::cli::output;
+use crate::cli::setup::tuning::{self, Tuning};
 
 /// The dimension that grows.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -61,6 +63,7 @@ pub struct Series<'a> {
     pub recompute: Recompute,
     /// The page to write; `None` for the default name.
     pub out: Option<&'a Path>,
+    pub tuning: Tuning,
     pub json: bool,
 }
 
@@ -257,7 +260,7 @@ impl Series<'_> {
         let mut capacity = Capacity::default();
         capacity.include(&step);
         let trainer = Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, recompute)?;
-        block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
+        tuning::compile(gpu, &trainer, &step.micro_batches, &OPTIMIZER, &self.tuning, &Ranks::alone())?;
         steps::warm_up(&trainer, &step, &step)?;
         let seconds = steps::mean_seconds(&trainer, &step, self.steps)?;
         Ok(Point { at, tokens: self.batch * sequence, seconds, bytes: trainer.plan().total() })

@@ -1,7 +1,6 @@
 //! The first use of a device and driver: a short self-test, remembered in the user's cache folder, and the kernels that it allows.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use pollster::block_on;
@@ -10,6 +9,7 @@ use rullama_train::gpu::{Gpu, KernelSetting, Kernels};
 use rullama_train::selftest;
 use serde::{Deserialize, Serialize};
 
+use super::cache_file;
 use crate::cli::output;
 
 /// Setting it to 0 skips the self-test.
@@ -30,7 +30,7 @@ pub fn choose(gpu: Gpu, setting: KernelSetting) -> Result<Gpu> {
     if std::env::var_os(VARIABLE).is_some_and(|value| value == "0") {
         return Ok(gpu);
     }
-    let verdict = verdict(&gpu, dirs::cache_dir().as_deref())?;
+    let verdict = verdict(&gpu)?;
     let (kernels, skipped) = allowed(&gpu, &verdict, setting)?;
     if let Some(reason) = skipped {
         let (name, was) = (gpu.device_name(), gpu.kernels());
@@ -66,8 +66,8 @@ fn allowed(gpu: &Gpu, verdict: &Verdict, setting: KernelSetting) -> Result<(Kern
 }
 
 /// The verdict of an earlier use, or a new one.
-fn verdict(gpu: &Gpu, cache: Option<&Path>) -> Result<Verdict> {
-    let file = cache.map(|cache| place(gpu, cache));
+fn verdict(gpu: &Gpu) -> Result<Verdict> {
+    let file = cache_file(gpu, "self-test");
     let known = file.as_ref().and_then(|file| files::read(file).ok());
     // A file that cannot be read is made again.
     if let Some(known) = known.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
@@ -84,10 +84,4 @@ fn verdict(gpu: &Gpu, cache: Option<&Path>) -> Result<Verdict> {
         let _ = files::write_atomic(&file, &bytes);
     }
     Ok(verdict)
-}
-
-/// The file of a device, driver, and version of this program.
-fn place(gpu: &Gpu, cache: &Path) -> PathBuf {
-    let name: String = gpu.digest()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
-    cache.join("rullama-train").join("self-test").join(format!("{name}.json"))
 }

@@ -9,9 +9,13 @@ mod pipelines_file;
 pub mod session;
 pub mod summary;
 pub mod timings;
+pub mod tuning;
+
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use rullama_train::base::Base;
+use rullama_train::gpu::Gpu;
 use rullama_train::model::plan;
 use rullama_train::run::wording;
 
@@ -22,4 +26,10 @@ pub fn layers_to_offload(base: &Base) -> Result<Vec<usize>> {
         bail!(wording::not_a_mixture("--offload-experts", base.name()));
     }
     Ok(layers)
+}
+
+/// The file of `gpu`, its driver and this version of the program in the folder `name` of the user's cache folder, if there is one.
+fn cache_file(gpu: &Gpu, name: &str) -> Option<PathBuf> {
+    let digest: String = gpu.digest()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(dirs::cache_dir()?.join("rullama-train").join(name).join(format!("{digest}.json")))
 }

@@ -18,6 +18,7 @@ use rullama_train::train::ranks::Ranks;
 use super::base_digest;
 use super::device::Device;
 use super::timings::Timings;
+use super::tuning::{self, Tuning};
 use crate::cli::{bus_error, output};
 
 /// Number of layers whose experts are copied to measure the copy rate.
@@ -127,10 +128,17 @@ impl Session {
         }))
     }
 
-    /// Compiles the kernels, then runs [`PreparedRun::try_longest`]. Returns a description with the time it took.
-    pub fn dry_pass(&self, recipe: &Recipe, trainer: &Trainer, timings: &mut Timings) -> Result<DryPass> {
+    /// Chooses and compiles the kernels, then runs [`PreparedRun::try_longest`]. Returns a description with the time it took.
+    pub fn dry_pass(
+        &self,
+        gpu: &Gpu,
+        trainer: &Trainer,
+        tuning: &Tuning,
+        timings: &mut Timings,
+    ) -> Result<DryPass> {
         let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
-        let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(recipe)))?;
+        let optimizer = run::optimizer(&self.recipe);
+        let compiled = tuning::compile(gpu, trainer, &largest, &optimizer, tuning, trainer.ranks())?;
         timings.record(output::count(compiled, "kernel"));
         let started = Instant::now();
         let longest = pollster::block_on(self.prepared.try_longest(trainer))?;

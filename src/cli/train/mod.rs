@@ -37,6 +37,7 @@ use super::setup::comparison;
 use super::setup::device::Device;
 use super::setup::session::Session;
 use super::setup::timings::Timings;
+use super::setup::tuning::Tuning;
 pub use stop::{STATUS as STOPPED, signals};
 
 use commands::Commands;
@@ -163,7 +164,11 @@ fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result
         output::plan(trainer.plan(), false);
     }
     let bar = loading.bar("trying the longest batch", 0);
-    let tried = session.dry_pass(recipe, &trainer, &mut timings)?;
+    let tuning = match &start.checkpoint {
+        Some(checkpoint) => Tuning::Kept(checkpoint.choices.clone()),
+        None => Tuning::wanted(recipe.device.tune),
+    };
+    let tried = session.dry_pass(&gpu, &trainer, &tuning, &mut timings)?;
     bar.finish_and_clear();
     loading.line("dry run", &tried.text);
     let speed = Some(tried.tokens_per_second);

@@ -113,7 +113,7 @@ impl<'a> Terminal<'a> {
         let mut facts = json!({
             "device": run.gpu().description(), "base": run.base.base.name(), "digests": run.identity,
             "startup": self.started, "steps": run.steps(), "parameters": run.initial.parameters(),
-            "changes": run.changed,
+            "changes": run.changed, "choices": run.gpu().choices(),
         });
         if self.ranks.len() > 1 {
             facts["shares"] = json!(run.recipe.train.shares);

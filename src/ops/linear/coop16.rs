@@ -1,6 +1,7 @@
 //! The products of [`crate::ops::linear`] on cooperative matrices of 16×16: f16 operands, each row scaled, and f32 sums.
 
-use crate::gpu::{Kernel, Recorder};
+use super::tiling::COOP16;
+use crate::gpu::{Kernel, Product, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
@@ -8,9 +9,6 @@ use crate::ops::Weight;
 use crate::ops::op;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Parts, Target, Unsummed};
-
-/// Steps of the sum that the kernel stages at a time.
-const STEPS: usize = 32;
 
 /// Twin of `Params` in shaders/linear/coop16.wgsl.
 #[repr(C)]
@@ -169,7 +167,6 @@ fn dispatch(
     unsummed: Option<&mut Unsummed>,
 ) {
     let summed = if entry == "forward" { w.cols } else { tile.rows };
-    let [across, down] = [params.cols4.div_ceil(32), params.rows.div_ceil(128)];
     let target = Target {
         y: y.rows.bind(6),
         rows: params.rows,
@@ -180,8 +177,15 @@ fn dispatch(
     };
     let z = lora.map_or(rec.unused(4), |l| l.z.bind(4));
     let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));
-    let kernel = Kernel::new("linear/coop16", entry).with_format(op::reader(w.ty)).with_size("GROUPED", 0);
-    let steps = summed.div_ceil(STEPS);
+    let format = op::reader(w.ty);
+    let (rows, columns) = (params.rows as usize, 4 * params.cols4 as usize);
+    let choice = COOP16.choose(rec, Product { shader: COOP16.shader, entry, format, rows, columns, summed });
+    let kernel = Kernel::new(COOP16.shader, entry).with_format(format).with_sizes([
+        ("GROUPED", 0),
+        ("HIGH", choice.tile_rows / 64),
+        ("TURNED", u32::from(choice.by_columns)),
+    ]);
+    let (wanted, steps) = (choice.parts as usize, summed.div_ceil(COOP16.steps));
     let product = |rec: &mut Recorder, parts: &Parts| {
         let params = Params {
             y_stride4: parts.stride4,
@@ -191,10 +195,11 @@ fn dispatch(
             ..params
         };
         let bindings = [tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, parts.result];
-        rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
+        let workgroups = COOP16.workgroups(choice, params.rows, 4 * params.cols4, parts.count);
+        rec.dispatch(kernel, &params, &bindings, workgroups);
     };
     match unsummed {
-        Some(unsummed) => partial_sums::split_unsummed(rec, &target, across * down, steps, unsummed, product),
-        None => partial_sums::split_wide(rec, &target, across * down, steps, product),
+        Some(unsummed) => partial_sums::split_unsummed(rec, &target, wanted, steps, unsummed, product),
+        None => partial_sums::split(rec, &target, wanted, steps, product),
     }
 }

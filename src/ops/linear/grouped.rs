@@ -199,10 +199,11 @@ fn dispatch(
     });
     let kernel = match rec.gpu().kernels().products() {
         Products::Coop8 { lanes } if half => {
-            Kernel::new("linear/grouped_coop8", entry).with_size("LANES", lanes)
+            Kernel::new("linear/grouped_coop8", entry).with_sizes([("LANES", lanes), ("TURNED", 0)])
         }
         _ => Kernel::new("linear/grouped", entry)
-            .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))]),
+            .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))])
+            .with_sizes([("FOURS", 2), ("TURNED", 0)]),
     };
     let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });

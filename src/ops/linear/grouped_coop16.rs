@@ -115,7 +115,7 @@ fn dispatch(
         let workgroups = [columns.div_ceil(128) as u32, groups.most_tiles(tokens) as u32, 1];
         let kernel = Kernel::new("linear/grouped_coop16", entry)
             .with_format(op::reader(w.weight.ty))
-            .with_size("GROUPED", 1);
+            .with_sizes([("GROUPED", 1), ("HIGH", 2), ("TURNED", 0)]);
         rec.dispatch(kernel, &params, &bindings, workgroups);
     }
 }

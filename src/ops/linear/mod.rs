@@ -13,6 +13,8 @@ pub mod grouped;
 pub mod grouped_coop16;
 mod matrices;
 pub mod tiled;
+pub mod tiling;
+pub mod tune;
 
 use crate::base::Module;
 use crate::gpu::Recorder;

@@ -1,17 +1,14 @@
 //! Products with a frozen matrix, with the adapter's product in the same pass: in f32, or with operands in f16 whose rows are
 //! scaled, alone or on cooperative matrices of 8×8, by [`crate::gpu::Tier`].
 
-use crate::gpu::{Binding, Kernel, Products, Recorder};
+use super::tiling::{COOP8, TILED};
+use crate::gpu::{Binding, Kernel, Product, Products, Recorder};
 use crate::ops::Param;
-use crate::ops::STEPS;
 use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::op;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::row_factors;
-
-/// Steps of the sum that shaders/linear/coop8.wgsl stages at a time.
-const COOP8_STEPS: usize = 32;
 
 /// Twin of `Params` in shaders/linear/tiled.wgsl, which imports it from shaders/common/product.wgsl.
 #[repr(C)]
@@ -148,7 +145,6 @@ fn dispatch(
         return rec.dispatch(kernel, &params, &bindings, [across, params.rows.div_ceil(4 * lanes), 1]);
     }
     let summed = if entry == "forward" { w.cols } else { tile.rows };
-    let [across, down] = [params.cols4.div_ceil(16), params.rows.div_ceil(64)];
     let target = Target {
         y: y.rows.bind(5),
         rows: params.rows,
@@ -157,14 +153,20 @@ fn dispatch(
         offset4: params.y_offset4,
         accumulate: params.accumulate == 1,
     };
-    let (kernel, steps) = match rec.gpu().kernels().products() {
-        Products::Coop8 { lanes } => {
-            (Kernel::new("linear/coop8", entry).with_size("LANES", lanes), COOP8_STEPS)
-        }
-        _ => (Kernel::new("linear/tiled", entry).with_sizes([row_factors::size(factors.is_some())]), STEPS),
+    let (tiling, own) = match rec.gpu().kernels().products() {
+        Products::Coop8 { lanes } => (&COOP8, ("LANES", lanes)),
+        _ => (&TILED, row_factors::size(factors.is_some())),
     };
-    let kernel = kernel.with_format(op::reader(w.ty));
-    partial_sums::split(rec, &target, across * down, summed.div_ceil(steps), |rec, parts| {
+    let format = op::reader(w.ty);
+    let (rows, columns) = (params.rows as usize, 4 * params.cols4 as usize);
+    let choice = tiling.choose(rec, Product { shader: tiling.shader, entry, format, rows, columns, summed });
+    let kernel = Kernel::new(tiling.shader, entry).with_format(format).with_sizes([
+        own,
+        ("FOURS", choice.tile_rows / 32),
+        ("TURNED", u32::from(choice.by_columns)),
+    ]);
+    let (wanted, steps) = (choice.parts as usize, summed.div_ceil(tiling.steps));
+    partial_sums::split(rec, &target, wanted, steps, |rec, parts| {
         let params = Params {
             y_stride4: parts.stride4,
             y_offset4: parts.offset4,
@@ -174,6 +176,7 @@ fn dispatch(
         };
         let mut bindings = vec![tile.bind(1), x.rows.bind(2), z, matrix, parts.result];
         bindings.extend(factors);
-        rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
+        let workgroups = tiling.workgroups(choice, params.rows, 4 * params.cols4, parts.count);
+        rec.dispatch(kernel, &params, &bindings, workgroups);
     });
 }

@@ -58,7 +58,9 @@ fn gradient(
         offset4: 0,
         accumulate: true,
     };
-    partial_sums::split_wide(rec, &target, across * down, rows.div_ceil(STEPS), |rec, parts| {
+    let steps = rows.div_ceil(STEPS);
+    let wanted = partial_sums::usual_parts(rec.gpu(), across * down, steps, partial_sums::WIDE);
+    partial_sums::split(rec, &target, wanted, steps, |rec, parts| {
         let params = Params {
             rows: rows as u32,
             tiles: wide.tiles(),

@@ -63,9 +63,11 @@ pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f3
         offset4: 0,
         accumulate: true,
     };
-    partial_sums::split(rec, &target, across * down, steps, |rec, parts| {
+    let wanted = partial_sums::usual_parts(rec.gpu(), across * down, steps, 1);
+    partial_sums::split(rec, &target, wanted, steps, |rec, parts| {
         let params = Params { part_steps: parts.steps, accumulate: parts.accumulate, ..all };
         let bindings = [from, to, parts.result];
-        rec.dispatch(Kernel::new("lora/tiled", "gradient"), &params, &bindings, [across, down, parts.count]);
+        let kernel = Kernel::new("lora/tiled", "gradient").with_size("FOURS", 2);
+        rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
     });
 }

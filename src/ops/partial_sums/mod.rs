@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::gpu::{Binding, Kernel, PARTIAL_SUMS, Recorder, grid};
+use crate::gpu::{Binding, Gpu, Kernel, PARTIAL_SUMS, Recorder, grid};
 use crate::ops::Rows;
 
 /// Twin of `Params` in shaders/partial_sums/plain.wgsl.
@@ -54,24 +54,18 @@ pub struct Parts<'a> {
 }
 
 /// Workgroups of 64×64 results that keep a device as busy as one workgroup of 128×128 results on cooperative matrices.
-const WIDE: usize = 16;
+pub const WIDE: usize = 16;
 
-/// Computes a product of `tiles` tiles and `steps` steps of its sum into `target`, in as many parts as fill the device.
-/// `product` runs the kernel that writes [`Parts::result`].
-pub fn split(
-    rec: &mut Recorder,
-    target: &Target,
-    tiles: u32,
-    steps: usize,
-    product: impl FnOnce(&mut Recorder, &Parts),
-) {
-    let fill = rec.gpu().kernels().workgroups_to_fill();
-    let parts = split_to_fill(rec, target, fill, tiles, steps, product);
-    sum(rec, target, parts);
+/// Parts of each sum of a product of `tiles` tiles with which it fills the device, where a workgroup keeps it as busy as `wide` workgroups
+/// of 64×64 results do.
+pub fn usual_parts(gpu: &Gpu, tiles: u32, steps: usize, wide: usize) -> usize {
+    let fill = gpu.kernels().workgroups_to_fill() / wide;
+    (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS).max(1)
 }
 
-/// [`split`] into about `wanted` parts.
-pub fn split_into(
+/// Computes a product of `steps` steps of its sum into `target`, in about `wanted` parts, as far as there is room for them. `product` runs
+/// the kernel that writes [`Parts::result`].
+pub fn split(
     rec: &mut Recorder,
     target: &Target,
     wanted: usize,
@@ -80,19 +74,6 @@ pub fn split_into(
 ) {
     let wanted = wanted.min(room(target.rows as usize, target.cols4 as usize)).max(1);
     let parts = split_evenly(rec, target, evenly(steps, wanted), product);
-    sum(rec, target, parts);
-}
-
-/// [`split`] for kernels whose workgroups are wider.
-pub fn split_wide(
-    rec: &mut Recorder,
-    target: &Target,
-    tiles: u32,
-    steps: usize,
-    product: impl FnOnce(&mut Recorder, &Parts),
-) {
-    let fill = rec.gpu().kernels().workgroups_to_fill() / WIDE;
-    let parts = split_to_fill(rec, target, fill, tiles, steps, product);
     sum(rec, target, parts);
 }
 
@@ -111,17 +92,16 @@ impl Unsummed {
     }
 }
 
-/// [`split_wide`] without the sum: the parts are added to `unsummed`, and the target's memory is not written.
+/// [`split`] without the sum: the parts are added to `unsummed`, and the target's memory is not written.
 pub fn split_unsummed(
     rec: &mut Recorder,
     target: &Target,
-    tiles: u32,
+    wanted: usize,
     steps: usize,
     unsummed: &mut Unsummed,
     product: impl FnOnce(&mut Recorder, &Parts),
 ) {
-    let fill = rec.gpu().kernels().workgroups_to_fill() / WIDE;
-    let (count, steps) = parts_to_fill(fill, tiles, steps, unsummed.most);
+    let (count, steps) = evenly(steps, wanted.min(unsummed.most).max(1));
     let result = Binding { buffer: rec.gpu().partial_sums(), range: None, ..target.y };
     let offset4 = unsummed.count * target.rows * target.cols4;
     product(rec, &Parts { result, count, steps, stride4: target.cols4, offset4, accumulate: 0 });
@@ -133,29 +113,10 @@ pub fn room(rows: usize, cols4: usize) -> usize {
     (PARTIAL_SUMS / 16) as usize / (rows * cols4).max(1)
 }
 
-/// The number of parts of a sum, at most `most`, and the steps in each.
-fn parts_to_fill(fill: usize, tiles: u32, steps: usize, most: usize) -> (u32, u32) {
-    let wanted = (fill / tiles.max(1) as usize).min(steps / LEAST_STEPS).min(most).max(1);
-    evenly(steps, wanted)
-}
-
 /// The number of equal parts of a sum, at most `wanted`, and the steps in each.
 fn evenly(steps: usize, wanted: usize) -> (u32, u32) {
     let part_steps = steps.div_ceil(wanted).max(1);
     (steps.div_ceil(part_steps).max(1) as u32, part_steps as u32)
-}
-
-fn split_to_fill(
-    rec: &mut Recorder,
-    target: &Target,
-    fill: usize,
-    tiles: u32,
-    steps: usize,
-    product: impl FnOnce(&mut Recorder, &Parts),
-) -> u32 {
-    let room = room(target.rows as usize, target.cols4 as usize);
-    let (count, part_steps) = parts_to_fill(fill, tiles, steps, room);
-    split_evenly(rec, target, (count, part_steps), product)
 }
 
 fn split_evenly(

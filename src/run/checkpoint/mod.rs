@@ -29,6 +29,7 @@ use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Base;
 use crate::base::config::Config;
 use crate::files;
+use crate::gpu::Choices;
 use crate::recipe::{Recipe, Syntax};
 use matrices::{parse, serialize};
 use seal::{sealed, unsealed};
@@ -74,6 +75,8 @@ pub struct Checkpoint {
     pub best: Option<(usize, Option<BTreeMap<Slot, Pair>>)>,
     /// Changes of settings with which the run was continued.
     pub changed: Vec<Changed>,
+    /// The ways in which its products are computed, on which the last bits of the results depend.
+    pub choices: Choices,
     /// Lines of `metrics.jsonl`.
     pub metrics: String,
     /// Lines of `timing.jsonl`.
@@ -90,6 +93,8 @@ pub(super) struct TrainerState {
     updates: u64,
     best_step: Option<usize>,
     changed: Vec<Changed>,
+    #[serde(default)]
+    choices: Choices,
     identity: Identity,
     recipe: serde_json::Value,
     files: BTreeMap<String, FileDigest>,
@@ -133,6 +138,7 @@ impl Checkpoint {
             updates: self.updates,
             best_step: self.best.as_ref().map(|(step, _)| *step),
             changed: self.changed.clone(),
+            choices: self.choices.clone(),
             identity: self.identity.clone(),
             recipe: serde_json::to_value(&self.recipe).expect("a recipe is tables of plain values"),
             files: contents.iter().map(digest).collect(),
@@ -176,6 +182,7 @@ impl Checkpoint {
             second: group(OPTIMIZER, "exp_avg_sq")?,
             updates: state.updates,
             changed: state.changed,
+            choices: state.choices,
             best: match state.best_step {
                 Some(step) if step != state.step => Some((step, Some(group(BEST, "best")?))),
                 step => step.map(|step| (step, None)),
@@ -224,6 +231,7 @@ mod tests {
     use super::*;
     use crate::adapter::lora::slots;
     use crate::base::Module;
+    use crate::gpu::Choice;
 
     const RECIPE: &str =
         "model.base = 'tiny'\ndata.train = 'a'\noutput.dir = 'b'\nlora.rank = 3\ntrain.learning_rate = 1e-3";
@@ -255,6 +263,7 @@ mod tests {
             second: new(3).pairs,
             updates: step as u64 - 1,
             changed: vec![Changed { step: 2, changes: vec!["train.max_steps was 2 and is 9".into()] }],
+            choices: [("a product".into(), Choice { tile_rows: 64, by_columns: true, parts: 3 })].into(),
             best: [None, Some((4, None)), Some((4, Some(new(4).pairs)))][step.min(5) - 3].clone(),
             metrics: "{\"event\":\"step\"}\n".into(),
             timing: String::new(),

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Changed, Checkpoint};
 use crate::adapter::lora::{Adapter, Pair, Slot};
+use crate::gpu::Choices;
 use crate::recipe::{Recipe, Syntax};
 use crate::run::Identity;
 
@@ -20,6 +21,7 @@ struct Rest {
     /// The step of the best evaluation, and whether its adapter is sent.
     best: Option<(usize, bool)>,
     changed: Vec<Changed>,
+    choices: Choices,
     metrics: String,
     timing: String,
 }
@@ -35,6 +37,7 @@ impl Checkpoint {
             updates: self.updates,
             best: self.best.as_ref().map(|(step, pairs)| (*step, pairs.is_some())),
             changed: self.changed.clone(),
+            choices: self.choices.clone(),
             metrics: self.metrics.clone(),
             timing: self.timing.clone(),
         };
@@ -84,6 +87,7 @@ impl Checkpoint {
             identity: rest.identity,
             updates: rest.updates,
             changed: rest.changed,
+            choices: rest.choices,
             metrics: rest.metrics,
             timing: rest.timing,
         })

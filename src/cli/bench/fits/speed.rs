@@ -6,9 +6,11 @@ use rullama_train::base::Base;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
 use rullama_train::model::plan::{Kept, Plan, Recompute};
+use rullama_train::train::ranks::Ranks;
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use super::super::{BenchArgs, OPTIMIZER, random, steps};
+use crate::cli::setup::tuning;
 
 /// Seconds from which on a step is not repeated.
 const LONG: f64 = 2.5;
@@ -94,7 +96,8 @@ impl<'a> Stopwatch<'a> {
         let recompute = Recompute::Within(limit);
         let trainer = Trainer::new(self.gpu, &model, &adapter, capacity, Dropout::NONE, recompute)?;
         for step in [&short, &step] {
-            block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
+            let tuning = self.args.tuning();
+            tuning::compile(self.gpu, &trainer, &step.micro_batches, &OPTIMIZER, &tuning, &Ranks::alone())?;
         }
         steps::warm_up(&trainer, &short, &step)?;
         let first = steps::mean_seconds(&trainer, &step, 1)?;

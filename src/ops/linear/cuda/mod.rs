@@ -242,7 +242,7 @@ impl Product<'_> {
             accumulate: self.accumulate,
         };
         let wanted = parts_of(rec, [rows, columns, summed]);
-        partial_sums::split_into(rec, &target, wanted, steps + low_steps, |rec, parts| {
+        partial_sums::split(rec, &target, wanted, steps + low_steps, |rec, parts| {
             let numbers = Numbers {
                 stride: 4 * parts.stride4,
                 accumulate: parts.accumulate,

@@ -1,0 +1,194 @@
+//! Sizes of the shaders, with values that cover what the ops ask for.
+
+use super::Sizes;
+use crate::base::config::Activation;
+use crate::ops::lora::coop16_project;
+use crate::ops::{attention, block_end, delta, gated, heads};
+
+pub(super) fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
+    values.iter().map(|value| vec![(name, *value)]).collect()
+}
+
+pub(super) fn activations() -> Vec<Sizes> {
+    Activation::ALL.map(|activation| gated::sizes(activation).to_vec()).to_vec()
+}
+
+pub(super) fn tiled_products() -> Vec<Sizes> {
+    [(0, 2, 0), (1, 2, 0), (0, 1, 1), (1, 1, 1)]
+        .map(|(half, fours, turned)| vec![("HALF", half), ("FOURS", fours), ("TURNED", turned)])
+        .to_vec()
+}
+
+pub(super) fn coop16_products() -> Vec<Sizes> {
+    [(2, 0), (1, 1)].map(|(high, turned)| vec![("GROUPED", 0), ("HIGH", high), ("TURNED", turned)]).to_vec()
+}
+
+pub(super) fn grouped_products() -> Vec<Sizes> {
+    let sizes = |(half, masked)| vec![("HALF", half), ("MASKED", masked), ("FOURS", 2), ("TURNED", 0)];
+    [(0, 0), (1, 0), (0, 1)].map(sizes).to_vec()
+}
+
+pub(super) fn adapter_products() -> Vec<Sizes> {
+    [(1, 1), (1, 4), (2, 1), (3, 2)]
+        .map(|(columns, down)| coop16_project::sizes(columns, down).to_vec())
+        .to_vec()
+}
+
+pub(super) fn matrices() -> Vec<Sizes> {
+    each("MATRICES", &[0, 1])
+}
+
+pub(super) fn lanes() -> Vec<Sizes> {
+    [8, 32].map(|lanes| vec![("LANES", lanes), ("TURNED", 0)]).to_vec()
+}
+
+pub(super) fn turned_lanes() -> Vec<Sizes> {
+    [(8, 0), (32, 1)].map(|(lanes, turned)| vec![("LANES", lanes), ("TURNED", turned)]).to_vec()
+}
+
+/// Sizes of subgroups on software renderers; `HEAD4` and `SINKS` are attention's.
+pub(super) fn software() -> Vec<Sizes> {
+    [(4, 0), (8, 1), (16, 0)]
+        .map(|(n, sinks)| vec![("LANES", n), ("QUADS", n / 4), ("HEAD4", 16), ("SINKS", sinks)])
+        .to_vec()
+}
+
+pub(super) fn attention_tiled() -> Vec<Sizes> {
+    let each = |half| {
+        [(4, 0), (64, 1), (100, 0), (256, 0), (512, 0)]
+            .map(|(size, sinks)| [&attention::sizes(size, half)[..], &[("SINKS", sinks)]].concat())
+    };
+    [each(false), each(true)].concat()
+}
+
+pub(super) fn attention_coop8() -> Vec<Sizes> {
+    let each = |lanes| {
+        [(4, 0), (64, 1), (100, 0), (512, 0)].map(|(size, sinks)| {
+            [&attention::coop8_sizes(size)[..], &[("LANES", lanes), ("SINKS", sinks)]].concat()
+        })
+    };
+    [each(8), each(32)].concat()
+}
+
+pub(super) fn attention_coop16() -> Vec<Sizes> {
+    let of = |(size, matrices, sinks)| {
+        [&attention::coop16::sizes(size)[..], &[("MATRICES", matrices), ("SINKS", sinks)]].concat()
+    };
+    [(32, 0, 1), (64, 1, 0), (64, 1, 1), (128, 0, 0), (256, 1, 0), (512, 1, 0)].map(of).to_vec()
+}
+
+pub(super) fn attention_parts() -> Vec<Sizes> {
+    [32, 64, 128, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
+}
+
+pub(super) fn block_ends() -> Vec<Sizes> {
+    let sizes = |shares: u32, deep: u32, groups: u32, identity: u32| {
+        vec![
+            ("SHARES", shares),
+            ("DEEP", deep),
+            ("THREADS", 256 * groups),
+            ("GROUPED", u32::from(groups > 1)),
+            ("IDENTITY", identity),
+        ]
+    };
+    let alone = (1..=block_end::MAX_SHARES as u32).map(|shares| sizes(shares, 4 / shares.min(4), 1, 0));
+    alone.chain([sizes(2, 1, 4, 0), sizes(2, 2, 1, 1)]).collect()
+}
+
+pub(super) fn cached_gates() -> Vec<Sizes> {
+    let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
+    let sizes = |deep, parts, activation: [(&'static str, u32); 2]| {
+        [&[("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1))], &activation[..]].concat()
+    };
+    [(1, 1, gelu), (4, 1, gelu), (1, 4, gelu), (4, 1, silu), (1, 4, silu), (1, 4, oai)]
+        .map(|(deep, parts, activation)| sizes(deep, parts, activation))
+        .to_vec()
+}
+
+pub(super) fn gates() -> Vec<Sizes> {
+    let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
+    let sizes = |(each, matrices, rounded, activation): (u32, u32, u32, [(&'static str, u32); 2])| {
+        let sizes = [("EACH", each), ("THREADS", 256), ("MATRICES", matrices), ("ROUNDED", rounded)];
+        [&sizes[..], &activation[..]].concat()
+    };
+    let packed = [(12, 1, 0, gelu), (21, 0, 1, gelu), (1, 1, 0, silu), (12, 0, 1, oai)];
+    let rows = [(1, gelu), (6, gelu), (12, gelu), (21, gelu), (1, silu), (21, silu), (12, oai)];
+    rows.map(|(each, activation)| (each, 0, 0, activation)).into_iter().chain(packed).map(sizes).collect()
+}
+
+pub(super) fn deltas() -> Vec<Sizes> {
+    [(4, true), (16, false), (100, false), (128, false), (128, true)]
+        .map(|(size, carried)| delta::sizes(size, carried).to_vec())
+        .to_vec()
+}
+
+pub(super) fn coop16_deltas() -> Vec<Sizes> {
+    [16, 32, 128].map(|size| delta::coop16::sizes(size).to_vec()).to_vec()
+}
+
+pub(super) fn heads_forward() -> Vec<Sizes> {
+    let rounded = |rounded| move |sizes: Sizes| [&sizes[..], &[("ROUNDED", rounded)]].concat();
+    let fresh = heads_backward().into_iter().filter(|sizes| sizes.contains(&("MATRICES", 0)));
+    heads_backward().into_iter().map(rounded(0)).chain(fresh.map(rounded(1))).collect()
+}
+
+pub(super) fn heads_backward() -> Vec<Sizes> {
+    [(1, 16, 0, 0), (8, 256, 0, 1), (20, 512, 0, 0), (8, 128, 1, 1), (8, 128, 1, 0)]
+        .map(|(count, size, identity, matrices)| {
+            let sizes = heads::coop16_backward::sizes(count, size);
+            [&sizes[..], &[("IDENTITY", identity), ("MATRICES", matrices)]].concat()
+        })
+        .to_vec()
+}
+
+pub(super) fn cached_heads() -> Vec<Sizes> {
+    [(1, 1, 0), (4, 1, 0), (4, 0, 0), (1, 0, 1)]
+        .map(|(deep, values, identity)| {
+            vec![("DEEP", deep), ("NORMED_VALUES", values), ("IDENTITY", identity)]
+        })
+        .to_vec()
+}
+
+pub(super) fn matvecs() -> Vec<Sizes> {
+    let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
+    [(0, 0, gelu), (0, 1, gelu), (1, 0, gelu), (1, 0, silu), (1, 0, oai)]
+        .map(|(gated, alone, activation)| {
+            [&[("GATED", gated), ("ALONE", alone), ("DEEP", 4)], &activation[..]].concat()
+        })
+        .to_vec()
+}
+
+/// Threads per workgroup, and whether each takes a row alone.
+pub(super) fn norms_of_rows() -> Vec<Sizes> {
+    [(64, 0), (4, 1), (8, 1), (16, 1)]
+        .map(|(threads, alone)| vec![("THREADS", threads), ("ALONE", alone)])
+        .to_vec()
+}
+
+pub(super) fn norms() -> Vec<Sizes> {
+    [(64, 0, 0), (4, 1, 0), (8, 1, 0), (16, 1, 0), (64, 0, 1), (8, 1, 1)]
+        .map(|(threads, alone, identity)| {
+            vec![("THREADS", threads), ("ALONE", alone), ("IDENTITY", identity)]
+        })
+        .to_vec()
+}
+
+pub(super) fn norms_packed() -> Vec<Sizes> {
+    [(1, 0, 0), (6, 1, 0), (12, 0, 0), (21, 1, 0), (6, 0, 1), (21, 1, 1)]
+        .map(|(each, matrices, adds)| vec![("EACH", each), ("MATRICES", matrices), ("ADDS", adds)])
+        .to_vec()
+}
+
+pub(super) fn norms_added() -> Vec<Sizes> {
+    // EACH, MATRICES, ROUNDED, NORMED and IDENTITY.
+    let packed = [[6, 1, 0, 0, 0], [21, 1, 0, 1, 0], [6, 1, 0, 0, 1]];
+    let rows = [[1, 0, 0, 0, 0], [12, 0, 0, 1, 0], [12, 0, 0, 1, 1]];
+    let rounded = [[6, 0, 1, 0, 0], [21, 0, 1, 1, 0], [12, 0, 1, 1, 1]];
+    let names = ["EACH", "MATRICES", "ROUNDED", "NORMED", "IDENTITY"];
+    let all = packed.into_iter().chain(rows).chain(rounded);
+    all.map(|values| names.into_iter().zip(values).collect()).collect()
+}
+
+pub(super) fn peaks() -> Vec<Sizes> {
+    [(8, 8), (8, 32), (16, 32)].map(|(edge, lanes)| vec![("EDGE", edge), ("LANES", lanes)]).to_vec()
+}
