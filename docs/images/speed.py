@@ -61,6 +61,16 @@ def mark(at_x, at_y, variant, colour):
     return f'<path d="{path}" transform="translate({at_x:.1f} {at_y:.1f})" fill="#fff" stroke="{colour}" stroke-width="2"/>'
 
 
+def place(end, label, taken):
+    """The place of a label above or below the end of its curve, where fewer points and labels are."""
+    at_x, half = x(end[0]), 4 * len(label)
+    near = [y(speed) for gib, speed in ALL if abs(x(gib) - at_x) < half + 6 and (gib, speed) != end]
+    near += 3 * [at[1] - 4 for at in taken if abs(at[0] - at_x) < 2 * half]
+    best = min(((at_x, y(end[1]) + by) for by in (-12, 22)), key=lambda at: sum(abs(at[1] - 4 - other) < 12 for other in near))
+    taken.append(best)
+    return best
+
+
 def legend():
     found = {variant for group in POINTS.values() for *_, variant in group}
     parts = [f'<circle cx="30" cy="50" r="5" fill="#555"/>{text(42, 54, "rullama-train, quantized base, within limits", "start")}']
@@ -87,13 +97,14 @@ def chart():
     for gib in GIB:
         parts.append(text(x(gib), HEIGHT - BOTTOM + 22, gib))
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "GiB of GPU memory, logarithmic"))
+    taken = []
     for i, (key, curve) in enumerate(CURVES.items()):
         colour, (name, batch, sequence) = COLOURS[i % len(COLOURS)], key
         parts.append(line(curve, colour, ' stroke-width="2"'))
         parts += [f'<circle cx="{x(gib):.1f}" cy="{y(speed):.1f}" r="4.5" fill="{colour}"/>' for gib, speed in curve]
         parts += [mark(x(gib), y(speed), variant, colour) for gib, speed, variant in POINTS.get(key, [])]
         label = f"{name}, {batch} × {sequence}"
-        parts.append(text(x(curve[0][0]) - 10, y(curve[0][1]) + 4, label, "end", colour, ' font-weight="600"'))
+        parts.append(text(*place(curve[-1], label, taken), label, "middle", colour, ' font-weight="600"'))
     return "\n".join(parts + ["</svg>\n"])
 
 
