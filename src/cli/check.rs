@@ -17,7 +17,6 @@ use super::output;
 use super::setup::session::Session;
 use super::setup::summary;
 use super::setup::timings::Timings;
-use super::setup::tuning::Tuning;
 
 /// Default number of timed steps on a GPU.
 const MEASURED: usize = 3;
@@ -41,7 +40,7 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
     timings.record("weights");
     output::plan(trainer.plan(), true);
     let bar = output::spinner("trying the longest batch");
-    let tried = session.dry_pass(&gpu, &trainer, &Tuning::wanted(recipe.device.tune), &mut timings)?;
+    let tried = session.dry_pass(&trainer, &mut timings)?;
     bar.finish_and_clear();
     output::line("dry run", tried.text);
     output::line("startup", &timings);

@@ -14,7 +14,6 @@ use rullama_train::run::range_test::{Point, RangeTest, STEPS};
 use super::output::{self, Progress, line, text};
 use super::setup::summary;
 use super::setup::timings::Timings;
-use super::setup::tuning::Tuning;
 
 /// Options of the range test.
 #[derive(Args)]
@@ -44,7 +43,7 @@ pub fn run(recipe: &Recipe, recipe_file: &Path, args: &RateArgs) -> Result<()> {
     let model = session.model(recipe, &gpu, &initial.adapter)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;
     bar.set_message("trying the longest batch");
-    let tried = session.dry_pass(&gpu, &trainer, &Tuning::wanted(recipe.device.tune), &mut timings)?;
+    let tried = session.dry_pass(&trainer, &mut timings)?;
     bar.finish_and_clear();
     line("dry run", tried.text);
     if session.prepared.needs_reference() {

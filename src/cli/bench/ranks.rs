@@ -53,8 +53,9 @@ pub fn run(args: &BenchArgs, ranks: &Rc<Ranks>) -> Result<()> {
     capacity.include(&whole);
     let offloaded = offload::layers(args, &gpu, &base, &adapter, capacity)?;
     let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
-    let mut trainer = Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?;
-    tuning::compile(&gpu, &trainer, &own.micro_batches, &OPTIMIZER, &args.tuning(), ranks)?;
+    let make = || Ok(Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?);
+    let mut trainer = tuning::tuned(&gpu, &args.tuning(), ranks, &own.micro_batches, &OPTIMIZER, make)?;
+    block_on(trainer.compile(&own.micro_batches, &OPTIMIZER))?;
 
     let start = block_on(trainer.snapshot())?;
     warm_up(&trainer, &own, &own)?;

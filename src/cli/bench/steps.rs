@@ -42,18 +42,20 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let offloaded = offload::layers(args, &gpu, &base, &adapter, capacity)?;
     let bar = output::spinner("loading the weights");
     let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
-    let trainer = Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?;
-    let mut trainer = trainer.with_objective(run::objective_of(&args.objective()));
     let alone = Rc::new(Ranks::alone());
-    trainer.share(&alone, args.shares(&alone)?)?;
+    let shares = args.shares(&alone)?;
+    let make = || {
+        let trainer = Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?;
+        let mut trainer = trainer.with_objective(run::objective_of(&args.objective()));
+        trainer.share(&alone, shares)?;
+        Ok(trainer)
+    };
+    let trainer = tuning::tuned(&gpu, &args.tuning(), &alone, &step.micro_batches, &OPTIMIZER, make)?;
     startup.record("weights");
     bar.set_message("compiling kernels");
-    let tuning = args.tuning();
-    let compile =
-        |step: &Step| tuning::compile(&gpu, &trainer, &step.micro_batches, &OPTIMIZER, &tuning, &alone);
-    let mut compiled = compile(&step)?;
+    let mut compiled = block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
     if args.once {
-        compiled += compile(&before)?;
+        compiled += block_on(trainer.compile(&before.micro_batches, &OPTIMIZER))?;
     }
     startup.record(output::count(compiled, "kernel"));
     bar.set_message("first step, which is not timed");

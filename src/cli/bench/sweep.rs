@@ -259,8 +259,10 @@ impl Series<'_> {
         let adapter = random::adapter(base.config(), Module::ALL_LINEAR, self.rank);
         let mut capacity = Capacity::default();
         capacity.include(&step);
-        let trainer = Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, recompute)?;
-        tuning::compile(gpu, &trainer, &step.micro_batches, &OPTIMIZER, &self.tuning, &Ranks::alone())?;
+        let make = || Ok(Trainer::new(gpu, model, &adapter, capacity, Dropout::NONE, recompute)?);
+        let (alone, batches) = (Ranks::alone(), &step.micro_batches);
+        let trainer = tuning::tuned(gpu, &self.tuning, &alone, batches, &OPTIMIZER, make)?;
+        block_on(trainer.compile(batches, &OPTIMIZER))?;
         steps::warm_up(&trainer, &step, &step)?;
         let seconds = steps::mean_seconds(&trainer, &step, self.steps)?;
         Ok(Point { at, tokens: self.batch * sequence, seconds, bytes: trainer.plan().total() })

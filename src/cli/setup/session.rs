@@ -128,17 +128,10 @@ impl Session {
         }))
     }
 
-    /// Chooses and compiles the kernels, then runs [`PreparedRun::try_longest`]. Returns a description with the time it took.
-    pub fn dry_pass(
-        &self,
-        gpu: &Gpu,
-        trainer: &Trainer,
-        tuning: &Tuning,
-        timings: &mut Timings,
-    ) -> Result<DryPass> {
-        let largest = run::largest(&self.prepared.steps, &self.prepared.data.train);
-        let optimizer = run::optimizer(&self.recipe);
-        let compiled = tuning::compile(gpu, trainer, &largest, &optimizer, tuning, trainer.ranks())?;
+    /// Compiles the kernels, then runs [`PreparedRun::try_longest`]. Returns a description with the time it took.
+    pub fn dry_pass(&self, trainer: &Trainer, timings: &mut Timings) -> Result<DryPass> {
+        let largest = self.largest();
+        let compiled = pollster::block_on(trainer.compile(&largest, &run::optimizer(&self.recipe)))?;
         timings.record(output::count(compiled, "kernel"));
         let started = Instant::now();
         let longest = pollster::block_on(self.prepared.try_longest(trainer))?;
@@ -148,6 +141,11 @@ impl Session {
         let text = format!("longest batch, {tokens}: forward and backward in {seconds:.1} s");
         let all: usize = largest.iter().map(MicroBatch::len).sum();
         Ok(DryPass { text, tokens_per_second: all as f64 / seconds })
+    }
+
+    /// The micro-batches that take the most memory.
+    fn largest(&self) -> Vec<MicroBatch> {
+        run::largest(&self.prepared.steps, &self.prepared.data.train)
     }
 
     fn has_experts(&self) -> bool {
@@ -179,10 +177,11 @@ impl Session {
         model: &'a Model<'a>,
         adapter: &Adapter,
     ) -> Result<Trainer<'a>> {
-        self.trainer_of(recipe, gpu, model, adapter, &Rc::new(Ranks::alone()))
+        let tuning = Tuning::wanted(recipe.device.tune);
+        self.trainer_of(recipe, gpu, model, adapter, &Rc::new(Ranks::alone()), &tuning)
     }
 
-    /// [`Session::trainer`], for steps that all of `ranks` compute.
+    /// [`Session::trainer`], for steps that all of `ranks` compute in the ways of `tuning`.
     pub fn trainer_of<'a>(
         &self,
         recipe: &Recipe,
@@ -190,10 +189,15 @@ impl Session {
         model: &'a Model<'a>,
         adapter: &Adapter,
         ranks: &Rc<Ranks>,
+        tuning: &Tuning,
     ) -> Result<Trainer<'a>> {
-        let mut trainer = self.unshared(recipe, gpu, model, adapter)?;
-        trainer.share(ranks, run::shares(recipe, ranks.size())?)?;
-        Ok(trainer)
+        let shares = run::shares(recipe, ranks.size())?;
+        let make = || {
+            let mut trainer = self.unshared(recipe, gpu, model, adapter)?;
+            trainer.share(ranks, shares)?;
+            Ok(trainer)
+        };
+        tuning::tuned(gpu, tuning, ranks, &self.largest(), &run::optimizer(recipe), make)
     }
 
     fn unshared<'a>(

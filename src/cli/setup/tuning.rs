@@ -31,45 +31,57 @@ impl Tuning {
     }
 }
 
-/// Makes the choices for steps with the micro-batches `batches`, the same on all of `ranks`, and compiles the kernels for them.
-/// Returns the number of kernels that were not compiled before.
-pub fn compile(
+/// The trainer that `make` makes, on a device that computes steps with the micro-batches `batches` as `tuning` says, the same on all of
+/// `ranks`. A search gets the memory of the trainer, which is made again then: no plan counts both.
+pub fn tuned<'a>(
     gpu: &Gpu,
-    trainer: &Trainer,
-    batches: &[MicroBatch],
-    optimizer: &Optimizer,
     tuning: &Tuning,
     ranks: &Ranks,
-) -> Result<usize> {
+    batches: &[MicroBatch],
+    optimizer: &Optimizer,
+    make: impl Fn() -> Result<Trainer<'a>>,
+) -> Result<Trainer<'a>> {
     match tuning {
         Tuning::Off => gpu.choose(Choices::new()),
         Tuning::Kept(choices) => gpu.choose(choices.clone()),
         // A software renderer has one kernel for each product.
         Tuning::Find if gpu.is_software() => {}
-        Tuning::Find => find(gpu, &block_on(trainer.products(batches, optimizer))?, ranks)?,
+        Tuning::Find => {
+            let trainer = make()?;
+            let products = block_on(trainer.products(batches, optimizer))?;
+            let file = cache_file(gpu, "tuning");
+            let mut known = file.as_deref().map(read).unwrap_or_default();
+            let is_new = |product: &Product| !known.contains_key(&product.to_string());
+            let new: Vec<Product> = products.iter().copied().filter(is_new).collect();
+            if new.is_empty() || !ranks.is_first() {
+                adopt(gpu, &products, &known, ranks)?;
+                return Ok(trainer);
+            }
+            drop(trainer);
+            gpu.wait()?;
+            known.extend(search(gpu, new)?);
+            if let Some(file) = file {
+                // Without the file, the next use tries again.
+                let _ = files::write_atomic(&file, &serde_json::to_vec_pretty(&known)?);
+            }
+            adopt(gpu, &products, &known, ranks)?;
+        }
     }
-    Ok(block_on(trainer.compile(batches, optimizer))?)
+    make()
 }
 
-/// Adds the choices for `products` to those of `gpu`: the first rank's.
-fn find(gpu: &Gpu, products: &[Product], ranks: &Ranks) -> Result<()> {
-    let file = cache_file(gpu, "tuning");
-    let mut known = file.as_deref().map(read).unwrap_or_default();
-    let is_new = |name: &String| !known.contains_key(name);
-    let missing: Vec<_> = products.iter().copied().filter(|p| is_new(&p.to_string())).collect();
-    if ranks.is_first() && !missing.is_empty() {
-        let bar = output::spinner("trying kernels, at their first use");
-        let found = block_on(tune::tune(gpu, missing))?;
-        bar.finish_and_clear();
-        for way in &found.wrong {
-            eprintln!("note: {} computes {way} wrongly; other tiles are used", gpu.device_name());
-        }
-        known.extend(found.choices);
-        if let Some(file) = file {
-            // Without the file, the next use tries again.
-            let _ = files::write_atomic(&file, &serde_json::to_vec_pretty(&known)?);
-        }
+fn search(gpu: &Gpu, products: Vec<Product>) -> Result<Choices> {
+    let bar = output::spinner("trying kernels, at their first use");
+    let found = block_on(tune::tune(gpu, products))?;
+    bar.finish_and_clear();
+    for way in &found.wrong {
+        eprintln!("note: {} computes {way} wrongly; other tiles are used", gpu.device_name());
     }
+    Ok(found.choices)
+}
+
+/// Adds the first rank's choices for `products` to those of `gpu`.
+fn adopt(gpu: &Gpu, products: &[Product], known: &Choices, ranks: &Ranks) -> Result<()> {
     let own = products.iter().map(ToString::to_string);
     let own: Choices = own.filter_map(|name| known.get(&name).map(|choice| (name, *choice))).collect();
     let first = ranks.gather(&serde_json::to_vec(&own)?)?.swap_remove(0);

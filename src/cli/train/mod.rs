@@ -157,18 +157,18 @@ fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result
     if let Some(checkpoint) = &start.checkpoint {
         resume::check_contents(checkpoint, &identity, &session.frozen)?;
     }
-    let trainer = session.trainer_of(recipe, &gpu, &model, initial, ranks)?;
+    let tuning = match &start.checkpoint {
+        Some(checkpoint) => Tuning::Kept(checkpoint.choices.clone()),
+        None => Tuning::wanted(recipe.device.tune),
+    };
+    let trainer = session.trainer_of(recipe, &gpu, &model, initial, ranks, &tuning)?;
     bar.finish_and_clear();
     timings.record("weights");
     if mode == OutputMode::Text {
         output::plan(trainer.plan(), false);
     }
     let bar = loading.bar("trying the longest batch", 0);
-    let tuning = match &start.checkpoint {
-        Some(checkpoint) => Tuning::Kept(checkpoint.choices.clone()),
-        None => Tuning::wanted(recipe.device.tune),
-    };
-    let tried = session.dry_pass(&gpu, &trainer, &tuning, &mut timings)?;
+    let tried = session.dry_pass(&trainer, &mut timings)?;
     bar.finish_and_clear();
     loading.line("dry run", &tried.text);
     let speed = Some(tried.tokens_per_second);

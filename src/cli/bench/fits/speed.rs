@@ -94,10 +94,11 @@ impl<'a> Stopwatch<'a> {
         capacity.include(&step);
         let model = block_on(Model::offloading(self.gpu, self.base, tokens, offloaded, |_| ()))?;
         let recompute = Recompute::Within(limit);
-        let trainer = Trainer::new(self.gpu, &model, &adapter, capacity, Dropout::NONE, recompute)?;
+        let make = || Ok(Trainer::new(self.gpu, &model, &adapter, capacity, Dropout::NONE, recompute)?);
+        let (tuning, alone, batches) = (self.args.tuning(), Ranks::alone(), &step.micro_batches);
+        let trainer = tuning::tuned(self.gpu, &tuning, &alone, batches, &OPTIMIZER, make)?;
         for step in [&short, &step] {
-            let tuning = self.args.tuning();
-            tuning::compile(self.gpu, &trainer, &step.micro_batches, &OPTIMIZER, &tuning, &Ranks::alone())?;
+            block_on(trainer.compile(&step.micro_batches, &OPTIMIZER))?;
         }
         steps::warm_up(&trainer, &short, &step)?;
         let first = steps::mean_seconds(&trainer, &step, 1)?;
