@@ -84,11 +84,7 @@ fn store(tile: Tile, row0: u32, col4: u32, lane: u32) {
 #for (pass, summed, own, load, across, down, pitch) in (forward, params.weight_cols, lane * FORWARD_PITCH, coopLoad, 16u * FORWARD_PITCH, 4u, FORWARD_PITCH) (backward, tile.rows, lane % 32u * BACKWARD_PITCH + lane / 32u * 8u, coopLoadT, 4u, 16u * BACKWARD_PITCH, BACKWARD_PITCH)
 @compute @workgroup_size(128)
 fn {pass}(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-#if {TURNED}
-    let group = id.yxz;
-#else
-    let group = id;
-#end
+    let group = vec3<u32>(id[{TURNED}], id[1 - {TURNED}], id.z);
 #if {GROUPED}
     // Tiles of experts that W does not hold are skipped; the difference may wrap. naga takes only a single comparison as uniform.
     if tiles[group.y] - params.first_expert >= params.weight_rows / params.expert_rows {

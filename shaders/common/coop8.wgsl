@@ -97,11 +97,7 @@ fn store(tile: Tile, row0: u32, row: u32, col4: u32, i: u32) {
 #for (pass, summed, load) in (forward, params.weight_cols, coopLoad) (backward, tile.rows, coopLoadT)
 @compute @workgroup_size(THREADS)
 fn {pass}(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32, @builtin(subgroup_id) subgroup: u32) {
-#if {TURNED}
-    let group = id.yxz;
-#else
-    let group = id;
-#end
+    let group = vec3<u32>(id[{TURNED}], id[1 - {TURNED}], id.z);
     let tile = tile_of(group);
     let down = subgroup / 2u * 4u; // the first of the tile's 8×8 matrices that this subgroup computes
     let across = subgroup % 2u * 4u;

@@ -1,5 +1,6 @@
-// Products on tiles (common/tile), forward and backward, row of tiles after row; with TURNED, column after column. Operands are f32, or f16 with HALF. In f16 each row of x is scaled by
-// the power of two that brings its largest value into [½, 1), z and u as the row that they are added to; `factors` undo it.
+// Products on tiles (common/tile), forward and backward, row of tiles after row; with TURNED, column after column. Operands are f32, or
+// f16 with HALF. In f16 each row of x is scaled by the power of two that brings its largest value into [½, 1), z and u as the row that
+// they are added to; `factors` undo it.
 // The importer has the functions of common/product or common/expert_product, `operand4`, which reads four values of x, and with HALF
 // `factors`.
 #import common/tile
@@ -97,11 +98,7 @@ fn stage_z(r4: u32, lane: u32) {
 
 @compute @workgroup_size(64)
 fn forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-#if {TURNED}
-    let group = id.yxz;
-#else
-    let group = id;
-#end
+    let group = vec3<u32>(id[{TURNED}], id[1 - {TURNED}], id.z);
     let tile = tile_of(group);
     begin(tile, group.y * ROWS + lane / 4u * 4u);
     let n = tile.first_column + group.x * TILE + lane / 4u * 4u;
@@ -127,11 +124,7 @@ fn forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index
 // dx = dy·W + u·A
 @compute @workgroup_size(64)
 fn backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-#if {TURNED}
-    let group = id.yxz;
-#else
-    let group = id;
-#end
+    let group = vec3<u32>(id[{TURNED}], id[1 - {TURNED}], id.z);
     let tile = tile_of(group);
     begin(tile, group.y * ROWS + lane / 4u * 4u);
     let rows4 = (tile.rows + 3u) / 4u;

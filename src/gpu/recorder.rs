@@ -80,12 +80,11 @@ impl<'g> Recorder<'g> {
     }
 
     /// The products that were recorded since [`Recorder::ahead`], of the most rows that share their choices.
-    pub fn products(&self) -> impl Iterator<Item = Product> {
-        let products = match &self.mode {
-            Mode::Compile { products, .. } => Some(products.iter().copied()),
-            _ => None,
-        };
-        products.into_iter().flatten()
+    pub fn products(&self) -> Vec<Product> {
+        match &self.mode {
+            Mode::Compile { products, .. } => products.iter().copied().collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The device's choice for `product`; `None` for the usual one.

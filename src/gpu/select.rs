@@ -1,5 +1,7 @@
 //! The choice of the device, and its features beyond WebGPU.
 
+#[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
+use super::bindings::lengthen;
 use super::{Backend, GpuError, Matrices};
 
 pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
@@ -121,9 +123,6 @@ pub(super) async fn pick_adapter(
     };
     Ok(lengthen(&instance, adapters.swap_remove(own)))
 }
-
-#[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
-use super::bindings::lengthen;
 
 #[cfg(not(all(feature = "native", any(target_os = "linux", target_os = "windows"))))]
 fn lengthen(_: &wgpu::Instance, adapter: wgpu::Adapter) -> wgpu::Adapter {

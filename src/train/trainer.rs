@@ -246,7 +246,7 @@ impl<'a> Trainer<'a> {
         batches: &[MicroBatch],
         optimizer: &Optimizer,
     ) -> Result<Vec<Product>, GpuError> {
-        Ok(self.ahead(batches, optimizer).await?.products().collect())
+        Ok(self.ahead(batches, optimizer).await?.products())
     }
 
     /// A recording of a step that never runs.

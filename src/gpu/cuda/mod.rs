@@ -18,11 +18,9 @@ use wgpu::hal::api::Vulkan as Hal;
 use memory::Memory;
 pub(super) use timers::Timers;
 
+use super::bindings::NVIDIA;
 use super::error::OUT_OF_MEMORY;
 use super::{Entry, GpuError, Launch};
-
-/// NVIDIA's number as a vendor.
-const NVIDIA: u32 = 0x10de;
 
 /// The first byte of the device numbers of NVIDIA's GPUs of compute capability 9.0: H100, H200, GH200.
 const HOPPER: u32 = 0x23;

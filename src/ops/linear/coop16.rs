@@ -180,11 +180,8 @@ fn dispatch(
     let format = op::reader(w.ty);
     let (rows, columns) = (params.rows as usize, 4 * params.cols4 as usize);
     let choice = COOP16.choose(rec, Product { shader: COOP16.shader, entry, format, rows, columns, summed });
-    let kernel = Kernel::new(COOP16.shader, entry).with_format(format).with_sizes([
-        ("GROUPED", 0),
-        ("HIGH", choice.tile_rows / 64),
-        ("TURNED", u32::from(choice.by_columns)),
-    ]);
+    let kernel = Kernel::new(COOP16.shader, entry).with_format(format);
+    let kernel = kernel.with_sizes(COOP16.sizes(choice)).with_size("GROUPED", 0);
     let (wanted, steps) = (choice.parts as usize, summed.div_ceil(COOP16.steps));
     let product = |rec: &mut Recorder, parts: &Parts| {
         let params = Params {

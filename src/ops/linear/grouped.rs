@@ -203,7 +203,7 @@ fn dispatch(
         }
         _ => Kernel::new("linear/grouped", entry)
             .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))])
-            .with_sizes([("FOURS", 2), ("TURNED", 0)]),
+            .with_sizes([("HIGH", 2), ("TURNED", 0)]),
     };
     let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });

@@ -160,11 +160,10 @@ fn dispatch(
     let format = op::reader(w.ty);
     let (rows, columns) = (params.rows as usize, 4 * params.cols4 as usize);
     let choice = tiling.choose(rec, Product { shader: tiling.shader, entry, format, rows, columns, summed });
-    let kernel = Kernel::new(tiling.shader, entry).with_format(format).with_sizes([
-        own,
-        ("FOURS", choice.tile_rows / 32),
-        ("TURNED", u32::from(choice.by_columns)),
-    ]);
+    let kernel = Kernel::new(tiling.shader, entry)
+        .with_format(format)
+        .with_sizes(tiling.sizes(choice))
+        .with_sizes([own]);
     let (wanted, steps) = (choice.parts as usize, summed.div_ceil(tiling.steps));
     partial_sums::split(rec, &target, wanted, steps, |rec, parts| {
         let params = Params {

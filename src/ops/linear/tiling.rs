@@ -8,7 +8,7 @@ use crate::ops::partial_sums::{WIDE, usual_parts};
 pub struct Tiling {
     /// File in `shaders/`, without `.wgsl`.
     pub shader: &'static str,
-    /// Rows that a tile can have, the usual number first.
+    /// Rows that a tile can have: the usual number first, the fewest last.
     pub rows: &'static [u32],
     /// Its columns.
     pub columns: u32,
@@ -30,9 +30,10 @@ pub static COOP16: Tiling =
     Tiling { shader: "linear/coop16", rows: &[128, 64], columns: 128, steps: 32, wide: WIDE };
 
 impl Tiling {
-    /// The tiles of a product's shader.
-    pub fn of(product: &Product) -> Option<&'static Tiling> {
-        [&TILED, &COOP8, &COOP16].into_iter().find(|tiling| tiling.shader == product.shader)
+    /// The tiles of the shader of a recorded product.
+    pub fn of(product: &Product) -> &'static Tiling {
+        let mut all = [&TILED, &COOP8, &COOP16].into_iter();
+        all.find(|tiling| tiling.shader == product.shader).expect("a recorded product has tiles")
     }
 
     /// Tiles of a result `[rows, columns]` across and down.
@@ -40,8 +41,13 @@ impl Tiling {
         [(columns as u32).div_ceil(self.columns), (rows as u32).div_ceil(tile_rows)]
     }
 
+    /// Row of tiles after row, of the usual height.
+    pub fn usual(&self, gpu: &Gpu, product: &Product) -> Choice {
+        self.in_rows(gpu, product, self.rows[0])
+    }
+
     /// Row of tiles after row, with the usual parts for tiles of `tile_rows` rows.
-    pub fn usual(&self, gpu: &Gpu, product: &Product, tile_rows: u32) -> Choice {
+    pub fn in_rows(&self, gpu: &Gpu, product: &Product, tile_rows: u32) -> Choice {
         let [across, down] = self.tiles(tile_rows, product.rows, product.columns);
         let wide = (self.wide * tile_rows as usize / self.rows[0] as usize).max(1);
         let parts = usual_parts(gpu, across * down, product.summed.div_ceil(self.steps), wide);
@@ -50,9 +56,15 @@ impl Tiling {
 
     /// The device's choice for `product`, or the usual one.
     pub fn choose(&self, rec: &mut Recorder, product: Product) -> Choice {
-        let usual = self.usual(rec.gpu(), &product, self.rows[0]);
+        let usual = self.usual(rec.gpu(), &product);
         let choice = rec.choice(product).unwrap_or(usual);
         if self.rows.contains(&choice.tile_rows) { choice } else { usual }
+    }
+
+    /// The shader's sizes.
+    pub fn sizes(&self, choice: Choice) -> [(&'static str, u32); 2] {
+        let lowest = self.rows[self.rows.len() - 1];
+        [("HIGH", choice.tile_rows / lowest), ("TURNED", u32::from(choice.by_columns))]
     }
 
     /// Workgroups of a product in `parts` parts.

@@ -9,13 +9,14 @@ use super::{coop16, tiled};
 use crate::base::formats::{GgmlType, random_blocks};
 use crate::gpu::{Choice, Choices, Gpu, GpuError, Product, Recorder};
 use crate::ops::pack::Packed;
+use crate::ops::partial_sums::LEAST_STEPS;
 use crate::ops::{Rows, Weight, op};
 
 /// Seconds for all products together. When they are over, the rest are computed in the usual way.
 const BUDGET: f64 = 5.0;
 
-/// Columns or terms of a vocabulary, or of another long side, of which a part is as good to measure.
-const LONGEST: usize = 8192;
+/// Longest side of a matrix that is tried. A longer one, of a vocabulary, fills every device in the usual way.
+const LONGEST: usize = 32_768;
 
 /// Seconds of one measurement, which is repeated.
 const MEASURED: f64 = 0.004;
@@ -38,24 +39,26 @@ pub struct Found {
     pub wrong: Vec<String>,
 }
 
-/// Finds a choice for each of `products`, those of the most multiplications first. Takes some 100 MB on the device meanwhile.
+/// Finds a choice for each of `products`, those of the most multiplications first. Takes up to some 300 MB on the device meanwhile.
 pub async fn tune(gpu: &Gpu, products: impl IntoIterator<Item = Product>) -> Result<Found, GpuError> {
     let gpu = &gpu.with_kernels(gpu.kernels());
     let mut products: Vec<Product> = products.into_iter().collect();
     products.sort_by_key(|p| std::cmp::Reverse(p.rows * p.columns * p.summed));
     let samples: BTreeSet<Product> = products.iter().map(|product| product.sample()).collect();
+    let samples = samples.into_iter().map(|sample| Trial::with_values(gpu, sample));
+    let samples: Vec<Trial> = samples.collect::<Result<_, GpuError>>()?;
     compile(gpu, &samples)?;
     let (mut found, mut sound) = (Found::default(), BTreeMap::new());
     for sample in samples {
-        sound.insert(sample, ways(gpu, sample, &mut found.wrong).await?);
+        sound.insert(sample.product, sample.sound(&mut found.wrong).await?);
     }
     let started = Instant::now();
     for product in products {
-        let ways = &sound[&product.sample()];
-        let usual = Trial::tiling(&product).usual(gpu, &product, Trial::tiling(&product).rows[0]);
-        let choice = match started.elapsed().as_secs_f64() < BUDGET {
-            true => Trial::new(gpu, product)?.fastest(ways)?,
-            false => usual,
+        let is_tried =
+            started.elapsed().as_secs_f64() < BUDGET && product.matrix().iter().all(|side| *side <= LONGEST);
+        let choice = match is_tried {
+            true => Trial::new(gpu, product)?.fastest(&sound[&product.sample()])?,
+            false => Tiling::of(&product).usual(gpu, &product),
         };
         found.choices.insert(product.to_string(), choice);
     }
@@ -63,37 +66,15 @@ pub async fn tune(gpu: &Gpu, products: impl IntoIterator<Item = Product>) -> Res
 }
 
 /// Compiles all kernels for these products in parallel, which takes longer than to time them.
-fn compile(gpu: &Gpu, samples: &BTreeSet<Product>) -> Result<(), GpuError> {
+fn compile(gpu: &Gpu, samples: &[Trial]) -> Result<(), GpuError> {
     let mut rec = Recorder::ahead(gpu);
     for sample in samples {
-        let trial = Trial::new(gpu, *sample)?;
-        for choice in trial.tiles() {
-            trial.choose(choice);
-            trial.record(&mut rec);
+        for choice in sample.tiles() {
+            sample.choose(choice);
+            sample.record(&mut rec);
         }
     }
     rec.compile().map(drop)
-}
-
-/// The tiles and orders that compute what the usual ones do, on random operands.
-async fn ways(gpu: &Gpu, sample: Product, wrong: &mut Vec<String>) -> Result<Vec<Choice>, GpuError> {
-    let trial = Trial::with_values(gpu, sample)?;
-    let (mut sound, mut expected) = (Vec::new(), Vec::new());
-    for choice in trial.tiles() {
-        let choice = Choice { parts: 3, ..choice };
-        let y = trial.result(choice).await?;
-        if expected.is_empty() {
-            expected = y.clone();
-        }
-        let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
-        let difference = square(&mut y.iter().zip(&expected).map(|(y, expected)| y - expected));
-        if difference <= TOLERANCE.powi(2) * square(&mut expected.iter().copied()) {
-            sound.push(choice);
-        } else {
-            wrong.push(format!("{sample} in tiles of {} rows", choice.tile_rows));
-        }
-    }
-    Ok(sound)
 }
 
 /// One product.
@@ -114,19 +95,37 @@ enum Operand {
 impl<'g> Trial<'g> {
     /// A product with operands of zeros: values do not change the time.
     fn new(gpu: &'g Gpu, product: Product) -> Result<Trial<'g>, GpuError> {
-        let product = match product.entry {
-            "forward" => Product { columns: product.columns.min(LONGEST), ..product },
-            _ => Product { summed: product.summed.min(LONGEST), ..product },
-        };
-        let [outputs, inputs] = product.matrix();
-        let ty = Trial::format(&product);
-        let bytes = outputs * inputs.div_ceil(ty.block_len()) * ty.block_bytes();
+        let ty = format(&product);
+        let bytes = product.matrix().iter().product::<usize>() / ty.block_len() * ty.block_bytes();
+        Trial::with_weight(gpu, product, &vec![0; bytes])
+    }
+
+    /// A product with random operands.
+    fn with_values(gpu: &'g Gpu, product: Product) -> Result<Trial<'g>, GpuError> {
+        let ty = format(&product);
+        let blocks = random_blocks(ty, product.matrix().iter().product::<usize>() / ty.block_len(), 1);
         let (rows, summed) = (product.rows, product.summed);
+        let values: Vec<f32> = (0..rows * summed).map(|i| (i as f32 * 1.7).sin()).collect();
+        let x = Rows { buffer: gpu.upload("trial", &values)?, stride: summed, start: 0 };
+        let mut trial = Trial::with_weight(gpu, product, &blocks)?;
+        match &mut trial.x {
+            Operand::Rows(zeros) => *zeros = x,
+            Operand::Packed(packed) => {
+                let mut rec = Recorder::new(gpu);
+                packed.pack(&mut rec, x.all(), summed, rows);
+                rec.submit()?;
+            }
+        }
+        Ok(trial)
+    }
+
+    fn with_weight(gpu: &'g Gpu, product: Product, data: &[u8]) -> Result<Trial<'g>, GpuError> {
+        let (rows, summed, [outputs, inputs]) = (product.rows, product.summed, product.matrix());
         Ok(Trial {
             gpu,
-            tiling: Trial::tiling(&product),
+            tiling: Tiling::of(&product),
             product,
-            weight: Weight::upload(gpu, "trial", ty, outputs, inputs, &vec![0; bytes])?,
+            weight: Weight::upload(gpu, "trial", format(&product), outputs, inputs, data)?,
             x: match gpu.kernels().reads_tiles() {
                 true => Operand::Packed(Packed::new(gpu, "trial", rows, summed)?),
                 false => Operand::Rows(Rows::new(gpu, "trial", rows, summed)?),
@@ -135,32 +134,25 @@ impl<'g> Trial<'g> {
         })
     }
 
-    /// A product with random operands.
-    fn with_values(gpu: &'g Gpu, product: Product) -> Result<Trial<'g>, GpuError> {
-        let (rows, summed, [outputs, inputs]) = (product.rows, product.summed, product.matrix());
-        let ty = Trial::format(&product);
-        let blocks = random_blocks(ty, outputs * inputs / ty.block_len(), 1);
-        let values: Vec<f32> = (0..rows * summed).map(|i| (i as f32 * 1.7).sin()).collect();
-        let x = Rows { buffer: gpu.upload("trial", &values)?, stride: summed, start: 0 };
-        let mut trial = Trial::new(gpu, product)?;
-        trial.weight = Weight::upload(gpu, "trial", ty, outputs, inputs, &blocks)?;
-        if let Operand::Packed(packed) = &trial.x {
-            let mut rec = Recorder::new(gpu);
-            packed.pack(&mut rec, x.all(), summed, rows);
-            rec.submit()?;
-        } else {
-            trial.x = Operand::Rows(x);
+    /// The tiles and orders that compute what the usual ones do. The others are added to `wrong`.
+    async fn sound(&self, wrong: &mut Vec<String>) -> Result<Vec<Choice>, GpuError> {
+        let (mut sound, mut expected) = (Vec::new(), Vec::new());
+        for choice in self.tiles() {
+            let choice = Choice { parts: 3, ..choice };
+            let y = self.result(choice).await?;
+            if expected.is_empty() {
+                expected = y.clone();
+            }
+            let square =
+                |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
+            let difference = square(&mut y.iter().zip(&expected).map(|(y, expected)| y - expected));
+            if difference <= TOLERANCE.powi(2) * square(&mut expected.iter().copied()) {
+                sound.push(choice);
+            } else {
+                wrong.push(format!("{} in tiles of {} rows", self.product, choice.tile_rows));
+            }
         }
-        Ok(trial)
-    }
-
-    fn tiling(product: &Product) -> &'static Tiling {
-        Tiling::of(product).expect("a recorded product has tiles")
-    }
-
-    fn format(product: &Product) -> GgmlType {
-        let mut formats = GgmlType::SUPPORTED.into_iter();
-        formats.find(|ty| op::reader(*ty) == product.format).expect("a product reads a supported format")
+        Ok(sound)
     }
 
     /// The product, computed in one way.
@@ -174,18 +166,18 @@ impl<'g> Trial<'g> {
 
     /// Every tile and order, with the usual parts; the usual one first.
     fn tiles(&self) -> impl Iterator<Item = Choice> {
-        let usual = |tile_rows| self.tiling.usual(self.gpu, &self.product, tile_rows);
+        let usual = |tile_rows| self.tiling.in_rows(self.gpu, &self.product, tile_rows);
         let of = move |&tile_rows| [false, true].map(|by_columns| Choice { by_columns, ..usual(tile_rows) });
         self.tiling.rows.iter().flat_map(of)
     }
 
     /// First the best tiles and their order, then the best number of parts for these.
     fn fastest(&self, ways: &[Choice]) -> Result<Choice, GpuError> {
-        let first = self.tiling.usual(self.gpu, &self.product, self.tiling.rows[0]);
+        let first = self.tiling.usual(self.gpu, &self.product);
         let tile = |choice: &Choice| (choice.tile_rows, choice.by_columns);
         let is_sound = |choice: &Choice| ways.iter().any(|way| tile(way) == tile(choice));
         let best = self.best_of(self.tiles().filter(is_sound).filter(|choice| self.has_order(choice)))?;
-        let most = (self.product.summed.div_ceil(self.tiling.steps) as u32 / 4).max(1);
+        let most = (self.product.summed.div_ceil(self.tiling.steps) / LEAST_STEPS).max(1) as u32;
         let parts = [1, best.parts / 2, best.parts, best.parts * 3 / 2, best.parts * 2, best.parts * 3];
         let mut parts = parts.map(|parts| parts.clamp(1, most)).to_vec();
         parts.sort();
@@ -249,6 +241,11 @@ impl<'g> Trial<'g> {
             (Operand::Packed(x), _) => coop16::backward(rec, y, x, w, 1.0, None, rows, false),
         }
     }
+}
+
+fn format(product: &Product) -> GgmlType {
+    let mut formats = GgmlType::SUPPORTED.into_iter();
+    formats.find(|ty| op::reader(*ty) == product.format).expect("a product reads a supported format")
 }
 
 impl Product {

@@ -63,7 +63,7 @@ pub fn gradient(
         scales.map_or(rec.unused(8), |scales| scales.bind(8)),
     ];
     let entry = if mask.is_some() { "gradient_masked" } else { "gradient" };
-    let kernel = Kernel::new("lora/grouped", entry).with_size("FOURS", 2);
+    let kernel = Kernel::new("lora/grouped", entry).with_size("HIGH", 2);
     rec.dispatch(kernel, &params, &bindings, workgroups(&params, groups));
 }
 
@@ -88,7 +88,7 @@ pub fn gradient_packed(
         p.bind(9),
         p.bind_factors(10),
     ];
-    let kernel = Kernel::new("lora/grouped", "gradient_packed").with_size("FOURS", 2);
+    let kernel = Kernel::new("lora/grouped", "gradient_packed").with_size("HIGH", 2);
     rec.dispatch(kernel, &params, &bindings, workgroups(&params, groups));
 }
 

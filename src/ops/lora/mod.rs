@@ -67,7 +67,7 @@ pub fn gradient(rec: &mut Recorder, dweight: &Param, p: View, q: View, scale: f3
     partial_sums::split(rec, &target, wanted, steps, |rec, parts| {
         let params = Params { part_steps: parts.steps, accumulate: parts.accumulate, ..all };
         let bindings = [from, to, parts.result];
-        let kernel = Kernel::new("lora/tiled", "gradient").with_size("FOURS", 2);
+        let kernel = Kernel::new("lora/tiled", "gradient").with_size("HIGH", 2);
         rec.dispatch(kernel, &params, &bindings, [across, down, parts.count]);
     });
 }

@@ -184,8 +184,8 @@ pub static OPS: [Op; 31] = [
         &[Variant::F32, Variant::Plain, Variant::Coop16],
         &[
             ("software", software),
-            ("tiled", || each("FOURS", &[2])),
-            ("grouped", || each("FOURS", &[2])),
+            ("tiled", || each("HIGH", &[2])),
+            ("grouped", || each("HIGH", &[2])),
             ("coop16", || each("COLUMNS", &[1, 2, 3, 4])),
             ("coop16_project", adapter_products),
         ],

@@ -15,7 +15,7 @@ pub(super) fn activations() -> Vec<Sizes> {
 
 pub(super) fn tiled_products() -> Vec<Sizes> {
     [(0, 2, 0), (1, 2, 0), (0, 1, 1), (1, 1, 1)]
-        .map(|(half, fours, turned)| vec![("HALF", half), ("FOURS", fours), ("TURNED", turned)])
+        .map(|(half, high, turned)| vec![("HALF", half), ("HIGH", high), ("TURNED", turned)])
         .to_vec()
 }
 
@@ -24,7 +24,7 @@ pub(super) fn coop16_products() -> Vec<Sizes> {
 }
 
 pub(super) fn grouped_products() -> Vec<Sizes> {
-    let sizes = |(half, masked)| vec![("HALF", half), ("MASKED", masked), ("FOURS", 2), ("TURNED", 0)];
+    let sizes = |(half, masked)| vec![("HALF", half), ("MASKED", masked), ("HIGH", 2), ("TURNED", 0)];
     [(0, 0), (1, 0), (0, 1)].map(sizes).to_vec()
 }
 

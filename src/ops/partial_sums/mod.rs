@@ -35,7 +35,7 @@ pub struct Target<'a> {
 }
 
 /// Minimum number of steps in a part. With fewer, the second pass costs more than the split saves.
-const LEAST_STEPS: usize = 4;
+pub const LEAST_STEPS: usize = 4;
 
 /// Split of a product: the destination of its kernel, and the steps of the sum in each part.
 pub struct Parts<'a> {
