@@ -9,7 +9,7 @@ fn main() -> ExitCode {
         Ok(status) => status,
         Err(error) => {
             rullama_train::files::wait_if_ending();
-            eprintln!("error: {}", cli::message(&error));
+            cli::output::error(cli::message(&error));
             ExitCode::FAILURE
         }
     }

@@ -15,7 +15,7 @@ mod manual;
 mod merge;
 mod models;
 mod ollama;
-mod output;
+pub mod output;
 mod ranks;
 mod recipe_args;
 mod selftest;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::message;
-use super::output::line;
+use super::output::{self, line};
 
 /// Time for which rank 1 holds an error back: rank 0 reports one that all ranks have.
 const AFTER_THE_FIRST: Duration = Duration::from_millis(1000);
@@ -39,7 +39,7 @@ pub fn run(work: impl FnOnce(&Rc<Ranks>) -> Result<ExitCode>) -> Result<ExitCode
 /// Reports an error and ends all ranks.
 fn end(ranks: &Ranks, problem: &str) -> ! {
     wait_for_the_first(ranks.rank());
-    eprintln!("error: {}: {problem}", ranks.name(ranks.rank()));
+    output::error(format_args!("{}: {problem}", ranks.name(ranks.rank())));
     ranks.abort();
     std::process::exit(1)
 }

@@ -25,6 +25,11 @@ pub fn text(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// Prints an error to stderr in one write, so that the text of another process, such as a launcher, cannot split it.
+pub fn error(text: impl Display) {
+    let _ = std::io::stderr().write_all(format!("error: {text}\n").as_bytes());
+}
+
 /// Prints a line with a label. On a terminal, long text is wrapped and indented to its own column.
 pub fn line(label: &str, text: impl Display) {
     let text = text.to_string();

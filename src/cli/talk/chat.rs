@@ -120,7 +120,7 @@ impl Chat<'_> {
                     match self.handle(&line) {
                         Ok(ControlFlow::Continue(())) => {}
                         Ok(ControlFlow::Break(())) => return Ok(()),
-                        Err(error) => eprintln!("error: {}", crate::cli::message(&error)),
+                        Err(error) => output::error(crate::cli::message(&error)),
                     }
                 }
                 Err(ReadlineError::Interrupted) => output::text("Press Ctrl-D or type /quit to quit."),
