@@ -51,28 +51,39 @@ fn main() {
     let mut tests: Vec<gpu::Test> = Vec::new();
     for folder in folders {
         let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
-        let mut add = |what: &str, variants: &[Variant], test: fn(&Gpu, &Golden) -> Result<(), Failed>| {
+        type Run = fn(&Gpu, &Golden) -> Result<(), Failed>;
+        // A software renderer takes minutes for those of `slow`, whose kernels other tests of the model run there.
+        let mut add = |what: &str, variants: &[Variant], slow: &[Variant], test: Run| {
             for variant in variants {
                 let folder = folder.clone();
                 let run = move |gpu: &Gpu| test(gpu, &Golden::read(&folder));
-                tests.push(gpu::Test::new(format!("{name}: {what}"), *variant, run));
+                let test = gpu::Test::new(format!("{name}: {what}"), *variant, run);
+                tests.push(test.slow(slow.contains(variant)));
             }
         };
         let all =
             [Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
         let but_plain = [Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
-        add("logits", &all, logits);
-        add("loss and gradients", &all, |gpu, g| gradients(gpu, g, Recompute::Never));
-        add("loss and gradients, recomputed", &but_plain, |gpu, g| gradients(gpu, g, Recompute::Always));
-        add("loss and gradients, sums split", &[Variant::Plain], sums_split);
-        add("loss and gradients, many chunks of tokens", &but_plain, chunks);
-        add("two samples, packed and in two micro-batches", &[Variant::F32, Variant::Coop16], two_samples);
-        add("ten AdamW steps", &all, ten_steps);
+        let half = [Variant::F16];
+        add("logits", &all, &[], logits);
+        add("loss and gradients", &all, &[], |gpu, g| gradients(gpu, g, Recompute::Never));
+        add("loss and gradients, recomputed", &but_plain, &half, |gpu, g| {
+            gradients(gpu, g, Recompute::Always)
+        });
+        add("loss and gradients, sums split", &[Variant::Plain], &[], sums_split);
+        add("loss and gradients, many chunks of tokens", &but_plain, &half, chunks);
+        add(
+            "two samples, packed and in two micro-batches",
+            &[Variant::F32, Variant::Coop16],
+            &[],
+            two_samples,
+        );
+        add("ten AdamW steps", &all, &[Variant::Plain, Variant::F16], ten_steps);
         if ["big", "moe"].contains(&name.as_str()) {
-            add("weights in other formats are their values", &but_plain, other_formats);
+            add("weights in other formats are their values", &but_plain, &half, other_formats);
         }
         if name == "moe" {
-            add("gate and up of the experts apart", &[Variant::F32, Variant::Coop16], experts_split);
+            add("gate and up of the experts apart", &[Variant::F32, Variant::Coop16], &[], experts_split);
         }
     }
     preference::tests(&mut tests);

@@ -13,6 +13,8 @@ pub struct Test {
     pub name: String,
     /// The kernels that it runs on. It is ignored if the device does not support them.
     pub variant: Variant,
+    /// Whether it takes too long on a software renderer, where it is ignored unless asked for.
+    pub slow: bool,
     /// The function to run.
     pub run: Run,
 }
@@ -23,7 +25,12 @@ impl Test {
         variant: Variant,
         run: impl Fn(&Gpu) -> Result<(), Failed> + Send + 'static,
     ) -> Test {
-        Test { name: name.into(), variant, run: Box::new(run) }
+        Test { name: name.into(), variant, slow: false, run: Box::new(run) }
+    }
+
+    /// The test, ignored on a software renderer if `slow`.
+    pub fn slow(self, slow: bool) -> Test {
+        Test { slow, ..self }
     }
 }
 
@@ -79,6 +86,10 @@ pub fn run(tests: Vec<Test>) -> ! {
 fn trial(gpu: &Gpu, test: Test) -> Trial {
     let name = shown(&test);
     match running(gpu, test.variant) {
+        Some(gpu) if test.slow && gpu.is_software() => {
+            let name = format!("{name} (slow: run with --ignored)");
+            Trial::test(name, move || (test.run)(&gpu)).with_ignored_flag(true)
+        }
         Some(gpu) => Trial::test(name, move || (test.run)(&gpu)),
         None => Trial::test(name, || Ok(())).with_ignored_flag(true),
     }

@@ -13,7 +13,6 @@ mod decoding;
 mod delta;
 mod elementwise;
 mod embedding;
-mod expert_dropout;
 mod experts;
 mod gates;
 #[path = "../common/gpu.rs"]
@@ -85,19 +84,19 @@ const CASES: [Case; 96] = [
     case("delta", "in passes that continue each other", F32, delta::carried),
     case("delta", "decays and rates of extreme size", F32, delta::extreme_gates),
     case("dropout", "masks", F32, elementwise::dropout_masks),
-    case("dropout", "masks of the inputs of experts' adapters", F32, expert_dropout::masks),
+    case("dropout", "masks of the inputs of experts' adapters", F32, experts::dropout::masks),
     case("embedding", "decoders are exact", F32, embedding::decodes_exactly),
     case("embedding", "forward", F32, embedding::forward),
     case("embedding", "rows of activations, and backward", F32, embedding::gather_and_backward),
     case("embedding", "the longest binding", COOP16, embedding::longest_binding),
-    case("experts", "choice, weights and scores of the router", F32, experts::routers),
-    case("experts", "tokens sorted", F32, experts::groups),
-    case("experts", "biases", F32, experts::biases),
+    case("experts", "choice, weights and scores of the router", F32, experts::routing::routers),
+    case("experts", "tokens sorted", F32, experts::routing::groups),
+    case("experts", "biases", F32, experts::biases::biases),
     case("experts", "the gate of a shared one", F32, gates::shared_experts),
     case("gated", "forward and backward", F32, elementwise::gated_both_ways),
     case("gated", "gates of extreme size", F32, elementwise::extreme_gates),
     case("gated", "forward and backward, packed", PACKED, half::gated),
-    case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::whole),
+    case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::gated::whole),
     case("heads", "forward", PACKED, half_heads::forward),
     case("heads", "backward", PACKED, half_heads::backward),
     case("linear", "forward", EXACT, linear::forward),
@@ -138,7 +137,7 @@ const CASES: [Case; 96] = [
         "linear",
         "experts",
         &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda],
-        experts::products,
+        experts::products::products,
     ),
     case("lora", "gradient", EXACT, lora::gradient),
     case("lora", "gradient, sums split", PLAIN, |gpu| split(gpu, lora::gradient)),
@@ -147,11 +146,11 @@ const CASES: [Case; 96] = [
     case("lora", "gradients apart", COOP16, coop::adapter),
     case("lora", "gradients apart, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
     case("lora", "gradients together", COOP16, coop::adapter_pairs),
-    case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients),
+    case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients::gradients),
     case("matvec", "a few rows, with an adapter's A", EXACT, matvec::forward),
     case("matvec", "many threads per row", EXACT, |gpu| split(gpu, matvec::wide_rows)),
     case("matvec", "a gated input", F32, decoding::gated_products),
-    case("matvec", "experts in short passes", F32, experts::short),
+    case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
     case("output_gate", "forward and backward", F32, gates::output_gates),
     case("per_layer", "inputs of all layers", F32, decoding::per_layer_inputs),

@@ -35,7 +35,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 39] = [
+    let cases: [(&str, &[Variant], Run); 40] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -51,6 +51,11 @@ fn main() {
             "offload: experts in host memory give the same bits",
             &[Variant::F32, Variant::Coop16],
             offload::same_bits,
+        ),
+        (
+            "offload: 128 experts in host memory give the same bits",
+            &[Variant::F32, Variant::Coop16],
+            offload::same_bits_of_many,
         ),
         ("offload: a limit takes as few experts off the device as possible", F32, offload::limits),
         ("offload: recipes", F32, offload::recipes),
@@ -121,7 +126,12 @@ fn main() {
         ("library: a base that is read in ranges gives the same bits", F32, library::streamed),
     ];
     let tests = cases.into_iter().flat_map(|(name, variants, run)| {
-        variants.iter().map(move |variant| gpu::Test::new(name, *variant, run))
+        let slow = |variant| match variant {
+            Variant::F16 => name.starts_with("splits: kept and recomputed"),
+            Variant::F32 => name.starts_with("offload: 128 experts"),
+            _ => false,
+        };
+        variants.iter().map(move |variant| gpu::Test::new(name, *variant, run).slow(slow(*variant)))
     });
     gpu::run(tests.collect())
 }

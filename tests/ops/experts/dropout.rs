@@ -10,8 +10,8 @@ use rullama_train::ops::linear::grouped::{Columns, ExpertWeight, Source};
 use rullama_train::ops::lora::grouped as expert_lora;
 use rullama_train::reference::linear;
 
-use super::check::{Block, Check, Held, Outcome, run, values, wide};
-use super::experts::{EXACT, Grouped, NONE};
+use super::super::check::{Block, Check, Held, Outcome, run, values, wide};
+use super::{EXACT, Grouped, NONE};
 
 /// PCG output function, RXS-M-XS 32: shaders/common/pcg.wgsl.
 fn pcg(value: u32) -> u32 {
