@@ -21,7 +21,7 @@ struct Params {
     accumulate: u32,    // 1: add to y
     cols4: u32,         // columns of y that this call computes, / 4
     first_column: u32,  // the first of them: row of W_e forward, column backward
-    tile: u32,          // rows of a tile of the groups: one or two tiles of this kernel
+    tile: u32,          // rows of a tile of the groups: one or two tiles of ROWS rows
     lora_rows: u32,     // rows of B_e
     lora_first: u32,    // row of B_e for the first of W_e
     mask_key: u32,
@@ -73,7 +73,7 @@ fn x4(source: u32, col4: u32, cols4: u32) -> vec4<f32> {
 }
 
 fn tile_of(group: vec3<u32>) -> Tile {
-    let own = tiles[group.y * 64u / params.tile]; // no barrier may depend on a private variable
+    let own = tiles[group.y * ROWS / params.tile]; // no barrier may depend on a private variable
     expert = own;
     let nth = own - params.first_expert; // of W; past its last also where the difference wraps
     if nth >= params.weight_rows / params.expert_rows {

@@ -37,14 +37,20 @@ fn count_own(expert: u32, lane: u32) -> u32 {
     return count;
 }
 
-// The sum over the first `lanes` threads.
+// The sum over the first `lanes` threads, after sums over runs of threads that double in length (Hillis & Steele 1986).
 fn sum_below(value: u32, lanes: u32, lane: u32) -> u32 {
-    shared_values[lane] = value;
-    workgroupBarrier();
-    var sum = 0u;
-    for (var i = 0u; i < lanes; i++) {
-        sum += shared_values[i];
+    var sum = value;
+    shared_values[lane] = sum;
+    for (var length = 1u; length < THREADS; length *= 2u) {
+        workgroupBarrier();
+        if lane >= length {
+            sum += shared_values[lane - length];
+        }
+        workgroupBarrier();
+        shared_values[lane] = sum;
     }
+    workgroupBarrier();
+    sum = select(0u, shared_values[max(lanes, 1u) - 1u], lanes > 0u);
     workgroupBarrier();
     return sum;
 }

@@ -1,5 +1,5 @@
-// The products of shaders/linear/tiled.wgsl over rows that are grouped by expert (shaders/experts/groups.wgsl): each 64 rows multiply
-// with the matrix of their expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
+// The products of shaders/linear/tiled.wgsl over rows that are grouped by expert (shaders/experts/groups.wgsl): each of its tiles
+// multiplies with the matrix of its expert, y = x·W_eᵀ + lora_scale·z·B_eᵀ, and the mirror dx = scale·dy·W_e + u·A_e. x is grouped already, or
 // gathered from the rows of the tokens. W may hold some of the experts only: tiles of others are not written. With MASKED, forward is the
 // product of dropped-out x with A_e: z = (mask·x)·A_eᵀ.
 #if {HALF}

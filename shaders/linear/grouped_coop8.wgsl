@@ -5,4 +5,6 @@ enable wgpu_cooperative_matrix;
 #import common/expert_product
 #import common/coop8
 
+const ROWS: u32 = 64u;
+
 @group(0) @binding(8) var<storage, read> factors: array<f32>; // undo the scaling of the rows of x, z and u

@@ -129,9 +129,14 @@ impl Kernels {
         if self.tier == Tier::Coop16 { 16 } else { 4 }
     }
 
-    /// Rows of a tile of rows that are grouped by expert.
+    /// Rows of a tile of rows that are grouped by expert. A software renderer, where rows that fill tiles cost as much as others,
+    /// takes the fewest that a kernel can.
     pub fn expert_tile(&self) -> usize {
-        if self.tier == Tier::Coop16 { 128 } else { 64 }
+        match self.tier {
+            Tier::Coop16 => 128,
+            Tier::F32 if self.software_lanes.is_some() => 32,
+            _ => 64,
+        }
     }
 
     /// Lanes of a subgroup on a software renderer, where it is a SIMD register of the CPU: the variants `software` are for that.

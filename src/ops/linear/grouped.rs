@@ -197,13 +197,14 @@ fn dispatch(
         let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
         row_factors::of(rec, 8, x, cols, rows)
     });
+    let tile_rows = groups.tile.min(64);
     let kernel = match rec.gpu().kernels().products() {
         Products::Coop8 { lanes } if half => {
             Kernel::new("linear/grouped_coop8", entry).with_sizes([("LANES", lanes), ("TURNED", 0)])
         }
         _ => Kernel::new("linear/grouped", entry)
             .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))])
-            .with_sizes([("HIGH", 2), ("TURNED", 0)]),
+            .with_sizes([("HIGH", (tile_rows / 32) as u32), ("TURNED", 0)]),
     };
     let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
@@ -237,7 +238,8 @@ fn dispatch(
         let (tiles, choices) = (groups.tiles.bind(6), groups.choices.bind(7));
         let mut bindings = vec![tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5), tiles, choices];
         bindings.extend(factors);
-        let workgroups = [columns.div_ceil(64) as u32, (groups.most_rows(tokens) / 64) as u32, 1];
+        let down = groups.most_rows(tokens) / tile_rows;
+        let workgroups = [columns.div_ceil(64) as u32, down as u32, 1];
         rec.dispatch(kernel.clone(), &params, &bindings, workgroups);
     }
 }
