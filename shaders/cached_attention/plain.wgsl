@@ -1,5 +1,5 @@
 // Attention of a few new tokens over cached keys and values; scores are never stored. A workgroup takes QUERIES queries that share a
-// key/value head (heads first, then tokens) against one of `splits` parts of the keys, 64 keys at a time.
+// key/value head (heads first, then tokens) against one of `splits` parts of the keys, KEYS keys at a time.
 // Key j is visible to the token at position i if j <= i and i − j < window. Softmax is updated as keys come (Milakov & Gimelshein 2018).
 // With several parts, each stores its sum, maximum and weight, and `combine` adds them up in order.
 struct Params {
@@ -27,13 +27,15 @@ override QUERIES: u32;      // queries of a workgroup: at most 8, or 4 where K i
 @group(0) @binding(7) var<storage, read> sinks: array<f32>;            // one more score of each head, without a value [H]
 #end
 
-const KEYS: u32 = 64u;
+const THREADS: u32 = {THREADS}u;
+const TOGETHER: u32 = {TOGETHER}u;                  // threads that share the score of a key
+const KEYS: u32 = THREADS / TOGETHER;
 const MASKED: f32 = -1e30;
 
-var<workgroup> stage_q: array<vec4<f32>, 512>;  // [QUERIES, K]
-var<workgroup> block_p: array<f32, 512>;        // [QUERIES, KEYS]
-var<workgroup> eighths: array<f32, 64>;         // eighths of a row of block_p
-var<workgroup> row_values: array<f32, 8>;       // per query: factor of the sums so far, then their weight
+var<workgroup> stage_q: array<vec4<f32>, 512>;      // [QUERIES, K], then sums of groups of threads
+var<workgroup> scores: array<f32, {SCORES}>;        // [QUERIES, KEYS, TOGETHER]; of a key, the first of them becomes its weight
+var<workgroup> eighths: array<f32, 64>;             // of a query's keys
+var<workgroup> row_values: array<f32, 8>;           // per query: factor of the sums so far, then their weight
 
 // A query of the workgroup.
 struct Query {
@@ -61,11 +63,11 @@ fn cache_at(key: u32, half: u32, kv_head: u32) -> u32 {
     return ((key % params.ring * 2u + half) * params.kv_heads + kv_head) * HEAD_SIZE4;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let kv_head = group.y;
     let split = group.z;
-    for (var n = lane; n < QUERIES * HEAD_SIZE4; n += 64u) {
+    for (var n = lane; n < QUERIES * HEAD_SIZE4; n += THREADS) {
         let one = query(n / HEAD_SIZE4, group.x, kv_head);
         stage_q[n] = q[one.row * params.q_stride4 + one.head * params.q_size4 + n % HEAD_SIZE4];
     }
@@ -75,21 +77,26 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let begin = min(first + split * share, end);
     let stop = min(begin + share, end);
 
-    // Softmax: eight threads per query, eight keys each. Sums: a thread has columns lane and lane + 64 of every query.
-    let mine = query(lane / 8u, group.x, kv_head);
-    let mine_at = min(lane / 8u, QUERIES - 1u) * KEYS + lane % 8u;
+    // Softmax: eight threads per query, an eighth of the keys each.
+    let own = min(lane / 8u, QUERIES - 1u);
+    let counts = lane < 8u * QUERIES;
+    let mine = query(own, group.x, kv_head);
+    let mine_from = max(begin, first_visible(mine.position));
+    let mine_to = min(stop, mine.position + 1u);
     var largest = MASKED;
     var weight = 0.0;
+    // Sums: a thread has columns `lane % across` and on of every query. If there are more threads, groups of them share the keys.
+    let across = min(HEAD_SIZE4, THREADS);
+    let groups = min(THREADS / across, KEYS);
+    let columns = (HEAD_SIZE4 + THREADS - 1u) / THREADS;
     var acc: array<vec4<f32>, 8>;
-    let columns = (HEAD_SIZE4 + 63u) / 64u;
     for (var key0 = begin; key0 < stop; key0 += KEYS) {
         workgroupBarrier();
-        // Scores: one thread per key.
-        let key = key0 + lane;
+        let key = key0 + lane / TOGETHER;
         var s: array<f32, 8>;
         if key < stop {
             let at = cache_at(key, 0u, kv_head);
-            for (var c = 0u; c < HEAD_SIZE4; c++) {
+            for (var c = lane % TOGETHER; c < HEAD_SIZE4; c += TOGETHER) {
                 let k = cache[at + c];
                 for (var i = 0u; i < QUERIES; i++) {
                     s[i] += dot(stage_q[i * HEAD_SIZE4 + c], k);
@@ -97,66 +104,71 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             }
         }
         for (var i = 0u; i < QUERIES; i++) {
-            let one = query(i, group.x, kv_head);
-            let visible = key < stop && key <= one.position && key >= first_visible(one.position);
-            block_p[i * KEYS + lane] = select(MASKED, s[i], visible);
+            scores[i * THREADS + lane] = s[i];
         }
         workgroupBarrier();
-        var of_eight = MASKED;
-        for (var j = 0u; j < KEYS; j += 8u) {
-            of_eight = max(of_eight, block_p[mine_at + j]);
+        var of_eighth = MASKED;
+        if counts {
+            for (var j = lane % 8u; j < KEYS; j += 8u) {
+                let at = own * THREADS + j * TOGETHER;
+                var score = scores[at];
+                for (var t = 1u; t < TOGETHER; t++) {
+                    score += scores[at + t];
+                }
+                score = select(MASKED, score, key0 + j >= mine_from && key0 + j < mine_to);
+                scores[at] = score;
+                of_eighth = max(of_eighth, score);
+            }
+            eighths[lane] = of_eighth;
         }
-        eighths[lane] = of_eight;
         workgroupBarrier();
         var new_largest = largest;
         for (var j = 0u; j < 8u; j++) {
-            new_largest = max(new_largest, eighths[lane / 8u * 8u + j]);
+            new_largest = max(new_largest, eighths[own * 8u + j]);
         }
         workgroupBarrier();
-        var sum = 0.0;
-        if lane / 8u < QUERIES {
-            for (var j = 0u; j < KEYS; j += 8u) {
-                let score = block_p[mine_at + j];
-                let p = select(0.0, exp(score - new_largest), score > MASKED);
-                block_p[mine_at + j] = p;
-                sum += p;
-            }
-        }
-        eighths[lane] = sum;
         let factor = exp(largest - new_largest);
         largest = new_largest;
-        if lane % 8u == 0u {
-            row_values[lane / 8u] = factor;
+        if counts {
+            var sum = 0.0;
+            for (var j = lane % 8u; j < KEYS; j += 8u) {
+                let at = own * THREADS + j * TOGETHER;
+                let p = select(0.0, exp(scores[at] - largest), scores[at] > MASKED);
+                scores[at] = p;
+                sum += p;
+            }
+            eighths[lane] = sum;
+            row_values[own] = factor;
         }
         workgroupBarrier();
         weight *= factor;
         for (var j = 0u; j < 8u; j++) {
-            weight += eighths[lane / 8u * 8u + j];
+            weight += eighths[own * 8u + j];
         }
-        for (var i = 0u; i < QUERIES; i++) {
-            for (var n = 0u; n < columns; n++) {
-                acc[i * columns + n] *= row_values[i];
-            }
+        for (var i = 0u; i < QUERIES * columns; i++) {
+            acc[i] *= row_values[i / columns];
         }
         let keys = min(KEYS, stop - key0);
-        for (var n = 0u; n < columns; n++) {
-            let c = lane + 64u * n;
-            if c < HEAD_SIZE4 {
-                for (var j = 0u; j < keys; j++) {
-                    let v = cache[cache_at(key0 + j, 1u, kv_head) + c];
-                    for (var i = 0u; i < QUERIES; i++) {
-                        acc[i * columns + n] += block_p[i * KEYS + j] * v;
+        if lane < groups * across {
+            for (var n = 0u; n < columns; n++) {
+                let c = lane % across + THREADS * n;
+                if c < HEAD_SIZE4 {
+                    for (var j = lane / across; j < keys; j += groups) {
+                        let v = cache[cache_at(key0 + j, 1u, kv_head) + c];
+                        for (var i = 0u; i < QUERIES; i++) {
+                            acc[i * columns + n] += scores[i * THREADS + j * TOGETHER] * v;
+                        }
                     }
                 }
             }
         }
     }
     workgroupBarrier();
-    if lane % 8u == 0u {
+    if counts && lane % 8u == 0u {
 #if {SINKS}
-        row_values[lane / 8u] = weight + exp(min(sinks[mine.head] - largest, 80.0)); // beyond, all other weights are 0
+        row_values[own] = weight + exp(min(sinks[mine.head] - largest, 80.0)); // beyond, all other weights are 0
 #else
-        row_values[lane / 8u] = weight;
+        row_values[own] = weight;
 #end
         if params.splits > 1u && mine.there {
             weights[(mine.row * params.heads + mine.head) * params.splits + split] = vec2<f32>(largest, weight);
@@ -167,43 +179,79 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         let one = query(i, group.x, kv_head);
         let row_head = one.row * params.heads + one.head;
         for (var n = 0u; n < columns; n++) {
-            let c = lane + 64u * n;
+            let sum = sum_of_groups(acc[i * columns + n], lane, across, groups);
+            let c = lane + THREADS * n;
             if !one.there || c >= HEAD_SIZE4 {
                 continue;
             }
             if params.splits > 1u {
-                parts[(row_head * params.splits + split) * HEAD_SIZE4 + c] = acc[i * columns + n];
+                parts[(row_head * params.splits + split) * HEAD_SIZE4 + c] = sum;
             } else {
-                result[row_head * HEAD_SIZE4 + c] = acc[i * columns + n] / row_values[i];
+                result[row_head * HEAD_SIZE4 + c] = sum / row_values[i];
             }
         }
     }
 }
 
-// One workgroup per token and head. Every thread sums the few weights itself, instead of waiting for the others.
-@compute @workgroup_size(64)
+// The sum of the values of all `groups` threads of a column, for those of the first group.
+fn sum_of_groups(value: vec4<f32>, lane: u32, across: u32, groups: u32) -> vec4<f32> {
+    if groups == 1u {
+        return value;
+    }
+    stage_q[lane] = value;
+    workgroupBarrier();
+    var sum = vec4<f32>();
+    if lane < across {
+        for (var g = 0u; g < groups; g++) {
+            sum += stage_q[g * across + lane];
+        }
+    }
+    workgroupBarrier();
+    return sum;
+}
+
+// One workgroup per token and head, whose threads share the columns and the parts.
+@compute @workgroup_size({THREADS})
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row_head = group.y * params.heads + group.x;
     let at = row_head * params.splits;
+    if lane < params.splits {
+        let part = weights[at + lane];
+        scores[lane] = part.x;
+        scores[THREADS + lane] = part.y;
+    }
+    workgroupBarrier();
     var largest = MASKED;
     for (var s = 0u; s < params.splits; s++) {
-        largest = max(largest, weights[at + s].x);
+        largest = max(largest, scores[s]);
     }
+    workgroupBarrier();
+    if lane < params.splits {
+        scores[lane] = exp(scores[lane] - largest);
+    }
+    workgroupBarrier();
     var total = 0.0;
     for (var s = 0u; s < params.splits; s++) {
-        total += weights[at + s].y * exp(weights[at + s].x - largest);
+        total += scores[s] * scores[THREADS + s];
     }
 #if {SINKS}
     total += exp(min(sinks[group.x] - largest, 80.0));
 #end
-    for (var c = lane; c < HEAD_SIZE4; c += 64u) {
+    let across = min(HEAD_SIZE4, THREADS);
+    let groups = THREADS / across;
+    for (var first = 0u; first < HEAD_SIZE4; first += THREADS) {
+        let c = first + lane % across;
         var sum = vec4<f32>();
-        for (var s = 0u; s < params.splits; s++) {
-            let part = weights[at + s];
-            if part.y > 0.0 {
-                sum += exp(part.x - largest) * parts[(at + s) * HEAD_SIZE4 + c];
+        if lane < groups * across && c < HEAD_SIZE4 {
+            for (var s = lane / across; s < params.splits; s += groups) {
+                if scores[THREADS + s] > 0.0 {
+                    sum += scores[s] * parts[(at + s) * HEAD_SIZE4 + c];
+                }
             }
         }
-        result[row_head * HEAD_SIZE4 + c] = sum / total;
+        sum = sum_of_groups(sum, lane, across, groups);
+        if lane < across && c < HEAD_SIZE4 {
+            result[row_head * HEAD_SIZE4 + c] = sum / total;
+        }
     }
 }

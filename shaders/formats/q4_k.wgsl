@@ -13,7 +13,7 @@ fn k_header(row: u32, slice: u32) -> vec4<u32> {
 }
 
 fn k_value(q: u32, factors: vec2<f32>) -> vec4<f32> {
-    return factors.x * in_order(nibble_pair(q), nibble_pair(q >> 4u)) - factors.y;
+    return 16.0 * factors.x * sixteenths(q) - (16.0 * factors.x + factors.y);
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

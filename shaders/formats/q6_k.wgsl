@@ -28,10 +28,11 @@ fn q6_d(row: u32, slice: u32) -> f32 {
     return unpack2x16float(weight[at / 4u][at % 4u])[i % 2u];
 }
 
-fn q6_quants(low: u32, high: u32) -> vec4<f32> {
-    let first = nibble_pair(low) | ((high & 0x00030003u) << 4u);
-    let second = nibble_pair(low >> 4u) | ((high & 0x000c000cu) << 2u);
-    return in_order(first, second) - 32.0;
+// factor·(q − 32). The bits of q become the highest of a mantissa, that of 1 + q/64, which takes no conversion.
+fn q6_value(low: u32, high: u32, factor: f32) -> vec4<f32> {
+    let nibbles = vec4<u32>(low << 17u, low << 1u, low << 13u, low >> 3u) & vec4<u32>(0x1e0000u);
+    let pairs = vec4<u32>(high << 21u, high << 5u, high << 19u, high << 3u) & vec4<u32>(0x600000u);
+    return 64.0 * factor * bitcast<vec4<f32>>(nibbles | pairs | vec4<u32>(0x3f800000u)) - 96.0 * factor;
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {
@@ -44,7 +45,7 @@ fn slice_factors(s: Slice) -> vec2<f32> {
 }
 
 fn slice4(s: Slice, factors: vec2<f32>, c: u32) -> vec4<f32> {
-    return factors[c / 4u] * q6_quants(s.low[c / 2u] >> (c % 2u * 8u), s.high[c / 4u] >> (c % 4u * 4u));
+    return q6_value(s.low[c / 2u] >> (c % 2u * 8u), s.high[c / 4u] >> (c % 4u * 4u), factors[c / 4u]);
 }
 
 fn weight4(row: u32, col4: u32) -> vec4<f32> {
@@ -53,5 +54,5 @@ fn weight4(row: u32, col4: u32) -> vec4<f32> {
     let low = weight[slice * params.weight_rows + row][col4 % 8u / 2u] >> (col4 % 2u * 8u);
     let high = q6_high(row, slice)[half] >> (col4 % 4u * 4u);
     let scale = f32(bitcast<i32>(q6_scales(row, slice) << (24u - half * 8u)) >> 24u);
-    return q6_d(row, slice) * scale * q6_quants(low, high);
+    return q6_value(low, high, q6_d(row, slice) * scale);
 }

@@ -1,6 +1,7 @@
 // Products of the few rows of a short pass with the experts that each token has chosen, without sorting them. Every row of y is the sum over
 // `summed` choices, y = Σ factor·(W_e·x + lora_scale·B_e·z). The factor is the weight of the choice times the scale of its expert, or 1. PARTS
-// threads share a row of y. Where W is kept in slices, neighbouring threads take neighbouring rows.
+// threads share a row of y. Where W is kept in slices, neighbouring threads take neighbouring rows. With WHOLE slices, K is a
+// multiple of 32.
 #import weight
 
 // Twin of `Params` in src/ops/matvec/grouped.rs.
@@ -50,12 +51,15 @@ fn product(choice: u32, row: u32, slice: u32) -> f32 {
     let factors = slice_factors(s);
     let source = select(choice, choice / max(params.used, 1u), params.used > 0u);
     let at = source * params.x_stride4 + params.x_offset4;
-    let cols4 = params.weight_cols / 4u;
     var sum = 0.0;
 #for c in 0..8
-    if slice * 8u + {c}u < cols4 {
+#if {WHOLE}
+    sum += dot(slice4(s, factors, {c}u), x[at + slice * 8u + {c}u]);
+#else
+    if slice * 8u + {c}u < params.weight_cols / 4u {
         sum += dot(slice4(s, factors, {c}u), x[at + slice * 8u + {c}u]);
     }
+#end
 #end
     // The adapter's term is added with the first slice.
     if slice == 0u {

@@ -5,6 +5,8 @@
 //
 // With ALONE one thread takes a whole row, of A too: no threads wait for each other, which costs a software renderer more than the product.
 //
+// With WHOLE slices, K is a multiple of 32, and no load waits for a comparison.
+//
 // With GATED every workgroup computes x first, activation(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z together.
 #import weights
 #import common/activation
@@ -114,9 +116,13 @@ fn multiply_{w}(row: u32, part: u32) {
         let s = load_slice_{w}(row, i);
         let factors = slice_factors_{w}(s);
 #for c in 0..8
+#if {WHOLE}
+        add_columns(slice4_{w}(s, factors, {c}u), i * 8u + {c}u);
+#else
         if i * 8u + {c}u < cols4 {
             add_columns(slice4_{w}(s, factors, {c}u), i * 8u + {c}u);
         }
+#end
 #end
     }
 }

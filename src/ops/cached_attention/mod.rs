@@ -18,12 +18,45 @@ struct Params {
     splits: u32,
 }
 
-/// Keys that a workgroup reads at a time; a split has at least this many.
-const KEYS: usize = 64;
 /// Maximum number of splits of the keys.
 const MAX_SPLITS: usize = 64;
 /// Up to this many tokens the keys are split. More tokens fill the device without splitting.
 const SPLIT_ROWS: usize = crate::ops::matvec::MAX_ROWS;
+
+/// How the threads of a workgroup divide its work.
+#[derive(Clone, Copy)]
+struct Threads {
+    /// In a workgroup.
+    count: u32,
+    /// Sharing the score of one key.
+    together: u32,
+    /// Maximum number of queries of a workgroup, for heads of up to 256.
+    queries: usize,
+}
+
+/// For passes that fill the device, and for software renderers: each thread has a key, and no thread waits for another one's part of a score.
+const ALONE: Threads = Threads { count: 64, together: 1, queries: 8 };
+/// For a few tokens, which mostly wait for memory: neighbouring threads read neighbouring parts of a key.
+const TOGETHER: Threads = Threads { count: 256, together: 8, queries: 4 };
+
+impl Threads {
+    /// Keys that a workgroup reads at a time; a split has at least this many.
+    fn keys(self) -> usize {
+        (self.count / self.together) as usize
+    }
+
+    fn sizes(self) -> [(&'static str, u32); 3] {
+        // Of the scores of as many queries as there can be.
+        let scores = self.count * self.queries as u32;
+        [("THREADS", self.count), ("TOGETHER", self.together), ("SCORES", scores)]
+    }
+}
+
+/// Sizes of the shader.
+pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
+    let each = |threads: Threads| [0, 1].map(|sinks| [&threads.sizes()[..], &[("SINKS", sinks)]].concat());
+    [ALONE, TOGETHER].into_iter().flat_map(each).collect()
+}
 
 /// The shape of one layer.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +124,9 @@ impl CachedAttention<'_> {
     ) {
         let per_kv = self.heads / self.kv_heads;
         let keys = self.window.map_or(context, |w| w.min(context));
-        let (queries, splits) = self.shares(rec.gpu().kernels().workgroups_to_fill(), keys, rows);
+        let fill = rec.gpu().kernels().workgroups_to_fill();
+        let threads = if fill > 1 && rows <= SPLIT_ROWS { TOGETHER } else { ALONE };
+        let (queries, splits) = self.shares(threads, fill, keys, rows);
         let blocks = (rows * per_kv).div_ceil(queries);
         let params = Params {
             rows: rows as u32,
@@ -112,6 +147,7 @@ impl CachedAttention<'_> {
         let kernel = |entry| {
             Kernel::new("cached_attention/plain", entry)
                 .with_constant("HEAD_SIZE4", size4)
+                .with_sizes(threads.sizes())
                 .with_size("SINKS", u32::from(sinks.is_some()))
         };
         let forward = kernel("forward").with_constant("QUERIES", queries as u32);
@@ -126,17 +162,23 @@ impl CachedAttention<'_> {
 
     /// Queries per workgroup, and splits of the keys. Queries in a workgroup share the keys that it reads, so each workgroup
     /// takes as many queries as leave enough workgroups for the device: a sixteenth of the number that fills it, because they
-    /// have 64 threads and mostly wait for memory.
-    fn shares(&self, workgroups_to_fill: usize, keys: usize, rows: usize) -> (usize, usize) {
+    /// mostly wait for memory.
+    fn shares(
+        &self,
+        threads: Threads,
+        workgroups_to_fill: usize,
+        keys: usize,
+        rows: usize,
+    ) -> (usize, usize) {
         let queries = rows * self.heads / self.kv_heads;
-        let most = if self.head_size <= 256 { 8 } else { 4 }.min(queries.next_power_of_two());
+        let most = if self.head_size <= 256 { threads.queries } else { 4 }.min(queries.next_power_of_two());
         let blocks = |of: usize| queries.div_ceil(of) * self.kv_heads;
-        if rows > SPLIT_ROWS {
+        if threads.together == 1 {
             return (most, 1);
         }
-        let parts = keys.div_ceil(KEYS).clamp(1, MAX_SPLITS);
+        let parts = keys.div_ceil(threads.keys()).clamp(1, MAX_SPLITS);
         let few = |of: &usize| *of <= most && blocks(*of) * parts <= workgroups_to_fill / 16;
-        let of = [1, 2, 4, 8].into_iter().find(few).unwrap_or(most);
+        let of = [1, 2, 4].into_iter().find(few).unwrap_or(most);
         (of, (workgroups_to_fill / blocks(of)).clamp(1, parts))
     }
 }

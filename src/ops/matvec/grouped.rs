@@ -111,7 +111,9 @@ fn dispatch(
             lora.map_or(rec.unused(7), |l| l.matrix.bind(7)),
             y.rows.bind(8),
         ];
-        let kernel = Kernel::new("matvec/grouped", "forward").with_format(op::reader(w.weight.ty));
+        let kernel = Kernel::new("matvec/grouped", "forward")
+            .with_format(op::reader(w.weight.ty))
+            .with_size("WHOLE", super::whole(w.weight.cols));
         rec.dispatch(kernel, &params, &bindings, [w.rows.div_ceil(HEIGHT) as u32, rows as u32, 1]);
     }
 }

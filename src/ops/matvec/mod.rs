@@ -165,6 +165,7 @@ fn product(
             .with_constant("PARTS", parts as u32)
             .with_size("ALONE", u32::from(alone))
             .with_size("GATED", u32::from(gated.is_some()))
+            .with_size("WHOLE", whole(cols))
             .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)))
             .with_sizes(sizes(gated.map_or(Activation::default(), |g| g.activation)));
         let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(op::reader(*ty)));
@@ -181,6 +182,11 @@ fn product(
         rec.dispatch(kernel, &params, &bindings, grid(groups));
         y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
     }
+}
+
+/// The shaders' size `WHOLE` for rows of `cols` columns.
+fn whole(cols: usize) -> u32 {
+    u32::from(cols.is_multiple_of(32))
 }
 
 /// Threads for each of `rows` rows of `cols` columns: as many as a row's slices of 32 columns keep busy for four fifths of the

@@ -119,7 +119,7 @@ pub static OPS: [Op; 31] = [
     ),
     op("bias", Kind::Other, F32, &[]),
     op("block_end", Kind::Norm, F32, &[("plain", block_ends)]),
-    op("cached_attention", Kind::Attention, F32, &[("plain", || each("SINKS", &[0, 1]))]),
+    op("cached_attention", Kind::Attention, F32, &[("plain", cached_attentions)]),
     op("cached_gated", Kind::Other, F32, &[("plain", cached_gates)]),
     op("cached_heads", Kind::Norm, F32, &[("plain", cached_heads)]),
     op(
@@ -190,7 +190,12 @@ pub static OPS: [Op; 31] = [
             ("coop16_project", adapter_products),
         ],
     ),
-    op("matvec", Kind::Product, &[Variant::F32, Variant::Plain], &[("plain", matvecs)]),
+    op(
+        "matvec",
+        Kind::Product,
+        &[Variant::F32, Variant::Plain],
+        &[("grouped", || each("WHOLE", &[0, 1])), ("plain", matvecs)],
+    ),
     op("norm_add", Kind::Norm, &[Variant::Packed], &[("coop16", norms_added)]),
     op("output_gate", Kind::Other, F32, &[]),
     op("pack", Kind::Other, &[Variant::Packed], &[]),

@@ -3,7 +3,7 @@
 use super::Sizes;
 use crate::base::config::Activation;
 use crate::ops::lora::coop16_project;
-use crate::ops::{attention, block_end, delta, gated, heads};
+use crate::ops::{attention, block_end, cached_attention, delta, gated, heads};
 
 pub(super) fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
     values.iter().map(|value| vec![(name, *value)]).collect()
@@ -24,8 +24,9 @@ pub(super) fn coop16_products() -> Vec<Sizes> {
 }
 
 pub(super) fn grouped_products() -> Vec<Sizes> {
-    let sizes = |(half, masked)| vec![("HALF", half), ("MASKED", masked), ("HIGH", 2), ("TURNED", 0)];
-    [(0, 0), (1, 0), (0, 1)].map(sizes).to_vec()
+    let sizes =
+        |(half, masked, high)| vec![("HALF", half), ("MASKED", masked), ("HIGH", high), ("TURNED", 0)];
+    [(0, 0, 1), (1, 0, 2), (0, 1, 2)].map(sizes).to_vec()
 }
 
 pub(super) fn adapter_products() -> Vec<Sizes> {
@@ -79,6 +80,10 @@ pub(super) fn attention_coop16() -> Vec<Sizes> {
 
 pub(super) fn attention_parts() -> Vec<Sizes> {
     [32, 64, 128, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
+}
+
+pub(super) fn cached_attentions() -> Vec<Sizes> {
+    cached_attention::sizes()
 }
 
 pub(super) fn block_ends() -> Vec<Sizes> {
@@ -151,9 +156,10 @@ pub(super) fn cached_heads() -> Vec<Sizes> {
 
 pub(super) fn matvecs() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
-    [(0, 0, gelu), (0, 1, gelu), (1, 0, gelu), (1, 0, silu), (1, 0, oai)]
-        .map(|(gated, alone, activation)| {
-            [&[("GATED", gated), ("ALONE", alone), ("DEEP", 4)], &activation[..]].concat()
+    [(0, 0, 1, gelu), (0, 1, 0, gelu), (1, 0, 1, gelu), (1, 0, 0, silu), (1, 0, 1, oai)]
+        .map(|(gated, alone, whole, activation)| {
+            let sizes = [("GATED", gated), ("ALONE", alone), ("WHOLE", whole), ("DEEP", 4)];
+            [&sizes[..], &activation].concat()
         })
         .to_vec()
 }
