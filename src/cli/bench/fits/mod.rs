@@ -39,7 +39,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if args.time == Some(0) {
         bail!("--time must be at least 1");
     }
-    let gpu = args.open_gpu(Place::ALONE)?;
+    let device = args.open_gpu(Place::ALONE)?;
+    let gpu = device.with_kernels(device.kernels().without_software()); // it plans for GPUs
     let mut table = args.out.as_deref().map(|path| Table::open(path, under(args, &gpu))).transpose()?;
     if !args.json {
         output::device(&gpu);
