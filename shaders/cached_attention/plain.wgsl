@@ -1,5 +1,6 @@
 // Attention of a few new tokens over cached keys and values; scores are never stored. A workgroup takes QUERIES queries that share a
-// key/value head (heads first, then tokens) against one of `splits` parts of the keys, KEYS keys at a time.
+// key/value head (heads first, then tokens) against one of `splits` parts of the keys, KEYS keys at a time. A thread issues LOADS loads at
+// a time: each would otherwise wait for the one before.
 // Key j is visible to the token at position i if j <= i and i − j < window. Softmax is updated as keys come (Milakov & Gimelshein 2018).
 // With several parts, each stores its sum, maximum and weight, and `combine` adds them up in order.
 struct Params {
@@ -96,11 +97,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         var s: array<f32, 8>;
         if key < stop {
             let at = cache_at(key, 0u, kv_head);
-            for (var c = lane % TOGETHER; c < HEAD_SIZE4; c += TOGETHER) {
-                let k = cache[at + c];
-                for (var i = 0u; i < QUERIES; i++) {
-                    s[i] += dot(stage_q[i * HEAD_SIZE4 + c], k);
+            for (var c = lane % TOGETHER; c < HEAD_SIZE4; c += {LOADS}u * TOGETHER) {
+#for n in 0..{LOADS}
+                let c{n} = c + {n}u * TOGETHER;
+                let k{n} = cache[at + min(c{n}, HEAD_SIZE4 - 1u)];
+#end
+#for n in 0..{LOADS}
+                if c{n} < HEAD_SIZE4 {
+                    for (var i = 0u; i < QUERIES; i++) {
+                        s[i] += dot(stage_q[i * HEAD_SIZE4 + c{n}], k{n});
+                    }
                 }
+#end
             }
         }
         for (var i = 0u; i < QUERIES; i++) {
@@ -153,11 +161,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             for (var n = 0u; n < columns; n++) {
                 let c = lane % across + THREADS * n;
                 if c < HEAD_SIZE4 {
-                    for (var j = lane / across; j < keys; j += groups) {
-                        let v = cache[cache_at(key0 + j, 1u, kv_head) + c];
-                        for (var i = 0u; i < QUERIES; i++) {
-                            acc[i * columns + n] += scores[i * THREADS + j * TOGETHER] * v;
+                    for (var j = lane / across; j < keys; j += {LOADS}u * groups) {
+#for m in 0..{LOADS}
+                        let j{m} = j + {m}u * groups;
+                        let v{m} = cache[cache_at(key0 + min(j{m}, keys - 1u), 1u, kv_head) + c];
+#end
+#for m in 0..{LOADS}
+                        if j{m} < keys {
+                            for (var i = 0u; i < QUERIES; i++) {
+                                acc[i * columns + n] += scores[i * THREADS + j{m} * TOGETHER] * v{m};
+                            }
                         }
+#end
                     }
                 }
             }

@@ -28,11 +28,11 @@ fn q6_d(row: u32, slice: u32) -> f32 {
     return unpack2x16float(weight[at / 4u][at % 4u])[i % 2u];
 }
 
-// factor·(q − 32). The bits of q become the highest of a mantissa, that of 1 + q/64, which takes no conversion.
+// factor·(q − 32), exactly. The bits of q become the highest of a mantissa, that of 1 + q/64, which takes no conversion.
 fn q6_value(low: u32, high: u32, factor: f32) -> vec4<f32> {
     let nibbles = vec4<u32>(low << 17u, low << 1u, low << 13u, low >> 3u) & vec4<u32>(0x1e0000u);
     let pairs = vec4<u32>(high << 21u, high << 5u, high << 19u, high << 3u) & vec4<u32>(0x600000u);
-    return 64.0 * factor * bitcast<vec4<f32>>(nibbles | pairs | vec4<u32>(0x3f800000u)) - 96.0 * factor;
+    return factor * (64.0 * bitcast<vec4<f32>>(nibbles | pairs | vec4<u32>(0x3f800000u)) - 96.0);
 }
 
 fn load_slice(row: u32, slice: u32) -> Slice {

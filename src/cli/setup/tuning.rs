@@ -46,27 +46,37 @@ pub fn tuned<'a>(
         Tuning::Kept(choices) => gpu.choose(choices.clone()),
         // A software renderer has one kernel for each product.
         Tuning::Find if gpu.is_software() => {}
-        Tuning::Find => {
-            let trainer = make()?;
-            let products = block_on(trainer.products(batches, optimizer))?;
-            let file = cache_file(gpu, "tuning");
-            let mut known = file.as_deref().map(read).unwrap_or_default();
-            let is_new = |product: &Product| !known.contains_key(&product.to_string());
-            let new: Vec<Product> = products.iter().copied().filter(is_new).collect();
-            if new.is_empty() || !ranks.is_first() {
-                adopt(gpu, &products, &known, ranks)?;
-                return Ok(trainer);
-            }
-            drop(trainer);
-            gpu.wait()?;
-            known.extend(search(gpu, new)?);
-            if let Some(file) = file {
-                // Without the file, the next use tries again.
-                let _ = files::write_atomic(&file, &serde_json::to_vec_pretty(&known)?);
-            }
-            adopt(gpu, &products, &known, ranks)?;
-        }
+        Tuning::Find => return found(gpu, ranks, batches, optimizer, make),
     }
+    make()
+}
+
+/// [`tuned`] with the choices that the device remembers, or that the first rank finds now.
+fn found<'a>(
+    gpu: &Gpu,
+    ranks: &Ranks,
+    batches: &[MicroBatch],
+    optimizer: &Optimizer,
+    make: impl Fn() -> Result<Trainer<'a>>,
+) -> Result<Trainer<'a>> {
+    let trainer = make()?;
+    let products = block_on(trainer.products(batches, optimizer))?;
+    let file = cache_file(gpu, "tuning");
+    let mut known = file.as_deref().map(read).unwrap_or_default();
+    let is_new = |product: &Product| !known.contains_key(&product.to_string());
+    let new: Vec<Product> = products.iter().copied().filter(is_new).collect();
+    if new.is_empty() || !ranks.is_first() {
+        adopt(gpu, &products, &known, ranks)?;
+        return Ok(trainer);
+    }
+    drop(trainer);
+    gpu.wait()?;
+    known.extend(search(gpu, new)?);
+    if let Some(file) = file {
+        // Without the file, the next use tries again.
+        let _ = files::write_atomic(&file, &serde_json::to_vec_pretty(&known)?);
+    }
+    adopt(gpu, &products, &known, ranks)?;
     make()
 }
 

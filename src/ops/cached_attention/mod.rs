@@ -30,14 +30,16 @@ struct Threads {
     count: u32,
     /// Sharing the score of one key.
     together: u32,
+    /// Loads that a thread issues at a time.
+    loads: u32,
     /// Maximum number of queries of a workgroup, for heads of up to 256.
     queries: usize,
 }
 
-/// For passes that fill the device, and for software renderers: each thread has a key, and no thread waits for another one's part of a score.
-const ALONE: Threads = Threads { count: 64, together: 1, queries: 8 };
+/// For passes that fill the device, and for software renderers: each thread has a key of its own.
+const ALONE: Threads = Threads { count: 64, together: 1, loads: 1, queries: 8 };
 /// For a few tokens, which mostly wait for memory: neighbouring threads read neighbouring parts of a key.
-const TOGETHER: Threads = Threads { count: 256, together: 8, queries: 4 };
+const TOGETHER: Threads = Threads { count: 256, together: 8, loads: 4, queries: 4 };
 
 impl Threads {
     /// Keys that a workgroup reads at a time; a split has at least this many.
@@ -45,10 +47,10 @@ impl Threads {
         (self.count / self.together) as usize
     }
 
-    fn sizes(self) -> [(&'static str, u32); 3] {
+    fn sizes(self) -> [(&'static str, u32); 4] {
         // Of the scores of as many queries as there can be.
         let scores = self.count * self.queries as u32;
-        [("THREADS", self.count), ("TOGETHER", self.together), ("SCORES", scores)]
+        [("THREADS", self.count), ("TOGETHER", self.together), ("LOADS", self.loads), ("SCORES", scores)]
     }
 }
 
