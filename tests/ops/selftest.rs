@@ -129,8 +129,8 @@ const FAULTS: [Planted; 41] = [
         "scale and minimum of Q4_K swapped",
         DECODERS,
         "embedding/plain",
-        "factors.x * in_order(nibble_pair(q), nibble_pair(q >> 4u)) - factors.y",
-        "factors.y * in_order(nibble_pair(q), nibble_pair(q >> 4u)) - factors.x",
+        "16.0 * factors.x * sixteenths(q) - (16.0 * factors.x + factors.y)",
+        "16.0 * factors.y * sixteenths(q) - (16.0 * factors.y + factors.x)",
     ),
     planted(
         "subnormal numbers become zero",
