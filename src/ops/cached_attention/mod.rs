@@ -23,7 +23,7 @@ const MAX_SPLITS: usize = 64;
 /// Up to this many tokens the keys are split. More tokens fill the device without splitting.
 const SPLIT_ROWS: usize = crate::ops::matvec::MAX_ROWS;
 
-/// How the threads of a workgroup divide its work.
+/// The threads of a workgroup, and the work of each.
 #[derive(Clone, Copy)]
 struct Threads {
     /// In a workgroup.
@@ -47,14 +47,14 @@ impl Threads {
         (self.count / self.together) as usize
     }
 
+    /// Sizes of the shader. `SCORES` is the room for the scores of the most queries.
     fn sizes(self) -> [(&'static str, u32); 4] {
-        // Of the scores of as many queries as there can be.
         let scores = self.count * self.queries as u32;
         [("THREADS", self.count), ("TOGETHER", self.together), ("LOADS", self.loads), ("SCORES", scores)]
     }
 }
 
-/// Sizes of the shader.
+/// Sizes that passes of every length ask for.
 pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
     let each = |threads: Threads| [0, 1].map(|sinks| [&threads.sizes()[..], &[("SINKS", sinks)]].concat());
     [ALONE, TOGETHER].into_iter().flat_map(each).collect()

@@ -4,13 +4,14 @@
 use std::ops::Range;
 
 use crate::base::formats::GgmlType;
-use crate::gpu::{Gpu, GpuError, Kernel, Products, Recorder};
+use crate::gpu::{Choice, Gpu, GpuError, Kernel, Products, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::dropout::grouped::{ExpertMask, MaskParams};
 use crate::ops::experts::groups::Groups;
+use crate::ops::linear::tiling::TILED;
 use crate::ops::op;
 use crate::ops::row_factors;
 
@@ -197,14 +198,16 @@ fn dispatch(
         let rows = if used == 0 { groups.most_rows(tokens) } else { tokens };
         row_factors::of(rec, 8, x, cols, rows)
     });
-    let tile_rows = groups.tile.min(64);
+    // Groups of 128 rows are two tiles. The tiles on 8×8 matrices are as large.
+    let tile_rows = (groups.tile as u32).min(TILED.rows[0]);
+    let choice = Choice { tile_rows, by_columns: false, parts: 1 };
     let kernel = match rec.gpu().kernels().products() {
         Products::Coop8 { lanes } if half => {
             Kernel::new("linear/grouped_coop8", entry).with_sizes([("LANES", lanes), ("TURNED", 0)])
         }
         _ => Kernel::new("linear/grouped", entry)
             .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))])
-            .with_sizes([("HIGH", (tile_rows / 32) as u32), ("TURNED", 0)]),
+            .with_sizes(TILED.sizes(choice)),
     };
     let kernel = kernel.with_format(op::reader(w.weight.ty));
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
@@ -238,8 +241,7 @@ fn dispatch(
         let (tiles, choices) = (groups.tiles.bind(6), groups.choices.bind(7));
         let mut bindings = vec![tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5), tiles, choices];
         bindings.extend(factors);
-        let down = groups.most_rows(tokens) / tile_rows;
-        let workgroups = [columns.div_ceil(64) as u32, down as u32, 1];
+        let workgroups = TILED.workgroups(choice, groups.most_rows(tokens) as u32, columns as u32, 1);
         rec.dispatch(kernel.clone(), &params, &bindings, workgroups);
     }
 }

@@ -3,6 +3,7 @@
 mod sizes;
 
 use crate::base::formats::GgmlType;
+use crate::ops::cached_attention;
 use sizes::*;
 
 /// The kind of work that an op does, for the profiler.
@@ -119,7 +120,7 @@ pub static OPS: [Op; 31] = [
     ),
     op("bias", Kind::Other, F32, &[]),
     op("block_end", Kind::Norm, F32, &[("plain", block_ends)]),
-    op("cached_attention", Kind::Attention, F32, &[("plain", cached_attentions)]),
+    op("cached_attention", Kind::Attention, F32, &[("plain", cached_attention::sizes)]),
     op("cached_gated", Kind::Other, F32, &[("plain", cached_gates)]),
     op("cached_heads", Kind::Norm, F32, &[("plain", cached_heads)]),
     op(

@@ -3,7 +3,7 @@
 use super::Sizes;
 use crate::base::config::Activation;
 use crate::ops::lora::coop16_project;
-use crate::ops::{attention, block_end, cached_attention, delta, gated, heads};
+use crate::ops::{attention, block_end, delta, gated, heads};
 
 pub(super) fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
     values.iter().map(|value| vec![(name, *value)]).collect()
@@ -80,10 +80,6 @@ pub(super) fn attention_coop16() -> Vec<Sizes> {
 
 pub(super) fn attention_parts() -> Vec<Sizes> {
     [32, 64, 128, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
-}
-
-pub(super) fn cached_attentions() -> Vec<Sizes> {
-    cached_attention::sizes()
 }
 
 pub(super) fn block_ends() -> Vec<Sizes> {

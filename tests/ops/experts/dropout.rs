@@ -11,7 +11,7 @@ use rullama_train::ops::lora::grouped as expert_lora;
 use rullama_train::reference::linear;
 
 use super::super::check::{Block, Check, Held, Outcome, run, values, wide};
-use super::{EXACT, Grouped, NONE};
+use super::{EXACT, Grouped, NONE, source};
 
 /// PCG output function, RXS-M-XS 32: shaders/common/pcg.wgsl.
 fn pcg(value: u32) -> u32 {
@@ -68,10 +68,7 @@ pub fn masks(gpu: &Gpu) -> Outcome {
             }
 
             let x_rows = Block::input(gpu, (4, 8), k, &x);
-            let source = match by_token {
-                true => Source::Tokens(x_rows.view()),
-                false => Source::Rows(x_rows.view()),
-            };
+            let source = source(&x_rows, by_token);
             let (u_rows, matrix) = (Block::input(gpu, (4, 0), r, &u), Held::new(gpu, k, &a));
             let z_rows = Block::in_out(gpu, (4, 4), r, &vec![0.0; rows * r]);
             let gradient = Held::new(gpu, k, &da_before);
