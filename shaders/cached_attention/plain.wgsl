@@ -196,13 +196,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         for (var n = 0u; n < columns; n++) {
             let sum = sum_of_groups(acc[i * columns + n], lane, across, groups);
             let c = lane + THREADS * n;
-            if !one.there || c >= HEAD_SIZE4 {
-                continue;
-            }
-            if params.splits > 1u {
-                parts[(row_head * params.splits + split) * HEAD_SIZE4 + c] = sum;
-            } else {
-                result[row_head * HEAD_SIZE4 + c] = sum / row_values[i];
+            // Not with `continue`, after which browsers take the barriers of the next turn for ones that not all threads reach.
+            if one.there && c < HEAD_SIZE4 {
+                if params.splits > 1u {
+                    parts[(row_head * params.splits + split) * HEAD_SIZE4 + c] = sum;
+                } else {
+                    result[row_head * HEAD_SIZE4 + c] = sum / row_values[i];
+                }
             }
         }
     }
