@@ -122,6 +122,10 @@ impl Place {
         command.env("OLLAMA_MODELS", "store").env("HOME", &self.dir).env_remove("XDG_RUNTIME_DIR");
         // A new cache folder would make every command test the device anew.
         command.env("XDG_CACHE_HOME", &self.cache).env("RULLAMA_SELF_TEST", "0");
+        // The cache of a software driver stays the user's: it compiles a kernel in half a second.
+        if let Some(folder) = dirs::cache_dir() {
+            command.env("MESA_SHADER_CACHE_DIR", folder);
+        }
         command
     }
 

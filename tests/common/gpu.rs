@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use rullama_train::gpu::{Backend, Gpu, Tier};
+use rullama_train::gpu::{Backend, Gpu, GpuError, Tier};
 use rullama_train::ops::op::Variant;
 
 type Run = Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>;
@@ -59,13 +59,12 @@ pub fn running(gpu: &Gpu, variant: Variant) -> Option<Gpu> {
 pub fn run(tests: Vec<Test>) -> ! {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
-    // All tests share one device; a software device already uses every core.
-    arguments.test_threads = Some(1);
-    // The variable limits the device to the sizes that every browser guarantees.
-    let webgpu_limits = std::env::var_os("RULLAMA_WEBGPU_LIMITS").is_some();
-    let gpu = pollster::block_on(Gpu::open(Backend::Auto, None, webgpu_limits));
-    let trials = match gpu {
+    let trials = match open() {
         Ok(gpu) => {
+            // A software renderer compiles on one thread, which takes most of the time: each thread has a device.
+            if !gpu.is_software() {
+                arguments.test_threads = Some(1);
+            }
             eprintln!("device: {}", gpu.description());
             for variant in
                 [Variant::Coop16, Variant::Coop8].into_iter().filter(|v| running(&gpu, *v).is_none())
@@ -83,16 +82,26 @@ pub fn run(tests: Vec<Test>) -> ! {
     libtest_mimic::run(&arguments, trials).exit()
 }
 
+/// The variable limits the device to the sizes that every browser guarantees.
+fn open() -> Result<Gpu, GpuError> {
+    let webgpu_limits = std::env::var_os("RULLAMA_WEBGPU_LIMITS").is_some();
+    pollster::block_on(Gpu::open(Backend::Auto, None, webgpu_limits))
+}
+
+thread_local! {
+    /// The device of this thread's tests.
+    static DEVICE: Gpu = open().expect("a device that opened before");
+}
+
 fn trial(gpu: &Gpu, test: Test) -> Trial {
     let name = shown(&test);
-    match running(gpu, test.variant) {
-        Some(gpu) if test.slow && gpu.is_software() => {
-            let name = format!("{name} (slow: run with --ignored)");
-            Trial::test(name, move || (test.run)(&gpu)).with_ignored_flag(true)
-        }
-        Some(gpu) => Trial::test(name, move || (test.run)(&gpu)),
-        None => Trial::test(name, || Ok(())).with_ignored_flag(true),
+    if running(gpu, test.variant).is_none() {
+        return Trial::test(name, || Ok(())).with_ignored_flag(true);
     }
+    let slow = test.slow && gpu.is_software();
+    let name = if slow { format!("{name} (slow: run with --ignored)") } else { name };
+    let run = move |gpu: &Gpu| (test.run)(&running(gpu, test.variant).expect("as before"));
+    Trial::test(name, move || DEVICE.with(run)).with_ignored_flag(slow)
 }
 
 fn shown(test: &Test) -> String {

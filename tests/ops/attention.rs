@@ -69,12 +69,10 @@ fn cases(sizes: &[usize]) -> Vec<Case> {
 }
 
 /// `out` and the log-sum-exp; `dq`; `dk` and `dv`, which are added to their buffers.
-pub fn forward_and_backward(gpu: &Gpu) -> Outcome {
+pub fn forward_and_backward(gpu: &Gpu, sizes: &[usize]) -> Outcome {
     let cooperative = gpu.kernels().reads_tiles();
     let in_f16 = gpu.kernels().tier() != Tier::F32;
     let [forward, lse, backward] = if in_f16 { [HALF; 3] } else { [FORWARD, LSE, BACKWARD] };
-    let sizes: &[usize] =
-        if cooperative { &[32, 64, 128, 256, 512] } else { &[4, 32, 64, 100, 128, 256, 512] };
     let mut out_check = Check::new("attention out", forward);
     let mut lse_check = Check::new("attention lse", lse);
     let mut checks = ["attention dq", "attention dk", "attention dv"].map(|what| Check::new(what, backward));

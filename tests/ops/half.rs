@@ -121,7 +121,12 @@ pub fn norms(gpu: &Gpu) -> Outcome {
 pub fn residuals(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("norm_add", HALF);
     let mut exact = Check::new("norm_add, in f32", F32);
-    for ((height, width), normed) in SHAPES.into_iter().flat_map(|shape| [(shape, true), (shape, false)]) {
+    // Narrow rows with and without a norm, wide ones, whose kernels are long, with one of the two.
+    let cases = SHAPES.into_iter().enumerate().flat_map(|(i, shape)| [true, false].map(|n| (i, shape, n)));
+    for (i, (height, width), normed) in cases {
+        if width > 60 && normed == i.is_multiple_of(2) {
+            continue;
+        }
         let [x, base, w, next] = [(1, height * width), (2, height * width), (3, width), (4, width)]
             .map(|(seed, count)| values(seed, count));
         let scale = 0.75;

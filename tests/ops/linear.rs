@@ -95,9 +95,9 @@ impl Case {
 }
 
 /// `y = scale·x·Wᵀ + lora_scale·z·Bᵀ`.
-pub fn forward(gpu: &Gpu) -> Outcome {
+pub fn forward(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut check = Check::new("linear forward", PRODUCT);
-    for ty in GgmlType::SUPPORTED {
+    for ty in formats.iter().copied() {
         for c in &CASES {
             forward_case(gpu, &mut check, ty, c)?;
         }
@@ -110,9 +110,9 @@ pub fn forward(gpu: &Gpu) -> Outcome {
 }
 
 /// Forward with operands in f16, and rows from 2^-40 to 2^40.
-pub fn forward_in_f16(gpu: &Gpu) -> Outcome {
+pub fn forward_in_f16(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut check = Check::new("linear forward, operands in f16", HALF);
-    for ty in GgmlType::SUPPORTED {
+    for ty in formats.iter().copied() {
         for c in &CASES {
             forward_case(gpu, &mut check, ty, c)?;
         }
@@ -142,9 +142,9 @@ fn forward_case(gpu: &Gpu, check: &mut Check, ty: GgmlType, c: &Case) -> Outcome
 }
 
 /// `dx = scale·dy·W + u·A`, written or added.
-pub fn backward(gpu: &Gpu) -> Outcome {
+pub fn backward(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut check = Check::new("linear backward", PRODUCT);
-    for ty in GgmlType::SUPPORTED {
+    for ty in formats.iter().copied() {
         for (i, c) in CASES.iter().enumerate() {
             backward_case(gpu, &mut check, ty, c, i % 2 == 1)?;
         }
@@ -156,9 +156,9 @@ pub fn backward(gpu: &Gpu) -> Outcome {
 }
 
 /// Backward with operands in f16.
-pub fn backward_in_f16(gpu: &Gpu) -> Outcome {
+pub fn backward_in_f16(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut check = Check::new("linear backward, operands in f16", HALF);
-    for ty in GgmlType::SUPPORTED {
+    for ty in formats.iter().copied() {
         for (i, c) in CASES.iter().enumerate() {
             backward_case(gpu, &mut check, ty, c, i % 2 == 1)?;
         }

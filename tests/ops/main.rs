@@ -29,6 +29,7 @@ mod selftest;
 mod tiles;
 mod verdict;
 
+use rullama_train::base::formats::GgmlType::{self, *};
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::op::{OPS, Variant};
 
@@ -40,10 +41,17 @@ struct Case {
     name: &'static str,
     variants: &'static [Variant],
     run: Run,
+    /// See [`gpu::Test`].
+    slow: bool,
 }
 
 const fn case(op: &'static str, name: &'static str, variants: &'static [Variant], run: Run) -> Case {
-    Case { op, name, variants, run }
+    Case { op, name, variants, run, slow: false }
+}
+
+/// A test that takes too long on a software renderer, which compiles a kernel for every format and size.
+const fn slow(op: &'static str, name: &'static str, variants: &'static [Variant], run: Run) -> Case {
+    Case { slow: true, ..case(op, name, variants, run) }
 }
 
 const F32: &[Variant] = &[Variant::F32];
@@ -58,14 +66,33 @@ const COOP16: &[Variant] = &[Variant::Coop16];
 const TILED: &[Variant] = &[Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
 const CUDA: &[Variant] = &[Variant::Cuda];
 const PACKED: &[Variant] = &[Variant::Packed];
+/// Kernels of GPUs that a software renderer runs too.
+const GPUS: &[Variant] = &[Variant::Plain, Variant::F16, Variant::Coop8];
+const TILES: &[Variant] = &[Variant::Coop16, Variant::Cuda];
 const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
-const CASES: [Case; 96] = [
+const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
+/// One format of each kind, and those of most files.
+const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
+const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
+
+const CASES: [Case; 111] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
-    case("attention", "forward and backward", ATTENTION, attention::forward_and_backward),
+    case("attention", "forward and backward", F32, |gpu| {
+        attention::forward_and_backward(gpu, &[4, 32, 64, 100, 128, 256, 512])
+    }),
+    case("attention", "forward and backward", GPUS, |gpu| {
+        attention::forward_and_backward(gpu, &[4, 100, 128, 512])
+    }),
+    slow("attention", "forward and backward, other head sizes", GPUS, |gpu| {
+        attention::forward_and_backward(gpu, &[32, 64, 256])
+    }),
+    case("attention", "forward and backward", TILES, |gpu| {
+        attention::forward_and_backward(gpu, &[32, 64, 128, 256, 512])
+    }),
     case("attention", "large scores", ATTENTION, attention::large_scores),
     case("block_end", "the end of a block", F32, decoding::residual_and_next),
     case("block_end", "many threads per row", F32, |gpu| split(gpu, decoding::residual_and_next)),
@@ -99,32 +126,48 @@ const CASES: [Case; 96] = [
     case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::gated::whole),
     case("heads", "forward", PACKED, half_heads::forward),
     case("heads", "backward", PACKED, half_heads::backward),
-    case("linear", "forward", EXACT, linear::forward),
-    case("linear", "forward", HALF, linear::forward_in_f16),
+    case("linear", "forward", F32, |gpu| linear::forward(gpu, ALL)),
+    case("linear", "forward", PLAIN, |gpu| linear::forward(gpu, COMMON)),
+    slow("linear", "forward, other formats", PLAIN, |gpu| linear::forward(gpu, OTHERS)),
+    case("linear", "forward", HALF, |gpu| linear::forward_in_f16(gpu, COMMON)),
+    slow("linear", "forward, other formats", HALF, |gpu| linear::forward_in_f16(gpu, OTHERS)),
     case("linear", "forward", COOP16, coop::forward),
     case("linear", "forward", CUDA, cuda::forward),
     case("linear", "backward", CUDA, cuda::backward),
     case("linear", "split sums", CUDA, cuda::split),
     case("linear", "fragments of weights", PACKED, cuda::operands),
-    case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, linear::forward)),
-    case("linear", "forward, sums split", COOP8, |gpu| split(gpu, linear::forward_in_f16)),
+    case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, |gpu| linear::forward(gpu, COMMON))),
+    case("linear", "forward, sums split", COOP8, |gpu| split(gpu, |gpu| linear::forward_in_f16(gpu, COMMON))),
     case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),
-    case("linear", "forward, other tiles", PLAIN, |gpu| tiles::others(gpu, linear::forward)),
-    case("linear", "forward, other tiles", HALF, |gpu| tiles::others(gpu, linear::forward_in_f16)),
+    case("linear", "forward, other tiles", PLAIN, |gpu| {
+        tiles::others(gpu, |gpu| linear::forward(gpu, COMMON))
+    }),
+    case("linear", "forward, other tiles", HALF, |gpu| {
+        tiles::others(gpu, |gpu| linear::forward_in_f16(gpu, COMMON))
+    }),
     case("linear", "forward, other tiles", COOP16, |gpu| tiles::others(gpu, coop::forward)),
-    case("linear", "backward, other tiles", PLAIN, |gpu| tiles::others(gpu, linear::backward)),
-    case("linear", "backward, other tiles", HALF, |gpu| tiles::others(gpu, linear::backward_in_f16)),
+    case("linear", "backward, other tiles", PLAIN, |gpu| {
+        tiles::others(gpu, |gpu| linear::backward(gpu, COMMON))
+    }),
+    case("linear", "backward, other tiles", HALF, |gpu| {
+        tiles::others(gpu, |gpu| linear::backward_in_f16(gpu, COMMON))
+    }),
     case("linear", "backward, other tiles", COOP16, |gpu| tiles::others(gpu, coop::backward)),
     case("linear", "the fastest way is found", TILED, tiles::found),
     case("linear", "a way that computes wrongly is not chosen", PLAIN, tiles::wrong),
     case("linear", "sums in parts", COOP16, coop::unsummed),
     case("linear", "sums in parts, split", COOP16, |gpu| split(gpu, coop::unsummed)),
     case("linear", "readers of kernels on matrices of 16×16", &[Variant::F16], half_readers::values),
-    case("linear", "backward", EXACT, linear::backward),
-    case("linear", "backward", HALF, linear::backward_in_f16),
+    case("linear", "backward", F32, |gpu| linear::backward(gpu, ALL)),
+    case("linear", "backward", PLAIN, |gpu| linear::backward(gpu, COMMON)),
+    slow("linear", "backward, other formats", PLAIN, |gpu| linear::backward(gpu, OTHERS)),
+    case("linear", "backward", HALF, |gpu| linear::backward_in_f16(gpu, COMMON)),
+    slow("linear", "backward, other formats", HALF, |gpu| linear::backward_in_f16(gpu, OTHERS)),
     case("linear", "backward", COOP16, coop::backward),
-    case("linear", "backward, sums split", PLAIN, |gpu| split(gpu, linear::backward)),
-    case("linear", "backward, sums split", COOP8, |gpu| split(gpu, linear::backward_in_f16)),
+    case("linear", "backward, sums split", PLAIN, |gpu| split(gpu, |gpu| linear::backward(gpu, COMMON))),
+    case("linear", "backward, sums split", COOP8, |gpu| {
+        split(gpu, |gpu| linear::backward_in_f16(gpu, COMMON))
+    }),
     case("linear", "backward, sums split", COOP16, |gpu| split(gpu, coop::backward)),
     case(
         "linear",
@@ -133,12 +176,10 @@ const CASES: [Case; 96] = [
         linear::adapter_products,
     ),
     case("linear", "a device's self-test", HALF, linear::self_test),
-    case(
-        "linear",
-        "experts",
-        &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda],
-        experts::products::products,
-    ),
+    case("linear", "experts", F32, |gpu| experts::products::products(gpu, ALL)),
+    case("linear", "experts", HALF, |gpu| experts::products::products(gpu, COMMON)),
+    slow("linear", "experts, other formats", HALF, |gpu| experts::products::products(gpu, OTHERS)),
+    case("linear", "experts", TILES, |gpu| experts::products::products(gpu, ALL)),
     case("lora", "gradient", EXACT, lora::gradient),
     case("lora", "gradient, sums split", PLAIN, |gpu| split(gpu, lora::gradient)),
     case("lora", "products", COOP16, coop::adapter_products),
@@ -147,8 +188,13 @@ const CASES: [Case; 96] = [
     case("lora", "gradients apart, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
     case("lora", "gradients together", COOP16, coop::adapter_pairs),
     case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients::gradients),
-    case("matvec", "a few rows, with an adapter's A", EXACT, matvec::forward),
-    case("matvec", "many threads per row", EXACT, |gpu| split(gpu, matvec::wide_rows)),
+    case("matvec", "a few rows, with an adapter's A", F32, |gpu| matvec::forward(gpu, ALL)),
+    case("matvec", "a few rows, with an adapter's A", PLAIN, |gpu| matvec::forward(gpu, COMMON)),
+    slow("matvec", "a few rows in other formats", PLAIN, |gpu| matvec::forward(gpu, OTHERS)),
+    case("matvec", "many threads per row", PLAIN, |gpu| split(gpu, |gpu| matvec::wide_rows(gpu, COMMON))),
+    slow("matvec", "many threads per row, other formats", PLAIN, |gpu| {
+        split(gpu, |gpu| matvec::wide_rows(gpu, OTHERS))
+    }),
     case("matvec", "a gated input", F32, decoding::gated_products),
     case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
@@ -185,6 +231,7 @@ const CASES: [Case; 96] = [
 const WITHIN_OTHERS: [&str; 5] = ["pack", "partial_sums", "peak", "row_factors", "update_norm"];
 
 fn main() {
+    assert!(ALL.iter().all(|ty| COMMON.contains(ty) != OTHERS.contains(ty)), "each format is in one list");
     for op in OPS.iter().filter(|op| !WITHIN_OTHERS.contains(&op.name)) {
         for variant in op.variants {
             let tested = CASES.iter().any(|case| case.op == op.name && case.variants.contains(variant));
@@ -193,7 +240,8 @@ fn main() {
     }
     let tests = CASES.iter().flat_map(|case| {
         let name = format!("{}/{}", case.op, case.name);
-        case.variants.iter().map(move |variant| gpu::Test::new(name.clone(), *variant, case.run))
+        let test = move |variant: &Variant| gpu::Test::new(name.clone(), *variant, case.run).slow(case.slow);
+        case.variants.iter().map(test)
     });
     gpu::run(tests.chain(selftest::tests()).collect())
 }

@@ -24,13 +24,13 @@ struct Case {
     softcap: Option<f32>,
 }
 
-pub fn forward(gpu: &Gpu) -> Outcome {
+pub fn forward(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut checks = [Check::new("matvec", PRODUCT), Check::new("matvec z", PRODUCT)];
     let mut run_case = |rows, cols, matrices: &[(GgmlType, usize)], rank, tiled, softcap| {
         let case = Case { rows, cols, matrices: matrices.to_vec(), rank, tiled, softcap };
         forward_case(gpu, &mut checks, &case)
     };
-    for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
+    for (i, ty) in formats.iter().copied().enumerate() {
         let k = widths(ty);
         run_case(1, k[2], &[(ty, 131)], 4, false, None)?;
         // Every number of rows with some format, with and without tiles and softcap.
@@ -59,9 +59,9 @@ pub fn forward(gpu: &Gpu) -> Outcome {
 }
 
 /// Rows that 32 and 64 threads share, with and without remaining slices, and `A` wider than four rounds of a workgroup.
-pub fn wide_rows(gpu: &Gpu) -> Outcome {
+pub fn wide_rows(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut checks = [Check::new("matvec", PRODUCT), Check::new("matvec z", PRODUCT)];
-    for ty in GgmlType::SUPPORTED {
+    for ty in formats.iter().copied() {
         for (rows, k) in [(1, 768), (3, 1536), (1, 4096)] {
             let matrices = vec![(ty, 5), (GgmlType::Q4_K, 2)];
             let case = Case { rows, cols: k, matrices, rank: 4, tiled: false, softcap: None };
