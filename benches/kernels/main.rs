@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use pollster::block_on;
+use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::profile::KernelTime;
 use rullama_train::gpu::{Backend, Gpu, Recorder};
 use rullama_train::ops::op::{OPS, Variant};
@@ -46,11 +47,18 @@ const HALF: &[Variant] = &[Variant::F16, Variant::Coop8];
 const ROWS: &[Variant] = &[Variant::F32, Variant::F16, Variant::Coop8];
 const COOP16: &[Variant] = &[Variant::Coop16];
 const PACKED: &[Variant] = &[Variant::Packed];
-const ATTENTION: &[fn(&Gpu) -> Outcome] = &[attention::forward_and_backward, attention::large_scores];
+const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
+const ATTENTION: &[fn(&Gpu) -> Outcome] =
+    &[|gpu| attention::forward_and_backward(gpu, &[32, 64, 128, 256, 512]), attention::large_scores];
 
 const BENCHES: [Bench; 16] = [
-    bench("linear", F32, &[linear::forward, linear::backward], work::linear),
-    bench("linear", HALF, &[linear::forward_in_f16, linear::backward_in_f16], work::linear),
+    bench("linear", F32, &[|gpu| linear::forward(gpu, ALL), |gpu| linear::backward(gpu, ALL)], work::linear),
+    bench(
+        "linear",
+        HALF,
+        &[|gpu| linear::forward_in_f16(gpu, ALL), |gpu| linear::backward_in_f16(gpu, ALL)],
+        work::linear,
+    ),
     bench("linear", COOP16, &[coop::forward, coop::backward], work::coop_linear),
     bench("lora", F32, &[linear::adapter_products, lora::gradient], work::lora),
     bench("lora", COOP16, &[coop::adapter], work::coop_lora),
