@@ -259,8 +259,10 @@ fn other_formats(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
         Ok::<_, Failed>((logits, gradients))
     };
     let [(found, gradients), (expected, expected_gradients)] = [run(&bases[0])?, run(&bases[1])?];
-    check("logits", gpu::relative(&found, &expected), tolerances(gpu)[0])?;
-    check("gradients", gpu::relative(&gradients, &expected_gradients), tolerances(gpu)[2])
+    // Weights that are decoded to f16 and those that are rounded to it differ in the last bit, which decides between close scores.
+    let [logits, _, of_gradients, _] = if chooses(gpu, g) { [HALF_MIXTURE; 4] } else { tolerances(gpu) };
+    check("logits", gpu::relative(&found, &expected), logits)?;
+    check("gradients", gpu::relative(&gradients, &expected_gradients), of_gradients)
 }
 
 /// This model with two tensors in the place of one.

@@ -79,7 +79,7 @@ fn combinations() -> Vec<Combination> {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    let expected = 197 + 36 * GgmlType::SUPPORTED.len();
+    let expected = 201 + 36 * GgmlType::SUPPORTED.len();
     assert_eq!(combinations.len(), expected, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
@@ -319,6 +319,9 @@ fn the_ptx_is_that_of_its_source() {
     };
     for part in ["whole", "grouped"] {
         same("linear/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
+    }
+    for part in ["forward", "backward"] {
+        same("delta/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
     }
     for (part, head) in ["forward", "backward"].into_iter().flat_map(|p| [64, 128, 256].map(|h| (p, h))) {
         same("attention/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}-{head}.ptx"));

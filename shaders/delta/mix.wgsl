@@ -1,11 +1,17 @@
 // Queries, keys and values: a causal convolution over four tokens of a sample with SiLU, and the l2 norm of heads of queries and keys.
-// A workgroup takes some heads and some neighbouring tokens one after the other. Each thread has four channels of a head.
+// A workgroup takes some heads and some neighbouring tokens one after the other. Each thread has four channels of a head. HALVES: queries and
+// keys are stored in f16, and values apart.
 #import common/delta
 
 @group(0) @binding(1) var<storage, read> bounds: array<vec2<u32>>;         // [T]
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;              // [T, C]
 @group(0) @binding(3) var<storage, read> taps: array<vec4<f32>>;           // [C, 4]
+#if {HALVES}
+@group(0) @binding(4) var<storage, read_write> y: array<vec2<u32>>;        // queries, keys [T, 2, Hk, K]
+@group(0) @binding(6) var<storage, read_write> values: array<vec4<f32>>;   // [T, Hv, K]
+#else
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;        // [T, C]
+#end
 @group(0) @binding(5) var<storage, read> dmixed: array<vec4<f32>>;         // of queries, keys, values by value head [T, 3, Hv, K]
 @group(0) @binding(7) var<storage, read_write> dx: array<vec4<f32>>;       // [T, C]
 #if {CARRIED}
@@ -110,6 +116,18 @@ fn sum_of_head(value: vec2<f32>, lane: u32) -> vec2<f32> {
     return sum;
 }
 
+fn put(t: u32, own: Own, value: vec4<f32>) {
+#if {HALVES}
+    if own.head < 2u * params.key_heads {
+        y[(2u * t * params.key_heads + own.head) * SIZE4 + own.c] = vec2<u32>(pack2x16float(value.xy), pack2x16float(value.zw));
+    } else {
+        values[part_at(t, 1u, 0u, own.head - 2u * params.key_heads) + own.c] = value;
+    }
+#else
+    y[t * channels4() + own.c4] = value;
+#end
+}
+
 @compute @workgroup_size(64)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.x + group.y * groups.x;
@@ -122,7 +140,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         let length = sum_of_head(vec2<f32>(dot(value, value), 0.0), lane).x + params.eps;
         let norm = select(1.0, factor(own.head) / sqrt(length), own.head < 2u * params.key_heads);
         if own.exists && token < params.tokens {
-            y[t * channels4() + own.c4] = norm * value;
+            put(t, own, norm * value);
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelSetting {
-    /// The fastest that the device supports, with long products and attention in CUDA where it can run.
+    /// The fastest that the device supports, with long products, attention and delta nets in CUDA where it can run.
     Auto,
     /// Everything in f32.
     F32,

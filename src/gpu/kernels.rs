@@ -78,7 +78,7 @@ pub enum Products {
 impl std::fmt::Display for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let software = if self.software_lanes.is_some() { ", for software renderers" } else { "" };
-        let cuda = if self.cuda.is_some() { ", long products and attention in CUDA" } else { "" };
+        let cuda = if self.cuda.is_some() { ", long products, attention and delta nets in CUDA" } else { "" };
         write!(f, "{}{software}{cuda}", self.tier)
     }
 }

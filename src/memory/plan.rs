@@ -156,13 +156,13 @@ impl<'a> Planner<'a> {
         let config = demand.config;
         let tokens = passes.capacity.tokens;
         let each = demand.z.iter().enumerate();
-        let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(config, i, *z)).collect();
+        let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(gpu, config, i, *z)).collect();
         let widest = LayerWidths::widest(&layers);
         let storages = Storages::new(gpu, config, passes.masked);
         let (tiles, heads) = (storages.tiles, storages.heads);
         // Columns over all tokens that take as much as `cols` over a chunk.
         let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
-        let mixers = widest.queries.max(2 * widest.output_gates).max(widest.of_delta(DeltaNet::channels));
+        let mixers = widest.queries.max(2 * widest.output_gates).max(widest.delta_width(DeltaNet::channels));
         let narrow = widest.width.max(mixers).max(widest.per_layer);
         let wide = narrow.max(of_chunk(widest.ffn));
         let widths = [widest.width, mixers, widest.ffn];
@@ -269,6 +269,7 @@ impl<'a> Planner<'a> {
             ("adapter, gradients and moments", self.demand.adapter),
             ("layer inputs, keys and values", inputs),
             ("backward scratch", scratch),
+            ("normed outputs of delta nets", self.shared(|own| own == Own::Never)),
             ("rows of experts", self.widest.experts.as_ref().map_or(0, experts)),
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),

@@ -92,7 +92,7 @@ pub enum Saved {
     States,
     /// Output of the recurrence `[T, Hv·K]`: the norm after it.
     DeltaOutput,
-    /// `norm(output)` `[T, Hv·K]`: the gate after it.
+    /// `norm(output)` `[T, Hv·K]`, which backward computes again. Before the norm, see [`crate::ops::delta::Saved::values`].
     DeltaNormed,
 }
 
@@ -105,6 +105,8 @@ pub enum Own {
     From(Kept),
     /// Layers that keep everything, and those whose keys and values later layers read.
     Keys,
+    /// None: nothing reads it after the layer's forward.
+    Never,
 }
 
 /// Rows of the shared one.
@@ -154,6 +156,7 @@ impl Entry {
         match self.own {
             Own::Always => true,
             Own::From(least) => kept >= least,
+            Own::Never => false,
             Own::Keys => kept == Kept::All || w.shared_keys > 0,
         }
     }
@@ -166,7 +169,7 @@ const fn entry(name: Saved, role: Role, width: fn(&LayerWidths) -> usize, own: O
 /// Every activation that a layer saves, in the order of [`Saved`].
 pub const TABLE: [Entry; 41] = {
     use Kept::{All, Attention, Down, Products};
-    use Own::{Always, From, Keys};
+    use Own::{Always, From, Keys, Never};
     use Role::{Block, Heads, Operand, Plain, RawHeads};
     use Span::{Chunk, States, Tokens};
     [
@@ -204,13 +207,13 @@ pub const TABLE: [Entry; 41] = {
         entry(Saved::DeltaGate, Plain, inner, From(Products), Tokens),
         entry(Saved::Alpha, Plain, delta_heads, From(Products), Tokens),
         entry(Saved::Beta, Plain, delta_heads, From(Products), Tokens),
-        entry(Saved::Mixed, Plain, channels, From(All), Tokens),
+        entry(Saved::Mixed, Plain, |w| w.of_delta.mixed, From(All), Tokens),
         entry(Saved::Decays, Plain, |w| delta::gates_width(delta_heads(w)), From(All), Tokens),
-        entry(Saved::Inverse, Plain, |w| delta_heads(w) * delta::CHUNK, From(All), Tokens),
-        entry(Saved::WU, Plain, |w| 2 * inner(w), From(All), Tokens),
-        entry(Saved::States, Plain, states, From(All), States),
+        entry(Saved::Inverse, Plain, |w| w.of_delta.inverse, From(All), Tokens),
+        entry(Saved::WU, Plain, |w| w.of_delta.wu, From(All), Tokens),
+        entry(Saved::States, Plain, |w| w.of_delta.states, From(All), States),
         entry(Saved::DeltaOutput, Plain, inner, From(All), Tokens),
-        entry(Saved::DeltaNormed, Plain, inner, From(All), Tokens),
+        entry(Saved::DeltaNormed, Plain, inner, Never, Tokens),
     ]
 };
 
@@ -231,22 +234,17 @@ fn branch(w: &LayerWidths) -> usize {
 
 /// Channels of a delta net.
 fn channels(w: &LayerWidths) -> usize {
-    w.of_delta(DeltaNet::channels)
+    w.delta_width(DeltaNet::channels)
 }
 
 /// Values of a delta net's output.
 fn inner(w: &LayerWidths) -> usize {
-    w.of_delta(DeltaNet::values)
+    w.delta_width(DeltaNet::values)
 }
 
 /// Value heads of a delta net.
 fn delta_heads(w: &LayerWidths) -> usize {
-    w.of_delta(|delta| delta.value_heads)
-}
-
-/// Values of all states of a delta net, and what follows them.
-fn states(w: &LayerWidths) -> usize {
-    w.of_delta(|delta| delta::states_width(delta.value_heads, delta.head_size))
+    w.delta_width(|delta| delta.value_heads)
 }
 
 /// The row of the table for `name`.
@@ -307,7 +305,7 @@ pub enum Temp {
     DStates,
     /// See [`crate::ops::delta::Gradients::pairs`].
     DPairs,
-    /// See [`crate::ops::delta::Gradients::dmixed`]; before, the gradient of [`Saved::DeltaNormed`].
+    /// See [`crate::ops::delta::Gradients::dmixed`].
     DMixed,
 }
 
@@ -362,9 +360,9 @@ pub const TEMPS: [TempEntry; 26] = {
         temp(Temp::DAlpha, Plain, |w, _| delta_heads(w), Tokens, false),
         temp(Temp::DBeta, Plain, |w, _| delta_heads(w), Tokens, false),
         temp(Temp::DDeltaOutput, Plain, |w, _| inner(w), Tokens, false),
-        temp(Temp::DU, Plain, |w, _| 2 * inner(w), Tokens, false),
-        temp(Temp::DStates, Plain, |w, _| states(w), States, false),
-        temp(Temp::DPairs, Plain, |w, _| 2 * delta_heads(w) * delta::CHUNK, Tokens, false),
+        temp(Temp::DU, Plain, |w, _| w.of_delta.du, Tokens, false),
+        temp(Temp::DStates, Plain, |w, _| w.of_delta.states, States, false),
+        temp(Temp::DPairs, Plain, |w, _| w.of_delta.pairs, Tokens, false),
         temp(Temp::DMixed, Plain, |w, _| 3 * inner(w), Tokens, false),
     ]
 };

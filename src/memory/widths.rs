@@ -1,6 +1,8 @@
 //! The widths that buffers of a layer have.
 
 use crate::base::config::{Config, DeltaNet, Experts};
+use crate::gpu::Gpu;
+use crate::ops::delta;
 use crate::ops::lora::{Input, PerInput};
 
 /// Widths of one layer's activations, in values per token; 0 where the layer has no such activation.
@@ -16,6 +18,8 @@ pub struct LayerWidths {
     pub output_gates: usize,
     /// The delta net in the place of attention.
     pub delta: Option<DeltaNet>,
+    /// Columns of the delta net's own buffers.
+    pub of_delta: delta::Widths,
     /// `G·K` where the layer makes its own keys.
     pub own_keys: usize,
     /// `G·K` where later layers read this layer's keys and values too.
@@ -36,7 +40,7 @@ pub struct LayerWidths {
 
 impl LayerWidths {
     /// The widths of layer `layer` with adapters whose `z` are as wide as `z` says.
-    pub fn of(config: &Config, layer: usize, z: PerInput<usize>) -> LayerWidths {
+    pub fn of(gpu: &Gpu, config: &Config, layer: usize, z: PerInput<usize>) -> LayerWidths {
         let l = &config.layers[layer];
         let own_keys = if l.kv_donor.is_none() { l.kv_heads * l.head_size } else { 0 };
         let is_donor = config.layers.iter().any(|other| other.kv_donor == Some(layer));
@@ -46,6 +50,7 @@ impl LayerWidths {
             queries: l.heads * l.head_size,
             output_gates: if l.output_gate { l.heads * l.head_size } else { 0 },
             delta: l.delta,
+            of_delta: l.delta.map(|net| delta::Widths::of(gpu, &net)).unwrap_or_default(),
             own_keys,
             shared_keys: if is_donor { own_keys } else { 0 },
             own_values: if l.k_eq_v { 0 } else { own_keys },
@@ -70,6 +75,7 @@ impl LayerWidths {
             queries: self.queries.max(other.queries),
             output_gates: self.output_gates.max(other.output_gates),
             delta: self.delta.or(other.delta), // all layers that have one have the same
+            of_delta: if self.delta.is_some() { self.of_delta } else { other.of_delta },
             own_keys: self.own_keys.max(other.own_keys),
             shared_keys: self.shared_keys.max(other.shared_keys),
             own_values: self.own_values.max(other.own_values),
@@ -82,13 +88,13 @@ impl LayerWidths {
     }
 
     /// The width that `of` gives for the delta net; 0 without.
-    pub fn of_delta(&self, of: fn(&DeltaNet) -> usize) -> usize {
+    pub fn delta_width(&self, of: fn(&DeltaNet) -> usize) -> usize {
         self.delta.as_ref().map_or(0, of)
     }
 
     /// Columns of the input of the output projection, where that is not attention's output itself.
     pub fn gated(&self) -> usize {
-        self.output_gates.max(self.of_delta(DeltaNet::values))
+        self.output_gates.max(self.delta_width(DeltaNet::values))
     }
 
     /// Padded rank of the experts' adapters; 0 where they have none.

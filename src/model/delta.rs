@@ -7,6 +7,7 @@ use crate::base::config::{Activation, DeltaNet};
 use crate::gpu::Recorder;
 use crate::memory::{LayerActs, Saved, ScratchActs, Temp};
 use crate::model::Inputs;
+use crate::ops::act::Act;
 use crate::ops::delta::{self, Delta, Gradients};
 use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
@@ -60,12 +61,10 @@ impl Model<'_> {
         let (x, dgated) = (&a[Saved::GatedAttention], &s[Temp::DGatedAttention]);
         let lora = batch.lora(layer, Input::Attention);
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
-        let (gate, normed) = (&a[Saved::DeltaGate], &a[Saved::DeltaNormed]);
-        let dnormed = s[Temp::DMixed].reshaped(shape.value_heads * shape.head_size);
-        gated::backward(p, &s[Temp::DDeltaGate], Some(&dnormed), dgated, gate, normed, Activation::Silu);
-        let (output, doutput) = (&a[Saved::DeltaOutput], &s[Temp::DDeltaOutput]);
-        heads::backward(p, doutput, &dnormed, output, &w.norm, None, shape.value_heads);
-        delta::backward(p.rec, &shape, &saved(a), doutput.rows(), &gradients_of(s));
+        let [gate, output] = [&a[Saved::DeltaGate], &a[Saved::DeltaOutput]].map(Act::rows);
+        let [dgate, doutput] = [&s[Temp::DDeltaGate], &s[Temp::DDeltaOutput]].map(Act::rows);
+        delta::norm::backward(p.rec, &shape, &w.norm, [dgate, doutput], dgated.rows(), [gate, output]);
+        delta::backward(p.rec, &shape, &saved(a), doutput, &gradients_of(s));
         // The largest gradients are last: in f16, the adapters' term is scaled as they are.
         let gradients: [Projection; 4] = [
             (Module::SsmAlpha, &w.alpha, &s[Temp::DAlpha]),
@@ -95,6 +94,7 @@ fn saved(a: &LayerActs) -> delta::Saved<'_> {
         inverse: a[Saved::Inverse].rows(),
         wu: a[Saved::WU].rows(),
         states: a[Saved::States].rows(),
+        values: a[Saved::DeltaNormed].rows(),
     }
 }
 

@@ -3,7 +3,7 @@
 use rullama_train::base::config::DeltaNet;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
-use rullama_train::ops::delta::{self, CHUNK, Carried, Delta, Frozen, Gradients, Saved};
+use rullama_train::ops::delta::{self, CHUNK, Carried, Delta, Frozen, Gradients, Saved, Widths};
 use rullama_train::reference::delta::net::{Net, Projected};
 
 use libtest_mimic::Failed;
@@ -58,9 +58,12 @@ impl Case {
         Block::output(gpu, (0, 0), width, self.tokens())
     }
 
-    fn states(&self, gpu: &Gpu) -> Block {
-        let width = delta::states_width(self.value_heads, self.size);
-        Block::output(gpu, (0, 0), width, self.tokens().div_ceil(CHUNK))
+    fn shape(&self) -> DeltaNet {
+        DeltaNet { key_heads: self.key_heads, value_heads: self.value_heads, head_size: self.size }
+    }
+
+    fn states(&self, gpu: &Gpu, widths: &Widths) -> Block {
+        Block::output(gpu, (0, 0), widths.states, self.tokens().div_ceil(CHUNK))
     }
 }
 
@@ -95,10 +98,8 @@ impl Values {
 
 /// Expected output, and gradients of the inputs.
 fn expected(case: &Case, v: &Values, eps: f64) -> (Vec<f64>, Projected) {
-    let Case { key_heads, value_heads, size, .. } = *case;
     let [taps, a, dt] = [&v.taps, &v.a, &v.dt].map(|x| wide(x));
-    let shape = DeltaNet { key_heads, value_heads, head_size: size };
-    let net = Net { shape, taps: &taps, a: &a, dt: &dt, eps, starts: &case.starts };
+    let net = Net { shape: case.shape(), taps: &taps, a: &a, dt: &dt, eps, starts: &case.starts };
     let x = Projected { qkv: wide(&v.qkv), alpha: wide(&v.alpha), beta: wide(&v.beta) };
     (net.forward(&x), net.backward(&wide(&v.dout), &x))
 }
@@ -128,18 +129,19 @@ fn check_case(gpu: &Gpu, case: &Case, gate_size: f32, checks: &mut [Check; 2]) -
     let input = |width: usize, x: &[f32]| Block::input(gpu, (0, 0), width, x);
     let [qkv, alpha, beta] = [input(channels, &v.qkv), input(heads, &v.alpha), input(heads, &v.beta)];
     let dout = input(inner, &v.dout);
-    let [mixed, gates] = [channels, delta::gates_width(heads)].map(|w| case.output(gpu, w));
-    let [inverse, wu, o] = [heads * CHUNK, 2 * inner, inner].map(|w| case.output(gpu, w));
-    let [states, dstates] = [case.states(gpu), case.states(gpu)];
+    let widths = Widths::of(gpu, &case.shape());
+    let [mixed, gates] = [widths.mixed, delta::gates_width(heads)].map(|w| case.output(gpu, w));
+    let [inverse, wu, o, scratch] = [widths.inverse, widths.wu, inner, inner].map(|w| case.output(gpu, w));
+    let [states, dstates] = [case.states(gpu, &widths), case.states(gpu, &widths)];
     let rows = |block: &'_ Block| -> Rows { block.rows.clone() };
-    let all = [&qkv, &alpha, &beta, &mixed, &gates, &inverse, &wu, &states].map(rows);
-    let [qkv, alpha, beta, mixed, gates, inverse, wu, states] = &all;
-    let saved = Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states };
+    let all = [&qkv, &alpha, &beta, &mixed, &gates, &inverse, &wu, &states, &scratch].map(rows);
+    let [qkv, alpha, beta, mixed, gates, inverse, wu, states, values] = &all;
+    let saved = Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states, values };
     run(gpu, |rec| delta::forward(rec, &shape, &saved, &o.rows))?;
 
     let dqkv = case.output(gpu, channels);
     let [dalpha, dbeta] = [heads; 2].map(|w| case.output(gpu, w));
-    let [du, pairs, dmixed] = [2 * inner, 2 * heads * CHUNK, 3 * inner].map(|w| case.output(gpu, w));
+    let [du, pairs, dmixed] = [widths.du, widths.pairs.max(4), 3 * inner].map(|w| case.output(gpu, w));
     let d = Gradients {
         dqkv: &dqkv.rows,
         dalpha: &dalpha.rows,
@@ -216,6 +218,31 @@ pub fn on_matrices(gpu: &Gpu) -> Outcome {
     backward.done()
 }
 
+/// In CUDA: samples that begin and end anywhere, one token, the lengths around a chunk, and gates of extreme size.
+pub fn in_cuda(gpu: &Gpu) -> Outcome {
+    let mut checks = [Check::new("delta forward", HALF), Check::new("delta backward", HALF)];
+    for (key_heads, value_heads, lengths) in [
+        (1, 1, &[1][..]),
+        (1, 3, &[63]),
+        (2, 2, &[64]),
+        (2, 4, &[65, 127]),
+        (1, 2, &[200, 1, 3, 60, 64, 40]),
+        (1, 2, &[1000]),
+        (1, 2, &RUNS),
+    ] {
+        let case = Case::of(key_heads, value_heads, delta::cuda::HEAD_SIZE, lengths);
+        check_case(gpu, &case, 1.5, &mut checks)?;
+    }
+    let [forward, backward] = checks;
+    forward.done()?;
+    backward.done()?;
+    let mut checks = [Check::new("delta forward", HALF), Check::new("delta backward", HALF_EXTREME)];
+    check_case(gpu, &Case::of(1, 3, delta::cuda::HEAD_SIZE, &[100, 40]), 60.0, &mut checks)?;
+    let [forward, backward] = checks;
+    forward.done()?;
+    backward.done()
+}
+
 /// One sequence in passes of one token and of more, each of which continues the state of those before.
 pub fn carried(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("delta carried", OUTPUT);
@@ -247,7 +274,8 @@ fn in_passes(gpu: &Gpu, case: &Case, v: &Values, passes: &[usize]) -> Result<Vec
         let (qkv, alpha, beta) = (input(channels, &v.qkv), input(heads, &v.alpha), input(heads, &v.beta));
         let rows = |width: usize| own.output(gpu, width).rows;
         let (mixed, gates) = (rows(channels), rows(delta::gates_width(heads)));
-        let (inverse, wu, states) = (rows(heads * CHUNK), rows(2 * inner), own.states(gpu).rows);
+        let widths = Widths::f32(&own.shape());
+        let (inverse, wu, states) = (rows(widths.inverse), rows(widths.wu), own.states(gpu, &widths).rows);
         let o = own.output(gpu, inner);
         let bounds = gpu.upload("bounds", &vec![[0, tokens as u32]; tokens])?;
         let (key_heads, head_size) = (case.key_heads, case.size);
@@ -269,6 +297,7 @@ fn in_passes(gpu: &Gpu, case: &Case, v: &Values, passes: &[usize]) -> Result<Vec
             inverse: &inverse,
             wu: &wu,
             states: &states,
+            values: &o.rows,
         };
         let before = gpu.upload("past", &[past as u32])?;
         run(gpu, |rec| delta::forward_carried(rec, &shape, &carried, &before, &saved, &o.rows))?;

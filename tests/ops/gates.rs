@@ -1,15 +1,21 @@
 //! Gates of attention's output, and of a shared expert's.
 
+use rullama_train::base::config::Activation;
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::delta::{self, Delta, Frozen};
 use rullama_train::ops::experts::shared;
 use rullama_train::ops::output_gate;
 use rullama_train::ops::pass::{Pass, Scratch};
-use rullama_train::reference::gated;
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::reference::{gated, rms_norm};
 
 use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
 
 /// An exponential, a quotient and two products.
 const GATES: Tolerance = Tolerance { norm: 5e-7, relative: 1e-6, absolute: 1e-6 };
+
+/// Those of a norm besides.
+const NORMED: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 1e-5 };
 
 /// Queries and gates taken apart, gates applied, and gradients put together again.
 pub fn output_gates(gpu: &Gpu) -> Outcome {
@@ -46,6 +52,34 @@ pub fn output_gates(gpu: &Gpu) -> Outcome {
         check.close(&format!("y {name}"), width, &y.read(gpu, &name)?, &y_expected)?;
         check.close(&format!("dx {name}"), width, &dx.read(gpu, &name)?, &dx_expected)?;
         check.close(&format!("dboth {name}"), 2 * width, &dboth.read(gpu, &name)?, &dboth_expected)?;
+    }
+    check.done()
+}
+
+/// Backward of a delta net's norm and gates, by head. The gates reach those whose exponential overflows.
+pub fn normed(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("norm and gates of a delta net", NORMED);
+    for (tokens, value_heads, head_size) in [(1, 1, 4), (7, 3, 20), (3, 6, 100), (65, 2, 128)] {
+        let name = format!("T={tokens} Hv={value_heads} K={head_size}");
+        let width = value_heads * head_size;
+        let [x, dy] = [1, 2].map(|seed| values(seed, tokens * width));
+        let gate: Vec<f32> = values(3, tokens * width).iter().map(|x| 120.0 * x * x * x).collect();
+        let weight = values(4, head_size);
+        let (wide_x, wide_w, wide_gate) = (wide(&x), wide(&weight), wide(&gate));
+        let n = rms_norm::forward(&wide_x, Some(&wide_w), head_size, 1e-6);
+        let (dgate_expected, dn) = gated::backward(&wide(&dy), &wide_gate, &n, Activation::Silu);
+        let dx_expected = rms_norm::backward(&dn, &wide_x, Some(&wide_w), head_size, 1e-6);
+        let frozen = Frozen::new(gpu, &[0.0; 4], &[0.0], &[0.0])?;
+        let bounds = &gpu.upload("bounds", &[[0u32; 2]])?;
+        let delta =
+            Delta { key_heads: 1, value_heads, head_size, eps: 1e-6, frozen: &frozen, bounds, tokens };
+        let norm = Norm::new(gpu, "norm", Some(&weight), head_size, 1e-6)?;
+        let [x, dy, gate] = [&x, &dy, &gate].map(|x| Block::input(gpu, (0, 0), width, x));
+        let [dgate, dx] = [(); 2].map(|()| Block::output(gpu, (0, 0), width, tokens));
+        let (gradients, inputs) = ([&dgate.rows, &dx.rows], [&gate.rows, &x.rows]);
+        run(gpu, |rec| delta::norm::backward(rec, &delta, &norm, gradients, &dy.rows, inputs))?;
+        check.close(&format!("dgate {name}"), width, &dgate.read(gpu, &name)?, &dgate_expected)?;
+        check.close(&format!("dx {name}"), width, &dx.read(gpu, &name)?, &dx_expected)?;
     }
     check.done()
 }

@@ -77,7 +77,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 111] = [
+const CASES: [Case; 113] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -108,6 +108,8 @@ const CASES: [Case; 111] = [
     case("cross_entropy", "losses, gradients of logits", PACKED, half::cross_entropy),
     case("delta", "forward and backward", F32, delta::forward_and_backward),
     case("delta", "forward and backward", COOP16, delta::on_matrices),
+    case("delta", "forward and backward", CUDA, delta::in_cuda),
+    case("delta", "backward of the norm and the gates", F32, gates::normed),
     case("delta", "in passes that continue each other", F32, delta::carried),
     case("delta", "decays and rates of extreme size", F32, delta::extreme_gates),
     case("dropout", "masks", F32, elementwise::dropout_masks),

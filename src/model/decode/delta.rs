@@ -91,7 +91,17 @@ impl<'a> Decoder<'a> {
         let (eps, frozen, bounds) = (config.rms_eps, &net.frozen, &buffers.bounds);
         let of_net = Delta { key_heads, value_heads, head_size, eps, frozen, bounds, tokens: rows };
         let Buffers { mixed, gates, inverse, wu, states, output, normed, .. } = buffers;
-        let saved = Saved { qkv: &qkv, alpha: &alpha, beta: &beta, mixed, gates, inverse, wu, states };
+        let saved = Saved {
+            qkv: &qkv,
+            alpha: &alpha,
+            beta: &beta,
+            mixed,
+            gates,
+            inverse,
+            wu,
+            states,
+            values: output,
+        };
         delta::forward_carried(rec, &of_net, carried, &self.past, &saved, output);
         let (of_heads, normed_heads) = (output.reshaped(head_size), normed.reshaped(head_size));
         rms_norm::plain::forward(rec, &normed_heads, &of_heads, &net.norm, None, 1.0, rows * value_heads);

@@ -1,6 +1,6 @@
 //! The mirror of [`super::forward`].
 
-use super::{BACKWARD_RUN, Delta, Saved, binding, coop16};
+use super::{BACKWARD_RUN, Delta, Saved, binding, coop16, cuda};
 use crate::gpu::{Recorder, grid};
 use crate::ops::Rows;
 
@@ -13,9 +13,10 @@ pub struct Gradients<'a> {
     pub dalpha: &'a Rows,
     /// Output: of `beta` `[T, Hv]`.
     pub dbeta: &'a Rows,
-    /// Scratch: of `U`, and of the right side of the solve `[T, 2, Hv, K]`.
+    /// Scratch: of `U`, and of the right side of the solve `[T, 2, Hv, K]`; this and the others below but `dmixed` as
+    /// [`Widths`](super::Widths) has them.
     pub du: &'a Rows,
-    /// Scratch: of the states behind each chunk `[N, Hv, K, K]`, of the width of [`Saved::states`].
+    /// Scratch: of the states behind each chunk `[N, Hv, K, K]`, as wide as [`Saved::states`].
     pub dstates: &'a Rows,
     /// Scratch: of `P` and `A` `[T, 2, Hv, 64]`.
     pub pairs: &'a Rows,
@@ -26,6 +27,7 @@ pub struct Gradients<'a> {
 /// The gradients from that of the output, `dout` `[T, Hv, K]`.
 pub fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d: &Gradients) {
     match delta.on_matrices(rec) {
+        _ if cuda::supports(rec.gpu(), delta.head_size) => cuda::backward(rec, delta, saved, dout, d),
         true => coop16::backward(rec, delta, saved, dout, d),
         false => recurrence(rec, delta, saved, dout, d),
     }
@@ -36,7 +38,7 @@ pub fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d
     let threads = delta.chunks() * delta.value_heads.next_multiple_of(4);
     delta.run(rec, "delta/gates", "backward", &bindings, grid(threads.div_ceil(64)));
     let bindings = [qkv.bind(2), binding(3, &frozen.taps), dmixed.bind(5), dqkv.bind(7)];
-    delta.run(rec, "delta/mix", "backward", &bindings, delta.by_heads(BACKWARD_RUN));
+    delta.mix(rec, "backward", &bindings, BACKWARD_RUN, false);
 }
 
 /// The gradients of queries, keys and values behind the convolution, of the sums of the decays' logarithms and of the rates.

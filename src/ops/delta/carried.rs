@@ -1,6 +1,6 @@
 //! [`super::forward`] over the next tokens of one sequence, which continues the state of those before; for decoding.
 
-use super::{Delta, FORWARD_RUN, Saved, binding, sizes};
+use super::{Delta, FORWARD_RUN, Saved, binding, mix_sizes};
 use crate::gpu::{Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 
@@ -38,11 +38,11 @@ pub fn forward(
     saved: &Saved,
     o: &Rows,
 ) {
-    let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states } = *saved;
+    let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states, .. } = *saved;
     let (frozen, bounds, past) = (delta.frozen, binding(1, delta.bounds), binding(8, past));
     let (history, state) = (binding(9, &carried.history), binding(9, &carried.state));
     let mut run = |shader, entry, bindings: &[_], workgroups| {
-        let kernel = Kernel::new(shader, entry).with_sizes(sizes(delta.head_size, true));
+        let kernel = Kernel::new(shader, entry).with_sizes(mix_sizes(delta.head_size, true, false));
         rec.dispatch(kernel, &delta.params(), bindings, workgroups);
     };
     let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4), past, history];

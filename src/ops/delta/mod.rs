@@ -15,7 +15,10 @@
 mod backward;
 mod carried;
 pub mod coop16;
+pub mod cuda;
+pub mod norm;
 
+use crate::base::config::DeltaNet;
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 
@@ -91,7 +94,7 @@ pub struct Saved<'a> {
     pub alpha: &'a Rows,
     /// Input: `beta` `[T, Hv]`.
     pub beta: &'a Rows,
-    /// Queries, keys and values behind the convolution `[T, C]`.
+    /// Queries, keys and values behind the convolution `[T, C]`; this and the others below as [`Widths`] has them.
     pub mixed: &'a Rows,
     /// Sums of the decays' logarithms, and rates `[T, 2, Hv]`: see [`gates_width`].
     pub gates: &'a Rows,
@@ -99,19 +102,56 @@ pub struct Saved<'a> {
     pub inverse: &'a Rows,
     /// `W` and `U` `[T, 2, Hv, K]`.
     pub wu: &'a Rows,
-    /// States before each chunk `[N, Hv, K, K]`, and what follows them: see [`states_width`].
+    /// States before each chunk `[N, Hv, K, K]`, and what follows them.
     pub states: &'a Rows,
+    /// Scratch of [`forward`] where [`cuda`] has kernels: the values, then `U` without the state before the chunk `[T, Hv, K]`.
+    pub values: &'a Rows,
+}
+
+/// Columns of the buffers of [`Saved`] and [`Gradients`] that kernels store differently, in f32 values per token; those of states, per chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Widths {
+    /// [`Saved::mixed`].
+    pub mixed: usize,
+    /// [`Saved::inverse`].
+    pub inverse: usize,
+    /// [`Saved::wu`].
+    pub wu: usize,
+    /// [`Saved::states`] and [`Gradients::dstates`].
+    pub states: usize,
+    /// [`Gradients::du`].
+    pub du: usize,
+    /// [`Gradients::pairs`].
+    pub pairs: usize,
+}
+
+impl Widths {
+    /// The columns for the kernels of `gpu`.
+    pub fn of(gpu: &Gpu, net: &DeltaNet) -> Widths {
+        match cuda::supports(gpu, net.head_size) {
+            true => cuda::widths(net),
+            false => Widths::f32(net),
+        }
+    }
+
+    /// The columns where everything is f32. Behind the states of all chunks lie the largest values of each chunk and head, which the kernels on
+    /// 16×16 matrices scale operands by.
+    pub fn f32(net: &DeltaNet) -> Widths {
+        let DeltaNet { value_heads, head_size, .. } = *net;
+        Widths {
+            mixed: net.channels(),
+            inverse: value_heads * CHUNK,
+            wu: 2 * net.values(),
+            states: value_heads * (head_size * head_size + LARGEST),
+            du: 2 * net.values(),
+            pairs: 2 * value_heads * CHUNK,
+        }
+    }
 }
 
 /// Columns of [`Saved::gates`].
 pub fn gates_width(value_heads: usize) -> usize {
     2 * value_heads.next_multiple_of(4)
-}
-
-/// Columns of [`Saved::states`] and of [`Gradients::dstates`], per chunk. Behind the states of all chunks lie the largest values of each chunk
-/// and head, which the kernels on 16×16 matrices scale operands by.
-pub fn states_width(value_heads: usize, head_size: usize) -> usize {
-    value_heads * (head_size * head_size + LARGEST)
 }
 
 /// Sizes of the shaders for heads of size `size`, with or without a state from earlier tokens.
@@ -128,6 +168,11 @@ pub fn sizes(size: usize, carried: bool) -> [(&'static str, u32); 5] {
     ]
 }
 
+/// Sizes of shaders/delta/mix.wgsl. `halves`: it stores queries and keys in f16.
+pub fn mix_sizes(size: usize, carried: bool, halves: bool) -> Vec<(&'static str, u32)> {
+    [&sizes(size, carried)[..], &[("HALVES", u32::from(halves))]].concat()
+}
+
 /// Threads of shaders/delta/mix.wgsl for a head of `size`.
 fn lanes(size: usize) -> usize {
     (size / 4).next_power_of_two()
@@ -135,13 +180,17 @@ fn lanes(size: usize) -> usize {
 
 /// `o` `[T, Hv, K]`, the output of the recurrence.
 pub fn forward(rec: &mut Recorder, delta: &Delta, saved: &Saved, o: &Rows) {
-    let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states } = *saved;
+    let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states, values } = *saved;
     let frozen = delta.frozen;
-    let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4)];
-    delta.run(rec, "delta/mix", "forward", &bindings, delta.by_heads(FORWARD_RUN));
+    let in_cuda = cuda::supports(rec.gpu(), delta.head_size);
+    let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4), values.bind(6)];
+    delta.mix(rec, "forward", &bindings[..if in_cuda { 4 } else { 3 }], FORWARD_RUN, in_cuda);
     let bindings = [gates.bind(2), alpha.bind(3), beta.bind(4), binding(5, &frozen.gates)];
     let threads = delta.chunks() * delta.value_heads;
     delta.run(rec, "delta/gates", "forward", &bindings, grid(threads.div_ceil(64)));
+    if in_cuda {
+        return cuda::forward(rec, delta, saved, o);
+    }
     if delta.on_matrices(rec) {
         return coop16::forward(rec, delta, saved, o);
     }
@@ -188,6 +237,12 @@ impl Delta<'_> {
     /// One workgroup of shaders/delta/mix.wgsl per `run` tokens and the heads that 64 threads hold.
     fn by_heads(&self, run: usize) -> [u32; 3] {
         grid(self.tokens.div_ceil(run) * self.heads().div_ceil(64 / lanes(self.head_size)))
+    }
+
+    /// Runs a kernel of shaders/delta/mix.wgsl.
+    fn mix(&self, rec: &mut Recorder, entry: &'static str, bindings: &[Binding], run: usize, halves: bool) {
+        let kernel = Kernel::new("delta/mix", entry).with_sizes(mix_sizes(self.head_size, false, halves));
+        self.dispatch(rec, kernel, bindings, self.by_heads(run));
     }
 
     /// Runs a kernel that reads the bounds at binding 1.

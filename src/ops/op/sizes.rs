@@ -123,6 +123,16 @@ pub(super) fn deltas() -> Vec<Sizes> {
         .to_vec()
 }
 
+pub(super) fn mixes() -> Vec<Sizes> {
+    [(4, true, false), (16, false, false), (100, false, false), (128, false, true), (128, true, false)]
+        .map(|(size, carried, halves)| delta::mix_sizes(size, carried, halves))
+        .to_vec()
+}
+
+pub(super) fn delta_norms() -> Vec<Sizes> {
+    [4, 16, 100, 128].map(delta::norm::sizes).to_vec()
+}
+
 pub(super) fn coop16_deltas() -> Vec<Sizes> {
     [16, 32, 128].map(|size| delta::coop16::sizes(size).to_vec()).to_vec()
 }

@@ -1,22 +1,32 @@
 //! The gated delta net, and the gates of attention's output.
 
 use super::elementwise::EPS;
-use crate::base::config::DeltaNet;
+use crate::base::config::{Activation, DeltaNet};
 use crate::gpu::GpuError;
-use crate::ops::delta::{self, CHUNK, Delta, Frozen, Gradients, Saved};
+use crate::ops::delta::{self, CHUNK, Delta, Frozen, Gradients, Saved, Widths};
 use crate::ops::output_gate;
 use crate::ops::pass::{Pass, Scratch};
+use crate::ops::rms_norm::Norm;
 use crate::reference::delta::net::{Net, Projected};
-use crate::reference::gated;
+use crate::reference::{gated, rms_norm};
 use crate::selftest::bench::{Bench, F32, values, wide};
 
 /// Lengths of two packed samples: the first ends within the second chunk.
 const LENGTHS: [usize; 2] = [70, 13];
 
-/// Output and gradients of two samples in two chunks, with two value heads per key head.
+/// Heads of a size that all kernels take but CUDA's.
 pub fn nets(b: &mut Bench) -> Result<(), GpuError> {
+    samples(b, DeltaNet { key_heads: 2, value_heads: 4, head_size: 16 })
+}
+
+/// Heads of the size that CUDA's kernels take.
+pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
+    samples(b, DeltaNet { key_heads: 1, value_heads: 2, head_size: delta::cuda::HEAD_SIZE })
+}
+
+/// Output and gradients of two samples in two chunks, with two value heads per key head.
+fn samples(b: &mut Bench, shape: DeltaNet) -> Result<(), GpuError> {
     // Longer than 60 lines: each buffer of the net has a line.
-    let shape = DeltaNet { key_heads: 2, value_heads: 4, head_size: 16 };
     let DeltaNet { key_heads, value_heads: heads, head_size } = shape;
     let (tokens, channels, inner) = (LENGTHS.iter().sum(), shape.channels(), shape.values());
     let [qkv, alpha, beta] =
@@ -39,12 +49,15 @@ pub fn nets(b: &mut Bench) -> Result<(), GpuError> {
     let (qkv, alpha, beta) = (b.input(channels, &qkv)?, b.input(heads, &alpha)?, b.input(heads, &beta)?);
     let dout = b.input(inner, &dout)?;
     let rows = |width: usize| b.output(width, tokens);
-    let states = || b.output(delta::states_width(heads, head_size), tokens.div_ceil(CHUNK));
-    let (mixed, gates, inverse) = (rows(channels)?, rows(delta::gates_width(heads))?, rows(heads * CHUNK)?);
-    let (wu, states_before, output) = (rows(2 * inner)?, states()?, rows(inner)?);
+    let widths = Widths::of(b.gpu, &shape);
+    let states = || b.output(widths.states, tokens.div_ceil(CHUNK));
+    let (mixed, gates, inverse) =
+        (rows(widths.mixed)?, rows(delta::gates_width(heads))?, rows(widths.inverse)?);
+    let (wu, states_before, output) = (rows(widths.wu)?, states()?, rows(inner)?);
     let (dqkv, dalpha, dbeta) = (rows(channels)?, rows(heads)?, rows(heads)?);
     let (du, dstates, pairs, dmixed) =
-        (rows(2 * inner)?, states()?, rows(2 * heads * CHUNK)?, rows(3 * inner)?);
+        (rows(widths.du)?, states()?, rows(widths.pairs.max(4))?, rows(3 * inner)?);
+    let scratch = rows(inner)?;
     let shape = Delta {
         key_heads,
         value_heads: heads,
@@ -63,6 +76,7 @@ pub fn nets(b: &mut Bench) -> Result<(), GpuError> {
         inverse: inverse.rows(),
         wu: wu.rows(),
         states: states_before.rows(),
+        values: scratch.rows(),
     };
     let gradients = Gradients {
         dqkv: dqkv.rows(),
@@ -83,6 +97,29 @@ pub fn nets(b: &mut Bench) -> Result<(), GpuError> {
     b.expect("dqkv", &dqkv, expected.qkv, tolerance);
     b.expect("dalpha", &dalpha, expected.alpha, tolerance);
     b.expect("dbeta", &dbeta, expected.beta, tolerance);
+    Ok(())
+}
+
+/// Backward of the norm and the gates behind the recurrence.
+pub fn norms(b: &mut Bench) -> Result<(), GpuError> {
+    let (tokens, value_heads, head_size) = (9, 3, 100);
+    let width = value_heads * head_size;
+    let [x, dy, gate] = [1, 2, 3].map(|seed| values(seed, tokens * width));
+    let weight = values(4, head_size);
+    let (wide_x, wide_w, eps) = (wide(&x), wide(&weight), f64::from(EPS));
+    let normed = rms_norm::forward(&wide_x, Some(&wide_w), head_size, eps);
+    let (dgate_expected, dnormed) = gated::backward(&wide(&dy), &wide(&gate), &normed, Activation::Silu);
+    let dx_expected = rms_norm::backward(&dnormed, &wide_x, Some(&wide_w), head_size, eps);
+    let frozen = Frozen::new(b.gpu, &[0.0; 4], &[0.0], &[0.0])?;
+    let bounds = &b.gpu.upload("self-test", &[[0u32; 2]])?;
+    let shape = Delta { key_heads: 1, value_heads, head_size, eps: EPS, frozen: &frozen, bounds, tokens };
+    let norm = Norm::new(b.gpu, "self-test", Some(&weight), head_size, EPS)?;
+    let (x, dy, gate) = (b.input(width, &x)?, b.input(width, &dy)?, b.input(width, &gate)?);
+    let (dgate, dx) = (b.output(width, tokens)?, b.output(width, tokens)?);
+    let (gradients, inputs) = ([dgate.rows(), dx.rows()], [gate.rows(), x.rows()]);
+    b.run(|rec| delta::norm::backward(rec, &shape, &norm, gradients, dy.rows(), inputs))?;
+    b.expect("dgate", &dgate, dgate_expected, F32);
+    b.expect("dx", &dx, dx_expected, F32);
     Ok(())
 }
 

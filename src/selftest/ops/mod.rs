@@ -59,7 +59,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 44] = [
+pub const CHECKS: [Check; 46] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -76,6 +76,8 @@ pub const CHECKS: [Check; 44] = [
     check("rope", "forward and backward", Needs::Any, elementwise::ropes),
     check("heads", "forward and backward", Needs::Tiles, matrices::heads_both_ways),
     check("delta", "forward and backward", Needs::Any, delta::nets),
+    check("delta", "forward and backward in CUDA", Needs::Cuda, delta::in_cuda),
+    check("delta", "backward of the norm and the gates", Needs::Any, delta::norms),
     check("output_gate", "forward and backward", Needs::Any, delta::output_gates),
     check("gated", "forward and backward", Needs::Any, elementwise::gates),
     check("gated", "tiles, forward and backward", Needs::Tiles, matrices::gates),
