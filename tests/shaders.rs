@@ -320,8 +320,9 @@ fn the_ptx_is_that_of_its_source() {
     for part in ["whole", "grouped"] {
         same("linear/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
     }
-    for part in ["forward", "backward"] {
-        same("delta/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
+    same("delta/cuda", &["parts.cuh", "forward.cu"], "forward.ptx");
+    for part in ["backward", "gradients"] {
+        same("delta/cuda", &["parts.cuh", "backward.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
     }
     for (part, head) in ["forward", "backward"].into_iter().flat_map(|p| [64, 128, 256].map(|h| (p, h))) {
         same("attention/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}-{head}.ptx"));

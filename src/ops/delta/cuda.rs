@@ -19,6 +19,7 @@ const SCALES: usize = 2 * HEAD_SIZE / 16;
 
 static FORWARD: &[u8] = concat!(include_str!("../../../shaders/delta/cuda/forward.ptx"), "\0").as_bytes();
 static BACKWARD: &[u8] = concat!(include_str!("../../../shaders/delta/cuda/backward.ptx"), "\0").as_bytes();
+static GRADIENTS: &[u8] = concat!(include_str!("../../../shaders/delta/cuda/gradients.ptx"), "\0").as_bytes();
 
 /// Twin of `Sizes` in shaders/delta/cuda/parts.cuh, and its padding.
 #[repr(C)]
@@ -77,7 +78,7 @@ pub(super) fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &
         dbeta,
     ];
     launch(rec, delta, "delta/cuda.scan_back", (BACKWARD, c"scan"), &buffers, delta.by_columns());
-    launch(rec, delta, "delta/cuda.gradients", (BACKWARD, c"gradients"), &buffers, delta.by_chunk());
+    launch(rec, delta, "delta/cuda.gradients", (GRADIENTS, c"gradients"), &buffers, delta.by_chunk());
 }
 
 /// A part of a buffer, from the byte on.
