@@ -68,13 +68,12 @@ pub enum Saved {
     ZProj,
     /// Output of the per-layer branch `[C, D]`: the norm after it.
     Proj,
-    /// Queries before their norm and gates of attention's output `[T, H, 2, K]`, where there are gates.
-    QueriesAndGates,
+    /// Queries before their norm and gates of attention's output `[T, H, 2, K]`, where there are gates; of a delta net, queries, keys and
+    /// values before the convolution `[T, C]`.
+    MixerInput,
     /// Attention's output times its gates, or the delta net's normed and gated output `[T, H·K]`: adapter of the output projection.
     GatedAttention,
-    /// Queries, keys and values of a delta net before the convolution `[T, C]`.
-    Qkv,
-    /// Gates of its output `[T, Hv·K]`.
+    /// Gates of a delta net's output `[T, Hv·K]`.
     DeltaGate,
     /// Its decays `[T, Hv]`.
     Alpha,
@@ -167,7 +166,7 @@ const fn entry(name: Saved, role: Role, width: fn(&LayerWidths) -> usize, own: O
 }
 
 /// Every activation that a layer saves, in the order of [`Saved`].
-pub const TABLE: [Entry; 41] = {
+pub const TABLE: [Entry; 40] = {
     use Kept::{All, Attention, Down, Products};
     use Own::{Always, From, Keys, Never};
     use Role::{Block, Heads, Operand, Plain, RawHeads};
@@ -201,9 +200,8 @@ pub const TABLE: [Entry; 41] = {
         entry(Saved::GatedInput, Operand, |w| w.per_layer, From(All), Chunk),
         entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(Products), Chunk),
         entry(Saved::Proj, Block, branch, From(Products), Chunk),
-        entry(Saved::QueriesAndGates, Plain, |w| 2 * w.output_gates, From(Products), Tokens),
+        entry(Saved::MixerInput, Plain, mixer_input, From(Products), Tokens),
         entry(Saved::GatedAttention, Operand, LayerWidths::gated, From(All), Tokens),
-        entry(Saved::Qkv, Plain, channels, From(Products), Tokens),
         entry(Saved::DeltaGate, Plain, inner, From(Products), Tokens),
         entry(Saved::Alpha, Plain, delta_heads, From(Products), Tokens),
         entry(Saved::Beta, Plain, delta_heads, From(Products), Tokens),
@@ -232,9 +230,9 @@ fn branch(w: &LayerWidths) -> usize {
     if w.per_layer > 0 { w.width } else { 0 }
 }
 
-/// Channels of a delta net.
-fn channels(w: &LayerWidths) -> usize {
-    w.delta_width(DeltaNet::channels)
+/// Columns of [`Saved::MixerInput`]: a layer has attention or a delta net.
+fn mixer_input(w: &LayerWidths) -> usize {
+    w.delta_width(DeltaNet::channels).max(2 * w.output_gates)
 }
 
 /// Values of a delta net's output.
@@ -287,10 +285,8 @@ pub enum Temp {
     DInpGate,
     /// Gradient of [`Saved::GatedAttention`].
     DGatedAttention,
-    /// Gradient of [`Saved::QueriesAndGates`].
-    DQueriesAndGates,
-    /// Gradient of [`Saved::Qkv`].
-    DQkv,
+    /// Gradient of [`Saved::MixerInput`].
+    DMixerInput,
     /// Gradient of [`Saved::DeltaGate`].
     DDeltaGate,
     /// Gradient of [`Saved::Alpha`].
@@ -334,7 +330,7 @@ const fn temp(
 }
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
-pub const TEMPS: [TempEntry; 26] = {
+pub const TEMPS: [TempEntry; 25] = {
     use Role::{Block, Plain};
     use Span::{Chunk, States, Tokens};
     [
@@ -354,8 +350,7 @@ pub const TEMPS: [TempEntry; 26] = {
         temp(Temp::DGatedInput, Plain, |w, _| w.per_layer, Chunk, false),
         temp(Temp::DInpGate, Plain, |w, _| w.per_layer, Chunk, false),
         temp(Temp::DGatedAttention, Plain, |w, _| w.gated(), Tokens, false),
-        temp(Temp::DQueriesAndGates, Plain, |w, _| 2 * w.output_gates, Tokens, false),
-        temp(Temp::DQkv, Plain, |w, _| channels(w), Tokens, false),
+        temp(Temp::DMixerInput, Plain, |w, _| mixer_input(w), Tokens, false),
         temp(Temp::DDeltaGate, Plain, |w, _| inner(w), Tokens, false),
         temp(Temp::DAlpha, Plain, |w, _| delta_heads(w), Tokens, false),
         temp(Temp::DBeta, Plain, |w, _| delta_heads(w), Tokens, false),

@@ -162,7 +162,7 @@ impl Model<'_> {
         let dgated = if l.output_gate { &s[Temp::DGatedAttention] } else { &s.dattention };
         let x = gated_attention(&a, l);
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
-        let (both, dboth) = (&a[Saved::QueriesAndGates], &s[Temp::DQueriesAndGates]);
+        let (both, dboth) = (&a[Saved::MixerInput], &s[Temp::DMixerInput]);
         if l.output_gate {
             output_gate::backward(p, [&s.dattention, dboth], dgated, out, both, l.heads);
         }
@@ -214,7 +214,7 @@ impl Model<'_> {
 
 impl Layer {
     fn qkv_gradients<'a>(&'a self, s: &'a ScratchActs, l: &LayerConfig) -> Vec<Projection<'a>> {
-        let queries = if l.output_gate { &s[Temp::DQueriesAndGates] } else { &s.dattn_q };
+        let queries = if l.output_gate { &s[Temp::DMixerInput] } else { &s.dattn_q };
         let mut gradients: Vec<Projection> = Vec::with_capacity(3);
         gradients.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
         gradients.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &s[dattn_k(l)])));

@@ -26,7 +26,7 @@ impl Model<'_> {
     ) {
         let shape = self.delta_net(layer, w, batch.inputs);
         let outputs = [
-            (Module::AttnQkv, &w.qkv, &a[Saved::Qkv]),
+            (Module::AttnQkv, &w.qkv, &a[Saved::MixerInput]),
             (Module::AttnGate, &w.gate, &a[Saved::DeltaGate]),
             (Module::SsmAlpha, &w.alpha, &a[Saved::Alpha]),
             (Module::SsmBeta, &w.beta, &a[Saved::Beta]),
@@ -70,7 +70,7 @@ impl Model<'_> {
             (Module::SsmAlpha, &w.alpha, &s[Temp::DAlpha]),
             (Module::SsmBeta, &w.beta, &s[Temp::DBeta]),
             (Module::AttnGate, &w.gate, &s[Temp::DDeltaGate]),
-            (Module::AttnQkv, &w.qkv, &s[Temp::DQkv]),
+            (Module::AttnQkv, &w.qkv, &s[Temp::DMixerInput]),
         ];
         self.input_backward(p, batch, layer, &gradients, a, s);
     }
@@ -86,7 +86,7 @@ impl Model<'_> {
 
 fn saved(a: &LayerActs) -> delta::Saved<'_> {
     delta::Saved {
-        qkv: a[Saved::Qkv].rows(),
+        qkv: a[Saved::MixerInput].rows(),
         alpha: a[Saved::Alpha].rows(),
         beta: a[Saved::Beta].rows(),
         mixed: a[Saved::Mixed].rows(),
@@ -100,7 +100,7 @@ fn saved(a: &LayerActs) -> delta::Saved<'_> {
 
 fn gradients_of(s: &ScratchActs) -> Gradients<'_> {
     Gradients {
-        dqkv: s[Temp::DQkv].rows(),
+        dqkv: s[Temp::DMixerInput].rows(),
         dalpha: s[Temp::DAlpha].rows(),
         dbeta: s[Temp::DBeta].rows(),
         du: s[Temp::DU].rows(),

@@ -60,7 +60,7 @@ impl Model<'_> {
         let lora = batch.lora(layer, Input::AttnNormed);
         linear::forward(p, &w.qkv(&a, l), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
         if l.output_gate {
-            output_gate::split(p, &a[Saved::AttnQ], &a[Saved::QueriesAndGates], l.heads);
+            output_gate::split(p, &a[Saved::AttnQ], &a[Saved::MixerInput], l.heads);
         }
         heads::forward(p, &a[Saved::Q], &a[Saved::AttnQ], &w.attn_q_norm, q_turn, l.heads);
         if let Some(k_norm) = &w.attn_k_norm {
@@ -72,7 +72,7 @@ impl Model<'_> {
         attention::forward(p, &shape, &a[Saved::Attention], &a[Saved::Lse], [&a[Saved::Q], k, v]);
         let output = gated_attention(&a, l);
         if l.output_gate {
-            output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::QueriesAndGates], l.heads);
+            output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::MixerInput], l.heads);
         }
         let lora = batch.lora(layer, Input::Attention);
         linear::forward(p, &w.attn_output(&a), output, lora, &a[Saved::ZOutput]);
@@ -191,7 +191,7 @@ impl Layer {
     }
 
     fn qkv<'a>(&'a self, a: &'a LayerActs, l: &LayerConfig) -> Vec<Projection<'a>> {
-        let queries = if l.output_gate { &a[Saved::QueriesAndGates] } else { &a[Saved::AttnQ] };
+        let queries = if l.output_gate { &a[Saved::MixerInput] } else { &a[Saved::AttnQ] };
         let mut outputs: Vec<Projection> = Vec::with_capacity(3);
         outputs.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
         outputs.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &a[Saved::AttnK])));
