@@ -6,6 +6,18 @@ use std::hash::{Hash, Hasher};
 use super::Gpu;
 use super::cuda::Timers;
 
+/// PTX text of a file in `shaders`, whose path the arguments make, with NUL at its end. Browsers have no CUDA, and do not download it.
+macro_rules! ptx {
+    ($($part:expr),+) => {
+        if cfg!(target_family = "wasm") {
+            b"\0".as_slice()
+        } else {
+            concat!(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/", $($part),+)), "\0").as_bytes()
+        }
+    };
+}
+pub(crate) use ptx;
+
 /// A kernel of CUDA: PTX text that ends with NUL, and an entry point in it. Its text is known by its address: it is too long to be compared
 /// at each launch.
 #[derive(Clone, Copy)]

@@ -32,6 +32,7 @@ pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
 use error::Fault as DeviceFault;
 pub use error::GpuError;
 pub use kernels::{Kernels, Least, Matrices, Products, Tier};
+pub(crate) use launch::ptx;
 pub use launch::{Entry, Launch};
 #[doc(hidden)]
 pub use pipeline::Fault;

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use super::Attention;
 use super::coop16::Operands;
-use crate::gpu::{Entry, Gpu, Launch, Recorder};
+use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
@@ -32,16 +32,8 @@ macro_rules! modules {
     ($head_size:literal) => {
         Modules {
             head_size: $head_size,
-            forward: concat!(
-                include_str!(concat!("../../../shaders/attention/cuda/forward-", $head_size, ".ptx")),
-                "\0"
-            )
-            .as_bytes(),
-            backward: concat!(
-                include_str!(concat!("../../../shaders/attention/cuda/backward-", $head_size, ".ptx")),
-                "\0"
-            )
-            .as_bytes(),
+            forward: ptx!("attention/cuda/forward-", $head_size, ".ptx"),
+            backward: ptx!("attention/cuda/backward-", $head_size, ".ptx"),
         }
     };
 }

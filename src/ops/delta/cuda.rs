@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use super::{CHUNK, Delta, Gradients, Saved};
 use crate::base::config::DeltaNet;
-use crate::gpu::{Entry, Gpu, Launch, Recorder};
+use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
 use crate::ops::Rows;
 
 /// The size of the heads that the kernels take.
@@ -17,9 +17,9 @@ const THREADS: u32 = 128;
 /// Factors of a chunk and head that undo the scaling of 16 columns each: of the state and of U, or of their gradients.
 const SCALES: usize = 2 * HEAD_SIZE / 16;
 
-static FORWARD: &[u8] = concat!(include_str!("../../../shaders/delta/cuda/forward.ptx"), "\0").as_bytes();
-static BACKWARD: &[u8] = concat!(include_str!("../../../shaders/delta/cuda/backward.ptx"), "\0").as_bytes();
-static GRADIENTS: &[u8] = concat!(include_str!("../../../shaders/delta/cuda/gradients.ptx"), "\0").as_bytes();
+static FORWARD: &[u8] = ptx!("delta/cuda/forward.ptx");
+static BACKWARD: &[u8] = ptx!("delta/cuda/backward.ptx");
+static GRADIENTS: &[u8] = ptx!("delta/cuda/gradients.ptx");
 
 /// Twin of `Sizes` in shaders/delta/cuda/parts.cuh, and its padding.
 #[repr(C)]

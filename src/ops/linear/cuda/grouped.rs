@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::fragments::{Fragments, LowStack, Stack, Way, bytes, expert_bytes, make};
 use super::{COLUMNS, Numbers, STEPS, TOKENS};
 use crate::base::config::Experts;
-use crate::gpu::{Entry, Gpu, Launch, Recorder};
+use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
 use crate::ops::Rows;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
@@ -15,7 +15,7 @@ use crate::ops::pack::Packed;
 /// Most experts that a launch multiplies with.
 const EXPERTS: usize = 256;
 
-static TEXT: &[u8] = concat!(include_str!("../../../../shaders/linear/cuda/grouped.ptx"), "\0").as_bytes();
+static TEXT: &[u8] = ptx!("linear/cuda/grouped.ptx");
 
 /// Twin of the numbers of `Arguments` in shaders/linear/cuda/grouped.cu.
 #[repr(C)]

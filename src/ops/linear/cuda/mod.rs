@@ -9,7 +9,7 @@ pub mod grouped;
 use bytemuck::Zeroable;
 
 use super::coop16::LowRank;
-use crate::gpu::{Entry, Launch, Recorder};
+use crate::gpu::{Entry, Launch, Recorder, ptx};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::{View, Weight};
@@ -24,7 +24,7 @@ const TOKENS: usize = 256;
 /// Steps of the sum in a fragment.
 const STEPS: usize = 16;
 
-static TEXT: &[u8] = concat!(include_str!("../../../../shaders/linear/cuda/whole.ptx"), "\0").as_bytes();
+static TEXT: &[u8] = ptx!("linear/cuda/whole.ptx");
 
 /// Twin of `Numbers` in shaders/linear/cuda/parts.cuh.
 #[repr(C)]
