@@ -36,8 +36,13 @@ pub fn supports(gpu: &Gpu, head_size: usize) -> bool {
     gpu.kernels().cuda().is_some() && head_size == HEAD_SIZE
 }
 
-/// Columns of the buffers. f16 values are counted by twos: of `mixed` queries and keys `[T, 2, Hk, K]`, of `inverse` that and the scores, one
-/// behind the other `[2, T, Hv, 64]`, of `wu` `[2, T, Hv, K]`, of states those by columns and f32 scales `[N, Hv, 2, 8]`, of `du` R `[T, Hv, K]`.
+/// Columns of the buffers. Two f16 values count as one column:
+///
+/// - `mixed` has queries and keys `[T, 2, Hk, K]`,
+/// - `inverse` has `(I + A)⁻¹`, and behind it the scores `P`, `[T, Hv, 64]` each,
+/// - `wu` has `W`, and behind it `U`, `[T, Hv, K]` each,
+/// - states have their columns `[N, Hv, K, K]`, and behind them f32 factors `[N, Hv, 2, 8]`,
+/// - `du` has `R`, the gradient of `β·(V − Γ·K·S)`, `[T, Hv, K]`.
 pub(super) fn widths(net: &DeltaNet) -> super::Widths {
     let DeltaNet { value_heads, head_size, .. } = *net;
     super::Widths {
