@@ -2,6 +2,7 @@
 // A workgroup takes some heads and some neighbouring tokens one after the other. Each thread has four channels of a head. HALVES: queries and
 // keys are stored in f16, and values apart.
 #import common/delta
+#import common/head_sum
 
 @group(0) @binding(1) var<storage, read> bounds: array<vec2<u32>>;         // [T]
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;              // [T, C]
@@ -19,12 +20,8 @@
 @group(0) @binding(9) var<storage, read_write> history: array<vec4<f32>>;  // x of the last tokens: that of token p in row p % 4 [4, C]
 #end
 
-const LANES: u32 = {LANES}u;            // threads of a head, a power of two
-const HEADS: u32 = 64u / LANES;         // heads of a workgroup
 const FORWARD_RUN: u32 = 4u;            // twins of those in src/ops/delta/mod.rs: tokens of a workgroup
 const BACKWARD_RUN: u32 = 16u;
-
-var<workgroup> sums: array<vec2<f32>, 64>;
 
 #if {CARRIED}
 // x of the `n`th token before token `t`.
@@ -99,21 +96,6 @@ fn sigmoid(x: vec4<f32>) -> vec4<f32> {
 // The factor of a head: of its norm, and of queries 1/√K.
 fn factor(head: u32) -> f32 {
     return select(1.0, params.scale, head < params.key_heads);
-}
-
-// The sum over the threads of a head.
-fn sum_of_head(value: vec2<f32>, lane: u32) -> vec2<f32> {
-    sums[lane] = value;
-    for (var step = LANES / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane % LANES < step {
-            sums[lane] += sums[lane + step];
-        }
-    }
-    workgroupBarrier();
-    let sum = sums[lane / LANES * LANES];
-    workgroupBarrier();
-    return sum;
 }
 
 fn put(t: u32, own: Own, value: vec4<f32>) {

@@ -1,5 +1,6 @@
 // Backward of norm(x)·silu(gate), by head of the recurrence's output. LANES threads share a head, four values each.
 #import common/delta
+#import common/head_sum
 #import common/activation
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;          // [T, Hv, K]
@@ -8,24 +9,6 @@
 @group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;         // [T, Hv, K]
 @group(0) @binding(6) var<storage, read_write> dgate: array<vec4<f32>>; // [T, Hv, K]
 @group(0) @binding(7) var<storage, read_write> dx: array<vec4<f32>>;   // [T, Hv, K]
-
-const LANES: u32 = {LANES}u;            // threads of a head, a power of two
-const HEADS: u32 = 64u / LANES;         // heads of a workgroup
-
-var<workgroup> sums: array<vec2<f32>, 64>;
-
-// The sum over the threads of a head.
-fn sum_of_head(value: vec2<f32>, lane: u32) -> vec2<f32> {
-    sums[lane] = value;
-    for (var step = LANES / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane % LANES < step {
-            sums[lane] += sums[lane + step];
-        }
-    }
-    workgroupBarrier();
-    return sums[lane / LANES * LANES];
-}
 
 // With n = x·rstd·w and g = w·dy·silu(gate): dgate = dy·n·silu′(gate), dx = rstd·(g − x·rstd²·mean(g·x)).
 @compute @workgroup_size(64)

@@ -60,6 +60,22 @@ pub struct Launch {
     pub bytes: u64,
 }
 
+impl Launch {
+    /// A launch that reads or writes each of its buffers as a whole, for a profile, from where its part begins.
+    pub fn of_buffers(
+        name: &'static str,
+        entry: Entry,
+        buffers: &[(wgpu::Buffer, u64)],
+        numbers: &impl bytemuck::Pod,
+        blocks: [u32; 3],
+        threads: u32,
+    ) -> Launch {
+        let bytes = buffers.iter().map(|(buffer, start)| buffer.size() - start).sum();
+        let numbers = bytemuck::bytes_of(numbers).to_vec();
+        Launch { name, entry, buffers: buffers.to_vec(), numbers, blocks, threads, bytes }
+    }
+}
+
 impl Gpu {
     /// Whether CUDA's kernels can run on this device.
     pub fn has_cuda(&self) -> bool {

@@ -92,6 +92,11 @@ impl Rows {
         Binding { index, buffer: &self.buffer, range: self.range() }
     }
 
+    /// Their buffer, and the byte of the first.
+    fn place(&self) -> (wgpu::Buffer, u64) {
+        (self.buffer.clone(), self.start)
+    }
+
     /// The part of the buffer that they lie in.
     fn range(&self) -> Option<(u64, u64)> {
         (self.start > 0).then(|| (self.start, self.buffer.size() - self.start))

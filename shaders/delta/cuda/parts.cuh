@@ -151,7 +151,7 @@ struct Sizes {
     __device__ size_t pair_stride() const { return (size_t)value_heads * CHUNK; }
 };
 
-// A token of a chunk, as it was read: see `store`.
+// A token of a chunk, as it was read: see `seen_of` and `left_of`.
 struct Token {
     float sum, last_sum, rate;
     uint32_t start, last_start;

@@ -87,7 +87,7 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
         v.place(0),
         (attention.bounds.clone(), 0),
         (sinks.clone(), 0),
-        place(lse),
+        lse.place(),
         result,
         factors,
     ];
@@ -130,11 +130,11 @@ pub fn backward(
         dout.factors_place(),
         (attention.bounds.clone(), 0),
         out,
-        place(lse),
+        lse.place(),
         (values.clone(), 0),
-        place(dq),
-        place(dk),
-        place(dv),
+        dq.place(),
+        dk.place(),
+        dv.place(),
         (rec.gpu().partial_sums().clone(), 0),
     ];
     let numbers = BackwardNumbers {
@@ -177,17 +177,13 @@ fn shares_of(gpu: &Gpu, attention: &Attention) -> usize {
 fn places(out: &Act) -> ((wgpu::Buffer, u64), (wgpu::Buffer, u64), u32) {
     match out.tiles().filter(|_| !out.has_rows()) {
         Some(tiles) => (tiles.place(0), tiles.factors_place(), tiles.tiles()),
-        None => (place(out.rows()), place(out.rows()), 0),
+        None => (out.rows().place(), out.rows().place(), 0),
     }
 }
 
 fn modules(attention: &Attention) -> &'static Modules {
     let own = MODULES.iter().find(|modules| modules.head_size == attention.head_size);
     own.expect("`supports` accepts the head size")
-}
-
-fn place(rows: &Rows) -> (wgpu::Buffer, u64) {
-    (rows.buffer.clone(), rows.start)
 }
 
 fn launch<N: bytemuck::Pod>(
@@ -199,13 +195,6 @@ fn launch<N: bytemuck::Pod>(
     numbers: &N,
     blocks: usize,
 ) {
-    rec.launch(Launch {
-        name,
-        entry: Entry { text, name: entry },
-        buffers: buffers.to_vec(),
-        numbers: bytemuck::bytes_of(numbers).to_vec(),
-        blocks: [blocks as u32, 1, 1],
-        threads: THREADS,
-        bytes: buffers.iter().map(|(buffer, start)| buffer.size() - start).sum(),
-    });
+    let entry = Entry { text, name: entry };
+    rec.launch(Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS));
 }

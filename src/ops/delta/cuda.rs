@@ -61,7 +61,7 @@ pub(super) fn forward(rec: &mut Recorder, delta: &Delta, saved: &Saved, o: &Rows
     let [inverse, scores] = delta.halves_of(saved.inverse, CHUNK);
     let [states, scales] = delta.states(saved.states);
     let Saved { gates, mixed, values, .. } = *saved;
-    let [gates, keys, values, out] = [gates, mixed, values, o].map(place);
+    let [gates, keys, values, out] = [gates, mixed, values, o].map(Rows::place);
     let bounds = (delta.bounds.clone(), 0);
     let buffers = [bounds, gates, keys, values, w, u, inverse, scores, states, scales, out];
     launch(rec, delta, "delta/cuda.prepare", (FORWARD, c"prepare"), &buffers, delta.by_chunk());
@@ -75,8 +75,8 @@ pub(super) fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &
     let [states, scales] = delta.states(saved.states);
     let [dstates, dscales] = delta.states(d.dstates);
     let Gradients { du, dmixed, dalpha, dbeta, .. } = *d;
-    let [gates, keys, dout, r] = [saved.gates, saved.mixed, dout, du].map(place);
-    let [dmixed, dsums, dbeta] = [dmixed, dalpha, dbeta].map(place);
+    let [gates, keys, dout, r] = [saved.gates, saved.mixed, dout, du].map(Rows::place);
+    let [dmixed, dsums, dbeta] = [dmixed, dalpha, dbeta].map(Rows::place);
     let bounds = (delta.bounds.clone(), 0);
     let buffers = [
         bounds, gates, keys, w, u, inverse, scores, states, scales, dout, r, dstates, dscales, dmixed, dsums,
@@ -92,16 +92,12 @@ type Place = (wgpu::Buffer, u64);
 impl Delta<'_> {
     /// The places of two arrays of f16 `[T, Hv, width]`, one behind the other.
     fn halves_of(&self, rows: &Rows, width: usize) -> [Place; 2] {
-        let (buffer, start) = place(rows);
-        let bytes = 2 * self.tokens * self.value_heads * width;
-        [(buffer.clone(), start), (buffer, start + bytes as u64)]
+        parted(rows, 2 * self.tokens * self.value_heads * width)
     }
 
     /// The places of the states of all chunks, and of their scales.
     fn states(&self, rows: &Rows) -> [Place; 2] {
-        let (buffer, start) = place(rows);
-        let bytes = 2 * self.chunks() * self.value_heads * HEAD_SIZE * HEAD_SIZE;
-        [(buffer.clone(), start), (buffer, start + bytes as u64)]
+        parted(rows, 2 * self.chunks() * self.value_heads * HEAD_SIZE * HEAD_SIZE)
     }
 
     /// One block of a scan per value head, columns of its state, and run of chunks.
@@ -110,8 +106,10 @@ impl Delta<'_> {
     }
 }
 
-fn place(rows: &Rows) -> Place {
-    (rows.buffer.clone(), rows.start)
+/// The place of `rows`, and that of what lies `bytes` behind it.
+fn parted(rows: &Rows, bytes: usize) -> [Place; 2] {
+    let (buffer, start) = rows.place();
+    [(buffer.clone(), start), (buffer, start + bytes as u64)]
 }
 
 fn launch(
@@ -128,13 +126,6 @@ fn launch(
         value_heads: delta.value_heads as u32,
         padding: 0,
     };
-    rec.launch(Launch {
-        name,
-        entry: Entry { text, name: entry },
-        buffers: buffers.to_vec(),
-        numbers: bytemuck::bytes_of(&sizes).to_vec(),
-        blocks,
-        threads: THREADS,
-        bytes: buffers.iter().map(|(buffer, start)| buffer.size() - start).sum(),
-    });
+    let entry = Entry { text, name: entry };
+    rec.launch(Launch::of_buffers(name, entry, buffers, &sizes, blocks, THREADS));
 }

@@ -6,7 +6,6 @@ use super::fragments::{Fragments, LowStack, Stack, Way, bytes, expert_bytes, mak
 use super::{COLUMNS, Numbers, STEPS, TOKENS};
 use crate::base::config::Experts;
 use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
-use crate::ops::Rows;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
 use crate::ops::linear::grouped_coop16::LowRank;
@@ -208,7 +207,6 @@ impl<'a> Product<'a> {
             used: groups.experts.used as u32,
         };
         let result = y.rows.bind(0).range.map_or(0, |range| range.0) + 16 * u64::from(y.offset4());
-        let list = |rows: &Rows| (rows.buffer.clone(), rows.start);
         let most = (rows.div_ceil(TOKENS) + experts.len()) * columns.div_ceil(COLUMNS);
         rec.launch(Launch {
             name: self.name,
@@ -220,9 +218,9 @@ impl<'a> Product<'a> {
                 (fragments.buffer().clone(), lora.map_or(0, |(_, at)| at)),
                 tiles.factors_place(),
                 (y.rows.buffer.clone(), result),
-                list(&groups.counts),
-                list(&groups.firsts),
-                list(&groups.choices),
+                groups.counts.place(),
+                groups.firsts.place(),
+                groups.choices.place(),
             ],
             numbers: bytemuck::bytes_of(&numbers).to_vec(),
             blocks: [most.min(rec.gpu().multiprocessors()) as u32, 1, 1],
